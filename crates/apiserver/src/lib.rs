@@ -1,0 +1,17 @@
+//! The embedded API server: Kubernetes semantics over one small store.
+//!
+//! Place in the picture: this crate depends on no other crate of the project, and they meet it only
+//! over HTTP. It must never learn about elections: a Lease is one more kind in its table.
+//!
+//! | module | is about |
+//! |---|---|
+//! | [`store`] | revisions, compare-and-set, history, durability |
+//! | [`schema`] | the one table of field names, numbers, merge keys behind codec, patch and validation |
+//! | [`auth`] | who is asking, and may they |
+#![allow(
+    clippy::disallowed_methods,
+    reason = "wall time stamps objects and monotonic time bounds requests; no election is decided here"
+)]
+
+pub mod auth;
+pub mod store;
