@@ -8,10 +8,14 @@
 //! | [`store`] | revisions, compare-and-set, history, durability |
 //! | [`schema`] | the one table of field names, numbers, merge keys behind codec, patch and validation |
 //! | [`auth`] | who is asking, and may they |
+//! | [`http`] | requests to calls, results to answers |
+//! | [`status`] | error bodies |
 #![allow(
     clippy::disallowed_methods,
     reason = "wall time stamps objects and monotonic time bounds requests; no election is decided here"
 )]
 
 pub mod auth;
+pub mod http;
+pub mod status;
 pub mod store;

@@ -1,0 +1,107 @@
+//! Query strings: decoded once, looked up by name.
+
+use std::borrow::Cow;
+
+/// The parameters of a request, in order, borrowed where nothing had to be decoded.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Query<'a>(Vec<(Cow<'a, str>, Cow<'a, str>)>);
+
+impl<'a> Query<'a> {
+    /// Splits a query string. Parts that are no valid percent encoding are taken literally.
+    #[must_use]
+    pub(super) fn new(text: &'a str) -> Self {
+        let pairs = text.split('&').filter(|part| !part.is_empty()).map(|part| {
+            let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            (decode(key), decode(value))
+        });
+        Self(pairs.collect())
+    }
+
+    /// The first value of a parameter.
+    #[must_use]
+    pub(super) fn get(&self, name: &str) -> Option<&str> {
+        self.0
+            .iter()
+            .find(|(key, _)| key == name)
+            .map(|(_, value)| value.as_ref())
+    }
+
+    /// The first value, if it is there and not empty.
+    #[must_use]
+    pub(super) fn text(&self, name: &str) -> Option<&str> {
+        self.get(name).filter(|value| !value.is_empty())
+    }
+
+    /// All values of a parameter.
+    pub(super) fn all<'q>(&'q self, name: &'q str) -> impl Iterator<Item = &'q str> {
+        self.0
+            .iter()
+            .filter(move |(key, _)| key == name)
+            .map(|(_, value)| value.as_ref())
+    }
+
+    /// A boolean as Kubernetes reads it: absent, `0` and `false` are false, all else is true.
+    #[must_use]
+    pub(super) fn flag(&self, name: &str) -> bool {
+        self.tristate(name) == Some(true)
+    }
+
+    /// A boolean that may be absent.
+    #[must_use]
+    pub(super) fn tristate(&self, name: &str) -> Option<bool> {
+        self.get(name)
+            .map(|value| !(value == "0" || value.eq_ignore_ascii_case("false")))
+    }
+}
+
+fn decode(text: &str) -> Cow<'_, str> {
+    if text.bytes().any(|b| b == b'%' || b == b'+') {
+        percent_decode(text, true).map_or(Cow::Borrowed(text), Cow::Owned)
+    } else {
+        Cow::Borrowed(text)
+    }
+}
+
+/// Undoes percent encoding; `None` if it is broken or not UTF-8. `plus` makes `+` a space.
+#[must_use]
+pub(super) fn percent_decode(text: &str, plus: bool) -> Option<String> {
+    let mut out = Vec::with_capacity(text.len());
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'%' => {
+                let high = char::from(bytes.next()?).to_digit(16)?;
+                let low = char::from(bytes.next()?).to_digit(16)?;
+                out.push(u8::try_from(high * 16 + low).ok()?);
+            }
+            b'+' if plus => out.push(b' '),
+            other => out.push(other),
+        }
+    }
+    String::from_utf8(out).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn decodes_and_finds() {
+        let query = Query::new("a=x%3Dy&b=1+2&a=z&flag&off=False&bad=%zz&&=");
+        assert_eq!(query.get("a"), Some("x=y"));
+        assert_eq!(query.get("b"), Some("1 2"));
+        assert_eq!(query.all("a").collect::<Vec<_>>(), ["x=y", "z"]);
+        assert!(query.flag("flag"));
+        assert!(!query.flag("off"));
+        assert!(!query.flag("absent"));
+        assert_eq!(query.get("bad"), Some("%zz"));
+        assert_eq!(query.text("flag"), None);
+    }
+
+    #[test]
+    fn broken_encodings_are_refused() {
+        for text in ["%", "%4", "%g0", "%ff"] {
+            assert_eq!(percent_decode(text, false), None, "{text}");
+        }
+    }
+}

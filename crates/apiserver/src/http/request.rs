@@ -1,0 +1,286 @@
+//! What a request is about, from its method, path and query alone.
+//!
+//! Paths are parsed by their shape, the same for every kind; whether the resource exists is the
+//! registry's business. Invariant: authorization and handling use the same [`RequestInfo`], so what
+//! was authorized is what is done.
+
+use http::Method;
+
+use super::query::Query;
+use crate::auth::{Attributes, Target};
+
+/// The parsed line of a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RequestInfo {
+    /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection` for
+    /// resources; the lower-case HTTP method otherwise.
+    pub verb: &'static str,
+    /// Where it goes.
+    pub route: Route,
+}
+
+/// The two families of paths.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Route {
+    /// `/api/v1/...`, `/apis/GROUP/VERSION/...` with a resource.
+    Resource(ResourcePath),
+    /// Everything else: discovery, health, metrics.
+    Other(String),
+}
+
+/// The parts of a resource path; absent parts are empty.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ResourcePath {
+    /// API group, empty for core.
+    pub group: String,
+    /// API version.
+    pub version: String,
+    /// Namespace, empty for cluster scope or all namespaces.
+    pub namespace: String,
+    /// Plural name.
+    pub resource: String,
+    /// Object name from the path.
+    pub name: String,
+    /// Subresource, with further segments joined by `/`.
+    pub subresource: String,
+    /// The name that a `metadata.name=x` field selector pins a list or watch to; authorization
+    /// treats it as the name.
+    pub selected_name: String,
+}
+
+impl RequestInfo {
+    /// Parses a request line. Never fails: what is no resource path is [`Route::Other`].
+    #[must_use]
+    pub fn parse(method: &Method, path: &str, query: Option<&str>) -> Self {
+        match resource_path(path) {
+            Some((mut resource, legacy_watch)) => {
+                let query = Query::new(query.unwrap_or_default());
+                let verb = resource_verb(method, &resource, legacy_watch, &query);
+                if matches!(verb, "list" | "watch" | "deletecollection") && resource.name.is_empty()
+                {
+                    resource.selected_name = selected_name(&query);
+                }
+                Self {
+                    verb,
+                    route: Route::Resource(resource),
+                }
+            }
+            None => Self {
+                verb: method_name(method),
+                route: Route::Other(path.to_owned()),
+            },
+        }
+    }
+
+    /// What authorization must allow for this request.
+    #[must_use]
+    pub fn attributes(&self) -> Attributes<'_> {
+        let target = match &self.route {
+            Route::Other(path) => Target::Path(path),
+            Route::Resource(path) => Target::Resource {
+                group: &path.group,
+                resource: &path.resource,
+                subresource: &path.subresource,
+                namespace: &path.namespace,
+                name: if path.name.is_empty() {
+                    &path.selected_name
+                } else {
+                    &path.name
+                },
+            },
+        };
+        Attributes {
+            verb: self.verb,
+            target,
+        }
+    }
+
+    /// Whether the answer is an endless stream; pipelines exempt it from time limits.
+    #[must_use]
+    pub fn is_long_running(&self) -> bool {
+        self.verb == "watch"
+    }
+}
+
+/// Splits a resource path; the flag tells the legacy `/watch/` prefix.
+fn resource_path(path: &str) -> Option<(ResourcePath, bool)> {
+    let mut segments = path.trim_matches('/').split('/');
+    let mut out = ResourcePath::default();
+    match segments.next()? {
+        "api" => out.version = decoded(segments.next()?)?,
+        "apis" => {
+            out.group = decoded(segments.next()?)?;
+            out.version = decoded(segments.next()?)?;
+        }
+        _ => return None,
+    }
+    let mut rest: Vec<String> = segments.map(decoded).collect::<Option<_>>()?;
+    if rest.iter().any(String::is_empty) || out.version.is_empty() {
+        return None;
+    }
+    let legacy_watch = rest.first().is_some_and(|s| s == "watch");
+    if legacy_watch {
+        rest.remove(0);
+    }
+    // `namespaces/NS/finalize` is a subresource of the namespace; any other third segment is a
+    // resource inside it.
+    if rest.first().is_some_and(|s| s == "namespaces") && rest.len() >= 2 {
+        out.namespace.clone_from(&rest[1]);
+        if rest.len() > 2 && !matches!(rest[2].as_str(), "status" | "finalize") {
+            rest.drain(..2);
+        }
+    }
+    let mut rest = rest.into_iter();
+    out.resource = rest.next()?;
+    out.name = rest.next().unwrap_or_default();
+    out.subresource = rest.collect::<Vec<_>>().join("/");
+    Some((out, legacy_watch))
+}
+
+fn resource_verb(
+    method: &Method,
+    path: &ResourcePath,
+    legacy_watch: bool,
+    query: &Query<'_>,
+) -> &'static str {
+    let named = !path.name.is_empty();
+    let watching = legacy_watch || (!named && query.flag("watch"));
+    match *method {
+        Method::GET | Method::HEAD if watching => "watch",
+        Method::GET | Method::HEAD if named => "get",
+        Method::GET | Method::HEAD => "list",
+        Method::POST => "create",
+        Method::PUT => "update",
+        Method::PATCH => "patch",
+        Method::DELETE if named => "delete",
+        Method::DELETE => "deletecollection",
+        _ => method_name(method),
+    }
+}
+
+fn method_name(method: &Method) -> &'static str {
+    match *method {
+        Method::GET => "get",
+        Method::HEAD => "head",
+        Method::POST => "post",
+        Method::PUT => "put",
+        Method::PATCH => "patch",
+        Method::DELETE => "delete",
+        Method::OPTIONS => "options",
+        _ => "unknown",
+    }
+}
+
+/// The value of a plain `metadata.name=x` term.
+fn selected_name(query: &Query<'_>) -> String {
+    let Some(selector) = query.get("fieldSelector") else {
+        return String::new();
+    };
+    for term in selector.split(',') {
+        let value = term
+            .strip_prefix("metadata.name==")
+            .or_else(|| term.strip_prefix("metadata.name="))
+            .filter(|value| !value.is_empty() && !value.contains('\\'));
+        if let Some(value) = value {
+            return value.to_owned();
+        }
+    }
+    String::new()
+}
+
+fn decoded(segment: &str) -> Option<String> {
+    super::query::percent_decode(segment, false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn info(method: Method, target: &str) -> RequestInfo {
+        let (path, query) = target
+            .split_once('?')
+            .map_or((target, None), |(p, q)| (p, Some(q)));
+        RequestInfo::parse(&method, path, query)
+    }
+
+    fn parts(method: Method, target: &str) -> (&'static str, String) {
+        let info = info(method, target);
+        let Route::Resource(p) = info.route else {
+            return (info.verb, "path".into());
+        };
+        let text = [
+            p.group,
+            p.version,
+            p.namespace,
+            p.resource,
+            p.name,
+            p.subresource,
+        ]
+        .join("|");
+        (info.verb, text)
+    }
+
+    #[test]
+    fn paths_split_by_shape() {
+        let cases = [
+            ("/api/v1/pods", "list", "|v1||pods||"),
+            ("/api/v1/namespaces/n/pods/p/log", "get", "|v1|n|pods|p|log"),
+            ("/api/v1/namespaces/n", "get", "|v1|n|namespaces|n|"),
+            (
+                "/api/v1/namespaces/n/finalize",
+                "get",
+                "|v1|n|namespaces|n|finalize",
+            ),
+            (
+                "/api/v1/namespaces/n/status/x",
+                "get",
+                "|v1|n|namespaces|n|status/x",
+            ),
+            ("/apis/g.io/v1/things/a%2Fb", "get", "g.io|v1||things|a/b|"),
+            ("/api/v1/watch/pods", "watch", "|v1||pods||"),
+            (
+                "/apis/g.io/v1/namespaces/n/things?watch=1",
+                "watch",
+                "g.io|v1|n|things||",
+            ),
+            (
+                "/apis/g.io/v1/namespaces/n/things?watch=false",
+                "list",
+                "g.io|v1|n|things||",
+            ),
+            ("/apis", "get", "path"),
+            ("/apis/g.io/v1", "get", "path"),
+            ("/apis/g.io/v1/", "get", "path"),
+            ("/api/v1/pods/%ff", "get", "path"),
+            ("/api/v1//pods", "get", "path"),
+            ("/", "get", "path"),
+            ("", "get", "path"),
+        ];
+        for (target, verb, want) in cases {
+            assert_eq!(
+                parts(Method::GET, target),
+                (verb, want.to_owned()),
+                "{target}"
+            );
+        }
+    }
+
+    #[test]
+    fn verbs_follow_method_and_name() {
+        let lease = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
+        assert_eq!(info(Method::DELETE, lease).verb, "deletecollection");
+        assert_eq!(info(Method::DELETE, &format!("{lease}/l")).verb, "delete");
+        assert_eq!(info(Method::PUT, &format!("{lease}/l")).verb, "update");
+        assert_eq!(info(Method::POST, "/healthz").verb, "post");
+    }
+
+    #[test]
+    fn a_name_selector_makes_a_list_named() {
+        let target = "/api/v1/namespaces/n/pods?fieldSelector=a%3Db%2Cmetadata.name%3Dx";
+        let info = info(Method::GET, target);
+        let Target::Resource { name, .. } = info.attributes().target else {
+            panic!("resource")
+        };
+        assert_eq!(name, "x");
+    }
+}

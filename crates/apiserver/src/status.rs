@@ -1,0 +1,468 @@
+//! The error body of the API: a `Status`, built the way clients tell failures apart.
+//!
+//! Invariant: the HTTP code equals `code`, and `reason`, `details` and `causes` are what the real
+//! server gives for the same mistake; clients branch on them. `details` is present or absent as
+//! there: [`Failure::details`] is an `Option` on purpose.
+
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value, json};
+
+/// Why a request failed.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Failure {
+    /// HTTP code.
+    pub code: u16,
+    /// CamelCase reason; clients match on it.
+    pub reason: &'static str,
+    /// For people.
+    pub message: String,
+    /// What it is about.
+    pub details: Option<Details>,
+    /// A token to go on with an expired list, inconsistently.
+    pub continue_token: Option<String>,
+}
+
+/// The object a failure is about, and single causes.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Details {
+    /// Object name, may be empty.
+    pub name: String,
+    /// API group, empty for core.
+    pub group: String,
+    /// Plural resource, or the kind for validation errors.
+    pub kind: String,
+    /// Object uid, may be empty.
+    pub uid: String,
+    /// One entry per field at fault.
+    pub causes: Vec<Cause>,
+    /// When to try again, if that helps.
+    pub retry_after_seconds: Option<u32>,
+}
+
+/// One field at fault.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Cause {
+    /// `FieldValueInvalid` and the like.
+    pub reason: &'static str,
+    /// What is wrong.
+    pub message: String,
+    /// Path of the field; empty when there is none.
+    pub field: String,
+}
+
+/// Names a resource in messages: `leases.coordination.k8s.io`, `configmaps`.
+#[must_use]
+pub fn qualified(name: &str, group: &str) -> String {
+    if group.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{name}.{group}")
+    }
+}
+
+impl Failure {
+    /// A failure without details.
+    pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            code,
+            reason,
+            message: message.into(),
+            details: None,
+            continue_token: None,
+        }
+    }
+
+    /// The same with empty details, which the real server sends in some cases.
+    pub fn generic(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            details: Some(Details::default()),
+            ..Self::new(code, reason, message)
+        }
+    }
+
+    /// A failure about one object of a resource.
+    pub fn about(
+        code: u16,
+        reason: &'static str,
+        (group, kind): (&str, &str),
+        name: &str,
+        message: impl Into<String>,
+    ) -> Self {
+        let details = Details {
+            name: name.to_owned(),
+            group: group.to_owned(),
+            kind: kind.to_owned(),
+            ..Details::default()
+        };
+        Self {
+            details: Some(details),
+            ..Self::new(code, reason, message)
+        }
+    }
+
+    /// 400: the request makes no sense.
+    pub fn bad_request(message: impl Into<String>) -> Self {
+        Self::new(400, "BadRequest", message)
+    }
+
+    /// 401: the credentials are wrong.
+    #[must_use]
+    pub fn unauthorized() -> Self {
+        Self::new(401, "Unauthorized", "Unauthorized")
+    }
+
+    /// 403 for a request that authorization refused.
+    #[must_use]
+    pub fn forbidden(user: &str, attributes: &crate::auth::Attributes<'_>, why: &str) -> Self {
+        use crate::auth::Target;
+        let tail = if why.is_empty() {
+            String::new()
+        } else {
+            format!(": {why}")
+        };
+        let verb = attributes.verb;
+        match attributes.target {
+            Target::Path(path) => Self::generic(
+                403,
+                "Forbidden",
+                format!("forbidden: User {user:?} cannot {verb} path {path:?}{tail}"),
+            ),
+            Target::Resource {
+                group,
+                resource,
+                subresource,
+                namespace,
+                name,
+            } => {
+                let mut message = qualified(resource, group);
+                if !name.is_empty() {
+                    _ = write!(message, " {name:?}");
+                }
+                let full = if subresource.is_empty() {
+                    resource.to_owned()
+                } else {
+                    format!("{resource}/{subresource}")
+                };
+                _ = write!(
+                    message,
+                    " is forbidden: User {user:?} cannot {verb} resource {full:?} in API group \
+                     {group:?} "
+                );
+                if namespace.is_empty() {
+                    message.push_str("at the cluster scope");
+                } else {
+                    _ = write!(message, "in the namespace {namespace:?}");
+                }
+                message.push_str(&tail);
+                Self::about(403, "Forbidden", (group, resource), name, message)
+            }
+        }
+    }
+
+    /// 404: no such object.
+    #[must_use]
+    pub fn not_found((group, resource): (&str, &str), name: &str) -> Self {
+        let message = format!("{} {name:?} not found", qualified(resource, group));
+        Self::about(404, "NotFound", (group, resource), name, message)
+    }
+
+    /// 404: no such resource in a group that exists.
+    #[must_use]
+    pub fn no_resource() -> Self {
+        Self::generic(
+            404,
+            "NotFound",
+            "the server could not find the requested resource",
+        )
+    }
+
+    /// 405: the resource does not do that.
+    #[must_use]
+    pub fn method_not_allowed() -> Self {
+        Self::generic(
+            405,
+            "MethodNotAllowed",
+            "the server does not allow this method on the requested resource",
+        )
+    }
+
+    /// 409: the object exists.
+    #[must_use]
+    pub fn already_exists((group, resource): (&str, &str), name: &str) -> Self {
+        let message = format!("{} {name:?} already exists", qualified(resource, group));
+        Self::about(409, "AlreadyExists", (group, resource), name, message)
+    }
+
+    /// 409: a precondition does not hold.
+    #[must_use]
+    pub fn conflict((group, resource): (&str, &str), name: &str, why: &str) -> Self {
+        let message = format!(
+            "Operation cannot be fulfilled on {} {name:?}: {why}",
+            qualified(resource, group)
+        );
+        Self::about(409, "Conflict", (group, resource), name, message)
+    }
+
+    /// 409: somebody else wrote first.
+    #[must_use]
+    pub fn modified(resource: (&str, &str), name: &str) -> Self {
+        Self::conflict(
+            resource,
+            name,
+            "the object has been modified; please apply your changes to the latest version and \
+             try again",
+        )
+    }
+
+    /// 422: fields are wrong. `causes` must not be empty.
+    #[must_use]
+    pub fn invalid((group, kind): (&str, &str), name: &str, causes: Vec<Cause>) -> Self {
+        let mut list: Vec<String> = Vec::with_capacity(causes.len());
+        for cause in &causes {
+            let text = format!("{}: {}", cause.field, cause.message);
+            if !list.contains(&text) {
+                list.push(text);
+            }
+        }
+        let list = if list.len() == 1 {
+            list.remove(0)
+        } else {
+            format!("[{}]", list.join(", "))
+        };
+        let message = format!("{} {name:?} is invalid: {list}", qualified(kind, group));
+        let mut failure = Self::about(422, "Invalid", (group, kind), name, message);
+        if let Some(details) = &mut failure.details {
+            details.causes = causes;
+        }
+        failure
+    }
+
+    /// 422: a query parameter is wrong; `options` is `ListOptions`, `CreateOptions` and so on.
+    #[must_use]
+    pub fn invalid_options(options: &str, cause: Cause) -> Self {
+        Self::invalid(("meta.k8s.io", options), "", vec![cause])
+    }
+
+    /// 410: the asked revision is gone.
+    pub fn expired(message: impl Into<String>) -> Self {
+        Self::new(410, "Expired", message)
+    }
+
+    /// 500: our fault.
+    pub fn internal(message: impl Into<String>) -> Self {
+        let message = message.into();
+        let mut failure = Self::generic(
+            500,
+            "InternalError",
+            format!("Internal error occurred: {message}"),
+        );
+        if let Some(details) = &mut failure.details {
+            details.causes = vec![Cause {
+                reason: "",
+                message,
+                field: String::new(),
+            }];
+        }
+        failure
+    }
+
+    /// The `Status` object.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        let mut metadata = Map::new();
+        if let Some(token) = &self.continue_token {
+            metadata.insert("continue".into(), json!(token));
+        }
+        let mut status = json!({
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": metadata,
+            "status": "Failure",
+            "message": self.message,
+            "reason": self.reason,
+            "code": self.code,
+        });
+        if let Some(details) = &self.details {
+            status["details"] = details.to_value();
+        }
+        status
+    }
+}
+
+impl Details {
+    /// The JSON form, without what is empty.
+    #[must_use]
+    pub fn to_value(&self) -> Value {
+        let mut out = Map::new();
+        let texts = [
+            ("name", &self.name),
+            ("group", &self.group),
+            ("kind", &self.kind),
+        ];
+        for (key, text) in texts.into_iter().chain([("uid", &self.uid)]) {
+            if !text.is_empty() {
+                out.insert(key.into(), json!(text));
+            }
+        }
+        if !self.causes.is_empty() {
+            out.insert(
+                "causes".into(),
+                self.causes.iter().map(Cause::to_value).collect(),
+            );
+        }
+        if let Some(seconds) = self.retry_after_seconds {
+            out.insert("retryAfterSeconds".into(), json!(seconds));
+        }
+        Value::Object(out)
+    }
+}
+
+impl Cause {
+    /// A value that breaks a rule.
+    pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
+        let message = format!("Invalid value: {value}: {why}");
+        Self {
+            reason: "FieldValueInvalid",
+            message,
+            field: field.into(),
+        }
+    }
+
+    /// A value that must be there.
+    pub fn required(field: impl Into<String>, why: &str) -> Self {
+        let message = if why.is_empty() {
+            "Required value".to_owned()
+        } else {
+            format!("Required value: {why}")
+        };
+        Self {
+            reason: "FieldValueRequired",
+            message,
+            field: field.into(),
+        }
+    }
+
+    /// A value that must not be there.
+    pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
+        let message = format!("Forbidden: {why}");
+        Self {
+            reason: "FieldValueForbidden",
+            message,
+            field: field.into(),
+        }
+    }
+
+    /// A value outside a closed set.
+    pub fn unsupported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
+        let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
+        let message = format!(
+            "Unsupported value: {value}: supported values: {}",
+            list.join(", ")
+        );
+        Self {
+            reason: "FieldValueNotSupported",
+            message,
+            field: field.into(),
+        }
+    }
+
+    /// A value that is there twice.
+    pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
+        let message = format!("Duplicate value: {value}");
+        Self {
+            reason: "FieldValueDuplicate",
+            message,
+            field: field.into(),
+        }
+    }
+
+    /// A value that is too large.
+    pub fn too_long(field: impl Into<String>, limit: usize) -> Self {
+        let message = format!("Too long: may not be more than {limit} bytes");
+        Self {
+            reason: "FieldValueTooLong",
+            message,
+            field: field.into(),
+        }
+    }
+
+    fn to_value(&self) -> Value {
+        let mut out = Map::new();
+        let texts = [
+            ("reason", self.reason),
+            ("message", &self.message),
+            ("field", self.field.as_str()),
+        ];
+        for (key, text) in texts {
+            if !text.is_empty() {
+                out.insert(key.into(), json!(text));
+            }
+        }
+        Value::Object(out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::auth::{Attributes, Target};
+
+    #[test]
+    fn details_appear_only_where_the_real_server_sends_them() {
+        assert!(
+            Failure::bad_request("x")
+                .to_value()
+                .get("details")
+                .is_none()
+        );
+        assert_eq!(Failure::no_resource().to_value()["details"], json!({}));
+        let lease = ("coordination.k8s.io", "leases");
+        assert_eq!(
+            Failure::not_found(lease, "l").to_value(),
+            json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": "leases.coordination.k8s.io \"l\" not found", "reason": "NotFound",
+                "details": {"name": "l", "group": "coordination.k8s.io", "kind": "leases"},
+                "code": 404})
+        );
+    }
+
+    #[test]
+    fn several_causes_are_bracketed_and_repeats_are_said_once() {
+        let causes = vec![
+            Cause::required("spec.a", ""),
+            Cause::required("spec.b", "why"),
+        ];
+        let failure = Failure::invalid(("", "Pod"), "p", causes);
+        assert_eq!(
+            failure.message,
+            "Pod \"p\" is invalid: [spec.a: Required value, spec.b: Required value: why]"
+        );
+        let one = Failure::invalid(("", "Pod"), "p", vec![Cause::required("a", ""); 2]);
+        assert_eq!(one.message, "Pod \"p\" is invalid: a: Required value");
+    }
+
+    #[test]
+    fn forbidden_names_verb_resource_and_scope() {
+        let target = Target::Resource {
+            group: "",
+            resource: "nodes",
+            subresource: "",
+            namespace: "",
+            name: "",
+        };
+        let failure = Failure::forbidden(
+            "alice",
+            &Attributes {
+                verb: "list",
+                target,
+            },
+            "",
+        );
+        assert_eq!(
+            failure.message,
+            "nodes is forbidden: User \"alice\" cannot list resource \"nodes\" in API group \"\" \
+             at the cluster scope"
+        );
+    }
+}
