@@ -1,0 +1,138 @@
+//! Fencing tokens: numbers that only grow, so that a resource can refuse a former leader.
+//!
+//! The token of a term is the resourceVersion that the API server gave to the write that won it.
+//! Unlike the count of transitions it survives deletion of the lock object and differs even when one
+//! identity wins twice. Since Kubernetes 1.35 resourceVersions are ordered by contract, as decimals
+//! of any length.
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+/// A resourceVersion as the API server wrote it; equality is its only certain property.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct ResourceVersion(Arc<str>);
+
+impl ResourceVersion {
+    /// A version from its text.
+    pub fn new(text: impl Into<Arc<str>>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The order of two versions, if both are decimals; `None` where the server promises no order.
+    pub fn order(&self, other: &Self) -> Option<Ordering> {
+        let (a, b) = (
+            FencingToken::from_str(&self.0).ok()?,
+            FencingToken::from_str(&other.0).ok()?,
+        );
+        Some(a.cmp(&b))
+    }
+}
+
+impl fmt::Display for ResourceVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// The number of a term. A later term of the same election has a strictly greater one (S2).
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct FencingToken(Arc<str>);
+
+/// The text is not a decimal number without leading zeros.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a fencing token: expected a decimal number without leading zeros")]
+pub struct NotAToken(String);
+
+impl FencingToken {
+    /// The decimal text.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+
+    /// The decimal padded with zeros to twenty digits, for stores that compare strings.
+    pub fn sortable(&self) -> String {
+        format!("{:0>20}", self.0)
+    }
+}
+
+impl FromStr for FencingToken {
+    type Err = NotAToken;
+
+    fn from_str(text: &str) -> Result<Self, NotAToken> {
+        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+        if digits && (text == "0" || !text.starts_with('0')) {
+            Ok(Self(text.into()))
+        } else {
+            Err(NotAToken(text.into()))
+        }
+    }
+}
+
+impl From<u64> for FencingToken {
+    fn from(value: u64) -> Self {
+        Self(value.to_string().into())
+    }
+}
+
+impl Ord for FencingToken {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Without leading zeros the longer decimal is the greater one.
+        self.0
+            .len()
+            .cmp(&other.0.len())
+            .then_with(|| self.0.cmp(&other.0))
+    }
+}
+
+impl PartialOrd for FencingToken {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl fmt::Display for FencingToken {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn decimals_of_any_length_are_ordered() {
+        let token = |text: &str| text.parse::<FencingToken>().unwrap();
+        assert!(token("9") < token("10"));
+        assert!(token("18446744073709551615") < token("18446744073709551616"));
+        assert!(token("99999999999999999999999") < token("100000000000000000000000"));
+        assert_eq!(token("42").sortable(), "00000000000000000042");
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
+        for text in ["", "007", "-1", "1.5", "0x10", "１"] {
+            assert!(text.parse::<FencingToken>().is_err(), "{text:?}");
+        }
+        assert_eq!(
+            ResourceVersion::new("a").order(&ResourceVersion::new("1")),
+            None
+        );
+    }
+
+    proptest! {
+        #[test]
+        fn the_order_is_that_of_the_numbers(a: u64, b: u64) {
+            prop_assert_eq!(FencingToken::from(a).cmp(&FencingToken::from(b)), a.cmp(&b));
+        }
+    }
+}
