@@ -17,5 +17,6 @@
 
 pub mod auth;
 pub mod http;
+pub mod schema;
 pub mod status;
 pub mod store;
