@@ -8,13 +8,28 @@
 //! - A watch that starts after revision `r` sees every later event of its range once, in order, or
 //!   is told [`Expired`]: nothing is skipped silently.
 
+mod batch;
+mod cursor;
+mod history;
+mod memory;
+mod mvcc;
+mod record;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
+use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde_json::Value;
+
+pub use self::history::Retention;
+pub use self::memory::MemoryStore;
 
 /// A boxed future, so that [`Store`] can be a trait object.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -29,6 +44,18 @@ pub struct Key {
     pub namespace: String,
     /// `metadata.name`.
     pub name: String,
+}
+
+/// As in messages: `coordination.k8s.io/leases kube-system/x`.
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.resource.trim_start_matches('/'))?;
+        if self.namespace.is_empty() {
+            write!(f, " {}", self.name)
+        } else {
+            write!(f, " {}/{}", self.namespace, self.name)
+        }
+    }
 }
 
 /// One version of one object, shared by readers, lists and watches.
@@ -54,6 +81,18 @@ pub struct Range {
     pub namespace: Option<String>,
     /// `Some` for a single object.
     pub name: Option<String>,
+}
+
+impl Range {
+    /// Whether the object is in the range.
+    pub fn covers(&self, key: &Key) -> bool {
+        self.resource == key.resource
+            && self
+                .namespace
+                .as_ref()
+                .is_none_or(|namespace| *namespace == key.namespace)
+            && self.name.as_ref().is_none_or(|name| *name == key.name)
+    }
 }
 
 /// The state of a range at one revision, ordered by namespace and name.
@@ -120,6 +159,9 @@ pub enum WriteError {
     /// There is no room; nothing was changed, and writes work again when there is.
     #[error("no space left for writes: {0}")]
     Full(String),
+    /// The new state cannot be stored: it is not an object.
+    #[error("cannot be stored: {0}")]
+    Invalid(String),
     /// The engine failed and takes no more writes.
     #[error("the store takes no writes: {0}")]
     Failed(String),
@@ -175,7 +217,8 @@ pub enum WatchEnd {
 pub trait Watch: Send {
     /// The next event. Cancel safe: a dropped call loses nothing.
     fn next(&mut self) -> BoxFuture<'_, Result<Arc<Event>, WatchEnd>>;
-    /// Everything up to this revision has been returned by `next`; what a bookmark may say.
+    /// Everything up to this revision has been returned by `next`; what a bookmark may say. It
+    /// follows the store's revision while the range is quiet.
     fn revision(&self) -> u64;
 }
 
@@ -185,7 +228,8 @@ pub trait Store: Send + Sync + 'static {
     fn revision(&self) -> u64;
     /// The present version.
     fn get(&self, key: &Key) -> Option<Arc<Object>>;
-    /// The range now, or exactly at a past revision.
+    /// The range now, or exactly at a past revision; a revision that is not reached yet means now,
+    /// so who needs it awaits [`Store::reached`] first.
     fn list(&self, range: &Range, at: Option<u64>) -> Result<Listing, Expired>;
     /// Waits until the published revision is at least this one.
     fn reached(&self, revision: u64) -> BoxFuture<'_, ()>;
@@ -194,6 +238,9 @@ pub trait Store: Send + Sync + 'static {
     fn write(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>>;
     /// Events of the range after the given revision.
     fn watch(&self, range: Range, after: u64) -> Result<Box<dyn Watch>, Expired>;
+    /// Raises the revision by at least `by` without a write, and expires everything older: running
+    /// watches end with [`Expired`], and so do lists and watches from before. Returns the revision.
+    fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>>;
     /// Why writes are refused at present, if they are; `readyz` shows it.
     fn failure(&self) -> Option<String>;
 }

@@ -1,0 +1,279 @@
+//! The order of writes: preconditions, fences and revisions, decided one write after the other.
+//!
+//! # Terms and fencing tokens
+//!
+//! A fencing token is the revision of the write that won the lease's present term. The store keeps
+//! that revision with every object that has a `spec.holderIdentity`, also on disk. A write starts a
+//! new term when it creates the object or changes `spec.holderIdentity`, `spec.acquireTime` or
+//! `spec.leaseTransitions`; a renewal, which only moves `spec.renewTime`, keeps the term. Holder and
+//! acquire time together tell a process that comes back under its old name from one that renews.
+//! Zero means that no token is valid until the next term, which is how a restore leaves every lease.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+use super::mvcc::State;
+use super::record::Draft;
+use super::{Change, Event, EventKind, Expected, Fence, Key, Object, Write, WriteError};
+
+/// A version, and what the store remembers about it.
+#[derive(Clone, Debug)]
+pub(super) struct Entry {
+    pub(super) object: Arc<Object>,
+    /// The revision that won the present term; zero if there is no valid token.
+    pub(super) term: u64,
+}
+
+/// One decided write.
+#[derive(Clone, Debug)]
+pub(super) struct Commit {
+    pub(super) event: Arc<Event>,
+    /// The object afterwards, unless removed.
+    pub(super) entry: Option<Entry>,
+}
+
+/// A write with all the work done that does not depend on its place in the order.
+#[derive(Debug)]
+pub(super) struct Prepared {
+    key: Key,
+    expected: Expected,
+    fence: Option<Fence>,
+    draft: Draft,
+    remove: bool,
+    term: Term,
+}
+
+/// What a write means for the fencing token of its object.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Term {
+    /// The object is no lock.
+    None,
+    /// The token stays as it is.
+    Keep,
+    /// The write wins a new term.
+    New,
+}
+
+impl Prepared {
+    /// Serialises the write, and refuses it at once if the published state already rules it out.
+    ///
+    /// `present` is the published version. A caller can only know revisions that were published, so
+    /// if that is not the version the write expects, it never will be again.
+    pub(super) fn new(write: Write, present: Option<Arc<Object>>) -> Result<Self, WriteError> {
+        let Write {
+            key,
+            expected,
+            change,
+            fence,
+        } = write;
+        match (expected, &present) {
+            (Expected::Absent, None) => {}
+            (Expected::Revision(revision), Some(object)) if object.revision == revision => {}
+            _ => return Err(WriteError::Conflict(present)),
+        }
+        let (draft, term, remove) = match (&change, &present) {
+            (Change::Put(value), _) => (
+                Draft::new(&key, value)?,
+                Term::of(value, present.as_deref()),
+                false,
+            ),
+            (Change::Delete, Some(object)) => (Draft::of(object)?, Term::None, true),
+            (Change::Delete, None) => return Err(WriteError::Conflict(None)),
+        };
+        Ok(Self {
+            key,
+            expected,
+            fence,
+            draft,
+            remove,
+            term,
+        })
+    }
+}
+
+/// Writes that become durable and visible together, over the published state.
+#[derive(Debug)]
+pub(super) struct Batch<'a> {
+    state: &'a State,
+    staged: HashMap<Key, Option<Entry>>,
+    revision: u64,
+    commits: Vec<Commit>,
+}
+
+/// Why a write does not join the batch.
+#[derive(Debug)]
+pub(super) struct Refusal {
+    pub(super) error: WriteError,
+    /// The reason lies in the batch itself: nobody may hear of it before the batch is published.
+    pub(super) unpublished: bool,
+}
+
+impl<'a> Batch<'a> {
+    /// An empty batch; its writes get the revisions after `revision`.
+    pub(super) fn new(state: &'a State, revision: u64) -> Self {
+        Self {
+            state,
+            staged: HashMap::new(),
+            revision,
+            commits: Vec::new(),
+        }
+    }
+
+    /// Decides one write; on success it has the next revision.
+    pub(super) fn add(&mut self, write: Prepared) -> Result<Arc<Object>, Refusal> {
+        let Prepared {
+            key,
+            expected,
+            fence,
+            draft,
+            remove,
+            term,
+        } = write;
+        let (present, unpublished) = self.present(&key);
+        let holds = match (expected, &present) {
+            (Expected::Absent, None) => true,
+            (Expected::Revision(revision), Some(entry)) => entry.object.revision == revision,
+            _ => false,
+        };
+        if !holds {
+            let error = WriteError::Conflict(present.map(|entry| entry.object));
+            return Err(Refusal { error, unpublished });
+        }
+        if let Some(fence) = &fence {
+            self.check_fence(fence)?;
+        }
+        self.revision += 1;
+        let revision = self.revision;
+        let object = draft.finish(key.clone(), revision);
+        let kind = match (&present, remove) {
+            (_, true) => EventKind::Deleted,
+            (None, false) => EventKind::Added,
+            (Some(_), false) => EventKind::Modified,
+        };
+        let entry = (!remove).then(|| Entry {
+            object: object.clone(),
+            term: match term {
+                Term::None => 0,
+                Term::Keep => present.as_ref().map_or(0, |entry| entry.term),
+                Term::New => revision,
+            },
+        });
+        let previous = present.map(|entry| entry.object);
+        let event = Arc::new(Event {
+            revision,
+            kind,
+            object: object.clone(),
+            previous,
+        });
+        self.staged.insert(key, entry.clone());
+        self.commits.push(Commit { event, entry });
+        Ok(object)
+    }
+
+    /// The decided writes, in revision order.
+    pub(super) fn into_commits(self) -> Vec<Commit> {
+        self.commits
+    }
+
+    /// The version that the next write meets, and whether this batch made it.
+    fn present(&self, key: &Key) -> (Option<Entry>, bool) {
+        match self.staged.get(key) {
+            Some(entry) => (entry.clone(), true),
+            None => (self.state.entry(key).cloned(), false),
+        }
+    }
+
+    fn check_fence(&self, fence: &Fence) -> Result<(), Refusal> {
+        let (lease, unpublished) = self.present(&fence.lease);
+        check_fence(fence, lease.as_ref()).map_err(|reason| Refusal {
+            error: WriteError::Fenced(reason),
+            unpublished,
+        })
+    }
+}
+
+fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), String> {
+    let Fence {
+        lease: key,
+        token,
+        holder,
+    } = fence;
+    let Some(entry) = lease else {
+        return Err(format!("{key} does not exist"));
+    };
+    let present = Lock::of(&entry.object.json)
+        .holder_identity
+        .unwrap_or_default();
+    if present.is_empty() {
+        return Err(format!(
+            "{key} is held by nobody, and the token is of {holder:?}"
+        ));
+    }
+    if present != *holder {
+        return Err(format!(
+            "{key} is held by {present:?}, and the token is of {holder:?}"
+        ));
+    }
+    if entry.term == 0 {
+        return Err(format!(
+            "{key} comes from a backup; no token is valid before its next term"
+        ));
+    }
+    if entry.term != *token {
+        let term = entry.term;
+        return Err(format!(
+            "the present term of {key} has token {term}, and not {token}"
+        ));
+    }
+    Ok(())
+}
+
+impl Term {
+    fn of(value: &Value, present: Option<&Object>) -> Self {
+        let Some(spec) = value
+            .get("spec")
+            .filter(|spec| spec.get("holderIdentity").is_some())
+        else {
+            return Self::None;
+        };
+        let Some(present) = present else {
+            return Self::New;
+        };
+        let text = |name| spec.get(name).and_then(Value::as_str).map(str::to_owned);
+        let new = Lock {
+            holder_identity: text("holderIdentity"),
+            acquire_time: text("acquireTime"),
+            lease_transitions: spec.get("leaseTransitions").and_then(Value::as_i64),
+        };
+        if new == Lock::of(&present.json) {
+            Self::Keep
+        } else {
+            Self::New
+        }
+    }
+}
+
+/// The fields of a lock that tell one term from the next.
+#[derive(Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Lock {
+    holder_identity: Option<String>,
+    acquire_time: Option<String>,
+    lease_transitions: Option<i64>,
+}
+
+impl Lock {
+    /// Reads them from a stored object; what is not there, or of another shape, is absent.
+    fn of(json: &[u8]) -> Self {
+        #[derive(Deserialize)]
+        struct Object {
+            #[serde(default)]
+            spec: Lock,
+        }
+        serde_json::from_slice::<Object>(json)
+            .map_or_else(|_| Self::default(), |object| object.spec)
+    }
+}

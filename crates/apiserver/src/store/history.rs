@@ -1,0 +1,292 @@
+//! The recent events of one resource, and who waits for the next.
+//!
+//! Watchers hold a cursor and pull, so a writer never waits for one. They are grouped by what they
+//! watch (everything, a namespace, a name, one object), and each group but the first keeps the
+//! revisions of its own retained events: a watch of one object neither wakes for foreign writes nor
+//! searches through them.
+//!
+//! Invariants:
+//! - `ring` is ordered by revision and holds every event after `floor`.
+//! - A group's `index` holds exactly the revisions in `ring` that are in its range and after `since`.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use tokio::sync::Notify;
+
+use super::{Event, Expired, Key, Range};
+
+/// How much of the past is kept, per resource.
+#[derive(Clone, Copy, Debug)]
+pub struct Retention {
+    /// At least so many events, however old.
+    pub min_events: usize,
+    /// Never more than so many.
+    pub max_events: usize,
+    /// Events younger than this stay, up to the other bounds. kube-apiserver keeps exact lists for
+    /// 5 minutes and watch history for at least 75 seconds; here one history serves both.
+    pub age: Duration,
+    /// Events beyond `min_events` never hold more memory than about this.
+    pub max_bytes: usize,
+}
+
+impl Default for Retention {
+    fn default() -> Self {
+        Self {
+            min_events: 100,
+            max_events: 100_000,
+            age: Duration::from_secs(300),
+            max_bytes: 64 << 20,
+        }
+    }
+}
+
+/// The retained events of one resource.
+#[derive(Debug)]
+pub(super) struct History {
+    retention: Retention,
+    ring: VecDeque<Retained>,
+    bytes: usize,
+    floor: u64,
+    all: Arc<Notify>,
+    namespaces: HashMap<String, Group>,
+    names: HashMap<String, Group>,
+    objects: HashMap<String, HashMap<String, Group>>,
+}
+
+#[derive(Debug)]
+struct Retained {
+    event: Arc<Event>,
+    at: Instant,
+}
+
+/// The watchers of one range.
+#[derive(Debug, Default)]
+struct Group {
+    watchers: usize,
+    /// `index` knows nothing of events at or before this revision.
+    since: u64,
+    /// The newest event that was dropped from `index`.
+    lost: u64,
+    index: VecDeque<u64>,
+    notify: Arc<Notify>,
+}
+
+impl History {
+    /// A history that knows nothing of events at or before `floor`.
+    pub(super) fn new(retention: Retention, floor: u64) -> Self {
+        Self {
+            retention,
+            ring: VecDeque::new(),
+            bytes: 0,
+            floor,
+            all: Arc::default(),
+            namespaces: HashMap::new(),
+            names: HashMap::new(),
+            objects: HashMap::new(),
+        }
+    }
+
+    /// Refuses a revision whose successors are not all here.
+    pub(super) fn check(&self, asked: u64) -> Result<(), Expired> {
+        if asked < self.floor {
+            Err(Expired {
+                asked,
+                oldest: self.floor,
+            })
+        } else {
+            Ok(())
+        }
+    }
+
+    /// Appends one event, drops what is beyond the retention, and adds to `wake` who waits for it.
+    pub(super) fn push(&mut self, event: Arc<Event>, now: Instant, wake: &mut Vec<Arc<Notify>>) {
+        wake.push(self.all.clone());
+        self.groups(&event.object.key, |group| {
+            group.index.push_back(event.revision);
+            wake.push(group.notify.clone());
+        });
+        self.bytes += weight(&event);
+        self.ring.push_back(Retained { event, at: now });
+        self.trim(now);
+    }
+
+    /// Drops what is beyond the retention.
+    pub(super) fn trim(&mut self, now: Instant) {
+        let Retention {
+            min_events,
+            max_events,
+            age,
+            max_bytes,
+        } = self.retention;
+        while let Some(oldest) = self.ring.front() {
+            let len = self.ring.len();
+            let stale = now.saturating_duration_since(oldest.at) > age;
+            if len <= max_events && (len <= min_events || (self.bytes <= max_bytes && !stale)) {
+                break;
+            }
+            self.drop_oldest();
+        }
+    }
+
+    /// Forgets everything up to `floor`, which is at least the newest event's revision.
+    pub(super) fn cut(&mut self, floor: u64, wake: &mut Vec<Arc<Notify>>) {
+        while !self.ring.is_empty() {
+            self.drop_oldest();
+        }
+        self.ring.shrink_to_fit();
+        self.floor = floor;
+        self.everyone(wake);
+    }
+
+    /// All who wait.
+    pub(super) fn everyone(&self, wake: &mut Vec<Arc<Notify>>) {
+        wake.push(self.all.clone());
+        wake.extend(self.namespaces.values().map(|group| group.notify.clone()));
+        wake.extend(self.names.values().map(|group| group.notify.clone()));
+        let objects = self.objects.values().flat_map(HashMap::values);
+        wake.extend(objects.map(|group| group.notify.clone()));
+    }
+
+    /// The retained events after a revision that passed [`History::check`], newest first.
+    pub(super) fn newest_first(&self, after: u64) -> impl Iterator<Item = &Arc<Event>> {
+        let newer = move |retained: &&Retained| retained.event.revision > after;
+        self.ring
+            .iter()
+            .rev()
+            .take_while(newer)
+            .map(|retained| &retained.event)
+    }
+
+    /// Registers a watcher of `range` that will ask for events after `after`.
+    pub(super) fn join(&mut self, range: &Range, after: u64) -> Result<Arc<Notify>, Expired> {
+        self.check(after)?;
+        let ring = &self.ring;
+        let group = match (&range.namespace, &range.name) {
+            (None, None) => return Ok(self.all.clone()),
+            (Some(namespace), None) => entry(&mut self.namespaces, namespace),
+            (None, Some(name)) => entry(&mut self.names, name),
+            (Some(namespace), Some(name)) => entry(entry(&mut self.objects, namespace), name),
+        };
+        if group.watchers == 0 || after < group.since {
+            let newer = ring.iter().skip(first_after(ring, after));
+            let revisions = newer.filter(|r| range.covers(&r.event.object.key));
+            group.index = revisions.map(|r| r.event.revision).collect();
+            group.since = after;
+        }
+        group.watchers += 1;
+        Ok(group.notify.clone())
+    }
+
+    /// Undoes [`History::join`].
+    pub(super) fn leave(&mut self, range: &Range) {
+        match (&range.namespace, &range.name) {
+            (None, None) => {}
+            (Some(namespace), None) => release(&mut self.namespaces, namespace),
+            (None, Some(name)) => release(&mut self.names, name),
+            (Some(namespace), Some(name)) => {
+                if let Some(names) = self.objects.get_mut(namespace) {
+                    release(names, name);
+                    if names.is_empty() {
+                        self.objects.remove(namespace);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first event of a joined range after `after`.
+    pub(super) fn next(&self, range: &Range, after: u64) -> Result<Option<Arc<Event>>, Expired> {
+        let group = match (&range.namespace, &range.name) {
+            (None, None) => {
+                self.check(after)?;
+                return Ok(self
+                    .ring
+                    .get(first_after(&self.ring, after))
+                    .map(|r| r.event.clone()));
+            }
+            (Some(namespace), None) => self.namespaces.get(namespace),
+            (None, Some(name)) => self.names.get(name),
+            (Some(namespace), Some(name)) => self.objects.get(namespace).and_then(|n| n.get(name)),
+        };
+        let Some(group) = group else {
+            return Ok(None);
+        };
+        if after < group.lost {
+            return Err(Expired {
+                asked: after,
+                oldest: self.floor,
+            });
+        }
+        let position = group.index.partition_point(|revision| *revision <= after);
+        Ok(group.index.get(position).and_then(|revision| {
+            let at = self
+                .ring
+                .binary_search_by_key(revision, |r| r.event.revision)
+                .ok()?;
+            Some(self.ring[at].event.clone())
+        }))
+    }
+
+    fn drop_oldest(&mut self) {
+        let Some(Retained { event, .. }) = self.ring.pop_front() else {
+            return;
+        };
+        self.floor = event.revision;
+        self.bytes -= weight(&event);
+        self.groups(&event.object.key, |group| {
+            if group.index.front() == Some(&event.revision) {
+                group.index.pop_front();
+                group.lost = event.revision;
+            }
+        });
+    }
+
+    /// Every group, but that of all events, which an object's events belong to.
+    fn groups(&mut self, key: &Key, mut visit: impl FnMut(&mut Group)) {
+        let object = self
+            .objects
+            .get_mut(&key.namespace)
+            .and_then(|n| n.get_mut(&key.name));
+        let namespace = self.namespaces.get_mut(&key.namespace);
+        let name = self.names.get_mut(&key.name);
+        [object, namespace, name]
+            .into_iter()
+            .flatten()
+            .for_each(&mut visit);
+    }
+}
+
+/// Where the events after a revision begin.
+fn first_after(ring: &VecDeque<Retained>, after: u64) -> usize {
+    ring.partition_point(|retained| retained.event.revision <= after)
+}
+
+fn entry<'a, T: Default>(map: &'a mut HashMap<String, T>, name: &str) -> &'a mut T {
+    if !map.contains_key(name) {
+        map.insert(name.to_owned(), T::default());
+    }
+    map.get_mut(name)
+        .expect("it was there, or was just inserted")
+}
+
+fn release(groups: &mut HashMap<String, Group>, name: &str) {
+    if let Some(group) = groups.get_mut(name) {
+        group.watchers -= 1;
+        if group.watchers == 0 {
+            groups.remove(name);
+        }
+    }
+}
+
+/// About how much memory an event holds.
+fn weight(event: &Event) -> usize {
+    let object = &event.object;
+    let labels: usize = object
+        .labels
+        .iter()
+        .map(|(k, v)| k.len() + v.len() + 64)
+        .sum();
+    300 + object.json.len() + object.key.namespace.len() + object.key.name.len() + labels
+}

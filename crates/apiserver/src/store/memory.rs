@@ -1,0 +1,97 @@
+//! The engine that keeps nothing: for tests and for servers that live as long as their data.
+
+use std::sync::Arc;
+
+use super::batch::{Batch, Prepared};
+use super::history::Retention;
+use super::mvcc::Mvcc;
+use super::{BoxFuture, Expired, Key, Listing, Object, Range, Store, Watch, Write, WriteError};
+
+/// A store in memory only. A write is durable when it is in the map.
+#[derive(Debug)]
+pub struct MemoryStore {
+    mvcc: Arc<Mvcc>,
+}
+
+impl Default for MemoryStore {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl MemoryStore {
+    /// An empty store at revision 1, so that an empty list has a resource version that means
+    /// something ("0" asks for any version).
+    pub fn new() -> Self {
+        Self::with(Retention::default())
+    }
+
+    /// An empty store that keeps another length of history.
+    pub fn with(retention: Retention) -> Self {
+        Self {
+            mvcc: Arc::new(Mvcc::new(retention, 1)),
+        }
+    }
+
+    /// Ends all watches with [`super::WatchEnd::Closed`].
+    pub fn close(&self) {
+        self.mvcc.close();
+    }
+
+    fn put(&self, write: Write) -> Result<Arc<Object>, WriteError> {
+        let present = self.mvcc.get(&write.key);
+        let write = Prepared::new(write, present)?;
+        self.mvcc.publish_with(|state| {
+            let mut batch = Batch::new(state, state.revision);
+            let object = batch.add(write).map_err(|refusal| refusal.error)?;
+            let commit = batch
+                .into_commits()
+                .pop()
+                .expect("an accepted write is in its batch");
+            Ok((commit, object))
+        })
+    }
+}
+
+impl Store for MemoryStore {
+    fn revision(&self) -> u64 {
+        self.mvcc.revision()
+    }
+
+    fn get(&self, key: &Key) -> Option<Arc<Object>> {
+        self.mvcc.get(key)
+    }
+
+    fn list(&self, range: &Range, at: Option<u64>) -> Result<Listing, Expired> {
+        self.mvcc.list(range, at)
+    }
+
+    fn reached(&self, revision: u64) -> BoxFuture<'_, ()> {
+        self.mvcc.reached(revision)
+    }
+
+    fn write(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>> {
+        Box::pin(async move { self.put(write) })
+    }
+
+    fn watch(&self, range: Range, after: u64) -> Result<Box<dyn Watch>, Expired> {
+        Ok(Box::new(self.mvcc.watch(range, after)?))
+    }
+
+    fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>> {
+        Box::pin(async move {
+            self.mvcc.jump(self.mvcc.revision() + by);
+            Ok(self.mvcc.revision())
+        })
+    }
+
+    fn failure(&self) -> Option<String> {
+        None
+    }
+}
+
+impl Drop for MemoryStore {
+    fn drop(&mut self) {
+        self.mvcc.close();
+    }
+}

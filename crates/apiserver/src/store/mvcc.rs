@@ -1,0 +1,345 @@
+//! The published state and its recent past, in memory; both engines serve reads and watches from it.
+//!
+//! Invariant: everything behind the one lock belongs to exactly the published `revision`. A batch of
+//! writes becomes visible as a whole, in one critical section, after its engine made it durable.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::{Duration, Instant};
+
+use tokio::sync::{Notify, watch};
+
+use super::batch::{Commit, Entry};
+use super::cursor::Cursor;
+use super::history::{History, Retention};
+use super::{BoxFuture, Event, Expired, Key, Listing, Object, Range, WatchEnd};
+
+/// How often the histories of quiet resources are trimmed.
+const HOUSEKEEPING: Duration = Duration::from_secs(10);
+
+/// The shared in-memory side of an engine.
+#[derive(Debug)]
+pub(super) struct Mvcc {
+    state: RwLock<State>,
+    revision: watch::Sender<u64>,
+}
+
+/// What is published.
+#[derive(Debug)]
+pub(super) struct State {
+    pub(super) revision: u64,
+    retention: Retention,
+    shelves: HashMap<Arc<str>, Shelf>,
+    /// No history reaches further back than this.
+    floor: u64,
+    /// Counts the cuts of history; a watch does not survive one.
+    cuts: u64,
+    closed: bool,
+    trimmed: Instant,
+}
+
+/// One resource: its objects by namespace and name, and its events.
+#[derive(Debug)]
+struct Shelf {
+    objects: BTreeMap<String, BTreeMap<Box<str>, Entry>>,
+    history: History,
+}
+
+impl Mvcc {
+    /// An empty state at `revision`.
+    pub(super) fn new(retention: Retention, revision: u64) -> Self {
+        let state = State {
+            revision,
+            retention,
+            shelves: HashMap::new(),
+            floor: revision,
+            cuts: 0,
+            closed: false,
+            trimmed: Instant::now(),
+        };
+        Self {
+            state: RwLock::new(state),
+            revision: watch::Sender::new(revision),
+        }
+    }
+
+    pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
+        // A panic while the lock is held would be a bug in this module; the state is still the one
+        // that was published, because changes to it are made of steps that cannot fail.
+        self.state.read().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lock(&self) -> RwLockWriteGuard<'_, State> {
+        self.state.write().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The published revision.
+    pub(super) fn revision(&self) -> u64 {
+        self.read().revision
+    }
+
+    /// The present version.
+    pub(super) fn get(&self, key: &Key) -> Option<Arc<Object>> {
+        self.read().entry(key).map(|entry| entry.object.clone())
+    }
+
+    /// See [`super::Store::list`]; a revision that is not reached yet means now.
+    pub(super) fn list(&self, range: &Range, at: Option<u64>) -> Result<Listing, Expired> {
+        let state = self.read();
+        match at {
+            Some(at) if at < state.revision => Ok(Listing {
+                revision: at,
+                objects: state.past(range, at)?,
+            }),
+            _ => Ok(Listing {
+                revision: state.revision,
+                objects: state.present(range),
+            }),
+        }
+    }
+
+    /// See [`super::Store::reached`].
+    pub(super) fn reached(&self, revision: u64) -> BoxFuture<'_, ()> {
+        let mut published = self.revision.subscribe();
+        Box::pin(async move {
+            // The sender lives as long as `self`, so this ends only by reaching the revision.
+            let _ = published.wait_for(|now| *now >= revision).await;
+        })
+    }
+
+    /// See [`super::Store::watch`].
+    pub(super) fn watch(self: &Arc<Self>, range: Range, after: u64) -> Result<Cursor, Expired> {
+        let mut state = self.lock();
+        let cuts = state.cuts;
+        let notify = state.shelf(&range.resource).history.join(&range, after)?;
+        drop(state);
+        Ok(Cursor::new(self.clone(), range, after, cuts, notify))
+    }
+
+    /// A cursor is gone.
+    pub(super) fn leave(&self, range: &Range) {
+        self.lock().shelf(&range.resource).history.leave(range);
+    }
+
+    /// Makes a durable batch visible and wakes who waits for it.
+    pub(super) fn publish(&self, commits: Vec<Commit>) {
+        if commits.is_empty() {
+            return;
+        }
+        let mut wake = Vec::with_capacity(commits.len() * 2);
+        let mut state = self.lock();
+        let now = Instant::now();
+        for commit in commits {
+            state.apply(commit, now, &mut wake);
+        }
+        state.housekeep(now);
+        self.announce(state, &wake);
+    }
+
+    /// Validates and publishes under one lock, for the engine that has nothing to wait for.
+    pub(super) fn publish_with<T>(
+        &self,
+        write: impl FnOnce(&State) -> Result<(Commit, T), super::WriteError>,
+    ) -> Result<T, super::WriteError> {
+        let mut wake = Vec::with_capacity(4);
+        let mut state = self.lock();
+        let (commit, answer) = write(&state)?;
+        let now = Instant::now();
+        state.apply(commit, now, &mut wake);
+        state.housekeep(now);
+        self.announce(state, &wake);
+        Ok(answer)
+    }
+
+    /// Puts an object into the state at start, before anyone reads.
+    pub(super) fn load(&self, entry: Entry) {
+        self.lock().insert(entry);
+    }
+
+    /// Raises the revision without a write, and expires all that is older.
+    pub(super) fn jump(&self, revision: u64) {
+        let mut wake = Vec::new();
+        let mut state = self.lock();
+        state.revision = revision.max(state.revision);
+        state.floor = state.revision;
+        state.cuts += 1;
+        let floor = state.floor;
+        for shelf in state.shelves.values_mut() {
+            shelf.history.cut(floor, &mut wake);
+        }
+        self.announce(state, &wake);
+    }
+
+    /// Ends all watches once they have returned what is there.
+    pub(super) fn close(&self) {
+        let mut wake = Vec::new();
+        let mut state = self.lock();
+        state.closed = true;
+        state
+            .shelves
+            .values()
+            .for_each(|shelf| shelf.history.everyone(&mut wake));
+        self.announce(state, &wake);
+    }
+
+    /// Wakes after the lock is released, so that the woken do not queue up at it.
+    fn announce(&self, state: RwLockWriteGuard<'_, State>, wake: &[Arc<Notify>]) {
+        let revision = state.revision;
+        drop(state);
+        self.revision.send_if_modified(|published| {
+            let newer = revision > *published;
+            *published = revision.max(*published);
+            newer
+        });
+        wake.iter().for_each(|notify| notify.notify_waiters());
+    }
+}
+
+impl State {
+    /// The present version with what the store remembers about it.
+    pub(super) fn entry(&self, key: &Key) -> Option<&Entry> {
+        self.shelves
+            .get(&key.resource)?
+            .objects
+            .get(&key.namespace)?
+            .get(key.name.as_str())
+    }
+
+    /// Every object of every resource, ordered within a resource.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry> {
+        self.shelves
+            .values()
+            .flat_map(|shelf| shelf.objects.values())
+            .flat_map(BTreeMap::values)
+    }
+
+    /// The next event for a cursor.
+    pub(super) fn next(
+        &self,
+        range: &Range,
+        after: u64,
+        cuts: u64,
+    ) -> Result<Option<Arc<Event>>, WatchEnd> {
+        if cuts != self.cuts {
+            return Err(Expired {
+                asked: after,
+                oldest: self.floor,
+            }
+            .into());
+        }
+        let shelf = self.shelves.get(&range.resource);
+        match shelf.map_or(Ok(None), |shelf| shelf.history.next(range, after))? {
+            None if self.closed => Err(WatchEnd::Closed),
+            event => Ok(event),
+        }
+    }
+
+    fn shelf(&mut self, resource: &Arc<str>) -> &mut Shelf {
+        let (retention, floor) = (self.retention, self.floor);
+        self.shelves
+            .entry(resource.clone())
+            .or_insert_with(|| Shelf {
+                objects: BTreeMap::new(),
+                history: History::new(retention, floor),
+            })
+    }
+
+    fn present(&self, range: &Range) -> Vec<Arc<Object>> {
+        self.shelves
+            .get(&range.resource)
+            .map_or_else(Vec::new, |shelf| shelf.select(range))
+    }
+
+    /// The present with every later event undone.
+    fn past(&self, range: &Range, at: u64) -> Result<Vec<Arc<Object>>, Expired> {
+        let Some(shelf) = self.shelves.get(&range.resource) else {
+            return if at < self.floor {
+                Err(Expired {
+                    asked: at,
+                    oldest: self.floor,
+                })
+            } else {
+                Ok(Vec::new())
+            };
+        };
+        shelf.history.check(at)?;
+        let mut undone: HashMap<&Key, Option<&Arc<Object>>> = HashMap::new();
+        let later = shelf.history.newest_first(at);
+        for event in later.filter(|event| range.covers(&event.object.key)) {
+            undone.insert(&event.object.key, event.previous.as_ref());
+        }
+        let mut objects = shelf.select(range);
+        objects.retain(|object| !undone.contains_key(&object.key));
+        objects.extend(undone.into_values().flatten().cloned());
+        objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
+        Ok(objects)
+    }
+
+    fn apply(&mut self, commit: Commit, now: Instant, wake: &mut Vec<Arc<Notify>>) {
+        let Commit { event, entry } = commit;
+        self.revision = event.revision;
+        match entry {
+            Some(entry) => self.insert(entry),
+            None => self.remove(&event.object.key),
+        }
+        self.shelf(&event.object.key.resource)
+            .history
+            .push(event.clone(), now, wake);
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let key = &entry.object.key;
+        let objects = &mut self.shelf(&key.resource).objects;
+        if let Some(names) = objects.get_mut(&key.namespace) {
+            if let Some(present) = names.get_mut(key.name.as_str()) {
+                *present = entry;
+            } else {
+                names.insert(key.name.as_str().into(), entry);
+            }
+        } else {
+            let (namespace, name) = (key.namespace.clone(), key.name.as_str().into());
+            objects.insert(namespace, BTreeMap::from([(name, entry)]));
+        }
+    }
+
+    fn remove(&mut self, key: &Key) {
+        let objects = &mut self.shelf(&key.resource).objects;
+        if let Some(names) = objects.get_mut(&key.namespace) {
+            names.remove(key.name.as_str());
+            if names.is_empty() {
+                objects.remove(&key.namespace);
+            }
+        }
+    }
+
+    fn housekeep(&mut self, now: Instant) {
+        if now.saturating_duration_since(self.trimmed) > HOUSEKEEPING {
+            self.trimmed = now;
+            self.shelves
+                .values_mut()
+                .for_each(|shelf| shelf.history.trim(now));
+        }
+    }
+}
+
+impl Shelf {
+    fn select(&self, range: &Range) -> Vec<Arc<Object>> {
+        let namespaces: Vec<_> = match &range.namespace {
+            Some(namespace) => self.objects.get(namespace).into_iter().collect(),
+            None => self.objects.values().collect(),
+        };
+        match &range.name {
+            Some(name) => namespaces
+                .into_iter()
+                .filter_map(|names| Some(names.get(name.as_str())?.object.clone()))
+                .collect(),
+            None => {
+                let mut objects = Vec::with_capacity(namespaces.iter().map(|n| n.len()).sum());
+                for names in namespaces {
+                    objects.extend(names.values().map(|entry| entry.object.clone()));
+                }
+                objects
+            }
+        }
+    }
+}

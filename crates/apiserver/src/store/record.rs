@@ -1,0 +1,163 @@
+//! From a JSON value to a stored version: one serialisation, done before the write is ordered.
+//!
+//! The revision is known only when a write gets its place in the order, and that place is decided by
+//! one thread. So the caller serialises with a gap where the revision goes, and the ordering side only
+//! copies bytes.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Map, Value};
+
+use super::{Key, Object, WriteError};
+
+/// The new state of an object, complete but for its revision.
+#[derive(Debug)]
+pub(super) struct Draft {
+    json: Vec<u8>,
+    /// Where the digits of the revision go.
+    gap: usize,
+    labels: BTreeMap<String, String>,
+}
+
+impl Draft {
+    /// Serialises `value` as compact JSON with room for `metadata.resourceVersion`.
+    pub(super) fn new(key: &Key, value: &Value) -> Result<Self, WriteError> {
+        let Value::Object(top) = value else {
+            return Err(WriteError::Invalid(format!("{key} is not a JSON object")));
+        };
+        let empty = Map::new();
+        let metadata = match top.get("metadata") {
+            None => &empty,
+            Some(Value::Object(metadata)) => metadata,
+            Some(_) => {
+                return Err(WriteError::Invalid(format!(
+                    "metadata of {key} is not a JSON object"
+                )));
+            }
+        };
+        let mut json = Vec::with_capacity(512);
+        json.extend_from_slice(b"{\"metadata\":{\"resourceVersion\":\"");
+        let gap = json.len();
+        json.push(b'"');
+        for (name, value) in metadata
+            .iter()
+            .filter(|(name, _)| *name != "resourceVersion")
+        {
+            json.push(b',');
+            member(&mut json, name, value);
+        }
+        json.push(b'}');
+        for (name, value) in top.iter().filter(|(name, _)| *name != "metadata") {
+            json.push(b',');
+            member(&mut json, name, value);
+        }
+        json.push(b'}');
+        Ok(Self {
+            json,
+            gap,
+            labels: labels(metadata),
+        })
+    }
+
+    /// The last state of an object that is removed.
+    pub(super) fn of(object: &Object) -> Result<Self, WriteError> {
+        let value = serde_json::from_slice(&object.json)
+            .map_err(|error| WriteError::Failed(format!("{} is not JSON: {error}", object.key)))?;
+        Self::new(&object.key, &value)
+    }
+
+    /// Fills the gap.
+    pub(super) fn finish(&self, key: Key, revision: u64) -> Arc<Object> {
+        let digits = revision.to_string();
+        let mut json = Vec::with_capacity(self.json.len() + digits.len());
+        json.extend_from_slice(&self.json[..self.gap]);
+        json.extend_from_slice(digits.as_bytes());
+        json.extend_from_slice(&self.json[self.gap..]);
+        Arc::new(Object {
+            key,
+            revision,
+            labels: self.labels.clone(),
+            json: Bytes::from(json),
+        })
+    }
+}
+
+/// `metadata.labels`; a value that is no string is no label.
+pub(super) fn labels(metadata: &Map<String, Value>) -> BTreeMap<String, String> {
+    let Some(Value::Object(labels)) = metadata.get("labels") else {
+        return BTreeMap::new();
+    };
+    labels
+        .iter()
+        .filter_map(|(name, value)| Some((name.clone(), value.as_str()?.to_owned())))
+        .collect()
+}
+
+fn member(json: &mut Vec<u8>, name: &str, value: &Value) {
+    string(json, name);
+    json.push(b':');
+    serde_json::to_writer(&mut *json, value).expect("a JSON value serialises into memory");
+}
+
+fn string(json: &mut Vec<u8>, text: &str) {
+    // Field names are almost always plain; the general path is for the rest.
+    if text.bytes().all(|b| b.is_ascii_alphanumeric()) {
+        write!(json, "\"{text}\"").expect("writing into memory does not fail");
+    } else {
+        serde_json::to_writer(json, text).expect("a string serialises into memory");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::testing::key;
+
+    #[test]
+    fn the_revision_lands_in_the_metadata_and_replaces_an_old_one() {
+        let value = json!({
+            "spec": {"a b": [1, null, "\"x\""]},
+            "metadata": {"name": "x", "resourceVersion": "7", "labels": {"app": "y", "n": 3}},
+            "odd \" name": true,
+        });
+        let object = Draft::new(&key("ns", "x"), &value)
+            .unwrap()
+            .finish(key("ns", "x"), 1234);
+        let mut expected = value;
+        expected["metadata"]["resourceVersion"] = json!("1234");
+        assert_eq!(
+            serde_json::from_slice::<Value>(&object.json).unwrap(),
+            expected
+        );
+        assert_eq!(
+            object.labels,
+            BTreeMap::from([("app".to_owned(), "y".to_owned())])
+        );
+
+        let again = Draft::of(&object).unwrap().finish(key("ns", "x"), 99999);
+        expected["metadata"]["resourceVersion"] = json!("99999");
+        assert_eq!(
+            serde_json::from_slice::<Value>(&again.json).unwrap(),
+            expected
+        );
+    }
+
+    #[test]
+    fn an_object_without_metadata_gets_it_and_a_non_object_is_refused() {
+        let object = Draft::new(&key("", "x"), &json!({}))
+            .unwrap()
+            .finish(key("", "x"), 1);
+        assert_eq!(&object.json[..], br#"{"metadata":{"resourceVersion":"1"}}"#);
+        for bad in [json!([]), json!("x"), json!({"metadata": 3})] {
+            assert!(matches!(
+                Draft::new(&key("", "x"), &bad),
+                Err(WriteError::Invalid(_))
+            ));
+        }
+    }
+}
