@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`store`] | revisions, compare-and-set, history, durability |
 //! | [`schema`] | the one table of field names, numbers, merge keys behind codec, patch and validation |
+//! | [`selector`], [`names`] | label and field selectors; which names and keys are well formed |
 //! | [`auth`] | who is asking, and may they |
 //! | [`http`] | requests to calls, results to answers |
 //! | [`status`] | error bodies |
@@ -17,6 +18,8 @@
 
 pub mod auth;
 pub mod http;
+pub mod names;
 pub mod schema;
+pub mod selector;
 pub mod status;
 pub mod store;
