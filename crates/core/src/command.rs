@@ -54,6 +54,12 @@ pub enum Command {
         /// When the work must have ended; see [`Overrun`](Self::Overrun).
         deadline: LocalTime,
     },
+    /// The work that was told to stop has until another instant: later, because the lease was kept
+    /// alive for it, or earlier, because the lease was lost meanwhile.
+    Drain {
+        /// When the work must have ended.
+        deadline: LocalTime,
+    },
     /// The work did not end in time. Another process may lead from now on, so end this one (or the
     /// child that does the work). The lease is not released.
     Overrun,

@@ -80,7 +80,7 @@ pub enum Outcome {
 pub enum Input {
     /// Begin to campaign. The first input, once.
     Start,
-    /// Time has passed; due at `Election::deadline`.
+    /// Time has passed; due at [`Election::deadline`](crate::Election::deadline).
     Tick,
     /// The lock object was seen.
     Observed(Source, Observation),

@@ -10,10 +10,10 @@
 //!  (reads, writes, timers, watch, work)      (read, write, lead, extend, stop, ...)
 //! ```
 //!
-//! `Election::step` is the only place where an election decision is made. The driver in the
+//! [`Election::step`] is the only place where an election decision is made. The driver in the
 //! `tenure` crate, the simulator and the model checker all run this same code.
 //!
-//! What it promises (S1-S5, L1) is written down in `docs/safety.md`; the assertions in `machine.rs`
+//! What it promises (S1-S5, L1) is written down in `docs/safety.md`; the assertions in [`machine`]
 //! name the rule they keep.
 #![forbid(unsafe_code)]
 
@@ -21,6 +21,7 @@ pub mod command;
 pub mod fence;
 pub mod guard;
 pub mod input;
+pub mod machine;
 pub mod record;
 pub mod time;
 pub mod timing;
@@ -29,6 +30,7 @@ pub use command::{Command, StopReason, WriteKind};
 pub use fence::{FencingToken, ResourceVersion};
 pub use guard::Guard;
 pub use input::{Input, Observation, Orders, Outcome, Source, StepDownOrder, Version};
+pub use machine::{Config, Election, Phase};
 pub use record::Record;
 pub use time::{LocalTime, Now, WallTime};
 pub use timing::{Timing, TimingBuilder, TimingError};

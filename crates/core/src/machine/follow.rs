@@ -1,0 +1,239 @@
+//! Following: when to try to win, and when to look.
+
+use super::observe::Known;
+use super::request::Attempt;
+use super::{Election, State, Term};
+use crate::command::{Command, WriteKind};
+use crate::fence::FencingToken;
+use crate::guard::Guard;
+use crate::input::Version;
+use crate::record::Record;
+use crate::time::{LocalTime, Now};
+use crate::timing::JITTER_FACTOR;
+
+impl Election {
+    pub(super) fn act_following(&mut self, now: Now, out: &mut Vec<Command>) {
+        if self.in_flight.is_some() {
+            // Shutting down waits for a write under way, which may win; reads do not matter.
+            if self.shutdown
+                && self
+                    .in_flight
+                    .as_ref()
+                    .is_some_and(|request| !request.write)
+            {
+                self.leave_or_look(now, out);
+            }
+            return;
+        }
+        if self.shutdown {
+            self.leave_or_look(now, out);
+            return;
+        }
+        if now.local < self.not_before {
+            return;
+        }
+        let timeout = self.config.timing.request_timeout();
+        if self.must_read {
+            self.read(now, timeout, out);
+        } else if self.may_win_at().is_some_and(|at| now.local >= at) && self.is_fresh(now) {
+            let (kind, record) = self.winning_write(now);
+            self.write(now, kind, record, timeout, out);
+        } else if !self.watching && now.local >= self.next_poll {
+            let retry = self.config.timing.retry_period();
+            self.next_poll = now.local + retry + self.random(retry.mul_f64(JITTER_FACTOR));
+            self.read(now, timeout, out);
+        }
+    }
+
+    pub(super) fn follow_deadline(&self) -> Option<LocalTime> {
+        if self.in_flight.is_some() {
+            return None;
+        }
+        if self.must_read {
+            return Some(self.not_before);
+        }
+        let poll = (!self.watching).then_some(self.next_poll);
+        let earliest = match (self.may_win_at(), poll) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        };
+        earliest.map(|at| at.max(self.not_before))
+    }
+
+    /// The write of this candidate won the lock. The term begins if enough of its guard is left;
+    /// otherwise the answer was very late, and the lock, now our own, is won again at once.
+    pub(super) fn won(
+        &mut self,
+        now: Now,
+        attempt: &Attempt,
+        version: &Version,
+        out: &mut Vec<Command>,
+    ) {
+        if !matches!(self.state, State::Following) {
+            return;
+        }
+        let guard = Guard::new(attempt.sent, self.config.timing.guard());
+        let Ok(token) = version.revision.as_str().parse::<FencingToken>() else {
+            return;
+        };
+        if guard.left(now) < guard.length() / 2 {
+            return;
+        }
+        let term = Term {
+            token: token.clone(),
+            uid: version.uid.clone(),
+            transitions: attempt.record.transitions,
+            acquire_time: attempt.record.acquire_time,
+            strategy: attempt.record.strategy.clone(),
+            guard,
+            next_renewal: attempt.sent.local + self.config.timing.retry_period(),
+        };
+        if self.shutdown || now.local < self.sit_out_until {
+            // Asked to stop while the winning write was under way: no work, straight to release.
+            self.release(now, term, out);
+            return;
+        }
+        let transitions = term.transitions;
+        self.state = State::Leading(term);
+        assert!(guard.holds(now), "S1: a term begins with a good guard");
+        out.push(Command::Lead {
+            token,
+            transitions,
+            guard,
+        });
+        self.report(out);
+    }
+
+    /// The earliest instant at which a write may win, if any (duties 7, 8, 9).
+    fn may_win_at(&self) -> Option<LocalTime> {
+        let at = match &self.known {
+            Known::Nothing => return None,
+            Known::Absent { since, delay } => {
+                if self.config.coordinated {
+                    return None;
+                }
+                (*since + *delay).max(self.hold_until.unwrap_or_default())
+            }
+            Known::Present(seen) => {
+                let observation = &seen.observation;
+                let record = &observation.record;
+                if observation.orders.paused {
+                    return None;
+                }
+                let expiry = seen.since + self.patience(observation);
+                if self.config.coordinated {
+                    // Only what was assigned to us, and only while it is fresh.
+                    return (record.holder == self.config.identity
+                        && record.preferred_holder.is_empty())
+                    .then(|| seen.since.max(self.sit_out_until));
+                }
+                if self.wrote(record) {
+                    seen.since
+                } else if record.is_free() && !observation.unreadable {
+                    let to_another = observation.orders.step_down.as_ref().is_some_and(|order| {
+                        order.transitions == record.transitions
+                            && order
+                                .to
+                                .as_ref()
+                                .is_some_and(|to| *to != self.config.identity)
+                    });
+                    let courtesy = if to_another {
+                        self.config.timing.retry_period()
+                    } else {
+                        Default::default()
+                    };
+                    seen.since + seen.delay + courtesy
+                } else {
+                    expiry + seen.delay
+                }
+            }
+        };
+        Some(at.max(self.sit_out_until))
+    }
+
+    /// Coordinated election: an assignment is only good until it expires; the controller gives a new
+    /// one. Anything else does not go stale.
+    fn is_fresh(&self, now: Now) -> bool {
+        match &self.known {
+            Known::Present(seen) if self.config.coordinated => {
+                now.local < seen.since + self.patience(&seen.observation)
+            }
+            _ => true,
+        }
+    }
+
+    /// The write that wins, as client-go fills it: transitions count every term but the first.
+    fn winning_write(&mut self, now: Now) -> (WriteKind, Record) {
+        let stamp = self.stamp(now);
+        let fresh = Record {
+            holder: self.config.identity.clone(),
+            lease_duration_seconds: self.config.timing.lease_seconds(),
+            acquire_time: Some(stamp),
+            renew_time: Some(stamp),
+            ..Record::default()
+        };
+        match &self.known {
+            Known::Present(seen) => {
+                let old = &seen.observation.record;
+                let record = if self.config.coordinated {
+                    Record {
+                        acquire_time: old.acquire_time,
+                        transitions: old.transitions,
+                        strategy: old.strategy.clone(),
+                        ..fresh
+                    }
+                } else {
+                    Record {
+                        transitions: old.transitions.saturating_add(1),
+                        ..fresh
+                    }
+                };
+                (WriteKind::Acquire(seen.observation.version.clone()), record)
+            }
+            Known::Nothing | Known::Absent { .. } => (WriteKind::Create, fresh),
+        }
+    }
+
+    /// Shutdown while following: finish, unless a winning write of ours may have been applied
+    /// without an answer. Then one look decides whether there is something to release.
+    fn leave_or_look(&mut self, now: Now, out: &mut Vec<Command>) {
+        let open = self.attempts.iter().any(|attempt| {
+            matches!(attempt.kind, WriteKind::Create | WriteKind::Acquire(_))
+                && Guard::new(attempt.sent, self.config.timing.guard()).holds(now)
+        });
+        if !open || !self.config.release_on_cancel || self.failures > 2 {
+            self.finish(out);
+            return;
+        }
+        if self.in_flight.is_some() || now.local < self.not_before {
+            return;
+        }
+        if self.must_read {
+            let timeout = self.config.timing.request_timeout();
+            self.read(now, timeout, out);
+            return;
+        }
+        // The look is done. If it shows our write, its term is released without having begun.
+        let Known::Present(seen) = &self.known else {
+            self.finish(out);
+            return;
+        };
+        let version = seen.observation.version.clone();
+        let found = self.attempt_of(&seen.observation.record).cloned();
+        match (found, version.revision.as_str().parse::<FencingToken>()) {
+            (Some(attempt), Ok(token)) if attempt.record.holder == self.config.identity => {
+                let term = Term {
+                    token,
+                    uid: version.uid.clone(),
+                    transitions: attempt.record.transitions,
+                    acquire_time: attempt.record.acquire_time,
+                    strategy: attempt.record.strategy.clone(),
+                    guard: Guard::new(attempt.sent, self.config.timing.guard()),
+                    next_renewal: now.local,
+                };
+                self.release(now, term, out);
+            }
+            _ => self.finish(out),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Leading: one renewal per retry period, no reads unless something went wrong.
+
+use super::observe::Known;
+use super::{Election, State, Term};
+use crate::command::{Command, StopReason, WriteKind};
+use crate::guard::Guard;
+use crate::record::Record;
+use crate::time::{LocalTime, Now};
+
+impl Election {
+    /// Ends the term if its guard has run out (duty 1, duty 11).
+    pub(super) fn end_expired_term(&mut self, now: Now, out: &mut Vec<Command>) {
+        if let State::Leading(term) = &self.state
+            && !term.guard.holds(now)
+        {
+            self.stop(now, StopReason::GuardExpired, out);
+        }
+    }
+
+    pub(super) fn act_leading(&mut self, now: Now, out: &mut Vec<Command>) {
+        let State::Leading(term) = &self.state else {
+            return;
+        };
+        let term = term.clone();
+        self.keep(now, &term, out);
+    }
+
+    /// Renews the lease of a term, or looks at the object first if the view may be wrong.
+    pub(super) fn keep(&mut self, now: Now, term: &Term, out: &mut Vec<Command>) {
+        if self.in_flight.is_some() || now.local < self.renewal_due(term) {
+            return;
+        }
+        let timeout = self
+            .config
+            .timing
+            .request_timeout()
+            .min(term.guard.left(now));
+        if timeout.is_zero() {
+            return;
+        }
+        if self.must_read {
+            self.read(now, timeout, out);
+            return;
+        }
+        let Known::Present(seen) = &self.known else {
+            return;
+        };
+        let base = seen.observation.version.clone();
+        let record = Record {
+            holder: self.config.identity.clone(),
+            lease_duration_seconds: self.config.timing.lease_seconds(),
+            acquire_time: term.acquire_time,
+            renew_time: Some(self.stamp(now)),
+            transitions: term.transitions,
+            strategy: term.strategy.clone(),
+            preferred_holder: String::new(),
+        };
+        self.write(now, WriteKind::Renew(base), record, timeout, out);
+    }
+
+    /// A write sent at `sent` is known to have been applied in this term: the guard counts from it.
+    pub(super) fn renewed(&mut self, now: Now, sent: Now, out: &mut Vec<Command>) {
+        let timing = &self.config.timing;
+        let (guard, next) = (
+            Guard::new(sent, timing.guard()),
+            sent.local + timing.retry_period(),
+        );
+        let fence = timing.fence();
+        match &mut self.state {
+            State::Leading(term) if guard.until() > term.guard.until() => {
+                term.guard = guard;
+                term.next_renewal = next.max(now.local);
+                if guard.holds(now) {
+                    out.push(Command::Extend { guard });
+                }
+            }
+            State::Stopping(winding) if guard.until() > winding.term.guard.until() => {
+                winding.term.guard = guard;
+                winding.term.next_renewal = next.max(now.local);
+                if winding.keep_until.is_some() && !winding.overrun {
+                    winding.deadline = sent.local + fence;
+                    out.push(Command::Drain {
+                        deadline: winding.deadline,
+                    });
+                }
+            }
+            State::Releasing(term) if guard.until() > term.guard.until() => term.guard = guard,
+            _ => {}
+        }
+    }
+
+    pub(super) fn renewal_due(&self, term: &Term) -> LocalTime {
+        if self.must_read || self.failures > 0 {
+            self.not_before
+        } else {
+            term.next_renewal
+        }
+    }
+}

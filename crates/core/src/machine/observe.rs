@@ -1,0 +1,351 @@
+//! What is known of the lock object.
+//!
+//! Reads are linearizable but may be overtaken by the watch; the watch may be late. Neither is used
+//! for safety: a wrong view can only make a compare-and-set fail.
+
+use std::time::Duration;
+
+use super::request::Attempt;
+use super::{Election, State};
+use crate::command::{Command, StopReason};
+use crate::fence::ResourceVersion;
+use crate::input::{Observation, Orders, Source, Version};
+use crate::record::Record;
+use crate::time::{LocalTime, Now};
+
+/// Followers that learn of a release by the watch spread over this much.
+const HERD_DELAY: Duration = Duration::from_millis(50);
+
+/// Followers whose timers expire together spread over this much.
+const EXPIRY_DELAY: Duration = Duration::from_millis(20);
+
+/// The lock object, as far as is known.
+#[derive(Clone, Debug)]
+pub(super) enum Known {
+    Nothing,
+    Absent { since: LocalTime, delay: Duration },
+    Present(Box<Seen>),
+}
+
+impl Known {
+    pub(super) fn record(&self) -> Option<&Record> {
+        match self {
+            Self::Present(seen) => Some(&seen.observation.record),
+            Self::Nothing | Self::Absent { .. } => None,
+        }
+    }
+}
+
+/// A version of the lock object.
+#[derive(Clone, Debug)]
+pub(super) struct Seen {
+    pub(super) observation: Observation,
+    /// When its record was first received, on the local clock.
+    pub(super) since: LocalTime,
+    /// How long to hold back before acting on it.
+    pub(super) delay: Duration,
+}
+
+impl Election {
+    pub(super) fn observed(
+        &mut self,
+        now: Now,
+        source: Source,
+        observation: Observation,
+        out: &mut Vec<Command>,
+    ) {
+        if !self.answers(source) || self.is_unordered_news(source, &observation.version.revision) {
+            return;
+        }
+        let Some(news) = self.weigh(source, &observation.version.revision) else {
+            return;
+        };
+        self.hold_until = None;
+        let verdict = self.judge(source, &observation, news);
+        self.know(now, source, observation, news);
+        self.report(out);
+        match verdict {
+            Some(reason) => self.stop(now, reason, out),
+            None => self.count_confirmed_attempt(now, source, out),
+        }
+        self.obey_orders(now, out);
+    }
+
+    pub(super) fn absent(
+        &mut self,
+        now: Now,
+        source: Source,
+        revision: Option<&ResourceVersion>,
+        out: &mut Vec<Command>,
+    ) {
+        if !self.answers(source) {
+            return;
+        }
+        match (source, revision) {
+            (Source::Watch, None) => {
+                self.must_read = true;
+                return;
+            }
+            (Source::Watch, Some(revision)) => {
+                if self.is_unordered_news(source, revision)
+                    || self.weigh(source, revision).is_none()
+                {
+                    return;
+                }
+            }
+            (Source::Read(_), _) => {
+                if self
+                    .in_flight
+                    .take()
+                    .is_some_and(|request| request.overtaken)
+                {
+                    self.must_read = true;
+                    return;
+                }
+                self.must_read = false;
+            }
+        }
+        // Chubby's lock-delay (duty 8): whoever had seen a live foreign term waits it out.
+        if let Known::Present(seen) = &self.known {
+            let record = &seen.observation.record;
+            if !record.is_free() && !self.wrote(record) {
+                self.hold_until = Some(seen.since + self.patience(&seen.observation));
+            }
+        }
+        if !matches!(self.known, Known::Absent { .. }) {
+            let delay = self.herd_delay(source, HERD_DELAY);
+            self.known = Known::Absent {
+                since: now.local,
+                delay,
+            };
+        }
+        self.stop(now, StopReason::Deleted, out);
+    }
+
+    /// How long a record must stay unchanged before it may be replaced (duty 7).
+    pub(super) fn patience(&self, observation: &Observation) -> Duration {
+        let lease = if observation.unreadable {
+            self.config.timing.lease()
+        } else {
+            // A holder without a duration abides by no rule that we know; it gets a second.
+            observation
+                .record
+                .lease_duration()
+                .max(Duration::from_secs(1))
+        };
+        // With whole-second times a renewal within the second of the last one leaves no trace.
+        lease
+            + if self.config.whole_seconds {
+                Duration::from_secs(1)
+            } else {
+                Duration::ZERO
+            }
+    }
+
+    /// Replaces what is known by our own write.
+    pub(super) fn know_own(&mut self, now: Now, attempt: &Attempt, version: Version) {
+        self.highest = Some(version.revision.clone());
+        self.hold_until = None;
+        let orders = match &self.known {
+            Known::Present(seen) => seen.observation.orders.clone(),
+            Known::Nothing | Known::Absent { .. } => Orders::default(),
+        };
+        let observation = Observation {
+            version,
+            record: attempt.record.clone(),
+            // Our own record is recognised by itself, so it needs no fingerprint.
+            fingerprint: 0,
+            unreadable: false,
+            orders,
+        };
+        self.known = Known::Present(Box::new(Seen {
+            observation,
+            since: now.local,
+            delay: Duration::ZERO,
+        }));
+    }
+
+    /// Tells of a change of holder, once.
+    pub(super) fn report(&mut self, out: &mut Vec<Command>) {
+        let Known::Present(seen) = &self.known else {
+            return;
+        };
+        let holder = &seen.observation.record.holder;
+        if !seen.observation.unreadable && self.reported.as_ref() != Some(holder) {
+            self.reported = Some(holder.clone());
+            out.push(Command::NewLeader {
+                holder: holder.clone(),
+            });
+        }
+    }
+
+    /// News from the watch without an order among revisions is only a hint to read.
+    fn is_unordered_news(&mut self, source: Source, revision: &ResourceVersion) -> bool {
+        let unordered = source == Source::Watch
+            && self
+                .highest
+                .as_ref()
+                .is_some_and(|highest| revision.order(highest).is_none());
+        self.must_read |= unordered;
+        unordered
+    }
+
+    /// Whether an observation is news, and whether it went back in time; `None` if it is stale.
+    fn weigh(&mut self, source: Source, revision: &ResourceVersion) -> Option<News> {
+        let order = |other: &Option<ResourceVersion>| {
+            other.as_ref().and_then(|other| revision.order(other))
+        };
+        match source {
+            Source::Watch => {
+                if order(&self.highest).is_some_and(|order| order.is_le()) {
+                    return None;
+                }
+                if let Some(request) = &mut self.in_flight {
+                    request.overtaken = true;
+                }
+                self.highest = Some(revision.clone());
+                Some(News::Forward)
+            }
+            Source::Read(_) => {
+                let request = self.in_flight.take()?;
+                self.must_read = false;
+                if order(&request.known).is_some_and(|order| order.is_lt()) {
+                    self.highest = Some(revision.clone());
+                    return Some(News::WentBack);
+                }
+                if order(&self.highest).is_some_and(|order| order.is_lt()) {
+                    return None;
+                }
+                self.highest = Some(revision.clone());
+                Some(News::Forward)
+            }
+        }
+    }
+
+    /// Why an observation ends the present term, if it does (duty 4).
+    fn judge(&self, source: Source, seen: &Observation, news: News) -> Option<StopReason> {
+        let term = match &self.state {
+            State::Leading(term) => term,
+            State::Stopping(winding) => &winding.term,
+            State::Releasing(term) => term,
+            State::Idle | State::Following | State::Finished => return None,
+        };
+        debug_assert!(source == Source::Watch || self.in_flight.is_none());
+        if seen.version.uid != term.uid {
+            Some(StopReason::Recreated)
+        } else if news == News::WentBack {
+            Some(StopReason::WentBack)
+        } else if self.wrote(&seen.record) && !seen.unreadable {
+            None
+        } else if seen.unreadable || seen.record.holder == self.config.identity {
+            Some(StopReason::Edited)
+        } else if seen.record.is_free() {
+            Some(StopReason::Emptied)
+        } else {
+            Some(StopReason::ForeignHolder(seen.record.holder.clone()))
+        }
+    }
+
+    /// Takes an observation in. The time of first sight is kept while the record stays the same, so
+    /// edits of labels do not keep a dead leader's lease alive.
+    fn know(&mut self, now: Now, source: Source, observation: Observation, news: News) {
+        let own = self.wrote(&observation.record);
+        let kept = match &self.known {
+            Known::Present(seen)
+                if news == News::Forward
+                    && seen.observation.version.uid == observation.version.uid
+                    && seen.observation.unreadable == observation.unreadable
+                    && (seen.observation.fingerprint == observation.fingerprint
+                        || (own && seen.observation.record.same_write(&observation.record))) =>
+            {
+                Some((seen.since, seen.delay))
+            }
+            _ => None,
+        };
+        if kept.is_none() {
+            self.failures = 0;
+        }
+        let (since, delay) = kept.unwrap_or_else(|| {
+            let free = observation.record.is_free() && !observation.unreadable;
+            let spread = if free { HERD_DELAY } else { EXPIRY_DELAY };
+            (now.local, self.herd_delay(source, spread))
+        });
+        if !own {
+            // None of our open attempts made this version; they name an older one and are dead,
+            // unless time went back and they name this one again.
+            if news == News::Forward && !self.names_open_base(&observation.version) {
+                self.attempts.clear();
+            }
+        }
+        self.known = Known::Present(Box::new(Seen {
+            observation,
+            since,
+            delay,
+        }));
+    }
+
+    /// Whether an open attempt would replace exactly this version.
+    fn names_open_base(&self, version: &Version) -> bool {
+        self.attempts
+            .iter()
+            .any(|attempt| attempt.kind.base() == Some(version))
+    }
+
+    /// News of the watch reaches everybody in the same instant; an own read does not.
+    fn herd_delay(&mut self, source: Source, limit: Duration) -> Duration {
+        match source {
+            Source::Watch => self.random(limit),
+            Source::Read(_) => Duration::ZERO,
+        }
+    }
+
+    /// Duty 2: a read that shows exactly what an attempt wrote counts from that attempt's send time.
+    /// The watch never extends anything (duty 4).
+    fn count_confirmed_attempt(&mut self, now: Now, source: Source, out: &mut Vec<Command>) {
+        if source == Source::Watch {
+            return;
+        }
+        let Known::Present(seen) = &self.known else {
+            return;
+        };
+        if let Some(sent) = self
+            .attempt_of(&seen.observation.record)
+            .map(|attempt| attempt.sent)
+        {
+            self.renewed(now, sent, out);
+        }
+    }
+
+    fn obey_orders(&mut self, now: Now, out: &mut Vec<Command>) {
+        let State::Leading(term) = &self.state else {
+            return;
+        };
+        let Known::Present(seen) = &self.known else {
+            return;
+        };
+        let Observation { record, orders, .. } = &seen.observation;
+        let preferred = &record.preferred_holder;
+        if let Some(order) = orders
+            .step_down
+            .as_ref()
+            .filter(|o| o.transitions == term.transitions)
+        {
+            self.sit_out_until = self.sit_out_until.max(now.local + order.sit_out);
+            self.stop(now, StopReason::Ordered, out);
+        } else if self.config.coordinated
+            && !preferred.is_empty()
+            && *preferred != self.config.identity
+        {
+            self.stop(now, StopReason::PreferredHolder(preferred.clone()), out);
+        }
+    }
+}
+
+/// How an observation relates to what was known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum News {
+    /// It is the present state or a later one.
+    Forward,
+    /// The store has forgotten writes that were answered: it was restored from a backup.
+    WentBack,
+}

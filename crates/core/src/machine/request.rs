@@ -1,0 +1,242 @@
+//! Sending requests, and keeping account of those whose outcome is open.
+//!
+//! Every write of an election leaves through [`Election::write`], which asserts that the version it
+//! replaces may be replaced (S5, S4).
+
+use std::time::Duration;
+
+use super::observe::Known;
+use super::{Election, State};
+use crate::command::{Command, WriteKind};
+use crate::fence::ResourceVersion;
+use crate::input::{Observation, Outcome, Version};
+use crate::record::Record;
+use crate::time::{LocalTime, Now, WallTime};
+
+/// Attempts whose records are remembered. More than a few open ones need as many lost answers on one
+/// unchanged version; forgetting the oldest only makes its late effect count as a stranger's.
+const REMEMBERED_ATTEMPTS: usize = 8;
+
+/// A write of this incarnation.
+#[derive(Clone, Debug)]
+pub(super) struct Attempt {
+    pub(super) id: u64,
+    pub(super) record: Record,
+    /// When it was handed to the driver: at or before its first byte left.
+    pub(super) sent: Now,
+    pub(super) kind: WriteKind,
+}
+
+/// The request under way.
+#[derive(Clone, Debug)]
+pub(super) struct InFlight {
+    pub(super) id: u64,
+    pub(super) write: bool,
+    pub(super) expires: LocalTime,
+    /// The greatest revision known when it was sent; an answer below it went back in time.
+    pub(super) known: Option<ResourceVersion>,
+    /// The watch brought news since; an answer of "absent" may be older than those.
+    pub(super) overtaken: bool,
+}
+
+impl Election {
+    /// Sends a read.
+    pub(super) fn read(&mut self, now: Now, timeout: Duration, out: &mut Vec<Command>) {
+        let id = self.open_request(now, timeout, false);
+        out.push(Command::Read { id, timeout });
+    }
+
+    /// Sends a write. The only way for a write to leave.
+    pub(super) fn write(
+        &mut self,
+        now: Now,
+        kind: WriteKind,
+        record: Record,
+        timeout: Duration,
+        out: &mut Vec<Command>,
+    ) {
+        assert!(
+            self.may_replace(now, &kind),
+            "S5: {kind:?} may not be replaced now"
+        );
+        if let WriteKind::Release(_) = kind {
+            // S4: this phase is entered only after the work has ended and the guard was put out.
+            assert!(
+                matches!(self.state, State::Releasing(_)),
+                "S4: release before the work ended"
+            );
+        }
+        let id = self.open_request(now, timeout, true);
+        if self.attempts.len() == REMEMBERED_ATTEMPTS {
+            // The first is the last one known to be applied; the object may still show it.
+            self.attempts.remove(1);
+        }
+        self.attempts.push(Attempt {
+            id,
+            record: record.clone(),
+            sent: now,
+            kind: kind.clone(),
+        });
+        out.push(Command::Write {
+            id,
+            kind,
+            record,
+            timeout,
+        });
+    }
+
+    /// S5, derived anew from what is known and not from how the caller got here: the version was
+    /// written by this incarnation, or its holder is empty, or it has been observed unchanged for
+    /// its lease, or the object does not exist, or (coordinated) it was assigned to us.
+    fn may_replace(&self, now: Now, kind: &WriteKind) -> bool {
+        match (&self.known, kind.base()) {
+            (Known::Absent { .. }, None) => true,
+            (Known::Present(seen), Some(base)) if seen.observation.version == *base => {
+                let Observation {
+                    record, unreadable, ..
+                } = &seen.observation;
+                self.wrote(record)
+                    || (record.is_free() && !unreadable)
+                    || now.local >= seen.since + self.patience(&seen.observation)
+                    || (self.config.coordinated && record.holder == self.config.identity)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether this incarnation wrote the record (duty 9: the name alone proves nothing).
+    pub(super) fn wrote(&self, record: &Record) -> bool {
+        self.attempt_of(record).is_some()
+    }
+
+    /// The attempt that wrote the record. With whole-second times two attempts can look alike; the
+    /// earlier one counts, which can only shorten a guard.
+    pub(super) fn attempt_of(&self, record: &Record) -> Option<&Attempt> {
+        self.attempts
+            .iter()
+            .find(|attempt| attempt.record.same_write(record))
+    }
+
+    /// The time to stamp into the next record: never the same twice, because a write that changes
+    /// nothing is no sign of life.
+    pub(super) fn stamp(&mut self, now: Now) -> WallTime {
+        let (wall, tick) = if self.config.whole_seconds {
+            (now.wall.whole_seconds(), 1_000_000)
+        } else {
+            (now.wall, 1)
+        };
+        let next = self
+            .last_stamp
+            .map(|last| WallTime::from_micros(last.as_micros() + tick));
+        let stamp = next.map_or(wall, |next| wall.max(next));
+        self.last_stamp = Some(stamp);
+        stamp
+    }
+
+    /// Ends a request whose time is over, as if the driver had said so.
+    pub(super) fn expire_request(&mut self, now: Now) {
+        let Some(request) = self.in_flight.as_ref().filter(|r| now.local >= r.expires) else {
+            return;
+        };
+        let (id, write) = (request.id, request.write);
+        if write {
+            self.write_failed(now, id, &Outcome::Unknown);
+        } else {
+            self.read_failed(now, id);
+        }
+    }
+
+    pub(super) fn read_failed(&mut self, now: Now, id: u64) {
+        if self.in_flight.take_if(|r| r.id == id && !r.write).is_some() {
+            self.must_read = true;
+            self.back_off(now);
+        }
+    }
+
+    pub(super) fn written(&mut self, now: Now, id: u64, outcome: Outcome, out: &mut Vec<Command>) {
+        match outcome {
+            Outcome::Applied(version) => {
+                self.in_flight.take_if(|r| r.id == id);
+                // An answer that comes after its time was up is still an answer.
+                let Some(at) = self.attempts.iter().position(|attempt| attempt.id == id) else {
+                    return;
+                };
+                let attempt = self.attempts.swap_remove(at);
+                self.applied(now, attempt, &version, out);
+            }
+            outcome => self.write_failed(now, id, &outcome),
+        }
+    }
+
+    fn write_failed(&mut self, now: Now, id: u64, outcome: &Outcome) {
+        if self.in_flight.take_if(|r| r.id == id && r.write).is_none() {
+            return;
+        }
+        if *outcome != Outcome::Unknown {
+            self.attempts.retain(|attempt| attempt.id != id);
+        }
+        // A refusal means that the view is stale. After an unknown outcome the same version may be
+        // tried again: at most one of the two can be applied.
+        let holding = matches!(self.state, State::Leading(_) | State::Stopping(_));
+        self.must_read |= *outcome == Outcome::Refused || !holding;
+        self.back_off(now);
+    }
+
+    /// An answered write: the object is known to have this version and record.
+    fn applied(&mut self, now: Now, attempt: Attempt, version: &Version, out: &mut Vec<Command>) {
+        let stale = self
+            .highest
+            .as_ref()
+            .is_some_and(|highest| version.revision.order(highest).is_some_and(|o| o.is_lt()));
+        self.failures = 0;
+        self.not_before = now.local;
+        if stale {
+            // Something newer was already seen; it decides, this answer only says what once was.
+            self.attempts.push(attempt);
+            self.must_read = true;
+            return;
+        }
+        self.must_read = false;
+        self.know_own(now, &attempt, version.clone());
+        // Open attempts named the version that was just replaced: none of them can be applied now.
+        self.attempts.clear();
+        self.attempts.push(attempt.clone());
+        match attempt.kind {
+            WriteKind::Create | WriteKind::Acquire(_) => self.won(now, &attempt, version, out),
+            WriteKind::Renew(_) => self.renewed(now, attempt.sent, out),
+            WriteKind::Release(_) => {
+                if matches!(self.state, State::Releasing(_)) {
+                    out.push(Command::Released);
+                    self.leave_term(now, out);
+                }
+            }
+        }
+    }
+
+    fn open_request(&mut self, now: Now, timeout: Duration, write: bool) -> u64 {
+        assert!(self.in_flight.is_none(), "one request at a time");
+        let id = self.next_id;
+        self.next_id += 1;
+        self.in_flight = Some(InFlight {
+            id,
+            write,
+            expires: now.local + timeout,
+            known: self.highest.clone(),
+            overtaken: false,
+        });
+        id
+    }
+
+    /// Delays the next request: at once after the first failure, then a sixteenth of the retry period
+    /// and doubling, up to the whole of it; a little random, so that candidates drift apart.
+    fn back_off(&mut self, now: Now) {
+        let retry = self.config.timing.retry_period();
+        let delay = match self.failures {
+            0 => Duration::ZERO,
+            n => (retry / 16 * 2u32.pow(n.min(5) - 1)).min(retry),
+        };
+        self.failures = self.failures.saturating_add(1);
+        let jitter = self.random(delay / 4);
+        self.not_before = now.local + delay + jitter;
+    }
+}

@@ -1,0 +1,154 @@
+//! Stopping: mark stopped, cancel the work, join it, and only then release (duties 5 and 6, S4).
+
+use std::time::Duration;
+
+use super::observe::Known;
+use super::{Election, State, Term, Winding};
+use crate::command::{Command, StopReason, WriteKind};
+use crate::time::{LocalTime, Now};
+
+/// What work gets to notice a cancellation when its time is already over, as after a long pause of
+/// the whole process. Its guard is out all the while.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
+
+impl Election {
+    /// Ends the present term for a reason; a second reason can only turn a voluntary stop into a loss.
+    pub(super) fn stop(&mut self, now: Now, reason: StopReason, out: &mut Vec<Command>) {
+        let timing = &self.config.timing;
+        match &mut self.state {
+            State::Leading(term) => {
+                let fence = term.guard.sent().local + timing.fence();
+                let voluntary = reason.is_voluntary();
+                let deadline = if voluntary || reason == StopReason::GuardExpired {
+                    fence
+                } else {
+                    fence.min(now.local + timing.grace())
+                };
+                let deadline = deadline.max(now.local + LAST_MOMENT);
+                out.push(Command::Stop {
+                    reason: reason.clone(),
+                    deadline,
+                });
+                self.state = State::Stopping(Winding {
+                    term: term.clone(),
+                    reason,
+                    deadline,
+                    keep_until: voluntary.then(|| now.local + timing.renew_deadline()),
+                    overrun: false,
+                });
+            }
+            State::Stopping(winding) if !reason.is_voluntary() && winding.keep_until.is_some() => {
+                winding.keep_until = None;
+                winding.reason = reason;
+                let earlier = now.local + timing.grace().max(LAST_MOMENT);
+                if earlier < winding.deadline {
+                    winding.deadline = earlier;
+                    out.push(Command::Drain { deadline: earlier });
+                }
+            }
+            State::Releasing(_) if !reason.is_voluntary() => self.leave_term(now, out),
+            _ => {}
+        }
+    }
+
+    pub(super) fn work_ended(&mut self, now: Now, out: &mut Vec<Command>) {
+        if let State::Leading(_) = self.state {
+            // Whoever has nothing to do lets others have their turn first.
+            let pause = now.local + self.config.timing.retry_period();
+            self.sit_out_until = self.sit_out_until.max(pause);
+            self.stop(now, StopReason::WorkEnded, out);
+        }
+        let State::Stopping(winding) = &self.state else {
+            return;
+        };
+        let kept = winding.keep_until.is_some();
+        let term = winding.term.clone();
+        if kept {
+            self.release(now, term, out);
+        } else {
+            self.leave_term(now, out);
+        }
+    }
+
+    /// Gives a term back whose work has ended, unless that is switched off or its guard has run out:
+    /// then somebody else may hold the lock already, and it is left alone.
+    pub(super) fn release(&mut self, now: Now, term: Term, out: &mut Vec<Command>) {
+        if self.config.release_on_cancel && term.guard.holds(now) {
+            self.state = State::Releasing(term);
+            self.must_read = true;
+            self.failures = 0;
+            self.not_before = now.local;
+        } else {
+            self.leave_term(now, out);
+        }
+    }
+
+    /// While work winds down after a voluntary stop the lease is kept, for a bounded time.
+    pub(super) fn act_stopping(&mut self, now: Now, out: &mut Vec<Command>) {
+        let State::Stopping(winding) = &mut self.state else {
+            return;
+        };
+        if now.local >= winding.deadline && !winding.overrun {
+            winding.overrun = true;
+            winding.keep_until = None;
+            out.push(Command::Overrun);
+        }
+        if winding.keep_until.is_some_and(|until| now.local < until)
+            && winding.term.guard.holds(now)
+        {
+            let term = winding.term.clone();
+            self.keep(now, &term, out);
+        }
+    }
+
+    pub(super) fn stopping_deadline(&self, winding: &Winding) -> Option<LocalTime> {
+        let overrun = (!winding.overrun).then_some(winding.deadline);
+        let renewal = winding
+            .keep_until
+            .filter(|_| self.in_flight.is_none())
+            .map(|until| (self.renewal_due(&winding.term), until))
+            .filter(|(due, until)| due < until && *due < winding.term.guard.until())
+            .map(|(due, _)| due);
+        match (overrun, renewal) {
+            (Some(a), Some(b)) => Some(a.min(b)),
+            (a, b) => a.or(b),
+        }
+    }
+
+    /// Reads, requires its own record in what was just read, and compares-and-sets on that version.
+    pub(super) fn act_releasing(&mut self, now: Now, out: &mut Vec<Command>) {
+        let State::Releasing(term) = &self.state else {
+            return;
+        };
+        let left = term.guard.left(now);
+        if left.is_zero() {
+            self.leave_term(now, out);
+            return;
+        }
+        if self.in_flight.is_some() || now.local < self.not_before {
+            return;
+        }
+        let timeout = self.config.timing.request_timeout().min(left);
+        if self.must_read {
+            self.read(now, timeout, out);
+            return;
+        }
+        let Known::Present(seen) = &self.known else {
+            self.leave_term(now, out);
+            return;
+        };
+        let record = &seen.observation.record;
+        if !self.wrote(record) || record.is_free() {
+            // Somebody else's, or an earlier release of ours whose answer was lost.
+            let released = self.wrote(record);
+            if released {
+                out.push(Command::Released);
+            }
+            self.leave_term(now, out);
+            return;
+        }
+        let (base, record) = (seen.observation.version.clone(), record.clone());
+        let record = record.released(self.stamp(now));
+        self.write(now, WriteKind::Release(base), record, timeout, out);
+    }
+}
