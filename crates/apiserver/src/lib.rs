@@ -9,6 +9,7 @@
 //! | [`schema`] | the one table of field names, numbers, merge keys behind codec, patch and validation |
 //! | [`selector`], [`names`] | label and field selectors; which names and keys are well formed |
 //! | [`auth`] | who is asking, and may they |
+//! | [`pki`], [`tls`], [`kubeconfig`] | certificates made on first start, and how clients get them |
 //! | [`http`] | requests to calls, results to answers |
 //! | [`status`] | error bodies |
 #![allow(
@@ -18,8 +19,11 @@
 
 pub mod auth;
 pub mod http;
+pub mod kubeconfig;
 pub mod names;
+pub mod pki;
 pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod store;
+pub mod tls;

@@ -1,6 +1,43 @@
 //! Who is asking, and may they.
+//!
+//! [`Auth`] is the one object that the rest of the server meets: the pipeline calls
+//! [`Auth::authenticate`], [`Auth::impersonate`] and [`Auth::authorize`] before a request reaches the
+//! API; the API asks the rest (reviews, tokens, who may grant what) through [`crate::http::Access`],
+//! which [`Auth`] implements.
+//!
+//! Invariant: a decision reflects every role and binding whose write was acknowledged before the
+//! decision began.
+
+mod access;
+pub mod bootstrap;
+mod impersonate;
+pub mod rbac;
+mod record;
+#[cfg(test)]
+mod tests;
+pub mod token;
+mod token_file;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use http::HeaderMap;
+
+use crate::http::Decision;
+use crate::status::Failure;
+use crate::store::Store;
+
+pub use record::Recorder;
+pub use token_file::{TokenFile, TokenFileError};
+
+/// The group of every caller that proved who it is.
+pub const AUTHENTICATED: &str = "system:authenticated";
+/// The group of every caller that did not.
+pub const UNAUTHENTICATED: &str = "system:unauthenticated";
+/// The name of a caller that did not prove who it is.
+pub const ANONYMOUS: &str = "system:anonymous";
+/// The group that may do everything, whatever the roles say.
+pub const MASTERS: &str = "system:masters";
 
 /// An authenticated caller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,8 +52,50 @@ pub struct User {
     pub extra: BTreeMap<String, Vec<String>>,
 }
 
+impl User {
+    /// The caller that showed no credentials.
+    #[must_use]
+    pub fn anonymous() -> Self {
+        Self {
+            name: ANONYMOUS.into(),
+            groups: vec![UNAUTHENTICATED.into()],
+            ..Self::default()
+        }
+    }
+
+    /// A caller of this name and these groups, which gain `system:authenticated`.
+    #[must_use]
+    pub fn new(name: impl Into<String>, groups: impl IntoIterator<Item = String>) -> Self {
+        let mut user = Self {
+            name: name.into(),
+            ..Self::default()
+        };
+        user.groups.extend(groups);
+        user.add_group(AUTHENTICATED);
+        user
+    }
+
+    /// The administrator of the server, who bypasses the roles.
+    #[must_use]
+    pub fn admin() -> Self {
+        Self::new("kubernetes-admin", [MASTERS.to_owned()])
+    }
+
+    /// Whether the caller is a member of the group.
+    #[must_use]
+    pub fn is_in(&self, group: &str) -> bool {
+        self.groups.iter().any(|g| g == group)
+    }
+
+    pub(crate) fn add_group(&mut self, group: &str) {
+        if !self.is_in(group) {
+            self.groups.push(group.to_owned());
+        }
+    }
+}
+
 /// What a request wants to do, as authorization sees it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes<'a> {
     /// `get`, `list`, `watch`, `create`, `update`, `patch`, `delete`, `deletecollection`, or for
     /// non-resource paths the lower-case HTTP method.
@@ -26,7 +105,7 @@ pub struct Attributes<'a> {
 }
 
 /// The object of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target<'a> {
     /// An API resource.
     Resource {
@@ -43,4 +122,159 @@ pub enum Target<'a> {
     },
     /// Any other path.
     Path(&'a str),
+}
+
+/// Who decides what a caller may do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Mode {
+    /// The roles and bindings in the store.
+    #[default]
+    Rbac,
+    /// Nobody: everything is allowed to everyone who is not turned away with 401.
+    AlwaysAllow,
+}
+
+/// What [`Auth`] is made of besides the store.
+#[derive(Default)]
+pub struct Options {
+    /// Who decides.
+    pub mode: Mode,
+    /// Static tokens.
+    pub tokens: TokenFile,
+    /// The key that signs ServiceAccount tokens; made anew, for this process only, if absent.
+    pub key: Option<token::SigningKey>,
+    /// Whether callers without credentials are `system:anonymous` (else 401).
+    pub deny_anonymous: bool,
+    /// Where observed traffic is recorded.
+    pub recorder: Option<Arc<Recorder>>,
+}
+
+/// Authentication and authorization over one store.
+pub struct Auth {
+    store: Arc<dyn Store>,
+    rbac: Option<rbac::Authorizer>,
+    tokens: TokenFile,
+    issuer: token::Issuer,
+    deny_anonymous: bool,
+    recorder: Option<Arc<Recorder>>,
+}
+
+impl Auth {
+    /// Puts the parts together; reads the roles that the store holds now and follows them from here.
+    ///
+    /// # Errors
+    /// If no signing key was given and none could be made.
+    pub fn new(store: Arc<dyn Store>, options: Options) -> Result<Self, token::KeyError> {
+        let key = options.key.map_or_else(token::SigningKey::generate, Ok)?;
+        let rbac = match options.mode {
+            Mode::Rbac => Some(rbac::Authorizer::new(Arc::clone(&store))),
+            Mode::AlwaysAllow => None,
+        };
+        Ok(Self {
+            rbac,
+            tokens: options.tokens,
+            issuer: token::Issuer::new(key),
+            deny_anonymous: options.deny_anonymous,
+            recorder: options.recorder,
+            store,
+        })
+    }
+
+    /// Finds out who sends a request: the client certificate's user if there is one, else the bearer
+    /// token's, else anonymous.
+    ///
+    /// # Errors
+    /// 401 for a token that nobody knows, and for none at all where anonymous callers are denied.
+    pub fn authenticate(
+        &self,
+        certificate: Option<&User>,
+        headers: &HeaderMap,
+    ) -> Result<User, Failure> {
+        if let Some(user) = certificate {
+            return Ok(user.clone());
+        }
+        match bearer(headers) {
+            Some(token) => self
+                .token_user(token, token::AUDIENCE)
+                .ok_or_else(Failure::unauthorized),
+            None if self.deny_anonymous => Err(Failure::unauthorized()),
+            None => Ok(User::anonymous()),
+        }
+    }
+
+    /// Replaces the caller by the one named in `Impersonate-*` headers, if it may do so.
+    ///
+    /// # Errors
+    /// 403 if it may not, 400 if the headers make no sense.
+    pub fn impersonate(&self, user: User, headers: &HeaderMap) -> Result<User, Failure> {
+        match impersonate::wanted(headers)? {
+            None => Ok(user),
+            Some(wanted) => {
+                wanted.permissions(|attributes| self.permit(&user, &attributes))?;
+                Ok(wanted.into_user())
+            }
+        }
+    }
+
+    /// Decides whether the caller may do this. Records the wish if traffic is recorded.
+    ///
+    /// # Errors
+    /// 403 with Kubernetes' text.
+    pub fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Failure> {
+        if let Some(recorder) = &self.recorder {
+            recorder.observe(user, attributes);
+        }
+        self.permit(user, attributes)
+    }
+
+    /// The decision with its reason, for reviews.
+    #[must_use]
+    pub fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+        match &self.rbac {
+            Some(rbac) => rbac.decide(user, attributes),
+            None => Decision {
+                allowed: true,
+                reason: String::new(),
+            },
+        }
+    }
+
+    /// The signer and verifier of ServiceAccount tokens.
+    #[must_use]
+    pub fn issuer(&self) -> &token::Issuer {
+        &self.issuer
+    }
+
+    fn permit(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Failure> {
+        let decision = self.decide(user, attributes);
+        if decision.allowed {
+            return Ok(());
+        }
+        Err(Failure::forbidden(&user.name, attributes, &decision.reason))
+    }
+
+    /// Static tokens are for this server's own audience only.
+    fn token_user(&self, token: &str, audience: &str) -> Option<User> {
+        let known = if audience == token::AUDIENCE {
+            self.tokens.user(token)
+        } else {
+            None
+        };
+        known.or_else(|| {
+            self.issuer
+                .verify(token, audience, self.store.as_ref())
+                .ok()
+        })
+    }
+}
+
+fn bearer(headers: &HeaderMap) -> Option<&str> {
+    let value = headers
+        .get(http::header::AUTHORIZATION)?
+        .to_str()
+        .ok()?
+        .trim();
+    let (scheme, token) = value.split_once(' ')?;
+    let token = token.trim();
+    (scheme.eq_ignore_ascii_case("bearer") && !token.is_empty()).then_some(token)
 }

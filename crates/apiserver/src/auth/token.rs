@@ -1,0 +1,396 @@
+//! Tokens of ServiceAccounts: JSON web tokens with the claims that Kubernetes gives them.
+//!
+//! A token is good while its signature, issuer, audience and times are, and while the ServiceAccount
+//! still exists with the uid that it was issued for.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use jiff::Timestamp;
+use ring::rand::SystemRandom;
+use ring::signature::{self, EcdsaKeyPair, KeyPair as _};
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+
+use super::{AUTHENTICATED, User};
+use crate::http::{IssuedToken, TokenClaims};
+use crate::store::{Key, Store};
+
+/// Issuer of the tokens, and the audience of this server.
+pub const AUDIENCE: &str = crate::http::DEFAULT_AUDIENCE;
+
+const ALGORITHM: &signature::EcdsaSigningAlgorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
+const PEM_HEAD: &str = "-----BEGIN PRIVATE KEY-----";
+const PEM_TAIL: &str = "-----END PRIVATE KEY-----";
+
+/// Why there is no signing key.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum KeyError {
+    /// The system gave no randomness.
+    #[error("no signing key for service account tokens could be made")]
+    Generate,
+    /// The file is not such a key.
+    #[error(
+        "{0} holds no PKCS#8 ECDSA P-256 key in PEM; remove it to have a new one made (tokens issued before become invalid)"
+    )]
+    Parse(String),
+    /// The file cannot be read or written.
+    #[error("signing key of service accounts, {0}: {1}")]
+    File(String, #[source] std::io::Error),
+}
+
+/// The key that signs tokens (ECDSA P-256).
+pub struct SigningKey {
+    pair: EcdsaKeyPair,
+    pkcs8: Vec<u8>,
+}
+
+impl SigningKey {
+    /// Makes a new key.
+    ///
+    /// # Errors
+    /// If the system has no randomness.
+    pub fn generate() -> Result<Self, KeyError> {
+        let document = EcdsaKeyPair::generate_pkcs8(ALGORITHM, &SystemRandom::new())
+            .map_err(|_| KeyError::Generate)?;
+        Self::from_pkcs8(document.as_ref()).ok_or(KeyError::Generate)
+    }
+
+    /// Reads the key from a file, or makes one and stores it there, readable by its owner only.
+    ///
+    /// # Errors
+    /// If the file cannot be read, written or understood.
+    pub fn load_or_generate(path: &Path) -> Result<Self, KeyError> {
+        let name = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Self::from_pem(&text).ok_or(KeyError::Parse(name)),
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
+                let key = Self::generate()?;
+                crate::pki::write_private(path, key.to_pem().as_bytes())
+                    .map_err(|e| KeyError::File(name, e))?;
+                Ok(key)
+            }
+            Err(e) => Err(KeyError::File(name, e)),
+        }
+    }
+
+    fn from_pkcs8(pkcs8: &[u8]) -> Option<Self> {
+        let pair = EcdsaKeyPair::from_pkcs8(ALGORITHM, pkcs8, &SystemRandom::new()).ok()?;
+        Some(Self {
+            pair,
+            pkcs8: pkcs8.to_vec(),
+        })
+    }
+
+    fn from_pem(text: &str) -> Option<Self> {
+        let body = text.trim().strip_prefix(PEM_HEAD)?.strip_suffix(PEM_TAIL)?;
+        let body: String = body.split_whitespace().collect();
+        Self::from_pkcs8(&STANDARD.decode(body).ok()?)
+    }
+
+    fn to_pem(&self) -> String {
+        let body = STANDARD.encode(&self.pkcs8);
+        let mut text = format!("{PEM_HEAD}\n");
+        for line in body.as_bytes().chunks(64) {
+            text.extend(line.iter().map(|b| char::from(*b)));
+            text.push('\n');
+        }
+        text.push_str(PEM_TAIL);
+        text.push('\n');
+        text
+    }
+}
+
+/// What a token says.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Claims {
+    aud: Vec<String>,
+    exp: i64,
+    iat: i64,
+    iss: String,
+    jti: String,
+    #[serde(rename = "kubernetes.io")]
+    kubernetes: Bound,
+    nbf: i64,
+    sub: String,
+}
+
+/// The objects that a token lives and dies with.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+struct Bound {
+    namespace: String,
+    serviceaccount: Named,
+}
+
+/// One object's name and uid.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Named {
+    name: String,
+    uid: String,
+}
+
+/// Why a token is not accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Rejected {
+    /// It is not a token of this kind.
+    #[error("not a service account token")]
+    Malformed,
+    /// Another key signed it, or it was altered.
+    #[error("the signature does not fit")]
+    Signature,
+    /// It is not for this audience, or by another issuer.
+    #[error("the token is for another audience")]
+    Audience,
+    /// It is not valid yet or no longer.
+    #[error("the token has expired or is not valid yet")]
+    Time,
+    /// The account is gone or was made anew.
+    #[error("the service account no longer exists")]
+    Gone,
+}
+
+/// Signs tokens and verifies them.
+pub struct Issuer {
+    key: SigningKey,
+    key_id: String,
+}
+
+impl Issuer {
+    /// Signs with this key.
+    #[must_use]
+    pub fn new(key: SigningKey) -> Self {
+        let digest = ring::digest::digest(&ring::digest::SHA256, key.pair.public_key().as_ref());
+        Self {
+            key_id: URL_SAFE_NO_PAD.encode(digest),
+            key,
+        }
+    }
+
+    /// The public key as a JSON web key set, as at `/openid/v1/jwks`.
+    #[must_use]
+    pub fn key_set(&self) -> Value {
+        // An uncompressed point: 0x04, then x and y.
+        let (x, y) = self.key.pair.public_key().as_ref()[1..].split_at(32);
+        json!({ "keys": [{
+            "use": "sig", "kty": "EC", "kid": self.key_id, "crv": "P-256", "alg": "ES256",
+            "x": URL_SAFE_NO_PAD.encode(x), "y": URL_SAFE_NO_PAD.encode(y),
+        }] })
+    }
+
+    /// Makes a token; `None` if the system has no randomness.
+    pub(super) fn issue(&self, wanted: &TokenClaims<'_>) -> Option<IssuedToken> {
+        let now = Timestamp::now().as_second();
+        let expires_at = now.saturating_add(wanted.seconds);
+        let claims = Claims {
+            aud: wanted.audiences.to_vec(),
+            exp: expires_at,
+            iat: now,
+            iss: AUDIENCE.into(),
+            jti: uuid::Uuid::new_v4().to_string(),
+            kubernetes: Bound {
+                namespace: wanted.namespace.into(),
+                serviceaccount: Named {
+                    name: wanted.name.into(),
+                    uid: wanted.uid.into(),
+                },
+            },
+            nbf: now,
+            sub: format!("system:serviceaccount:{}:{}", wanted.namespace, wanted.name),
+        };
+        Some(IssuedToken {
+            token: self.sign(&claims)?,
+            expires_at,
+        })
+    }
+
+    fn sign(&self, claims: &Claims) -> Option<String> {
+        let header = json!({ "alg": "ES256", "kid": self.key_id });
+        let mut token = URL_SAFE_NO_PAD.encode(header.to_string());
+        token.push('.');
+        token.push_str(&URL_SAFE_NO_PAD.encode(serde_json::to_vec(claims).ok()?));
+        let signature = self
+            .key
+            .pair
+            .sign(&SystemRandom::new(), token.as_bytes())
+            .ok()?;
+        token.push('.');
+        token.push_str(&URL_SAFE_NO_PAD.encode(signature));
+        Some(token)
+    }
+
+    /// Whose token it is.
+    ///
+    /// # Errors
+    /// Says what is wrong with the token.
+    pub fn verify(&self, token: &str, audience: &str, store: &dyn Store) -> Result<User, Rejected> {
+        let claims = self.claims(token)?;
+        if claims.iss != AUDIENCE || !claims.aud.iter().any(|a| a == audience) {
+            return Err(Rejected::Audience);
+        }
+        let now = Timestamp::now().as_second();
+        if now >= claims.exp || now < claims.nbf {
+            return Err(Rejected::Time);
+        }
+        let Bound {
+            namespace,
+            serviceaccount,
+        } = &claims.kubernetes;
+        let uid = uid_of(store, "/serviceaccounts", namespace, &serviceaccount.name);
+        if uid.as_ref() != Some(&serviceaccount.uid) {
+            return Err(Rejected::Gone);
+        }
+        Ok(claims.user())
+    }
+
+    fn claims(&self, token: &str) -> Result<Claims, Rejected> {
+        let (signed, signature) = token.rsplit_once('.').ok_or(Rejected::Malformed)?;
+        let (header, payload) = signed.split_once('.').ok_or(Rejected::Malformed)?;
+        let decode = |part| {
+            URL_SAFE_NO_PAD
+                .decode(part)
+                .map_err(|_| Rejected::Malformed)
+        };
+        let header: Value =
+            serde_json::from_slice(&decode(header)?).map_err(|_| Rejected::Malformed)?;
+        if header.get("alg").and_then(Value::as_str) != Some("ES256") {
+            return Err(Rejected::Malformed);
+        }
+        let public = self.key.pair.public_key().as_ref();
+        signature::UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, public)
+            .verify(signed.as_bytes(), &decode(signature)?)
+            .map_err(|_| Rejected::Signature)?;
+        serde_json::from_slice(&decode(payload)?).map_err(|_| Rejected::Malformed)
+    }
+}
+
+impl Claims {
+    fn user(self) -> User {
+        let account = &self.kubernetes.serviceaccount;
+        let namespace = &self.kubernetes.namespace;
+        let mut user = User {
+            name: format!("system:serviceaccount:{namespace}:{}", account.name),
+            uid: account.uid.clone(),
+            groups: service_account_groups(namespace),
+            ..User::default()
+        };
+        user.add_group(AUTHENTICATED);
+        let credential = vec![format!("JTI={}", self.jti)];
+        user.extra.insert(
+            "authentication.kubernetes.io/credential-id".into(),
+            credential,
+        );
+        user
+    }
+}
+
+/// The groups of every ServiceAccount of a namespace.
+pub(super) fn service_account_groups(namespace: &str) -> Vec<String> {
+    vec![
+        "system:serviceaccounts".into(),
+        format!("system:serviceaccounts:{namespace}"),
+    ]
+}
+
+/// The uid of an object, if it exists and is not being deleted.
+fn uid_of(store: &dyn Store, resource: &str, namespace: &str, name: &str) -> Option<String> {
+    #[derive(Deserialize)]
+    struct Read {
+        metadata: Meta,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Meta {
+        uid: String,
+        deletion_timestamp: Option<String>,
+    }
+    let key = Key {
+        resource: Arc::from(resource),
+        namespace: namespace.into(),
+        name: name.into(),
+    };
+    let read: Read = serde_json::from_slice(&store.get(&key)?.json).ok()?;
+    read.metadata
+        .deletion_timestamp
+        .is_none()
+        .then_some(read.metadata.uid)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn claims() -> Claims {
+        let named = Named {
+            name: "sa".into(),
+            uid: "u".into(),
+        };
+        Claims {
+            aud: vec![AUDIENCE.into()],
+            exp: 10,
+            iat: 1,
+            iss: AUDIENCE.into(),
+            jti: "j".into(),
+            kubernetes: Bound {
+                namespace: "d".into(),
+                serviceaccount: named,
+            },
+            nbf: 1,
+            sub: "system:serviceaccount:d:sa".into(),
+        }
+    }
+
+    #[test]
+    fn a_signed_token_reads_back_and_an_altered_one_does_not() {
+        let issuer = Issuer::new(SigningKey::generate().unwrap());
+        let token = issuer.sign(&claims()).unwrap();
+        assert_eq!(
+            issuer.claims(&token).unwrap().sub,
+            "system:serviceaccount:d:sa"
+        );
+
+        let other = Issuer::new(SigningKey::generate().unwrap());
+        assert_eq!(other.claims(&token).unwrap_err(), Rejected::Signature);
+
+        let mut parts: Vec<&str> = token.split('.').collect();
+        let altered = URL_SAFE_NO_PAD.encode(br#"{"sub":"system:serviceaccount:d:root"}"#);
+        parts[1] = &altered;
+        assert_eq!(
+            issuer.claims(&parts.join(".")).unwrap_err(),
+            Rejected::Signature
+        );
+
+        let none = URL_SAFE_NO_PAD.encode(br#"{"alg":"none"}"#);
+        parts[0] = &none;
+        assert_eq!(
+            issuer.claims(&parts.join(".")).unwrap_err(),
+            Rejected::Malformed
+        );
+        for junk in ["", "a", "a.b", "a.b.c", "...", "é.é.é"] {
+            assert_eq!(
+                issuer.claims(junk).unwrap_err(),
+                Rejected::Malformed,
+                "{junk}"
+            );
+        }
+    }
+
+    #[test]
+    fn a_key_survives_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("sa.key");
+        let first = Issuer::new(SigningKey::load_or_generate(&path).unwrap());
+        let second = Issuer::new(SigningKey::load_or_generate(&path).unwrap());
+        let token = first.sign(&claims()).unwrap();
+        assert!(second.claims(&token).is_ok());
+        assert_eq!(first.key_set(), second.key_set());
+        std::fs::write(&path, "junk").unwrap();
+        assert!(matches!(
+            SigningKey::load_or_generate(&path),
+            Err(KeyError::Parse(_))
+        ));
+    }
+}

@@ -1,0 +1,381 @@
+//! The server's own certificate authority: made on the first start, used again afterwards.
+//!
+//! Files in the `pki` folder of the data directory: `ca.crt`, `ca.key`, `server.crt`, `server.key`,
+//! `admin.crt`, `admin.key`, all PEM, ECDSA P-256. Keys are readable by their owner only.
+//!
+//! Invariant: the serving certificate always covers the names that the server was started with; it is
+//! made anew, by the same authority, when a name is added or when it nears its end.
+
+use std::collections::BTreeSet;
+use std::io::{self, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::Path;
+
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, SanType,
+};
+
+use crate::auth::MASTERS;
+
+const DAY: i64 = 24 * 3600;
+const CA_DAYS: i64 = 3650;
+const LEAF_DAYS: i64 = 365;
+/// A certificate with less left than this is replaced at the next start.
+const RENEW_DAYS: i64 = 30;
+
+/// Why certificates cannot be had.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum PkiError {
+    /// A file cannot be read or written.
+    #[error("{0}: {1}")]
+    File(String, #[source] io::Error),
+    /// A file does not hold what it should.
+    #[error("{0} is not usable: {1}; remove the pki folder to have new certificates made")]
+    Unusable(String, String),
+    /// A certificate could not be made.
+    #[error("cannot make a certificate: {0}")]
+    Generate(#[from] rcgen::Error),
+    /// A name is neither a DNS name nor an address.
+    #[error("{0:?} is neither a DNS name nor an IP address")]
+    Name(String),
+}
+
+/// A certificate and its key, both PEM.
+#[derive(Clone)]
+pub struct Identity {
+    /// The certificate.
+    pub certificate: String,
+    /// Its private key.
+    pub key: String,
+}
+
+/// Everything that TLS needs.
+#[derive(Clone)]
+pub struct Pki {
+    /// The authority's certificate, PEM; clients trust it.
+    pub ca: String,
+    /// What the server shows.
+    pub server: Identity,
+    /// The administrator's client certificate (`kubernetes-admin` of `system:masters`).
+    pub admin: Identity,
+}
+
+/// The names of every serving certificate, besides those that the user gives and the host's own.
+pub const NAMES: [&str; 8] = [
+    "127.0.0.1",
+    "::1",
+    "localhost",
+    "kubernetes",
+    "kubernetes.default",
+    "kubernetes.default.svc",
+    "kubernetes.default.svc.cluster.local",
+    "10.0.0.1",
+];
+
+impl Pki {
+    /// Certificates that live in memory only.
+    ///
+    /// # Errors
+    /// If a name is not usable.
+    pub fn ephemeral(names: &[String]) -> Result<Self, PkiError> {
+        let authority = Authority::generate()?;
+        Ok(Self {
+            server: authority.serving(&all_names(names))?,
+            admin: authority.client("kubernetes-admin", &[MASTERS])?,
+            ca: authority.identity.certificate,
+        })
+    }
+
+    /// Reads the certificates from a folder, and makes those that are absent or no longer good.
+    ///
+    /// # Errors
+    /// If the folder cannot be used, holds something else, or if a name is not usable.
+    pub fn load_or_generate(folder: &Path, names: &[String]) -> Result<Self, PkiError> {
+        create_private_folder(folder)?;
+        let authority = match read_identity(folder, "ca")? {
+            Some(identity) => Authority::new(identity)
+                .map_err(|e| PkiError::Unusable(folder.join("ca.crt").display().to_string(), e))?,
+            None => {
+                let authority = Authority::generate()?;
+                write_identity(folder, "ca", &authority.identity)?;
+                authority
+            }
+        };
+        let names = all_names(names);
+        let ca = authority.identity.certificate.clone();
+        let server = match read_identity(folder, "server")? {
+            Some(identity) if is_good(&identity, &ca, &names) => identity,
+            _ => store(folder, "server", authority.serving(&names)?)?,
+        };
+        let admin = match read_identity(folder, "admin")? {
+            Some(identity) if is_good(&identity, &ca, &BTreeSet::new()) => identity,
+            _ => store(
+                folder,
+                "admin",
+                authority.client("kubernetes-admin", &[MASTERS])?,
+            )?,
+        };
+        Ok(Self { ca, server, admin })
+    }
+}
+
+/// A certificate authority.
+struct Authority {
+    identity: Identity,
+    issuer: Issuer<'static, KeyPair>,
+}
+
+impl Authority {
+    fn generate() -> Result<Self, PkiError> {
+        let key = KeyPair::generate()?;
+        let mut params = CertificateParams::default();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "tenure-ca");
+        params.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        params.key_usages = vec![
+            KeyUsagePurpose::DigitalSignature,
+            KeyUsagePurpose::KeyCertSign,
+            KeyUsagePurpose::CrlSign,
+        ];
+        set_lifetime(&mut params, CA_DAYS);
+        let certificate = params.self_signed(&key)?.pem();
+        let identity = Identity {
+            certificate,
+            key: key.serialize_pem(),
+        };
+        Ok(Self {
+            identity,
+            issuer: Issuer::new(params, key),
+        })
+    }
+
+    fn new(identity: Identity) -> Result<Self, String> {
+        let key = KeyPair::from_pem(&identity.key).map_err(|e| e.to_string())?;
+        let issuer =
+            Issuer::from_ca_cert_pem(&identity.certificate, key).map_err(|e| e.to_string())?;
+        Ok(Self { identity, issuer })
+    }
+
+    fn serving(&self, names: &BTreeSet<String>) -> Result<Identity, PkiError> {
+        let mut params = CertificateParams::default();
+        params
+            .distinguished_name
+            .push(DnType::CommonName, "tenure-server");
+        for name in names {
+            params.subject_alt_names.push(san(name)?);
+        }
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        self.sign(params)
+    }
+
+    fn client(&self, user: &str, groups: &[&str]) -> Result<Identity, PkiError> {
+        let mut params = CertificateParams::default();
+        for group in groups {
+            params
+                .distinguished_name
+                .push(DnType::OrganizationName, *group);
+        }
+        params.distinguished_name.push(DnType::CommonName, user);
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ClientAuth];
+        self.sign(params)
+    }
+
+    fn sign(&self, mut params: CertificateParams) -> Result<Identity, PkiError> {
+        let key = KeyPair::generate()?;
+        params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        params.use_authority_key_identifier_extension = true;
+        set_lifetime(&mut params, LEAF_DAYS);
+        let certificate = params.signed_by(&key, &self.issuer)?.pem();
+        Ok(Identity {
+            certificate,
+            key: key.serialize_pem(),
+        })
+    }
+}
+
+/// Writes a file that only its owner can read, as a whole or not at all.
+pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{}.tmp", std::process::id()));
+    let temporary = path.with_file_name(name);
+    let mut options = std::fs::OpenOptions::new();
+    let mut file = options
+        .write(true)
+        .create(true)
+        .truncate(true)
+        .mode(0o600)
+        .open(&temporary)?;
+    file.write_all(content)?;
+    file.sync_all()?;
+    std::fs::rename(&temporary, path)
+}
+
+/// Creates a folder, and the ones above it, for its owner only. A folder that exists is left alone.
+pub(crate) fn create_private_folder(path: &Path) -> Result<(), PkiError> {
+    use std::os::unix::fs::DirBuilderExt as _;
+    std::fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path)
+        .map_err(|e| PkiError::File(path.display().to_string(), e))
+}
+
+fn store(folder: &Path, name: &str, identity: Identity) -> Result<Identity, PkiError> {
+    write_identity(folder, name, &identity)?;
+    Ok(identity)
+}
+
+fn write_identity(folder: &Path, name: &str, identity: &Identity) -> Result<(), PkiError> {
+    // The key first: a certificate whose key is absent counts as absent.
+    for (extension, content) in [("key", &identity.key), ("crt", &identity.certificate)] {
+        let path = folder.join(format!("{name}.{extension}"));
+        write_private(&path, content.as_bytes())
+            .map_err(|e| PkiError::File(path.display().to_string(), e))?;
+    }
+    Ok(())
+}
+
+/// `None` unless both files are there.
+fn read_identity(folder: &Path, name: &str) -> Result<Option<Identity>, PkiError> {
+    let read = |extension| {
+        let path = folder.join(format!("{name}.{extension}"));
+        match std::fs::read_to_string(&path) {
+            Ok(text) => Ok(Some(text)),
+            Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(e) => Err(PkiError::File(path.display().to_string(), e)),
+        }
+    };
+    Ok(match (read("crt")?, read("key")?) {
+        (Some(certificate), Some(key)) => Some(Identity { certificate, key }),
+        _ => None,
+    })
+}
+
+fn all_names(given: &[String]) -> BTreeSet<String> {
+    let host = rustix::system::uname()
+        .nodename()
+        .to_string_lossy()
+        .into_owned();
+    let host = Some(host).filter(|host| san(host).is_ok() && !host.is_empty());
+    NAMES
+        .iter()
+        .map(|n| (*n).to_owned())
+        .chain(host)
+        .chain(given.iter().cloned())
+        .collect()
+}
+
+fn san(name: &str) -> Result<SanType, PkiError> {
+    if let Ok(address) = name.parse() {
+        return Ok(SanType::IpAddress(address));
+    }
+    let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '.' | '*' | '_');
+    if name.is_empty() || !name.chars().all(plain) {
+        return Err(PkiError::Name(name.to_owned()));
+    }
+    name.try_into()
+        .map(SanType::DnsName)
+        .map_err(|_| PkiError::Name(name.to_owned()))
+}
+
+fn set_lifetime(params: &mut CertificateParams, days: i64) {
+    let now = std::time::SystemTime::now();
+    let span = |days: i64| std::time::Duration::from_secs((days * DAY).unsigned_abs());
+    // A client whose clock is a day behind is still served.
+    params.not_before = (now - span(1)).into();
+    params.not_after = (now + span(days)).into();
+}
+
+/// Whether the certificate is by this authority, covers the names and lasts a while.
+fn is_good(identity: &Identity, ca: &str, names: &BTreeSet<String>) -> bool {
+    let check = || {
+        let (_, ca) = x509_parser::pem::parse_x509_pem(ca.as_bytes()).ok()?;
+        let ca = ca.parse_x509().ok()?;
+        let (_, pem) = x509_parser::pem::parse_x509_pem(identity.certificate.as_bytes()).ok()?;
+        let certificate = pem.parse_x509().ok()?;
+        certificate.verify_signature(Some(ca.public_key())).ok()?;
+        let left =
+            certificate.validity().not_after.timestamp() - jiff::Timestamp::now().as_second();
+        let covered = sans(&certificate);
+        Some(left > RENEW_DAYS * DAY && names.is_subset(&covered))
+    };
+    check().unwrap_or(false)
+}
+
+fn sans(certificate: &x509_parser::certificate::X509Certificate<'_>) -> BTreeSet<String> {
+    use x509_parser::extensions::GeneralName;
+    let Ok(Some(extension)) = certificate.subject_alternative_name() else {
+        return BTreeSet::new();
+    };
+    let names = extension.value.general_names.iter();
+    names
+        .filter_map(|name| match name {
+            GeneralName::DNSName(name) => Some((*name).to_owned()),
+            GeneralName::IPAddress(bytes) => match bytes.len() {
+                4 => <[u8; 4]>::try_from(*bytes)
+                    .ok()
+                    .map(|b| std::net::IpAddr::from(b).to_string()),
+                16 => <[u8; 16]>::try_from(*bytes)
+                    .ok()
+                    .map(|b| std::net::IpAddr::from(b).to_string()),
+                _ => None,
+            },
+            _ => None,
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt as _;
+
+    #[test]
+    fn certificates_are_kept_until_a_name_is_missing() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path().join("pki");
+        let first = Pki::load_or_generate(&folder, &[]).unwrap();
+        let again = Pki::load_or_generate(&folder, &["localhost".into()]).unwrap();
+        assert_eq!(first.server.certificate, again.server.certificate);
+        let named = Pki::load_or_generate(&folder, &["api.example".into()]).unwrap();
+        assert_ne!(first.server.certificate, named.server.certificate);
+        assert_eq!((&first.ca, &first.admin.key), (&named.ca, &named.admin.key));
+        for file in ["ca.key", "server.key", "admin.key"] {
+            let mode = std::fs::metadata(folder.join(file))
+                .unwrap()
+                .permissions()
+                .mode();
+            assert_eq!(mode & 0o777, 0o600, "{file}");
+        }
+    }
+
+    #[test]
+    fn certificates_of_another_authority_are_replaced() {
+        let dir = tempfile::tempdir().unwrap();
+        let first = Pki::load_or_generate(dir.path(), &[]).unwrap();
+        for file in ["ca.key", "ca.crt"] {
+            std::fs::remove_file(dir.path().join(file)).unwrap();
+        }
+        let second = Pki::load_or_generate(dir.path(), &[]).unwrap();
+        assert_ne!(first.ca, second.ca);
+        assert_ne!(first.admin.certificate, second.admin.certificate);
+    }
+
+    #[test]
+    fn bad_names_and_bad_files_are_errors() {
+        assert!(matches!(
+            Pki::ephemeral(&["a b".into()]),
+            Err(PkiError::Name(_))
+        ));
+        let dir = tempfile::tempdir().unwrap();
+        Pki::load_or_generate(dir.path(), &[]).unwrap();
+        std::fs::write(dir.path().join("ca.crt"), "junk").unwrap();
+        assert!(matches!(
+            Pki::load_or_generate(dir.path(), &[]),
+            Err(PkiError::Unusable(..))
+        ));
+    }
+}
