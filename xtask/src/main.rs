@@ -1,2 +1,86 @@
-//! Placeholder.
-fn main() {}
+//! `cargo xtask`: every check and tool of the project behind one command, so that a checkout needs
+//! nothing but cargo. `verify` only reads, `fix` rewrites.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a tool for people: it prints, and it measures how long things take"
+)]
+
+mod command;
+mod setup;
+mod test;
+mod tidy;
+mod verify;
+
+use std::process::ExitCode;
+
+use command::Run;
+
+const HELP: &str = "\
+cargo xtask COMMAND
+
+  verify              everything that can be checked without running: format, clippy, docs, tidy
+  fix                 format and apply clippy's suggestions
+  test [TIER...]      run every tier of tests, or the named ones; installs what they need
+  test --list         the tiers and what each needs
+  sim [--seconds N] [--seed S]
+                      simulate elections under faults, catch mutants, check the model
+  real up|down|status the real kube-apiserver and etcd on loopback, built from source
+  bench [NAME...]     benchmarks against the real peers, as ratios
+  tidy                crate arrows, file sizes, links";
+
+fn main() -> ExitCode {
+    let mut args = std::env::args().skip(1);
+    let command = args.next().unwrap_or_default();
+    let rest: Vec<String> = args.collect();
+    let result = match command.as_str() {
+        "verify" => verify::verify(),
+        "fix" => verify::fix(),
+        "test" => test::run(&rest),
+        "tidy" => tidy::run(),
+        "sim" => Run::cargo(["run", "--quiet", "--package", "tenure-sim", "--"])
+            .args(&rest)
+            .go(),
+        "real" => Run::cargo([
+            "run",
+            "--quiet",
+            "--package",
+            "tenure-tests",
+            "--bin",
+            "real",
+            "--",
+        ])
+        .args(&rest)
+        .go(),
+        "bench" => {
+            let bench = [
+                "run",
+                "--release",
+                "--quiet",
+                "--package",
+                "tenure-tests",
+                "--bin",
+                "bench",
+            ];
+            Run::cargo(["build", "--release", "--package", "tenure-cli"])
+                .go()
+                .and_then(|()| Run::cargo(bench).args(&["--".to_owned()]).args(&rest).go())
+        }
+        "" | "help" | "-h" | "--help" => {
+            println!("{HELP}");
+            return ExitCode::SUCCESS;
+        }
+        other => {
+            eprintln!("xtask: no command {other:?}\n\n{HELP}");
+            return ExitCode::from(2);
+        }
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("xtask {command}: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! Running other programs, with what they are shown before they run.
+
+use std::ffi::OsStr;
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, Result, bail};
+
+/// A program to run from the root of the workspace.
+pub(crate) struct Run {
+    command: Command,
+    shown: String,
+}
+
+impl Run {
+    /// Cargo, the one that runs this.
+    pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
+        let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+        let mut run = Self::new(cargo, args);
+        run.shown = run.shown.replacen(&run.program(), "cargo", 1);
+        run
+    }
+
+    /// Any program.
+    pub(crate) fn new<A: AsRef<OsStr>>(
+        program: impl AsRef<OsStr>,
+        args: impl IntoIterator<Item = A>,
+    ) -> Self {
+        let mut command = Command::new(program);
+        command.args(args).current_dir(root()).stdin(Stdio::null());
+        let shown = show(&command);
+        Self { command, shown }
+    }
+
+    pub(crate) fn args(mut self, args: &[String]) -> Self {
+        self.command.args(args);
+        self.shown = args.iter().fold(self.shown, |shown, arg| shown + " " + arg);
+        self
+    }
+
+    pub(crate) fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Self {
+        self.command.env(key, value);
+        self
+    }
+
+    /// Runs it with its output shown; an error names the command.
+    pub(crate) fn go(mut self) -> Result<()> {
+        eprintln!("$ {}", self.shown);
+        let status = self
+            .command
+            .status()
+            .with_context(|| format!("cannot run {}", self.shown))?;
+        if !status.success() {
+            bail!("{} ended with {status}", self.shown);
+        }
+        Ok(())
+    }
+
+    /// Runs it silently and returns what it printed.
+    pub(crate) fn output(mut self) -> Result<String> {
+        let output = self
+            .command
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| format!("cannot run {}", self.shown))?;
+        if !output.status.success() {
+            bail!("{} ended with {}", self.shown, output.status);
+        }
+        Ok(String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    fn program(&self) -> String {
+        self.command.get_program().to_string_lossy().into_owned()
+    }
+}
+
+/// The root of the workspace.
+pub(crate) fn root() -> PathBuf {
+    let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
+    own.parent()
+        .expect("xtask lives in a folder of the workspace")
+        .to_path_buf()
+}
+
+/// Whether a program is on the path.
+pub(crate) fn on_path(program: &str) -> bool {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
+}
+
+fn show(command: &Command) -> String {
+    let mut shown = command.get_program().to_string_lossy().into_owned();
+    for arg in command.get_args() {
+        shown = shown + " " + &arg.to_string_lossy();
+    }
+    shown
+}

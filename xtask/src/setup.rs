@@ -1,0 +1,101 @@
+//! Installing what a tier of tests needs: with apt when root, else into target/.
+
+use std::cell::Cell;
+use std::path::PathBuf;
+
+use anyhow::Result;
+
+use crate::command::{Run, on_path, root};
+
+/// Why a tier cannot run here.
+pub(crate) enum Missing {
+    /// The machine lacks a whole toolchain; that is nobody's fault.
+    Toolchain(String),
+    /// Something that should have been installed is not there.
+    Package(String),
+}
+
+thread_local! {
+    static UPDATED: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A toolchain that the project does not install.
+pub(crate) fn toolchain(program: &str) -> Result<(), Missing> {
+    if on_path(program) {
+        Ok(())
+    } else {
+        Err(Missing::Toolchain(format!("{program} is not installed")))
+    }
+}
+
+/// A program from a Debian package.
+pub(crate) fn debian(program: &str, package: &str) -> Result<(), Missing> {
+    if on_path(program) {
+        return Ok(());
+    }
+    if !on_path("apt-get") {
+        return Err(Missing::Toolchain(format!(
+            "{program} is not installed, nor is apt-get"
+        )));
+    }
+    let install = || -> Result<()> {
+        if !UPDATED.get() {
+            Run::new("apt-get", ["update", "-qq"]).go()?;
+            UPDATED.set(true);
+        }
+        Run::new(
+            "apt-get",
+            ["install", "-y", "-qq", "--no-install-recommends", package],
+        )
+        .env("DEBIAN_FRONTEND", "noninteractive")
+        .go()
+    };
+    match install() {
+        Ok(()) if on_path(program) => Ok(()),
+        Ok(()) => Err(Missing::Package(format!(
+            "{package} does not bring {program}"
+        ))),
+        Err(error) => Err(Missing::Package(format!(
+            "cannot install {package}: {error:#}"
+        ))),
+    }
+}
+
+/// A Python interpreter with packages, in a virtual environment under target/.
+pub(crate) fn python(packages: &[&str]) -> Result<(), Missing> {
+    toolchain("python3")?;
+    let folder = tools().join("python");
+    let install = || -> Result<()> {
+        if !folder.join("bin/python").exists() {
+            Run::new("python3", ["-m", "venv"])
+                .args(&[folder.display().to_string()])
+                .go()?;
+        }
+        let pip = folder.join("bin/pip");
+        Run::new(&pip, ["install", "--quiet", "--disable-pip-version-check"])
+            .args(&packages.iter().map(ToString::to_string).collect::<Vec<_>>())
+            .go()
+    };
+    install().map_err(|error| Missing::Package(format!("python packages: {error:#}")))
+}
+
+/// Packages for Node.js, under target/.
+pub(crate) fn node(packages: &[&str]) -> Result<(), Missing> {
+    toolchain("node")?;
+    toolchain("npm")?;
+    let folder = tools().join("node");
+    let install = || -> Result<()> {
+        std::fs::create_dir_all(&folder)?;
+        let prefix = ["--prefix".to_owned(), folder.display().to_string()];
+        Run::new("npm", ["install", "--silent", "--no-audit", "--no-fund"])
+            .args(&prefix)
+            .args(&packages.iter().map(ToString::to_string).collect::<Vec<_>>())
+            .go()
+    };
+    install().map_err(|error| Missing::Package(format!("npm packages: {error:#}")))
+}
+
+/// Where outside tools are kept.
+pub(crate) fn tools() -> PathBuf {
+    root().join("target/tools")
+}

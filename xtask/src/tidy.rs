@@ -1,0 +1,156 @@
+//! The shape of the tree: crate arrows, file sizes, links, left-overs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::Path;
+
+use anyhow::{Context, Result, bail};
+use serde_json::Value;
+
+use crate::command::{Run, root};
+
+/// The arrows of ARCHITECTURE.md, and nothing else.
+const ARROWS: &[(&str, &[&str])] = &[
+    ("tenure-core", &[]),
+    ("tenure-lock", &["tenure-core"]),
+    ("tenure", &["tenure-core", "tenure-lock"]),
+    ("tenure-apiserver", &[]),
+    (
+        "tenure-sim",
+        &["tenure-core", "tenure-lock", "tenure", "tenure-apiserver"],
+    ),
+    (
+        "tenure-cli",
+        &["tenure-core", "tenure-lock", "tenure", "tenure-apiserver"],
+    ),
+    ("tenure-examples", &["tenure", "tenure-apiserver"]),
+    (
+        "tenure-tests",
+        &[
+            "tenure-core",
+            "tenure-lock",
+            "tenure",
+            "tenure-apiserver",
+            "tenure-sim",
+        ],
+    ),
+    ("xtask", &[]),
+];
+
+/// Longer files need a reason in their module doc, with the words "one thing".
+const LONG_FILE: usize = 900;
+
+/// Texts that do not belong into the repository.
+const LEFT_OVERS: &[&str] = &["FIXME", "XXX", "todo!(", "unimplemented!(", "dbg!("];
+
+/// Runs all checks and reports every problem.
+pub(crate) fn run() -> Result<()> {
+    let mut problems = arrows()?;
+    let files = Run::new("git", ["ls-files"])
+        .output()
+        .context("tidy needs a git checkout")?;
+    let mut seen = 0;
+    for file in files.lines() {
+        let path = root().join(file);
+        let Ok(text) = fs::read_to_string(&path) else {
+            continue;
+        };
+        seen += 1;
+        if file.ends_with(".rs") {
+            check_source(file, &text, &mut problems);
+        }
+        if file.ends_with(".md") {
+            check_links(file, &text, &mut problems);
+        }
+    }
+    if !problems.is_empty() {
+        bail!("{} problems\n  {}", problems.len(), problems.join("\n  "));
+    }
+    eprintln!("tidy: {seen} files, {} crates, no problem", ARROWS.len());
+    Ok(())
+}
+
+fn arrows() -> Result<Vec<String>> {
+    let metadata = Run::cargo(["metadata", "--format-version", "1", "--no-deps"]).output()?;
+    let metadata: Value = serde_json::from_str(&metadata).context("cargo metadata")?;
+    let packages = metadata["packages"]
+        .as_array()
+        .context("cargo metadata: packages")?;
+    let ours: BTreeSet<&str> = packages.iter().filter_map(|p| p["name"].as_str()).collect();
+    let allowed: BTreeMap<&str, &[&str]> = ARROWS.iter().copied().collect();
+    let mut problems = Vec::new();
+    for package in packages {
+        let name = package["name"].as_str().unwrap_or_default();
+        let Some(allowed) = allowed.get(name) else {
+            problems.push(format!(
+                "{name}: a new crate needs its arrows in xtask/src/tidy.rs"
+            ));
+            continue;
+        };
+        for dependency in package["dependencies"].as_array().into_iter().flatten() {
+            let to = dependency["name"].as_str().unwrap_or_default();
+            // Tests may look at anything: they do not ship.
+            let ships = dependency["kind"].as_str() != Some("dev");
+            if ships && ours.contains(to) && !allowed.contains(&to) {
+                problems.push(format!("{name} -> {to}: not an arrow of ARCHITECTURE.md"));
+            }
+        }
+    }
+    Ok(problems)
+}
+
+fn check_source(file: &str, text: &str, problems: &mut Vec<String>) {
+    let lines = text.lines().count();
+    let doc: String = text
+        .lines()
+        .take_while(|line| line.starts_with("//!"))
+        .collect();
+    if lines > LONG_FILE && !doc.contains("one thing") {
+        problems.push(format!(
+            "{file}: {lines} lines; split it, or say why it is one thing"
+        ));
+    }
+    if doc.is_empty() && !text.is_empty() {
+        problems.push(format!("{file}: no module doc"));
+    }
+    if file == "xtask/src/tidy.rs" {
+        return;
+    }
+    for (number, line) in text.lines().enumerate() {
+        for left_over in LEFT_OVERS {
+            if line.contains(left_over) {
+                problems.push(format!("{file}:{}: {left_over}", number + 1));
+            }
+        }
+        if line.trim() == "#[ignore]" {
+            problems.push(format!("{file}:{}: #[ignore] without a reason", number + 1));
+        }
+    }
+}
+
+/// Relative links of Markdown files must lead somewhere.
+fn check_links(file: &str, text: &str, problems: &mut Vec<String>) {
+    let folder = Path::new(file).parent().unwrap_or(Path::new(""));
+    let mut code = false;
+    for (number, line) in text.lines().enumerate() {
+        if line.trim_start().starts_with("```") {
+            code = !code;
+        }
+        if code {
+            continue;
+        }
+        for target in line
+            .split("](")
+            .skip(1)
+            .filter_map(|rest| rest.split(')').next())
+        {
+            let target = target.split('#').next().unwrap_or_default();
+            if target.is_empty() || target.contains("://") || target.contains(' ') {
+                continue;
+            }
+            if !root().join(folder).join(target).exists() {
+                problems.push(format!("{file}:{}: link to missing {target}", number + 1));
+            }
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Checks that only read, and the fixes for what they find.
+
+use anyhow::Result;
+
+use crate::command::{Run, on_path};
+use crate::tidy;
+
+/// Format, lints, documentation, shape of the tree.
+pub(crate) fn verify() -> Result<()> {
+    Run::cargo(["fmt", "--all", "--check"]).go()?;
+    tidy::run()?;
+    let clippy = [
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--all-features",
+        "--",
+    ];
+    Run::cargo(clippy)
+        .args(&["-D".to_owned(), "warnings".to_owned()])
+        .go()?;
+    Run::cargo([
+        "doc",
+        "--workspace",
+        "--no-deps",
+        "--all-features",
+        "--document-private-items",
+    ])
+    .env("RUSTDOCFLAGS", "-D warnings")
+    .go()?;
+    if on_path("cargo-deny") {
+        Run::cargo(["deny", "check", "licenses", "bans"]).go()?;
+    } else {
+        eprintln!("note: cargo-deny is not installed; licences and duplicate crates not checked");
+    }
+    Ok(())
+}
+
+/// Rewrites what can be rewritten.
+pub(crate) fn fix() -> Result<()> {
+    Run::cargo(["fmt", "--all"]).go()?;
+    Run::cargo([
+        "clippy",
+        "--workspace",
+        "--all-targets",
+        "--fix",
+        "--allow-dirty",
+    ])
+    .go()
+}
