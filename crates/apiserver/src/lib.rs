@@ -7,6 +7,9 @@
 //! |---|---|
 //! | [`store`] | revisions, compare-and-set, history, durability |
 //! | [`schema`] | the one table of field names, numbers, merge keys behind codec, patch and validation |
+//! | [`protobuf`] | Kubernetes protobuf bodies to JSON |
+//! | [`canonical`], [`strict`] | the stored form of a body; unknown and duplicate fields |
+//! | [`quantity`], [`timestamp`] | leaf types with a text of their own |
 //! | [`selector`], [`names`] | label and field selectors; which names and keys are well formed |
 //! | [`auth`] | who is asking, and may they |
 //! | [`pki`], [`tls`], [`kubeconfig`] | certificates made on first start, and how clients get them |
@@ -18,12 +21,17 @@
 )]
 
 pub mod auth;
+pub mod canonical;
 pub mod http;
 pub mod kubeconfig;
 pub mod names;
 pub mod pki;
+pub mod protobuf;
+pub mod quantity;
 pub mod schema;
 pub mod selector;
 pub mod status;
 pub mod store;
+pub mod strict;
+pub mod timestamp;
 pub mod tls;

@@ -1,0 +1,390 @@
+//! Resource quantities such as `500m`, `1536Mi` and `1e3`: parsing, comparison, canonical text.
+//!
+//! The canonical text is the one the real server stores: the largest suffix that leaves a whole
+//! number, in the family of suffixes that the writer used. Numbers that already look canonical keep
+//! their text, even where the rules would shorten them (`1.500` stays).
+
+use std::cmp::Ordering;
+use std::fmt;
+use std::str::FromStr;
+
+/// What is wrong with a quantity; the text is the real server's.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// It does not look like a number with a suffix.
+    #[error(
+        "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
+    )]
+    Format,
+    /// The digits do not make a number, or one too long to hold.
+    #[error("unable to parse numeric part of quantity")]
+    Numeric,
+    /// There is no such suffix.
+    #[error("unable to parse quantity's suffix")]
+    Suffix,
+}
+
+/// A quantity: `mantissa * 10^scale`, exact to the nano.
+#[derive(Debug, Clone)]
+pub struct Quantity {
+    mantissa: i128,
+    scale: i32,
+    format: Format,
+    text: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Format {
+    DecimalSi,
+    DecimalExponent,
+    BinarySi,
+}
+
+const NANO: i32 = -9;
+const DECIMAL: [(&str, i32); 10] = [
+    ("n", -9),
+    ("u", -6),
+    ("m", -3),
+    ("", 0),
+    ("k", 3),
+    ("M", 6),
+    ("G", 9),
+    ("T", 12),
+    ("P", 15),
+    ("E", 18),
+];
+const BINARY: [(&str, u32); 6] = [
+    ("Ki", 10),
+    ("Mi", 20),
+    ("Gi", 30),
+    ("Ti", 40),
+    ("Pi", 50),
+    ("Ei", 60),
+];
+
+impl Quantity {
+    /// The sign: -1, 0 or 1.
+    pub fn signum(&self) -> i32 {
+        match self.mantissa.cmp(&0) {
+            Ordering::Less => -1,
+            Ordering::Equal => 0,
+            Ordering::Greater => 1,
+        }
+    }
+
+    /// The value in nanos; every quantity has one, since parsing rounds up to nanos and bounds size.
+    fn nanos(&self) -> i128 {
+        let factor = 10i128.checked_pow(self.scale.saturating_sub(NANO).unsigned_abs());
+        factor
+            .and_then(|f| self.mantissa.checked_mul(f))
+            .unwrap_or(if self.mantissa < 0 {
+                i128::MIN
+            } else {
+                i128::MAX
+            })
+    }
+}
+
+impl PartialEq for Quantity {
+    fn eq(&self, other: &Self) -> bool {
+        self.nanos() == other.nanos()
+    }
+}
+
+impl Eq for Quantity {}
+
+impl PartialOrd for Quantity {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for Quantity {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.nanos().cmp(&other.nanos())
+    }
+}
+
+impl FromStr for Quantity {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        if text.is_empty() {
+            return Err(Error::Format);
+        }
+        let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+        let digits_end = unsigned
+            .find(|c: char| !c.is_ascii_digit())
+            .unwrap_or(unsigned.len());
+        let (whole, mut rest) = unsigned.split_at(digits_end);
+        let mut fraction = "";
+        if let Some(after) = rest.strip_prefix('.') {
+            let end = after
+                .find(|c: char| !c.is_ascii_digit())
+                .unwrap_or(after.len());
+            (fraction, rest) = after.split_at(end);
+        }
+        if whole.is_empty() && fraction.is_empty() && !unsigned.is_empty() {
+            return Err(if unsigned == "." {
+                Error::Numeric
+            } else {
+                Error::Format
+            });
+        }
+        let (format, exponent) = suffix(rest)?;
+        let whole = whole.trim_start_matches('0');
+        let number = if whole.is_empty() { "0" } else { whole };
+        let shifted = format!("{number}{fraction}");
+        let value: i128 = match shifted.parse() {
+            Ok(value) if shifted.len() <= 30 => value,
+            _ => return Err(Error::Numeric),
+        };
+        let (mantissa, scale) = match format {
+            Format::BinarySi => {
+                let mantissa = value.checked_mul(1 << exponent).ok_or(Error::Numeric)?;
+                (mantissa, -length(fraction))
+            }
+            Format::DecimalSi | Format::DecimalExponent => {
+                (value, exponent.saturating_sub(length(fraction)))
+            }
+        };
+        let kept = keeps_text(format, exponent, number, fraction, value);
+        let mantissa = if text.starts_with('-') {
+            -mantissa
+        } else {
+            mantissa
+        };
+        bounded(mantissa, scale, format, kept.then(|| text.to_owned()))
+    }
+}
+
+impl fmt::Display for Quantity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.mantissa == 0 {
+            return f.write_str("0");
+        }
+        if let Some(text) = &self.text {
+            return f.write_str(text);
+        }
+        let whole = (self.nanos() % 1_000_000_000 == 0).then(|| self.nanos() / 1_000_000_000);
+        match (self.format, whole) {
+            (Format::BinarySi, Some(whole)) if whole.unsigned_abs() >= 1024 => binary(f, whole),
+            (Format::DecimalExponent, _) => decimal(f, self, true),
+            _ => decimal(f, self, false),
+        }
+    }
+}
+
+/// The canonical text of a quantity.
+///
+/// # Errors
+/// The text is no quantity.
+pub fn canonical(text: &str) -> Result<String, Error> {
+    text.trim()
+        .parse::<Quantity>()
+        .map(|quantity| quantity.to_string())
+}
+
+fn length(text: &str) -> i32 {
+    i32::try_from(text.len()).unwrap_or(i32::MAX)
+}
+
+fn suffix(text: &str) -> Result<(Format, i32), Error> {
+    if let Some((_, exponent)) = DECIMAL.iter().find(|(name, _)| *name == text) {
+        return Ok((Format::DecimalSi, *exponent));
+    }
+    if let Some((_, exponent)) = BINARY.iter().find(|(name, _)| *name == text) {
+        return Ok((Format::BinarySi, exponent.cast_signed()));
+    }
+    let letters = |c: char| "eEinumkKMGTP".contains(c);
+    let number = text.trim_start_matches(letters);
+    let digits = number.strip_prefix(['+', '-']).unwrap_or(number);
+    if !digits.bytes().all(|b| b.is_ascii_digit()) {
+        return Err(Error::Format);
+    }
+    match text
+        .strip_prefix(['e', 'E'])
+        .and_then(|exponent| exponent.parse::<i32>().ok())
+    {
+        Some(exponent) => Ok((Format::DecimalExponent, exponent)),
+        None => Err(Error::Suffix),
+    }
+}
+
+/// Upstream keeps the text of numbers that its fast path takes for canonical.
+fn keeps_text(format: Format, exponent: i32, whole: &str, fraction: &str, value: i128) -> bool {
+    let scale = exponent.saturating_sub(length(fraction));
+    match format {
+        Format::BinarySi => {
+            let precision = 15 - length(whole) - exponent * 3 / 10 - 1;
+            fraction.is_empty() && precision >= 0 && value & 7 != 0
+        }
+        Format::DecimalSi | Format::DecimalExponent => {
+            let precision = 18 - length(whole) - length(fraction);
+            precision >= 0
+                && scale >= NANO
+                && scale % 3 == 0
+                && !format!("{whole}{fraction}").ends_with("000")
+                && !whole.starts_with('0')
+        }
+    }
+}
+
+/// Rounds away from zero to nanos, and caps binary quantities at the largest 64-bit number.
+fn bounded(
+    mut mantissa: i128,
+    mut scale: i32,
+    mut format: Format,
+    text: Option<String>,
+) -> Result<Quantity, Error> {
+    while scale < NANO && mantissa != 0 {
+        let up = i128::from(mantissa % 10 != 0) * mantissa.signum();
+        let next = mantissa / 10 + up;
+        scale = if next == mantissa { NANO } else { scale + 1 };
+        mantissa = next;
+    }
+    if mantissa == 0 {
+        return Ok(Quantity {
+            mantissa: 0,
+            scale: 0,
+            format,
+            text: None,
+        });
+    }
+    let mut quantity = Quantity {
+        mantissa,
+        scale,
+        format,
+        text,
+    };
+    if format == Format::BinarySi {
+        let cap = i128::from(i64::MAX) * 1_000_000_000;
+        if quantity.nanos().abs() > cap {
+            (quantity.mantissa, quantity.scale) = (i128::from(i64::MAX) * mantissa.signum(), 0);
+            quantity.text = None;
+        }
+        if quantity.nanos().abs() < 1_000_000_000 {
+            format = Format::DecimalSi;
+        }
+        quantity.format = format;
+    } else if quantity.nanos() == i128::MAX || quantity.nanos() == i128::MIN {
+        return Err(Error::Numeric);
+    }
+    Ok(quantity)
+}
+
+fn binary(f: &mut fmt::Formatter<'_>, mut whole: i128) -> fmt::Result {
+    let mut steps = 0;
+    while whole % 1024 == 0 && steps < BINARY.len() {
+        whole /= 1024;
+        steps += 1;
+    }
+    let suffix = if steps == 0 { "" } else { BINARY[steps - 1].0 };
+    write!(f, "{whole}{suffix}")
+}
+
+fn decimal(f: &mut fmt::Formatter<'_>, quantity: &Quantity, exponent_form: bool) -> fmt::Result {
+    let (mut mantissa, mut scale) = (quantity.nanos(), NANO);
+    while mantissa % 1000 == 0 && (exponent_form || scale < 18) {
+        mantissa /= 1000;
+        scale += 3;
+    }
+    if exponent_form && scale != 0 {
+        return write!(f, "{mantissa}e{scale}");
+    }
+    let suffix = DECIMAL.iter().find(|(_, exponent)| *exponent == scale);
+    write!(f, "{mantissa}{}", suffix.map_or("", |(name, _)| name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn canonical_texts() {
+        for (text, expected) in [
+            ("0", "0"),
+            ("0Gi", "0"),
+            ("1", "1"),
+            ("0.5", "500m"),
+            ("1.5Gi", "1536Mi"),
+            ("1536Mi", "1536Mi"),
+            ("1024Mi", "1Gi"),
+            ("1000m", "1"),
+            ("1000", "1k"),
+            ("1500", "1500"),
+            ("1.500", "1.500"),
+            ("100Ki", "100Ki"),
+            ("1023", "1023"),
+            ("0.5Ki", "512"),
+            ("0.1Ki", "102400m"),
+            ("1e3", "1e3"),
+            ("10e2", "1e3"),
+            ("1E", "1E"),
+            ("-1.5Gi", "-1536Mi"),
+            ("+2Gi", "+2Gi"),
+            (".5", "500m"),
+            ("5.", "5."),
+            ("1n", "1n"),
+            ("0.1n", "1n"),
+            ("100Ei", "9223372036854775807"),
+            (" 1Gi ", "1Gi"),
+        ] {
+            assert_eq!(canonical(text).as_deref(), Ok(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn canonical_is_idempotent() {
+        for text in [
+            "1.5Gi",
+            "0.1Ki",
+            "12345678901",
+            "3e-4",
+            "999999999999999999",
+            "7P",
+            "-3m",
+        ] {
+            let once = canonical(text).unwrap();
+            assert_eq!(canonical(&once).unwrap(), once, "{text}");
+            assert_eq!(once.parse::<Quantity>(), text.parse::<Quantity>(), "{text}");
+        }
+    }
+
+    #[test]
+    fn comparison() {
+        let q = |text: &str| text.parse::<Quantity>().unwrap();
+        assert!(q("1Gi") > q("1G") && q("500m") < q("1") && q("1k") == q("1000"));
+        assert_eq!(
+            (q("-1").signum(), q("0").signum(), q("1n").signum()),
+            (-1, 0, 1)
+        );
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        for text in [
+            "",
+            "x",
+            "1x",
+            "1.2.3",
+            "Gi",
+            "1ki",
+            "1KI",
+            "e3",
+            "--1",
+            "1 Gi",
+            "1e",
+            "1e99999999999",
+            "1e40",
+            "99999999999999999999999999999999999999999",
+            "1ee3",
+            ".",
+            "1Gi3",
+            "999999999999999999999999999999Ei",
+        ] {
+            assert!(canonical(text).is_err(), "{text}");
+        }
+    }
+}
