@@ -55,6 +55,23 @@ const TIERS: &[Tier] = &[
             .go()
         },
     },
+    Tier {
+        name: "process",
+        about: "real processes and outside clients (kubectl, client-go, Python, Node) against us",
+        prepare: || {
+            setup::debian("kubectl", "kubernetes-client")?;
+            setup::python(&["kubernetes"])?;
+            setup::node(&["@kubernetes/client-node"])?;
+            setup::toolchain("go")
+        },
+        run: || process_tests(&["--skip", "real_"]),
+    },
+    Tier {
+        name: "real",
+        about: "us and client-go against the real kube-apiserver and etcd, built from source",
+        prepare: || setup::toolchain("go"),
+        run: || process_tests(&["real_"]),
+    },
 ];
 
 /// Runs the named tiers, or all.
