@@ -1,0 +1,81 @@
+//! Which lock to use, by the names that client-go's factory has for them.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::str::FromStr;
+use std::sync::Arc;
+
+use kube::Client;
+
+use crate::error::Error;
+use crate::lock::Lock;
+use crate::object_lock::ObjectLock;
+
+/// The kinds of locks in an API server.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum LockKind {
+    /// `leases`: a Lease.
+    #[default]
+    Leases,
+    /// `configmaps`: an annotation of a ConfigMap.
+    ConfigMaps,
+    /// `endpoints`: an annotation of Endpoints.
+    Endpoints,
+}
+
+impl LockKind {
+    /// All kinds.
+    pub const ALL: [Self; 3] = [Self::Leases, Self::ConfigMaps, Self::Endpoints];
+
+    /// The name, as in `--leader-elect-resource-lock`.
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Leases => "leases",
+            Self::ConfigMaps => "configmaps",
+            Self::Endpoints => "endpoints",
+        }
+    }
+
+    /// The lock of this kind. `labels` are set on the object by every write.
+    ///
+    /// # Errors
+    ///
+    /// The namespace or name is not one that Kubernetes takes.
+    pub fn open(
+        self,
+        client: Client,
+        namespace: &str,
+        name: &str,
+        labels: BTreeMap<String, String>,
+    ) -> Result<Arc<dyn Lock>, Error> {
+        Ok(match self {
+            Self::Leases => Arc::new(ObjectLock::lease(client, namespace, name)?.labels(labels)),
+            Self::ConfigMaps => {
+                Arc::new(ObjectLock::config_map(client, namespace, name)?.labels(labels))
+            }
+            Self::Endpoints => {
+                Arc::new(ObjectLock::endpoints(client, namespace, name)?.labels(labels))
+            }
+        })
+    }
+}
+
+impl fmt::Display for LockKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.as_str())
+    }
+}
+
+/// There is no lock of this kind.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not a kind of lock: expected one of {known}", known = LockKind::ALL.map(LockKind::as_str).join(", "))]
+pub struct NotALockKind(String);
+
+impl FromStr for LockKind {
+    type Err = NotALockKind;
+
+    fn from_str(text: &str) -> Result<Self, NotALockKind> {
+        let kind = Self::ALL.into_iter().find(|kind| kind.as_str() == text);
+        kind.ok_or_else(|| NotALockKind(text.to_owned()))
+    }
+}

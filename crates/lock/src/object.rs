@@ -1,0 +1,292 @@
+//! Names of Kubernetes objects, and the parts of their metadata that locks need.
+
+use std::fmt;
+use std::sync::Arc;
+
+use serde_json::{Map, Value};
+use tenure_core::{ResourceVersion, Version};
+
+/// A kind of object as the API knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Resource {
+    /// API group; empty for the core group.
+    pub group: &'static str,
+    /// Version within the group.
+    pub version: &'static str,
+    /// `Lease`.
+    pub kind: &'static str,
+    /// `leases`.
+    pub plural: &'static str,
+    /// The kind in running text.
+    pub word: &'static str,
+}
+
+impl Resource {
+    /// Leases.
+    pub const LEASE: Self = Self {
+        group: "coordination.k8s.io",
+        version: "v1",
+        kind: "Lease",
+        plural: "leases",
+        word: "lease",
+    };
+    /// ConfigMaps.
+    pub const CONFIG_MAP: Self = Self {
+        group: "",
+        version: "v1",
+        kind: "ConfigMap",
+        plural: "configmaps",
+        word: "configmap",
+    };
+    /// Endpoints.
+    pub const ENDPOINTS: Self = Self {
+        group: "",
+        version: "v1",
+        kind: "Endpoints",
+        plural: "endpoints",
+        word: "endpoints",
+    };
+
+    /// `coordination.k8s.io/v1`, or `v1` in the core group.
+    pub fn api_version(&self) -> String {
+        match self.group {
+            "" => self.version.to_owned(),
+            group => format!("{group}/{}", self.version),
+        }
+    }
+
+    /// `leases.coordination.k8s.io`, the way permissions name it.
+    pub fn qualified(&self) -> String {
+        match self.group {
+            "" => self.plural.to_owned(),
+            group => format!("{}.{group}", self.plural),
+        }
+    }
+
+    /// Path of all objects of this kind in a namespace.
+    pub fn path(&self, namespace: &str) -> String {
+        let root = if self.group.is_empty() { "api" } else { "apis" };
+        let api_version = self.api_version();
+        format!(
+            "/{root}/{api_version}/namespaces/{namespace}/{}",
+            self.plural
+        )
+    }
+}
+
+/// A namespaced object. Cheap to clone.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct ObjectName {
+    parts: Arc<Parts>,
+}
+
+#[derive(PartialEq, Eq, Hash)]
+struct Parts {
+    resource: Resource,
+    namespace: String,
+    name: String,
+    described: String,
+}
+
+impl ObjectName {
+    pub(crate) fn new(resource: Resource, namespace: &str, name: &str) -> Self {
+        Self {
+            parts: Arc::new(Parts {
+                resource,
+                namespace: namespace.to_owned(),
+                name: name.to_owned(),
+                described: format!("{} {namespace}/{name}", resource.word),
+            }),
+        }
+    }
+
+    /// What kind of object it is.
+    pub fn resource(&self) -> &Resource {
+        &self.parts.resource
+    }
+
+    /// Its namespace.
+    pub fn namespace(&self) -> &str {
+        &self.parts.namespace
+    }
+
+    /// Its name.
+    pub fn name(&self) -> &str {
+        &self.parts.name
+    }
+
+    /// Kind, namespace and name for people: `lease kube-system/x`.
+    pub fn describe(&self) -> &str {
+        &self.parts.described
+    }
+
+    /// Path of the object.
+    pub fn path(&self) -> String {
+        format!(
+            "{}/{}",
+            self.parts.resource.path(self.namespace()),
+            self.name()
+        )
+    }
+
+    /// What is wrong with the name, if the API server would refuse it. Checked before any request,
+    /// so that no name can lead to another path.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let (namespace, name) = (self.namespace(), self.name());
+        if namespace.len() > 63 || namespace.contains('.') || !is_dns_subdomain(namespace) {
+            return Some(format!(
+                "namespace {namespace:?} must be lower case letters, digits and '-', at most 63, \
+                 beginning and ending with a letter or digit"
+            ));
+        }
+        (!is_dns_subdomain(name)).then(|| {
+            format!(
+                "name {name:?} must be lower case letters, digits, '-' and '.', at most 253, each \
+                 part beginning and ending with a letter or digit"
+            )
+        })
+    }
+
+    /// An object with this name and nothing else.
+    pub(crate) fn blank(&self) -> Value {
+        serde_json::json!({
+            "apiVersion": self.parts.resource.api_version(),
+            "kind": self.parts.resource.kind,
+            "metadata": { "name": self.name(), "namespace": self.namespace() },
+        })
+    }
+
+    /// The reference that Events use, with what is known of the object.
+    pub(crate) fn reference(&self, object: Option<&Value>) -> ObjectRef {
+        let version = object.and_then(version);
+        ObjectRef {
+            api_version: self.parts.resource.api_version(),
+            kind: self.parts.resource.kind.to_owned(),
+            namespace: self.namespace().to_owned(),
+            name: self.name().to_owned(),
+            uid: version.as_ref().map(|version| version.uid.clone()),
+            resource_version: version.map(|version| version.revision.to_string()),
+        }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.describe())
+    }
+}
+
+impl fmt::Debug for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ObjectName({})", self.describe())
+    }
+}
+
+/// What an Event says it is about (`involvedObject`, `regarding`).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ObjectRef {
+    /// `coordination.k8s.io/v1`.
+    pub api_version: String,
+    /// `Lease`.
+    pub kind: String,
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+    /// Its uid, once seen.
+    pub uid: Option<String>,
+    /// Its version, once seen.
+    pub resource_version: Option<String>,
+}
+
+/// The version of an object that came from an API server; `None` if it did not.
+pub(crate) fn version(object: &Value) -> Option<Version> {
+    let text = |key| {
+        object["metadata"][key]
+            .as_str()
+            .filter(|text| !text.is_empty())
+    };
+    Some(Version {
+        uid: text("uid")?.to_owned(),
+        revision: ResourceVersion::new(text("resourceVersion")?),
+    })
+}
+
+/// The value of an annotation.
+pub(crate) fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
+    object["metadata"]["annotations"][key].as_str()
+}
+
+/// Sets one key of `metadata.labels` or `metadata.annotations`, making the map where it is missing.
+pub(crate) fn set_metadata(object: &mut Value, map: &str, key: &str, value: &str) {
+    let metadata = entries(object, "metadata");
+    let map = entries_of(metadata, map);
+    map.insert(key.to_owned(), Value::from(value));
+}
+
+/// The map under `key`; whatever else stood there is replaced by an empty one.
+pub(crate) fn entries<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
+    if !object.is_object() {
+        *object = Value::Object(Map::new());
+    }
+    match object {
+        Value::Object(map) => entries_of(map, key),
+        _ => unreachable!("made an object just above"),
+    }
+}
+
+fn entries_of<'a>(map: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<String, Value> {
+    let value = map.entry(key).or_insert(Value::Null);
+    if !value.is_object() {
+        *value = Value::Object(Map::new());
+    }
+    match value {
+        Value::Object(map) => map,
+        _ => unreachable!("made an object just above"),
+    }
+}
+
+fn is_dns_subdomain(text: &str) -> bool {
+    let part = |part: &str| {
+        let ends =
+            |c: Option<char>| c.is_some_and(|c| c.is_ascii_lowercase() || c.is_ascii_digit());
+        let inner = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '-';
+        ends(part.chars().next()) && ends(part.chars().next_back()) && part.chars().all(inner)
+    };
+    text.len() <= 253 && text.split('.').all(part)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_and_descriptions() {
+        let lease = ObjectName::new(Resource::LEASE, "kube-system", "x.y");
+        assert_eq!(lease.to_string(), "lease kube-system/x.y");
+        assert_eq!(
+            lease.path(),
+            "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/x.y"
+        );
+        assert_eq!(lease.resource().qualified(), "leases.coordination.k8s.io");
+        let map = ObjectName::new(Resource::CONFIG_MAP, "a", "b");
+        assert_eq!(map.path(), "/api/v1/namespaces/a/configmaps/b");
+        assert_eq!(map.resource().qualified(), "configmaps");
+    }
+
+    #[test]
+    fn names_that_could_change_the_path_are_refused() {
+        let problem = |namespace: &str, name: &str| {
+            ObjectName::new(Resource::LEASE, namespace, name).problem()
+        };
+        assert_eq!(problem("kube-system", "my-app.0"), None);
+        for name in [
+            "", "..", "a/b", "a b", "A", "a_b", "-a", "a-", ".a", "a?x=1", "ä",
+        ] {
+            assert!(problem("ns", name).is_some(), "{name:?}");
+        }
+        for namespace in ["", "a.b", "a/b", "A", &"x".repeat(64)] {
+            assert!(problem(namespace, "x").is_some(), "{namespace:?}");
+        }
+    }
+}

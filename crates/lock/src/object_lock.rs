@@ -1,0 +1,241 @@
+//! A lock in one object: a Lease, or an annotation of a ConfigMap or of Endpoints.
+//!
+//! Requests: `read` is one GET; `write` is one POST to create and one PUT otherwise, with the uid and
+//! the resourceVersion of the version it replaces. So a write can neither overwrite what it has not
+//! seen nor bring a deleted object back.
+
+use std::collections::BTreeMap;
+
+use kube::Client;
+use serde_json::Value;
+use tenure_core::{Observation, Record, WriteKind};
+
+use crate::error::{Doubt, Error, Obstacle, Refusal, Verb};
+use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
+use crate::object::{self, ObjectName, ObjectRef, Resource};
+use crate::sighting::{Sighting, Stored, Warned, fingerprint};
+use crate::{annotation, lease, orders, request};
+
+/// A lock in one object.
+#[derive(Debug)]
+pub struct ObjectLock {
+    client: ClientBox,
+    part: Part,
+    warned: Warned,
+}
+
+impl ObjectLock {
+    /// The record in the spec of a Lease: what every present client of Kubernetes uses.
+    ///
+    /// # Errors
+    ///
+    /// The namespace or name is not one that Kubernetes takes.
+    pub fn lease(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
+        Self::new(client, Resource::LEASE, namespace, name)
+    }
+
+    /// The record in an annotation of a ConfigMap, as clients of Kubernetes before 1.24 keep it.
+    ///
+    /// # Errors
+    ///
+    /// The namespace or name is not one that Kubernetes takes.
+    pub fn config_map(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
+        Self::new(client, Resource::CONFIG_MAP, namespace, name)
+    }
+
+    /// The record in an annotation of Endpoints, as clients of Kubernetes before 1.24 and the
+    /// `leader-elector` sidecar keep it.
+    ///
+    /// # Errors
+    ///
+    /// The namespace or name is not one that Kubernetes takes.
+    pub fn endpoints(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
+        Self::new(client, Resource::ENDPOINTS, namespace, name)
+    }
+
+    /// Labels that every write sets on the object; other labels are kept.
+    #[must_use]
+    pub fn labels(mut self, labels: BTreeMap<String, String>) -> Self {
+        self.part.labels = labels;
+        self
+    }
+
+    fn new(client: Client, kind: Resource, namespace: &str, name: &str) -> Result<Self, Error> {
+        Ok(Self {
+            client: ClientBox(client),
+            part: Part::new(kind, namespace, name)?,
+            warned: Warned::default(),
+        })
+    }
+
+    fn sighting(&self, verb: Verb, object: Value) -> Result<Sighting, Error> {
+        let sighting = self
+            .part
+            .sighting(object)
+            .ok_or_else(|| self.part.unversioned(verb))?;
+        self.warned.note(sighting.warnings());
+        Ok(sighting)
+    }
+}
+
+impl Lock for ObjectLock {
+    fn describe(&self) -> &str {
+        self.part.name.describe()
+    }
+
+    fn precision(&self) -> Precision {
+        self.part.precision()
+    }
+
+    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
+        Box::pin(async move {
+            let object = request::get(&self.client.0, &self.part.name).await?;
+            object
+                .map(|object| self.sighting(Verb::Get, object))
+                .transpose()
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        kind: &'a WriteKind,
+        record: &'a Record,
+        base: Option<&'a Sighting>,
+    ) -> BoxFuture<'a, Result<Sighting, Error>> {
+        Box::pin(async move {
+            let (client, name) = (&self.client.0, &self.part.name);
+            let Some(version) = kind.base() else {
+                let body = self.part.body(name.blank(), record);
+                let object = request::create(client, name, body).await?;
+                return self.sighting(Verb::Create, object);
+            };
+            let base = base.filter(|base| base.observation().version == *version);
+            let base = base.ok_or_else(|| Error::refused(Verb::Update, name, Refusal::Unseen))?;
+            let body = self.part.body(base.object().clone(), record);
+            let object = request::update(client, name, body).await?;
+            self.sighting(Verb::Update, object)
+        })
+    }
+
+    fn watch(&self) -> Watch {
+        Watch::Objects(vec![WatchTarget {
+            object: self.part.name.clone(),
+        }])
+    }
+
+    fn sight(&self, target: usize, object: Option<Value>, _last: Option<&Sighting>) -> Sight {
+        match object {
+            None if target == 0 => Sight::Absent,
+            Some(object) if target == 0 && self.part.is(&object) => {
+                let sighting = self.sighting(Verb::Get, object);
+                sighting.map_or(Sight::ReadNeeded, Sight::Seen)
+            }
+            _ => Sight::ReadNeeded,
+        }
+    }
+
+    fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
+        vec![self.part.name.reference(sighting.map(Sighting::object))]
+    }
+}
+
+/// One object that has a record, and how the record stands in it.
+#[derive(Debug)]
+pub(crate) struct Part {
+    pub(crate) name: ObjectName,
+    pub(crate) labels: BTreeMap<String, String>,
+}
+
+impl Part {
+    pub(crate) fn new(kind: Resource, namespace: &str, name: &str) -> Result<Self, Error> {
+        let name = ObjectName::new(kind, namespace, name);
+        if let Some(problem) = name.problem() {
+            return Err(Error::unusable(Verb::Get, &name, Obstacle::Name(problem)));
+        }
+        Ok(Self {
+            name,
+            labels: BTreeMap::new(),
+        })
+    }
+
+    pub(crate) fn precision(&self) -> Precision {
+        if self.in_spec() {
+            Precision::Micros
+        } else {
+            Precision::Seconds
+        }
+    }
+
+    /// The record in an object of this kind.
+    pub(crate) fn stored(&self, object: &Value) -> Stored {
+        if self.in_spec() {
+            lease::read(object)
+        } else {
+            annotation::read(object)
+        }
+    }
+
+    /// The object to send: `object` with the record and the configured labels, the rest as it was.
+    pub(crate) fn body(&self, mut object: Value, record: &Record) -> String {
+        let resource = self.name.resource();
+        object["apiVersion"] = resource.api_version().into();
+        object["kind"] = resource.kind.into();
+        for (key, value) in &self.labels {
+            object::set_metadata(&mut object, "labels", key, value);
+        }
+        if self.in_spec() {
+            lease::body(object, record)
+        } else {
+            annotation::body(object, record)
+        }
+    }
+
+    /// What an object of this kind says; `None` if it has no version.
+    pub(crate) fn sighting(&self, object: Value) -> Option<Sighting> {
+        let version = object::version(&object)?;
+        let stored = self.stored(&object);
+        let (orders, mut warnings) = orders::read(&self.name, &object);
+        warnings.extend(self.warning(&stored));
+        let observation = Observation {
+            version,
+            fingerprint: fingerprint(&stored.text),
+            unreadable: stored.unreadable.is_some(),
+            record: stored.record,
+            orders,
+        };
+        Some(Sighting::new(observation, object, None, warnings))
+    }
+
+    pub(crate) fn warning(&self, stored: &Stored) -> Option<String> {
+        let why = stored.unreadable.as_ref()?;
+        Some(format!(
+            "the election record of {} cannot be read and counts as held for one lease duration: \
+             {why}",
+            self.name
+        ))
+    }
+
+    /// Whether an object of a watch is this one.
+    pub(crate) fn is(&self, object: &Value) -> bool {
+        let metadata = &object["metadata"];
+        metadata["name"] == self.name.name() && metadata["namespace"] == self.name.namespace()
+    }
+
+    pub(crate) fn unversioned(&self, verb: Verb) -> Error {
+        let why = "no uid or no resourceVersion".to_owned();
+        Error::unknown(verb, &self.name, Doubt::Undecodable(why))
+    }
+
+    fn in_spec(&self) -> bool {
+        *self.name.resource() == Resource::LEASE
+    }
+}
+
+/// kube's client has no `Debug`.
+pub(crate) struct ClientBox(pub(crate) Client);
+
+impl std::fmt::Debug for ClientBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Client")
+    }
+}

@@ -1,0 +1,187 @@
+//! Orders of operators: annotations of the lock object that the election obeys.
+//!
+//! - `tenure.dev/paused: "true"`: nobody may acquire.
+//! - `tenure.dev/step-down: {"transitions":7,"to":"b","for":"10m"}`: the holder of the term with this
+//!   count of transitions gives it up. `to` names who should follow, `for` how long the former
+//!   holder sits out.
+//!
+//! An order that makes no sense is ignored with a warning: a typing error must not end a term.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use serde_json::{Value, json};
+use tenure_core::{Orders, StepDownOrder};
+
+use crate::duration;
+use crate::object::{self, ObjectName};
+
+/// The annotation that pauses an election.
+pub const PAUSED_ANNOTATION: &str = "tenure.dev/paused";
+
+/// The annotation that asks a holder to step down.
+pub const STEP_DOWN_ANNOTATION: &str = "tenure.dev/step-down";
+
+/// How long a former holder sits out when the order does not say.
+pub const DEFAULT_SIT_OUT: Duration = Duration::from_secs(30);
+
+/// The longest time that a holder can be sent away for.
+pub const MAX_SIT_OUT: Duration = Duration::from_secs(7 * 24 * 3600);
+
+/// The merge patch that asks the holder of the term with this count of transitions to step down.
+/// Once another term has begun the order is spent.
+pub fn step_down_patch(transitions: u32, to: Option<&str>, sit_out: Option<Duration>) -> Value {
+    let order = Wire {
+        transitions,
+        to: to.map(str::to_owned),
+        sit_out: sit_out.map(duration::format),
+    };
+    let order = serde_json::to_string(&order).expect("strings and numbers are always JSON");
+    patch(STEP_DOWN_ANNOTATION, Some(&order))
+}
+
+/// The merge patch that takes the order to step down back.
+pub fn cancel_step_down_patch() -> Value {
+    patch(STEP_DOWN_ANNOTATION, None)
+}
+
+/// The merge patch that pauses an election: nobody may acquire; the holder keeps its term.
+pub fn pause_patch() -> Value {
+    patch(PAUSED_ANNOTATION, Some("true"))
+}
+
+/// The merge patch that lets a paused election go on.
+pub fn resume_patch() -> Value {
+    patch(PAUSED_ANNOTATION, None)
+}
+
+/// The orders on an object, and a warning for each that is malformed.
+pub(crate) fn read(name: &ObjectName, object: &Value) -> (Orders, Vec<String>) {
+    let mut orders = Orders::default();
+    let mut warnings = Vec::new();
+    let mut ignored = |key: &str, text: &str, why: &str| {
+        let text: String = text.chars().take(200).collect();
+        warnings.push(format!(
+            "ignoring the order {key}={text:?} on {name}: {why}"
+        ));
+    };
+    match object::annotation(object, PAUSED_ANNOTATION) {
+        Some("true") => orders.paused = true,
+        None | Some("false") => {}
+        Some(other) => ignored(PAUSED_ANNOTATION, other, "expected \"true\" or \"false\""),
+    }
+    if let Some(text) = object::annotation(object, STEP_DOWN_ANNOTATION) {
+        match parse_step_down(text) {
+            Ok(order) => orders.step_down = Some(order),
+            Err(why) => ignored(STEP_DOWN_ANNOTATION, text, &why),
+        }
+    }
+    (orders, warnings)
+}
+
+fn parse_step_down(text: &str) -> Result<StepDownOrder, String> {
+    let wire: Wire = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let sit_out = match wire.sit_out {
+        None => DEFAULT_SIT_OUT,
+        Some(text) => duration::parse(&text)?,
+    };
+    Ok(StepDownOrder {
+        transitions: wire.transitions,
+        to: wire.to.filter(|to| !to.is_empty()),
+        sit_out: sit_out.min(MAX_SIT_OUT),
+    })
+}
+
+fn patch(key: &str, value: Option<&str>) -> Value {
+    json!({ "metadata": { "annotations": { key: value } } })
+}
+
+#[derive(Serialize, Deserialize)]
+struct Wire {
+    transitions: u32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    to: Option<String>,
+    #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
+    sit_out: Option<String>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::object::Resource;
+
+    fn read_one(key: &str, text: &str) -> (Orders, Vec<String>) {
+        let name = ObjectName::new(Resource::LEASE, "ns", "x");
+        read(
+            &name,
+            &json!({ "metadata": { "annotations": { key: text } } }),
+        )
+    }
+
+    #[test]
+    fn a_patch_is_read_back_as_the_order_it_asks_for() {
+        let patched = step_down_patch(7, Some("b"), Some(Duration::from_secs(600)));
+        assert_eq!(
+            patched["metadata"]["annotations"][STEP_DOWN_ANNOTATION],
+            r#"{"transitions":7,"to":"b","for":"10m0s"}"#
+        );
+        let name = ObjectName::new(Resource::LEASE, "ns", "x");
+        let (orders, warnings) = read(&name, &patched);
+        let order = orders.step_down.unwrap();
+        assert_eq!((order.transitions, order.to.as_deref()), (7, Some("b")));
+        assert_eq!(order.sit_out, Duration::from_secs(600));
+        assert_eq!(warnings, Vec::<String>::new());
+    }
+
+    #[test]
+    fn without_a_time_the_holder_sits_out_thirty_seconds() {
+        let (orders, _) = read_one(STEP_DOWN_ANNOTATION, r#"{"transitions":0}"#);
+        let order = orders.step_down.unwrap();
+        assert_eq!((order.sit_out, order.to), (DEFAULT_SIT_OUT, None));
+        assert_eq!(
+            step_down_patch(0, None, None)["metadata"]["annotations"][STEP_DOWN_ANNOTATION],
+            r#"{"transitions":0}"#
+        );
+    }
+
+    #[test]
+    fn pause_and_resume() {
+        assert!(read_one(PAUSED_ANNOTATION, "true").0.paused);
+        assert_eq!(
+            read_one(PAUSED_ANNOTATION, "false"),
+            (Orders::default(), vec![])
+        );
+        assert_eq!(
+            pause_patch()["metadata"]["annotations"][PAUSED_ANNOTATION],
+            "true"
+        );
+        assert!(resume_patch()["metadata"]["annotations"][PAUSED_ANNOTATION].is_null());
+        assert!(
+            cancel_step_down_patch()["metadata"]["annotations"][STEP_DOWN_ANNOTATION].is_null()
+        );
+    }
+
+    #[test]
+    fn malformed_orders_are_ignored_with_a_warning_that_names_the_object() {
+        for text in [
+            "",
+            "now",
+            "{}",
+            "[]",
+            r#"{"transitions":-1}"#,
+            r#"{"transitions":1,"for":"x"}"#,
+        ] {
+            let (orders, warnings) = read_one(STEP_DOWN_ANNOTATION, text);
+            assert_eq!(orders, Orders::default(), "{text}");
+            assert!(warnings[0].contains("on lease ns/x"), "{warnings:?}");
+        }
+        let (orders, warnings) = read_one(PAUSED_ANNOTATION, "yes");
+        assert!(!orders.paused);
+        assert_eq!(
+            warnings,
+            [
+                r#"ignoring the order tenure.dev/paused="yes" on lease ns/x: expected "true" or "false""#
+            ]
+        );
+    }
+}

@@ -1,0 +1,93 @@
+//! The three requests of a lock. Each is sent once.
+
+use http::{Method, Request, header};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use serde_json::Value;
+
+use crate::error::{Doubt, Error, Verb};
+use crate::object::ObjectName;
+
+/// Reads an object; `None` if the API server says that there is none.
+pub(crate) async fn get(client: &Client, object: &ObjectName) -> Result<Option<Value>, Error> {
+    match send(client, Verb::Get, object, None).await? {
+        (200..300, body) => decode(Verb::Get, object, &body).map(Some),
+        (404, body) => match Error::from_answer(Verb::Get, object, 404, &body) {
+            Error::Refused { .. } => Ok(None),
+            error => Err(error),
+        },
+        (code, body) => Err(Error::from_answer(Verb::Get, object, code, &body)),
+    }
+}
+
+/// Creates an object and returns it as stored.
+pub(crate) async fn create(
+    client: &Client,
+    object: &ObjectName,
+    body: String,
+) -> Result<Value, Error> {
+    write(client, Verb::Create, object, body).await
+}
+
+/// Replaces an object and returns it as stored. The body must name uid and resourceVersion.
+pub(crate) async fn update(
+    client: &Client,
+    object: &ObjectName,
+    body: String,
+) -> Result<Value, Error> {
+    write(client, Verb::Update, object, body).await
+}
+
+async fn write(
+    client: &Client,
+    verb: Verb,
+    object: &ObjectName,
+    body: String,
+) -> Result<Value, Error> {
+    match send(client, verb, object, Some(body)).await? {
+        (200..300, body) => decode(verb, object, &body),
+        (code, body) => Err(Error::from_answer(verb, object, code, &body)),
+    }
+}
+
+/// Sends one request. The HTTP status is read here and not from kube's error, because a body
+/// without a code in it hides the status there.
+async fn send(
+    client: &Client,
+    verb: Verb,
+    object: &ObjectName,
+    body: Option<String>,
+) -> Result<(u16, String), Error> {
+    let failed = |error| Error::from_client(verb, object, error);
+    let (method, path) = match verb {
+        Verb::Get => (Method::GET, object.path()),
+        Verb::Create => (Method::POST, object.resource().path(object.namespace())),
+        Verb::Update => (Method::PUT, object.path()),
+    };
+    let request = Request::builder()
+        .method(method)
+        .uri(path)
+        .header(header::ACCEPT, "application/json");
+    let request = match body {
+        None => request.body(Body::empty()),
+        Some(body) => request
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(Body::from(body.into_bytes())),
+    };
+    let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
+    let answer = client.send(request).await.map_err(failed)?;
+    let code = answer.status().as_u16();
+    let body = answer.into_body().collect().await.map_err(failed)?;
+    Ok((code, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+}
+
+fn decode(verb: Verb, object: &ObjectName, body: &str) -> Result<Value, Error> {
+    let undecodable = |why| Error::unknown(verb, object, Doubt::Undecodable(why));
+    let value: Value =
+        serde_json::from_str(body).map_err(|error| undecodable(error.to_string()))?;
+    if crate::object::version(&value).is_none() {
+        return Err(undecodable("no uid or no resourceVersion".to_owned()));
+    }
+    Ok(value)
+}

@@ -1,0 +1,112 @@
+//! Times as text: MicroTime for Leases, RFC 3339 seconds for annotations.
+//!
+//! The real API server takes a MicroTime with exactly six digits and refuses any other count.
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tenure_core::WallTime;
+
+/// `2026-01-02T03:04:05.000006Z`; null for no time and for one that has no such text.
+pub(crate) fn micro(time: Option<WallTime>) -> Value {
+    format(time, "%Y-%m-%dT%H:%M:%S.%6fZ")
+}
+
+/// `2026-01-02T03:04:05Z`, fractions cut off; null like [`micro`].
+pub(crate) fn seconds(time: Option<WallTime>) -> Value {
+    format(time, "%Y-%m-%dT%H:%M:%SZ")
+}
+
+/// A time in either form, with any fraction and offset. Anything else is no time: records live by
+/// their changes, so a bad time must not spoil a good holder.
+pub(crate) fn parse(value: &Value) -> Option<WallTime> {
+    let time: Timestamp = value.as_str()?.trim().parse().ok()?;
+    let time = WallTime::from_micros(time.as_microsecond());
+    // Go's zero time, which older writers store instead of null.
+    (time.as_micros() != GO_ZERO_MICROS).then_some(time)
+}
+
+/// 0001-01-01T00:00:00Z.
+const GO_ZERO_MICROS: i64 = -62_135_596_800_000_000;
+
+/// The last microsecond of the year 9999; the format has four digits for the year.
+const LAST_MICROS: i64 = 253_402_300_799_999_999;
+
+fn format(time: Option<WallTime>, pattern: &str) -> Value {
+    let micros = time.map(WallTime::as_micros);
+    micros
+        .filter(|micros| (GO_ZERO_MICROS + 1..=LAST_MICROS).contains(micros))
+        .and_then(|micros| Timestamp::from_microsecond(micros).ok())
+        .map_or(Value::Null, |time| {
+            time.strftime(pattern).to_string().into()
+        })
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn six_digits_always() {
+        let at = |micros| micro(Some(WallTime::from_micros(micros)));
+        assert_eq!(at(0), "1970-01-01T00:00:00.000000Z");
+        assert_eq!(at(1_767_323_045_000_006), "2026-01-02T03:04:05.000006Z");
+        assert_eq!(at(1_767_323_045_120_000), "2026-01-02T03:04:05.120000Z");
+        assert_eq!(
+            seconds(Some(WallTime::from_micros(1_767_323_045_999_999))),
+            "2026-01-02T03:04:05Z"
+        );
+    }
+
+    #[test]
+    fn no_time_and_impossible_times_are_null() {
+        assert_eq!(micro(None), Value::Null);
+        assert_eq!(micro(Some(WallTime::from_micros(i64::MAX))), Value::Null);
+        assert_eq!(seconds(Some(WallTime::from_micros(i64::MIN))), Value::Null);
+    }
+
+    #[test]
+    fn readers_take_offsets_and_fractions() {
+        let noon = parse(&json!("2026-01-02T03:04:05Z"));
+        assert_eq!(noon, Some(WallTime::from_micros(1_767_323_045_000_000)));
+        for text in [
+            "2026-01-02T03:04:05+00:00",
+            "2026-01-02T05:34:05+02:30",
+            "2026-01-02T03:04:05.000Z",
+        ] {
+            assert_eq!(parse(&json!(text)), noon, "{text}");
+        }
+        let nanos = parse(&json!("2017-02-23T05:38:11.486157803Z")).unwrap();
+        assert_eq!(nanos.as_micros() % 1_000_000, 486_157);
+    }
+
+    #[test]
+    fn anything_else_is_no_time() {
+        for value in [
+            json!(null),
+            json!(7),
+            json!(""),
+            json!("soon"),
+            json!("0001-01-01T00:00:00Z"),
+        ] {
+            assert_eq!(parse(&value), None, "{value}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn times_survive(micros in -62_135_596_799_999_999..=253_402_300_799_999_999_i64) {
+            let time = WallTime::from_micros(micros);
+            prop_assert_eq!(parse(&micro(Some(time))), Some(time));
+            let cut = time.whole_seconds();
+            prop_assert_eq!(parse(&seconds(Some(time))), (cut.as_micros() != GO_ZERO_MICROS).then_some(cut));
+        }
+
+        #[test]
+        fn any_text_is_read_without_panic(text: String) {
+            parse(&Value::from(text));
+        }
+    }
+}
