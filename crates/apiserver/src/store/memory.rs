@@ -38,6 +38,10 @@ impl MemoryStore {
         self.mvcc.close();
     }
 
+    pub(super) fn mvcc(&self) -> &Mvcc {
+        &self.mvcc
+    }
+
     fn put(&self, write: Write) -> Result<Arc<Object>, WriteError> {
         let present = self.mvcc.get(&write.key);
         let write = Prepared::new(write, present)?;

@@ -8,8 +8,10 @@
 //! - A watch that starts after revision `r` sees every later event of its range once, in order, or
 //!   is told [`Expired`]: nothing is skipped silently.
 
+pub mod backup;
 mod batch;
 mod cursor;
+mod durable;
 mod history;
 mod memory;
 mod mvcc;
@@ -28,6 +30,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
+pub use self::durable::{OpenError, RedbStore};
 pub use self::history::Retention;
 pub use self::memory::MemoryStore;
 

@@ -151,9 +151,10 @@ impl Mvcc {
         Ok(answer)
     }
 
-    /// Puts an object into the state at start, before anyone reads.
-    pub(super) fn load(&self, entry: Entry) {
-        self.lock().insert(entry);
+    /// Puts objects into the state at start, before anyone reads.
+    pub(super) fn load(&self, entries: Vec<Entry>) {
+        let mut state = self.lock();
+        entries.into_iter().for_each(|entry| state.insert(entry));
     }
 
     /// Raises the revision without a write, and expires all that is older.

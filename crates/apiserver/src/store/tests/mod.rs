@@ -1,4 +1,12 @@
 //! What every engine promises, and what each promises alone.
 
+mod backup;
+mod bench;
+mod crash;
+mod damage;
+mod durable;
 mod fence;
+mod medium;
+mod model;
+mod power;
 mod watch;

@@ -1,0 +1,257 @@
+//! A store as one file: taken from a running server, and made into a new store.
+//!
+//! A backup is the state at one published revision. Writes go on while it is taken.
+//!
+//! A restored store never continues the old numbering. Between the backup and the loss of the old
+//! store, revisions were handed out that the backup does not know; they live on in clients, as
+//! resource versions and as fencing tokens. So a restore starts at
+//! `max(backup + 2^40, seconds since 1970 * 2^20)`:
+//! - 2^40 is more than ten thousand writes a second make in three years after the backup;
+//! - the clock keeps two restores of the same file apart, as long as less than a million writes a
+//!   second happen in between, and keeps the number below 2^53 for the next two centuries, which is
+//!   what a client in JavaScript can count to.
+//!
+//! Everything older is expired, so watches start over, and no lease has a valid token until its next
+//! term: the backup cannot know who won the lease after it was taken.
+
+use std::fs::{self, File};
+use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::path::{Path, PathBuf};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use super::batch::Entry;
+use super::durable::format::{Summary, decode_record, encode_key, encode_record};
+use super::durable::{self, Image, OpenError};
+use super::mvcc::Mvcc;
+use super::{MemoryStore, RedbStore};
+
+/// A restore goes up by at least this; the module says why.
+pub const JUMP: u64 = 1 << 40;
+
+const MAGIC: &[u8; 8] = b"TENUREBK";
+const VERSION: u32 = 1;
+/// Longer than any object that the server accepts; a damaged length is not taken for an allocation.
+const MAX_PART: u32 = 64 << 20;
+
+/// What was saved or restored.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Report {
+    /// The revision of the backup, or the one that the restored store starts at.
+    pub revision: u64,
+    /// How many objects.
+    pub objects: usize,
+}
+
+/// Why a backup was not made or not restored.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackupError {
+    /// The file system refused.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The backup file.
+        path: PathBuf,
+        /// What it said.
+        source: io::Error,
+    },
+    /// It is no backup, or a damaged one.
+    #[error("{} is not a usable backup: {what}", path.display())]
+    Damaged {
+        /// The backup file.
+        path: PathBuf,
+        /// What is wrong, and with which object.
+        what: String,
+    },
+    /// The new store could not be made.
+    #[error(transparent)]
+    Store(#[from] OpenError),
+}
+
+/// A store that can be saved.
+pub trait Source {
+    /// The state to save.
+    #[doc(hidden)]
+    fn snapshot(&self) -> Snapshot;
+}
+
+/// A consistent view of a store.
+#[derive(Debug)]
+pub struct Snapshot {
+    revision: u64,
+    entries: Vec<Entry>,
+}
+
+impl Source for MemoryStore {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self.mvcc())
+    }
+}
+
+impl Source for RedbStore {
+    fn snapshot(&self) -> Snapshot {
+        Snapshot::of(self.mvcc())
+    }
+}
+
+impl Snapshot {
+    fn of(mvcc: &Mvcc) -> Self {
+        let state = mvcc.read();
+        Self {
+            revision: state.revision,
+            entries: state.entries().cloned().collect(),
+        }
+    }
+}
+
+/// Saves the present state to a file, which appears only when it is complete and durable. Blocks for
+/// as long as the disk takes; the store goes on meanwhile.
+///
+/// # Errors
+///
+/// Names the file and what the file system said. A file that was there is then unchanged.
+pub fn save(store: &impl Source, path: impl AsRef<Path>) -> Result<Report, BackupError> {
+    let path = path.as_ref();
+    let snapshot = store.snapshot();
+    let mut part = path.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let written = write(&snapshot, &part).and_then(|()| {
+        fs::rename(&part, path)?;
+        let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
+        durable::sync_dir(dir.unwrap_or(Path::new(".")))
+    });
+    if let Err(source) = written {
+        let _ = fs::remove_file(&part);
+        return Err(BackupError::Io {
+            path: path.to_owned(),
+            source,
+        });
+    }
+    Ok(Report {
+        revision: snapshot.revision,
+        objects: snapshot.entries.len(),
+    })
+}
+
+/// Makes a new store in `dir` from a backup; see the module for its first revision.
+///
+/// # Errors
+///
+/// Refuses a damaged backup, and a directory that has a store or is in use, and leaves both as they
+/// were.
+pub fn restore(path: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, BackupError> {
+    let path = path.as_ref();
+    let Snapshot {
+        revision,
+        mut entries,
+    } = read(path)?;
+    entries.iter_mut().for_each(|entry| entry.term = 0);
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .map_or(0, |since| since.as_secs());
+    let revision = revision.saturating_add(JUMP).max(now << 20);
+    let objects = entries.len();
+    durable::create(dir.as_ref(), Image { revision, entries })?;
+    Ok(Report { revision, objects })
+}
+
+/// `MAGIC, version, revision`, then per object `key length, record length, key, record`, and at the
+/// end two zero lengths, the number of objects and the sum of their fingerprints.
+fn write(snapshot: &Snapshot, path: &Path) -> io::Result<()> {
+    let mut file = BufWriter::new(File::create(path)?);
+    file.write_all(MAGIC)?;
+    file.write_all(&VERSION.to_le_bytes())?;
+    file.write_all(&snapshot.revision.to_le_bytes())?;
+    let mut summary = Summary::default();
+    for entry in &snapshot.entries {
+        let key = encode_key(&entry.object.key);
+        let record = encode_record(&key, entry);
+        file.write_all(&length(&key)?)?;
+        file.write_all(&length(&record)?)?;
+        file.write_all(&key)?;
+        file.write_all(&record)?;
+        summary.add(&entry.object);
+    }
+    file.write_all(&[0; 8])?;
+    file.write_all(&summary.count.to_le_bytes())?;
+    file.write_all(&(summary.sum ^ snapshot.revision).to_le_bytes())?;
+    file.into_inner()
+        .map_err(io::IntoInnerError::into_error)?
+        .sync_all()
+}
+
+fn length(bytes: &[u8]) -> io::Result<[u8; 4]> {
+    match u32::try_from(bytes.len()) {
+        Ok(len) if len <= MAX_PART => Ok(len.to_le_bytes()),
+        _ => Err(io::Error::other(
+            "an object is larger than a backup can hold",
+        )),
+    }
+}
+
+fn read(path: &Path) -> Result<Snapshot, BackupError> {
+    let io = |source: io::Error| BackupError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let damaged = |what: &str| BackupError::Damaged {
+        path: path.to_owned(),
+        what: what.to_owned(),
+    };
+    let short = |source: io::Error| match source.kind() {
+        io::ErrorKind::UnexpectedEof => damaged("it ends too early"),
+        _ => io(source),
+    };
+    let mut file = BufReader::new(File::open(path).map_err(io)?);
+    if take::<8>(&mut file).map_err(short)? != *MAGIC {
+        return Err(damaged("it does not start like one"));
+    }
+    let version = u32::from_le_bytes(take(&mut file).map_err(short)?);
+    if version != VERSION {
+        return Err(damaged(&format!(
+            "it has version {version}, and {VERSION} is known here"
+        )));
+    }
+    let revision = u64::from_le_bytes(take(&mut file).map_err(short)?);
+    let mut entries = Vec::new();
+    let mut resources = Vec::new();
+    let mut summary = Summary::default();
+    loop {
+        let key = u32::from_le_bytes(take(&mut file).map_err(short)?);
+        let record = u32::from_le_bytes(take(&mut file).map_err(short)?);
+        if (key, record) == (0, 0) {
+            break;
+        }
+        if key > MAX_PART || record > MAX_PART {
+            return Err(damaged("an object is longer than any can be"));
+        }
+        let key = part(&mut file, key).map_err(short)?;
+        let record = part(&mut file, record).map_err(short)?;
+        let entry = decode_record(&key, &record, &mut resources).map_err(|what| damaged(&what))?;
+        summary.add(&entry.object);
+        entries.push(entry);
+    }
+    let count = u64::from_le_bytes(take(&mut file).map_err(short)?);
+    let sum = u64::from_le_bytes(take(&mut file).map_err(short)?) ^ revision;
+    if (Summary { count, sum }) != summary {
+        return Err(damaged("its objects are not all that were saved"));
+    }
+    Ok(Snapshot { revision, entries })
+}
+
+fn take<const N: usize>(file: &mut impl Read) -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    file.read_exact(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn part(file: &mut impl Read, len: u32) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    // `take` grows the buffer with what is there, so a damaged length costs nothing.
+    file.by_ref().take(len.into()).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 == u64::from(len) {
+        Ok(bytes)
+    } else {
+        Err(io::ErrorKind::UnexpectedEof.into())
+    }
+}

@@ -1,0 +1,305 @@
+//! The one thread that orders writes, makes them durable in groups, and publishes them.
+//!
+//! While one group is on its way to disk, the next one queues up; so the number of syncs per second
+//! stays what the disk can do, and the number of writes grows with the number of writers.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::OpenError;
+use super::disk::{Disk, Outcome};
+use crate::store::batch::{Batch, Prepared};
+use crate::store::mvcc::Mvcc;
+use crate::store::{BoxFuture, Object, WriteError};
+
+/// The most writes in one transaction; half of what the disk reserves ahead, and more is no quicker.
+const MAX_BATCH: usize = 1024;
+
+/// How often a full disk is tried again when nobody writes.
+const RETRY: Duration = Duration::from_secs(1);
+
+const CLOSED: &str = "the store is closed";
+
+type Answer = oneshot::Sender<Result<Arc<Object>, WriteError>>;
+
+type Queued = (Box<Prepared>, Answer);
+
+enum Job {
+    Write(Box<Prepared>, Answer),
+    Jump(u64, oneshot::Sender<Result<u64, WriteError>>),
+    Stop,
+}
+
+/// The handle: a queue, and how the thread is.
+#[derive(Debug)]
+pub(super) struct Committer {
+    queue: mpsc::Sender<Job>,
+    status: Arc<Status>,
+    thread: Mutex<Option<JoinHandle<()>>>,
+}
+
+#[derive(Debug, Default)]
+struct Status {
+    trouble: Mutex<Option<String>>,
+    /// The trouble is for good.
+    broken: AtomicBool,
+}
+
+impl Committer {
+    /// Starts the thread over a disk whose content is already published.
+    pub(super) fn start(disk: Disk, mvcc: Arc<Mvcc>) -> Result<Self, OpenError> {
+        let (queue, jobs) = mpsc::channel();
+        let status = Arc::<Status>::default();
+        let path = disk.path().to_owned();
+        let worker = Worker {
+            disk,
+            mvcc,
+            status: status.clone(),
+            jobs,
+        };
+        let thread = thread::Builder::new()
+            .name("store-commit".to_owned())
+            .spawn(move || worker.run())
+            .map_err(|source| OpenError::Io { path, source })?;
+        Ok(Self {
+            queue,
+            status,
+            thread: Mutex::new(Some(thread)),
+        })
+    }
+
+    /// Queues a write and waits for its answer.
+    pub(super) async fn write(&self, write: Prepared) -> Result<Arc<Object>, WriteError> {
+        self.status.check()?;
+        let (answer, answered) = oneshot::channel();
+        self.ask(Job::Write(Box::new(write), answer), answered)
+            .await
+    }
+
+    /// Queues a jump of the revision.
+    pub(super) fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>> {
+        Box::pin(async move {
+            self.status.check()?;
+            let (answer, answered) = oneshot::channel();
+            self.ask(Job::Jump(by, answer), answered).await
+        })
+    }
+
+    /// Why writes are refused.
+    pub(super) fn failure(&self) -> Option<String> {
+        self.status
+            .trouble
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Finishes what is queued and ends the thread.
+    pub(super) fn stop(&self) {
+        let thread = self
+            .thread
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(thread) = thread {
+            // If the thread is gone, so is the queue, and there is nothing to stop.
+            let _ = self.queue.send(Job::Stop);
+            let _ = thread.join();
+            self.status.fail(CLOSED.to_owned());
+        }
+    }
+
+    async fn ask<T>(
+        &self,
+        job: Job,
+        answered: oneshot::Receiver<Result<T, WriteError>>,
+    ) -> Result<T, WriteError> {
+        let gone = || WriteError::Failed(self.failure().unwrap_or_else(|| CLOSED.to_owned()));
+        self.queue.send(job).map_err(|_| gone())?;
+        answered.await.unwrap_or_else(|_| Err(gone()))
+    }
+}
+
+impl Status {
+    /// Refuses at once what can never be written.
+    fn check(&self) -> Result<(), WriteError> {
+        if self.broken.load(Ordering::Acquire) {
+            let trouble = self
+                .trouble
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .clone();
+            return Err(WriteError::Failed(
+                trouble.unwrap_or_else(|| CLOSED.to_owned()),
+            ));
+        }
+        Ok(())
+    }
+
+    fn set(&self, trouble: Option<String>) {
+        *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
+    }
+
+    /// The first reason stays: what follows from it would hide it.
+    fn fail(&self, trouble: String) {
+        if !self.broken.swap(true, Ordering::AcqRel) {
+            self.set(Some(trouble));
+        }
+    }
+}
+
+struct Worker {
+    disk: Disk,
+    mvcc: Arc<Mvcc>,
+    status: Arc<Status>,
+    jobs: mpsc::Receiver<Job>,
+}
+
+impl Worker {
+    fn run(mut self) {
+        let mut full = false;
+        loop {
+            let job = if full {
+                self.jobs.recv_timeout(RETRY)
+            } else {
+                self.jobs.recv().map_err(RecvTimeoutError::from)
+            };
+            match job {
+                Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
+                Ok(Job::Write(write, answer)) => {
+                    let (writes, then) = self.gather(write, answer);
+                    full = self.commit(writes, full);
+                    match then {
+                        Some(Job::Stop) => break,
+                        Some(Job::Jump(by, answer)) => full = self.jump(by, answer, full),
+                        Some(Job::Write(..)) | None => {}
+                    }
+                }
+                Ok(Job::Jump(by, answer)) => full = self.jump(by, answer, full),
+                Err(RecvTimeoutError::Timeout) => {
+                    let outcome = self.disk.commit(&[], self.mvcc.revision());
+                    full = self
+                        .settle(outcome, full)
+                        .is_err_and(|e| matches!(e, WriteError::Full(_)));
+                }
+            }
+        }
+        // A broken disk refuses; the next start then takes the long way, as after a crash.
+        let _ = self.disk.close();
+        self.status.fail(CLOSED.to_owned());
+    }
+
+    /// Everything that is queued, up to a job of another kind, which follows.
+    fn gather(&self, write: Box<Prepared>, answer: Answer) -> (Vec<Queued>, Option<Job>) {
+        let mut writes = vec![(write, answer)];
+        while writes.len() < MAX_BATCH {
+            match self.jobs.try_recv() {
+                Ok(Job::Write(write, answer)) => writes.push((write, answer)),
+                Ok(other) => return (writes, Some(other)),
+                Err(_) => break,
+            }
+        }
+        (writes, None)
+    }
+
+    /// Orders, commits, publishes and answers a group; returns whether the disk is full.
+    fn commit(&mut self, writes: Vec<Queued>, full: bool) -> bool {
+        let mut accepted = Vec::with_capacity(writes.len());
+        let mut refused = Vec::new();
+        let mvcc = self.mvcc.clone();
+        let state = mvcc.read();
+        let mut batch = Batch::new(&state, state.revision);
+        for (write, answer) in writes {
+            match batch.add(*write) {
+                Ok(object) => accepted.push((answer, object)),
+                Err(refusal) if refusal.unpublished => refused.push((answer, refusal.error)),
+                Err(refusal) => reply(answer, Err(refusal.error)),
+            }
+        }
+        let commits = batch.into_commits();
+        drop(state);
+        let Some(last) = commits.last() else {
+            return full;
+        };
+        let revision = last.event.revision;
+        let outcome = self.disk.commit(&commits, revision);
+        match self.settle(outcome, full) {
+            Ok(()) => {
+                self.mvcc.publish(commits);
+                accepted
+                    .into_iter()
+                    .for_each(|(answer, object)| reply(answer, Ok(object)));
+                refused
+                    .into_iter()
+                    .for_each(|(answer, error)| reply(answer, Err(error)));
+                false
+            }
+            Err(error) => {
+                let waiting = accepted.into_iter().map(|(answer, _)| answer);
+                for answer in waiting.chain(refused.into_iter().map(|(answer, _)| answer)) {
+                    reply(answer, Err(again(&error)));
+                }
+                matches!(error, WriteError::Full(_))
+            }
+        }
+    }
+
+    fn jump(
+        &mut self,
+        by: u64,
+        answer: oneshot::Sender<Result<u64, WriteError>>,
+        full: bool,
+    ) -> bool {
+        let revision = self.mvcc.revision().saturating_add(by);
+        let outcome = self.disk.commit(&[], revision);
+        let result = self.settle(outcome, full).map(|()| {
+            self.mvcc.jump(revision);
+            revision
+        });
+        let full = matches!(result, Err(WriteError::Full(_)));
+        // The asker may be gone; the jump counts all the same.
+        let _ = answer.send(result);
+        full
+    }
+
+    /// Notes for `failure` how the disk is.
+    fn settle(&self, outcome: Outcome, full: bool) -> Result<(), WriteError> {
+        match outcome {
+            Outcome::Done => {
+                if full {
+                    self.status.set(None);
+                }
+                Ok(())
+            }
+            Outcome::Full(error) => {
+                self.status
+                    .set(Some(format!("no space left for writes: {error}")));
+                Err(WriteError::Full(error))
+            }
+            Outcome::Broken(error) => {
+                tracing::error!(error, "the store takes no more writes");
+                self.status.fail(error.clone());
+                Err(WriteError::Failed(error))
+            }
+        }
+    }
+}
+
+/// The asker may be gone; its write counts all the same.
+fn reply(answer: Answer, result: Result<Arc<Object>, WriteError>) {
+    let _ = answer.send(result);
+}
+
+/// The same refusal for the next of a group.
+fn again(error: &WriteError) -> WriteError {
+    match error {
+        WriteError::Full(reason) => WriteError::Full(reason.clone()),
+        WriteError::Failed(reason) => WriteError::Failed(reason.clone()),
+        other => WriteError::Failed(other.to_string()),
+    }
+}

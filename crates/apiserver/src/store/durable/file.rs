@@ -1,0 +1,93 @@
+//! The file under the database.
+//!
+//! Growing claims the blocks at once where that is possible, so that a commit rarely meets a full disk
+//! halfway, and syncs have less to note down. A failed sync is remembered: what the kernel dropped
+//! then cannot be told from what it kept, so nothing after it may be trusted.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt as _;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redb::StorageBackend;
+use rustix::fs::FallocateFlags;
+
+/// A file that claims its space.
+#[derive(Debug)]
+pub(super) struct ClaimedFile(pub(super) File);
+
+impl StorageBackend for ClaimedFile {
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.metadata()?.len())
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_exact_at(out, offset)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let present = self.len()?;
+        if len > present {
+            let more = len - present;
+            if rustix::fs::fallocate(&self.0, FallocateFlags::empty(), present, more).is_err() {
+                // The database asks for twice its size, to use a bit of it. What is left of the disk
+                // may do for now; if not, the write of a page says so.
+                let _ = self.0.set_len(present);
+            }
+        }
+        self.0.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync_data()
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write_all_at(data, offset)
+    }
+}
+
+/// Remembers that a sync failed; shared with who decides what an error means.
+#[derive(Debug)]
+pub(super) struct Watched {
+    medium: Box<dyn StorageBackend>,
+    sync_failed: Arc<AtomicBool>,
+}
+
+impl Watched {
+    pub(super) fn new(medium: Box<dyn StorageBackend>, sync_failed: Arc<AtomicBool>) -> Self {
+        Self {
+            medium,
+            sync_failed,
+        }
+    }
+}
+
+impl StorageBackend for Watched {
+    fn len(&self) -> io::Result<u64> {
+        self.medium.len()
+    }
+
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.medium.read(offset, out)
+    }
+
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.medium.set_len(len)
+    }
+
+    fn sync_data(&self) -> io::Result<()> {
+        self.medium
+            .sync_data()
+            .inspect_err(|_| self.sync_failed.store(true, Ordering::Release))
+    }
+
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.medium.write(offset, data)
+    }
+
+    fn close(&self) -> io::Result<()> {
+        self.medium.close()
+    }
+}

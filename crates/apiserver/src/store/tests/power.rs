@@ -1,0 +1,85 @@
+//! Power cuts: after a sync everything is there; since then, any part of the writes, torn anywhere.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use futures_util::future::join_all;
+use proptest::test_runner::{RngAlgorithm, TestRng};
+use rand::Rng as _;
+use serde_json::{Value, json};
+
+use super::super::testing::{key, set};
+use super::super::{RedbStore, Retention, Store};
+use super::medium::{Medium, Op, apply};
+
+/// One of the images that a power cut may leave.
+fn image(medium: &Medium, rng: &mut TestRng, halfway: &mut usize) -> Vec<u8> {
+    let (mut bytes, pending) = medium.unplug();
+    *halfway += usize::from(!pending.is_empty());
+    let lose = rng.next_u32() % 4;
+    for op in &pending {
+        let dice = rng.next_u32() % 4;
+        match op {
+            _ if dice < lose => {}
+            Op::Write(at, data) if data.len() > 512 && dice == 3 => {
+                let cut = data.len().min(512 * (1 + rng.next_u32() as usize % 7));
+                apply(&mut bytes, &Op::Write(*at, data[..cut].to_vec()));
+            }
+            op => apply(&mut bytes, op),
+        }
+    }
+    bytes
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn no_acknowledged_write_is_lost_at_a_power_cut() {
+    let mut rng = TestRng::deterministic_rng(RngAlgorithm::ChaCha);
+    let medium = Medium::default();
+    let store = Arc::new(RedbStore::on(medium.media(), Retention::default()).unwrap());
+    let mut acked: BTreeMap<u64, u64> = BTreeMap::new();
+    let mut halfway = 0;
+    for round in 1..=250 {
+        let writers = (0..1 + rng.next_u64() % 6).map(|n| {
+            let (store, text) = (store.clone(), "some text ".repeat(round % 50 * 4));
+            tokio::spawn(async move {
+                let lease = key("a", &n.to_string());
+                (
+                    n,
+                    set(&*store, &lease, json!({"round": round, "text": text}))
+                        .await
+                        .revision,
+                )
+            })
+        });
+        let writers: Vec<_> = writers.collect();
+        // Somewhere in the middle of these writes; the machine decides where.
+        for _ in 0..rng.next_u32() % 20_000 {
+            std::hint::spin_loop();
+        }
+        let cut = image(&medium, &mut rng, &mut halfway);
+        check(cut, &acked, round);
+        for (n, revision) in join_all(writers).await.into_iter().map(Result::unwrap) {
+            acked.insert(n, revision);
+        }
+        check(image(&medium, &mut rng, &mut halfway), &acked, round);
+    }
+    println!("{halfway} of 500 cuts hit a commit halfway");
+    assert!(halfway > 10, "only {halfway} cuts hit a commit halfway");
+}
+
+fn check(cut: Vec<u8>, acked: &BTreeMap<u64, u64>, round: usize) {
+    let medium = Medium::of(cut);
+    let store = RedbStore::on(medium.media(), Retention::default())
+        .unwrap_or_else(|error| panic!("round {round}: {error}"));
+    for (n, revision) in acked {
+        let object = store.get(&key("a", &n.to_string()));
+        let object = object.unwrap_or_else(|| panic!("round {round}: {n} is lost"));
+        assert!(object.revision >= *revision, "round {round}: {n} went back");
+        let value: Value = serde_json::from_slice(&object.json).unwrap();
+        assert!(value["round"].as_u64().unwrap() <= round as u64);
+        assert!(
+            store.revision() > object.revision,
+            "a revision would be used again"
+        );
+    }
+}
