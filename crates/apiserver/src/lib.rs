@@ -10,6 +10,7 @@
 //! | [`protobuf`] | Kubernetes protobuf bodies to JSON |
 //! | [`canonical`], [`strict`] | the stored form of a body; unknown and duplicate fields |
 //! | [`quantity`], [`timestamp`] | leaf types with a text of their own |
+//! | [`patch`] | merge, JSON and strategic merge patches |
 //! | [`selector`], [`names`] | label and field selectors; which names and keys are well formed |
 //! | [`auth`] | who is asking, and may they |
 //! | [`pki`], [`tls`], [`kubeconfig`] | certificates made on first start, and how clients get them |
@@ -25,6 +26,7 @@ pub mod canonical;
 pub mod http;
 pub mod kubeconfig;
 pub mod names;
+pub mod patch;
 pub mod pki;
 pub mod protobuf;
 pub mod quantity;

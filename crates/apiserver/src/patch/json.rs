@@ -1,0 +1,190 @@
+//! JSON patch (RFC 6902), with the bounds that keep a short patch from making a huge object.
+
+use json_patch::{Patch, PatchOperation, jsonptr::PointerBuf};
+use serde_json::{Map, Value};
+
+use super::{Error, MAX_DEPTH, depth};
+
+/// More operations than this in one patch are refused.
+pub const MAX_OPERATIONS: usize = 10_000;
+
+/// Bytes that the copy operations of one patch may copy in all, so that copies of copies end.
+const MAX_COPIED: usize = 3 * 1024 * 1024;
+
+/// Applies a JSON patch.
+///
+/// # Errors
+/// The body is no list of operations (400), too long a list (413), or an operation fails (422).
+pub fn json(mut target: Value, body: &[u8]) -> Result<Value, Error> {
+    let operations: Vec<Map<String, Value>> =
+        serde_json::from_slice(body).map_err(|error| Error::Malformed(error.to_string()))?;
+    if operations.len() > MAX_OPERATIONS {
+        return Err(Error::TooLarge(format!(
+            "The allowed maximum operations in a JSON patch is {MAX_OPERATIONS}, got {}",
+            operations.len()
+        )));
+    }
+    let mut bounds = Bounds {
+        copied: 0,
+        depth: depth(&target),
+    };
+    for operation in operations {
+        let operation: PatchOperation = serde_json::from_value(Value::Object(operation))
+            .map_err(|error| Error::Rejected(error.to_string()))?;
+        bounds.check(&operation, &target)?;
+        json_patch::patch(&mut target, &Patch(vec![operation]))
+            .map_err(|error| Error::Rejected(error.to_string()))?;
+    }
+    if depth(&target) > MAX_DEPTH {
+        return Err(too_deep());
+    }
+    Ok(target)
+}
+
+/// What the patch may still do. `depth` is never less than the object's true depth.
+struct Bounds {
+    copied: usize,
+    depth: usize,
+}
+
+impl Bounds {
+    fn check(&mut self, operation: &PatchOperation, target: &Value) -> Result<(), Error> {
+        let below = |path: &PointerBuf, inner: usize| path.count().saturating_add(inner);
+        let reached = match operation {
+            PatchOperation::Add(op) => below(&op.path, depth(&op.value)),
+            PatchOperation::Replace(op) => below(&op.path, depth(&op.value)),
+            PatchOperation::Move(op) => below(&op.path, self.depth),
+            PatchOperation::Copy(op) => {
+                let size = op
+                    .from
+                    .resolve(target)
+                    .map_or(0, |value| value.to_string().len());
+                self.copied = self.copied.saturating_add(size);
+                if self.copied > MAX_COPIED {
+                    return Err(Error::Rejected("the patch copies too much".to_owned()));
+                }
+                below(&op.path, self.depth)
+            }
+            PatchOperation::Remove(_) | PatchOperation::Test(_) => 0,
+        };
+        self.depth = self.depth.max(reached);
+        if self.depth > 2 * MAX_DEPTH {
+            // The estimate only grows; look again before refusing.
+            self.depth = depth(target);
+            if self.depth > MAX_DEPTH {
+                return Err(too_deep());
+            }
+            self.depth += reached.min(MAX_DEPTH);
+        }
+        Ok(())
+    }
+}
+
+fn too_deep() -> Error {
+    Error::Rejected("the patched object is nested too deeply".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json as value;
+
+    use super::*;
+
+    fn apply(target: Value, patch: &Value) -> Result<Value, Error> {
+        json(target, patch.to_string().as_bytes())
+    }
+
+    #[test]
+    fn the_recorded_patches() {
+        let lease = value!({"metadata": {"labels": {"a": "b"}}, "spec": {"holderIdentity": "a"}});
+        let patch = value!([
+            {"op": "test", "path": "/spec/holderIdentity", "value": "a"},
+            {"op": "replace", "path": "/spec/holderIdentity", "value": "q"},
+            {"op": "add", "path": "/metadata/labels/x~1y", "value": "1"},
+        ]);
+        let patched = apply(lease.clone(), &patch).unwrap();
+        assert_eq!(
+            patched,
+            value!({"metadata": {"labels": {"a": "b", "x/y": "1"}}, "spec": {"holderIdentity": "q"}})
+        );
+        let failed = apply(patched, &patch).unwrap_err();
+        assert_eq!(failed.code(), 422);
+        let absent = value!([{"op": "remove", "path": "/spec/absent"}]);
+        assert_eq!(apply(lease.clone(), &absent).unwrap_err().code(), 422);
+        assert_eq!(
+            apply(lease, &value!({"not": "a list"})).unwrap_err().code(),
+            400
+        );
+    }
+
+    #[test]
+    fn all_operations() {
+        let patch = value!([
+            {"op": "add", "path": "/l/-", "value": 3},
+            {"op": "add", "path": "/l/0", "value": 0},
+            {"op": "move", "from": "/a", "path": "/b"},
+            {"op": "copy", "from": "/b", "path": "/c"},
+            {"op": "remove", "path": "/l/1"},
+        ]);
+        let patched = apply(value!({"a": {"x": 1}, "l": [1, 2]}), &patch).unwrap();
+        assert_eq!(
+            patched,
+            value!({"b": {"x": 1}, "c": {"x": 1}, "l": [0, 2, 3]})
+        );
+    }
+
+    #[test]
+    fn bad_operations_and_documents() {
+        for patch in [
+            value!([{"op": "jump", "path": "/a"}]),
+            value!([{"op": "add", "path": "a", "value": 1}]),
+            value!([{"op": "add", "path": "/x/y", "value": 1}]),
+            value!([{"op": "add", "path": "/l/9", "value": 1}]),
+            value!([{"path": "/a"}]),
+        ] {
+            assert_eq!(
+                apply(value!({"a": 1, "l": []}), &patch).unwrap_err().code(),
+                422,
+                "{patch}"
+            );
+        }
+        for body in ["", "x", "[1]", "{}", "\"x\"", "null"] {
+            assert_eq!(
+                json(value!({}), body.as_bytes()).unwrap_err().code(),
+                400,
+                "{body}"
+            );
+        }
+        let many = vec![value!({"op": "test", "path": "", "value": {}}); MAX_OPERATIONS + 1];
+        assert_eq!(
+            apply(value!({}), &Value::Array(many)).unwrap_err().code(),
+            413
+        );
+    }
+
+    #[test]
+    fn copies_of_copies_and_endless_nesting_end() {
+        let copies = vec![value!({"op": "copy", "from": "", "path": "/x"}); 1000];
+        assert_eq!(
+            apply(value!({"a": "b"}), &Value::Array(copies))
+                .unwrap_err()
+                .code(),
+            422
+        );
+        let mut moves = Vec::new();
+        for _ in 0..4000 {
+            moves.push(value!({"op": "add", "path": "/b", "value": {}}));
+            moves.push(value!({"op": "move", "from": "/a", "path": "/b/a"}));
+            moves.push(value!({"op": "move", "from": "/b", "path": "/a"}));
+        }
+        moves.truncate(MAX_OPERATIONS);
+        assert_eq!(
+            apply(value!({"a": {}}), &Value::Array(moves))
+                .unwrap_err()
+                .code(),
+            422
+        );
+        let harmless = vec![value!({"op": "move", "from": "/a", "path": "/a"}); 5000];
+        assert!(apply(value!({"a": {}}), &Value::Array(harmless)).is_ok());
+    }
+}
