@@ -9,6 +9,7 @@
 //! | [`schema`] | the one table of field names, numbers, merge keys behind codec, patch and validation |
 //! | [`protobuf`] | Kubernetes protobuf bodies to JSON |
 //! | [`canonical`], [`strict`] | the stored form of a body; unknown and duplicate fields |
+//! | [`limits`] | how large a decoded body may become |
 //! | [`quantity`], [`timestamp`] | leaf types with a text of their own |
 //! | [`patch`] | merge, JSON and strategic merge patches |
 //! | [`selector`], [`names`] | label and field selectors; which names and keys are well formed |
@@ -23,8 +24,11 @@
 
 pub mod auth;
 pub mod canonical;
+#[doc(hidden)]
+pub mod fuzzing;
 pub mod http;
 pub mod kubeconfig;
+pub mod limits;
 pub mod names;
 pub mod patch;
 pub mod pki;

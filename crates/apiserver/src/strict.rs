@@ -10,14 +10,11 @@ use std::fmt;
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde_json::{Map, Value};
 
+use crate::limits::MAX_VALUES;
 use crate::schema::{Message, Type};
 
 /// More problems than this are not listed, as in the real server.
 const MAX_PROBLEMS: usize = 100;
-
-/// More values than this in one body are refused, so that a small body cannot grow without bound
-/// when missing fields are filled in.
-pub const MAX_VALUES: usize = 200_000;
 
 /// A body and what is odd about it.
 #[derive(Debug, Clone, PartialEq)]
@@ -61,7 +58,10 @@ pub struct SyntaxError(#[from] serde_json::Error);
 pub fn decode(message: Option<&'static Message>, body: &[u8]) -> Result<Decoded, SyntaxError> {
     let mut findings = Findings::default();
     let shape = message.map_or(Shape::Free, Shape::Message);
-    let mut reader = serde_json::Deserializer::from_slice(body);
+    // Values of unknown fields are skipped unread, so their bytes are checked here.
+    let text =
+        std::str::from_utf8(body).map_err(<serde_json::Error as serde::de::Error>::custom)?;
+    let mut reader = serde_json::Deserializer::from_str(text);
     let value = Seed {
         shape,
         findings: &mut findings,

@@ -3,7 +3,8 @@
 use json_patch::{Patch, PatchOperation, jsonptr::PointerBuf};
 use serde_json::{Map, Value};
 
-use super::{Error, MAX_DEPTH, depth};
+use super::Error;
+use crate::limits::{MAX_DEPTH, depth};
 
 /// More operations than this in one patch are refused.
 pub const MAX_OPERATIONS: usize = 10_000;

@@ -13,9 +13,6 @@ use serde_json::{Map, Value};
 pub use json::{MAX_OPERATIONS, json};
 pub use strategic::strategic;
 
-/// Patched objects nested deeper than this are refused; the store could not read them back.
-const MAX_DEPTH: usize = 100;
-
 /// A patch that cannot be applied.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -73,14 +70,6 @@ fn merge_value(target: Value, patch: Value) -> Value {
         }
     }
     Value::Object(merged)
-}
-
-fn depth(value: &Value) -> usize {
-    match value {
-        Value::Array(list) => 1 + list.iter().map(depth).max().unwrap_or(0),
-        Value::Object(map) => 1 + map.values().map(depth).max().unwrap_or(0),
-        _ => 0,
-    }
 }
 
 #[cfg(test)]

@@ -13,14 +13,14 @@ mod wire;
 use serde_json::{Map, Value};
 
 use crate::canonical::{self, canonicalise};
+use crate::limits::{self, MAX_VALUES};
 use crate::schema::{self, Field, Message, Type};
-use crate::strict::MAX_VALUES;
 use wire::{Fields, Payload};
 
 /// The four bytes at the start of every body.
 pub const MAGIC: &[u8; 4] = b"k8s\0";
 
-/// Messages inside messages; real objects stay far below, and the store can read what passes.
+/// Messages inside messages; real objects stay far below.
 const MAX_DEPTH: usize = 40;
 
 /// A body that cannot be decoded; the answer is 400.
@@ -137,6 +137,9 @@ pub fn decode_as(body: &[u8], default: Option<&'static Message>) -> Result<Objec
         }
     }
     let value = canonicalise(message, object)?;
+    if limits::depth(&value) > limits::MAX_DEPTH {
+        return Err(Error::TooDeep);
+    }
     Ok(Object {
         api_version: api_version.to_owned(),
         kind: kind.to_owned(),
