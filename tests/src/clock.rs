@@ -1,0 +1,51 @@
+//! The host's clock, for the harness. Election code has its own; see `clippy.toml`.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+/// A moment, in nanoseconds since the epoch: the `t` of event lines.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Nanos(pub i64);
+
+impl Nanos {
+    /// The time from `earlier` to here; zero if it is not earlier.
+    pub fn since(self, earlier: Self) -> Duration {
+        Duration::from_nanos(self.0.saturating_sub(earlier.0).try_into().unwrap_or(0))
+    }
+}
+
+impl std::ops::Add<Duration> for Nanos {
+    type Output = Self;
+
+    fn add(self, time: Duration) -> Self {
+        Self(
+            self.0
+                .saturating_add(i64::try_from(time.as_nanos()).unwrap_or(i64::MAX)),
+        )
+    }
+}
+
+/// The current moment. All processes of a test read this same clock.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "event lines carry wall time, and one host has one"
+)]
+pub fn now() -> Nanos {
+    let since_epoch = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    Nanos(i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX))
+}
+
+/// Asks again and again until there is an answer or the time is up.
+pub fn poll<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
+    let end = now() + limit;
+    loop {
+        if let Some(answer) = ask() {
+            return Some(answer);
+        }
+        if now() >= end {
+            return None;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,325 @@
+//! A child process of a test: its event lines, signals to it, and its certain end.
+
+use std::io::{self, BufRead, BufReader};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::clock::{self, Nanos};
+use crate::event::{Event, Kind};
+
+/// A running program. Dropping it kills it; the kernel does so if the test run dies first.
+#[derive(Debug)]
+pub struct Process {
+    name: String,
+    child: Child,
+    lines: Arc<Lines>,
+    killed_at: Option<Nanos>,
+}
+
+/// What did not happen in time, and everything the process had said by then.
+#[derive(Debug, thiserror::Error)]
+#[error("{name}: no {what} within {limit:?}; it said:\n{said}")]
+pub struct Silence {
+    name: String,
+    what: String,
+    limit: Duration,
+    said: String,
+}
+
+impl Silence {
+    pub(crate) fn new(name: &str, what: &str, limit: Duration, said: String) -> Self {
+        Self {
+            name: name.to_owned(),
+            what: what.to_owned(),
+            limit,
+            said,
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+struct Lines {
+    said: Mutex<Said>,
+    news: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Said {
+    events: Vec<Event>,
+    text: Vec<String>,
+    closed: bool,
+}
+
+impl Process {
+    /// Starts a program and reads its output. Lines that are no events are kept as text.
+    ///
+    /// # Errors
+    /// The program could not be started.
+    pub fn spawn(name: impl Into<String>, mut command: Command) -> io::Result<Self> {
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped());
+        let mut child = crate::spawn::spawn_bound(command)?;
+        let lines = Arc::<Lines>::default();
+        if let Some(stdout) = child.stdout.take() {
+            let lines = lines.clone();
+            std::thread::spawn(move || lines.read(stdout, true));
+        }
+        if let Some(stderr) = child.stderr.take() {
+            let lines = lines.clone();
+            std::thread::spawn(move || lines.read(stderr, false));
+        }
+        Ok(Self {
+            name: name.into(),
+            child,
+            lines,
+            killed_at: None,
+        })
+    }
+
+    /// The name given at the start.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGTERM: asks it to end.
+    pub fn terminate(&self) {
+        self.signal(Signal::TERM);
+    }
+
+    /// SIGKILL, and waits until the process is gone. Returns the moment of the kill.
+    pub fn kill(&mut self) -> Nanos {
+        let at = clock::now();
+        self.signal(Signal::KILL);
+        _ = self.child.wait();
+        *self.killed_at.get_or_insert(at)
+    }
+
+    /// SIGSTOP: the process stands still, wherever it is.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT: the process goes on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// When [`kill`](Self::kill) was called, if it was.
+    pub fn killed_at(&self) -> Option<Nanos> {
+        self.killed_at
+    }
+
+    /// All events so far.
+    pub fn events(&self) -> Vec<Event> {
+        self.lines.lock().events.clone()
+    }
+
+    /// All other lines so far, of both streams.
+    pub fn text(&self) -> Vec<String> {
+        self.lines.lock().text.clone()
+    }
+
+    /// Everything it said so far, for error messages.
+    pub fn transcript(&self) -> String {
+        self.lines.lock().transcript()
+    }
+
+    /// Waits for an event of this kind that was printed at or after `since`.
+    ///
+    /// # Errors
+    /// There was none in time, or the process ended without one.
+    pub fn wait_for(&self, kind: Kind, since: Nanos, limit: Duration) -> Result<Event, Silence> {
+        self.wait_until(&format!("{kind:?}"), limit, |event| {
+            event.event == kind && event.t >= since
+        })
+    }
+
+    /// Waits for an event that `wanted` accepts; `what` names it in the error.
+    ///
+    /// # Errors
+    /// There was none in time, or the process ended without one.
+    pub fn wait_until(
+        &self,
+        what: &str,
+        limit: Duration,
+        wanted: impl Fn(&Event) -> bool,
+    ) -> Result<Event, Silence> {
+        let end = clock::now() + limit;
+        let mut said = self.lines.lock();
+        loop {
+            if let Some(event) = said.events.iter().find(|event| wanted(event)) {
+                return Ok(event.clone());
+            }
+            let left = end.since(clock::now());
+            if left.is_zero() || said.closed {
+                return Err(Silence::new(&self.name, what, limit, said.transcript()));
+            }
+            said = match self.lines.news.wait_timeout(said, left) {
+                Ok((said, _)) => said,
+                Err(poisoned) => poisoned.into_inner().0,
+            };
+        }
+    }
+
+    /// Waits for the end of the process and of its output.
+    ///
+    /// # Errors
+    /// It did not end in time.
+    pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, Silence> {
+        let ended = clock::poll(limit, || {
+            let status = self.child.try_wait().ok().flatten()?;
+            self.lines.lock().closed.then_some(status)
+        });
+        ended.ok_or_else(|| Silence::new(&self.name, "end", limit, self.transcript()))
+    }
+
+    /// Resident memory in bytes, where /proc tells.
+    pub fn resident_bytes(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
+        let line = status
+            .lines()
+            .find_map(|line| line.strip_prefix("VmRSS:"))?;
+        Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+    }
+
+    /// CPU time used so far, where /proc tells.
+    pub fn cpu_time(&self) -> Option<Duration> {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
+        // The second field is the program's name in brackets and may hold anything.
+        let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
+        let ticks: u64 =
+            fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
+        Some(Duration::from_millis(
+            ticks * 1000 / rustix::param::clock_ticks_per_second(),
+        ))
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            // A process that has ended and was not waited for keeps its id, so this never hits another.
+            _ = kill_process(pid, signal);
+        }
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        if !matches!(self.child.try_wait(), Ok(Some(_))) {
+            self.kill();
+        }
+    }
+}
+
+impl Lines {
+    fn lock(&self) -> MutexGuard<'_, Said> {
+        self.said.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn read(&self, stream: impl io::Read, events: bool) {
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let event = if events { Event::parse(&line) } else { None };
+            let mut said = self.lock();
+            match event {
+                Some(event) => said.events.push(event),
+                None => said.text.push(line),
+            }
+            self.news.notify_all();
+        }
+        if events {
+            self.lock().closed = true;
+            self.news.notify_all();
+        }
+    }
+}
+
+impl Said {
+    /// Work is left out, and the text is cut: both can be thousands of lines.
+    fn transcript(&self) -> String {
+        let events = self
+            .events
+            .iter()
+            .filter(|event| event.event != Kind::Working)
+            .map(|event| {
+                format!(
+                    "{} {:?} leader={:?} token={:?}",
+                    event.t.0, event.event, event.leader, event.token
+                )
+            });
+        let text = &self.text[self.text.len().saturating_sub(30)..];
+        events
+            .chain(text.iter().cloned())
+            .collect::<Vec<_>>()
+            .join("\n")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shell(script: &str) -> Process {
+        let mut command = Command::new("sh");
+        command.args(["-c", script]);
+        Process::spawn("shell", command).unwrap()
+    }
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    #[test]
+    fn events_and_text_are_told_apart() {
+        let mut process = shell(r#"echo '{"t":7,"event":"acquired"}'; echo hello; echo oops >&2"#);
+        assert!(process.wait(LIMIT).unwrap().success());
+        assert_eq!(
+            process.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap().t,
+            Nanos(7)
+        );
+        let text = clock::poll(LIMIT, || {
+            Some(process.text()).filter(|text| text.len() == 2)
+        });
+        assert!(text.unwrap().iter().any(|line| line == "oops"));
+    }
+
+    #[test]
+    fn waiting_ends_early_when_the_process_has_nothing_more_to_say() {
+        let process = shell("echo bye");
+        let silence = process
+            .wait_for(Kind::Lost, Nanos(0), Duration::from_secs(3600))
+            .unwrap_err();
+        assert!(
+            silence
+                .to_string()
+                .starts_with("shell: no Lost within 3600s"),
+            "{silence}"
+        );
+    }
+
+    #[test]
+    fn a_dropped_process_is_gone() {
+        let process = shell("exec sleep 1000");
+        let stat = format!("/proc/{}/stat", process.pid());
+        assert!(std::fs::exists(&stat).unwrap());
+        drop(process);
+        assert!(!std::fs::exists(&stat).unwrap());
+    }
+
+    #[test]
+    fn a_process_outlives_the_thread_that_started_it() {
+        let mut process = std::thread::spawn(|| shell("exec sleep 1000"))
+            .join()
+            .unwrap();
+        // The kernel sends the death signal as the thread ends, so this would be seen at once.
+        std::thread::sleep(Duration::from_millis(200));
+        assert!(process.child.try_wait().unwrap().is_none());
+    }
+}

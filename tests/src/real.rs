@@ -1,0 +1,84 @@
+//! Real Kubernetes beside our own programs: kube-apiserver, etcd and client-go, built from `peers/`.
+//!
+//! The first build takes minutes, so tests only use what is built already and say what is missing. With
+//! `TENURE_REAL=require`, and where `CI=true`, they build it, and a missing Go is a failure.
+
+mod build;
+mod cluster;
+mod detached;
+
+use std::env;
+use std::fs;
+use std::sync::OnceLock;
+
+pub use build::{BuildError, Peer, build, built, peers_dir};
+pub use cluster::{Cluster, StartError};
+pub use detached::{DetachedError, State, down, state, up};
+
+use crate::Skip;
+
+/// Whether missing parts are a failure rather than a reason to skip.
+pub fn required() -> bool {
+    let is = |name: &str, wanted: &str| env::var_os(name).is_some_and(|value| value == wanted);
+    is("TENURE_REAL", "require") || is("CI", "true")
+}
+
+/// The cluster that all tests of one run share: starting one takes seconds. Built parts are needed.
+///
+/// Nothing drops it at the end of the run. Its processes end with this one, and its folder is removed by
+/// the next run.
+///
+/// # Errors
+/// Its programs are not there.
+///
+/// # Panics
+/// They are there and do not start: that is a failure, never a reason to skip.
+pub fn shared() -> Result<&'static Cluster, Skip> {
+    static SHARED: OnceLock<Result<Cluster, Skip>> = OnceLock::new();
+    let cluster = SHARED.get_or_init(|| {
+        available(&[Peer::Etcd, Peer::KubeApiserver])?;
+        let runs = peers_dir().join("runs");
+        for old in fs::read_dir(&runs)
+            .into_iter()
+            .flatten()
+            .filter_map(Result::ok)
+        {
+            if !fs::exists(format!("/proc/{}", old.file_name().display())).unwrap_or(true) {
+                _ = fs::remove_dir_all(old.path());
+            }
+        }
+        let dir = runs.join(std::process::id().to_string());
+        Ok(Cluster::start_in(&dir, cluster::Tie::Bound).unwrap_or_else(|error| panic!("{error}")))
+    });
+    cluster.as_ref().map_err(Clone::clone)
+}
+
+/// Whether these programs are there, so that the tests that use them can run.
+///
+/// # Errors
+/// Says which are missing and how to get them.
+pub fn available(peers: &[Peer]) -> Result<(), Skip> {
+    if required() {
+        for peer in peers {
+            build(*peer).map_err(|error| Skip(error.to_string()))?;
+        }
+        return Ok(());
+    }
+    let missing: Vec<String> = peers
+        .iter()
+        .filter(|peer| built(**peer).is_none())
+        .map(|peer| format!("{} {}", peer.name(), peer.version()))
+        .collect();
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let hint = if build::go().is_ok() {
+        "`cargo xtask real build` builds it"
+    } else {
+        "it needs Go on the PATH"
+    };
+    Err(Skip(format!(
+        "{} not built yet: {hint}",
+        missing.join(", ")
+    )))
+}

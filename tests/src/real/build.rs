@@ -1,0 +1,313 @@
+//! Building the programs in `peers/`, once per version.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use crate::clock;
+
+/// A program nobody here wrote, or a small one of ours on a library nobody here wrote.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Peer {
+    /// The API server of Kubernetes.
+    KubeApiserver,
+    /// Its store.
+    Etcd,
+    /// Leader election by today's client-go.
+    Elector,
+    /// Leader election by the last client-go that has every lock kind.
+    OldElector,
+    /// Shared informers by today's client-go.
+    Informer,
+}
+
+/// Why a program is not there.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    /// No `go` command.
+    #[error("Go is not installed: {name} {version} is built with `go` from the PATH")]
+    NoGo {
+        /// The program.
+        name: &'static str,
+        /// Its version.
+        version: String,
+    },
+    /// The compiler or the download failed; what it said is on stderr.
+    #[error("building {name} {version} failed: `go build` ended with {status}")]
+    Failed {
+        /// The program.
+        name: &'static str,
+        /// Its version.
+        version: String,
+        /// How `go` ended.
+        status: std::process::ExitStatus,
+    },
+    /// Files could not be written or programs not be started.
+    #[error("building {name}: {source}")]
+    Io {
+        /// The program.
+        name: &'static str,
+        /// What went wrong.
+        source: io::Error,
+    },
+}
+
+impl Peer {
+    /// Every peer.
+    pub const ALL: [Self; 5] = [
+        Self::KubeApiserver,
+        Self::Etcd,
+        Self::Elector,
+        Self::OldElector,
+        Self::Informer,
+    ];
+
+    /// The program's name, the same for all its versions.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::KubeApiserver => "kube-apiserver",
+            Self::Etcd => "etcd",
+            Self::Elector | Self::OldElector => "elector",
+            Self::Informer => "informer",
+        }
+    }
+
+    /// The version of the module it stands for, as its go.mod pins it.
+    pub fn version(self) -> String {
+        let module = match self {
+            Self::KubeApiserver => "k8s.io/kubernetes",
+            Self::Etcd => "go.etcd.io/etcd/server/v3",
+            Self::Elector | Self::OldElector | Self::Informer => "k8s.io/client-go",
+        };
+        let text = fs::read_to_string(self.folder().join(self.modfile())).unwrap_or_default();
+        pinned(&text, module).unwrap_or("unknown").to_owned()
+    }
+
+    fn folder(self) -> PathBuf {
+        root().join("peers").join(match self {
+            Self::KubeApiserver => "kubernetes",
+            Self::Etcd => "etcd",
+            Self::Elector | Self::OldElector | Self::Informer => "client-go",
+        })
+    }
+
+    fn modfile(self) -> &'static str {
+        if self == Self::OldElector {
+            "go-0.23.mod"
+        } else {
+            "go.mod"
+        }
+    }
+
+    fn package(self) -> &'static str {
+        match self {
+            Self::KubeApiserver => "k8s.io/kubernetes/cmd/kube-apiserver",
+            Self::Etcd => "go.etcd.io/etcd/server/v3",
+            Self::Elector | Self::OldElector => "./elector",
+            Self::Informer => "./informer",
+        }
+    }
+
+    /// Without a version linked in, kube-apiserver calls itself v0.0.0 and clients refuse to parse it.
+    fn link_flags(self) -> String {
+        let mut flags = "-s -w".to_owned();
+        if self == Self::KubeApiserver {
+            let version = self.version();
+            let mut parts = version.trim_start_matches('v').split('.');
+            let major = parts.next().unwrap_or_default();
+            let minor = parts.next().unwrap_or_default();
+            for (name, value) in [
+                ("gitVersion", version.as_str()),
+                ("gitMajor", major),
+                ("gitMinor", minor),
+                ("gitTreeState", "clean"),
+            ] {
+                flags += &format!(" -X k8s.io/component-base/version.{name}={value}");
+            }
+        }
+        flags
+    }
+
+    fn first_build(self) -> &'static str {
+        match self {
+            Self::KubeApiserver => "about ten minutes on two cores the first time",
+            _ => "a minute or two the first time",
+        }
+    }
+
+    fn path(self) -> PathBuf {
+        peers_dir().join(format!("{}-{}", self.name(), self.version()))
+    }
+}
+
+/// Where built programs are kept: `$TENURE_PEERS`, or `peers` in cargo's target folder.
+pub fn peers_dir() -> PathBuf {
+    if let Some(dir) = std::env::var_os("TENURE_PEERS") {
+        return dir.into();
+    }
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    target
+        .unwrap_or_else(|| root().join("target"))
+        .join("peers")
+}
+
+/// The program, if it is built from the sources as they are now.
+pub fn built(peer: Peer) -> Option<PathBuf> {
+    let path = peer.path();
+    let stamp = fs::read_to_string(stamp_file(&path)).ok()?;
+    (path.exists() && stamp == fingerprint(peer).ok()?).then_some(path)
+}
+
+/// The program, built first if need be. Progress goes to stderr.
+///
+/// # Errors
+/// There is no Go, or it failed.
+pub fn build(peer: Peer) -> Result<PathBuf, BuildError> {
+    if let Some(path) = built(peer) {
+        return Ok(path);
+    }
+    let (name, version) = (peer.name(), peer.version());
+    go().map_err(|_| BuildError::NoGo {
+        name,
+        version: version.clone(),
+    })?;
+    let failed = |source| BuildError::Io { name, source };
+    let path = peer.path();
+    let stamp = fingerprint(peer).map_err(failed)?;
+    fs::create_dir_all(peers_dir()).map_err(failed)?;
+    // Built beside its place and moved there whole: two builds at once cannot harm each other.
+    let fresh = path.with_extension(format!("{}.new", std::process::id()));
+
+    let started = clock::now();
+    say(&format!(
+        "building {name} {version} ({})",
+        peer.first_build()
+    ));
+    let mut command = Command::new("go");
+    command
+        .current_dir(peer.folder())
+        .args([
+            "build",
+            "-trimpath",
+            "-buildvcs=false",
+            "-modfile",
+            peer.modfile(),
+        ])
+        .args(["-ldflags", &peer.link_flags(), "-o"])
+        .args([fresh.as_os_str(), peer.package().as_ref()])
+        .env("CGO_ENABLED", "0")
+        .stdin(Stdio::null());
+    let mut child = crate::spawn::spawn_bound(command).map_err(failed)?;
+    let status = loop {
+        let ended = clock::poll(Duration::from_secs(30), || child.try_wait().transpose());
+        match ended {
+            Some(status) => break status.map_err(failed)?,
+            None => say(&format!(
+                "building {name} {version}: {} s",
+                clock::now().since(started).as_secs()
+            )),
+        }
+    };
+    if !status.success() {
+        _ = fs::remove_file(&fresh);
+        return Err(BuildError::Failed {
+            name,
+            version,
+            status,
+        });
+    }
+    fs::rename(&fresh, &path).map_err(failed)?;
+    fs::write(stamp_file(&path), stamp).map_err(failed)?;
+    say(&format!(
+        "built {name} {version} in {:.0?}",
+        clock::now().since(started)
+    ));
+    Ok(path)
+}
+
+/// Go's own version line.
+pub(super) fn go() -> io::Result<String> {
+    let output = Command::new("go")
+        .arg("version")
+        .stderr(Stdio::null())
+        .output()?;
+    Ok(String::from_utf8_lossy(&output.stdout).trim().to_owned())
+}
+
+fn say(line: &str) {
+    _ = writeln!(io::stderr(), "{line}");
+}
+
+fn root() -> &'static Path {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here)
+}
+
+/// The version that a go.mod requires of a module.
+fn pinned<'text>(go_mod: &'text str, module: &str) -> Option<&'text str> {
+    go_mod.lines().find_map(|line| {
+        let line = line.trim().strip_prefix("require ").unwrap_or(line.trim());
+        let version = line
+            .strip_prefix(module)?
+            .strip_prefix(' ')?
+            .split_whitespace()
+            .next()?;
+        version.starts_with('v').then_some(version)
+    })
+}
+
+fn stamp_file(program: &Path) -> PathBuf {
+    let mut name = program.as_os_str().to_owned();
+    name.push(".sources");
+    name.into()
+}
+
+/// What a program is built from, in one number. Times of files would not do: a checkout changes them all.
+fn fingerprint(peer: Peer) -> io::Result<String> {
+    let mut hasher = DefaultHasher::new();
+    let mut folders = vec![peer.folder()];
+    while let Some(folder) = folders.pop() {
+        let mut entries = fs::read_dir(folder)?.collect::<io::Result<Vec<_>>>()?;
+        entries.sort_by_key(fs::DirEntry::file_name);
+        for entry in entries {
+            if entry.file_type()?.is_dir() {
+                folders.push(entry.path());
+            } else {
+                entry.file_name().hash(&mut hasher);
+                fs::read(entry.path())?.hash(&mut hasher);
+            }
+        }
+    }
+    peer.link_flags().hash(&mut hasher);
+    Ok(format!("{:016x}", hasher.finish()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_come_from_go_mod() {
+        let text = "module m\n\nrequire k8s.io/kubernetes v1.36.3\n\nreplace (\n\tk8s.io/api => k8s.io/api v0.36.3\n)\n\
+                    require (\n\tk8s.io/client-go v0.37.2\n\tk8s.io/client-go-x v0.1.0 // indirect\n)";
+        assert_eq!(pinned(text, "k8s.io/kubernetes"), Some("v1.36.3"));
+        assert_eq!(pinned(text, "k8s.io/client-go"), Some("v0.37.2"));
+        assert_eq!(pinned(text, "k8s.io/api"), None);
+    }
+
+    #[test]
+    fn every_peer_is_pinned_and_has_a_place_of_its_own() {
+        let mut paths: Vec<_> = Peer::ALL.into_iter().map(Peer::path).collect();
+        assert!(
+            Peer::ALL.iter().all(|peer| peer.version().starts_with('v')),
+            "{paths:?}"
+        );
+        paths.sort();
+        paths.dedup();
+        assert_eq!(paths.len(), Peer::ALL.len());
+    }
+}

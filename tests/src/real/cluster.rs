@@ -1,0 +1,334 @@
+//! A control plane of one: etcd and kube-apiserver on loopback, with RBAC.
+
+use std::fs::{self, File};
+use std::io;
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+use serde_json::json;
+
+use super::build::{BuildError, Peer, build};
+use crate::clock;
+use crate::wire::Wire;
+
+const ADMIN_TOKEN: &str = "admintoken";
+const USER_TOKEN: &str = "usertoken";
+const START_LIMIT: Duration = Duration::from_secs(120);
+
+/// A running control plane. Dropping it ends it and removes its files.
+#[derive(Debug)]
+pub struct Cluster {
+    parts: Vec<Part>,
+    dir: PathBuf,
+    // Removed after the processes that write into it have ended.
+    _temporary: Option<tempfile::TempDir>,
+}
+
+#[derive(Debug)]
+struct Part(Child);
+
+/// Why there is no cluster.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum StartError {
+    /// A program is missing and could not be built.
+    #[error(transparent)]
+    Build(#[from] BuildError),
+    /// Files or processes could not be made.
+    #[error("cannot start the cluster in {dir}: {source}")]
+    Io {
+        /// Where its files are.
+        dir: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// The keys could not be made.
+    #[error("cannot make certificates: {0}")]
+    Certificates(#[from] rcgen::Error),
+    /// It started but never became ready.
+    #[error("{what}; the end of its log:\n{log}")]
+    NotReady {
+        /// What did not happen.
+        what: String,
+        /// The end of the log of the program in question.
+        log: String,
+    },
+}
+
+/// How the processes of a cluster are tied to this one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Tie {
+    /// They end with this process.
+    Bound,
+    /// They go on until `real down`.
+    Detached,
+}
+
+impl Cluster {
+    /// Builds what is missing, starts a fresh cluster in a temporary folder and waits until it is ready.
+    ///
+    /// # Errors
+    /// What is missing, or the log of the part that did not come up.
+    pub fn start() -> Result<Self, StartError> {
+        let temporary = tempfile::Builder::new()
+            .prefix("tenure-real-")
+            .tempdir()
+            .map_err(|source| StartError::Io {
+                dir: std::env::temp_dir(),
+                source,
+            })?;
+        let mut cluster = Self::start_in(temporary.path(), Tie::Bound)?;
+        cluster._temporary = Some(temporary);
+        Ok(cluster)
+    }
+
+    /// Starts in a folder that is kept, with what an earlier cluster left there.
+    pub(super) fn start_in(dir: &Path, tie: Tie) -> Result<Self, StartError> {
+        let failed = |source| StartError::Io {
+            dir: dir.to_owned(),
+            source,
+        };
+        let (etcd, apiserver) = (build(Peer::Etcd)?, build(Peer::KubeApiserver)?);
+        fs::create_dir_all(dir).map_err(failed)?;
+        write_keys(dir)?;
+        let mut cluster = Self {
+            parts: Vec::new(),
+            dir: dir.to_owned(),
+            _temporary: None,
+        };
+
+        let [client, peer, secure] = free_ports().map_err(failed)?;
+        let etcd_log = dir.join("etcd.log");
+        cluster
+            .part(etcd_command(&etcd, dir, client, peer), &etcd_log, tie)
+            .map_err(failed)?;
+        let log = dir.join("kube-apiserver.log");
+        cluster
+            .part(
+                apiserver_command(&apiserver, dir, client, secure),
+                &log,
+                tie,
+            )
+            .map_err(failed)?;
+        for (user, token) in [("admin", ADMIN_TOKEN), ("user", USER_TOKEN)] {
+            let text = kubeconfig(dir, secure, user, token).to_string();
+            fs::write(dir.join(format!("{user}.kubeconfig")), text).map_err(failed)?;
+        }
+        cluster.wait_until_ready(&log)?;
+        Ok(cluster)
+    }
+
+    /// The kubeconfig of a member of `system:masters`.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.dir.join("admin.kubeconfig")
+    }
+
+    /// The kubeconfig of the user `user`, who may do nothing until a role says otherwise.
+    pub fn user_kubeconfig(&self) -> PathBuf {
+        self.dir.join("user.kubeconfig")
+    }
+
+    /// A plain client with all rights.
+    ///
+    /// # Errors
+    /// The kubeconfig is unusable.
+    pub fn wire(&self) -> Result<Wire, crate::wire::Error> {
+        Wire::connect(&self.kubeconfig())
+    }
+
+    /// The process ids: etcd, kube-apiserver.
+    pub fn pids(&self) -> Vec<u32> {
+        self.parts.iter().map(|part| part.0.id()).collect()
+    }
+
+    /// Leaves the processes running and forgets them.
+    pub(super) fn forget(mut self) {
+        for part in self.parts.drain(..) {
+            std::mem::forget(part);
+        }
+    }
+
+    fn part(&mut self, mut command: Command, log: &Path, tie: Tie) -> io::Result<()> {
+        let file = File::create(log)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(file.try_clone()?)
+            .stderr(file);
+        let child = match tie {
+            Tie::Bound => crate::spawn::spawn_bound(command)?,
+            Tie::Detached => {
+                // A group of its own, so that ^C in the terminal is not for it.
+                std::os::unix::process::CommandExt::process_group(&mut command, 0);
+                command.spawn()?
+            }
+        };
+        self.parts.push(Part(child));
+        Ok(())
+    }
+
+    /// Ready is more than `/readyz`: the first things users touch are made a moment later.
+    fn wait_until_ready(&mut self, log: &Path) -> Result<(), StartError> {
+        let not_ready = |what: String, log: &Path| StartError::NotReady {
+            what,
+            log: tail(log),
+        };
+        let wire = self
+            .wire()
+            .map_err(|error| not_ready(error.to_string(), log))?;
+        let found = |path: &str| {
+            wire.get(path)
+                .is_ok_and(|answer| answer.status.is_success())
+        };
+        let ready = clock::poll(START_LIMIT, || {
+            if let Some(dead) = self.dead() {
+                return Some(Err(dead));
+            }
+            let all = [
+                "/readyz",
+                "/api/v1/namespaces/default",
+                "/api/v1/namespaces/kube-system",
+            ];
+            all.iter().all(|path| found(path)).then_some(Ok(()))
+        });
+        match ready {
+            Some(Ok(())) => Ok(()),
+            Some(Err(name)) => Err(not_ready(
+                format!("{name} ended"),
+                &self.dir.join(format!("{name}.log")),
+            )),
+            None => Err(not_ready(
+                format!("kube-apiserver not ready in {START_LIMIT:?}"),
+                log,
+            )),
+        }
+    }
+
+    fn dead(&mut self) -> Option<&'static str> {
+        let ended = |part: &mut Part| !matches!(part.0.try_wait(), Ok(None));
+        let index = self.parts.iter_mut().position(ended)?;
+        ["etcd", "kube-apiserver"].get(index).copied()
+    }
+}
+
+impl Drop for Part {
+    fn drop(&mut self) {
+        _ = self.0.kill();
+        _ = self.0.wait();
+    }
+}
+
+fn etcd_command(program: &Path, dir: &Path, client: u16, peer: u16) -> Command {
+    let url = |port: u16| format!("http://127.0.0.1:{port}");
+    let mut command = Command::new(program);
+    command.arg("--data-dir").arg(dir.join("etcd"));
+    command.args(["--name", "real", "--log-level", "warn"]);
+    command.args([
+        "--listen-client-urls",
+        &url(client),
+        "--advertise-client-urls",
+        &url(client),
+    ]);
+    command.args([
+        "--listen-peer-urls",
+        &url(peer),
+        "--initial-advertise-peer-urls",
+        &url(peer),
+    ]);
+    command.arg(format!("--initial-cluster=real={}", url(peer)));
+    command
+}
+
+fn apiserver_command(program: &Path, dir: &Path, etcd: u16, secure: u16) -> Command {
+    let mut command = Command::new(program);
+    let mut file = |flag: &str, name: &str| {
+        command.arg(format!("--{flag}={}", dir.join(name).display()));
+    };
+    file("cert-dir", "certs");
+    file("tls-cert-file", "server.crt");
+    file("tls-private-key-file", "server.key");
+    file("service-account-key-file", "service-accounts.pub");
+    file("service-account-signing-key-file", "service-accounts.key");
+    file("token-auth-file", "tokens.csv");
+    command.args([
+        &format!("--etcd-servers=http://127.0.0.1:{etcd}"),
+        &format!("--secure-port={secure}"),
+        "--bind-address=127.0.0.1",
+        "--advertise-address=127.0.0.1",
+        "--authorization-mode=RBAC",
+        "--service-account-issuer=https://kubernetes.default.svc",
+        "--service-cluster-ip-range=10.0.0.0/24",
+        // Without a controller manager no namespace gets the service account that pods would need.
+        "--disable-admission-plugins=ServiceAccount",
+    ]);
+    command
+}
+
+fn write_keys(dir: &Path) -> Result<(), StartError> {
+    let failed = |source| StartError::Io {
+        dir: dir.to_owned(),
+        source,
+    };
+    if dir.join("tokens.csv").exists() {
+        return Ok(());
+    }
+    let authority_key = KeyPair::generate()?;
+    let mut authority = CertificateParams::new(Vec::<String>::new())?;
+    authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+    authority
+        .distinguished_name
+        .push(rcgen::DnType::CommonName, "tenure real cluster");
+    let authority_cert = authority.self_signed(&authority_key)?;
+    let issuer = Issuer::new(authority, authority_key);
+    let server_key = KeyPair::generate()?;
+    let server = CertificateParams::new(["127.0.0.1".to_owned(), "localhost".to_owned()])?
+        .signed_by(&server_key, &issuer)?;
+    let accounts_key = KeyPair::generate()?;
+    let tokens = format!("{ADMIN_TOKEN},admin,admin,\"system:masters\"\n{USER_TOKEN},user,user\n");
+    for (name, text) in [
+        ("ca.crt", authority_cert.pem()),
+        ("server.crt", server.pem()),
+        ("server.key", server_key.serialize_pem()),
+        ("service-accounts.key", accounts_key.serialize_pem()),
+        ("service-accounts.pub", accounts_key.public_key_pem()),
+        ("tokens.csv", tokens),
+    ] {
+        fs::write(dir.join(name), text).map_err(failed)?;
+    }
+    Ok(())
+}
+
+/// JSON is YAML too, so this needs no YAML writer.
+fn kubeconfig(dir: &Path, port: u16, user: &str, token: &str) -> serde_json::Value {
+    json!({
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "real",
+        "contexts": [{"name": "real", "context": {"cluster": "real", "user": user}}],
+        "clusters": [{"name": "real", "cluster": {
+            "server": format!("https://127.0.0.1:{port}"),
+            "certificate-authority": dir.join("ca.crt"),
+        }}],
+        "users": [{"name": user, "user": {"token": token}}],
+    })
+}
+
+/// Ports that were free a moment ago; all are held until all are chosen, so they differ.
+fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
+    let mut ports = [0; N];
+    let mut held = Vec::new();
+    for port in &mut ports {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        *port = listener.local_addr()?.port();
+        held.push(listener);
+    }
+    Ok(ports)
+}
+
+fn tail(log: &Path) -> String {
+    let text = fs::read_to_string(log).unwrap_or_default();
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(20)..].join("\n")
+}

@@ -1,0 +1,183 @@
+//! The cluster of `cargo xtask real up`, which outlives the command and is ended by `down`.
+//!
+//! A state file remembers which processes were started. A process id alone may by then belong to someone
+//! else, so the start time is kept with it and `down` ends only what matches both.
+
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use serde::{Deserialize, Serialize};
+
+use super::build::peers_dir;
+use super::cluster::{Cluster, StartError, Tie};
+use crate::clock;
+
+/// What `up` started.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct State {
+    /// The kubeconfig of a member of `system:masters`.
+    pub kubeconfig: PathBuf,
+    processes: Vec<Known>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+struct Known {
+    pid: u32,
+    /// In clock ticks since boot, as /proc has it.
+    started: u64,
+}
+
+/// Why a cluster was not started or ended.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DetachedError {
+    /// It did not come up.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The state file is unusable.
+    #[error("{path}: {source}")]
+    State {
+        /// The state file.
+        path: PathBuf,
+        /// What went wrong.
+        source: io::Error,
+    },
+    /// A process does not end.
+    #[error("process {0} does not end")]
+    StillRunning(u32),
+}
+
+/// The running cluster, started if there is none. The second is whether it was started now.
+///
+/// # Errors
+/// It does not come up, or the state cannot be written.
+pub fn up() -> Result<(State, bool), DetachedError> {
+    if let Some(state) = state()? {
+        return Ok((state, false));
+    }
+    let dir = peers_dir().join("real");
+    // What an ended cluster left would be served again under new keys; a fresh one is what is asked for.
+    _ = fs::remove_dir_all(&dir);
+    let cluster = Cluster::start_in(&dir, Tie::Detached)?;
+    let state = State {
+        kubeconfig: cluster.kubeconfig(),
+        processes: cluster
+            .pids()
+            .into_iter()
+            .filter_map(|pid| {
+                Some(Known {
+                    pid,
+                    started: start_time(pid)?,
+                })
+            })
+            .collect(),
+    };
+    let text = serde_json::to_string_pretty(&state).map_err(io::Error::other);
+    text.and_then(|text| fs::write(state_file(), text))
+        .map_err(state_error)?;
+    cluster.forget();
+    Ok((state, true))
+}
+
+/// Ends the cluster and removes its files. Returns whether there was one.
+///
+/// # Errors
+/// A process does not end.
+pub fn down() -> Result<bool, DetachedError> {
+    let Some(state) = state()? else {
+        return Ok(false);
+    };
+    // The API server first: it would only complain about its store.
+    for known in state.processes.iter().rev() {
+        for (signal, limit) in [(Signal::TERM, 3), (Signal::KILL, 10)] {
+            if let Some(pid) = i32::try_from(known.pid).ok().and_then(Pid::from_raw)
+                && known.is_running()
+            {
+                _ = kill_process(pid, signal);
+                let gone = || (!known.is_running()).then_some(());
+                clock::poll(Duration::from_secs(limit), gone);
+            }
+        }
+        if known.is_running() {
+            return Err(DetachedError::StillRunning(known.pid));
+        }
+    }
+    fs::remove_file(state_file()).map_err(state_error)?;
+    _ = fs::remove_dir_all(peers_dir().join("real"));
+    Ok(true)
+}
+
+/// The running cluster, if there is one with all its processes.
+///
+/// # Errors
+/// The state file cannot be read.
+pub fn state() -> Result<Option<State>, DetachedError> {
+    let text = match fs::read_to_string(state_file()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        text => text.map_err(state_error)?,
+    };
+    let state: State = serde_json::from_str(&text).map_err(|error| state_error(error.into()))?;
+    Ok(state
+        .processes
+        .iter()
+        .any(|known| known.is_running())
+        .then_some(state))
+}
+
+impl State {
+    /// The ids of the processes that still run: etcd, kube-apiserver.
+    pub fn running(&self) -> Vec<u32> {
+        self.processes
+            .iter()
+            .filter(|known| known.is_running())
+            .map(|known| known.pid)
+            .collect()
+    }
+}
+
+impl Known {
+    fn is_running(&self) -> bool {
+        start_time(self.pid) == Some(self.started)
+    }
+}
+
+/// The start time of a process that exists and is no zombie.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    (fields.next()? != "Z").then_some(())?;
+    fields.nth(18)?.parse().ok()
+}
+
+fn state_file() -> PathBuf {
+    peers_dir().join("real.json")
+}
+
+fn state_error(source: io::Error) -> DetachedError {
+    DetachedError::State {
+        path: state_file(),
+        source,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_known_by_its_start_time_too() {
+        let pid = std::process::id();
+        let started = start_time(pid).unwrap();
+        assert!(Known { pid, started }.is_running());
+        assert!(
+            !Known {
+                pid,
+                started: started - 1
+            }
+            .is_running()
+        );
+    }
+}

@@ -1,0 +1,127 @@
+//! A plain client of an API server, for looking at what candidates wrote. Blocking, so that tests read
+//! from top to bottom; it knows paths and JSON and no types, so that nothing is lost in translation.
+
+use std::path::Path;
+
+use http::{Method, Request, StatusCode};
+use http_body_util::BodyExt;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::Value;
+
+/// A connection as the user of one kubeconfig.
+pub struct Wire {
+    runtime: tokio::runtime::Runtime,
+    client: kube::Client,
+}
+
+/// Why there is no answer at all.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The kubeconfig is unusable.
+    #[error("cannot use the kubeconfig: {0}")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// The request failed before there was an answer.
+    #[error("{method} {path}: {source}")]
+    Request {
+        /// The request's method.
+        method: Method,
+        /// The request's path.
+        path: String,
+        /// What went wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
+    },
+}
+
+/// An answer: its code and its body, as text where it is not JSON.
+#[derive(Clone, Debug)]
+pub struct Answer {
+    /// The HTTP status.
+    pub status: StatusCode,
+    /// The body.
+    pub body: Value,
+}
+
+impl Wire {
+    /// Connects as a kubeconfig says.
+    ///
+    /// # Errors
+    /// The kubeconfig cannot be read or used.
+    pub fn connect(kubeconfig: &Path) -> Result<Self, Error> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Request {
+            method: Method::CONNECT,
+            path: kubeconfig.display().to_string(),
+            source,
+        };
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(|error| failed(error.into()))?;
+        let client = runtime.block_on(async {
+            let file = Kubeconfig::read_from(kubeconfig)?;
+            let options = KubeConfigOptions::default();
+            let config = kube::Config::from_custom_kubeconfig(file, &options).await?;
+            kube::Client::try_from(config).map_err(|error| failed(error.into()))
+        })?;
+        Ok(Self { runtime, client })
+    }
+
+    /// GET.
+    ///
+    /// # Errors
+    /// There was no answer. Statuses of any kind are answers.
+    pub fn get(&self, path: &str) -> Result<Answer, Error> {
+        self.send(&Method::GET, path, None)
+    }
+
+    /// Any request, with a JSON body where there is one.
+    ///
+    /// # Errors
+    /// There was no answer. Statuses of any kind are answers.
+    pub fn send(&self, method: &Method, path: &str, body: Option<&Value>) -> Result<Answer, Error> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Request {
+            method: method.clone(),
+            path: path.to_owned(),
+            source,
+        };
+        let bytes = body.map(Value::to_string).unwrap_or_default().into_bytes();
+        let kind = match *method {
+            Method::PATCH => "application/merge-patch+json",
+            _ => "application/json",
+        };
+        let request = Request::builder()
+            .method(method.clone())
+            .uri(path)
+            .header(http::header::CONTENT_TYPE, kind)
+            .body(kube::client::Body::from(bytes))
+            .map_err(|error| failed(error.into()))?;
+        self.runtime.block_on(async {
+            let answer = self
+                .client
+                .send(request)
+                .await
+                .map_err(|error| failed(error.into()))?;
+            let status = answer.status();
+            let body = answer
+                .into_body()
+                .collect()
+                .await
+                .map_err(|error| failed(error.into()))?;
+            let body = body.to_bytes();
+            let body = serde_json::from_slice(&body)
+                .unwrap_or_else(|_| Value::String(String::from_utf8_lossy(&body).into_owned()));
+            Ok(Answer { status, body })
+        })
+    }
+}
+
+/// The path of a Lease, or of all Leases of a namespace if the name is empty.
+pub fn lease_path(namespace: &str, name: &str) -> String {
+    object_path("/apis/coordination.k8s.io/v1", namespace, "leases", name)
+}
+
+/// The path of a namespaced object, or of the whole collection if the name is empty.
+pub fn object_path(group: &str, namespace: &str, resource: &str, name: &str) -> String {
+    let path = format!("{group}/namespaces/{namespace}/{resource}/{name}");
+    path.trim_end_matches('/').to_owned()
+}

@@ -1,0 +1,17 @@
+//! All tests with real processes, in one binary.
+
+mod real_client_go;
+mod real_harness;
+
+/// A file that nobody lists is a test that never runs.
+#[test]
+fn every_file_is_listed() {
+    let runner = include_str!("runner.rs");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests");
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        let module = name.trim_end_matches(".rs");
+        let listed = module == "runner" || runner.contains(&format!("\nmod {module};\n"));
+        assert!(listed, "tests/{name} is not listed in runner.rs");
+    }
+}
