@@ -16,6 +16,7 @@
 //! | [`auth`] | who is asking, and may they |
 //! | [`pki`], [`tls`], [`kubeconfig`] | certificates made on first start, and how clients get them |
 //! | [`http`] | requests to calls, results to answers |
+//! | `registry` | the table of kinds, and what the verbs do to them |
 //! | [`status`] | error bodies |
 #![allow(
     clippy::disallowed_methods,
@@ -34,6 +35,7 @@ pub mod patch;
 pub mod pki;
 pub mod protobuf;
 pub mod quantity;
+mod registry;
 pub mod schema;
 pub mod selector;
 pub mod status;

@@ -4,15 +4,31 @@
 //! [`RequestInfo::parse`], authorizes [`RequestInfo::attributes`], and hands the request to
 //! [`Api::handle`]. Nothing in here opens sockets.
 
+mod accept;
 mod access;
+mod body;
+mod delete_options;
+mod discovery;
+mod list;
+mod metrics;
+mod openapi;
+mod options;
+mod patch;
 mod query;
+mod render;
 mod request;
+mod resource;
 mod respond;
+mod reviews;
+mod version;
+mod watch;
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use bytes::Bytes;
-use http::{Request, Response};
+use http::header::WARNING;
+use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 
 pub use access::{Access, AllowAll, DEFAULT_AUDIENCE, Decision, IssuedToken, Rules, TokenClaims};
@@ -20,8 +36,12 @@ pub use request::{RequestInfo, ResourcePath, Route};
 pub use respond::failure as failure_response;
 
 use crate::auth::User;
+use crate::registry::Registry;
 use crate::status::Failure;
 use crate::store::{Store, WriteError};
+use metrics::Metrics;
+use query::Query;
+use resource::{Call, Resolved};
 
 /// The body of every answer; errors only when a wrapper around it makes them.
 pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
@@ -44,41 +64,124 @@ impl Default for Options {
 
 /// The Kubernetes API over one store.
 pub struct Api {
-    store: Arc<dyn Store>,
-    options: Options,
+    registry: Arc<Registry>,
+    access: Arc<dyn Access>,
+    metrics: Metrics,
+    shutdown: tokio::sync::watch::Sender<bool>,
 }
 
 impl Api {
-    /// Opens the API: makes the namespaces that always exist and takes up unfinished work.
+    /// Opens the API: makes the namespaces that always exist, takes up unfinished deletions and
+    /// starts to expire events.
     ///
     /// # Errors
     /// When the store refuses the first writes.
-    #[allow(clippy::unused_async, reason = "the first writes wait for the disk")]
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Arc<Self>, WriteError> {
-        Ok(Arc::new(Self { store, options }))
+        let registry = Arc::new(Registry::new(store, Arc::clone(&options.access)));
+        registry.open_namespaces().await?;
+        registry.expire_events();
+        let (shutdown, _) = tokio::sync::watch::channel(false);
+        Ok(Arc::new(Self {
+            registry,
+            access: options.access,
+            metrics: Metrics::new(),
+            shutdown,
+        }))
     }
 
     /// Ends all watches cleanly; new ones end at once.
-    pub fn shutdown(&self) {}
+    pub fn shutdown(&self) {
+        self.shutdown.send_replace(true);
+    }
 
     /// Answers one request of an authenticated and authorized user.
     ///
     /// A [`RequestInfo`] in the request's extensions is used instead of parsing the line again.
     pub async fn handle<B>(self: &Arc<Self>, request: Request<B>, user: &User) -> Response<Body>
     where
-        B: hyper::body::Body + Send + Unpin,
-        B::Data: Send,
-        B::Error: std::fmt::Display,
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (parts, _body) = request.into_parts();
-        let info = parts
-            .extensions
-            .get::<RequestInfo>()
-            .cloned()
-            .unwrap_or_else(|| {
-                RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query())
-            });
-        _ = (&self.store, &self.options.access, user, info);
-        respond::failure(&Failure::no_resource())
+        let started = Instant::now();
+        let (mut parts, body) = request.into_parts();
+        let info = parts.extensions.remove::<RequestInfo>().unwrap_or_else(|| {
+            RequestInfo::parse(&parts.method, parts.uri.path(), parts.uri.query())
+        });
+        let response = match &info.route {
+            Route::Resource(path) => self.resource(&parts, info.verb, path, body, user).await,
+            Route::Other(path) => self.other(&parts, path),
+        };
+        self.metrics
+            .observe(&info, response.status().as_u16(), started.elapsed());
+        response
     }
+
+    async fn resource<B>(
+        self: &Arc<Self>,
+        parts: &http::request::Parts,
+        verb: &'static str,
+        path: &ResourcePath,
+        body: B,
+        user: &User,
+    ) -> Response<Body>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let (target, subresource) = match resource::resolve(path) {
+            Resolved::Kind(target, subresource) => (target, subresource),
+            Resolved::NoResource => return respond::failure(&Failure::no_resource()),
+            Resolved::NoGroup => return not_found(),
+        };
+        let mut call = Call {
+            api: self,
+            user,
+            verb,
+            target,
+            subresource,
+            query: Query::new(parts.uri.query().unwrap_or_default()),
+            parts,
+            warnings: Vec::new(),
+        };
+        let mut response = call
+            .run(body)
+            .await
+            .unwrap_or_else(|failure| respond::failure(&failure));
+        for text in &call.warnings {
+            let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
+            if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
+                response.headers_mut().append(WARNING, value);
+            }
+        }
+        response
+    }
+
+    fn other(&self, parts: &http::request::Parts, path: &str) -> Response<Body> {
+        let query = Query::new(parts.uri.query().unwrap_or_default());
+        if !matches!(parts.method, Method::GET | Method::HEAD) {
+            return respond::failure(&Failure::method_not_allowed());
+        }
+        if let Some(answer) = discovery::answer(path, &parts.headers) {
+            return answer.unwrap_or_else(|failure| respond::failure(&failure));
+        }
+        if let Some(answer) = version::health(path, &query, self.registry.store.as_ref()) {
+            return answer;
+        }
+        match path.trim_end_matches('/') {
+            "/version" => respond::json(StatusCode::OK, version::document().to_string() + "\n"),
+            "/metrics" => {
+                let text = self.metrics.text(self.registry.store.revision());
+                let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
+                respond::bytes(StatusCode::OK, kind, text)
+            }
+            other if other.starts_with("/openapi/") => {
+                openapi::answer(other, &parts.headers).unwrap_or_else(not_found)
+            }
+            _ => not_found(),
+        }
+    }
+}
+
+fn not_found() -> Response<Body> {
+    respond::text(StatusCode::NOT_FOUND, "404 page not found\n")
 }

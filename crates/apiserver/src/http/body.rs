@@ -1,0 +1,203 @@
+//! Request bodies: read within a limit, decoded by content type, brought into the stored form.
+
+use bytes::Bytes;
+use http::HeaderMap;
+use http::header::CONTENT_TYPE;
+use http_body_util::{BodyExt as _, LengthLimitError, Limited};
+use serde_json::Value;
+
+use super::options::FieldValidation;
+use crate::registry::{Kind, Version, group_version};
+use crate::schema::{self, Message};
+use crate::status::Failure;
+use crate::{canonical, protobuf, strict};
+
+/// Most bytes of a request body.
+const LIMIT: usize = 3 * 1024 * 1024;
+
+/// How a body is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Media {
+    Json,
+    Yaml,
+    Protobuf,
+}
+
+/// A decoded object without `kind` and `apiVersion`, in the version the client sent.
+#[derive(Debug)]
+pub(super) struct Decoded {
+    pub(super) value: Value,
+    /// One `Warning` header each.
+    pub(super) warnings: Vec<String>,
+}
+
+/// Reads a whole body.
+pub(super) async fn read<B>(body: B, headers: &HeaderMap) -> Result<Bytes, Failure>
+where
+    B: hyper::body::Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let too_large = || {
+        let message = format!("Request entity too large: limit is {LIMIT}");
+        Failure::new(413, "RequestEntityTooLarge", message)
+    };
+    let length = headers
+        .get(http::header::CONTENT_LENGTH)
+        .and_then(|v| v.to_str().ok());
+    if length
+        .and_then(|text| text.parse::<usize>().ok())
+        .is_some_and(|length| length > LIMIT)
+    {
+        return Err(too_large());
+    }
+    match Limited::new(body, LIMIT).collect().await {
+        Ok(collected) => Ok(collected.to_bytes()),
+        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) => Err(Failure::bad_request(format!(
+            "the body of the request could not be read: {error}"
+        ))),
+    }
+}
+
+/// The content type of a request; none means JSON.
+pub(super) fn media(headers: &HeaderMap) -> Result<Media, Failure> {
+    match content_type(headers) {
+        "" | "application/json" => Ok(Media::Json),
+        "application/yaml" => Ok(Media::Yaml),
+        "application/vnd.kubernetes.protobuf" => Ok(Media::Protobuf),
+        _ => Err(Failure::new(
+            415,
+            "UnsupportedMediaType",
+            "the body of the request was in an unknown format - accepted media types include: \
+             application/json, application/yaml, application/vnd.kubernetes.protobuf",
+        )),
+    }
+}
+
+/// The bare media type, without parameters.
+pub(super) fn content_type(headers: &HeaderMap) -> &str {
+    let value = headers
+        .get(CONTENT_TYPE)
+        .and_then(|value| value.to_str().ok())
+        .unwrap_or_default();
+    value.split(';').next().unwrap_or_default().trim()
+}
+
+/// Decodes an object of a kind.
+pub(super) fn decode(
+    kind: &Kind,
+    version: &Version,
+    media: Media,
+    bytes: &[u8],
+    validation: FieldValidation,
+) -> Result<Decoded, Failure> {
+    decode_as(
+        (kind.group, version.name, kind.kind),
+        media,
+        bytes,
+        validation,
+    )
+}
+
+/// Decodes an object that must be of this group, version and kind if it says what it is.
+pub(super) fn decode_as(
+    (group, version, kind): (&str, &str, &str),
+    media: Media,
+    bytes: &[u8],
+    validation: FieldValidation,
+) -> Result<Decoded, Failure> {
+    let message = schema::message(group, version, kind);
+    let unrecognized = |why: &dyn std::fmt::Display| {
+        Failure::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): {why}"
+        ))
+    };
+    let (mut value, problems) = match media {
+        Media::Json => {
+            let decoded = strict::decode(message, bytes)
+                .map_err(|error| unrecognized(&format!("couldn't get version/kind; {error}")))?;
+            (decoded.value, decoded.problems)
+        }
+        Media::Yaml => {
+            let text = std::str::from_utf8(bytes).map_err(|error| unrecognized(&error))?;
+            let value: Value =
+                serde_saphyr::from_str(text).map_err(|error| unrecognized(&error))?;
+            let problems =
+                message.map_or_else(Vec::new, |message| strict::unknown_fields(message, &value));
+            (value, problems)
+        }
+        Media::Protobuf => {
+            let object =
+                protobuf::decode_as(bytes, message).map_err(|error| unrecognized(&error))?;
+            (object.value, Vec::new())
+        }
+    };
+    let Some(map) = value.as_object_mut() else {
+        return Err(unrecognized(
+            &"couldn't get version/kind; the body is not an object",
+        ));
+    };
+    let sent_version = take_text(map.remove("apiVersion"));
+    let sent_kind = take_text(map.remove("kind"));
+    check_kind((group, version, kind), &sent_version, &sent_kind)?;
+    let refuse = |why: &dyn std::fmt::Display| {
+        Failure::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {kind}: {why}"
+        ))
+    };
+    let mut warnings = Vec::new();
+    if !problems.is_empty() {
+        match validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Strict => return Err(refuse(&strict::strict_error(&problems))),
+            FieldValidation::Warn => warnings.extend(problems.iter().map(ToString::to_string)),
+        }
+    }
+    let value = canonical(message, value).map_err(|error| refuse(&error))?;
+    Ok(Decoded { value, warnings })
+}
+
+/// The canonical form of an object, without `kind` and `apiVersion`.
+pub(super) fn canonical(
+    message: Option<&'static Message>,
+    value: Value,
+) -> Result<Value, canonical::Error> {
+    let mut value = match message {
+        Some(message) => canonical::canonicalise(message, value)?,
+        None => value,
+    };
+    if let Some(map) = value.as_object_mut() {
+        map.remove("kind");
+        map.remove("apiVersion");
+    }
+    Ok(value)
+}
+
+/// An object may leave out what it is, but not say something else.
+fn check_kind(
+    (group, version, kind): (&str, &str, &str),
+    sent_version: &str,
+    sent_kind: &str,
+) -> Result<(), Failure> {
+    let expected = group_version(group, version);
+    if !sent_kind.is_empty() && sent_kind != kind {
+        let short = sent_version.rsplit('/').next().unwrap_or(sent_version);
+        return Err(Failure::bad_request(format!(
+            "{sent_kind} in version {short:?} cannot be handled as a {kind}: it is another kind"
+        )));
+    }
+    if !sent_version.is_empty() && sent_version != expected {
+        return Err(Failure::bad_request(format!(
+            "the API version in the data ({sent_version}) does not match the expected API version \
+             ({expected})"
+        )));
+    }
+    Ok(())
+}
+
+fn take_text(value: Option<Value>) -> String {
+    match value {
+        Some(Value::String(text)) => text,
+        _ => String::new(),
+    }
+}

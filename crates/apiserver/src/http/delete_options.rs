@@ -1,0 +1,114 @@
+//! Options of deletions.
+
+use http::HeaderMap;
+use serde_json::{Value, json};
+
+use super::options;
+use super::query::Query;
+use crate::registry::DeleteOptions;
+use crate::registry::rules::text;
+use crate::status::{Cause, Failure};
+
+const POLICIES: &[&str] = &["Background", "Foreground", "Orphan"];
+
+/// Reads them from a body and a query; the body counts where both say something.
+pub(super) fn parse(
+    body: &Value,
+    query: &Query<'_>,
+    headers: &HeaderMap,
+) -> Result<DeleteOptions, Failure> {
+    let mut write = options::write_options(query, headers, "DeleteOptions")?;
+    let in_body = body
+        .get("dryRun")
+        .and_then(Value::as_array)
+        .map(Vec::as_slice);
+    let in_body = in_body.unwrap_or_default().iter().filter_map(Value::as_str);
+    write.dry_run |= options::dry_run(in_body, "DeleteOptions")?;
+    let invalid = |cause| Failure::invalid_options("DeleteOptions", cause);
+
+    let asked = query.text("gracePeriodSeconds").map(|text| {
+        text.parse::<i64>().map_err(|_| {
+            Failure::bad_request(format!(
+                "strconv.ParseInt: parsing {text:?}: invalid syntax"
+            ))
+        })
+    });
+    let grace_seconds = match body.get("gracePeriodSeconds").and_then(Value::as_i64) {
+        Some(seconds) => Some(seconds),
+        None => asked.transpose()?,
+    };
+    if let Some(seconds) = grace_seconds.filter(|seconds| *seconds < 0) {
+        let why = "must be greater than or equal to 0";
+        return Err(invalid(Cause::invalid(
+            "gracePeriodSeconds",
+            &json!(seconds),
+            why,
+        )));
+    }
+
+    let orphan = body.get("orphanDependents").and_then(Value::as_bool);
+    let orphan = orphan.or_else(|| query.tristate("orphanDependents"));
+    let policy = [
+        text(body, "/propagationPolicy"),
+        query.text("propagationPolicy").unwrap_or(""),
+    ]
+    .into_iter()
+    .find(|policy| !policy.is_empty());
+    if let Some(policy) = policy {
+        if !POLICIES.contains(&policy) {
+            let cause = Cause::unsupported("propagationPolicy", &json!(policy), POLICIES);
+            return Err(invalid(cause));
+        }
+        if orphan.is_some() {
+            let why = "orphanDependents and deletionPropagation cannot be both set";
+            return Err(invalid(Cause::invalid(
+                "propagationPolicy",
+                &json!(policy),
+                why,
+            )));
+        }
+    }
+    let propagation = policy.or(orphan.map(|keep| if keep { "Orphan" } else { "Background" }));
+    let precondition = |name: &str| {
+        let value = text(body, &format!("/preconditions/{name}"));
+        (!value.is_empty()).then(|| value.to_owned())
+    };
+    Ok(DeleteOptions {
+        grace_seconds,
+        uid: precondition("uid"),
+        resource_version: precondition("resourceVersion"),
+        propagation: propagation.map(str::to_owned),
+        write,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn options(body: &Value, query: &str) -> Result<DeleteOptions, u16> {
+        parse(body, &Query::new(query), &HeaderMap::new()).map_err(|failure| failure.code)
+    }
+
+    #[test]
+    fn the_body_counts_before_the_query() {
+        let body = json!({"gracePeriodSeconds": 5, "propagationPolicy": "Orphan"});
+        let read = options(&body, "gracePeriodSeconds=9&dryRun=All").expect("good");
+        assert_eq!(read.grace_seconds, Some(5));
+        assert_eq!(read.propagation.as_deref(), Some("Orphan"));
+        assert!(read.write.dry_run);
+    }
+
+    #[test]
+    fn contradictions_are_refused() {
+        for body in [
+            json!({"orphanDependents": true, "propagationPolicy": "Orphan"}),
+            json!({"propagationPolicy": "Sometimes"}),
+            json!({"gracePeriodSeconds": -1}),
+            json!({"dryRun": ["Some"]}),
+        ] {
+            assert_eq!(options(&body, "").err(), Some(422), "{body}");
+        }
+        assert_eq!(options(&json!({}), "gracePeriodSeconds=x").err(), Some(400));
+    }
+}

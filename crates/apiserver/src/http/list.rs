@@ -1,0 +1,272 @@
+//! Lists, in pages that belong to one revision.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use bytes::Bytes;
+use serde_json::json;
+
+use super::options::{ListOptions, Match, Selection};
+use super::render::ListMeta;
+use crate::registry::{Kind, Target};
+use crate::status::{Cause, Failure};
+use crate::store::{Object, Range, Store};
+
+/// How long a request waits for a revision that is not there yet.
+const FUTURE_WAIT: Duration = Duration::from_secs(3);
+
+/// Where a list goes on.
+#[derive(Debug, PartialEq, Eq)]
+struct Token {
+    /// `None` to go on at the present revision, inconsistently.
+    revision: Option<u64>,
+    /// The last key that was given.
+    after: (String, String),
+}
+
+/// The page of a list.
+pub(super) struct Page {
+    pub(super) meta: ListMeta,
+    pub(super) objects: Vec<Arc<Object>>,
+}
+
+/// The range that a collection covers.
+pub(super) fn range(target: &Target<'_>, selection: &Selection) -> Range {
+    let namespaced = target.kind.namespaced && !target.namespace.is_empty();
+    let name = selection
+        .fields
+        .required("metadata.name")
+        .map(str::to_owned);
+    let namespace = if namespaced {
+        Some(target.namespace.to_owned())
+    } else if target.kind.namespaced {
+        selection
+            .fields
+            .required("metadata.namespace")
+            .map(str::to_owned)
+    } else {
+        Some(String::new())
+    };
+    Range {
+        resource: target.kind.storage_key(),
+        // A single object can only be named together with its namespace.
+        name: name.filter(|_| namespace.is_some()),
+        namespace,
+    }
+}
+
+/// Answers a list request.
+pub(super) async fn list(
+    store: &Arc<dyn Store>,
+    target: &Target<'_>,
+    options: &ListOptions,
+) -> Result<Page, Failure> {
+    let range = range(target, &options.selection);
+    let token = options
+        .continue_token
+        .as_deref()
+        .map(Token::parse)
+        .transpose()?;
+    let exact = match (&token, options.revision, options.revision_match) {
+        (Some(token), ..) => token.revision,
+        (None, Some(revision), Some(Match::Exact)) => Some(revision),
+        // With a limit, a revision means exactly that one, so that all pages agree.
+        (None, Some(revision), None) if revision > 0 && options.limit > 0 => Some(revision),
+        _ => None,
+    };
+    let wanted = exact.or(options.revision).unwrap_or(0);
+    wait_for(store, wanted).await?;
+    let listing = store
+        .list(&range, exact)
+        .map_err(|_| expired(token.as_ref()))?;
+    let mut objects = listing.objects;
+    if let Some(token) = &token {
+        let start = objects.partition_point(|object| {
+            (object.key.namespace.as_str(), object.key.name.as_str())
+                <= (token.after.0.as_str(), token.after.1.as_str())
+        });
+        objects.drain(..start);
+    }
+    // "Any version" is served whole, as from a cache.
+    let limit = if options.revision == Some(0) && token.is_none() {
+        0
+    } else {
+        options.limit
+    };
+    let mut meta = ListMeta {
+        revision: listing.revision,
+        ..ListMeta::default()
+    };
+    select(target.kind, options, limit, &mut objects, &mut meta);
+    Ok(Page { meta, objects })
+}
+
+/// Filters and cuts; says in `meta` what is left.
+///
+/// With selectors the page is cut before it is known whether anything more will match, so a token
+/// is given whenever unread objects remain.
+fn select(
+    kind: &Kind,
+    options: &ListOptions,
+    limit: usize,
+    objects: &mut Vec<Arc<Object>>,
+    meta: &mut ListMeta,
+) {
+    let all = options.selection.is_empty();
+    if limit == 0 {
+        if !all {
+            objects.retain(|object| options.selection.matches(kind, object));
+        }
+        return;
+    }
+    let total = objects.len();
+    let mut taken = Vec::with_capacity(limit.min(total));
+    let mut read = 0;
+    for object in objects.drain(..) {
+        if taken.len() == limit {
+            break;
+        }
+        read += 1;
+        if all || options.selection.matches(kind, &object) {
+            taken.push(object);
+        }
+    }
+    if let Some(last) = taken.last().filter(|_| read < total) {
+        let after = (last.key.namespace.clone(), last.key.name.clone());
+        meta.continue_token = Some(
+            Token {
+                revision: Some(meta.revision),
+                after,
+            }
+            .text(),
+        );
+        meta.remaining = all.then_some(total - read);
+    }
+    *objects = taken;
+}
+
+/// Waits for a revision that a client has seen elsewhere.
+pub(super) async fn wait_for(store: &Arc<dyn Store>, revision: u64) -> Result<(), Failure> {
+    if revision <= store.revision() {
+        return Ok(());
+    }
+    if tokio::time::timeout(FUTURE_WAIT, store.reached(revision))
+        .await
+        .is_ok()
+    {
+        return Ok(());
+    }
+    let message = format!(
+        "Too large resource version: {revision}, current: {}",
+        store.revision()
+    );
+    let mut failure = Failure::generic(504, "Timeout", format!("Timeout: {message}"));
+    if let Some(details) = &mut failure.details {
+        details.retry_after_seconds = Some(1);
+        details.causes = vec![Cause {
+            reason: "ResourceVersionTooLarge",
+            message: "Too large resource version".into(),
+            field: String::new(),
+        }];
+    }
+    Err(failure)
+}
+
+fn expired(token: Option<&Token>) -> Failure {
+    let Some(token) = token else {
+        return Failure::expired("The resourceVersion for the provided list is too old.");
+    };
+    let mut failure = Failure::expired(
+        "The provided continue parameter is too old to display a consistent list result. You can \
+         start a new list without the continue parameter, or use the continue token in this \
+         response to retrieve the remainder of the results. Continuing with the provided token \
+         results in an inconsistent list: objects that were created, modified, or deleted between \
+         the first chunk and now may show up in the list.",
+    );
+    let after = token.after.clone();
+    failure.continue_token = Some(
+        Token {
+            revision: None,
+            after,
+        }
+        .text(),
+    );
+    failure
+}
+
+impl Token {
+    fn text(&self) -> String {
+        let revision = self.revision.map_or(json!(-1), |revision| json!(revision));
+        let start = format!("{}/{}\0", self.after.0, self.after.1);
+        let token = json!({"v": "meta.k8s.io/v1", "rv": revision, "start": start});
+        URL_SAFE_NO_PAD.encode(token.to_string())
+    }
+
+    fn parse(text: &str) -> Result<Self, Failure> {
+        let bad = || Failure::bad_request("invalid continue token: continue key is not valid");
+        let bytes = URL_SAFE_NO_PAD
+            .decode(text.trim_end_matches('='))
+            .map_err(|_| bad())?;
+        let token: serde_json::Value = serde_json::from_slice(&bytes).map_err(|_| bad())?;
+        if token.get("v") != Some(&json!("meta.k8s.io/v1")) {
+            return Err(bad());
+        }
+        let revision = match token.get("rv") {
+            Some(rv) if rv.as_i64() == Some(-1) => None,
+            Some(rv) => Some(rv.as_u64().filter(|rv| *rv > 0).ok_or_else(bad)?),
+            None => return Err(bad()),
+        };
+        let start = token
+            .get("start")
+            .and_then(serde_json::Value::as_str)
+            .ok_or_else(bad)?;
+        let (namespace, name) = start
+            .strip_suffix('\0')
+            .and_then(|key| key.split_once('/'))
+            .ok_or_else(bad)?;
+        Ok(Self {
+            revision,
+            after: (namespace.to_owned(), name.to_owned()),
+        })
+    }
+}
+
+/// The stored bytes of a page.
+pub(super) fn bytes(objects: &[Arc<Object>]) -> impl ExactSizeIterator<Item = &[u8]> {
+    objects.iter().map(|object| Bytes::as_ref(&object.json))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tokens_survive_and_garbage_does_not() {
+        let token = Token {
+            revision: Some(7),
+            after: ("n".into(), "x".into()),
+        };
+        assert_eq!(Token::parse(&token.text()).ok(), Some(token));
+        let loose = Token {
+            revision: None,
+            after: (String::new(), "x".into()),
+        };
+        assert_eq!(Token::parse(&loose.text()).ok(), Some(loose));
+        for bad in [
+            "garbage",
+            "",
+            "e30",
+            "bnVsbA",
+            "eyJ2IjoibWV0YS5rOHMuaW8vdjEifQ",
+            "äö",
+        ] {
+            assert_eq!(
+                Token::parse(bad).err().map(|failure| failure.code),
+                Some(400),
+                "{bad}"
+            );
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! Prometheus metrics, under the names that dashboards for Kubernetes know.
+
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+use super::request::{RequestInfo, Route};
+use crate::registry;
+
+/// Content type of the text form.
+pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+
+const BUCKETS: [f64; 12] = [
+    0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
+];
+
+/// What a request was; texts from the table only, so that clients cannot make up label values.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+pub(super) struct Labels {
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+    scope: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct CodeLabels {
+    verb: &'static str,
+    group: &'static str,
+    resource: &'static str,
+    subresource: &'static str,
+    scope: &'static str,
+    code: u16,
+}
+
+/// The metrics of one server.
+pub(super) struct Metrics {
+    registry: Registry,
+    requests: Family<CodeLabels, Counter>,
+    durations: Family<Labels, Histogram, fn() -> Histogram>,
+    watches: Gauge,
+    revision: Gauge<u64, AtomicU64>,
+}
+
+impl Metrics {
+    pub(super) fn new() -> Self {
+        let mut registry = Registry::default();
+        let requests = Family::default();
+        let help = "Requests by verb, resource and answer";
+        registry.register("apiserver_request", help, Family::clone(&requests));
+        let durations: Family<Labels, Histogram, fn() -> Histogram> =
+            Family::new_with_constructor(|| Histogram::new(BUCKETS));
+        let help = "Time to answer, watches excepted";
+        registry.register(
+            "apiserver_request_duration_seconds",
+            help,
+            Family::clone(&durations),
+        );
+        let watches = Gauge::default();
+        registry.register(
+            "apiserver_longrunning_requests",
+            "Open watches",
+            Gauge::clone(&watches),
+        );
+        let revision = Gauge::<u64, AtomicU64>::default();
+        let help = "Revision of the last published write";
+        registry.register("tenure_store_revision", help, Gauge::clone(&revision));
+        Self {
+            registry,
+            requests,
+            durations,
+            watches,
+            revision,
+        }
+    }
+
+    /// Counts an answered request.
+    pub(super) fn observe(&self, info: &RequestInfo, code: u16, took: Duration) {
+        let Labels {
+            verb,
+            group,
+            resource,
+            subresource,
+            scope,
+        } = Labels::of(info);
+        let labels = CodeLabels {
+            verb,
+            group,
+            resource,
+            subresource,
+            scope,
+            code,
+        };
+        self.requests.get_or_create(&labels).inc();
+        if verb != "WATCH" {
+            let labels = Labels {
+                verb,
+                group,
+                resource,
+                subresource,
+                scope,
+            };
+            self.durations
+                .get_or_create(&labels)
+                .observe(took.as_secs_f64());
+        }
+    }
+
+    /// Counts a watch for as long as the guard lives.
+    pub(super) fn watching(&self) -> Watching {
+        self.watches.inc();
+        Watching(self.watches.clone())
+    }
+
+    /// The text form.
+    pub(super) fn text(&self, revision: u64) -> String {
+        self.revision.set(revision);
+        let mut out = String::new();
+        // Writing to a string cannot fail.
+        _ = encode(&mut out, &self.registry);
+        out
+    }
+}
+
+/// An open watch.
+pub(super) struct Watching(Gauge);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
+impl Labels {
+    fn of(info: &RequestInfo) -> Self {
+        let verb = match info.verb {
+            "get" => "GET",
+            "list" => "LIST",
+            "watch" => "WATCH",
+            "create" | "post" => "POST",
+            "update" | "put" => "PUT",
+            "patch" => "PATCH",
+            "delete" => "DELETE",
+            "deletecollection" => "DELETECOLLECTION",
+            _ => "other",
+        };
+        let none = Self {
+            verb,
+            group: "",
+            resource: "",
+            subresource: "",
+            scope: "",
+        };
+        let Route::Resource(path) = &info.route else {
+            return none;
+        };
+        let Some(kind) = registry::find(&path.group, &path.resource) else {
+            return none;
+        };
+        let sub = kind
+            .subresource(&path.subresource)
+            .map_or("", registry::Subresource::name);
+        let scope = match (path.name.is_empty(), path.namespace.is_empty()) {
+            (false, _) => "resource",
+            (true, false) => "namespace",
+            (true, true) => "cluster",
+        };
+        Self {
+            verb,
+            group: kind.group,
+            resource: kind.plural,
+            subresource: sub,
+            scope,
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! PATCH: the body is a change, applied to what is stored.
+
+use std::sync::Mutex;
+
+use http::Response;
+use serde_json::{Value, json};
+
+use super::Body;
+use super::body;
+use super::options::{self, FieldValidation};
+use super::resource::{Call, check_name};
+use crate::patch;
+use crate::registry::{Source, Target};
+use crate::schema::{self, Message};
+use crate::status::{Cause, Failure};
+use crate::strict;
+
+/// A patch as it came.
+struct Change<'a> {
+    kind: &'a str,
+    bytes: &'a [u8],
+}
+
+impl Call<'_> {
+    /// Applies a patch, again if somebody else writes meanwhile.
+    pub(super) async fn patch<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.form()?;
+        let content_type = body::content_type(&self.parts.headers).to_owned();
+        let known = [
+            "json-patch+json",
+            "merge-patch+json",
+            "strategic-merge-patch+json",
+        ];
+        let short = content_type
+            .strip_prefix("application/")
+            .unwrap_or_default();
+        if !known.contains(&short) {
+            return Err(unsupported());
+        }
+        let options = options::write_options(&self.query, &self.parts.headers, "PatchOptions")?;
+        let validation = options::field_validation(&self.query, "PatchOptions")?;
+        let bytes = body::read(body, &self.parts.headers).await?;
+        let change = Change {
+            kind: short,
+            bytes: &bytes,
+        };
+        let target = self.target;
+        let warnings = Mutex::new(Vec::new());
+        let apply = |old: &Value| {
+            let (new, found) = apply(&target, &change, old, validation)?;
+            if let Ok(mut warnings) = warnings.lock() {
+                *warnings = found;
+            }
+            Ok(new)
+        };
+        let answer = self.store(Source::Patch(&apply), &options).await;
+        self.warnings
+            .extend(warnings.into_inner().unwrap_or_default());
+        answer
+    }
+}
+
+impl Change<'_> {
+    fn apply(&self, message: Option<&'static Message>, object: Value) -> Result<Value, Failure> {
+        if self.kind == "json-patch+json" {
+            return patch::json(object, self.bytes).map_err(|error| failure(&error));
+        }
+        let change: Value = serde_json::from_slice(self.bytes)
+            .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+        let patched = match (self.kind, message) {
+            ("merge-patch+json", _) => patch::merge(object, change),
+            (_, Some(message)) => patch::strategic(message, object, change),
+            (_, None) => return Err(unsupported()),
+        };
+        patched.map_err(|error| failure(&error))
+    }
+}
+
+fn failure(error: &patch::Error) -> Failure {
+    match error.code() {
+        413 => Failure::new(413, "RequestEntityTooLarge", error.to_string()),
+        422 => Failure::generic(422, "Invalid", error.to_string()),
+        _ => Failure::bad_request(error.to_string()),
+    }
+}
+
+fn unsupported() -> Failure {
+    Failure::generic(
+        415,
+        "UnsupportedMediaType",
+        "the body of the request was in an unknown format - accepted media types include: \
+         application/json-patch+json, application/merge-patch+json, \
+         application/strategic-merge-patch+json",
+    )
+}
+
+/// The stored form after the change, and warnings about unknown fields.
+fn apply(
+    target: &Target<'_>,
+    change: &Change<'_>,
+    old: &Value,
+    validation: FieldValidation,
+) -> Result<(Value, Vec<String>), Failure> {
+    let Target { kind, version, .. } = *target;
+    let message = schema::message(kind.group, version.name, kind.kind);
+    let mut object = match version.conversion {
+        Some(conversion) => (conversion.from_stored)(old.clone()),
+        None => old.clone(),
+    };
+    let api_version = kind.api_version(version);
+    object["kind"] = json!(kind.kind);
+    object["apiVersion"] = json!(api_version);
+    let object = change.apply(message, object)?;
+    let (now_kind, now_version) = (object.get("kind"), object.get("apiVersion"));
+    let same = |value: Option<&Value>, want: &str| value.is_none_or(|v| v == want || v.is_null());
+    if !same(now_kind, kind.kind) || !same(now_version, &api_version) {
+        return Err(Failure::bad_request(
+            "a patch cannot change what an object is",
+        ));
+    }
+    let problems =
+        message.map_or_else(Vec::new, |message| strict::unknown_fields(message, &object));
+    let mut warnings = Vec::new();
+    if !problems.is_empty() {
+        match validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => warnings.extend(problems.iter().map(ToString::to_string)),
+            FieldValidation::Strict => {
+                return Err(Failure::bad_request(strict::strict_error(&problems)));
+            }
+        }
+    }
+    let mut value = body::canonical(message, object).map_err(|error| {
+        let cause = Cause::invalid("patch", &json!("the patched object"), &error.to_string());
+        Failure::invalid(("", ""), "", vec![cause])
+    })?;
+    check_name(target, &value)?;
+    if let Some(conversion) = version.conversion {
+        value = (conversion.to_stored)(value);
+    }
+    warnings.extend(crate::registry::meta::unique_owners(&mut value));
+    Ok((value, warnings))
+}

@@ -1,0 +1,251 @@
+//! Objects in the shape that the client asked for.
+//!
+//! The common case, the full object in the stored version, is spliced from the stored bytes: they
+//! begin with `{` and lack only `kind` and `apiVersion`.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::accept::Form;
+use super::query::Query;
+use crate::registry::columns::NAME_DESCRIPTION;
+use crate::registry::{Conversion, Kind, Target};
+use crate::status::{Cause, Failure};
+
+/// How objects of one kind are written for one client.
+#[derive(Clone)]
+pub(super) struct View {
+    pub(super) kind: &'static Kind,
+    /// `{"kind":"Lease","apiVersion":"coordination.k8s.io/v1",`
+    prefix: Bytes,
+    api_version: String,
+    conversion: Option<Conversion>,
+    form: Form,
+    include: Include,
+}
+
+/// How much of the object a Table row carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Include {
+    None,
+    Metadata,
+    Object,
+}
+
+/// What a list says about itself.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ListMeta {
+    pub(super) revision: u64,
+    pub(super) continue_token: Option<String>,
+    pub(super) remaining: Option<usize>,
+}
+
+impl View {
+    pub(super) fn new(target: &Target<'_>, form: Form, query: &Query<'_>) -> Result<Self, Failure> {
+        let include = match query.get("includeObject") {
+            None | Some("" | "Metadata") => Include::Metadata,
+            Some("None") => Include::None,
+            Some("Object") => Include::Object,
+            Some(other) => {
+                let known = ["Metadata", "None", "Object"];
+                let cause = Cause::unsupported("includeObject", &json!(other), &known);
+                return Err(Failure::invalid_options("TableOptions", cause));
+            }
+        };
+        let api_version = target.kind.api_version(target.version);
+        let prefix = format!(
+            "{{\"kind\":\"{}\",\"apiVersion\":\"{api_version}\",",
+            target.kind.kind
+        );
+        Ok(Self {
+            kind: target.kind,
+            prefix: Bytes::from(prefix),
+            api_version,
+            conversion: target.version.conversion,
+            form,
+            include,
+        })
+    }
+
+    /// One object as an answer.
+    pub(super) fn object(&self, stored: &[u8]) -> Result<Vec<u8>, Failure> {
+        match self.form {
+            Form::Full | Form::Discovery(_) => {
+                let mut out = Vec::with_capacity(stored.len() + self.prefix.len() + 1);
+                self.write_full(&mut out, stored)?;
+                Ok(out)
+            }
+            Form::Partial => Ok(partial(&parse(stored)?).to_string().into_bytes()),
+            Form::Table(version) => {
+                let value = parse(stored)?;
+                let revision = value.pointer("/metadata/resourceVersion").cloned();
+                let metadata = json!({"resourceVersion": revision.unwrap_or_else(|| json!(""))});
+                let rows = vec![self.row(&value)?];
+                Ok(self
+                    .table(version, &metadata, true, &rows)
+                    .to_string()
+                    .into_bytes())
+            }
+        }
+    }
+
+    /// A list as an answer.
+    pub(super) fn list<'a>(
+        &self,
+        meta: &ListMeta,
+        items: impl ExactSizeIterator<Item = &'a [u8]>,
+    ) -> Result<Vec<u8>, Failure> {
+        let metadata = meta.to_value();
+        if let Form::Table(version) = self.form {
+            let rows = items
+                .map(|stored| self.row(&parse(stored)?))
+                .collect::<Result<Vec<_>, _>>()?;
+            return Ok(self
+                .table(version, &metadata, true, &rows)
+                .to_string()
+                .into_bytes());
+        }
+        let (kind, api_version) = match self.form {
+            Form::Partial => ("PartialObjectMetadata", "meta.k8s.io/v1"),
+            _ => (self.kind.kind, self.api_version.as_str()),
+        };
+        let mut out = Vec::with_capacity(256 + items.len() * 512);
+        let head = format!(
+            "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\
+             \"items\":["
+        );
+        out.extend_from_slice(head.as_bytes());
+        for (index, stored) in items.enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            match (self.form, &self.conversion) {
+                (Form::Partial, _) => {
+                    out.extend_from_slice(partial(&parse(stored)?).to_string().as_bytes());
+                }
+                (_, Some(conversion)) => {
+                    let value = (conversion.from_stored)(parse(stored)?);
+                    out.extend_from_slice(value.to_string().as_bytes());
+                }
+                (_, None) => out.extend_from_slice(stored),
+            }
+        }
+        out.extend_from_slice(b"]}\n");
+        Ok(out)
+    }
+
+    /// Appends one watch event.
+    pub(super) fn write_event(
+        &self,
+        out: &mut Vec<u8>,
+        kind: &str,
+        stored: &[u8],
+        first: bool,
+    ) -> Result<(), Failure> {
+        out.extend_from_slice(b"{\"type\":\"");
+        out.extend_from_slice(kind.as_bytes());
+        out.extend_from_slice(b"\",\"object\":");
+        match self.form {
+            Form::Full | Form::Discovery(_) => self.write_full(out, stored)?,
+            Form::Partial => out.extend_from_slice(partial(&parse(stored)?).to_string().as_bytes()),
+            Form::Table(version) => {
+                let value = parse(stored)?;
+                let revision = value.pointer("/metadata/resourceVersion").cloned();
+                let metadata = json!({"resourceVersion": revision.unwrap_or_else(|| json!(""))});
+                // A bookmark has no row: there is no object behind it.
+                let rows = if kind == "BOOKMARK" {
+                    Vec::new()
+                } else {
+                    vec![self.row(&value)?]
+                };
+                let table = self.table(version, &metadata, first, &rows);
+                out.extend_from_slice(table.to_string().as_bytes());
+            }
+        }
+        out.extend_from_slice(b"}\n");
+        Ok(())
+    }
+
+    fn write_full(&self, out: &mut Vec<u8>, stored: &[u8]) -> Result<(), Failure> {
+        out.extend_from_slice(&self.prefix);
+        match &self.conversion {
+            None => out.extend_from_slice(&stored[1..]),
+            Some(conversion) => {
+                let text = (conversion.from_stored)(parse(stored)?).to_string();
+                out.extend_from_slice(&text.as_bytes()[1..]);
+            }
+        }
+        Ok(())
+    }
+
+    fn table(&self, version: &str, metadata: &Value, header: bool, rows: &[Value]) -> Value {
+        let columns = if header { self.columns() } else { Value::Null };
+        json!({
+            "kind": "Table",
+            "apiVersion": format!("meta.k8s.io/{version}"),
+            "metadata": metadata,
+            "columnDefinitions": columns,
+            "rows": rows,
+        })
+    }
+
+    fn columns(&self) -> Value {
+        let name = json!({"name": "Name", "type": "string", "format": "name",
+            "description": NAME_DESCRIPTION, "priority": 0});
+        let others = self.kind.columns.iter().map(|column| {
+            json!({"name": column.name, "type": column.kind, "format": "",
+                "description": column.description, "priority": column.priority})
+        });
+        std::iter::once(name).chain(others).collect()
+    }
+
+    fn row(&self, value: &Value) -> Result<Value, Failure> {
+        let now = Timestamp::now();
+        let name = value.pointer("/metadata/name").cloned().unwrap_or_default();
+        let others = self
+            .kind
+            .columns
+            .iter()
+            .map(|column| (column.cell)(value, now));
+        let cells: Vec<Value> = std::iter::once(name).chain(others).collect();
+        let object = match self.include {
+            Include::None => Value::Null,
+            Include::Metadata => partial(value),
+            Include::Object => {
+                let mut full = Vec::new();
+                self.write_full(&mut full, value.to_string().as_bytes())?;
+                parse(&full)?
+            }
+        };
+        Ok(json!({"cells": cells, "object": object}))
+    }
+}
+
+impl ListMeta {
+    fn to_value(&self) -> Value {
+        let mut out = Map::new();
+        out.insert("resourceVersion".into(), json!(self.revision.to_string()));
+        if let Some(token) = &self.continue_token {
+            out.insert("continue".into(), json!(token));
+        }
+        if let Some(remaining) = self.remaining {
+            out.insert("remainingItemCount".into(), json!(remaining));
+        }
+        Value::Object(out)
+    }
+}
+
+/// Only what all kinds have.
+fn partial(value: &Value) -> Value {
+    json!({
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": value.get("metadata").cloned().unwrap_or_else(|| json!({})),
+    })
+}
+
+fn parse(stored: &[u8]) -> Result<Value, Failure> {
+    serde_json::from_slice(stored)
+        .map_err(|error| Failure::internal(format!("stored object is not JSON: {error}")))
+}

@@ -1,0 +1,393 @@
+//! Resource requests: from the request line to a verb of the registry, and back.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http::request::Parts;
+use http::{Response, StatusCode};
+use http_body_util::{BodyExt as _, StreamBody};
+use serde_json::{Value, json};
+
+use super::accept::{Form, negotiate};
+use super::body::{self, Media};
+use super::options::{self, ListOptions, Selection};
+use super::query::Query;
+use super::render::{ListMeta, View};
+use super::request::ResourcePath;
+use super::watch::Feed;
+use super::{Api, Body, list, respond};
+use crate::auth::User;
+use crate::registry::{self, DeleteOptions, Deleted, Source, Subresource, Target};
+use crate::schema;
+use crate::status::Failure;
+
+/// One resource request on its way.
+pub(super) struct Call<'a> {
+    pub(super) api: &'a Arc<Api>,
+    pub(super) user: &'a User,
+    pub(super) verb: &'static str,
+    pub(super) target: Target<'a>,
+    pub(super) subresource: Option<Subresource>,
+    pub(super) query: Query<'a>,
+    pub(super) parts: &'a Parts,
+    /// Texts for `Warning` headers.
+    pub(super) warnings: Vec<String>,
+}
+
+/// What a resource path leads to.
+pub(super) enum Resolved<'a> {
+    /// A kind.
+    Kind(Target<'a>, Option<Subresource>),
+    /// A group-version that is served, but not this resource.
+    NoResource,
+    /// Nothing at all.
+    NoGroup,
+}
+
+/// Finds the kind behind a path.
+pub(super) fn resolve(path: &ResourcePath) -> Resolved<'_> {
+    let served =
+        |kind: &registry::Kind| kind.group == path.group && kind.version(&path.version).is_some();
+    if !registry::all().iter().any(served) {
+        return Resolved::NoGroup;
+    }
+    let found = registry::find(&path.group, &path.resource)
+        .and_then(|kind| Some((kind, kind.version(&path.version)?)));
+    let Some((kind, version)) = found else {
+        return Resolved::NoResource;
+    };
+    let in_namespace = !path.namespace.is_empty();
+    let own = !kind.namespaced && kind.plural == "namespaces";
+    let misplaced = (in_namespace && !kind.namespaced && !own)
+        || (kind.namespaced && !in_namespace && !path.name.is_empty());
+    if misplaced {
+        return Resolved::NoResource;
+    }
+    let subresource = if path.subresource.is_empty() {
+        None
+    } else {
+        match kind.subresource(&path.subresource) {
+            Some(found) => Some(found),
+            None => return Resolved::NoResource,
+        }
+    };
+    let namespace = if kind.namespaced {
+        path.namespace.as_str()
+    } else {
+        ""
+    };
+    Resolved::Kind(
+        Target {
+            kind,
+            version,
+            namespace,
+            name: &path.name,
+        },
+        subresource,
+    )
+}
+
+impl Call<'_> {
+    /// Runs the verb.
+    pub(super) async fn run<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let kind = self.target.kind;
+        self.warnings
+            .extend(self.target.version.deprecated.map(str::to_owned));
+        let named = !self.target.name.is_empty();
+        let placed = !kind.namespaced || !self.target.namespace.is_empty();
+        if kind.review {
+            return match (self.verb, named, placed) {
+                ("create", false, true) => self.review(body).await,
+                _ => Err(Failure::method_not_allowed()),
+            };
+        }
+        if let Some(subresource) = self.subresource {
+            return self.run_subresource(subresource, body).await;
+        }
+        match (self.verb, named, placed) {
+            ("get", true, _) => self.get().await,
+            ("list", false, _) => self.list().await,
+            ("watch", ..) => self.watch(),
+            ("create", false, true) => self.create(body).await,
+            ("update", true, _) => self.update(body).await,
+            ("patch", true, _) => self.patch(body).await,
+            ("delete", true, _) => self.delete(body).await,
+            ("deletecollection", false, true) => self.delete_collection(body).await,
+            _ => Err(Failure::method_not_allowed()),
+        }
+    }
+
+    async fn run_subresource<B>(
+        &mut self,
+        subresource: Subresource,
+        body: B,
+    ) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        match (subresource, self.verb) {
+            (Subresource::Status | Subresource::EphemeralContainers, "get") => self.get().await,
+            (
+                Subresource::Status | Subresource::Finalize | Subresource::EphemeralContainers,
+                "update",
+            ) => self.update(body).await,
+            (Subresource::Status | Subresource::EphemeralContainers, "patch") => {
+                self.patch(body).await
+            }
+            (Subresource::Token, "create") => self.issue_token(body).await,
+            (Subresource::Binding, "create") => self.bind(body).await,
+            (Subresource::Eviction, "create") => self.evict(body).await,
+            _ => Err(Failure::method_not_allowed()),
+        }
+    }
+
+    pub(super) fn form(&self) -> Result<Form, Failure> {
+        match negotiate(&self.parts.headers)? {
+            Form::Discovery(_) => Ok(Form::Full),
+            form => Ok(form),
+        }
+    }
+
+    fn view(&self) -> Result<View, Failure> {
+        View::new(&self.target, self.form()?, &self.query)
+    }
+
+    fn answer(&self, code: StatusCode, stored: &[u8]) -> Result<Response<Body>, Failure> {
+        Ok(respond::json(code, self.view()?.object(stored)?))
+    }
+
+    async fn get(&self) -> Result<Response<Body>, Failure> {
+        self.form()?;
+        if let Some(text) = self.query.text("resourceVersion") {
+            list::wait_for(&self.api.registry.store, options::revision(text)?).await?;
+        }
+        let object = self.api.registry.get(&self.target)?;
+        self.answer(StatusCode::OK, &object.json)
+    }
+
+    async fn list(&self) -> Result<Response<Body>, Failure> {
+        let view = self.view()?;
+        let options = ListOptions::parse(self.target.kind, &self.query, false)?;
+        let page = list::list(&self.api.registry.store, &self.target, &options).await?;
+        let body = view.list(&page.meta, list::bytes(&page.objects))?;
+        Ok(respond::json(StatusCode::OK, body))
+    }
+
+    fn watch(&self) -> Result<Response<Body>, Failure> {
+        let view = self.view()?;
+        let mut options = ListOptions::parse(self.target.kind, &self.query, true)?;
+        if !self.target.name.is_empty() {
+            // The legacy path names the object; watches know it as a selector.
+            let name = format!("metadata.name={}", self.target.name);
+            options.selection.fields = name
+                .parse()
+                .map_err(|error| Failure::bad_request(format!("{error}")))?;
+        }
+        let feed = Feed::new(
+            Arc::clone(&self.api.registry.store),
+            list::range(&self.target, &options.selection),
+            view,
+            self.empty(),
+            &options,
+            self.api.shutdown.subscribe(),
+            self.api.metrics.watching(),
+        );
+        let body = StreamBody::new(feed.into_stream()).boxed_unsync();
+        let mut response = respond::json(StatusCode::OK, Bytes::new());
+        *response.body_mut() = body;
+        Ok(response)
+    }
+
+    /// The kind with nothing in it, for bookmarks.
+    fn empty(&self) -> Arc<Value> {
+        let Target { kind, version, .. } = self.target;
+        let message = schema::message(kind.group, version.name, kind.kind);
+        let value = body::canonical(message, json!({"metadata": {}})).unwrap_or_else(|_| json!({}));
+        Arc::new(match version.conversion {
+            Some(conversion) => (conversion.to_stored)(value),
+            None => value,
+        })
+    }
+
+    /// Reads and decodes the object in the body, into the stored form.
+    async fn object<B>(&mut self, body: B, options: &str) -> Result<Value, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let validation = options::field_validation(&self.query, options)?;
+        let media = body::media(&self.parts.headers)?;
+        let bytes = body::read(body, &self.parts.headers).await?;
+        let Target { kind, version, .. } = self.target;
+        let decoded = body::decode(kind, version, media, &bytes, validation)?;
+        self.warnings.extend(decoded.warnings);
+        let mut value = match version.conversion {
+            Some(conversion) => (conversion.to_stored)(decoded.value),
+            None => decoded.value,
+        };
+        self.warnings
+            .extend(registry::meta::unique_owners(&mut value));
+        Ok(value)
+    }
+
+    async fn create<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.form()?;
+        let options = options::write_options(&self.query, &self.parts.headers, "CreateOptions")?;
+        let object = self.object(body, "CreateOptions").await?;
+        let stored = self
+            .api
+            .registry
+            .create(&self.target, object, self.user, &options)
+            .await?;
+        self.answer(StatusCode::CREATED, &stored)
+    }
+
+    async fn update<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.form()?;
+        let options = options::write_options(&self.query, &self.parts.headers, "UpdateOptions")?;
+        let object = self.object(body, "UpdateOptions").await?;
+        check_name(&self.target, &object)?;
+        self.store(Source::Replace(object), &options).await
+    }
+
+    /// Stores what PUT or PATCH brought, and answers.
+    pub(super) async fn store(
+        &self,
+        source: Source<'_>,
+        options: &registry::WriteOptions,
+    ) -> Result<Response<Body>, Failure> {
+        let (stored, created) = self
+            .api
+            .registry
+            .update(&self.target, self.subresource, source, self.user, options)
+            .await?;
+        let code = if created {
+            StatusCode::CREATED
+        } else {
+            StatusCode::OK
+        };
+        self.answer(code, &stored)
+    }
+
+    async fn delete<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.form()?;
+        let options = self.delete_options(body).await?;
+        let deleted = self.api.registry.delete(&self.target, &options).await?;
+        match deleted {
+            Deleted::Gone(last) if !self.target.kind.returns_deleted => {
+                let last: Value = serde_json::from_slice(&last).unwrap_or_default();
+                let (group, plural) = self.target.kind.resource();
+                let details = crate::status::Details {
+                    name: self.target.name.to_owned(),
+                    group: group.to_owned(),
+                    kind: plural.to_owned(),
+                    uid: registry::rules::text(&last, "/metadata/uid").to_owned(),
+                    ..Default::default()
+                };
+                let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {},
+                    "status": "Success", "details": details.to_value()});
+                Ok(respond::json(StatusCode::OK, status.to_string() + "\n"))
+            }
+            Deleted::Gone(stored) | Deleted::Ending(stored) => self.answer(StatusCode::OK, &stored),
+        }
+    }
+
+    /// Options of a deletion: the body's, and the query's where the body has none.
+    pub(super) async fn delete_options<B>(&self, body: B) -> Result<DeleteOptions, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let bytes = body::read(body, &self.parts.headers).await?;
+        let value = if bytes.is_empty() {
+            json!({})
+        } else {
+            // Clients label a missing body in all kinds of ways, so the type is looked at only here.
+            let media = body::media(&self.parts.headers)?;
+            decode_delete_options(media, &bytes)?
+        };
+        super::delete_options::parse(&value, &self.query, &self.parts.headers)
+    }
+
+    async fn delete_collection<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let view = self.view()?;
+        let options = self.delete_options(body).await?;
+        let selection = Selection::parse(self.target.kind, &self.query)?;
+        let all = ListOptions {
+            selection,
+            ..ListOptions::default()
+        };
+        let page = list::list(&self.api.registry.store, &self.target, &all).await?;
+        for object in &page.objects {
+            let target = Target {
+                namespace: &object.key.namespace,
+                name: &object.key.name,
+                ..self.target
+            };
+            match self.api.registry.delete(&target, &options).await {
+                Err(failure) if failure.code != 404 => return Err(failure),
+                _ => {}
+            }
+        }
+        let meta = ListMeta {
+            revision: self.api.registry.store.revision(),
+            ..ListMeta::default()
+        };
+        let body = view.list(&meta, list::bytes(&page.objects))?;
+        Ok(respond::json(StatusCode::OK, body))
+    }
+}
+
+fn decode_delete_options(media: Media, bytes: &[u8]) -> Result<Value, Failure> {
+    match media {
+        Media::Json => serde_json::from_slice(bytes).map_err(|error| {
+            Failure::bad_request(format!("the delete options cannot be read: {error}"))
+        }),
+        Media::Yaml | Media::Protobuf => body::decode_as(
+            ("", "v1", "DeleteOptions"),
+            media,
+            bytes,
+            options::FieldValidation::Ignore,
+        )
+        .map(|decoded| decoded.value),
+    }
+}
+
+/// The name and namespace in a body must be those of the path.
+pub(super) fn check_name(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
+    let name = registry::rules::text(object, "/metadata/name");
+    if name != target.name {
+        let url = target.name;
+        return Err(Failure::bad_request(format!(
+            "the name of the object ({name}) does not match the name on the URL ({url})"
+        )));
+    }
+    let namespace = registry::rules::text(object, "/metadata/namespace");
+    if !namespace.is_empty() && namespace != target.namespace {
+        return Err(Failure::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ));
+    }
+    Ok(())
+}

@@ -1,0 +1,312 @@
+//! Kinds that are questions: access reviews, token reviews, and actions below objects.
+
+use bytes::Bytes;
+use http::{Response, StatusCode};
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::access::{DEFAULT_AUDIENCE, TokenClaims};
+use super::body;
+use super::options::{self, FieldValidation};
+use super::resource::Call;
+use super::{Body, respond};
+use crate::auth::{Attributes, Target, User};
+use crate::registry::meta::{metadata, rfc3339};
+use crate::registry::rules::{items, text};
+use crate::registry::{self, Source};
+use crate::status::{Cause, Failure};
+
+/// Bounds and default of a token's life, in seconds.
+const TOKEN_SECONDS: (i64, i64, i64) = (600, 3_600, 1 << 32);
+
+impl Call<'_> {
+    /// Answers a question.
+    pub(super) async fn review<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let kind = self.target.kind;
+        let version = self.target.version;
+        let mut review = self
+            .question(body, (kind.group, version.name, kind.kind))
+            .await?;
+        metadata(&mut review);
+        let spec = review.get("spec").cloned().unwrap_or_else(|| json!({}));
+        let status = match kind.kind {
+            "SelfSubjectReview" => {
+                let now = rfc3339(Timestamp::now());
+                metadata(&mut review).insert("creationTimestamp".into(), json!(now));
+                json!({"userInfo": user_info(self.user)})
+            }
+            "TokenReview" => self.review_token(&spec),
+            "SelfSubjectAccessReview" => self.review_access(self.user, &spec)?,
+            "SelfSubjectRulesReview" => self.review_rules(&spec)?,
+            _ => {
+                let subject = subject(&spec)?;
+                if kind.namespaced
+                    && text(&spec, "/resourceAttributes/namespace") != self.target.namespace
+                {
+                    return Err(Failure::bad_request(
+                        "spec.resourceAttributes.namespace must match namespace on request",
+                    ));
+                }
+                self.review_access(&subject, &spec)?
+            }
+        };
+        review["status"] = status;
+        self.answer_question(kind.kind, &kind.api_version(version), &review)
+    }
+
+    /// `POST serviceaccounts/NAME/token`.
+    pub(super) async fn issue_token<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let gvk = ("authentication.k8s.io", "v1", "TokenRequest");
+        let mut request = self.question(body, gvk).await?;
+        let account = self.api.registry.get(&self.target)?;
+        let account: Value = serde_json::from_slice(&account.json).unwrap_or_default();
+        let uid = text(&account, "/metadata/uid");
+        let asked = items(&request, "/spec/audiences")
+            .iter()
+            .filter_map(Value::as_str);
+        let mut audiences: Vec<String> = asked.map(str::to_owned).collect();
+        if audiences.is_empty() {
+            audiences.push(DEFAULT_AUDIENCE.to_owned());
+        }
+        let (least, default, most) = TOKEN_SECONDS;
+        let seconds = request
+            .pointer("/spec/expirationSeconds")
+            .and_then(Value::as_i64);
+        let seconds = seconds.unwrap_or(default);
+        if !(least..=most).contains(&seconds) {
+            let why = if seconds < least {
+                "may not specify a duration less than 10 minutes"
+            } else {
+                "may not specify a duration larger than 2^32 seconds"
+            };
+            let cause = Cause::invalid("spec.expirationSeconds", &json!(seconds), why);
+            let kind = ("authentication.k8s.io", "TokenRequest");
+            return Err(Failure::invalid(kind, self.target.name, vec![cause]));
+        }
+        let claims = TokenClaims {
+            namespace: self.target.namespace,
+            name: self.target.name,
+            uid,
+            audiences: &audiences,
+            seconds,
+        };
+        let issued = self
+            .api
+            .access
+            .issue_token(&claims)
+            .map_err(Failure::internal)?;
+        let expires = Timestamp::from_second(issued.expires_at).unwrap_or(Timestamp::MAX);
+        request["metadata"] = json!({
+            "name": self.target.name,
+            "namespace": self.target.namespace,
+            "uid": uid,
+            "creationTimestamp": rfc3339(Timestamp::now()),
+        });
+        request["spec"] = json!({"audiences": audiences, "expirationSeconds": seconds,
+            "boundObjectRef": request.pointer("/spec/boundObjectRef")});
+        request["status"] = json!({"token": issued.token, "expirationTimestamp": rfc3339(expires)});
+        self.answer_question("TokenRequest", "authentication.k8s.io/v1", &request)
+    }
+
+    /// `POST pods/NAME/binding`: places a pod on a node.
+    pub(super) async fn bind<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let write = options::write_options(&self.query, &self.parts.headers, "CreateOptions")?;
+        let binding = self.question(body, ("", "v1", "Binding")).await?;
+        let node = text(&binding, "/target/name").to_owned();
+        if node.is_empty() {
+            let cause = Cause::required("target.name", "");
+            return Err(Failure::invalid(
+                ("", "Binding"),
+                self.target.name,
+                vec![cause],
+            ));
+        }
+        let (resource, name) = (self.target.kind.resource(), self.target.name);
+        let place = |old: &Value| {
+            let present = text(old, "/spec/nodeName");
+            if !present.is_empty() {
+                let why = format!("pod {name} is already assigned to node {present:?}");
+                return Err(Failure::conflict(resource, name, &why));
+            }
+            let mut new = old.clone();
+            new["spec"]["nodeName"] = json!(node);
+            Ok(new)
+        };
+        let registry = &self.api.registry;
+        registry
+            .update(&self.target, None, Source::Patch(&place), self.user, &write)
+            .await?;
+        Ok(success(StatusCode::CREATED))
+    }
+
+    /// `POST pods/NAME/eviction`: a deletion that asks first; there are no budgets to ask here.
+    pub(super) async fn evict<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let eviction = self.question(body, ("policy", "v1", "Eviction")).await?;
+        let empty = json!({});
+        let wanted = eviction.get("deleteOptions").unwrap_or(&empty);
+        let options = super::delete_options::parse(wanted, &self.query, &self.parts.headers)?;
+        self.api.registry.delete(&self.target, &options).await?;
+        Ok(success(StatusCode::CREATED))
+    }
+
+    async fn question<B>(&mut self, body: B, gvk: (&str, &str, &str)) -> Result<Value, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        self.form()?;
+        let media = body::media(&self.parts.headers)?;
+        let bytes: Bytes = body::read(body, &self.parts.headers).await?;
+        let decoded = body::decode_as(gvk, media, &bytes, FieldValidation::Warn)?;
+        self.warnings.extend(decoded.warnings);
+        Ok(decoded.value)
+    }
+
+    fn answer_question(
+        &self,
+        kind: &str,
+        api_version: &str,
+        review: &Value,
+    ) -> Result<Response<Body>, Failure> {
+        let mut answer = review.clone();
+        answer["kind"] = json!(kind);
+        answer["apiVersion"] = json!(api_version);
+        Ok(respond::json(
+            StatusCode::CREATED,
+            answer.to_string() + "\n",
+        ))
+    }
+
+    fn review_token(&self, spec: &Value) -> Value {
+        let asked = items(spec, "/audiences")
+            .iter()
+            .filter_map(Value::as_str)
+            .map(str::to_owned);
+        let mut audiences: Vec<String> = asked.collect();
+        if audiences.is_empty() {
+            audiences.push(DEFAULT_AUDIENCE.to_owned());
+        }
+        match self
+            .api
+            .access
+            .review_token(text(spec, "/token"), &audiences)
+        {
+            Ok((user, audiences)) => json!({"authenticated": true, "user": user_info(&user),
+                "audiences": audiences}),
+            Err(error) => json!({"user": {}, "error": error}),
+        }
+    }
+
+    fn review_access(&self, user: &User, spec: &Value) -> Result<Value, Failure> {
+        let get = |path: &str| text(spec, path);
+        let resource = spec.get("resourceAttributes").filter(|v| !v.is_null());
+        let path = spec.get("nonResourceAttributes").filter(|v| !v.is_null());
+        let attributes = match (resource, path) {
+            (Some(_), None) => Attributes {
+                verb: get("/resourceAttributes/verb"),
+                target: Target::Resource {
+                    group: get("/resourceAttributes/group"),
+                    resource: get("/resourceAttributes/resource"),
+                    subresource: get("/resourceAttributes/subresource"),
+                    namespace: get("/resourceAttributes/namespace"),
+                    name: get("/resourceAttributes/name"),
+                },
+            },
+            (None, Some(_)) => Attributes {
+                verb: get("/nonResourceAttributes/verb"),
+                target: Target::Path(get("/nonResourceAttributes/path")),
+            },
+            _ => {
+                let why = "exactly one of nonResourceAttributes or resourceAttributes must be \
+                           specified";
+                let cause = Cause::invalid("spec.resourceAttributes", &Value::Null, why);
+                let kind = self.target.kind.group_kind();
+                return Err(Failure::invalid(kind, "", vec![cause]));
+            }
+        };
+        let decision = self.api.access.authorize(user, &attributes);
+        let mut status = json!({"allowed": decision.allowed});
+        if !decision.reason.is_empty() {
+            status["reason"] = json!(decision.reason);
+        }
+        Ok(status)
+    }
+
+    fn review_rules(&self, spec: &Value) -> Result<Value, Failure> {
+        let namespace = text(spec, "/namespace");
+        if namespace.is_empty() {
+            return Err(Failure::bad_request("no namespace on request"));
+        }
+        let rules = self.api.access.rules(self.user, namespace);
+        Ok(json!({"resourceRules": rules.resource_rules,
+            "nonResourceRules": rules.non_resource_rules, "incomplete": false}))
+    }
+}
+
+/// The subject of a SubjectAccessReview.
+fn subject(spec: &Value) -> Result<User, Failure> {
+    let groups = items(spec, "/groups")
+        .iter()
+        .filter_map(Value::as_str)
+        .map(str::to_owned);
+    let extra = registry::rules::entries(spec, "/extra").map(|(key, values)| {
+        let values = values
+            .as_array()
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_str);
+        (key.clone(), values.map(str::to_owned).collect())
+    });
+    let user = User {
+        name: text(spec, "/user").to_owned(),
+        uid: text(spec, "/uid").to_owned(),
+        groups: groups.collect(),
+        extra: extra.collect(),
+    };
+    if user.name.is_empty() && user.groups.is_empty() {
+        let why = "at least one of user or group must be specified";
+        let cause = Cause::invalid("spec.user", &json!(""), why);
+        return Err(Failure::invalid(
+            ("authorization.k8s.io", "SubjectAccessReview"),
+            "",
+            vec![cause],
+        ));
+    }
+    Ok(user)
+}
+
+fn user_info(user: &User) -> Value {
+    let mut info = json!({"username": user.name});
+    if !user.uid.is_empty() {
+        info["uid"] = json!(user.uid);
+    }
+    if !user.groups.is_empty() {
+        info["groups"] = json!(user.groups);
+    }
+    if !user.extra.is_empty() {
+        info["extra"] = json!(user.extra);
+    }
+    info
+}
+
+fn success(code: StatusCode) -> Response<Body> {
+    let status = json!({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success",
+        "code": code.as_u16()});
+    respond::json(code, status.to_string() + "\n")
+}

@@ -1,0 +1,322 @@
+//! Watches: a stream of events that begins with the state, where asked for, and then follows the
+//! history without gaps.
+//!
+//! Everything that goes wrong after the headers is told inside the stream as an ERROR event; a
+//! client must see `410 Expired` there to know that it has to list again.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::FutureExt as _;
+use hyper::body::Frame;
+use serde_json::{Value, json};
+use tokio::sync::watch::Receiver;
+use tokio::time::Instant;
+
+use super::list::wait_for;
+use super::metrics::Watching;
+use super::options::{ListOptions, Selection};
+use super::render::View;
+use crate::status::Failure;
+use crate::store::{self, Event, EventKind, Object, Range, Store, WatchEnd};
+
+/// About as many bytes go out in one piece.
+const CHUNK: usize = 64 * 1024;
+/// How often a silent watch says how far it is.
+const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
+/// The last bookmark comes this long before the end.
+const LAST_BOOKMARK: Duration = Duration::from_secs(2);
+
+/// A running watch.
+pub(super) struct Feed {
+    store: Arc<dyn Store>,
+    range: Range,
+    view: View,
+    selection: Selection,
+    empty: Arc<Value>,
+    phase: Phase,
+    bookmarks: bool,
+    next_bookmark: Instant,
+    deadline: Instant,
+    shutdown: Receiver<bool>,
+    sent_first: bool,
+    _counted: Watching,
+}
+
+enum Phase {
+    /// Nothing is done yet.
+    Start {
+        state: bool,
+        after: Option<u64>,
+        mark_end: bool,
+        at_least: u64,
+    },
+    /// The state goes out.
+    Initial {
+        objects: std::vec::IntoIter<Arc<Object>>,
+        watch: Box<dyn store::Watch>,
+        mark_end: bool,
+        revision: u64,
+    },
+    /// Changes go out.
+    Live(Box<dyn store::Watch>),
+    Ended,
+}
+
+impl Feed {
+    pub(super) fn new(
+        store: Arc<dyn Store>,
+        range: Range,
+        view: View,
+        empty: Arc<Value>,
+        options: &ListOptions,
+        shutdown: Receiver<bool>,
+        counted: Watching,
+    ) -> Self {
+        let timeout = options.timeout_seconds.map_or_else(
+            || Duration::from_secs(rand::random_range(1_800..3_600)),
+            |seconds| Duration::from_secs(seconds.min(24 * 3_600)),
+        );
+        let now = Instant::now();
+        let deadline = now + timeout;
+        Self {
+            store,
+            range,
+            view,
+            selection: options.selection.clone(),
+            empty,
+            phase: Phase::start(options),
+            bookmarks: options.bookmarks,
+            next_bookmark: next_bookmark(now, deadline),
+            deadline,
+            shutdown,
+            sent_first: false,
+            _counted: counted,
+        }
+    }
+
+    /// The stream of its pieces.
+    pub(super) fn into_stream(
+        self,
+    ) -> impl futures_util::Stream<Item = Result<Frame<Bytes>, std::io::Error>> {
+        futures_util::stream::unfold(self, |mut feed| async move {
+            let piece = feed.next().await?;
+            Some((Ok(Frame::data(piece)), feed))
+        })
+    }
+
+    async fn next(&mut self) -> Option<Bytes> {
+        loop {
+            let mut out = Vec::new();
+            match std::mem::replace(&mut self.phase, Phase::Ended) {
+                Phase::Ended => return None,
+                Phase::Start {
+                    state,
+                    after,
+                    mark_end,
+                    at_least,
+                } => match self.start(state, after, mark_end, at_least).await {
+                    Ok(phase) => self.phase = phase,
+                    Err(failure) => error(&mut out, &failure),
+                },
+                Phase::Initial {
+                    mut objects,
+                    watch,
+                    mark_end,
+                    revision,
+                } => {
+                    self.initial(&mut out, &mut objects);
+                    self.phase = if objects.len() > 0 {
+                        Phase::Initial {
+                            objects,
+                            watch,
+                            mark_end,
+                            revision,
+                        }
+                    } else {
+                        if mark_end && self.bookmarks {
+                            self.bookmark(&mut out, revision, true);
+                        }
+                        Phase::Live(watch)
+                    };
+                }
+                Phase::Live(mut watch) => {
+                    if self.live(&mut out, watch.as_mut()).await {
+                        self.phase = Phase::Live(watch);
+                    }
+                }
+            }
+            if !out.is_empty() {
+                return Some(Bytes::from(out));
+            }
+        }
+    }
+
+    async fn start(
+        &mut self,
+        state: bool,
+        after: Option<u64>,
+        mark_end: bool,
+        at_least: u64,
+    ) -> Result<Phase, Failure> {
+        wait_for(&self.store, at_least).await?;
+        let gone = |error: store::Expired| Failure::expired(error.to_string());
+        if !state {
+            let after = after.unwrap_or_else(|| self.store.revision());
+            return self
+                .store
+                .watch(self.range.clone(), after)
+                .map(Phase::Live)
+                .map_err(gone);
+        }
+        let listing = self.store.list(&self.range, None).map_err(gone)?;
+        let watch = self
+            .store
+            .watch(self.range.clone(), listing.revision)
+            .map_err(gone)?;
+        Ok(Phase::Initial {
+            objects: listing.objects.into_iter(),
+            watch,
+            mark_end,
+            revision: listing.revision,
+        })
+    }
+
+    fn initial(&mut self, out: &mut Vec<u8>, objects: &mut std::vec::IntoIter<Arc<Object>>) {
+        while out.len() < CHUNK
+            && let Some(object) = objects.next()
+        {
+            if self.selection.matches(self.view.kind, &object) {
+                self.write(out, "ADDED", &object.json);
+            }
+        }
+    }
+
+    /// Waits for something to say; false ends the watch.
+    async fn live(&mut self, out: &mut Vec<u8>, watch: &mut dyn store::Watch) -> bool {
+        if *self.shutdown.borrow() {
+            return false;
+        }
+        let mut event = {
+            let mut shutdown = self.shutdown.clone();
+            let stop = pin!(shutdown.changed());
+            let over = tokio::time::sleep_until(self.deadline);
+            let quiet = tokio::time::sleep_until(self.next_bookmark);
+            tokio::select! {
+                biased;
+                _ = stop => return false,
+                () = over => return false,
+                event = watch.next() => Some(event),
+                () = quiet, if self.bookmarks => None,
+            }
+        };
+        if event.is_none() {
+            self.next_bookmark = next_bookmark(Instant::now(), self.deadline);
+            self.bookmark(out, watch.revision(), false);
+        }
+        while let Some(result) = event {
+            match result {
+                Ok(event) => self.event(out, &event),
+                Err(WatchEnd::Expired(expired)) => {
+                    error(out, &Failure::expired(expired.to_string()));
+                    return false;
+                }
+                Err(_) => return false,
+            }
+            event = if out.len() < CHUNK {
+                watch.next().now_or_never()
+            } else {
+                None
+            };
+        }
+        true
+    }
+
+    /// Writes an event as the selection sees it: objects enter, change and leave.
+    fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
+        let kind = self.view.kind;
+        let selected = |object: &Object| self.selection.matches(kind, object);
+        let was = event.previous.as_deref().is_some_and(selected);
+        if event.kind == EventKind::Deleted {
+            if was {
+                self.write(out, "DELETED", &event.object.json);
+            }
+            return;
+        }
+        match (was, selected(&event.object)) {
+            (true, true) => self.write(out, "MODIFIED", &event.object.json),
+            (false, true) => self.write(out, "ADDED", &event.object.json),
+            (true, false) => {
+                if let Some(previous) = &event.previous {
+                    let last = with_revision(previous, event.revision);
+                    self.write(out, "DELETED", &last);
+                }
+            }
+            (false, false) => {}
+        }
+    }
+
+    fn bookmark(&mut self, out: &mut Vec<u8>, revision: u64, initial_end: bool) {
+        let mut object = Value::clone(&self.empty);
+        object["metadata"] = json!({"resourceVersion": revision.to_string()});
+        if initial_end {
+            object["metadata"]["annotations"] = json!({"k8s.io/initial-events-end": "true"});
+        }
+        self.write(out, "BOOKMARK", object.to_string().as_bytes());
+    }
+
+    fn write(&mut self, out: &mut Vec<u8>, kind: &str, stored: &[u8]) {
+        let start = out.len();
+        if let Err(failure) = self.view.write_event(out, kind, stored, !self.sent_first) {
+            out.truncate(start);
+            error(out, &failure);
+        }
+        self.sent_first = true;
+    }
+}
+
+impl Phase {
+    /// Where a watch begins.
+    fn start(options: &ListOptions) -> Self {
+        let revision = options.revision.filter(|revision| *revision > 0);
+        let (state, mark_end) = match (options.initial_events, revision) {
+            (Some(wanted), _) => (wanted, wanted),
+            (None, None) => (true, true),
+            (None, Some(_)) => (false, false),
+        };
+        let at_least = if state { revision.unwrap_or(0) } else { 0 };
+        Self::Start {
+            state,
+            after: revision,
+            mark_end,
+            at_least,
+        }
+    }
+}
+
+fn next_bookmark(now: Instant, deadline: Instant) -> Instant {
+    let regular = now + BOOKMARK_PERIOD;
+    let last = deadline.checked_sub(LAST_BOOKMARK).unwrap_or(deadline);
+    if now < last {
+        regular.min(last)
+    } else {
+        deadline + BOOKMARK_PERIOD
+    }
+}
+
+/// An object as it was, at a later revision.
+fn with_revision(object: &Object, revision: u64) -> Vec<u8> {
+    let mut value: Value = serde_json::from_slice(&object.json).unwrap_or_default();
+    if let Some(metadata) = value.get_mut("metadata").and_then(Value::as_object_mut) {
+        metadata.insert("resourceVersion".into(), json!(revision.to_string()));
+    }
+    value.to_string().into_bytes()
+}
+
+fn error(out: &mut Vec<u8>, failure: &Failure) {
+    let event = json!({"type": "ERROR", "object": failure.to_value()});
+    out.extend_from_slice(event.to_string().as_bytes());
+    out.push(b'\n');
+}

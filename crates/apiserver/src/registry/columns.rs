@@ -1,0 +1,530 @@
+//! Columns of the Table form that kubectl prints.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+/// One column.
+pub(crate) struct Column {
+    /// Heading.
+    pub(crate) name: &'static str,
+    /// `string` or `integer`.
+    pub(crate) kind: &'static str,
+    /// What `kubectl explain` would say.
+    pub(crate) description: &'static str,
+    /// 0 is always shown, 1 with `-o wide`.
+    pub(crate) priority: i32,
+    /// The cell for an object, at a moment.
+    pub(crate) cell: fn(&Value, Timestamp) -> Value,
+}
+
+/// Text of the `Name` column, which all kinds have.
+pub(crate) const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required \
+    when creating resources, although some resources may allow a client to request the generation \
+    of an appropriate name automatically. Name is primarily intended for creation idempotence and \
+    configuration definition. Cannot be updated. More info: \
+    https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
+
+const AGE_DESCRIPTION: &str = "CreationTimestamp is a timestamp representing the server time when \
+    this object was created. It is not guaranteed to be set in happens-before order across \
+    separate operations. Clients may not set this value. It is represented in RFC3339 form and is \
+    in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: \
+    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
+
+const HOLDER_DESCRIPTION: &str = "holderIdentity contains the identity of the holder of a current \
+    lease. If Coordinated Leader Election is used, the holder identity must be equal to the elected \
+    LeaseCandidate.metadata.name field.";
+
+const fn text(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
+    Column {
+        name,
+        kind: "string",
+        description: "",
+        priority: 0,
+        cell,
+    }
+}
+
+const fn wide(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
+    Column {
+        priority: 1,
+        ..text(name, cell)
+    }
+}
+
+const fn number(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
+    Column {
+        kind: "integer",
+        ..text(name, cell)
+    }
+}
+
+const AGE_COLUMN: Column = Column {
+    description: AGE_DESCRIPTION,
+    ..text("Age", age)
+};
+
+pub(super) const AGE: &[Column] = &[AGE_COLUMN];
+
+pub(super) const LEASE: &[Column] = &[
+    Column {
+        description: HOLDER_DESCRIPTION,
+        ..text("Holder", |o, _| string(o, "/spec/holderIdentity"))
+    },
+    AGE_COLUMN,
+];
+
+pub(super) const LEASE_CANDIDATE: &[Column] = &[
+    text("LeaseName", |o, _| string(o, "/spec/leaseName")),
+    text("BinaryVersion", |o, _| string(o, "/spec/binaryVersion")),
+    text("EmulationVersion", |o, _| {
+        string(o, "/spec/emulationVersion")
+    }),
+    AGE_COLUMN,
+];
+
+pub(super) const CONFIG_MAP: &[Column] = &[
+    number("Data", |o, _| {
+        json!(size(o, "/data") + size(o, "/binaryData"))
+    }),
+    AGE_COLUMN,
+];
+
+pub(super) const SECRET: &[Column] = &[
+    text("Type", |o, _| string(o, "/type")),
+    number("Data", |o, _| json!(size(o, "/data"))),
+    AGE_COLUMN,
+];
+
+pub(super) const NAMESPACE: &[Column] = &[
+    text("Status", |o, _| string(o, "/status/phase")),
+    AGE_COLUMN,
+];
+
+pub(super) const ENDPOINTS: &[Column] = &[text("Endpoints", endpoints), AGE_COLUMN];
+
+pub(super) const ENDPOINT_SLICE: &[Column] = &[
+    text("AddressType", |o, _| string(o, "/addressType")),
+    text("Ports", |o, _| {
+        or_unset(list(o, "/ports", |p| scalar(p.get("port"))))
+    }),
+    text("Endpoints", |o, _| {
+        or_unset(list(o, "/endpoints", |e| {
+            e.get("addresses")
+                .and_then(|a| a.get(0))
+                .map_or_else(String::new, |a| scalar(Some(a)))
+        }))
+    }),
+    AGE_COLUMN,
+];
+
+pub(super) const EVENT: &[Column] = &[
+    text("Last Seen", |o, now| {
+        let last = ["/series/lastObservedTime", "/lastTimestamp", "/eventTime"];
+        json!(since(first(o, &last), now))
+    }),
+    text("Type", |o, _| string(o, "/type")),
+    text("Reason", |o, _| string(o, "/reason")),
+    text("Object", |o, _| {
+        let kind = o
+            .pointer("/involvedObject/kind")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let name = o
+            .pointer("/involvedObject/name")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        json!(format!("{}/{name}", kind.to_lowercase()))
+    }),
+    wide("Subobject", |o, _| string(o, "/involvedObject/fieldPath")),
+    wide("Source", |o, _| {
+        json!(first(o, &["/source/component", "/reportingComponent"]).unwrap_or_default())
+    }),
+    text("Message", |o, _| {
+        json!(scalar(o.pointer("/message")).trim())
+    }),
+    wide("First Seen", |o, now| {
+        json!(since(first(o, &["/firstTimestamp", "/eventTime"]), now))
+    }),
+    wide("Count", |o, _| {
+        let count = ["/series/count", "/count"]
+            .iter()
+            .find_map(|p| o.pointer(p));
+        json!(
+            count
+                .and_then(Value::as_i64)
+                .unwrap_or(1)
+                .max(1)
+                .to_string()
+        )
+    }),
+    wide("Name", |o, _| string(o, "/metadata/name")),
+];
+
+pub(super) const NODE: &[Column] = &[
+    text("Status", node_status),
+    text("Roles", node_roles),
+    AGE_COLUMN,
+    text("Version", |o, _| {
+        string(o, "/status/nodeInfo/kubeletVersion")
+    }),
+    wide("Internal-IP", |o, _| json!(node_address(o, "InternalIP"))),
+    wide("External-IP", |o, _| json!(node_address(o, "ExternalIP"))),
+    wide("OS-Image", |o, _| {
+        json!(or_unknown(o, "/status/nodeInfo/osImage"))
+    }),
+    wide("Kernel-Version", |o, _| {
+        json!(or_unknown(o, "/status/nodeInfo/kernelVersion"))
+    }),
+    wide("Container-Runtime", |o, _| {
+        json!(or_unknown(o, "/status/nodeInfo/containerRuntimeVersion"))
+    }),
+];
+
+pub(super) const POD: &[Column] = &[
+    text("Ready", |o, _| {
+        let ready = count(o, "/status/containerStatuses", |s| {
+            s.get("ready") == Some(&json!(true))
+        });
+        json!(format!("{ready}/{}", size(o, "/spec/containers")))
+    }),
+    text("Status", pod_status),
+    text("Restarts", |o, _| {
+        let statuses = o
+            .pointer("/status/containerStatuses")
+            .and_then(Value::as_array);
+        let restarts = statuses
+            .into_iter()
+            .flatten()
+            .filter_map(|s| s.get("restartCount")?.as_i64());
+        json!(restarts.sum::<i64>().to_string())
+    }),
+    AGE_COLUMN,
+    wide("IP", |o, _| or_none(o, "/status/podIP")),
+    wide("Node", |o, _| or_none(o, "/spec/nodeName")),
+    wide("Nominated Node", |o, _| {
+        or_none(o, "/status/nominatedNodeName")
+    }),
+    wide("Readiness Gates", |_, _| json!("<none>")),
+];
+
+pub(super) const SERVICE: &[Column] = &[
+    text("Type", |o, _| string(o, "/spec/type")),
+    text("Cluster-IP", |o, _| or_none(o, "/spec/clusterIP")),
+    text("External-IP", |o, _| {
+        let ips = list(o, "/spec/externalIPs", |ip| scalar(Some(ip)));
+        json!(if ips.is_empty() {
+            "<none>".to_owned()
+        } else {
+            ips
+        })
+    }),
+    text("Port(s)", |o, _| {
+        let ports = list(o, "/spec/ports", |p| {
+            let protocol = p.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
+            let node = p
+                .get("nodePort")
+                .and_then(Value::as_i64)
+                .filter(|port| *port != 0);
+            let node = node.map_or_else(String::new, |port| format!(":{port}"));
+            format!("{}{node}/{protocol}", scalar(p.get("port")))
+        });
+        json!(if ports.is_empty() {
+            "<none>".to_owned()
+        } else {
+            ports
+        })
+    }),
+    AGE_COLUMN,
+    wide("Selector", |o, _| {
+        let selector = o.pointer("/spec/selector").and_then(Value::as_object);
+        let terms: Vec<String> = selector
+            .into_iter()
+            .flatten()
+            .map(|(k, v)| format!("{k}={}", scalar(Some(v))))
+            .collect();
+        json!(if terms.is_empty() {
+            "<none>".to_owned()
+        } else {
+            terms.join(",")
+        })
+    }),
+];
+
+pub(super) const ROLE: &[Column] = &[text("Created At", |o, _| {
+    string(o, "/metadata/creationTimestamp")
+})];
+
+pub(super) const BINDING: &[Column] = &[
+    text("Role", |o, _| {
+        let kind = scalar(o.pointer("/roleRef/kind"));
+        json!(format!("{kind}/{}", scalar(o.pointer("/roleRef/name"))))
+    }),
+    AGE_COLUMN,
+    wide("Users", |o, _| json!(subjects(o, "User"))),
+    wide("Groups", |o, _| json!(subjects(o, "Group"))),
+    wide("ServiceAccounts", |o, _| {
+        json!(subjects(o, "ServiceAccount"))
+    }),
+];
+
+fn age(object: &Value, now: Timestamp) -> Value {
+    json!(since(first(object, &["/metadata/creationTimestamp"]), now))
+}
+
+fn string(object: &Value, pointer: &str) -> Value {
+    json!(scalar(object.pointer(pointer)))
+}
+
+fn scalar(value: Option<&Value>) -> String {
+    match value {
+        Some(Value::String(text)) => text.clone(),
+        None | Some(Value::Null) => String::new(),
+        Some(other) => other.to_string(),
+    }
+}
+
+fn first<'a>(object: &'a Value, pointers: &[&str]) -> Option<&'a str> {
+    pointers
+        .iter()
+        .find_map(|p| object.pointer(p)?.as_str().filter(|text| !text.is_empty()))
+}
+
+fn size(object: &Value, pointer: &str) -> usize {
+    match object.pointer(pointer) {
+        Some(Value::Object(map)) => map.len(),
+        Some(Value::Array(list)) => list.len(),
+        _ => 0,
+    }
+}
+
+fn count(object: &Value, pointer: &str, wanted: fn(&Value) -> bool) -> usize {
+    let items = object.pointer(pointer).and_then(Value::as_array);
+    items
+        .into_iter()
+        .flatten()
+        .filter(|item| wanted(item))
+        .count()
+}
+
+fn list(object: &Value, pointer: &str, item: fn(&Value) -> String) -> String {
+    let items = object.pointer(pointer).and_then(Value::as_array);
+    let all: Vec<String> = items.into_iter().flatten().map(item).collect();
+    if all.len() > 3 {
+        format!("{} + {} more...", all[..3].join(","), all.len() - 3)
+    } else {
+        all.join(",")
+    }
+}
+
+fn or_unset(text: String) -> Value {
+    json!(if text.is_empty() {
+        "<unset>".to_owned()
+    } else {
+        text
+    })
+}
+
+fn or_none(object: &Value, pointer: &str) -> Value {
+    json!(first(object, &[pointer]).unwrap_or("<none>"))
+}
+
+fn or_unknown(object: &Value, pointer: &str) -> String {
+    first(object, &[pointer]).unwrap_or("<unknown>").to_owned()
+}
+
+fn subjects(object: &Value, kind: &str) -> String {
+    let all = object.get("subjects").and_then(Value::as_array);
+    let names = all
+        .into_iter()
+        .flatten()
+        .filter(|s| s.get("kind") == Some(&json!(kind)));
+    let names: Vec<String> = names
+        .map(|s| match s.get("namespace").and_then(Value::as_str) {
+            Some(namespace) => format!("{namespace}/{}", scalar(s.get("name"))),
+            None => scalar(s.get("name")),
+        })
+        .collect();
+    names.join(", ")
+}
+
+fn endpoints(object: &Value, _: Timestamp) -> Value {
+    let mut all = Vec::new();
+    for subset in object
+        .get("subsets")
+        .and_then(Value::as_array)
+        .into_iter()
+        .flatten()
+    {
+        for address in subset
+            .get("addresses")
+            .and_then(Value::as_array)
+            .into_iter()
+            .flatten()
+        {
+            let ip = scalar(address.get("ip"));
+            let ports = subset.get("ports").and_then(Value::as_array);
+            let ports = ports.map(Vec::as_slice).unwrap_or_default();
+            if ports.is_empty() {
+                all.push(ip);
+            } else {
+                all.extend(
+                    ports
+                        .iter()
+                        .map(|p| format!("{ip}:{}", scalar(p.get("port")))),
+                );
+            }
+        }
+    }
+    json!(match all.len() {
+        0 => "<none>".to_owned(),
+        1..=3 => all.join(","),
+        n => format!("{} + {} more...", all[..3].join(","), n - 3),
+    })
+}
+
+fn node_status(object: &Value, _: Timestamp) -> Value {
+    let conditions = object
+        .pointer("/status/conditions")
+        .and_then(Value::as_array);
+    let ready = conditions
+        .into_iter()
+        .flatten()
+        .find(|c| c.get("type") == Some(&json!("Ready")));
+    let mut text = match ready.and_then(|c| c.get("status")).and_then(Value::as_str) {
+        Some("True") => "Ready".to_owned(),
+        Some(_) => "NotReady".to_owned(),
+        None => "Unknown".to_owned(),
+    };
+    if object.pointer("/spec/unschedulable") == Some(&json!(true)) {
+        text.push_str(",SchedulingDisabled");
+    }
+    json!(text)
+}
+
+fn node_roles(object: &Value, _: Timestamp) -> Value {
+    let labels = object
+        .pointer("/metadata/labels")
+        .and_then(Value::as_object);
+    let roles: Vec<&str> = labels
+        .into_iter()
+        .flatten()
+        .filter_map(|(key, _)| key.strip_prefix("node-role.kubernetes.io/"))
+        .filter(|role| !role.is_empty())
+        .collect();
+    json!(if roles.is_empty() {
+        "<none>".to_owned()
+    } else {
+        roles.join(",")
+    })
+}
+
+fn node_address(object: &Value, kind: &str) -> String {
+    let all = object
+        .pointer("/status/addresses")
+        .and_then(Value::as_array);
+    let found = all
+        .into_iter()
+        .flatten()
+        .find(|a| a.get("type") == Some(&json!(kind)));
+    found.map_or_else(|| "<none>".to_owned(), |a| scalar(a.get("address")))
+}
+
+fn pod_status(object: &Value, _: Timestamp) -> Value {
+    if object
+        .pointer("/metadata/deletionTimestamp")
+        .is_some_and(|t| !t.is_null())
+    {
+        return json!("Terminating");
+    }
+    let statuses = object
+        .pointer("/status/containerStatuses")
+        .and_then(Value::as_array);
+    let reasons = ["/state/waiting/reason", "/state/terminated/reason"];
+    let container = statuses
+        .into_iter()
+        .flatten()
+        .find_map(|s| first(s, &reasons));
+    let text = container.or_else(|| first(object, &["/status/reason", "/status/phase"]));
+    json!(text.unwrap_or_default())
+}
+
+/// How long ago a moment was, in the short form that kubectl prints.
+fn since(moment: Option<&str>, now: Timestamp) -> String {
+    match moment.and_then(|text| text.parse::<Timestamp>().ok()) {
+        Some(then) => human(now.as_second() - then.as_second()),
+        None => "<unknown>".to_owned(),
+    }
+}
+
+/// Seconds as text of about two figures (apimachinery duration.go, HumanDuration).
+fn human(seconds: i64) -> String {
+    let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
+    let two = |big: i64, unit: &str, small: i64, small_unit: &str| match small {
+        0 => format!("{big}{unit}"),
+        _ => format!("{big}{unit}{small}{small_unit}"),
+    };
+    match seconds {
+        i64::MIN..=-2 => "<invalid>".to_owned(),
+        -1 => "0s".to_owned(),
+        0..120 => format!("{seconds}s"),
+        _ if minutes < 10 => two(minutes, "m", seconds % 60, "s"),
+        _ if minutes < 180 => format!("{minutes}m"),
+        _ if hours < 8 => two(hours, "h", minutes % 60, "m"),
+        _ if hours < 48 => format!("{hours}h"),
+        _ if days < 8 => two(days, "d", hours % 24, "h"),
+        _ if days < 365 * 2 => format!("{days}d"),
+        _ if days < 365 * 8 => two(days / 365, "y", days % 365, "d"),
+        _ => format!("{}y", days / 365),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ages_have_two_figures_at_most() {
+        let cases = [
+            (-5, "<invalid>"),
+            (-1, "0s"),
+            (0, "0s"),
+            (119, "119s"),
+            (120, "2m"),
+            (125, "2m5s"),
+            (600, "10m"),
+            (10_799, "179m"),
+            (10_800, "3h"),
+            (12_000, "3h20m"),
+            (172_800, "2d"),
+            (180_000, "2d2h"),
+            (86_400 * 400, "400d"),
+            (86_400 * 366 * 3, "3y3d"),
+            (86_400 * 365 * 9, "9y"),
+        ];
+        for (seconds, want) in cases {
+            assert_eq!(human(seconds), want);
+        }
+    }
+
+    #[test]
+    fn cells_of_empty_objects_are_harmless() {
+        let now = Timestamp::UNIX_EPOCH;
+        for kind in super::super::all() {
+            for column in kind.columns {
+                (column.cell)(&json!({}), now);
+            }
+        }
+    }
+
+    #[test]
+    fn long_endpoint_lists_are_cut() {
+        let addresses: Vec<Value> = (1..6)
+            .map(|i| json!({"ip": format!("10.0.0.{i}")}))
+            .collect();
+        let object = json!({"subsets": [{"addresses": addresses, "ports": [{"port": 80}]}]});
+        assert_eq!(
+            endpoints(&object, Timestamp::UNIX_EPOCH),
+            json!("10.0.0.1:80,10.0.0.2:80,10.0.0.3:80 + 2 more...")
+        );
+    }
+}

@@ -1,0 +1,151 @@
+//! Creating objects.
+
+use bytes::Bytes;
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::engine::{Registry, Target, WriteOptions, refuse_invalid, unparsed};
+use super::meta;
+use super::rules::text;
+use crate::auth::User;
+use crate::status::{Cause, Failure};
+use crate::store::{Change, Expected, Key};
+
+/// How many random names are tried.
+const NAME_ATTEMPTS: usize = 8;
+
+impl Registry {
+    /// Creates an object from its stored form, and returns it as stored.
+    pub(crate) async fn create(
+        &self,
+        target: &Target<'_>,
+        mut object: Value,
+        user: &User,
+        options: &WriteOptions,
+    ) -> Result<Bytes, Failure> {
+        check_namespace(target, &object)?;
+        let _active = self.lifecycle.read().await;
+        self.check_namespace_active(target, text(&object, "/metadata/name"))?;
+        if !text(&object, "/metadata/resourceVersion").is_empty() {
+            let why = "resourceVersion should not be set on objects to be created";
+            return Err(Failure::internal(why));
+        }
+        self.check_grant(target, user, &object)?;
+        let generated = meta::generate_name(&mut object);
+        for attempt in 1.. {
+            prepare(target, &mut object)?;
+            let name = text(&object, "/metadata/name").to_owned();
+            let key = target.key_of(&name);
+            if let Some(done) = self.try_create(target, key, &object, options).await? {
+                return Ok(done);
+            }
+            if !generated || attempt == NAME_ATTEMPTS {
+                let mut failure = Failure::already_exists(target.kind.resource(), &name);
+                if let Some(details) = failure.details.as_mut().filter(|_| generated) {
+                    details.retry_after_seconds = Some(1);
+                }
+                return Err(failure);
+            }
+            meta::metadata(&mut object).remove("name");
+            meta::generate_name(&mut object);
+        }
+        unreachable!("the loop ends by returning")
+    }
+
+    /// Creates the object of a PUT to an absent name; `None` if somebody else was quicker.
+    pub(super) async fn create_by_update(
+        &self,
+        target: &Target<'_>,
+        mut object: Value,
+        user: &User,
+        options: &WriteOptions,
+    ) -> Result<Option<Bytes>, Failure> {
+        self.check_permission(target, user, "create")?;
+        let _active = self.lifecycle.read().await;
+        self.check_namespace_active(target, target.name)?;
+        self.check_grant(target, user, &object)?;
+        prepare(target, &mut object)?;
+        self.try_create(target, target.key(), &object, options)
+            .await
+    }
+
+    async fn try_create(
+        &self,
+        target: &Target<'_>,
+        key: Key,
+        object: &Value,
+        options: &WriteOptions,
+    ) -> Result<Option<Bytes>, Failure> {
+        if options.dry_run {
+            return Ok(self.store.get(&key).is_none().then(|| unparsed(object)));
+        }
+        let change = Change::Put(object.clone());
+        let stored = self
+            .write(target, key, Expected::Absent, change, options)
+            .await?;
+        Ok(stored.map(|object| object.json.clone()))
+    }
+
+    /// Namespaced objects are created only in namespaces that exist and are not ending.
+    fn check_namespace_active(&self, target: &Target<'_>, name: &str) -> Result<(), Failure> {
+        if !target.kind.namespaced {
+            return Ok(());
+        }
+        let Some(namespace) = self.namespace(target.namespace) else {
+            return Err(Failure::not_found(("", "namespaces"), target.namespace));
+        };
+        if super::namespaces::is_ending(&namespace) {
+            let (group, plural) = target.kind.resource();
+            let message = format!(
+                "{} {name:?} is forbidden: unable to create new content in namespace {} because it \
+                 is being terminated",
+                crate::status::qualified(plural, group),
+                target.namespace
+            );
+            let mut failure = Failure::about(403, "Forbidden", (group, plural), name, message);
+            if let Some(details) = &mut failure.details {
+                details.causes.push(Cause {
+                    reason: "NamespaceTerminating",
+                    message: format!("namespace {} is being terminated", target.namespace),
+                    field: "metadata.namespace".into(),
+                });
+            }
+            return Err(failure);
+        }
+        Ok(())
+    }
+}
+
+/// The body may leave the namespace out, but not name another one.
+fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
+    let own = text(object, "/metadata/namespace");
+    let expected = if target.kind.namespaced {
+        target.namespace
+    } else {
+        ""
+    };
+    if own.is_empty() || own == expected {
+        Ok(())
+    } else {
+        Err(Failure::bad_request(
+            "the namespace of the provided object does not match the namespace sent on the request",
+        ))
+    }
+}
+
+/// Defaults, system metadata and validation of a new object.
+fn prepare(target: &Target<'_>, object: &mut Value) -> Result<(), Failure> {
+    let kind = target.kind;
+    meta::fill_new(kind, target.namespace, object, Timestamp::now());
+    if kind.has_status()
+        && let Some(map) = object.as_object_mut()
+    {
+        map.insert("status".into(), json!({}));
+    }
+    (kind.prepare)(object);
+    (kind.default)(object);
+    let mut causes = Vec::new();
+    meta::validate(kind, object, &mut causes);
+    (kind.validate)(object, &mut causes);
+    refuse_invalid(target, text(object, "/metadata/name"), causes)
+}

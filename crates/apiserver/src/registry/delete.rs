@@ -1,0 +1,239 @@
+//! Deleting objects: at once, after a grace period, or when the last finalizer goes.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use jiff::{SignedDuration, Timestamp};
+use serde_json::{Value, json};
+
+use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, unparsed};
+use super::rules::{items, pod, text};
+use super::{Subresource, meta};
+use crate::status::Failure;
+use crate::store::{Change, Expected, Object};
+
+/// What a client asks of a deletion.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeleteOptions {
+    /// Seconds to wait, where the kind waits at all.
+    pub(crate) grace_seconds: Option<i64>,
+    /// The object must have this uid.
+    pub(crate) uid: Option<String>,
+    /// The object must be at this version.
+    pub(crate) resource_version: Option<String>,
+    /// `Orphan`, `Background` or `Foreground`.
+    pub(crate) propagation: Option<String>,
+    /// How to write.
+    pub(crate) write: WriteOptions,
+}
+
+/// What became of the object.
+pub(crate) enum Deleted {
+    /// It is gone; its last state.
+    Gone(Bytes),
+    /// It goes when finalizers or time allow; its present state.
+    Ending(Bytes),
+}
+
+/// What is to be done next.
+enum Step {
+    Remove,
+    Mark(Value),
+    Nothing,
+}
+
+impl Registry {
+    /// Deletes one object.
+    pub(crate) async fn delete(
+        self: &Arc<Self>,
+        target: &Target<'_>,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Failure> {
+        self.check_deletable(target)?;
+        let is_namespace = target.kind.subresources.contains(&Subresource::Finalize);
+        for _ in 0..ATTEMPTS {
+            let current = self.get(target)?;
+            let old = parsed(&current)?;
+            check_preconditions(target, options, &current, &old)?;
+            let step = next_step(target, options, &old, is_namespace);
+            let dry = options.write.dry_run;
+            let (change, ending) = match step {
+                Step::Nothing => return Ok(Deleted::Ending(current.json.clone())),
+                Step::Mark(new) if dry => return Ok(Deleted::Ending(unparsed(&new))),
+                Step::Remove if dry => return Ok(Deleted::Gone(current.json.clone())),
+                Step::Mark(new) => (Change::Put(new), true),
+                Step::Remove => (Change::Delete, false),
+            };
+            let expected = Expected::Revision(current.revision);
+            let guard = if is_namespace {
+                Some(self.lifecycle.write().await)
+            } else {
+                None
+            };
+            let done = self
+                .write(target, target.key(), expected, change, &options.write)
+                .await?;
+            drop(guard);
+            match done {
+                Some(stored) if ending => {
+                    if is_namespace {
+                        self.purge_later(target.name);
+                    }
+                    return Ok(Deleted::Ending(stored.json.clone()));
+                }
+                Some(stored) => {
+                    self.after_removal(target);
+                    return Ok(Deleted::Gone(stored.json.clone()));
+                }
+                None => {}
+            }
+        }
+        Err(Failure::modified(target.kind.resource(), target.name))
+    }
+}
+
+fn check_preconditions(
+    target: &Target<'_>,
+    options: &DeleteOptions,
+    current: &Object,
+    old: &Value,
+) -> Result<(), Failure> {
+    let kind = target.kind.group_kind();
+    let uid = text(old, "/metadata/uid");
+    if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
+        let why = format!(
+            "the UID in the precondition ({wanted}) does not match the UID in record ({uid}). The \
+             object might have been deleted and then recreated"
+        );
+        return Err(Failure::conflict(kind, target.name, &why));
+    }
+    let revision = current.revision.to_string();
+    if let Some(wanted) = options
+        .resource_version
+        .as_deref()
+        .filter(|wanted| *wanted != revision)
+    {
+        let why = format!(
+            "the ResourceVersion in the precondition ({wanted}) does not match the \
+             ResourceVersion in record ({revision}). The object might have been modified"
+        );
+        return Err(Failure::conflict(kind, target.name, &why));
+    }
+    Ok(())
+}
+
+fn next_step(
+    target: &Target<'_>,
+    options: &DeleteOptions,
+    old: &Value,
+    is_namespace: bool,
+) -> Step {
+    let deleting = meta::is_deleting(old);
+    let mut new = old.clone();
+    let collector = set_collector_finalizers(&mut new, options.propagation.as_deref());
+    let held = !items(&new, "/metadata/finalizers").is_empty()
+        || (is_namespace && !items(old, "/spec/finalizers").is_empty());
+    let grace = if target.kind.graceful {
+        pod::grace_seconds(old, options.grace_seconds)
+    } else {
+        0
+    };
+    let remaining = old
+        .pointer("/metadata/deletionGracePeriodSeconds")
+        .and_then(Value::as_i64)
+        .unwrap_or(0);
+    if deleting {
+        // A later request can shorten the wait, never lengthen it.
+        let shorter = target.kind.graceful && options.grace_seconds.is_some() && grace < remaining;
+        let waits = target.kind.graceful && remaining > 0 && !shorter;
+        if !held && !waits && grace == 0 {
+            return Step::Remove;
+        }
+        if !shorter && !collector {
+            return Step::Nothing;
+        }
+        if !shorter {
+            return Step::Mark(new);
+        }
+    } else if !held && grace == 0 {
+        return Step::Remove;
+    }
+    let now = Timestamp::now();
+    let end = now
+        .checked_add(SignedDuration::from_secs(grace))
+        .unwrap_or(now);
+    let metadata = meta::metadata(&mut new);
+    metadata.insert("deletionTimestamp".into(), json!(meta::rfc3339(end)));
+    metadata.insert("deletionGracePeriodSeconds".into(), json!(grace));
+    if let Some(generation) = metadata
+        .get("generation")
+        .and_then(Value::as_i64)
+        .filter(|g| *g > 0)
+    {
+        metadata.insert("generation".into(), json!(generation + 1));
+    }
+    if is_namespace {
+        // Namespaces end when their content is gone; there is no time involved.
+        metadata.remove("deletionGracePeriodSeconds");
+        new["status"]["phase"] = json!("Terminating");
+    }
+    Step::Mark(new)
+}
+
+/// Adds or takes away the finalizers that tell a garbage collector what to do with dependents.
+fn set_collector_finalizers(object: &mut Value, propagation: Option<&str>) -> bool {
+    const ORPHAN: &str = "orphan";
+    const FOREGROUND: &str = "foregroundDeletion";
+    let wanted = match propagation {
+        Some("Orphan") => Some(ORPHAN),
+        Some("Foreground") => Some(FOREGROUND),
+        Some("Background") => None,
+        _ => return false,
+    };
+    let had = items(object, "/metadata/finalizers").to_vec();
+    let mut list: Vec<Value> = had
+        .iter()
+        .filter(|f| *f != ORPHAN && *f != FOREGROUND)
+        .cloned()
+        .collect();
+    list.extend(wanted.map(|finalizer| json!(finalizer)));
+    let sorted = |list: &[Value]| {
+        let mut texts: Vec<String> = list.iter().map(ToString::to_string).collect();
+        texts.sort();
+        texts
+    };
+    if sorted(&had) == sorted(&list) {
+        return false;
+    }
+    let metadata = meta::metadata(object);
+    if list.is_empty() {
+        metadata.remove("finalizers");
+    } else {
+        metadata.insert("finalizers".into(), json!(list));
+    }
+    true
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn propagation_is_written_as_a_finalizer() {
+        let mut object = json!({"metadata": {"finalizers": ["x.io/f"]}});
+        assert!(set_collector_finalizers(&mut object, Some("Foreground")));
+        assert_eq!(
+            object["metadata"]["finalizers"],
+            json!(["x.io/f", "foregroundDeletion"])
+        );
+        assert!(!set_collector_finalizers(&mut object, Some("Foreground")));
+        assert!(set_collector_finalizers(&mut object, Some("Orphan")));
+        assert_eq!(
+            object["metadata"]["finalizers"],
+            json!(["x.io/f", "orphan"])
+        );
+        assert!(set_collector_finalizers(&mut object, Some("Background")));
+        assert_eq!(object["metadata"]["finalizers"], json!(["x.io/f"]));
+        assert!(!set_collector_finalizers(&mut object, None));
+    }
+}

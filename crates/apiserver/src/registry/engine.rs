@@ -1,0 +1,220 @@
+//! The verbs over the store: what they share.
+//!
+//! Invariant: every change is one compare-and-set on exactly the version that was read and
+//! validated; nothing is written blindly.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::RwLock;
+
+use super::{Kind, Version};
+use crate::auth::{Attributes, User};
+use crate::http::Access;
+use crate::status::{Cause, Failure};
+use crate::store::{Change, Expected, Fence, Key, Object, Store, Write, WriteError};
+
+/// How often a write without a resourceVersion is tried against concurrent writers.
+pub(super) const ATTEMPTS: usize = 64;
+
+/// The store with the semantics of the API on top.
+pub(crate) struct Registry {
+    pub(crate) store: Arc<dyn Store>,
+    pub(super) access: Arc<dyn Access>,
+    /// Read-held while an object is created, write-held while a namespace starts to end: no object
+    /// is created in a namespace after its purge has begun.
+    pub(super) lifecycle: RwLock<()>,
+    /// Namespaces that are being emptied; true if there is a reason to look again.
+    pub(super) purges: Mutex<HashMap<String, bool>>,
+}
+
+/// What a call is about.
+#[derive(Clone, Copy)]
+pub(crate) struct Target<'a> {
+    /// The kind.
+    pub(crate) kind: &'static Kind,
+    /// The version that the client speaks.
+    pub(crate) version: &'static Version,
+    /// Empty for cluster scope, or for all namespaces.
+    pub(crate) namespace: &'a str,
+    /// Empty for collections.
+    pub(crate) name: &'a str,
+}
+
+/// How to write.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct WriteOptions {
+    /// Do everything but store.
+    pub(crate) dry_run: bool,
+    /// A further precondition.
+    pub(crate) fence: Option<Fence>,
+}
+
+impl Target<'_> {
+    /// The key of the named object.
+    pub(crate) fn key(&self) -> Key {
+        self.key_of(self.name)
+    }
+
+    pub(super) fn key_of(&self, name: &str) -> Key {
+        let namespace = if self.kind.namespaced {
+            self.namespace
+        } else {
+            ""
+        };
+        Key {
+            resource: self.kind.storage_key(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    pub(super) fn not_found(&self) -> Failure {
+        Failure::not_found(self.kind.resource(), self.name)
+    }
+}
+
+impl Registry {
+    pub(crate) fn new(store: Arc<dyn Store>, access: Arc<dyn Access>) -> Self {
+        Self {
+            store,
+            access,
+            lifecycle: RwLock::new(()),
+            purges: Mutex::default(),
+        }
+    }
+
+    /// The present version, or 404.
+    pub(crate) fn get(&self, target: &Target<'_>) -> Result<Arc<Object>, Failure> {
+        self.store
+            .get(&target.key())
+            .ok_or_else(|| target.not_found())
+    }
+
+    /// Refuses a write that would grant more than the writer has.
+    pub(super) fn check_grant(
+        &self,
+        target: &Target<'_>,
+        user: &User,
+        object: &Value,
+    ) -> Result<(), Failure> {
+        if !target.kind.grants {
+            return Ok(());
+        }
+        let (group, plural) = target.kind.resource();
+        self.access
+            .check_grant(user, plural, target.namespace, object)
+            .map_err(|why| {
+                let name = super::rules::text(object, "/metadata/name");
+                let resource = crate::status::qualified(plural, group);
+                let message = format!("{resource} {name:?} is forbidden: {why}");
+                Failure::about(403, "Forbidden", (group, plural), name, message)
+            })
+    }
+
+    /// A further permission that turned out to be needed.
+    pub(super) fn check_permission(
+        &self,
+        target: &Target<'_>,
+        user: &User,
+        verb: &str,
+    ) -> Result<(), Failure> {
+        let attributes = Attributes {
+            verb,
+            target: crate::auth::Target::Resource {
+                group: target.kind.group,
+                resource: target.kind.plural,
+                subresource: "",
+                namespace: target.namespace,
+                name: target.name,
+            },
+        };
+        let decision = self.access.authorize(user, &attributes);
+        if decision.allowed {
+            Ok(())
+        } else {
+            Err(Failure::forbidden(
+                &user.name,
+                &attributes,
+                &decision.reason,
+            ))
+        }
+    }
+
+    /// One compare-and-set. `Ok(None)` tells a lost race.
+    pub(super) async fn write(
+        &self,
+        target: &Target<'_>,
+        key: Key,
+        expected: Expected,
+        change: Change,
+        options: &WriteOptions,
+    ) -> Result<Option<Arc<Object>>, Failure> {
+        let write = Write {
+            key,
+            expected,
+            change,
+            fence: options.fence.clone(),
+        };
+        match self.store.write(write).await {
+            Ok(object) => Ok(Some(object)),
+            Err(WriteError::Conflict(_)) => Ok(None),
+            Err(error) => Err(write_failure(target, error)),
+        }
+    }
+}
+
+/// What a client gets for a write that the store refused.
+fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
+    let resource = target.kind.resource();
+    match error {
+        WriteError::Fenced(why) => {
+            let mut failure = Failure::conflict(
+                resource,
+                target.name,
+                &format!("the fencing token is stale: {why}"),
+            );
+            if let Some(details) = &mut failure.details {
+                let cause = Cause {
+                    reason: "StaleFencingToken",
+                    message: why,
+                    field: String::new(),
+                };
+                details.causes.push(cause);
+            }
+            failure
+        }
+        WriteError::Full(why) => Failure::generic(
+            507,
+            "InsufficientStorage",
+            format!("nothing was changed: there is no space left for writes: {why}"),
+        ),
+        other => Failure::internal(other.to_string()),
+    }
+}
+
+/// A stored version as a value.
+pub(super) fn parsed(object: &Object) -> Result<Value, Failure> {
+    serde_json::from_slice(&object.json)
+        .map_err(|error| Failure::internal(format!("stored object is not JSON: {error}")))
+}
+
+/// A value as it would be stored.
+pub(super) fn unparsed(value: &Value) -> Bytes {
+    Bytes::from(value.to_string())
+}
+
+/// 422 with all causes, if there are any.
+pub(super) fn refuse_invalid(
+    target: &Target<'_>,
+    name: &str,
+    causes: Vec<Cause>,
+) -> Result<(), Failure> {
+    if causes.is_empty() {
+        Ok(())
+    } else {
+        Err(Failure::invalid(target.kind.group_kind(), name, causes))
+    }
+}

@@ -1,0 +1,93 @@
+//! Events live for an hour after they were last heard of.
+
+use std::sync::{Arc, Weak};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+
+use super::delete::DeleteOptions;
+use super::engine::{Registry, Target, parsed};
+use super::rules::text;
+use crate::store::Range;
+
+/// How long an event is kept.
+const LIFETIME_SECONDS: i64 = 3_600;
+/// How often old ones are looked for.
+const PERIOD: Duration = Duration::from_secs(60);
+
+impl Registry {
+    /// Removes old events from now on, until the registry is dropped.
+    pub(crate) fn expire_events(self: &Arc<Self>) {
+        let registry: Weak<Self> = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(PERIOD).await;
+                let Some(registry) = registry.upgrade() else {
+                    break;
+                };
+                registry.remove_old_events(Timestamp::now()).await;
+            }
+        });
+    }
+
+    async fn remove_old_events(self: &Arc<Self>, now: Timestamp) {
+        let kind = super::find("", "events").expect("events are in the table");
+        let range = Range {
+            resource: kind.storage_key(),
+            namespace: None,
+            name: None,
+        };
+        let Ok(listing) = self.store.list(&range, None) else {
+            return;
+        };
+        for object in listing.objects {
+            let old = parsed(&object).is_ok_and(|event| is_old(&event, now));
+            if old {
+                let target = Target {
+                    kind,
+                    version: &kind.versions[0],
+                    namespace: &object.key.namespace,
+                    name: &object.key.name,
+                };
+                let unchanged = DeleteOptions {
+                    resource_version: Some(object.revision.to_string()),
+                    ..DeleteOptions::default()
+                };
+                // An event that was renewed meanwhile stays.
+                _ = self.delete(&target, &unchanged).await;
+            }
+        }
+    }
+}
+
+fn is_old(event: &Value, now: Timestamp) -> bool {
+    let heard = [
+        "/metadata/creationTimestamp",
+        "/lastTimestamp",
+        "/eventTime",
+        "/series/lastObservedTime",
+    ];
+    let moments = heard
+        .iter()
+        .filter_map(|path| text(event, path).parse::<Timestamp>().ok());
+    moments
+        .max()
+        .is_some_and(|last| now.as_second() - last.as_second() >= LIFETIME_SECONDS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn an_event_that_repeats_stays() {
+        let at = |text: &str| text.parse::<Timestamp>().expect("time");
+        let event = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+            "lastTimestamp": "2026-01-01T02:00:00Z", "eventTime": null});
+        assert!(!is_old(&event, at("2026-01-01T02:59:59Z")));
+        assert!(is_old(&event, at("2026-01-01T03:00:00Z")));
+        assert!(!is_old(&json!({}), at("2026-01-01T03:00:00Z")));
+    }
+}

@@ -1,0 +1,382 @@
+//! The table of kinds.
+
+use super::rules::{self, events};
+use super::{Conversion, Field, Kind, NameRule, Subresource, Version, columns};
+
+const V1: Version = Version {
+    name: "v1",
+    deprecated: None,
+    conversion: None,
+};
+
+/// What most kinds are: namespaced, stored, PUT without resourceVersion allowed.
+const BASE: Kind = Kind {
+    group: "",
+    versions: &[V1],
+    kind: "",
+    plural: "",
+    singular: "",
+    short: &[],
+    categories: &[],
+    namespaced: true,
+    storage: "",
+    review: false,
+    subresources: &[],
+    create_on_update: false,
+    unconditional_update: true,
+    returns_deleted: false,
+    grants: false,
+    graceful: false,
+    generation: false,
+    fields: &[],
+    columns: columns::AGE,
+    names: NameRule::Subdomain,
+    default: rules::nothing_to_default,
+    prepare: rules::nothing_to_default,
+    validate: rules::nothing_to_check,
+    validate_update: rules::no_change_to_check,
+};
+
+const COORDINATION: &str = "coordination.k8s.io";
+const RBAC: &str = "rbac.authorization.k8s.io";
+const AUTHORIZATION: &str = "authorization.k8s.io";
+const AUTHENTICATION: &str = "authentication.k8s.io";
+
+pub(super) static KINDS: &[Kind] = &[
+    Kind {
+        kind: "ConfigMap",
+        plural: "configmaps",
+        singular: "configmap",
+        short: &["cm"],
+        storage: "/configmaps",
+        columns: columns::CONFIG_MAP,
+        validate: rules::config::validate_config_map,
+        validate_update: rules::config::validate_config_map_update,
+        ..BASE
+    },
+    Kind {
+        kind: "Endpoints",
+        plural: "endpoints",
+        singular: "endpoints",
+        short: &["ep"],
+        storage: "/endpoints",
+        versions: &[Version {
+            deprecated: Some(
+                "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice",
+            ),
+            ..V1
+        }],
+        create_on_update: true,
+        columns: columns::ENDPOINTS,
+        default: rules::endpoints::default_endpoints,
+        validate: rules::endpoints::validate_endpoints,
+        ..BASE
+    },
+    Kind {
+        kind: "Event",
+        plural: "events",
+        singular: "event",
+        short: &["ev"],
+        storage: "/events",
+        create_on_update: true,
+        fields: events::CORE_FIELDS,
+        columns: columns::EVENT,
+        default: events::default_event,
+        validate: events::validate_core,
+        ..BASE
+    },
+    Kind {
+        kind: "Namespace",
+        plural: "namespaces",
+        singular: "namespace",
+        short: &["ns"],
+        storage: "/namespaces",
+        namespaced: false,
+        returns_deleted: true,
+        subresources: &[Subresource::Finalize, Subresource::Status],
+        fields: &[Field::new("status.phase", &["/status/phase"])],
+        columns: columns::NAMESPACE,
+        names: NameRule::Label,
+        default: rules::namespace::default_namespace,
+        prepare: rules::namespace::prepare_namespace,
+        ..BASE
+    },
+    Kind {
+        kind: "Node",
+        plural: "nodes",
+        singular: "node",
+        short: &["no"],
+        storage: "/nodes",
+        namespaced: false,
+        subresources: &[Subresource::Status],
+        fields: &[Field::flag("spec.unschedulable", &["/spec/unschedulable"])],
+        columns: columns::NODE,
+        ..BASE
+    },
+    Kind {
+        kind: "Pod",
+        plural: "pods",
+        singular: "pod",
+        short: &["po"],
+        categories: &["all"],
+        storage: "/pods",
+        returns_deleted: true,
+        graceful: true,
+        generation: true,
+        subresources: &[
+            Subresource::Binding,
+            Subresource::EphemeralContainers,
+            Subresource::Eviction,
+            Subresource::Status,
+        ],
+        fields: rules::pod::FIELDS,
+        columns: columns::POD,
+        default: rules::pod::default_pod,
+        prepare: rules::pod::prepare_pod,
+        validate: rules::pod::validate_pod,
+        validate_update: rules::pod::validate_pod_update,
+        ..BASE
+    },
+    Kind {
+        kind: "Secret",
+        plural: "secrets",
+        singular: "secret",
+        storage: "/secrets",
+        fields: &[Field::new("type", &["/type"])],
+        columns: columns::SECRET,
+        default: rules::config::default_secret,
+        validate: rules::config::validate_secret,
+        validate_update: rules::config::validate_secret_update,
+        ..BASE
+    },
+    Kind {
+        kind: "ServiceAccount",
+        plural: "serviceaccounts",
+        singular: "serviceaccount",
+        short: &["sa"],
+        storage: "/serviceaccounts",
+        returns_deleted: true,
+        subresources: &[Subresource::Token],
+        ..BASE
+    },
+    Kind {
+        kind: "Service",
+        plural: "services",
+        singular: "service",
+        short: &["svc"],
+        categories: &["all"],
+        storage: "/services",
+        create_on_update: true,
+        returns_deleted: true,
+        subresources: &[Subresource::Status],
+        fields: &[
+            Field::new("spec.clusterIP", &["/spec/clusterIP"]),
+            Field::new("spec.type", &["/spec/type"]),
+        ],
+        columns: columns::SERVICE,
+        names: NameRule::Rfc1035,
+        default: rules::service::default_service,
+        validate: rules::service::validate_service,
+        validate_update: rules::service::validate_service_update,
+        ..BASE
+    },
+    Kind {
+        group: COORDINATION,
+        kind: "Lease",
+        plural: "leases",
+        singular: "lease",
+        storage: "coordination.k8s.io/leases",
+        create_on_update: true,
+        unconditional_update: false,
+        columns: columns::LEASE,
+        validate: rules::lease::validate_lease,
+        ..BASE
+    },
+    Kind {
+        group: COORDINATION,
+        versions: &[
+            Version {
+                name: "v1beta1",
+                deprecated: Some(
+                    "coordination.k8s.io/v1beta1 LeaseCandidate is deprecated in v1.36+, \
+                     unavailable in v1.39+",
+                ),
+                conversion: None,
+            },
+            Version {
+                name: "v1alpha2",
+                deprecated: Some(
+                    "coordination.k8s.io/v1alpha2 LeaseCandidate is deprecated; use \
+                     coordination.k8s.io/v1beta1 LeaseCandidate",
+                ),
+                conversion: None,
+            },
+        ],
+        kind: "LeaseCandidate",
+        plural: "leasecandidates",
+        singular: "leasecandidate",
+        storage: "coordination.k8s.io/leasecandidates",
+        create_on_update: true,
+        unconditional_update: false,
+        columns: columns::LEASE_CANDIDATE,
+        names: NameRule::ConfigKey,
+        validate: rules::lease::validate_candidate,
+        validate_update: rules::lease::validate_candidate_update,
+        ..BASE
+    },
+    Kind {
+        group: "discovery.k8s.io",
+        kind: "EndpointSlice",
+        plural: "endpointslices",
+        singular: "endpointslice",
+        storage: "discovery.k8s.io/endpointslices",
+        generation: true,
+        columns: columns::ENDPOINT_SLICE,
+        default: rules::endpoints::default_slice,
+        validate: rules::endpoints::validate_slice,
+        validate_update: rules::endpoints::validate_slice_update,
+        ..BASE
+    },
+    Kind {
+        group: "events.k8s.io",
+        versions: &[Version {
+            conversion: Some(Conversion {
+                to_stored: events::to_core,
+                from_stored: events::from_core,
+            }),
+            ..V1
+        }],
+        kind: "Event",
+        plural: "events",
+        singular: "event",
+        short: &["ev"],
+        storage: "/events",
+        create_on_update: true,
+        fields: events::NEW_FIELDS,
+        columns: columns::EVENT,
+        default: events::default_event,
+        validate: events::validate_new,
+        validate_update: events::validate_new_update,
+        ..BASE
+    },
+    Kind {
+        group: RBAC,
+        kind: "ClusterRoleBinding",
+        plural: "clusterrolebindings",
+        singular: "clusterrolebinding",
+        storage: "rbac.authorization.k8s.io/clusterrolebindings",
+        namespaced: false,
+        create_on_update: true,
+        columns: columns::BINDING,
+        grants: true,
+        names: NameRule::PathSegment,
+        default: rules::rbac::default_binding,
+        validate: rules::rbac::validate_cluster_binding,
+        validate_update: rules::rbac::validate_binding_update,
+        ..BASE
+    },
+    Kind {
+        group: RBAC,
+        kind: "ClusterRole",
+        plural: "clusterroles",
+        singular: "clusterrole",
+        storage: "rbac.authorization.k8s.io/clusterroles",
+        namespaced: false,
+        create_on_update: true,
+        columns: columns::ROLE,
+        grants: true,
+        names: NameRule::PathSegment,
+        validate: rules::rbac::validate_cluster_role,
+        ..BASE
+    },
+    Kind {
+        group: RBAC,
+        kind: "RoleBinding",
+        plural: "rolebindings",
+        singular: "rolebinding",
+        storage: "rbac.authorization.k8s.io/rolebindings",
+        create_on_update: true,
+        columns: columns::BINDING,
+        grants: true,
+        names: NameRule::PathSegment,
+        default: rules::rbac::default_binding,
+        validate: rules::rbac::validate_binding,
+        validate_update: rules::rbac::validate_binding_update,
+        ..BASE
+    },
+    Kind {
+        group: RBAC,
+        kind: "Role",
+        plural: "roles",
+        singular: "role",
+        storage: "rbac.authorization.k8s.io/roles",
+        create_on_update: true,
+        columns: columns::ROLE,
+        grants: true,
+        names: NameRule::PathSegment,
+        validate: rules::rbac::validate_role,
+        ..BASE
+    },
+    review(
+        AUTHENTICATION,
+        "SelfSubjectReview",
+        "selfsubjectreviews",
+        "selfsubjectreview",
+        false,
+    ),
+    review(
+        AUTHENTICATION,
+        "TokenReview",
+        "tokenreviews",
+        "tokenreview",
+        false,
+    ),
+    review(
+        AUTHORIZATION,
+        "LocalSubjectAccessReview",
+        "localsubjectaccessreviews",
+        "localsubjectaccessreview",
+        true,
+    ),
+    review(
+        AUTHORIZATION,
+        "SelfSubjectAccessReview",
+        "selfsubjectaccessreviews",
+        "selfsubjectaccessreview",
+        false,
+    ),
+    review(
+        AUTHORIZATION,
+        "SelfSubjectRulesReview",
+        "selfsubjectrulesreviews",
+        "selfsubjectrulesreview",
+        false,
+    ),
+    review(
+        AUTHORIZATION,
+        "SubjectAccessReview",
+        "subjectaccessreviews",
+        "subjectaccessreview",
+        false,
+    ),
+];
+
+/// A question that is answered and not stored.
+const fn review(
+    group: &'static str,
+    kind: &'static str,
+    plural: &'static str,
+    singular: &'static str,
+    namespaced: bool,
+) -> Kind {
+    Kind {
+        group,
+        kind,
+        plural,
+        singular,
+        namespaced,
+        review: true,
+        storage: "review/none",
+        ..BASE
+    }
+}

@@ -1,0 +1,314 @@
+//! `metadata`: what the server sets, what it keeps, what it refuses.
+
+use jiff::Timestamp;
+use serde_json::{Map, Value, json};
+
+use super::rules::{entries, items, text};
+use super::{Kind, NameRule};
+use crate::names;
+use crate::status::Cause;
+
+/// Longest prefix of a generated name; the rest are random characters.
+const GENERATED_PREFIX: usize = 58;
+/// No vowels and nothing that looks like another character.
+const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
+/// Most bytes of all annotations together.
+const ANNOTATIONS_LIMIT: usize = 256 * 1024;
+
+/// Members that only the server sets.
+const SYSTEM: &[&str] = &[
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "selfLink",
+    "managedFields",
+    "resourceVersion",
+];
+
+/// A moment in the form of `creationTimestamp`.
+pub(crate) fn rfc3339(moment: Timestamp) -> String {
+    let whole = Timestamp::from_second(moment.as_second()).unwrap_or(moment);
+    whole.to_string()
+}
+
+/// The metadata of an object, made if it is not there.
+pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
+    if !object.is_object() {
+        *object = json!({});
+    }
+    let map = object.as_object_mut().expect("made an object just now");
+    let slot = map.entry("metadata").or_insert(Value::Null);
+    if !slot.is_object() {
+        *slot = json!({});
+    }
+    slot.as_object_mut().expect("made an object just now")
+}
+
+/// Fills in what the server decides about a new object.
+pub(crate) fn fill_new(kind: &Kind, namespace: &str, object: &mut Value, now: Timestamp) {
+    let metadata = metadata(object);
+    for member in SYSTEM {
+        metadata.remove(*member);
+    }
+    metadata.insert("uid".into(), json!(uuid::Uuid::new_v4().to_string()));
+    metadata.insert("creationTimestamp".into(), json!(rfc3339(now)));
+    if kind.namespaced {
+        metadata.insert("namespace".into(), json!(namespace));
+    } else {
+        metadata.remove("namespace");
+    }
+    if kind.generation {
+        metadata.insert("generation".into(), json!(1));
+    }
+}
+
+/// Makes a name from `generateName` if there is no name; tells whether it did.
+pub(crate) fn generate_name(object: &mut Value) -> bool {
+    let metadata = metadata(object);
+    let empty = |key: &str| {
+        metadata
+            .get(key)
+            .and_then(Value::as_str)
+            .is_none_or(str::is_empty)
+    };
+    if !empty("name") || empty("generateName") {
+        return false;
+    }
+    let prefix = metadata["generateName"].as_str().unwrap_or_default();
+    let cut = prefix
+        .char_indices()
+        .map(|(at, _)| at)
+        .find(|at| *at >= GENERATED_PREFIX);
+    let mut name = prefix[..cut.unwrap_or(prefix.len())].to_owned();
+    for _ in 0..5 {
+        name.push(char::from(ALPHABET[rand::random_range(0..ALPHABET.len())]));
+    }
+    metadata.insert("name".into(), json!(name));
+    true
+}
+
+/// Carries over what an update cannot change.
+pub(crate) fn keep_system(old: &Value, new: &mut Value) {
+    let old = old.get("metadata").and_then(Value::as_object);
+    let metadata = metadata(new);
+    for member in SYSTEM
+        .iter()
+        .filter(|member| **member != "deletionTimestamp")
+    {
+        metadata.remove(*member);
+    }
+    let fixed = ["namespace", "name", "generateName"];
+    for member in SYSTEM.iter().chain(&fixed) {
+        if let Some(value) = old.and_then(|old| old.get(*member)) {
+            metadata.insert((*member).to_owned(), value.clone());
+        }
+    }
+}
+
+/// Whether an object is being deleted.
+pub(crate) fn is_deleting(object: &Value) -> bool {
+    object
+        .pointer("/metadata/deletionTimestamp")
+        .is_some_and(|t| !t.is_null())
+}
+
+/// Checks metadata on its own.
+pub(crate) fn validate(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
+    let check: names::Check = match kind.names {
+        NameRule::Subdomain => names::dns1123_subdomain,
+        NameRule::Label => names::dns1123_label,
+        NameRule::Rfc1035 => names::dns1035_label,
+        NameRule::PathSegment => names::path_segment,
+        NameRule::ConfigKey => names::config_map_key,
+    };
+    let prefix = text(object, "/metadata/generateName");
+    if !prefix.is_empty() {
+        for why in names::generated(check, prefix) {
+            causes.push(Cause::invalid(
+                "metadata.generateName",
+                &json!(prefix),
+                &why,
+            ));
+        }
+    }
+    let name = text(object, "/metadata/name");
+    if name.is_empty() {
+        causes.push(Cause::required(
+            "metadata.name",
+            "name or generateName is required",
+        ));
+    } else {
+        for why in check(name) {
+            causes.push(Cause::invalid("metadata.name", &json!(name), &why));
+        }
+    }
+    for (key, value) in entries(object, "/metadata/labels") {
+        for why in names::qualified_name(key) {
+            causes.push(Cause::invalid("metadata.labels", &json!(key), &why));
+        }
+        for why in names::label_value(value.as_str().unwrap_or_default()) {
+            causes.push(Cause::invalid("metadata.labels", value, &why));
+        }
+    }
+    let mut size = 0;
+    for (key, value) in entries(object, "/metadata/annotations") {
+        for why in names::qualified_name(&key.to_lowercase()) {
+            causes.push(Cause::invalid("metadata.annotations", &json!(key), &why));
+        }
+        size += key.len() + value.as_str().map_or(0, str::len);
+    }
+    if size > ANNOTATIONS_LIMIT {
+        causes.push(Cause::too_long("metadata.annotations", ANNOTATIONS_LIMIT));
+    }
+    validate_owners(object, causes);
+    for finalizer in items(object, "/metadata/finalizers") {
+        for why in names::qualified_name(finalizer.as_str().unwrap_or_default()) {
+            causes.push(Cause::invalid("metadata.finalizers", finalizer, &why));
+        }
+    }
+}
+
+/// Checks what an update does to metadata; system members are already carried over.
+pub(crate) fn validate_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    if !is_deleting(old) {
+        if is_deleting(new) {
+            let value = &new["metadata"]["deletionTimestamp"];
+            causes.push(Cause::invalid(
+                "metadata.deletionTimestamp",
+                value,
+                "field is immutable",
+            ));
+        }
+        return;
+    }
+    let had = items(old, "/metadata/finalizers");
+    let added: Vec<String> = items(new, "/metadata/finalizers")
+        .iter()
+        .filter(|finalizer| !had.contains(finalizer))
+        .map(ToString::to_string)
+        .collect();
+    if !added.is_empty() {
+        let why = format!(
+            "no new finalizers can be added if the object is being deleted, found new finalizers \
+             []string{{{}}}",
+            added.join(", ")
+        );
+        causes.push(Cause::forbidden("metadata.finalizers", &why));
+    }
+}
+
+/// Drops repeated owner references; the texts are warnings for the client.
+pub(crate) fn unique_owners(object: &mut Value) -> Vec<String> {
+    let owners = object
+        .pointer_mut("/metadata/ownerReferences")
+        .and_then(Value::as_array_mut);
+    let Some(owners) = owners else {
+        return Vec::new();
+    };
+    let mut warnings = Vec::new();
+    let mut seen: Vec<Value> = Vec::with_capacity(owners.len());
+    for owner in owners.drain(..) {
+        if seen.contains(&owner) {
+            let uid = text(&owner, "/uid");
+            warnings.push(format!(
+                ".metadata.ownerReferences contains duplicate entries; API server dedups owner \
+                 references in 1.20+, and may reject such requests as early as 1.24; please fix \
+                 your requests; duplicate UID(s) observed: {uid}"
+            ));
+        } else {
+            seen.push(owner);
+        }
+    }
+    *owners = seen;
+    warnings
+}
+
+fn validate_owners(object: &Value, causes: &mut Vec<Cause>) {
+    let mut controller: Option<&str> = None;
+    for (index, owner) in items(object, "/metadata/ownerReferences")
+        .iter()
+        .enumerate()
+    {
+        let field = |name: &str| format!("metadata.ownerReferences[{index}].{name}");
+        for member in ["apiVersion", "kind", "name", "uid"] {
+            if text(owner, &format!("/{member}")).is_empty() {
+                causes.push(Cause::required(field(member), "must not be empty"));
+            }
+        }
+        if owner.get("controller") == Some(&json!(true)) {
+            let name = text(owner, "/name");
+            if let Some(first) = controller {
+                let why = format!(
+                    "Only one reference can have Controller set to true. Found \"true\" in \
+                     references for {first} and {name}"
+                );
+                causes.push(Cause::invalid(
+                    "metadata.ownerReferences",
+                    &json!([owner]),
+                    &why,
+                ));
+            }
+            controller = Some(name);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::registry::find;
+
+    #[test]
+    fn clients_cannot_set_what_the_server_decides() {
+        let kind = find("", "configmaps").expect("there");
+        let mut object = json!({"metadata": {"name": "n", "uid": "mine", "selfLink": "x",
+            "creationTimestamp": null, "deletionTimestamp": "2026-01-01T00:00:00Z"}});
+        fill_new(kind, "ns", &mut object, Timestamp::UNIX_EPOCH);
+        let metadata = object["metadata"].as_object().expect("map");
+        let keys: Vec<_> = metadata.keys().map(String::as_str).collect();
+        assert_eq!(keys, ["creationTimestamp", "name", "namespace", "uid"]);
+        assert_eq!(metadata["creationTimestamp"], "1970-01-01T00:00:00Z");
+        assert_ne!(metadata["uid"], "mine");
+    }
+
+    #[test]
+    fn generated_names_stay_valid_at_any_length() {
+        for prefix in ["a-", &"x".repeat(100), "ä-ö-"] {
+            let mut object = json!({"metadata": {"generateName": prefix}});
+            assert!(generate_name(&mut object));
+            let name = text(&object, "/metadata/name").to_owned();
+            assert!(name.len() <= 64, "{name}");
+            assert!(!generate_name(&mut object));
+            assert_eq!(text(&object, "/metadata/name"), name);
+        }
+    }
+
+    #[test]
+    fn finalizers_cannot_be_added_while_deleting() {
+        let old = json!({"metadata": {"deletionTimestamp": "t", "finalizers": ["a/b"]}});
+        let mut causes = Vec::new();
+        let fewer = json!({"metadata": {"deletionTimestamp": "t"}});
+        validate_update(&old, &fewer, &mut causes);
+        assert_eq!(causes, []);
+        let more = json!({"metadata": {"deletionTimestamp": "t", "finalizers": ["a/b", "c/d"]}});
+        validate_update(&old, &more, &mut causes);
+        assert_eq!(causes[0].reason, "FieldValueForbidden");
+    }
+
+    #[test]
+    fn owners_are_unique_and_complete() {
+        let owner = json!({"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u"});
+        let mut object = json!({"metadata": {"name": "x", "ownerReferences": [owner, owner, {}]}});
+        assert_eq!(unique_owners(&mut object).len(), 1);
+        let mut causes = Vec::new();
+        validate(find("", "pods").expect("there"), &object, &mut causes);
+        assert_eq!(causes.len(), 4);
+        assert!(
+            causes
+                .iter()
+                .all(|c| c.field.starts_with("metadata.ownerReferences[1]."))
+        );
+    }
+}

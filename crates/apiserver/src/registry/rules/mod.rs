@@ -1,0 +1,89 @@
+//! Defaults and validation, one file per family of kinds.
+//!
+//! All functions work on the canonical stored form: types are already right, unknown fields are
+//! already gone. Defaults are idempotent, because they also run after patches.
+
+pub(crate) mod config;
+pub(crate) mod endpoints;
+pub(crate) mod events;
+pub(crate) mod lease;
+pub(crate) mod namespace;
+pub(crate) mod pod;
+pub(crate) mod rbac;
+pub(crate) mod service;
+
+use serde_json::{Map, Value, json};
+
+use crate::status::Cause;
+
+pub(super) fn nothing_to_default(_: &mut Value) {}
+
+pub(super) fn nothing_to_check(_: &Value, _: &mut Vec<Cause>) {}
+
+pub(super) fn no_change_to_check(_: &Value, _: &Value, _: &mut Vec<Cause>) {}
+
+/// The text at a JSON pointer, empty if it is not there.
+pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
+    object
+        .pointer(pointer)
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+}
+
+/// The list at a JSON pointer, empty if it is not there.
+pub(crate) fn items<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
+    object
+        .pointer(pointer)
+        .and_then(Value::as_array)
+        .map(Vec::as_slice)
+        .unwrap_or_default()
+}
+
+/// The entries of the map at a JSON pointer.
+pub(crate) fn entries<'a>(
+    object: &'a Value,
+    pointer: &str,
+) -> impl Iterator<Item = (&'a String, &'a Value)> + use<'a> {
+    object
+        .pointer(pointer)
+        .and_then(Value::as_object)
+        .into_iter()
+        .flatten()
+}
+
+/// Sets a member unless it is there and not null.
+fn set_default(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
+    let slot = map.entry(key).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = value.into();
+    }
+}
+
+/// Sets a text member unless it is there and not empty.
+fn set_default_text(map: &mut Map<String, Value>, key: &str, value: &str) {
+    let slot = map.entry(key).or_insert(Value::Null);
+    if slot.is_null() || slot.as_str() == Some("") {
+        *slot = json!(value);
+    }
+}
+
+/// The map at a key, made if it is not there.
+fn child<'a>(object: &'a mut Value, key: &str) -> Option<&'a mut Map<String, Value>> {
+    let slot = object.as_object_mut()?.entry(key).or_insert(Value::Null);
+    if slot.is_null() {
+        *slot = json!({});
+    }
+    slot.as_object_mut()
+}
+
+/// Reports a value that a change must not touch.
+fn immutable(old: &Value, new: &Value, pointer: &str, field: &str, causes: &mut Vec<Cause>) {
+    let (was, is) = (old.pointer(pointer), new.pointer(pointer));
+    if was.unwrap_or(&Value::Null) != is.unwrap_or(&Value::Null) {
+        causes.push(Cause::invalid(
+            field,
+            is.unwrap_or(&Value::Null),
+            "field is immutable",
+        ));
+    }
+}

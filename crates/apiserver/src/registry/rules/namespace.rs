@@ -1,0 +1,62 @@
+//! Namespace.
+
+use serde_json::{Value, json};
+
+use super::{child, set_default_text, text};
+
+/// The finalizer that keeps a namespace until its content is gone.
+pub(crate) const FINALIZER: &str = "kubernetes";
+
+/// The label that every namespace carries.
+const NAME_LABEL: &str = "kubernetes.io/metadata.name";
+
+pub(in crate::registry) fn default_namespace(namespace: &mut Value) {
+    let name = text(namespace, "/metadata/name").to_owned();
+    if !name.is_empty()
+        && let Some(metadata) = child(namespace, "metadata")
+    {
+        let labels = metadata.entry("labels").or_insert(Value::Null);
+        if labels.is_null() {
+            *labels = json!({});
+        }
+        labels[NAME_LABEL] = json!(name);
+    }
+    if let Some(status) = child(namespace, "status") {
+        set_default_text(status, "phase", "Active");
+    }
+}
+
+/// A new namespace is active and waits for its content at the end.
+pub(in crate::registry) fn prepare_namespace(namespace: &mut Value) {
+    if let Some(map) = namespace.as_object_mut() {
+        map.insert("status".into(), json!({"phase": "Active"}));
+    }
+    if let Some(spec) = child(namespace, "spec") {
+        let finalizers = spec.entry("finalizers").or_insert(Value::Null);
+        if finalizers.is_null() {
+            *finalizers = json!([]);
+        }
+        if let Some(list) = finalizers.as_array_mut()
+            && !list.iter().any(|f| f == FINALIZER)
+        {
+            list.push(json!(FINALIZER));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_namespace_is_labelled_and_guarded() {
+        let mut namespace = json!({"metadata": {"name": "n", "labels": {"a": "b"}}});
+        prepare_namespace(&mut namespace);
+        default_namespace(&mut namespace);
+        assert_eq!(
+            namespace,
+            json!({"metadata": {"name": "n", "labels": {"a": "b", NAME_LABEL: "n"}},
+                "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}})
+        );
+    }
+}

@@ -1,0 +1,298 @@
+//! Pod: the defaults and checks that clients notice; nothing here runs containers.
+
+use serde_json::{Map, Value, json};
+
+use super::super::Field;
+use super::{child, items, set_default, set_default_text, text};
+use crate::names;
+use crate::status::Cause;
+
+const DEFAULT_GRACE_SECONDS: i64 = 30;
+
+pub(in crate::registry) const FIELDS: &[Field] = &[
+    Field::new("spec.nodeName", &["/spec/nodeName"]),
+    Field::new("spec.restartPolicy", &["/spec/restartPolicy"]),
+    Field::new("spec.schedulerName", &["/spec/schedulerName"]),
+    Field::new("spec.serviceAccountName", &["/spec/serviceAccountName"]),
+    Field::flag("spec.hostNetwork", &["/spec/hostNetwork"]),
+    Field::new("status.phase", &["/status/phase"]),
+    Field::new("status.podIP", &["/status/podIP"]),
+    Field::new("status.podIPs", &["/status/podIPs/0/ip"]),
+    Field::new("status.nominatedNodeName", &["/status/nominatedNodeName"]),
+];
+
+pub(in crate::registry) fn default_pod(pod: &mut Value) {
+    let Some(spec) = child(pod, "spec") else {
+        return;
+    };
+    set_default_text(spec, "restartPolicy", "Always");
+    set_default_text(spec, "dnsPolicy", "ClusterFirst");
+    set_default_text(spec, "schedulerName", "default-scheduler");
+    set_default(spec, "terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS);
+    set_default(spec, "enableServiceLinks", true);
+    set_default(spec, "securityContext", json!({}));
+    // Two names of one field; the old one follows the new one.
+    let account = ["serviceAccountName", "serviceAccount"]
+        .iter()
+        .find_map(|key| spec.get(*key)?.as_str().filter(|name| !name.is_empty()))
+        .map(str::to_owned);
+    if let Some(account) = account {
+        spec.insert("serviceAccountName".into(), json!(account));
+        spec.insert("serviceAccount".into(), json!(account));
+    }
+    for list in ["containers", "initContainers"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut);
+        for container in containers
+            .into_iter()
+            .flatten()
+            .filter_map(Value::as_object_mut)
+        {
+            default_container(container);
+        }
+    }
+    if let Some(status) = child(pod, "status") {
+        set_default_text(status, "phase", "Pending");
+    }
+}
+
+pub(in crate::registry) fn prepare_pod(pod: &mut Value) {
+    let class = qos_class(pod);
+    if let Some(map) = pod.as_object_mut() {
+        map.insert(
+            "status".into(),
+            json!({"phase": "Pending", "qosClass": class}),
+        );
+    }
+}
+
+pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
+    let containers = items(pod, "/spec/containers");
+    if containers.is_empty() {
+        causes.push(Cause::required("spec.containers", ""));
+    }
+    let mut seen: Vec<&str> = Vec::new();
+    for (list, name) in [
+        (items(pod, "/spec/initContainers"), "initContainers"),
+        (containers, "containers"),
+    ] {
+        for (index, container) in list.iter().enumerate() {
+            let at = format!("spec.{name}[{index}]");
+            let own = text(container, "/name");
+            if own.is_empty() {
+                causes.push(Cause::required(format!("{at}.name"), ""));
+            } else {
+                for why in names::dns1123_label(own) {
+                    causes.push(Cause::invalid(format!("{at}.name"), &json!(own), &why));
+                }
+                if seen.contains(&own) {
+                    causes.push(Cause::duplicate(format!("{at}.name"), &json!(own)));
+                }
+                seen.push(own);
+            }
+            if text(container, "/image").is_empty() {
+                causes.push(Cause::required(format!("{at}.image"), ""));
+            }
+        }
+    }
+    let policy = text(pod, "/spec/restartPolicy");
+    let known = ["Always", "OnFailure", "Never"];
+    if !known.contains(&policy) {
+        causes.push(Cause::unsupported(
+            "spec.restartPolicy",
+            &json!(policy),
+            &known,
+        ));
+    }
+    if let Some(grace) = pod
+        .pointer("/spec/terminationGracePeriodSeconds")
+        .filter(|g| g.as_i64() < Some(0))
+    {
+        let why = "must be greater than or equal to 0";
+        causes.push(Cause::invalid(
+            "spec.terminationGracePeriodSeconds",
+            grace,
+            why,
+        ));
+    }
+}
+
+/// After creation only images, deadlines and additional tolerations change; the node is set once.
+pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    if text(old, "/spec/nodeName") != text(new, "/spec/nodeName")
+        && !text(old, "/spec/nodeName").is_empty()
+    {
+        let value = new.pointer("/spec/nodeName").unwrap_or(&Value::Null);
+        causes.push(Cause::invalid("spec.nodeName", value, "field is immutable"));
+        return;
+    }
+    if frozen(old) != frozen(new) {
+        let why = "pod updates may not change fields other than \
+                   `spec.containers[*].image`,`spec.initContainers[*].image`,\
+                   `spec.activeDeadlineSeconds`,`spec.tolerations` (only additions to existing \
+                   tolerations),`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if \
+                   it was previously negative)";
+        causes.push(Cause::forbidden("spec", why));
+    }
+}
+
+/// How long a pod may take to end: what the client says, else its own setting; nothing at all for
+/// pods that run nowhere.
+pub(crate) fn grace_seconds(pod: &Value, asked: Option<i64>) -> i64 {
+    let over = matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
+    if over || text(pod, "/spec/nodeName").is_empty() {
+        return 0;
+    }
+    let own = pod
+        .pointer("/spec/terminationGracePeriodSeconds")
+        .and_then(Value::as_i64);
+    let seconds = asked.or(own).unwrap_or(DEFAULT_GRACE_SECONDS);
+    if seconds < 0 { 1 } else { seconds }
+}
+
+fn default_container(container: &mut Map<String, Value>) {
+    set_default_text(container, "terminationMessagePath", "/dev/termination-log");
+    set_default_text(container, "terminationMessagePolicy", "File");
+    set_default(container, "resources", json!({}));
+    let image = container
+        .get("image")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let tag = image
+        .rsplit('/')
+        .next()
+        .and_then(|last| last.split_once(':'))
+        .map(|(_, tag)| tag);
+    let latest = !image.contains('@') && tag.is_none_or(|tag| tag == "latest");
+    set_default_text(
+        container,
+        "imagePullPolicy",
+        if latest { "Always" } else { "IfNotPresent" },
+    );
+    let ports = container.get_mut("ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
+        set_default_text(port, "protocol", "TCP");
+    }
+}
+
+fn qos_class(pod: &Value) -> &'static str {
+    let all = ["/spec/containers", "/spec/initContainers"]
+        .map(|list| items(pod, list))
+        .concat();
+    let set = |container: &Value, kind: &str| {
+        let map = container
+            .pointer(&format!("/resources/{kind}"))
+            .and_then(Value::as_object);
+        map.is_some_and(|map| map.contains_key("cpu") || map.contains_key("memory"))
+    };
+    let equal = |container: &Value| {
+        let limits = container.pointer("/resources/limits");
+        let requests = container
+            .pointer("/resources/requests")
+            .unwrap_or(&Value::Null);
+        ["cpu", "memory"].iter().all(|name| {
+            let limit = limits.and_then(|limits| limits.get(name));
+            limit.is_some()
+                && requests
+                    .get(name)
+                    .is_none_or(|request| Some(request) == limit)
+        })
+    };
+    if !all.iter().any(|c| set(c, "limits") || set(c, "requests")) {
+        "BestEffort"
+    } else if all.iter().all(equal) {
+        "Guaranteed"
+    } else {
+        "Burstable"
+    }
+}
+
+/// The spec without the parts that an update may change.
+fn frozen(pod: &Value) -> Value {
+    let mut spec = pod.get("spec").cloned().unwrap_or_default();
+    if let Some(map) = spec.as_object_mut() {
+        let loose = [
+            "activeDeadlineSeconds",
+            "ephemeralContainers",
+            "nodeName",
+            "schedulingGates",
+            "terminationGracePeriodSeconds",
+            "tolerations",
+        ];
+        for key in loose {
+            map.remove(key);
+        }
+        for list in ["containers", "initContainers"] {
+            let containers = map.get_mut(list).and_then(Value::as_array_mut);
+            for container in containers
+                .into_iter()
+                .flatten()
+                .filter_map(Value::as_object_mut)
+            {
+                container.remove("image");
+            }
+        }
+    }
+    spec
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn pod() -> Value {
+        let mut pod = json!({"spec": {"containers": [{"name": "c", "image": "i:1"}]}});
+        default_pod(&mut pod);
+        pod
+    }
+
+    #[test]
+    fn defaults_are_idempotent_and_valid() {
+        let once = pod();
+        let mut twice = once.clone();
+        default_pod(&mut twice);
+        assert_eq!(once, twice);
+        assert_eq!(
+            once["spec"]["containers"][0]["imagePullPolicy"],
+            "IfNotPresent"
+        );
+        let mut causes = Vec::new();
+        validate_pod(&once, &mut causes);
+        assert_eq!(causes, []);
+    }
+
+    #[test]
+    fn only_images_change_later() {
+        let old = pod();
+        let mut new = old.clone();
+        new["spec"]["containers"][0]["image"] = json!("i:2");
+        let mut causes = Vec::new();
+        validate_pod_update(&old, &new, &mut causes);
+        assert_eq!(causes, []);
+        new["spec"]["dnsPolicy"] = json!("Default");
+        validate_pod_update(&old, &new, &mut causes);
+        assert_eq!(causes[0].field, "spec");
+    }
+
+    #[test]
+    fn unscheduled_and_finished_pods_go_at_once() {
+        let mut pod = pod();
+        assert_eq!(grace_seconds(&pod, Some(5)), 0);
+        pod["spec"]["nodeName"] = json!("n");
+        assert_eq!(grace_seconds(&pod, None), 30);
+        assert_eq!(grace_seconds(&pod, Some(5)), 5);
+        pod["status"]["phase"] = json!("Failed");
+        assert_eq!(grace_seconds(&pod, None), 0);
+    }
+
+    #[test]
+    fn quality_of_service() {
+        let with = |resources: Value| json!({"spec": {"containers": [{"resources": resources}]}});
+        assert_eq!(qos_class(&with(json!({}))), "BestEffort");
+        assert_eq!(
+            qos_class(&with(json!({"requests": {"cpu": "1"}}))),
+            "Burstable"
+        );
+        let full = json!({"limits": {"cpu": "1", "memory": "1Gi"}});
+        assert_eq!(qos_class(&with(full)), "Guaranteed");
+    }
+}

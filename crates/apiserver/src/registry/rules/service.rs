@@ -1,0 +1,183 @@
+//! Service. Cluster addresses are given out at random; nothing routes them.
+
+use serde_json::{Value, json};
+
+use super::{child, items, set_default, set_default_text, text};
+use crate::names;
+use crate::status::Cause;
+
+const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
+
+pub(in crate::registry) fn default_service(service: &mut Value) {
+    let Some(spec) = child(service, "spec") else {
+        return;
+    };
+    set_default_text(spec, "type", "ClusterIP");
+    set_default_text(spec, "sessionAffinity", "None");
+    let kind = spec
+        .get("type")
+        .and_then(Value::as_str)
+        .unwrap_or_default()
+        .to_owned();
+    if kind != "ExternalName" {
+        set_default_text(spec, "internalTrafficPolicy", "Cluster");
+        set_default(spec, "ipFamilies", json!(["IPv4"]));
+        set_default_text(spec, "ipFamilyPolicy", "SingleStack");
+        let address = spec
+            .get("clusterIP")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        let address = if address.is_empty() {
+            random_address()
+        } else {
+            address.to_owned()
+        };
+        spec.insert("clusterIP".into(), json!(address));
+        set_default(spec, "clusterIPs", json!([address]));
+    }
+    if matches!(kind.as_str(), "LoadBalancer" | "NodePort") {
+        set_default_text(spec, "externalTrafficPolicy", "Cluster");
+    }
+    if kind == "LoadBalancer" {
+        set_default(spec, "allocateLoadBalancerNodePorts", true);
+    }
+    let ports = spec.get_mut("ports").and_then(Value::as_array_mut);
+    for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
+        set_default_text(port, "protocol", "TCP");
+        let number = port.get("port").cloned().unwrap_or(json!(0));
+        let target = port.entry("targetPort").or_insert(Value::Null);
+        if target.is_null() || *target == json!(0) || *target == json!("") {
+            *target = number;
+        }
+    }
+    if let Some(status) = child(service, "status") {
+        let balancer = status.entry("loadBalancer").or_insert(Value::Null);
+        if balancer.is_null() {
+            *balancer = json!({});
+        }
+    }
+}
+
+pub(in crate::registry) fn validate_service(service: &Value, causes: &mut Vec<Cause>) {
+    let kind = text(service, "/spec/type");
+    if !TYPES.contains(&kind) {
+        causes.push(Cause::unsupported("spec.type", &json!(kind), TYPES));
+    }
+    let ports = items(service, "/spec/ports");
+    let headless = text(service, "/spec/clusterIP") == "None";
+    if ports.is_empty() && !headless && kind != "ExternalName" {
+        causes.push(Cause::required("spec.ports", ""));
+    }
+    if kind == "ExternalName" && text(service, "/spec/externalName").is_empty() {
+        causes.push(Cause::required("spec.externalName", ""));
+    }
+    let mut seen = Vec::new();
+    for (index, port) in ports.iter().enumerate() {
+        let at = format!("spec.ports[{index}]");
+        let name = text(port, "/name");
+        if name.is_empty() {
+            if ports.len() > 1 {
+                causes.push(Cause::required(format!("{at}.name"), ""));
+            }
+        } else {
+            for why in names::dns1123_label(name) {
+                causes.push(Cause::invalid(format!("{at}.name"), &json!(name), &why));
+            }
+            if seen.contains(&name) {
+                causes.push(Cause::duplicate(format!("{at}.name"), &json!(name)));
+            }
+            seen.push(name);
+        }
+        let number = port.get("port").and_then(Value::as_i64).unwrap_or(0);
+        if !(1..=65_535).contains(&number) {
+            let why = "must be between 1 and 65535, inclusive";
+            causes.push(Cause::invalid(format!("{at}.port"), &json!(number), why));
+        }
+        let protocol = text(port, "/protocol");
+        if !["SCTP", "TCP", "UDP"].contains(&protocol) {
+            let known = ["SCTP", "TCP", "UDP"];
+            causes.push(Cause::unsupported(
+                format!("{at}.protocol"),
+                &json!(protocol),
+                &known,
+            ));
+        }
+    }
+    let affinity = text(service, "/spec/sessionAffinity");
+    if !["ClientIP", "None"].contains(&affinity) {
+        let known = ["ClientIP", "None"];
+        causes.push(Cause::unsupported(
+            "spec.sessionAffinity",
+            &json!(affinity),
+            &known,
+        ));
+    }
+}
+
+/// The address stays while the service has one.
+pub(in crate::registry) fn validate_service_update(
+    old: &Value,
+    new: &Value,
+    causes: &mut Vec<Cause>,
+) {
+    let external = [old, new]
+        .iter()
+        .any(|s| text(s, "/spec/type") == "ExternalName");
+    if !external && text(old, "/spec/clusterIP") != text(new, "/spec/clusterIP") {
+        let value = new.pointer("/spec/clusterIPs").unwrap_or(&Value::Null);
+        let why = "may not change once set";
+        causes.push(Cause::invalid("spec.clusterIPs[0]", value, why));
+    }
+}
+
+/// Keeps the address of the old state where the client leaves it out.
+pub(crate) fn keep_address(old: &Value, new: &mut Value) {
+    if text(new, "/spec/type") == "ExternalName" {
+        return;
+    }
+    for key in ["clusterIP", "clusterIPs"] {
+        let was = old.pointer(&format!("/spec/{key}")).cloned();
+        if let (Some(was), Some(spec)) = (was, child(new, "spec")) {
+            let slot = spec.entry(key).or_insert(Value::Null);
+            if slot.is_null() || slot.as_str() == Some("") {
+                *slot = was;
+            }
+        }
+    }
+}
+
+/// An address in 10.96.0.0/12, the range that clusters commonly use.
+fn random_address() -> String {
+    let bits: u32 = rand::random_range(1..(1 << 20) - 1);
+    std::net::Ipv4Addr::from_bits(0x0a60_0000 | bits).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_gets_an_address_and_keeps_it() {
+        let mut service = json!({"spec": {"ports": [{"port": 80}]}});
+        default_service(&mut service);
+        let mut causes = Vec::new();
+        validate_service(&service, &mut causes);
+        assert_eq!(causes, []);
+        assert_eq!(service["spec"]["ports"][0]["targetPort"], 80);
+        let mut update = json!({"spec": {"ports": [{"port": 81}]}});
+        keep_address(&service, &mut update);
+        default_service(&mut update);
+        assert_eq!(update["spec"]["clusterIP"], service["spec"]["clusterIP"]);
+        validate_service_update(&service, &update, &mut causes);
+        assert_eq!(causes, []);
+    }
+
+    #[test]
+    fn several_ports_need_names() {
+        let mut service = json!({"spec": {"ports": [{"port": 80}, {"port": 81}]}});
+        default_service(&mut service);
+        let mut causes = Vec::new();
+        validate_service(&service, &mut causes);
+        assert_eq!(causes.len(), 2);
+    }
+}

@@ -1,0 +1,259 @@
+//! Changing objects: PUT and PATCH, whole or one subresource.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use serde_json::{Value, json};
+
+use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
+use super::rules::{items, service, text};
+use super::{Subresource, meta};
+use crate::auth::User;
+use crate::status::{Cause, Failure};
+use crate::store::{Change, Expected, Object};
+
+/// Where the new state comes from, in the stored form.
+pub(crate) enum Source<'a> {
+    /// The client sent all of it.
+    Replace(Value),
+    /// The client sent a change, to be applied to what is there.
+    Patch(&'a (dyn Fn(&Value) -> Result<Value, Failure> + Send + Sync)),
+}
+
+impl Registry {
+    /// Changes an object. Returns it as stored, and whether it was created.
+    pub(crate) async fn update(
+        self: &Arc<Self>,
+        target: &Target<'_>,
+        subresource: Option<Subresource>,
+        source: Source<'_>,
+        user: &User,
+        options: &WriteOptions,
+    ) -> Result<(Bytes, bool), Failure> {
+        for _ in 0..ATTEMPTS {
+            let Some(current) = self.store.get(&target.key()) else {
+                let Source::Replace(body) = &source else {
+                    return Err(target.not_found());
+                };
+                check_uid(target, None, body)?;
+                if !target.kind.create_on_update || subresource.is_some() {
+                    return Err(target.not_found());
+                }
+                let body = body.clone();
+                match self.create_by_update(target, body, user, options).await? {
+                    Some(created) => return Ok((created, true)),
+                    None => continue,
+                }
+            };
+            let old = parsed(&current)?;
+            let new = match &source {
+                Source::Replace(body) => {
+                    check_uid(target, Some(&old), body)?;
+                    body.clone()
+                }
+                Source::Patch(apply) => apply(&old)?,
+            };
+            let demanded = check_version(target, &source, &current, &new)?;
+            let new = prepare(target, subresource, &old, new)?;
+            if subresource.is_none() {
+                self.check_grant(target, user, &new)?;
+            }
+            if new == old && options.fence.is_none() {
+                return Ok((current.json.clone(), false));
+            }
+            let over = is_over(target, &new);
+            if options.dry_run {
+                return Ok((unparsed(&new), false));
+            }
+            let change = if over {
+                Change::Delete
+            } else {
+                Change::Put(new.clone())
+            };
+            let expected = Expected::Revision(current.revision);
+            match self
+                .write(target, target.key(), expected, change, options)
+                .await?
+            {
+                // The answer to removing the last finalizer is the object as it would have been.
+                Some(_) if over => {
+                    self.after_removal(target);
+                    return Ok((unparsed(&new), false));
+                }
+                Some(stored) => return Ok((stored.json.clone(), false)),
+                None if demanded => break,
+                None => {}
+            }
+        }
+        Err(Failure::modified(target.kind.resource(), target.name))
+    }
+}
+
+/// A uid in the body of a PUT is a precondition.
+fn check_uid(target: &Target<'_>, old: Option<&Value>, body: &Value) -> Result<(), Failure> {
+    let wanted = text(body, "/metadata/uid");
+    let present = old.map_or("", |old| text(old, "/metadata/uid"));
+    if wanted.is_empty() || wanted == present {
+        return Ok(());
+    }
+    let why = format!(
+        "Precondition failed: UID in precondition: {wanted}, UID in object meta: {present}"
+    );
+    Err(Failure::conflict(target.kind.resource(), target.name, &why))
+}
+
+/// Compares the client's resourceVersion; tells whether it gave one.
+fn check_version(
+    target: &Target<'_>,
+    source: &Source<'_>,
+    current: &Object,
+    new: &Value,
+) -> Result<bool, Failure> {
+    let resource = target.kind.resource();
+    let wanted = text(new, "/metadata/resourceVersion");
+    match (wanted, source) {
+        // A patch is applied to the stored object, so the version is the client's only if it
+        // differs from the stored one.
+        (_, Source::Patch(_)) if wanted.parse() == Ok(current.revision) => Ok(false),
+        ("" | "0", Source::Patch(_)) => Ok(false),
+        ("" | "0", Source::Replace(_)) if target.kind.unconditional_update => Ok(false),
+        ("" | "0", Source::Replace(_)) => {
+            let cause = Cause::invalid(
+                "metadata.resourceVersion",
+                &json!(0),
+                "must be specified for an update",
+            );
+            Err(Failure::invalid(resource, target.name, vec![cause]))
+        }
+        _ => match wanted.parse::<u64>() {
+            Ok(revision) if revision == current.revision => Ok(true),
+            Ok(_) => Err(Failure::modified(resource, target.name)),
+            Err(_) => Err(Failure::bad_request(format!(
+                "invalid resource version {wanted:?}: it is not a number"
+            ))),
+        },
+    }
+}
+
+/// Carries over what this update cannot change, fills in defaults, validates.
+fn prepare(
+    target: &Target<'_>,
+    subresource: Option<Subresource>,
+    old: &Value,
+    mut new: Value,
+) -> Result<Value, Failure> {
+    let kind = target.kind;
+    let mut causes = Vec::new();
+    let uid = text(&new, "/metadata/uid");
+    if !uid.is_empty() && uid != text(old, "/metadata/uid") {
+        causes.push(Cause::invalid(
+            "metadata.uid",
+            &json!(uid),
+            "field is immutable",
+        ));
+    }
+    meta::keep_system(old, &mut new);
+    match subresource {
+        Some(Subresource::Status) => keep_all_but(old, &mut new, "status"),
+        Some(Subresource::Finalize) => keep_all_but(old, &mut new, "spec"),
+        Some(Subresource::EphemeralContainers) => keep_all_but_ephemeral(old, &mut new),
+        Some(_) => {}
+        None => {
+            if kind.has_status() {
+                keep(old, &mut new, "status");
+            }
+            if kind.subresources.contains(&Subresource::Finalize) {
+                keep_spec_finalizers(old, &mut new);
+            }
+            if kind.resource() == ("", "services") {
+                service::keep_address(old, &mut new);
+            }
+        }
+    }
+    (kind.default)(&mut new);
+    if kind.generation && content(old) != content(&new) {
+        let generation = old
+            .pointer("/metadata/generation")
+            .and_then(Value::as_i64)
+            .unwrap_or(0);
+        meta::metadata(&mut new).insert("generation".into(), json!(generation + 1));
+    }
+    meta::validate(kind, &new, &mut causes);
+    meta::validate_update(old, &new, &mut causes);
+    if subresource.is_none() {
+        (kind.validate)(&new, &mut causes);
+        (kind.validate_update)(old, &new, &mut causes);
+    }
+    refuse_invalid(target, target.name, causes)?;
+    Ok(new)
+}
+
+/// Whether nothing holds a deleted object back any more.
+fn is_over(target: &Target<'_>, object: &Value) -> bool {
+    let grace = object
+        .pointer("/metadata/deletionGracePeriodSeconds")
+        .and_then(Value::as_i64);
+    let held = target.kind.subresources.contains(&Subresource::Finalize)
+        && !items(object, "/spec/finalizers").is_empty();
+    meta::is_deleting(object)
+        && grace.unwrap_or(0) == 0
+        && items(object, "/metadata/finalizers").is_empty()
+        && !held
+}
+
+fn keep(old: &Value, new: &mut Value, member: &str) {
+    let Some(map) = new.as_object_mut() else {
+        return;
+    };
+    match old.get(member) {
+        Some(value) => map.insert(member.to_owned(), value.clone()),
+        None => map.remove(member),
+    };
+}
+
+fn keep_all_but(old: &Value, new: &mut Value, changed: &str) {
+    let members = |value: &Value| -> Vec<String> {
+        value
+            .as_object()
+            .map(|map| map.keys().cloned().collect())
+            .unwrap_or_default()
+    };
+    for member in members(old).into_iter().chain(members(new)) {
+        if member != changed && member != "metadata" {
+            keep(old, new, &member);
+        }
+    }
+}
+
+fn keep_all_but_ephemeral(old: &Value, new: &mut Value) {
+    let added = new.pointer("/spec/ephemeralContainers").cloned();
+    keep_all_but(old, new, "metadata");
+    if let Some(added) = added {
+        new["spec"]["ephemeralContainers"] = added;
+    }
+}
+
+fn keep_spec_finalizers(old: &Value, new: &mut Value) {
+    let was = old.pointer("/spec/finalizers").cloned();
+    let Some(map) = new.as_object_mut() else {
+        return;
+    };
+    let spec = map.entry("spec").or_insert(Value::Null);
+    if !spec.is_object() {
+        *spec = json!({});
+    }
+    match was {
+        Some(was) => spec["finalizers"] = was,
+        None => {
+            spec.as_object_mut().map(|spec| spec.remove("finalizers"));
+        }
+    }
+}
+
+/// What `metadata.generation` counts the changes of.
+fn content(object: &Value) -> Vec<(&String, &Value)> {
+    let members = object.as_object().into_iter().flatten();
+    members
+        .filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"))
+        .collect()
+}
