@@ -127,3 +127,130 @@ impl<'de> Visitor<'de> for GoVisitor {
         Ok(GoRecord(record))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use tenure_core::WallTime;
+
+    use super::*;
+    use crate::testing;
+
+    fn object(text: &str) -> Value {
+        json!({ "metadata": { "annotations": { LEADER_ANNOTATION: text } } })
+    }
+
+    #[test]
+    fn the_text_is_the_one_of_go() {
+        let record = Record {
+            holder: "a<b>&c\u{2028}\"\u{8}".to_owned(),
+            lease_duration_seconds: 15,
+            acquire_time: Some(WallTime::from_micros(1_507_594_122_000_000)),
+            renew_time: None,
+            transitions: 3,
+            ..Record::default()
+        };
+        assert_eq!(
+            text(&record),
+            concat!(
+                r#"{"holderIdentity":"a\u003cb\u003e\u0026c\u2028\"\b","leaseDurationSeconds":15,"#,
+                r#""acquireTime":"2017-10-10T00:08:42Z","renewTime":null,"leaderTransitions":3}"#
+            )
+        );
+        let coordinated = Record {
+            strategy: "s".to_owned(),
+            preferred_holder: "p".to_owned(),
+            ..Record::default()
+        };
+        assert!(text(&coordinated).ends_with(r#","strategy":"s","preferredHolder":"p"}"#));
+    }
+
+    #[test]
+    fn a_record_in_the_wild_is_read() {
+        let stored = read(&object(concat!(
+            r#"{"holderIdentity":"bananapi","leaseDurationSeconds":15,"#,
+            r#""acquireTime":"2017-10-10T00:08:42Z","renewTime":"2018-03-14T03:01:42.486157803+01:00","#,
+            r#""leaderTransitions":7,"strategy":"","preferredHolder":"","new":{"a":[1]}}"#
+        )));
+        assert_eq!(stored.unreadable, None);
+        assert_eq!(stored.record.holder, "bananapi");
+        assert_eq!(stored.record.transitions, 7);
+        assert_eq!(
+            stored.record.renew_time,
+            Some(WallTime::from_micros(1_520_992_902_486_157))
+        );
+    }
+
+    #[test]
+    fn keys_are_read_in_any_case_and_the_last_one_counts() {
+        let stored = read(&object(
+            r#"{"HOLDERIDENTITY":"a","holderidentity":"b","LeaseDurationSeconds":9}"#,
+        ));
+        assert_eq!(
+            (
+                stored.record.holder.as_str(),
+                stored.record.lease_duration_seconds
+            ),
+            ("b", 9)
+        );
+        let null_later = read(&object(r#"{"holderIdentity":"a","holderIdentity":null}"#));
+        assert_eq!(null_later.record.holder, "a");
+    }
+
+    #[test]
+    fn without_the_annotation_it_is_free() {
+        for object in [
+            json!({}),
+            json!({ "metadata": { "annotations": null } }),
+            Value::Null,
+        ] {
+            assert_eq!(read(&object), Stored::default());
+        }
+        assert_eq!(read(&object("null")).record, Record::default());
+        assert_eq!(read(&object("null")).unreadable, None);
+    }
+
+    #[test]
+    fn garbage_is_unreadable_and_says_where() {
+        for text in [
+            "",
+            "{",
+            "[]",
+            "7",
+            "\"a\"",
+            "{} {}",
+            r#"{"holderIdentity":7}"#,
+            r#"{"leaseDurationSeconds":"15"}"#,
+        ] {
+            let stored = read(&object(text));
+            let why = stored.unreadable.expect(text);
+            assert!(why.starts_with("annotation control-plane.alpha.kubernetes.io/leader: "));
+            assert_eq!(
+                (stored.record, stored.text.as_str()),
+                (Record::default(), text)
+            );
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn records_survive(record in testing::record()) {
+            let stored = read(&object(&text(&record)));
+            prop_assert_eq!(stored.unreadable, None);
+            prop_assert_eq!(stored.record, record);
+        }
+
+        #[test]
+        fn any_annotation_is_read_without_panic(value in testing::json(), text: String) {
+            read(&value);
+            read(&object(&value.to_string()));
+            read(&object(&text));
+        }
+
+        #[test]
+        fn any_object_can_be_written(value in testing::json(), record in testing::record()) {
+            let written: Value = serde_json::from_str(&body(value, &record)).unwrap();
+            prop_assert_eq!(read(&written).record, record);
+        }
+    }
+}

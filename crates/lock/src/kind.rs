@@ -9,6 +9,7 @@ use kube::Client;
 
 use crate::error::Error;
 use crate::lock::Lock;
+use crate::multi::MultiLock;
 use crate::object_lock::ObjectLock;
 
 /// The kinds of locks in an API server.
@@ -21,11 +22,21 @@ pub enum LockKind {
     ConfigMaps,
     /// `endpoints`: an annotation of Endpoints.
     Endpoints,
+    /// `configmapsleases`: a ConfigMap and a Lease, for migration.
+    ConfigMapsLeases,
+    /// `endpointsleases`: Endpoints and a Lease, for migration.
+    EndpointsLeases,
 }
 
 impl LockKind {
     /// All kinds.
-    pub const ALL: [Self; 3] = [Self::Leases, Self::ConfigMaps, Self::Endpoints];
+    pub const ALL: [Self; 5] = [
+        Self::Leases,
+        Self::ConfigMaps,
+        Self::Endpoints,
+        Self::ConfigMapsLeases,
+        Self::EndpointsLeases,
+    ];
 
     /// The name, as in `--leader-elect-resource-lock`.
     pub fn as_str(self) -> &'static str {
@@ -33,6 +44,8 @@ impl LockKind {
             Self::Leases => "leases",
             Self::ConfigMaps => "configmaps",
             Self::Endpoints => "endpoints",
+            Self::ConfigMapsLeases => "configmapsleases",
+            Self::EndpointsLeases => "endpointsleases",
         }
     }
 
@@ -46,17 +59,21 @@ impl LockKind {
         client: Client,
         namespace: &str,
         name: &str,
-        labels: BTreeMap<String, String>,
+        labels: &BTreeMap<String, String>,
     ) -> Result<Arc<dyn Lock>, Error> {
-        Ok(match self {
-            Self::Leases => Arc::new(ObjectLock::lease(client, namespace, name)?.labels(labels)),
-            Self::ConfigMaps => {
-                Arc::new(ObjectLock::config_map(client, namespace, name)?.labels(labels))
+        let single = |lock: ObjectLock| Arc::new(lock.labels(labels.clone())) as Arc<dyn Lock>;
+        let multi = |lock: MultiLock| Arc::new(lock.labels(labels.clone())) as Arc<dyn Lock>;
+        match self {
+            Self::Leases => ObjectLock::lease(client, namespace, name).map(single),
+            Self::ConfigMaps => ObjectLock::config_map(client, namespace, name).map(single),
+            Self::Endpoints => ObjectLock::endpoints(client, namespace, name).map(single),
+            Self::ConfigMapsLeases => {
+                MultiLock::config_maps_leases(client, namespace, name).map(multi)
             }
-            Self::Endpoints => {
-                Arc::new(ObjectLock::endpoints(client, namespace, name)?.labels(labels))
+            Self::EndpointsLeases => {
+                MultiLock::endpoints_leases(client, namespace, name).map(multi)
             }
-        })
+        }
     }
 }
 

@@ -97,3 +97,95 @@ struct Spec<'a> {
     #[serde(flatten)]
     rest: Map<String, Value>,
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+    use tenure_core::WallTime;
+
+    use super::*;
+    use crate::testing;
+
+    fn round_trip(record: &Record) -> Stored {
+        read(&serde_json::from_str(&body(json!({}), record)).unwrap())
+    }
+
+    #[test]
+    fn case_11_conversion_there_and_back_is_loss_free() {
+        let record = Record {
+            holder: "foo".to_owned(),
+            lease_duration_seconds: 15,
+            acquire_time: Some(WallTime::from_micros(1_767_323_045_000_006)),
+            renew_time: Some(WallTime::from_micros(1_767_323_047_123_456)),
+            transitions: 1,
+            strategy: "OldestEmulationVersion".to_owned(),
+            preferred_holder: "bar".to_owned(),
+        };
+        let once = round_trip(&record);
+        assert_eq!(once.record, record);
+        assert_eq!(round_trip(&once.record), once);
+    }
+
+    #[test]
+    fn nothing_and_nulls_are_a_free_record() {
+        for object in [
+            json!({}),
+            json!({ "spec": {} }),
+            json!({ "spec": { "holderIdentity": null } }),
+        ] {
+            assert_eq!(
+                (read(&object).record, read(&object).unreadable),
+                (Record::default(), None)
+            );
+        }
+    }
+
+    #[test]
+    fn the_text_changes_with_any_field_and_not_with_the_order_or_metadata() {
+        let a = read(&json!({ "spec": { "holderIdentity": "a", "renewTime": "x" } }));
+        let b = read(
+            &json!({ "metadata": { "labels": { "l": "m" } }, "spec": { "renewTime": "x", "holderIdentity": "a" } }),
+        );
+        let c = read(&json!({ "spec": { "holderIdentity": "a", "renewTime": "y" } }));
+        assert_eq!(a.text, b.text);
+        assert_ne!(a.text, c.text);
+        assert_eq!(a.record, c.record);
+    }
+
+    #[test]
+    fn a_spec_of_the_wrong_types_is_unreadable() {
+        let stored = read(&json!({ "spec": { "holderIdentity": ["a"], "leaseTransitions": 3 } }));
+        assert_eq!(
+            stored.unreadable.as_deref(),
+            Some(r#"spec.holderIdentity: expected a string, found ["a"]"#)
+        );
+        assert_eq!(stored.record, Record::default());
+    }
+
+    #[test]
+    fn fields_of_a_newer_api_are_kept() {
+        let object = json!({ "spec": { "holderIdentity": "a", "strategy": "s", "new": [1] }, "status": { "x": 1 } });
+        let written: Value = serde_json::from_str(&body(object, &Record::default())).unwrap();
+        assert_eq!(written["spec"]["new"], json!([1]));
+        assert_eq!(written["status"], json!({ "x": 1 }));
+        assert!(written["spec"].get("strategy").is_none());
+    }
+
+    proptest! {
+        #[test]
+        fn records_survive(record in testing::record()) {
+            prop_assert_eq!(round_trip(&record).record, record);
+        }
+
+        #[test]
+        fn any_object_is_read_and_written_without_panic(
+            value in testing::json(), spec in testing::json(), record in testing::record(),
+        ) {
+            read(&value);
+            read(&json!({ "spec": spec }));
+            let written: Value = serde_json::from_str(&body(value, &record)).unwrap();
+            prop_assert_eq!(read(&written).record, record);
+        }
+    }
+}

@@ -27,6 +27,7 @@
 #![forbid(unsafe_code)]
 
 mod annotation;
+pub mod candidate;
 mod duration;
 mod error;
 mod fields;
@@ -34,18 +35,22 @@ mod kind;
 mod lease;
 mod lock;
 mod memory;
+mod multi;
 mod object;
 mod object_lock;
 pub mod orders;
 mod request;
 mod sighting;
+#[cfg(test)]
+mod testing;
 mod time;
 
 pub use annotation::LEADER_ANNOTATION;
-pub use error::{Attempt, Class, Doubt, Error, Obstacle, Refusal, Verb};
+pub use error::{Attempt, Class, Doubt, Error, Obstacle, Permission, Refusal, Verb};
 pub use kind::{LockKind, NotALockKind};
 pub use lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
 pub use memory::MemoryLock;
+pub use multi::{MultiLock, UNKNOWN_HOLDER};
 pub use object::{ObjectName, ObjectRef, Resource};
 pub use object_lock::ObjectLock;
 pub use sighting::Sighting;

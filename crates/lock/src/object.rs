@@ -47,6 +47,15 @@ impl Resource {
         word: "endpoints",
     };
 
+    /// LeaseCandidates, in the version that Kubernetes serves since 1.33.
+    pub const LEASE_CANDIDATE: Self = Self {
+        group: "coordination.k8s.io",
+        version: "v1beta1",
+        kind: "LeaseCandidate",
+        plural: "leasecandidates",
+        word: "leasecandidate",
+    };
+
     /// `coordination.k8s.io/v1`, or `v1` in the core group.
     pub fn api_version(&self) -> String {
         match self.group {

@@ -1,0 +1,315 @@
+//! A lock in two objects, to move an election from ConfigMaps or Endpoints to Leases.
+//!
+//! The primary object is of the old kind, the secondary one is the Lease of the same name. Clients of
+//! the old kind see the primary, clients of the new kind the Lease, and this lock both: whoever wants
+//! to lead must hold both. Requests, as client-go 1.17 to 1.26 sent them:
+//!
+//! | | requests |
+//! |---|---|
+//! | read | GET primary; if it exists, GET secondary |
+//! | create | POST primary, POST secondary |
+//! | other writes | PUT primary, GET secondary, then PUT it, or POST it if it is missing |
+//!
+//! Where client-go could make two leaders, this lock is stricter:
+//!
+//! - It ends a creation when the primary already exists, where client-go goes on.
+//! - It replaces the secondary only if its record is still the one that was seen, where client-go
+//!   replaces whatever it finds.
+//! - Of two different records it waits for the longer duration, where client-go waits for the one of
+//!   the primary, even if a client of Leases holds the other.
+//! - A primary that names this process while the secondary is missing is reported as it is, where
+//!   client-go reports that nothing exists: the next renewal brings the secondary back.
+
+use std::collections::BTreeMap;
+
+use kube::Client;
+use serde_json::Value;
+use tenure_core::{Orders, Record, WriteKind};
+
+use crate::error::{Doubt, Error, Refusal, Verb};
+use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
+use crate::object::{self, ObjectRef, Resource};
+use crate::object_lock::{ClientBox, Part};
+use crate::sighting::{Sighting, Warned, fingerprint};
+use crate::{orders, request};
+
+/// The holder reported while the two objects name different ones. Nobody leads then, until neither
+/// has changed for a lease duration.
+pub const UNKNOWN_HOLDER: &str = "leaderelection.k8s.io/unknown";
+
+/// The place of the primary object among the watched ones; the secondary one has the next.
+const PRIMARY: usize = 0;
+const SECONDARY: usize = 1;
+
+/// A lock in two objects.
+#[derive(Debug)]
+pub struct MultiLock {
+    client: ClientBox,
+    primary: Part,
+    secondary: Part,
+    described: String,
+    warned: Warned,
+}
+
+impl MultiLock {
+    /// `configmapsleases`: a ConfigMap and a Lease.
+    ///
+    /// # Errors
+    ///
+    /// The namespace or name is not one that Kubernetes takes.
+    pub fn config_maps_leases(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
+        Self::new(client, Resource::CONFIG_MAP, namespace, name)
+    }
+
+    /// `endpointsleases`: Endpoints and a Lease.
+    ///
+    /// # Errors
+    ///
+    /// The namespace or name is not one that Kubernetes takes.
+    pub fn endpoints_leases(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
+        Self::new(client, Resource::ENDPOINTS, namespace, name)
+    }
+
+    /// Labels that every write sets on both objects; other labels are kept.
+    #[must_use]
+    pub fn labels(mut self, labels: BTreeMap<String, String>) -> Self {
+        self.primary.labels.clone_from(&labels);
+        self.secondary.labels = labels;
+        self
+    }
+
+    fn new(client: Client, kind: Resource, namespace: &str, name: &str) -> Result<Self, Error> {
+        Ok(Self {
+            client: ClientBox(client),
+            primary: Part::new(kind, namespace, name)?,
+            secondary: Part::new(Resource::LEASE, namespace, name)?,
+            described: format!("{} and lease {namespace}/{name}", kind.word),
+            warned: Warned::default(),
+        })
+    }
+
+    async fn fetch(&self) -> Result<Option<Sighting>, Error> {
+        let Some(primary) = request::get(&self.client.0, &self.primary.name).await? else {
+            return Ok(None);
+        };
+        let secondary = request::get(&self.client.0, &self.secondary.name).await?;
+        self.sighting(Verb::Get, primary, secondary).map(Some)
+    }
+
+    async fn create_both(&self, record: &Record) -> Result<Sighting, Error> {
+        let body = self.primary.body(self.primary.name.blank(), record);
+        let primary = request::create(&self.client.0, &self.primary.name, body).await?;
+        let secondary = self.create_secondary(record).await.map_err(half_written)?;
+        self.sighting(Verb::Create, primary, Some(secondary))
+    }
+
+    async fn replace_both(&self, record: &Record, base: &Sighting) -> Result<Sighting, Error> {
+        let body = self.primary.body(base.object().clone(), record);
+        let primary = request::update(&self.client.0, &self.primary.name, body).await?;
+        let secondary = self.replace_secondary(record, base.secondary()).await;
+        let secondary = secondary.map_err(half_written)?;
+        self.sighting(Verb::Update, primary, Some(secondary))
+    }
+
+    async fn replace_secondary(
+        &self,
+        record: &Record,
+        base: Option<&Value>,
+    ) -> Result<Value, Error> {
+        let Part { name, .. } = &self.secondary;
+        let current = match request::get(&self.client.0, name).await {
+            Ok(None) => return self.create_secondary(record).await,
+            Ok(Some(current)) if base.is_some_and(|base| self.same_secondary(base, &current)) => {
+                current
+            }
+            Ok(Some(_)) => {
+                let why = "its record is not the one that was seen".to_owned();
+                return Err(Error::refused(Verb::Update, name, Refusal::Conflict(why)));
+            }
+            // Without an answer the version that was seen still decides.
+            Err(_) => match base {
+                None => return self.create_secondary(record).await,
+                Some(base) => base.clone(),
+            },
+        };
+        let body = self.secondary.body(current, record);
+        request::update(&self.client.0, name, body).await
+    }
+
+    async fn create_secondary(&self, record: &Record) -> Result<Value, Error> {
+        let name = &self.secondary.name;
+        let body = self.secondary.body(name.blank(), record);
+        request::create(&self.client.0, name, body).await
+    }
+
+    fn same_secondary(&self, base: &Value, current: &Value) -> bool {
+        base["metadata"]["uid"] == current["metadata"]["uid"]
+            && self.secondary.stored(base).text == self.secondary.stored(current).text
+    }
+
+    fn sighting(
+        &self,
+        verb: Verb,
+        primary: Value,
+        secondary: Option<Value>,
+    ) -> Result<Sighting, Error> {
+        let sighting = self.combine(primary, secondary);
+        let sighting = sighting.ok_or_else(|| self.primary.unversioned(verb))?;
+        self.warned.note(sighting.warnings());
+        Ok(sighting)
+    }
+
+    /// What both objects say together; `None` if the primary has no version.
+    fn combine(&self, primary: Value, secondary: Option<Value>) -> Option<Sighting> {
+        let Some(secondary) = secondary else {
+            // Held, if at all, by a client that knows the old kind alone.
+            return self.primary.sighting(primary);
+        };
+        let alone = self.primary.sighting(primary.clone())?;
+        let mut observation = alone.observation().clone();
+        let mut warnings = alone.warnings().to_vec();
+
+        let (first, second) = (
+            self.primary.stored(&primary),
+            self.secondary.stored(&secondary),
+        );
+        warnings.extend(self.secondary.warning(&second));
+        observation.fingerprint = fingerprint(&format!("{},{}", first.text, second.text));
+        observation.unreadable |= second.unreadable.is_some();
+        observation.record = if observation.unreadable {
+            Record::default()
+        } else {
+            agreed(first.record, &second.record)
+        };
+        let (orders, more) = orders::read(&self.secondary.name, &secondary);
+        observation.orders = either(observation.orders, orders);
+        warnings.extend(more);
+        Some(Sighting::new(
+            observation,
+            primary,
+            Some(secondary),
+            warnings,
+        ))
+    }
+}
+
+impl Lock for MultiLock {
+    fn describe(&self) -> &str {
+        &self.described
+    }
+
+    fn precision(&self) -> Precision {
+        self.primary.precision()
+    }
+
+    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
+        Box::pin(self.fetch())
+    }
+
+    fn write<'a>(
+        &'a self,
+        kind: &'a WriteKind,
+        record: &'a Record,
+        base: Option<&'a Sighting>,
+    ) -> BoxFuture<'a, Result<Sighting, Error>> {
+        Box::pin(async move {
+            let Some(version) = kind.base() else {
+                return self.create_both(record).await;
+            };
+            let base = base.filter(|base| base.observation().version == *version);
+            let unseen = || Error::refused(Verb::Update, &self.primary.name, Refusal::Unseen);
+            self.replace_both(record, base.ok_or_else(unseen)?).await
+        })
+    }
+
+    fn watch(&self) -> Watch {
+        let target = |part: &Part| WatchTarget {
+            object: part.name.clone(),
+        };
+        Watch::Objects(vec![target(&self.primary), target(&self.secondary)])
+    }
+
+    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
+        let (primary, secondary) = match (target, object, last) {
+            (PRIMARY, None, _) => return Sight::Absent,
+            (PRIMARY, Some(primary), Some(last)) if self.primary.is(&primary) => {
+                // What is known of this version may come from our own write, and then includes a
+                // secondary that the watch has yet to show.
+                if object::version(&primary).as_ref() == Some(&last.observation().version) {
+                    return Sight::Seen(last.clone());
+                }
+                (primary, last.secondary().cloned())
+            }
+            (SECONDARY, None, Some(last)) => (last.object().clone(), None),
+            (SECONDARY, Some(secondary), Some(last)) if self.secondary.is(&secondary) => {
+                if last
+                    .secondary()
+                    .is_some_and(|known| is_older(&secondary, known))
+                {
+                    return Sight::ReadNeeded;
+                }
+                (last.object().clone(), Some(secondary))
+            }
+            _ => return Sight::ReadNeeded,
+        };
+        let sighting = self.sighting(Verb::Get, primary, secondary);
+        sighting.map_or(Sight::ReadNeeded, Sight::Seen)
+    }
+
+    fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
+        vec![
+            self.primary.name.reference(sighting.map(Sighting::object)),
+            self.secondary
+                .name
+                .reference(sighting.and_then(Sighting::secondary)),
+        ]
+    }
+}
+
+/// The record that both stand for. The renewal counts only once it is in both: clients of Leases see
+/// nothing but the second.
+fn agreed(first: Record, second: &Record) -> Record {
+    let same_holder = first.holder == second.holder;
+    let duration = first
+        .lease_duration_seconds
+        .max(second.lease_duration_seconds);
+    Record {
+        holder: if same_holder {
+            first.holder
+        } else {
+            UNKNOWN_HOLDER.to_owned()
+        },
+        lease_duration_seconds: duration,
+        renew_time: first.renew_time.min(second.renew_time),
+        ..first
+    }
+}
+
+/// The orders of either object. The primary's come first where both ask for a step down.
+fn either(first: Orders, second: Orders) -> Orders {
+    Orders {
+        paused: first.paused || second.paused,
+        step_down: first.step_down.or(second.step_down),
+    }
+}
+
+/// The primary has the new record and the secondary may not. That was not refused: it is in doubt.
+fn half_written(error: Error) -> Error {
+    match error {
+        error @ Error::Unusable { .. } => error,
+        error => {
+            let attempt = error.attempt().clone();
+            let why = Doubt::HalfWritten(Box::new(error));
+            Error::Unknown { attempt, why }
+        }
+    }
+}
+
+/// Whether a watch shows what is long known.
+fn is_older(object: &Value, known: &Value) -> bool {
+    let (Some(object), Some(known)) = (object::version(object), object::version(known)) else {
+        return false;
+    };
+    object.uid == known.uid
+        && object.revision.order(&known.revision) == Some(std::cmp::Ordering::Less)
+}

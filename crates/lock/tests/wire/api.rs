@@ -1,0 +1,162 @@
+//! An API server that follows a script: it expects certain requests in order, checks each, and gives
+//! the answer written down for it.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex};
+
+use http::{Request, Response};
+use http_body_util::BodyExt as _;
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+
+/// One expected request and its answer.
+pub(crate) struct Exchange {
+    method: &'static str,
+    path: String,
+    answer: Answer,
+}
+
+enum Answer {
+    Body(u16, String),
+    Broken,
+}
+
+pub(crate) fn get(path: &str) -> Asked {
+    Asked::new("GET", path)
+}
+
+pub(crate) fn post(path: &str) -> Asked {
+    Asked::new("POST", path)
+}
+
+pub(crate) fn put(path: &str) -> Asked {
+    Asked::new("PUT", path)
+}
+
+/// A request that waits for its answer.
+pub(crate) struct Asked {
+    method: &'static str,
+    path: String,
+}
+
+impl Asked {
+    fn new(method: &'static str, path: &str) -> Self {
+        let path = path.to_owned();
+        Self { method, path }
+    }
+
+    pub(crate) fn answers(self, code: u16, body: &Value) -> Exchange {
+        self.answers_text(code, &body.to_string())
+    }
+
+    pub(crate) fn answers_text(self, code: u16, body: &str) -> Exchange {
+        let Self { method, path } = self;
+        Exchange {
+            method,
+            path,
+            answer: Answer::Body(code, body.to_owned()),
+        }
+    }
+
+    pub(crate) fn fails(self, code: u16, reason: &str) -> Exchange {
+        self.answers(
+            code,
+            &json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+                "message": format!("{reason} by script"), "reason": reason, "code": code,
+            }),
+        )
+    }
+
+    pub(crate) fn breaks(self) -> Exchange {
+        let Self { method, path } = self;
+        Exchange {
+            method,
+            path,
+            answer: Answer::Broken,
+        }
+    }
+}
+
+/// The script and what came of it.
+#[derive(Clone)]
+pub(crate) struct Script {
+    state: Arc<Mutex<State>>,
+}
+
+struct State {
+    expected: VecDeque<Exchange>,
+    sent: Vec<String>,
+    wrong: Vec<String>,
+}
+
+impl Script {
+    pub(crate) fn new(exchanges: impl IntoIterator<Item = Exchange>) -> Self {
+        let state = State {
+            expected: exchanges.into_iter().collect(),
+            sent: Vec::new(),
+            wrong: Vec::new(),
+        };
+        Self {
+            state: Arc::new(Mutex::new(state)),
+        }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        let script = self.clone();
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let script = script.clone();
+            async move { script.serve(request).await }
+        });
+        Client::new(service, "default")
+    }
+
+    /// Checks that the script was followed to its end and returns the bodies of all writes.
+    pub(crate) fn sent(&self) -> Vec<String> {
+        let state = self.state.lock().unwrap();
+        assert_eq!(state.wrong, Vec::<String>::new(), "unexpected requests");
+        let left: Vec<_> = state
+            .expected
+            .iter()
+            .map(|e| format!("{} {}", e.method, e.path))
+            .collect();
+        assert_eq!(left, Vec::<String>::new(), "requests that never came");
+        state.sent.clone()
+    }
+
+    /// The one body that was sent, as JSON.
+    pub(crate) fn sent_one(&self) -> Value {
+        let sent = self.sent();
+        assert_eq!(sent.len(), 1, "{sent:?}");
+        serde_json::from_str(&sent[0]).unwrap()
+    }
+
+    async fn serve(&self, request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.unwrap().to_bytes();
+        let mut state = self.state.lock().unwrap();
+        let asked = (head.method.as_str(), head.uri.path());
+        let Some(next) = state
+            .expected
+            .pop_front()
+            .filter(|e| (e.method, &*e.path) == asked)
+        else {
+            state.wrong.push(format!("{} {}", asked.0, asked.1));
+            return Err(std::io::Error::other("not in the script"));
+        };
+        assert_eq!(head.uri.query(), None);
+        assert_eq!(head.headers[http::header::ACCEPT], "application/json");
+        if asked.0 != "GET" {
+            assert_eq!(head.headers[http::header::CONTENT_TYPE], "application/json");
+            state.sent.push(String::from_utf8(body.to_vec()).unwrap());
+        }
+        match next.answer {
+            Answer::Body(code, text) => Ok(Response::builder()
+                .status(code)
+                .body(Body::from(text.into_bytes()))
+                .unwrap()),
+            Answer::Broken => Err(std::io::Error::other("connection reset by script")),
+        }
+    }
+}

@@ -1,0 +1,552 @@
+//! The multi locks, each case for both kinds. P is the primary object, S the secondary one (the
+//! Lease). Cases 39 to 49 are those of client-go 1.26; what is decided there by the elector is shown
+//! here by the observation that it decides on.
+
+use kube::Client;
+use serde_json::{Value, json};
+use tenure_core::{Observation, Record, WriteKind};
+use tenure_lock::{
+    Class, LEADER_ANNOTATION, Lock, MultiLock, Precision, Sight, Sighting, UNKNOWN_HOLDER, Watch,
+};
+
+use crate::api::{Exchange, Script, get, post, put};
+use crate::{LEASE, LEASES, lease, record};
+
+#[derive(Clone, Copy)]
+struct Kind {
+    name: &'static str,
+    plural: &'static str,
+    open: fn(Client, &str, &str) -> Result<MultiLock, tenure_lock::Error>,
+}
+
+const KINDS: [Kind; 2] = [
+    Kind {
+        name: "ConfigMap",
+        plural: "configmaps",
+        open: MultiLock::config_maps_leases,
+    },
+    Kind {
+        name: "Endpoints",
+        plural: "endpoints",
+        open: MultiLock::endpoints_leases,
+    },
+];
+
+impl Kind {
+    fn all(self) -> String {
+        format!("/api/v1/namespaces/foo/{}", self.plural)
+    }
+
+    fn one(self) -> String {
+        format!("{}/bar", self.all())
+    }
+
+    /// P with a record, or without an annotation.
+    fn primary(self, holder: Option<&str>, transitions: u32, revision: &str) -> Value {
+        let mut object = json!({
+            "kind": self.name,
+            "apiVersion": "v1",
+            "metadata": {
+                "name": "bar", "namespace": "foo", "uid": "uid-p", "resourceVersion": revision,
+            },
+        });
+        if let Some(holder) = holder {
+            let text = format!(
+                "{{\"holderIdentity\":\"{holder}\",\"leaseDurationSeconds\":10,\
+                 \"acquireTime\":\"2026-01-02T03:04:05Z\",\"renewTime\":\"2026-01-02T03:04:07Z\",\
+                 \"leaderTransitions\":{transitions}}}"
+            );
+            object["metadata"]["annotations"] = json!({ LEADER_ANNOTATION: text });
+        }
+        object
+    }
+
+    fn lock(self, script: &Script) -> MultiLock {
+        (self.open)(script.client(), "foo", "bar").unwrap()
+    }
+
+    /// Reads P and S (404 where `None`).
+    async fn read(self, primary: &Value, secondary: Option<&Value>) -> Observation {
+        let script = Script::new([
+            get(&self.one()).answers(200, primary),
+            read_lease(secondary),
+        ]);
+        let seen = self.lock(&script).read().await.unwrap().unwrap();
+        script.sent();
+        seen.observation().clone()
+    }
+
+    /// Reads P and S, then takes the lock with transitions 1, and checks that all five requests were
+    /// made in client-go's order.
+    async fn take(self, primary: &Value, secondary: Option<&Value>) -> Sighting {
+        let last = match secondary {
+            Some(_) => put(LEASE).answers(200, &lease("baz", 1, "22")),
+            None => post(LEASES).answers(201, &lease("baz", 1, "22")),
+        };
+        let script = Script::new([
+            get(&self.one()).answers(200, primary),
+            read_lease(secondary),
+            put(&self.one()).answers(200, &self.primary(Some("baz"), 1, "21")),
+            read_lease(secondary),
+            last,
+        ]);
+        let lock = self.lock(&script);
+        let seen = lock.read().await.unwrap().unwrap();
+        let acquire = WriteKind::Acquire(seen.observation().version.clone());
+        let won = lock
+            .write(&acquire, &record("baz", 1), Some(&seen))
+            .await
+            .unwrap();
+        assert_eq!(won.observation().record, record("baz", 1));
+        assert_eq!(
+            won.observation().version.revision.as_str(),
+            "21",
+            "the token comes from P"
+        );
+
+        let sent: Vec<Value> = script
+            .sent()
+            .iter()
+            .map(|body| serde_json::from_str(body).unwrap())
+            .collect();
+        let text = sent[0]["metadata"]["annotations"][LEADER_ANNOTATION]
+            .as_str()
+            .unwrap();
+        let stored: Value = serde_json::from_str(text).unwrap();
+        assert_eq!(
+            (&stored["holderIdentity"], &stored["leaderTransitions"]),
+            (&json!("baz"), &json!(1))
+        );
+        assert_eq!(sent[0]["metadata"]["uid"], "uid-p");
+        assert_eq!(
+            sent[0]["metadata"]["resourceVersion"],
+            primary["metadata"]["resourceVersion"]
+        );
+        assert_eq!(sent[1]["spec"]["renewTime"], "2026-01-02T03:04:07.000000Z");
+        if let Some(secondary) = secondary {
+            assert_eq!(sent[1]["metadata"]["uid"], secondary["metadata"]["uid"]);
+            assert_eq!(
+                sent[1]["metadata"]["resourceVersion"],
+                secondary["metadata"]["resourceVersion"]
+            );
+        }
+        won
+    }
+}
+
+fn read_lease(lease: Option<&Value>) -> Exchange {
+    match lease {
+        Some(lease) => get(LEASE).answers(200, lease),
+        None => get(LEASE).fails(404, "NotFound"),
+    }
+}
+
+fn bare_lease() -> Value {
+    let mut bare = lease("", 0, "2");
+    bare["spec"] = json!({});
+    bare
+}
+
+#[tokio::test]
+async fn case_39_neither_exists() {
+    for kind in KINDS {
+        let script = Script::new([
+            get(&kind.one()).fails(404, "NotFound"),
+            post(&kind.all()).answers(201, &kind.primary(Some("baz"), 0, "1")),
+            post(LEASES).answers(201, &lease("baz", 0, "2")),
+        ]);
+        let lock = kind.lock(&script);
+        assert!(lock.read().await.unwrap().is_none());
+        let won = lock
+            .write(&WriteKind::Create, &record("baz", 0), None)
+            .await
+            .unwrap();
+        assert_eq!(won.observation().record, record("baz", 0));
+        assert_eq!(script.sent().len(), 2);
+    }
+}
+
+#[tokio::test]
+async fn case_40_p_unled_and_s_missing() {
+    for kind in KINDS {
+        let primary = kind.primary(None, 0, "1");
+        assert!(kind.read(&primary, None).await.record.is_free());
+        kind.take(&primary, None).await;
+    }
+}
+
+#[tokio::test]
+async fn case_41_both_unled() {
+    for kind in KINDS {
+        let primary = kind.primary(None, 0, "1");
+        assert!(
+            kind.read(&primary, Some(&bare_lease()))
+                .await
+                .record
+                .is_free()
+        );
+        kind.take(&primary, Some(&bare_lease())).await;
+    }
+}
+
+#[tokio::test]
+async fn case_42_p_held_by_bing_and_s_missing() {
+    for kind in KINDS {
+        let primary = kind.primary(Some("bing"), 0, "1");
+        assert_eq!(kind.read(&primary, None).await.record.holder, "bing");
+        kind.take(&primary, None).await;
+    }
+}
+
+#[tokio::test]
+async fn case_43_both_held_by_bing_and_expired_are_taken_with_five_requests() {
+    for kind in KINDS {
+        kind.take(
+            &kind.primary(Some("bing"), 0, "1"),
+            Some(&lease("bing", 0, "2")),
+        )
+        .await;
+    }
+}
+
+#[tokio::test]
+async fn case_44_p_bing_and_s_me_is_held_by_nobody_known() {
+    for kind in KINDS {
+        let seen = kind
+            .read(
+                &kind.primary(Some("bing"), 0, "1"),
+                Some(&lease("baz", 0, "2")),
+            )
+            .await;
+        assert_eq!(seen.record.holder, UNKNOWN_HOLDER);
+        assert_eq!(UNKNOWN_HOLDER, "leaderelection.k8s.io/unknown");
+    }
+}
+
+#[tokio::test]
+async fn case_45_both_unknown_and_expired_are_taken() {
+    for kind in KINDS {
+        let primary = kind.primary(Some(UNKNOWN_HOLDER), 0, "1");
+        let secondary = lease(UNKNOWN_HOLDER, 0, "2");
+        assert_eq!(
+            kind.read(&primary, Some(&secondary)).await.record.holder,
+            UNKNOWN_HOLDER
+        );
+        kind.take(&primary, Some(&secondary)).await;
+    }
+}
+
+#[tokio::test]
+async fn case_46_p_bing_and_s_missing_is_held_by_bing() {
+    for kind in KINDS {
+        let seen = kind.read(&kind.primary(Some("bing"), 3, "1"), None).await;
+        assert_eq!(seen.record, record("bing", 3));
+        assert!(!seen.unreadable);
+    }
+}
+
+#[tokio::test]
+async fn case_47_p_me_and_s_bing_is_unknown_and_new_to_who_saw_s_alone() {
+    for kind in KINDS {
+        let primary = kind.primary(Some("baz"), 0, "1");
+        let seen = kind.read(&primary, Some(&lease("bing", 0, "2"))).await;
+        assert_eq!(seen.record.holder, UNKNOWN_HOLDER);
+        let alone = kind.read(&primary, None).await;
+        assert_ne!(seen.fingerprint, alone.fingerprint);
+    }
+}
+
+#[tokio::test]
+async fn case_48_both_bing_is_held_by_bing() {
+    for kind in KINDS {
+        let seen = kind
+            .read(
+                &kind.primary(Some("bing"), 0, "1"),
+                Some(&lease("bing", 0, "2")),
+            )
+            .await;
+        assert_eq!(seen.record, record("bing", 0));
+    }
+}
+
+#[tokio::test]
+async fn case_49_both_me_is_renewed_with_three_requests_and_transitions_stay() {
+    for kind in KINDS {
+        let (primary, secondary) = (kind.primary(Some("baz"), 0, "1"), lease("baz", 0, "2"));
+        let script = Script::new([
+            get(&kind.one()).answers(200, &primary),
+            get(LEASE).answers(200, &secondary),
+            put(&kind.one()).answers(200, &kind.primary(Some("baz"), 0, "3")),
+            get(LEASE).answers(200, &secondary),
+            put(LEASE).answers(200, &lease("baz", 0, "4")),
+        ]);
+        let lock = kind.lock(&script);
+        let seen = lock.read().await.unwrap().unwrap();
+        assert_eq!(seen.observation().record.holder, "baz");
+        let renew = WriteKind::Renew(seen.observation().version.clone());
+        let renewed = lock
+            .write(&renew, &record("baz", 0), Some(&seen))
+            .await
+            .unwrap();
+        assert_eq!(renewed.observation().record.transitions, 0);
+        assert_eq!(
+            renewed.secondary().unwrap()["metadata"]["resourceVersion"],
+            "4"
+        );
+        script.sent();
+    }
+}
+
+#[tokio::test]
+async fn a_change_of_either_record_is_a_sign_of_life_and_other_changes_are_none() {
+    for kind in KINDS {
+        let (primary, secondary) = (kind.primary(Some("a"), 0, "1"), lease("a", 0, "2"));
+        let print = kind.read(&primary, Some(&secondary)).await.fingerprint;
+        let mut renewed = secondary.clone();
+        renewed["spec"]["renewTime"] = "2026-01-02T03:04:09.000000Z".into();
+        assert_ne!(kind.read(&primary, Some(&renewed)).await.fingerprint, print);
+        let moved = kind.primary(Some("a"), 1, "3");
+        assert_ne!(kind.read(&moved, Some(&secondary)).await.fingerprint, print);
+        let mut labelled = lease("a", 0, "9");
+        labelled["metadata"]["labels"] = json!({ "x": "y" });
+        assert_eq!(
+            kind.read(&primary, Some(&labelled)).await.fingerprint,
+            print
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_lease_held_by_a_client_of_leases_is_waited_for_as_long_as_it_says() {
+    for kind in KINDS {
+        let mut held = lease("bing", 0, "2");
+        held["spec"]["leaseDurationSeconds"] = 15.into();
+        let seen = kind.read(&kind.primary(None, 0, "1"), Some(&held)).await;
+        assert_eq!(seen.record.holder, UNKNOWN_HOLDER);
+        assert_eq!(seen.record.lease_duration_seconds, 15);
+    }
+}
+
+#[tokio::test]
+async fn a_renewal_in_p_alone_does_not_count_as_a_renewal() {
+    for kind in KINDS {
+        let mut older = lease("baz", 0, "2");
+        older["spec"]["renewTime"] = "2026-01-02T03:04:06.000000Z".into();
+        let seen = kind
+            .read(&kind.primary(Some("baz"), 0, "3"), Some(&older))
+            .await;
+        assert_eq!(seen.record.holder, "baz");
+        assert!(seen.record.renew_time < record("baz", 0).renew_time);
+    }
+}
+
+#[tokio::test]
+async fn creation_ends_where_p_exists() {
+    for kind in KINDS {
+        let script = Script::new([post(&kind.all()).fails(409, "AlreadyExists")]);
+        let error = kind
+            .lock(&script)
+            .write(&WriteKind::Create, &record("baz", 0), None)
+            .await;
+        assert_eq!(error.unwrap_err().class(), Class::Refused);
+        script.sent();
+    }
+}
+
+/// Takes over from `bing` while the requests about S after the PUT of P go as given.
+async fn take_over(
+    kind: Kind,
+    secondary: Option<&Value>,
+    then: Vec<Exchange>,
+) -> tenure_lock::Error {
+    let mut exchanges = vec![
+        get(&kind.one()).answers(200, &kind.primary(Some("bing"), 0, "1")),
+        read_lease(secondary),
+        put(&kind.one()).answers(200, &kind.primary(Some("baz"), 1, "3")),
+    ];
+    exchanges.extend(then);
+    let script = Script::new(exchanges);
+    let lock = kind.lock(&script);
+    let seen = lock.read().await.unwrap().unwrap();
+    let acquire = WriteKind::Acquire(seen.observation().version.clone());
+    let error = lock
+        .write(&acquire, &record("baz", 1), Some(&seen))
+        .await
+        .unwrap_err();
+    script.sent();
+    error
+}
+
+#[tokio::test]
+async fn s_is_never_overwritten_blindly() {
+    for kind in KINDS {
+        let seen = lease("bing", 0, "2");
+        let taken = lease("bong", 1, "9");
+        let error = take_over(kind, Some(&seen), vec![get(LEASE).answers(200, &taken)]).await;
+        assert_eq!(error.class(), Class::Unknown);
+        let text = error.to_string();
+        assert!(
+            text.contains("the primary object was written, but then"),
+            "{text}"
+        );
+        assert!(text.contains("cannot update lease foo/bar"), "{text}");
+
+        let appeared = vec![get(LEASE).answers(200, &taken)];
+        assert_eq!(
+            take_over(kind, None, appeared).await.class(),
+            Class::Unknown
+        );
+        let mut recreated = seen.clone();
+        recreated["metadata"]["uid"] = "uid-other".into();
+        let recreated = vec![get(LEASE).answers(200, &recreated)];
+        assert_eq!(
+            take_over(kind, Some(&seen), recreated).await.class(),
+            Class::Unknown
+        );
+        let raced = vec![
+            get(LEASE).answers(200, &seen),
+            put(LEASE).fails(409, "Conflict"),
+        ];
+        assert_eq!(
+            take_over(kind, Some(&seen), raced).await.class(),
+            Class::Unknown
+        );
+        let created = vec![
+            get(LEASE).fails(404, "NotFound"),
+            post(LEASES).fails(409, "AlreadyExists"),
+        ];
+        assert_eq!(
+            take_over(kind, Some(&seen), created).await.class(),
+            Class::Unknown
+        );
+    }
+}
+
+#[tokio::test]
+async fn without_an_answer_about_s_the_version_seen_decides() {
+    for kind in KINDS {
+        let seen = lease("bing", 0, "2");
+        let then = vec![get(LEASE).breaks(), put(LEASE).fails(409, "Conflict")];
+        assert_eq!(
+            take_over(kind, Some(&seen), then).await.class(),
+            Class::Unknown
+        );
+        let then = vec![
+            get(LEASE).fails(503, "Down"),
+            post(LEASES).fails(409, "AlreadyExists"),
+        ];
+        assert_eq!(take_over(kind, None, then).await.class(), Class::Unknown);
+    }
+}
+
+#[tokio::test]
+async fn a_missing_permission_on_s_is_named() {
+    for kind in KINDS {
+        let then = vec![
+            get(LEASE).fails(404, "NotFound"),
+            post(LEASES).fails(403, "Forbidden"),
+        ];
+        let error = take_over(kind, None, then).await;
+        assert_eq!(error.class(), Class::Unusable);
+        assert!(
+            error
+                .to_string()
+                .contains("the permission to create leases.coordination.k8s.io")
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_failed_put_of_p_leaves_s_alone() {
+    for kind in KINDS {
+        let script = Script::new([
+            get(&kind.one()).answers(200, &kind.primary(Some("bing"), 0, "1")),
+            get(LEASE).answers(200, &lease("bing", 0, "2")),
+            put(&kind.one()).fails(409, "Conflict"),
+        ]);
+        let lock = kind.lock(&script);
+        let seen = lock.read().await.unwrap().unwrap();
+        let acquire = WriteKind::Acquire(seen.observation().version.clone());
+        let error = lock
+            .write(&acquire, &record("baz", 1), Some(&seen))
+            .await
+            .unwrap_err();
+        assert_eq!(error.class(), Class::Refused);
+        script.sent();
+    }
+}
+
+#[tokio::test]
+async fn an_unreadable_primary_makes_the_whole_unreadable() {
+    for kind in KINDS {
+        let mut primary = kind.primary(None, 0, "1");
+        primary["metadata"]["annotations"] = json!({ LEADER_ANNOTATION: "garbage" });
+        let seen = kind.read(&primary, Some(&lease("baz", 0, "2"))).await;
+        assert!(seen.unreadable);
+        assert_eq!(seen.record, Record::default());
+    }
+}
+
+#[tokio::test]
+async fn orders_on_either_object_count() {
+    for kind in KINDS {
+        let mut secondary = lease("baz", 0, "2");
+        secondary["metadata"]["annotations"] =
+            json!({ "tenure.dev/paused": "true", "tenure.dev/step-down": "{\"transitions\":0}" });
+        let seen = kind
+            .read(&kind.primary(Some("baz"), 0, "1"), Some(&secondary))
+            .await;
+        assert!(seen.orders.paused);
+        assert_eq!(seen.orders.step_down.unwrap().transitions, 0);
+    }
+}
+
+#[tokio::test]
+async fn watch_events_are_combined_with_what_was_last_seen() {
+    for kind in KINDS {
+        let (primary, secondary) = (kind.primary(Some("a"), 0, "1"), lease("a", 0, "20"));
+        let script = Script::new([
+            get(&kind.one()).answers(200, &primary),
+            get(LEASE).answers(200, &secondary),
+        ]);
+        let lock = kind.lock(&script);
+        let Watch::Objects(targets) = lock.watch() else {
+            panic!("lives in the API server")
+        };
+        assert_eq!(
+            (targets[0].object.path(), targets[1].object.path()),
+            (kind.one(), LEASE.to_owned())
+        );
+        assert_eq!(lock.precision(), Precision::Seconds);
+        assert_eq!(lock.references(None).len(), 2);
+
+        assert!(matches!(
+            lock.sight(0, Some(primary.clone()), None),
+            Sight::ReadNeeded
+        ));
+        let last = lock.read().await.unwrap().unwrap();
+        let holder = |sight: Sight| match sight {
+            Sight::Seen(seen) => seen.observation().record.holder.clone(),
+            Sight::Absent => "absent".to_owned(),
+            Sight::ReadNeeded => "read needed".to_owned(),
+        };
+        let last = Some(&last);
+        assert_eq!(
+            holder(lock.sight(0, Some(kind.primary(Some("b"), 1, "30")), last)),
+            UNKNOWN_HOLDER
+        );
+        assert_eq!(
+            holder(lock.sight(1, Some(lease("b", 1, "31")), last)),
+            UNKNOWN_HOLDER
+        );
+        assert_eq!(holder(lock.sight(1, Some(lease("a", 0, "21")), last)), "a");
+        assert_eq!(holder(lock.sight(1, None, last)), "a");
+        assert_eq!(holder(lock.sight(0, None, last)), "absent");
+        // The watch is behind what is known already.
+        assert_eq!(
+            holder(lock.sight(1, Some(lease("old", 0, "9")), last)),
+            "read needed"
+        );
+        assert_eq!(holder(lock.sight(0, Some(primary.clone()), last)), "a");
+    }
+}
