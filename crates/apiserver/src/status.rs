@@ -18,7 +18,7 @@ pub struct Failure {
     /// For people.
     pub message: String,
     /// What it is about.
-    pub details: Option<Details>,
+    pub details: Option<Box<Details>>,
     /// A token to go on with an expired list, inconsistently.
     pub continue_token: Option<String>,
 }
@@ -76,7 +76,7 @@ impl Failure {
     /// The same with empty details, which the real server sends in some cases.
     pub fn generic(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
-            details: Some(Details::default()),
+            details: Some(Box::default()),
             ..Self::new(code, reason, message)
         }
     }
@@ -96,7 +96,7 @@ impl Failure {
             ..Details::default()
         };
         Self {
-            details: Some(details),
+            details: Some(Box::new(details)),
             ..Self::new(code, reason, message)
         }
     }

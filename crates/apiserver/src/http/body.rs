@@ -183,13 +183,14 @@ fn check_kind(
     if !sent_kind.is_empty() && sent_kind != kind {
         let short = sent_version.rsplit('/').next().unwrap_or(sent_version);
         return Err(Failure::bad_request(format!(
-            "{sent_kind} in version {short:?} cannot be handled as a {kind}: it is another kind"
+            "{sent_kind} in version {short:?} cannot be handled as a {kind}: unknown conversion"
         )));
     }
     if !sent_version.is_empty() && sent_version != expected {
+        let short = sent_version.rsplit('/').next().unwrap_or(sent_version);
         return Err(Failure::bad_request(format!(
-            "the API version in the data ({sent_version}) does not match the expected API version \
-             ({expected})"
+            "{kind} in version {short:?} cannot be handled as a {kind}: the API version in the data \
+             ({sent_version}) does not match the expected API version ({expected})"
         )));
     }
     Ok(())

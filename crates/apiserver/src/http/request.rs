@@ -196,14 +196,14 @@ fn decoded(segment: &str) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn info(method: Method, target: &str) -> RequestInfo {
+    fn info(method: &Method, target: &str) -> RequestInfo {
         let (path, query) = target
             .split_once('?')
             .map_or((target, None), |(p, q)| (p, Some(q)));
-        RequestInfo::parse(&method, path, query)
+        RequestInfo::parse(method, path, query)
     }
 
-    fn parts(method: Method, target: &str) -> (&'static str, String) {
+    fn parts(method: &Method, target: &str) -> (&'static str, String) {
         let info = info(method, target);
         let Route::Resource(p) = info.route else {
             return (info.verb, "path".into());
@@ -258,7 +258,7 @@ mod tests {
         ];
         for (target, verb, want) in cases {
             assert_eq!(
-                parts(Method::GET, target),
+                parts(&Method::GET, target),
                 (verb, want.to_owned()),
                 "{target}"
             );
@@ -268,16 +268,16 @@ mod tests {
     #[test]
     fn verbs_follow_method_and_name() {
         let lease = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
-        assert_eq!(info(Method::DELETE, lease).verb, "deletecollection");
-        assert_eq!(info(Method::DELETE, &format!("{lease}/l")).verb, "delete");
-        assert_eq!(info(Method::PUT, &format!("{lease}/l")).verb, "update");
-        assert_eq!(info(Method::POST, "/healthz").verb, "post");
+        assert_eq!(info(&Method::DELETE, lease).verb, "deletecollection");
+        assert_eq!(info(&Method::DELETE, &format!("{lease}/l")).verb, "delete");
+        assert_eq!(info(&Method::PUT, &format!("{lease}/l")).verb, "update");
+        assert_eq!(info(&Method::POST, "/healthz").verb, "post");
     }
 
     #[test]
     fn a_name_selector_makes_a_list_named() {
         let target = "/api/v1/namespaces/n/pods?fieldSelector=a%3Db%2Cmetadata.name%3Dx";
-        let info = info(Method::GET, target);
+        let info = info(&Method::GET, target);
         let Target::Resource { name, .. } = info.attributes().target else {
             panic!("resource")
         };

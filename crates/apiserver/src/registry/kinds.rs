@@ -157,6 +157,7 @@ pub(super) static KINDS: &[Kind] = &[
         storage: "/serviceaccounts",
         returns_deleted: true,
         subresources: &[Subresource::Token],
+        default: rules::config::default_service_account,
         ..BASE
     },
     Kind {

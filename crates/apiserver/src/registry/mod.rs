@@ -189,9 +189,12 @@ impl Kind {
         (self.group, self.plural)
     }
 
-    /// `(group, kind)`, as errors about fields name it.
+    /// `(group, kind)`, as errors about fields name it: the group of the stored form.
     pub(crate) fn group_kind(&self) -> (&'static str, &'static str) {
-        (self.group, self.kind)
+        match self.storage.split_once('/') {
+            Some((group, _)) if !self.review => (group, self.kind),
+            _ => (self.group, self.kind),
+        }
     }
 
     /// The version of this name.

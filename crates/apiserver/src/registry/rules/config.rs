@@ -1,4 +1,4 @@
-//! ConfigMap and Secret.
+//! ConfigMap, Secret and ServiceAccount.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -62,6 +62,18 @@ pub(in crate::registry) fn default_secret(secret: &mut Value) {
     set_default_text(map, "type", "Opaque");
 }
 
+/// Of references to secrets only the name counts.
+pub(in crate::registry) fn default_service_account(account: &mut Value) {
+    let secrets = account.get_mut("secrets").and_then(Value::as_array_mut);
+    for secret in secrets
+        .into_iter()
+        .flatten()
+        .filter_map(Value::as_object_mut)
+    {
+        secret.retain(|key, _| key == "name");
+    }
+}
+
 pub(in crate::registry) fn validate_secret(secret: &Value, causes: &mut Vec<Cause>) {
     let mut size = 0;
     for (key, value) in entries(secret, "/data") {
@@ -84,11 +96,9 @@ pub(in crate::registry) fn validate_secret(secret: &Value, causes: &mut Vec<Caus
         "kubernetes.io/ssh-auth" => require(&["ssh-privatekey"]),
         "kubernetes.io/dockerconfigjson" => require(&[".dockerconfigjson"]),
         "kubernetes.io/dockercfg" => require(&[".dockercfg"]),
-        "kubernetes.io/basic-auth" => {
-            if data("username").is_none() && data("password").is_none() {
-                causes.push(Cause::required("data[username]", ""));
-                causes.push(Cause::required("data[password]", ""));
-            }
+        "kubernetes.io/basic-auth" if data("username").is_none() && data("password").is_none() => {
+            causes.push(Cause::required("data[username]", ""));
+            causes.push(Cause::required("data[password]", ""));
         }
         "kubernetes.io/service-account-token" => {
             let name = secret.pointer("/metadata/annotations/kubernetes.io~1service-account.name");
