@@ -23,7 +23,8 @@
 //! # The token
 //!
 //! The fencing token of a term is the `revision` in the version of the write that won it. All kinds
-//! take it from `metadata.resourceVersion`; the multi locks from the one of their primary object.
+//! take it from `metadata.resourceVersion`; the multi locks from the greater one of their two objects,
+//! which is that of the Lease.
 #![forbid(unsafe_code)]
 
 mod annotation;

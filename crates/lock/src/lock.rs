@@ -57,7 +57,7 @@ pub trait Lock: fmt::Debug + Send + Sync {
 
     /// Turns the state of one [`WatchTarget`], given by its place in [`Watch::Objects`], into what
     /// [`read`](Self::read) would say. `object` is `None` where there is none (any more); `last` is
-    /// the sighting that was current until now.
+    /// the newest sighting so far, whether it came from a read, a write or the watch.
     fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight;
 
     /// What Events about this election refer to: one object, or both of a multi lock.

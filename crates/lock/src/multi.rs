@@ -19,19 +19,26 @@
 //!   the primary, even if a client of Leases holds the other.
 //! - A primary that names this process while the secondary is missing is reported as it is, where
 //!   client-go reports that nothing exists: the next renewal brings the secondary back.
+//!
+//! The version of a sighting has the uid of the primary and the greater revision of the two, so that it
+//! moves with either. It is the revision of the Lease after every write of this lock, which keeps
+//! fencing tokens in order when the election moves on to the Lease alone.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
 use serde_json::Value;
 use tenure_core::{Orders, Record, WriteKind};
 
+use crate::annotation::LEADER_ANNOTATION;
 use crate::error::{Doubt, Error, Refusal, Verb};
 use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
 use crate::object::{self, ObjectRef, Resource};
 use crate::object_lock::{ClientBox, Part};
 use crate::sighting::{Sighting, Warned, fingerprint};
-use crate::{orders, request};
+use crate::{annotation, orders, request};
 
 /// The holder reported while the two objects name different ones. Nobody leads then, until neither
 /// has changed for a lease duration.
@@ -49,6 +56,8 @@ pub struct MultiLock {
     secondary: Part,
     described: String,
     warned: Warned,
+    /// The text in the primary object of a write that is under way.
+    writing: Mutex<Option<String>>,
 }
 
 impl MultiLock {
@@ -85,6 +94,7 @@ impl MultiLock {
             secondary: Part::new(Resource::LEASE, namespace, name)?,
             described: format!("{} and lease {namespace}/{name}", kind.word),
             warned: Warned::default(),
+            writing: Mutex::new(None),
         })
     }
 
@@ -97,6 +107,7 @@ impl MultiLock {
     }
 
     async fn create_both(&self, record: &Record) -> Result<Sighting, Error> {
+        let _half_done = HalfDone::begin(self, record);
         let body = self.primary.body(self.primary.name.blank(), record);
         let primary = request::create(&self.client.0, &self.primary.name, body).await?;
         let secondary = self.create_secondary(record).await.map_err(half_written)?;
@@ -104,6 +115,7 @@ impl MultiLock {
     }
 
     async fn replace_both(&self, record: &Record, base: &Sighting) -> Result<Sighting, Error> {
+        let _half_done = HalfDone::begin(self, record);
         let body = self.primary.body(base.object().clone(), record);
         let primary = request::update(&self.client.0, &self.primary.name, body).await?;
         let secondary = self.replace_secondary(record, base.secondary()).await;
@@ -142,6 +154,16 @@ impl MultiLock {
         request::create(&self.client.0, name, body).await
     }
 
+    fn is_being_written(&self, primary: &Value) -> bool {
+        let text = object::annotation(primary, LEADER_ANNOTATION);
+        text.is_some() && self.writing().as_deref() == text
+    }
+
+    fn writing(&self) -> MutexGuard<'_, Option<String>> {
+        // The text is replaced as a whole, so a panic leaves nothing half done.
+        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn same_secondary(&self, base: &Value, current: &Value) -> bool {
         base["metadata"]["uid"] == current["metadata"]["uid"]
             && self.secondary.stored(base).text == self.secondary.stored(current).text
@@ -159,7 +181,7 @@ impl MultiLock {
         Ok(sighting)
     }
 
-    /// What both objects say together; `None` if the primary has no version.
+    /// What both objects say together; `None` if one has no version.
     fn combine(&self, primary: Value, secondary: Option<Value>) -> Option<Sighting> {
         let Some(secondary) = secondary else {
             // Held, if at all, by a client that knows the old kind alone.
@@ -167,6 +189,10 @@ impl MultiLock {
         };
         let alone = self.primary.sighting(primary.clone())?;
         let mut observation = alone.observation().clone();
+        let newer = object::version(&secondary)?.revision;
+        if newer.order(&observation.version.revision) == Some(Ordering::Greater) {
+            observation.version.revision = newer;
+        }
         let mut warnings = alone.warnings().to_vec();
 
         let (first, second) = (
@@ -233,10 +259,13 @@ impl Lock for MultiLock {
         let (primary, secondary) = match (target, object, last) {
             (PRIMARY, None, _) => return Sight::Absent,
             (PRIMARY, Some(primary), Some(last)) if self.primary.is(&primary) => {
-                // What is known of this version may come from our own write, and then includes a
-                // secondary that the watch has yet to show.
-                if object::version(&primary).as_ref() == Some(&last.observation().version) {
+                // The first half of our own write says nothing before the second is done, and the
+                // watch may show it after we know of both.
+                if self.is_being_written(&primary) || is_same(&primary, last.object()) {
                     return Sight::Seen(last.clone());
+                }
+                if is_older(&primary, last.object()) {
+                    return Sight::ReadNeeded;
                 }
                 (primary, last.secondary().cloned())
             }
@@ -305,11 +334,30 @@ fn half_written(error: Error) -> Error {
     }
 }
 
+/// Marks a write of two objects as under way, until it is answered or given up.
+struct HalfDone<'a>(&'a MultiLock);
+
+impl<'a> HalfDone<'a> {
+    fn begin(lock: &'a MultiLock, record: &Record) -> Self {
+        *lock.writing() = Some(annotation::text(record));
+        Self(lock)
+    }
+}
+
+impl Drop for HalfDone<'_> {
+    fn drop(&mut self) {
+        *self.0.writing() = None;
+    }
+}
+
+fn is_same(object: &Value, known: &Value) -> bool {
+    object::version(object).is_some_and(|version| object::version(known) == Some(version))
+}
+
 /// Whether a watch shows what is long known.
 fn is_older(object: &Value, known: &Value) -> bool {
     let (Some(object), Some(known)) = (object::version(object), object::version(known)) else {
         return false;
     };
-    object.uid == known.uid
-        && object.revision.order(&known.revision) == Some(std::cmp::Ordering::Less)
+    object.uid == known.uid && object.revision.order(&known.revision) == Some(Ordering::Less)
 }

@@ -4,11 +4,13 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
 
+use http::request::Parts;
 use http::{Request, Response};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
+use tokio::sync::Notify;
 
 /// One expected request and its answer.
 pub(crate) struct Exchange {
@@ -20,6 +22,7 @@ pub(crate) struct Exchange {
 enum Answer {
     Body(u16, String),
     Broken,
+    Never,
 }
 
 pub(crate) fn get(path: &str) -> Asked {
@@ -69,6 +72,16 @@ impl Asked {
         )
     }
 
+    /// Leaves the request without an answer; see [`Script::hung`].
+    pub(crate) fn hangs(self) -> Exchange {
+        let Self { method, path } = self;
+        Exchange {
+            method,
+            path,
+            answer: Answer::Never,
+        }
+    }
+
     pub(crate) fn breaks(self) -> Exchange {
         let Self { method, path } = self;
         Exchange {
@@ -83,6 +96,7 @@ impl Asked {
 #[derive(Clone)]
 pub(crate) struct Script {
     state: Arc<Mutex<State>>,
+    hung: Arc<Notify>,
 }
 
 struct State {
@@ -100,6 +114,7 @@ impl Script {
         };
         Self {
             state: Arc::new(Mutex::new(state)),
+            hung: Arc::default(),
         }
     }
 
@@ -110,6 +125,11 @@ impl Script {
             async move { script.serve(request).await }
         });
         Client::new(service, "default")
+    }
+
+    /// Waits until a request was left without an answer.
+    pub(crate) async fn hung(&self) {
+        self.hung.notified().await;
     }
 
     /// Checks that the script was followed to its end and returns the bodies of all writes.
@@ -135,13 +155,24 @@ impl Script {
     async fn serve(&self, request: Request<Body>) -> Result<Response<Body>, std::io::Error> {
         let (head, body) = request.into_parts();
         let body = body.collect().await.unwrap().to_bytes();
+        match self.check(&head, String::from_utf8(body.to_vec()).unwrap())? {
+            Answer::Never => {
+                self.hung.notify_one();
+                std::future::pending().await
+            }
+            Answer::Body(code, text) => Ok(Response::builder()
+                .status(code)
+                .body(Body::from(text.into_bytes()))
+                .unwrap()),
+            Answer::Broken => Err(std::io::Error::other("connection reset by script")),
+        }
+    }
+
+    fn check(&self, head: &Parts, body: String) -> Result<Answer, std::io::Error> {
         let mut state = self.state.lock().unwrap();
         let asked = (head.method.as_str(), head.uri.path());
-        let Some(next) = state
-            .expected
-            .pop_front()
-            .filter(|e| (e.method, &*e.path) == asked)
-        else {
+        let expected = state.expected.pop_front();
+        let Some(next) = expected.filter(|next| (next.method, &*next.path) == asked) else {
             state.wrong.push(format!("{} {}", asked.0, asked.1));
             return Err(std::io::Error::other("not in the script"));
         };
@@ -149,14 +180,8 @@ impl Script {
         assert_eq!(head.headers[http::header::ACCEPT], "application/json");
         if asked.0 != "GET" {
             assert_eq!(head.headers[http::header::CONTENT_TYPE], "application/json");
-            state.sent.push(String::from_utf8(body.to_vec()).unwrap());
+            state.sent.push(body);
         }
-        match next.answer {
-            Answer::Body(code, text) => Ok(Response::builder()
-                .status(code)
-                .body(Body::from(text.into_bytes()))
-                .unwrap()),
-            Answer::Broken => Err(std::io::Error::other("connection reset by script")),
-        }
+        Ok(next.answer)
     }
 }

@@ -1,6 +1,9 @@
 //! What locks send and how they read the answers, request by request.
 
-#![allow(clippy::unwrap_used, reason = "helpers of tests, not only tests, may panic")]
+#![allow(
+    clippy::unwrap_used,
+    reason = "helpers of tests, not only tests, may panic"
+)]
 
 mod annotation;
 mod api;

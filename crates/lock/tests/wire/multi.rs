@@ -98,10 +98,10 @@ impl Kind {
             .await
             .unwrap();
         assert_eq!(won.observation().record, record("baz", 1));
+        let version = &won.observation().version;
         assert_eq!(
-            won.observation().version.revision.as_str(),
-            "21",
-            "the token comes from P"
+            (version.uid.as_str(), version.revision.as_str()),
+            ("uid-p", "22")
         );
 
         let sent: Vec<Value> = script
@@ -542,11 +542,73 @@ async fn watch_events_are_combined_with_what_was_last_seen() {
         assert_eq!(holder(lock.sight(1, Some(lease("a", 0, "21")), last)), "a");
         assert_eq!(holder(lock.sight(1, None, last)), "a");
         assert_eq!(holder(lock.sight(0, None, last)), "absent");
+        assert_eq!(
+            lock.references(last)[1].resource_version.as_deref(),
+            Some("20")
+        );
         // The watch is behind what is known already.
         assert_eq!(
             holder(lock.sight(1, Some(lease("old", 0, "9")), last)),
             "read needed"
         );
         assert_eq!(holder(lock.sight(0, Some(primary.clone()), last)), "a");
+    }
+}
+
+#[tokio::test]
+async fn the_version_moves_with_either_object() {
+    for kind in KINDS {
+        let revision = async |primary: &str, secondary: Option<&str>| {
+            let secondary = secondary.map(|revision| lease("a", 0, revision));
+            let seen = kind
+                .read(&kind.primary(Some("a"), 0, primary), secondary.as_ref())
+                .await;
+            seen.version.revision.to_string()
+        };
+        assert_eq!(revision("9", Some("10")).await, "10");
+        assert_eq!(revision("11", Some("10")).await, "11");
+        assert_eq!(revision("11", None).await, "11");
+        assert_eq!(
+            revision("x", Some("10")).await,
+            "x",
+            "without an order the primary decides"
+        );
+    }
+}
+
+#[tokio::test]
+async fn the_first_half_of_an_own_write_is_no_news_until_the_second_is_done() {
+    for kind in KINDS {
+        let (primary, secondary) = (kind.primary(Some("bing"), 0, "1"), lease("bing", 0, "2"));
+        let half = kind.primary(Some("baz"), 1, "3");
+        let script = Script::new([
+            get(&kind.one()).answers(200, &primary),
+            get(LEASE).answers(200, &secondary),
+            put(&kind.one()).answers(200, &half),
+            get(LEASE).hangs(),
+        ]);
+        let lock = kind.lock(&script);
+        let last = lock.read().await.unwrap().unwrap();
+        let holder = |event: &Value| match lock.sight(0, Some(event.clone()), Some(&last)) {
+            Sight::Seen(seen) => seen.observation().record.holder.clone(),
+            other => panic!("{other:?}"),
+        };
+        let acquire = WriteKind::Acquire(last.observation().version.clone());
+        let taken = record("baz", 1);
+        let mut write = lock.write(&acquire, &taken, Some(&last));
+        let hung = script.hung();
+        tokio::select! {
+            biased;
+            done = &mut write => panic!("{done:?}"),
+            () = hung => {}
+        }
+        assert_eq!(holder(&half), "bing", "our own half");
+        assert_eq!(
+            holder(&kind.primary(Some("bong"), 1, "3")),
+            UNKNOWN_HOLDER,
+            "not ours"
+        );
+        drop(write);
+        assert_eq!(holder(&half), UNKNOWN_HOLDER, "given up half done");
     }
 }
