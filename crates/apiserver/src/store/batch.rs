@@ -69,6 +69,14 @@ impl Prepared {
             change,
             fence,
         } = write;
+        if [&*key.resource, &key.namespace, &key.name]
+            .iter()
+            .any(|part| part.contains('\0'))
+        {
+            return Err(WriteError::Invalid(format!(
+                "the name {key:?} holds a NUL character"
+            )));
+        }
         match (expected, &present) {
             (Expected::Absent, None) => {}
             (Expected::Revision(revision), Some(object)) if object.revision == revision => {}
@@ -91,6 +99,11 @@ impl Prepared {
             remove,
             term,
         })
+    }
+
+    /// About how many bytes it takes.
+    pub(super) fn size(&self) -> usize {
+        self.draft.len()
     }
 }
 

@@ -199,11 +199,16 @@ impl Mvcc {
 impl State {
     /// The present version with what the store remembers about it.
     pub(super) fn entry(&self, key: &Key) -> Option<&Entry> {
+        self.find(&key.resource, &key.namespace, &key.name)
+    }
+
+    /// Like [`State::entry`], without a key.
+    pub(super) fn find(&self, resource: &str, namespace: &str, name: &str) -> Option<&Entry> {
         self.shelves
-            .get(&key.resource)?
+            .get(resource)?
             .objects
-            .get(&key.namespace)?
-            .get(key.name.as_str())
+            .get(namespace)?
+            .get(name)
     }
 
     /// Every object of every resource, ordered within a resource.

@@ -69,6 +69,11 @@ impl Draft {
         Self::new(&object.key, &value)
     }
 
+    /// About the length of the JSON.
+    pub(super) fn len(&self) -> usize {
+        self.json.len()
+    }
+
     /// Fills the gap.
     pub(super) fn finish(&self, key: Key, revision: u64) -> Arc<Object> {
         let digits = revision.to_string();

@@ -20,6 +20,9 @@ use crate::store::{BoxFuture, Object, WriteError};
 /// The most writes in one transaction; half of what the disk reserves ahead, and more is no quicker.
 const MAX_BATCH: usize = 1024;
 
+/// About the most bytes in one transaction.
+const MAX_BYTES: usize = 4 << 20;
+
 /// How often a full disk is tried again when nobody writes.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -182,7 +185,7 @@ impl Worker {
                 }
                 Ok(Job::Jump(by, answer)) => full = self.jump(by, answer, full),
                 Err(RecvTimeoutError::Timeout) => {
-                    let outcome = self.disk.commit(&[], self.mvcc.revision());
+                    let outcome = self.disk.commit(&[], self.mvcc.revision(), &self.mvcc);
                     full = self
                         .settle(outcome, full)
                         .is_err_and(|e| matches!(e, WriteError::Full(_)));
@@ -190,16 +193,20 @@ impl Worker {
             }
         }
         // A broken disk refuses; the next start then takes the long way, as after a crash.
-        let _ = self.disk.close();
+        let _ = self.disk.close(&self.mvcc);
         self.status.fail(CLOSED.to_owned());
     }
 
     /// Everything that is queued, up to a job of another kind, which follows.
     fn gather(&self, write: Box<Prepared>, answer: Answer) -> (Vec<Queued>, Option<Job>) {
+        let mut bytes = write.size();
         let mut writes = vec![(write, answer)];
-        while writes.len() < MAX_BATCH {
+        while writes.len() < MAX_BATCH && bytes < MAX_BYTES {
             match self.jobs.try_recv() {
-                Ok(Job::Write(write, answer)) => writes.push((write, answer)),
+                Ok(Job::Write(write, answer)) => {
+                    bytes += write.size();
+                    writes.push((write, answer));
+                }
                 Ok(other) => return (writes, Some(other)),
                 Err(_) => break,
             }
@@ -227,7 +234,7 @@ impl Worker {
             return full;
         };
         let revision = last.event.revision;
-        let outcome = self.disk.commit(&commits, revision);
+        let outcome = self.disk.commit(&commits, revision, &self.mvcc);
         match self.settle(outcome, full) {
             Ok(()) => {
                 self.mvcc.publish(commits);
@@ -256,7 +263,7 @@ impl Worker {
         full: bool,
     ) -> bool {
         let revision = self.mvcc.revision().saturating_add(by);
-        let outcome = self.disk.commit(&[], revision);
+        let outcome = self.disk.commit(&[], revision, &self.mvcc);
         let result = self.settle(outcome, full).map(|()| {
             self.mvcc.jump(revision);
             revision

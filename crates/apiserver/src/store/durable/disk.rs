@@ -3,7 +3,6 @@
 //! Invariant: a commit that did not return [`Outcome::Done`] left the file at the state before it,
 //! or the disk says [`Outcome::Broken`] and is not used again.
 
-use std::any::Any;
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,17 +10,16 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use redb::{
-    Database, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition, TableError,
-};
+use redb::{Database, StorageBackend};
 
 use super::OpenError;
 use super::file::{ClaimedFile, Watched};
 use super::format::{self, State, Summary};
+use super::journal::{self, Content, Journal, LOG_BYTES};
+use super::trouble::{Trouble, guarded};
 use crate::store::batch::{Commit, Entry};
-
-const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
-const STATE: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("state");
+use crate::store::history::Retention;
+use crate::store::mvcc::Mvcc;
 
 /// The database file in the data directory, and the file whose lock says who has it.
 const DATABASE: &str = "store.redb";
@@ -34,6 +32,22 @@ pub(super) const RESERVE: u64 = 10_000;
 /// Pages that redb keeps in memory. Objects are served from their own copies, so this holds only
 /// what the next commits touch.
 const CACHE_BYTES: usize = 16 << 20;
+
+/// What may differ between stores.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::store) struct Config {
+    pub(in crate::store) retention: Retention,
+    pub(in crate::store) log_bytes: usize,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            retention: Retention::default(),
+            log_bytes: LOG_BYTES,
+        }
+    }
+}
 
 /// Opens the medium, again after a full disk.
 pub(in crate::store) type Media = Box<dyn Fn() -> io::Result<Box<dyn StorageBackend>> + Send>;
@@ -56,12 +70,22 @@ pub(super) enum Outcome {
     Broken(String),
 }
 
+impl Outcome {
+    fn done(self) -> Result<(), String> {
+        match self {
+            Self::Done => Ok(()),
+            Self::Full(error) | Self::Broken(error) => Err(error),
+        }
+    }
+}
+
 /// The open database.
 pub(super) struct Disk {
     path: PathBuf,
     media: Media,
     /// None after a full disk, until there is room.
     database: Option<Database>,
+    journal: Journal,
     state: State,
     sync_failed: Arc<AtomicBool>,
     _lock: Option<File>,
@@ -69,7 +93,7 @@ pub(super) struct Disk {
 
 impl Disk {
     /// Opens or makes the database of a data directory, checks and reads all of it.
-    pub(super) fn open(dir: &Path) -> Result<(Self, Image), OpenError> {
+    pub(super) fn open(dir: &Path, config: Config) -> Result<(Self, Mvcc), OpenError> {
         let io = |path: &Path| {
             let path = path.to_owned();
             move |source| OpenError::Io { path, source }
@@ -79,7 +103,7 @@ impl Disk {
         let path = dir.join(DATABASE);
         let fresh = !path.exists();
         let media = file_media(path.clone());
-        let opened = Self::with(path, media, Some(lock))?;
+        let opened = Self::with(path, media, Some(lock), config)?;
         if fresh {
             sync_dir(dir).map_err(io(dir))?;
         }
@@ -91,31 +115,39 @@ impl Disk {
         path: PathBuf,
         media: Media,
         lock: Option<File>,
-    ) -> Result<(Self, Image), OpenError> {
+        config: Config,
+    ) -> Result<(Self, Mvcc), OpenError> {
         let sync_failed = Arc::new(AtomicBool::new(false));
         let database = connect(&media, &sync_failed).map_err(|error| error.into_open(&path))?;
-        let loaded = guarded(|| load(&database)).map_err(|error| error.into_open(&path))?;
-        let (mut state, entries) = loaded.unwrap_or_else(|| (State::new(), Vec::new()));
-        if !state.closed {
-            state.revision = state.ceiling;
-        }
-        let image = Image {
-            revision: state.revision,
+        let content = guarded(|| journal::load(&database, config.log_bytes))
+            .map_err(|error| error.into_open(&path))?;
+        let Content {
+            journal,
+            state,
             entries,
+        } = content.unwrap_or_else(|| Content::new(config.log_bytes));
+        let revision = if state.closed {
+            state.revision
+        } else {
+            state.ceiling
         };
+        let mvcc = Mvcc::new(config.retention, revision);
+        mvcc.load(entries);
         let database = Some(database);
         let mut disk = Self {
             path,
             media,
             database,
+            journal,
             state,
             sync_failed,
             _lock: lock,
         };
         // From here on the file says that it is in use, and revisions beyond the present are taken.
-        match disk.commit(&[], state.revision) {
-            Outcome::Done => Ok((disk, image)),
-            Outcome::Full(error) | Outcome::Broken(error) => Err(OpenError::Io {
+        match disk.commit(&[], revision, &mvcc) {
+            // Without room nothing is written, and so no revision is used; reads work.
+            Outcome::Done | Outcome::Full(_) => Ok((disk, mvcc)),
+            Outcome::Broken(error) => Err(OpenError::Io {
                 path: disk.path.clone(),
                 source: io::Error::other(error),
             }),
@@ -140,17 +172,27 @@ impl Disk {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
             _ => {}
         }
-        let (mut disk, _) = Self::with(part.clone(), file_media(part.clone()), Some(lock))?;
-        match disk.fill(image).and_then(|()| disk.close()) {
-            Ok(()) => {}
-            Err(error) => return Err(io(io::Error::other(error))),
-        }
+        let media = file_media(part.clone());
+        let (mut disk, mvcc) = Self::with(part.clone(), media, Some(lock), Config::default())?;
+        let Image { revision, entries } = image;
+        let mut state = State {
+            revision,
+            ceiling: revision,
+            ..disk.state
+        };
+        entries
+            .iter()
+            .for_each(|entry| state.objects.add(&entry.object));
+        let filled = disk.attempt(state, &[], &mvcc, &entries).done();
+        filled
+            .and_then(|()| disk.close(&mvcc))
+            .map_err(|error| io(io::Error::other(error)))?;
         fs::rename(&part, &path).map_err(io)?;
         sync_dir(dir).map_err(io)
     }
 
-    /// Makes a batch durable; `revision` is the last of it.
-    pub(super) fn commit(&mut self, commits: &[Commit], revision: u64) -> Outcome {
+    /// Makes a batch durable; `revision` is the last of it, and `mvcc` has what is published.
+    pub(super) fn commit(&mut self, commits: &[Commit], revision: u64, mvcc: &Mvcc) -> Outcome {
         let mut state = State {
             revision,
             closed: false,
@@ -167,70 +209,31 @@ impl Disk {
                 state.objects.add(&entry.object);
             }
         }
-        self.attempt(state, |objects| {
-            for commit in commits {
-                let key = format::encode_key(&commit.event.object.key);
-                match &commit.entry {
-                    Some(entry) => {
-                        let record = format::encode_record(&key, entry);
-                        objects.insert(key.as_slice(), record.as_slice())?;
-                    }
-                    None => {
-                        objects.remove(key.as_slice())?;
-                    }
-                }
-            }
-            Ok(())
-        })
+        self.attempt(state, commits, mvcc, &[])
     }
 
     /// Marks the file as closed in order. The disk takes no commits afterwards.
-    pub(super) fn close(&mut self) -> Result<(), String> {
+    pub(super) fn close(&mut self, mvcc: &Mvcc) -> Result<(), String> {
         let outcome = self.attempt(
             State {
                 closed: true,
                 ..self.state
             },
-            |_| Ok(()),
+            &[],
+            mvcc,
+            &[],
         );
         drop(self.database.take());
-        match outcome {
-            Outcome::Done => Ok(()),
-            Outcome::Full(error) | Outcome::Broken(error) => Err(error),
-        }
+        outcome.done()
     }
 
-    fn fill(&mut self, image: Image) -> Result<(), String> {
-        let Image { revision, entries } = image;
-        let mut state = State {
-            revision,
-            ceiling: revision,
-            ..self.state
-        };
-        entries
-            .iter()
-            .for_each(|entry| state.objects.add(&entry.object));
-        let outcome = self.attempt(state, |objects| {
-            for entry in &entries {
-                let key = format::encode_key(&entry.object.key);
-                objects.insert(
-                    key.as_slice(),
-                    format::encode_record(&key, entry).as_slice(),
-                )?;
-            }
-            Ok(())
-        });
-        match outcome {
-            Outcome::Done => Ok(()),
-            Outcome::Full(error) | Outcome::Broken(error) => Err(error),
-        }
-    }
-
-    /// One transaction that ends with the given state row.
+    /// One transaction.
     fn attempt(
         &mut self,
         state: State,
-        change: impl FnOnce(&mut redb::Table<'_, &'static [u8], &'static [u8]>) -> Result<(), Trouble>,
+        commits: &[Commit],
+        mvcc: &Mvcc,
+        fill: &[Entry],
     ) -> Outcome {
         if self.database.is_none()
             && let Err(outcome) = self.reopen()
@@ -240,23 +243,27 @@ impl Disk {
         let Some(database) = &self.database else {
             return Outcome::Broken("the database is closed".to_owned());
         };
+        let batch = format::encode_batch(self.journal.next(), &state, commits);
         let result = guarded(|| {
             let transaction = database.begin_write()?;
-            change(&mut transaction.open_table(OBJECTS)?)?;
-            transaction
-                .open_table(STATE)?
-                .insert("state", state.encode().as_slice())?;
+            if !fill.is_empty() {
+                journal::fill(&transaction, fill)?;
+            }
+            let appended = self
+                .journal
+                .append(&transaction, &batch, |key| latest(mvcc, key))?;
             transaction.commit()?;
-            Ok(())
+            Ok(appended)
         });
         match result {
-            Ok(()) => {
+            Ok(appended) => {
+                self.journal.committed(appended);
                 self.state = state;
                 Outcome::Done
             }
             Err(trouble) if trouble.is_no_space() && !self.sync_failed() => {
-                // redb takes no more commits after an error. The file has the state before, or, if
-                // only something after the last byte of the commit failed, the state after it.
+                // redb takes no more commits after an error. A page of this one is missing, so the
+                // file still has the state before it.
                 self.disconnect();
                 match self.reopen() {
                     Ok(()) | Err(Outcome::Full(_)) => Outcome::Full(trouble.to_string()),
@@ -281,8 +288,8 @@ impl Disk {
             }
             Err(trouble) => return Err(broken(&trouble)),
         };
-        match guarded(|| read_state(&database)) {
-            Ok(Some(found)) if found == self.state => {
+        match guarded(|| journal::last(&database)) {
+            Ok(found) if found == self.journal.last().map(|number| (number, self.state)) => {
                 self.database = Some(database);
                 Ok(())
             }
@@ -309,90 +316,22 @@ impl Disk {
     }
 }
 
-impl State {
+impl Content {
     /// A new store; its first write gets revision 2, as in the memory engine.
-    fn new() -> Self {
-        Self {
+    fn new(log_bytes: usize) -> Self {
+        let objects = Summary::default();
+        let state = State {
             revision: 1,
             ceiling: 1,
-            objects: Summary::default(),
+            objects,
             closed: true,
-        }
-    }
-}
-
-/// What went wrong in or under redb.
-#[derive(Debug, thiserror::Error)]
-enum Trouble {
-    #[error("{0}")]
-    Damaged(String),
-    #[error("format {0}")]
-    Format(u32),
-    #[error("the database engine failed: {0}")]
-    Panicked(String),
-    #[error(transparent)]
-    Io(io::Error),
-    #[error("{0}")]
-    Engine(redb::Error),
-}
-
-impl Trouble {
-    fn is_no_space(&self) -> bool {
-        let Self::Io(error) = self else {
-            return false;
         };
-        use io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
-        matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
-    }
-
-    fn into_open(self, path: &Path) -> OpenError {
-        let path = path.to_owned();
-        match self {
-            Self::Damaged(what) => OpenError::Corrupt { path, what },
-            Self::Format(found) => OpenError::Format {
-                path,
-                found,
-                known: format::FORMAT,
-            },
-            // A read beyond the end means that the file lost its tail.
-            Self::Io(error) if error.kind() == io::ErrorKind::UnexpectedEof => OpenError::Corrupt {
-                path,
-                what: "it ends too early".to_owned(),
-            },
-            Self::Io(error) if error.kind() == io::ErrorKind::InvalidData => OpenError::Corrupt {
-                path,
-                what: error.to_string(),
-            },
-            Self::Io(source) => OpenError::Io { path, source },
-            other => OpenError::Corrupt {
-                path,
-                what: other.to_string(),
-            },
+        Self {
+            journal: Journal::new(log_bytes),
+            state,
+            entries: Vec::new(),
         }
     }
-}
-
-impl<E: Into<redb::Error>> From<E> for Trouble {
-    fn from(error: E) -> Self {
-        match error.into() {
-            redb::Error::Io(error) => Self::Io(error),
-            redb::Error::Corrupted(what) => Self::Damaged(what),
-            other => Self::Engine(other),
-        }
-    }
-}
-
-/// redb asserts what it believes about its file; on a damaged one an assertion is an answer.
-fn guarded<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(Trouble::Panicked(text(&*panic))))
-}
-
-fn text(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().map(String::as_str);
-    text.or_else(|| panic.downcast_ref::<&str>().copied())
-        .unwrap_or("it gave no reason")
-        .to_owned()
 }
 
 fn connect(media: &Media, sync_failed: &Arc<AtomicBool>) -> Result<Database, Trouble> {
@@ -406,49 +345,10 @@ fn connect(media: &Media, sync_failed: &Arc<AtomicBool>) -> Result<Database, Tro
     })
 }
 
-fn read_state(database: &Database) -> Result<Option<State>, Trouble> {
-    let table = match database.begin_read()?.open_table(STATE) {
-        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
-        table => table?,
-    };
-    let Some(row) = table.get("state")? else {
-        return Err(Trouble::Damaged("the state row is missing".to_owned()));
-    };
-    State::decode(row.value())
-        .map_err(Trouble::Damaged)?
-        .map(Some)
-        .map_err(Trouble::Format)
-}
-
-/// Reads and checks everything; `None` if nothing was ever committed.
-fn load(database: &Database) -> Result<Option<(State, Vec<Entry>)>, Trouble> {
-    let state = read_state(database)?;
-    let table = match database.begin_read()?.open_table(OBJECTS) {
-        Err(TableError::TableDoesNotExist(_)) if state.is_none() => return Ok(None),
-        table => table?,
-    };
-    let Some(state) = state else {
-        return Err(Trouble::Damaged(
-            "there are objects, and the state row is missing".to_owned(),
-        ));
-    };
-    let mut found = Summary::default();
-    let mut entries = Vec::new();
-    let mut resources = Vec::new();
-    for row in table.iter()? {
-        let (key, record) = row?;
-        let entry = format::decode_record(key.value(), record.value(), &mut resources)
-            .map_err(Trouble::Damaged)?;
-        found.add(&entry.object);
-        entries.push(entry);
-    }
-    if found != state.objects {
-        let (there, should) = (found.count, state.objects.count);
-        return Err(Trouble::Damaged(format!(
-            "{there} objects are there, and they are not the {should} that were committed"
-        )));
-    }
-    Ok(Some((state, entries)))
+/// The published revision of an object, which no later batch of the log changes.
+fn latest(mvcc: &Mvcc, key: &[u8]) -> Option<u64> {
+    let (resource, namespace, name) = format::split_key(key)?;
+    Some(mvcc.read().find(resource, namespace, name)?.object.revision)
 }
 
 fn file_media(path: PathBuf) -> Media {

@@ -1,17 +1,19 @@
-//! Bytes: keys, records, the state row, and the fingerprint over all records.
+//! Bytes: keys, records, batches, and the fingerprint over all objects.
 //!
 //! Every value starts with a CRC-32C of its key and the rest of it, so a record that was changed, or
-//! that sits at another's key, is found. The state row counts the records and sums their fingerprints,
-//! so a record that went missing is found too.
+//! that sits at another's key, is found. Every batch counts the objects that there are after it and
+//! sums up their fingerprints, so an object that went missing is found too.
 
 use std::collections::BTreeMap;
+use std::iter;
 use std::sync::Arc;
 
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::store::batch::Entry;
+use super::trouble::Trouble;
+use crate::store::batch::{Commit, Entry};
 use crate::store::{Key, Object};
 
 /// The newest format, and the only one so far.
@@ -19,7 +21,7 @@ pub(super) const FORMAT: u32 = 1;
 
 const CRC: usize = 4;
 const RECORD_HEADER: usize = CRC + 8 + 8;
-const STATE_LEN: usize = CRC + 4 + 8 * 4 + 1;
+const BATCH_HEADER: usize = CRC + 4 + 8 * 4 + 1;
 
 /// Says whether a set of objects is complete.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,7 +46,7 @@ impl Summary {
     }
 }
 
-/// The one row about the whole store.
+/// What a batch says about the whole store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
     /// The last committed revision.
@@ -58,8 +60,7 @@ pub(super) struct State {
 }
 
 impl State {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        let mut bytes = vec![0; CRC];
+    fn encode(&self, bytes: &mut Vec<u8>) {
         bytes.extend_from_slice(&FORMAT.to_le_bytes());
         for number in [
             self.revision,
@@ -70,30 +71,101 @@ impl State {
             bytes.extend_from_slice(&number.to_le_bytes());
         }
         bytes.push(u8::from(self.closed));
-        seal(b"state", &mut bytes);
-        bytes
     }
+}
 
-    /// The row, or the format that it has instead, or what is wrong with it.
-    pub(super) fn decode(bytes: &[u8]) -> Result<Result<Self, u32>, String> {
-        let format = number(bytes, CRC, 4).ok_or("the state row is too short")?;
-        if u32::try_from(format) != Ok(FORMAT) && sealed(b"state", bytes) {
-            return Ok(Err(u32::try_from(format).unwrap_or(u32::MAX)));
+/// One change of a batch: an encoded key, and a record unless it is a removal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Change<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) record: Option<&'a [u8]>,
+}
+
+/// `crc32c, format, state`, then per change `key length, record length, key, record`; a removal has
+/// record length 0. The number of the batch is in the checksum.
+pub(super) fn encode_batch(number: u64, state: &State, commits: &[Commit]) -> Vec<u8> {
+    let size = |commit: &Commit| {
+        let key = &commit.event.object.key;
+        let names = key.resource.len() + key.namespace.len() + key.name.len();
+        8 + names + 2 + RECORD_HEADER + commit.event.object.json.len()
+    };
+    let mut bytes = Vec::with_capacity(BATCH_HEADER + commits.iter().map(size).sum::<usize>());
+    bytes.extend_from_slice(&[0; CRC]);
+    state.encode(&mut bytes);
+    for commit in commits {
+        let key = encode_key(&commit.event.object.key);
+        let record = commit
+            .entry
+            .as_ref()
+            .map(|entry| encode_record(&key, entry));
+        let record = record.unwrap_or_default();
+        // An object is a few megabytes at most: the HTTP side refuses larger ones.
+        for len in [key.len(), record.len()] {
+            bytes.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
         }
-        if bytes.len() != STATE_LEN || !sealed(b"state", bytes) {
-            return Err("the checksum of the state row is wrong".to_owned());
-        }
-        let at = |n: usize| number(bytes, CRC + 4 + 8 * n, 8).ok_or("the state row is too short");
-        Ok(Ok(Self {
-            revision: at(0)?,
-            ceiling: at(1)?,
-            objects: Summary {
-                count: at(2)?,
-                sum: at(3)?,
-            },
-            closed: bytes[STATE_LEN - 1] == 1,
-        }))
+        bytes.extend_from_slice(&key);
+        bytes.extend_from_slice(&record);
     }
+    seal(&number.to_le_bytes(), &mut bytes);
+    bytes
+}
+
+/// Checks a batch and reads its state. If an object in it is damaged, says which.
+pub(super) fn decode_batch(number: u64, bytes: &[u8]) -> Result<State, Trouble> {
+    let damaged = |what: String| Trouble::Damaged(format!("batch {number}: {what}"));
+    if !sealed(&number.to_le_bytes(), bytes) {
+        for change in changes(bytes) {
+            let Change { key, record } = change.map_err(damaged)?;
+            if let Some(record) = record {
+                decode_record(key, record, &mut Vec::new()).map_err(damaged)?;
+            }
+        }
+        return Err(damaged("the checksum is wrong".to_owned()));
+    }
+    let short = || damaged("it is too short".to_owned());
+    let format = self::number(bytes, CRC, 4).ok_or_else(short)?;
+    if format != u64::from(FORMAT) {
+        return Err(Trouble::Format(u32::try_from(format).unwrap_or(u32::MAX)));
+    }
+    let at = |n: usize| self::number(bytes, CRC + 4 + 8 * n, 8).ok_or_else(short);
+    Ok(State {
+        revision: at(0)?,
+        ceiling: at(1)?,
+        objects: Summary {
+            count: at(2)?,
+            sum: at(3)?,
+        },
+        closed: *bytes.get(BATCH_HEADER - 1).ok_or_else(short)? == 1,
+    })
+}
+
+/// The changes of a batch.
+pub(super) fn changes(batch: &[u8]) -> impl Iterator<Item = Result<Change<'_>, String>> {
+    let mut rest = batch.get(BATCH_HEADER..).unwrap_or_default();
+    iter::from_fn(move || {
+        if rest.is_empty() {
+            return None;
+        }
+        let next = next_change(rest);
+        rest = next.map_or(&[], |(_, rest)| rest);
+        Some(
+            next.map(|(change, _)| change)
+                .ok_or_else(|| "a change is cut off".to_owned()),
+        )
+    })
+}
+
+fn next_change(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
+    let len = |at| usize::try_from(number(bytes, at, 4)?).ok();
+    let (key, rest) = bytes.get(8..)?.split_at_checked(len(0)?)?;
+    let (record, rest) = rest.split_at_checked(len(4)?)?;
+    let record = Some(record).filter(|record| !record.is_empty());
+    Some((Change { key, record }, rest))
+}
+
+/// The revision in a record.
+pub(super) fn revision(record: &[u8]) -> Option<u64> {
+    number(record, CRC, 8)
 }
 
 /// `resource NUL namespace NUL name`; none of them holds a NUL.
@@ -146,11 +218,16 @@ pub(in crate::store) fn decode_record(
     })
 }
 
+/// Resource, namespace and name of an encoded key.
+pub(super) fn split_key(bytes: &[u8]) -> Option<(&str, &str, &str)> {
+    let (resource, rest) = std::str::from_utf8(bytes).ok()?.split_once('\0')?;
+    let (namespace, name) = rest.split_once('\0')?;
+    Some((resource, namespace, name))
+}
+
 fn decode_key(bytes: &[u8], resources: &mut Vec<Arc<str>>) -> Result<Key, String> {
     let damaged = || format!("the key {:?} is not one", String::from_utf8_lossy(bytes));
-    let text = std::str::from_utf8(bytes).map_err(|_| damaged())?;
-    let (resource, rest) = text.split_once('\0').ok_or_else(damaged)?;
-    let (namespace, name) = rest.split_once('\0').ok_or_else(damaged)?;
+    let (resource, namespace, name) = split_key(bytes).ok_or_else(damaged)?;
     let known = resources
         .iter()
         .rev()

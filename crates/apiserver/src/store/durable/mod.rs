@@ -3,9 +3,11 @@
 //! | part | is about |
 //! |---|---|
 //! | `committer` | the thread that groups queued writes into one transaction and publishes them |
-//! | `disk` | the database: opening, checking, loading, committing, what its errors mean |
-//! | `file` | the file under the database, which claims its space before it is used |
-//! | `format` | bytes of keys, records and the state row |
+//! | `disk` | the open database: one commit after the other, and what a failed one means |
+//! | `journal` | the tables in it: a log of recent batches, and objects at rest |
+//! | `file` | the file under it, which claims its space before it is used |
+//! | `format` | bytes of keys, records and batches |
+//! | `trouble` | errors of redb and of the file system |
 //!
 //! `docs/storage.md` has the byte layout and what happens at a crash.
 
@@ -13,6 +15,8 @@ mod committer;
 mod disk;
 mod file;
 pub(super) mod format;
+mod journal;
+mod trouble;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -21,7 +25,7 @@ use self::committer::Committer;
 use self::disk::Disk;
 #[cfg(test)]
 pub(super) use self::disk::Media;
-pub(super) use self::disk::{Image, sync_dir};
+pub(super) use self::disk::{Config, Image, sync_dir};
 use super::batch::Prepared;
 use super::history::Retention;
 use super::mvcc::Mvcc;
@@ -97,18 +101,27 @@ impl RedbStore {
     ///
     /// Like [`RedbStore::open`].
     pub fn with(dir: impl AsRef<Path>, retention: Retention) -> Result<Self, OpenError> {
-        Self::start(Disk::open(dir.as_ref())?, retention)
+        Self::configured(
+            dir,
+            Config {
+                retention,
+                ..Config::default()
+            },
+        )
+    }
+
+    pub(super) fn configured(dir: impl AsRef<Path>, config: Config) -> Result<Self, OpenError> {
+        Self::start(Disk::open(dir.as_ref(), config)?)
     }
 
     /// Opens what is not a file.
     #[cfg(test)]
-    pub(super) fn on(media: Media, retention: Retention) -> Result<Self, OpenError> {
-        Self::start(Disk::with(PathBuf::from("medium"), media, None)?, retention)
+    pub(super) fn on(media: Media, config: Config) -> Result<Self, OpenError> {
+        Self::start(Disk::with(PathBuf::from("medium"), media, None, config)?)
     }
 
-    fn start((disk, image): (Disk, Image), retention: Retention) -> Result<Self, OpenError> {
-        let mvcc = Arc::new(Mvcc::new(retention, image.revision));
-        mvcc.load(image.entries);
+    fn start((disk, mvcc): (Disk, Mvcc)) -> Result<Self, OpenError> {
+        let mvcc = Arc::new(mvcc);
         let committer = Committer::start(disk, mvcc.clone())?;
         Ok(Self { mvcc, committer })
     }

@@ -21,6 +21,7 @@ use serde_json::{Value, json};
 
 use super::super::testing::{key, put};
 use super::super::{Expected, Object, RedbStore, Store, WriteError};
+use super::medium::small;
 
 const DIR: &str = "TENURE_CRASH_DIR";
 const ITERATIONS: &str = "TENURE_CRASH_ITERATIONS";
@@ -44,7 +45,7 @@ async fn child() {
     let Some(dir) = env::var_os(DIR) else {
         return;
     };
-    let store = Arc::new(RedbStore::open(Path::new(&dir)).unwrap());
+    let store = Arc::new(RedbStore::configured(Path::new(&dir), small()).unwrap());
     say(&format!("start {}", store.revision()));
     let base = store.revision() * 1000;
     let mut tasks = Vec::new();
@@ -278,7 +279,7 @@ fn kill_minus_nine_loses_nothing_and_repeats_nothing() {
         history.read(&run(dir.path(), life));
         // Now and then the next child recovers alone, from a file that nobody has put in order.
         if iteration % 3 == 0 || iteration + 1 == iterations {
-            let store = RedbStore::open(dir.path()).unwrap();
+            let store = RedbStore::configured(dir.path(), small()).unwrap();
             history.check(&store);
         }
     }

@@ -7,14 +7,14 @@ use rand::Rng as _;
 use serde_json::json;
 
 use super::super::testing::{key, set};
-use super::super::{OpenError, RedbStore, Retention, Store};
+use super::super::{OpenError, RedbStore, Store};
 use super::durable::content;
-use super::medium::Medium;
+use super::medium::{Medium, small};
 
 /// A closed store of a few hundred objects.
 async fn sample() -> (Medium, RedbStore) {
     let medium = Medium::default();
-    let store = RedbStore::on(medium.media(), Retention::default()).unwrap();
+    let store = RedbStore::on(medium.media(), small()).unwrap();
     for n in 0..200 {
         let text = "some text ".repeat(n % 40);
         set(
@@ -29,7 +29,7 @@ async fn sample() -> (Medium, RedbStore) {
 }
 
 fn open(bytes: Vec<u8>) -> Result<RedbStore, OpenError> {
-    RedbStore::on(Medium::of(bytes).media(), Retention::default())
+    RedbStore::on(Medium::of(bytes).media(), small())
 }
 
 #[tokio::test]
@@ -46,7 +46,7 @@ async fn flipped_bits_are_found_or_harmless() {
         let at = usize::try_from(rng.next_u64()).unwrap() % within;
         bad[at] ^= 1 << (rng.next_u32() % 8);
         let medium = Medium::of(bad);
-        match RedbStore::on(medium.media(), Retention::default()) {
+        match RedbStore::on(medium.media(), small()) {
             Err(_) => found += 1,
             Ok(store) => {
                 assert_eq!(content(&store), expected, "flip at {at}");

@@ -7,13 +7,11 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::super::testing::{delete, everything, key, lease, put, set, try_set};
-use super::super::{
-    Expected, Fence, OpenError, RedbStore, Retention, Store, WatchEnd, Write, WriteError,
-};
-use super::medium::{Faults, Medium};
+use super::super::{Expected, Fence, OpenError, RedbStore, Store, WatchEnd, Write, WriteError};
+use super::medium::{Faults, Medium, small};
 
 fn open(medium: &Medium) -> RedbStore {
-    RedbStore::on(medium.media(), Retention::default()).unwrap()
+    RedbStore::on(medium.media(), small()).unwrap()
 }
 
 /// Name to revision and JSON.

@@ -5,7 +5,16 @@ use std::sync::{Arc, Mutex};
 
 use redb::StorageBackend;
 
-use super::super::durable::Media;
+use super::super::Retention;
+use super::super::durable::{Config, Media};
+
+/// A store whose log is so short that tests see it folded.
+pub(super) fn small() -> Config {
+    Config {
+        retention: Retention::default(),
+        log_bytes: 8 << 10,
+    }
+}
 
 /// Handle to the disk; clones share it.
 #[derive(Clone, Debug, Default)]
@@ -20,7 +29,13 @@ struct Inner {
     /// What was done since the last sync.
     pending: Vec<Op>,
     faults: Faults,
+    /// After so many more operations, a photo is taken.
+    countdown: Option<usize>,
+    photo: Option<Photo>,
 }
+
+/// What is safe at a moment, and what may or may not have reached the disk on top of it.
+pub(super) type Photo = (Vec<u8>, Vec<Op>);
 
 #[derive(Clone, Debug)]
 pub(super) enum Op {
@@ -67,10 +82,18 @@ impl Medium {
         self.0.lock().unwrap().bytes.clone()
     }
 
-    /// What is safe, and what may or may not have reached the disk on top of it.
-    pub(super) fn unplug(&self) -> (Vec<u8>, Vec<Op>) {
-        let inner = self.0.lock().unwrap();
-        (inner.synced.clone(), inner.pending.clone())
+    /// Takes a photo after so many operations.
+    pub(super) fn photo_after(&self, operations: usize) {
+        let mut inner = self.0.lock().unwrap();
+        (inner.countdown, inner.photo) = (Some(operations), None);
+    }
+
+    /// The photo, or the present moment if it was not reached.
+    pub(super) fn photo(&self) -> Photo {
+        let mut inner = self.0.lock().unwrap();
+        inner.countdown = None;
+        let photo = inner.photo.take();
+        photo.unwrap_or_else(|| (inner.synced.clone(), inner.pending.clone()))
     }
 }
 
@@ -91,6 +114,13 @@ impl Inner {
     fn perform(&mut self, op: Op) {
         apply(&mut self.bytes, &op);
         self.pending.push(op);
+        if let Some(left) = &mut self.countdown {
+            *left = left.saturating_sub(1);
+            if *left == 0 {
+                self.countdown = None;
+                self.photo = Some((self.synced.clone(), self.pending.clone()));
+            }
+        }
     }
 }
 

@@ -6,6 +6,7 @@ use futures_util::FutureExt as _;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
+use super::super::durable::Config;
 use super::super::testing::{delete, put};
 use super::super::{
     EventKind, Expected, Key, MemoryStore, Range, RedbStore, Retention, Store, Watch, Write,
@@ -19,6 +20,12 @@ const RETENTION: Retention = Retention {
     max_events: KEPT,
     age: std::time::Duration::from_secs(3600),
     max_bytes: usize::MAX,
+};
+
+/// A log of a few batches, so that most are folded away.
+const CONFIG: Config = Config {
+    retention: RETENTION,
+    log_bytes: 600,
 };
 
 #[derive(Clone, Debug)]
@@ -215,7 +222,7 @@ fn check(mut engine: Engine, steps: Vec<Step>) {
                         let crashed = Medium::of(medium.bytes());
                         store.close();
                         let medium = if in_order { medium } else { crashed };
-                        let store = RedbStore::on(medium.media(), RETENTION).unwrap();
+                        let store = RedbStore::on(medium.media(), CONFIG).unwrap();
                         assert!(store.revision() >= model.revision);
                         assert!(!in_order || store.revision() == model.revision);
                         model.revision = store.revision();
@@ -377,7 +384,7 @@ proptest! {
     #[test]
     fn the_durable_engine_is_the_model(steps in steps()) {
         let medium = Medium::default();
-        let store = RedbStore::on(medium.media(), RETENTION).unwrap();
+        let store = RedbStore::on(medium.media(), CONFIG).unwrap();
         check(Engine::Redb(medium, store), steps);
     }
 }

@@ -1,0 +1,225 @@
+//! Two tables: a log of recent batches, and the objects whose last write has left the log.
+//!
+//! One batch is one row at the end of the log, so a commit writes a few neighbouring pages however
+//! many objects it changes. When the log has outgrown its size, its oldest batches are folded
+//! into the objects. A lease that was renewed since is in a younger batch too and is skipped: locks
+//! that are renewed all the time live in the log and never reach the other table.
+//!
+//! Invariant: the content is the objects, changed by the batches of the log in their order. The last
+//! batch says how many objects that makes and what their fingerprints sum up to.
+
+use std::collections::{HashMap, VecDeque};
+
+use redb::{
+    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition,
+    TableError, WriteTransaction,
+};
+
+use super::format::{self, Change, State, Summary};
+use super::trouble::Trouble;
+use crate::store::batch::Entry;
+
+const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
+const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
+
+/// The size of the log: twenty thousand renewals or so, read in a blink at start.
+pub(super) const LOG_BYTES: usize = 16 << 20;
+/// The part of its size by which the log may outgrow it before it is folded back: less often is
+/// cheaper, and more at once is a longer wait for the commit that does it.
+const SLACK: usize = 64;
+
+/// Which batches are in the log: their numbers and sizes.
+#[derive(Debug)]
+pub(super) struct Journal {
+    batches: VecDeque<(u64, usize)>,
+    bytes: usize,
+    limit: usize,
+}
+
+/// Everything that is in a file.
+#[derive(Debug)]
+pub(super) struct Content {
+    pub(super) journal: Journal,
+    pub(super) state: State,
+    pub(super) entries: Vec<Entry>,
+}
+
+impl Journal {
+    /// An empty log that may grow to `limit` bytes.
+    pub(super) fn new(limit: usize) -> Self {
+        Self {
+            batches: VecDeque::new(),
+            bytes: 0,
+            limit,
+        }
+    }
+
+    /// The number of the last batch.
+    pub(super) fn last(&self) -> Option<u64> {
+        self.batches.back().map(|(number, _)| *number)
+    }
+
+    /// The number of the next batch.
+    pub(super) fn next(&self) -> u64 {
+        self.last().map_or(1, |last| last + 1)
+    }
+
+    /// Appends a batch in a transaction. The journal counts it in only by [`Journal::committed`].
+    pub(super) fn append(
+        &self,
+        transaction: &WriteTransaction,
+        batch: &[u8],
+        latest: impl Fn(&[u8]) -> Option<u64>,
+    ) -> Result<Appended, Trouble> {
+        let mut log = transaction.open_table(LOG)?;
+        let number = self.next();
+        let mut appended = Appended {
+            number,
+            bytes: batch.len(),
+            folded: 0,
+        };
+        log.insert(number, batch)?;
+        let mut excess = (self.bytes + batch.len()).saturating_sub(self.limit);
+        if excess > self.limit / SLACK {
+            let mut objects = transaction.open_table(OBJECTS)?;
+            for (number, bytes) in &self.batches {
+                fold(&mut log, &mut objects, *number, &latest)?;
+                appended.folded += 1;
+                excess = excess.saturating_sub(*bytes);
+                if excess == 0 {
+                    break;
+                }
+            }
+        }
+        Ok(appended)
+    }
+
+    /// The transaction of an append is durable.
+    pub(super) fn committed(&mut self, appended: Appended) {
+        for (_, bytes) in self.batches.drain(..appended.folded) {
+            self.bytes -= bytes;
+        }
+        self.batches.push_back((appended.number, appended.bytes));
+        self.bytes += appended.bytes;
+    }
+}
+
+/// What an append will mean for the journal.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Appended {
+    number: u64,
+    bytes: usize,
+    folded: usize,
+}
+
+/// Moves what is still the latest from the log to the objects.
+fn fold(
+    log: &mut Table<'_, u64, &'static [u8]>,
+    objects: &mut Table<'_, &'static [u8], &'static [u8]>,
+    number: u64,
+    latest: impl Fn(&[u8]) -> Option<u64>,
+) -> Result<(), Trouble> {
+    let missing = || Trouble::Damaged(format!("batch {number} is missing"));
+    let batch = log.remove(number)?.ok_or_else(missing)?;
+    for change in format::changes(batch.value()) {
+        let Change { key, record } = change.map_err(Trouble::Damaged)?;
+        match (record, latest(key)) {
+            (Some(record), Some(revision)) if format::revision(record) == Some(revision) => {
+                objects.insert(key, record)?;
+            }
+            (None, None) => {
+                objects.remove(key)?;
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Puts objects where they rest, for a new store.
+pub(super) fn fill(transaction: &WriteTransaction, entries: &[Entry]) -> Result<(), Trouble> {
+    let mut objects = transaction.open_table(OBJECTS)?;
+    for entry in entries {
+        let key = format::encode_key(&entry.object.key);
+        objects.insert(
+            key.as_slice(),
+            format::encode_record(&key, entry).as_slice(),
+        )?;
+    }
+    Ok(())
+}
+
+/// The number and the state of the last batch; `None` if nothing was ever committed.
+pub(super) fn last(database: &Database) -> Result<Option<(u64, State)>, Trouble> {
+    let log = match database.begin_read()?.open_table(LOG) {
+        Err(TableError::TableDoesNotExist(_)) => return Ok(None),
+        log => log?,
+    };
+    let (number, batch) = log
+        .last()?
+        .ok_or_else(|| Trouble::Damaged("the log is empty".into()))?;
+    Ok(Some((
+        number.value(),
+        format::decode_batch(number.value(), batch.value())?,
+    )))
+}
+
+/// Reads and checks everything; `None` if nothing was ever committed.
+pub(super) fn load(database: &Database, log_bytes: usize) -> Result<Option<Content>, Trouble> {
+    let Some((_, state)) = last(database)? else {
+        return Ok(None);
+    };
+    let transaction = database.begin_read()?;
+    let mut journal = Journal::new(log_bytes);
+    let mut resources = Vec::new();
+    // The key is the encoded one, as in both tables.
+    let mut recent: HashMap<Vec<u8>, Option<Entry>> = HashMap::new();
+    for row in transaction.open_table(LOG)?.iter()? {
+        let (number, batch) = row?;
+        let (number, batch) = (number.value(), batch.value());
+        format::decode_batch(number, batch)?;
+        if journal.last().is_some_and(|last| last + 1 != number) {
+            return Err(Trouble::Damaged(format!(
+                "the batch before {number} is missing"
+            )));
+        }
+        journal.batches.push_back((number, batch.len()));
+        journal.bytes += batch.len();
+        for change in format::changes(batch) {
+            let Change { key, record } = change.map_err(Trouble::Damaged)?;
+            let decode = |record| format::decode_record(key, record, &mut resources);
+            let entry = record.map(decode).transpose().map_err(Trouble::Damaged)?;
+            recent.insert(key.to_owned(), entry);
+        }
+    }
+    let mut entries = Vec::with_capacity(recent.len());
+    match transaction.open_table(OBJECTS) {
+        Err(TableError::TableDoesNotExist(_)) => {}
+        objects => {
+            let objects = objects?;
+            let expected = usize::try_from(objects.len()?).unwrap_or(0);
+            entries.reserve(expected.min(1 << 20));
+            for row in objects.iter()? {
+                let (key, record) = row?;
+                if !recent.contains_key(key.value()) {
+                    let entry = format::decode_record(key.value(), record.value(), &mut resources);
+                    entries.push(entry.map_err(Trouble::Damaged)?);
+                }
+            }
+        }
+    }
+    entries.extend(recent.into_values().flatten());
+    let mut found = Summary::default();
+    entries.iter().for_each(|entry| found.add(&entry.object));
+    if found != state.objects {
+        let (there, should) = (found.count, state.objects.count);
+        return Err(Trouble::Damaged(format!(
+            "{there} objects are there, and they are not the {should} that were committed"
+        )));
+    }
+    Ok(Some(Content {
+        journal,
+        state,
+        entries,
+    }))
+}
