@@ -12,6 +12,7 @@ pub mod overlap;
 pub mod process;
 pub mod real;
 mod spawn;
+pub mod tools;
 pub mod wire;
 
 use std::io::Write;

@@ -49,6 +49,7 @@ struct Lines {
 #[derive(Debug, Default)]
 struct Said {
     events: Vec<Event>,
+    json: Vec<serde_json::Value>,
     text: Vec<String>,
     closed: bool,
 }
@@ -122,6 +123,11 @@ impl Process {
     /// All events so far.
     pub fn events(&self) -> Vec<Event> {
         self.lines.lock().events.clone()
+    }
+
+    /// All lines so far that are JSON but no events of an election.
+    pub fn json(&self) -> Vec<serde_json::Value> {
+        self.lines.lock().json.clone()
     }
 
     /// All other lines so far, of both streams.
@@ -229,10 +235,16 @@ impl Lines {
     fn read(&self, stream: impl io::Read, events: bool) {
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
             let event = if events { Event::parse(&line) } else { None };
+            let json = if events {
+                serde_json::from_str(&line).ok()
+            } else {
+                None
+            };
             let mut said = self.lock();
-            match event {
-                Some(event) => said.events.push(event),
-                None => said.text.push(line),
+            match (event, json) {
+                (Some(event), _) if event.event != Kind::Other => said.events.push(event),
+                (_, Some(json)) => said.json.push(json),
+                _ => said.text.push(line),
             }
             self.news.notify_all();
         }

@@ -1,6 +1,8 @@
 //! All tests with real processes, in one binary.
 
+mod clients;
 mod real_client_go;
+mod real_clients;
 mod real_harness;
 
 /// A file that nobody lists is a test that never runs.

@@ -16,6 +16,8 @@ pub enum Peer {
     KubeApiserver,
     /// Its store.
     Etcd,
+    /// The command line of Kubernetes, of the same version as the API server.
+    Kubectl,
     /// Leader election by today's client-go.
     Elector,
     /// Leader election by the last client-go that has every lock kind.
@@ -58,9 +60,10 @@ pub enum BuildError {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::KubeApiserver,
         Self::Etcd,
+        Self::Kubectl,
         Self::Elector,
         Self::OldElector,
         Self::Informer,
@@ -71,6 +74,7 @@ impl Peer {
         match self {
             Self::KubeApiserver => "kube-apiserver",
             Self::Etcd => "etcd",
+            Self::Kubectl => "kubectl",
             Self::Elector | Self::OldElector => "elector",
             Self::Informer => "informer",
         }
@@ -79,7 +83,7 @@ impl Peer {
     /// The version of the module it stands for, as its go.mod pins it.
     pub fn version(self) -> String {
         let module = match self {
-            Self::KubeApiserver => "k8s.io/kubernetes",
+            Self::KubeApiserver | Self::Kubectl => "k8s.io/kubernetes",
             Self::Etcd => "go.etcd.io/etcd/server/v3",
             Self::Elector | Self::OldElector | Self::Informer => "k8s.io/client-go",
         };
@@ -89,7 +93,7 @@ impl Peer {
 
     fn folder(self) -> PathBuf {
         root().join("peers").join(match self {
-            Self::KubeApiserver => "kubernetes",
+            Self::KubeApiserver | Self::Kubectl => "kubernetes",
             Self::Etcd => "etcd",
             Self::Elector | Self::OldElector | Self::Informer => "client-go",
         })
@@ -107,15 +111,16 @@ impl Peer {
         match self {
             Self::KubeApiserver => "k8s.io/kubernetes/cmd/kube-apiserver",
             Self::Etcd => "go.etcd.io/etcd/server/v3",
+            Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::Elector | Self::OldElector => "./elector",
             Self::Informer => "./informer",
         }
     }
 
-    /// Without a version linked in, kube-apiserver calls itself v0.0.0 and clients refuse to parse it.
+    /// Without a version linked in, programs of Kubernetes call themselves v0.0.0, which clients refuse.
     fn link_flags(self) -> String {
         let mut flags = "-s -w".to_owned();
-        if self == Self::KubeApiserver {
+        if matches!(self, Self::KubeApiserver | Self::Kubectl) {
             let version = self.version();
             let mut parts = version.trim_start_matches('v').split('.');
             let major = parts.next().unwrap_or_default();

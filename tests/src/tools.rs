@@ -1,0 +1,61 @@
+//! Clients in other languages, which `cargo xtask test` installs below `target/tools`.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Skip;
+
+const HINT: &str = "`cargo xtask test process` installs it";
+
+/// A Python interpreter with the Kubernetes client.
+///
+/// # Errors
+/// It is not installed.
+pub fn python() -> Result<PathBuf, Skip> {
+    let python = folder().join("python/bin/python");
+    let found = succeeds(Command::new(&python).args(["-c", "import kubernetes"]));
+    if found {
+        Ok(python)
+    } else {
+        Err(Skip(format!("no Python client for Kubernetes: {HINT}")))
+    }
+}
+
+/// The file of the JavaScript client to import; Node.js is on the PATH then.
+///
+/// # Errors
+/// One of them is not installed.
+pub fn node_client() -> Result<PathBuf, Skip> {
+    if !succeeds(Command::new("node").arg("--version")) {
+        return Err(Skip("Node.js is not installed".to_owned()));
+    }
+    let library = folder().join("node/node_modules/@kubernetes/client-node/dist/index.js");
+    if library.exists() {
+        Ok(library)
+    } else {
+        Err(Skip(format!("no JavaScript client for Kubernetes: {HINT}")))
+    }
+}
+
+/// The kubectl on the PATH, usually the distribution's and older than the one in `peers/`.
+///
+/// # Errors
+/// There is none.
+pub fn kubectl() -> Result<PathBuf, Skip> {
+    let found = succeeds(Command::new("kubectl").args(["version", "--client"]));
+    if found {
+        Ok("kubectl".into())
+    } else {
+        Err(Skip(format!("no kubectl on the PATH: {HINT}")))
+    }
+}
+
+fn succeeds(command: &mut Command) -> bool {
+    let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
+    status.is_ok_and(|status| status.success())
+}
+
+fn folder() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).join("target/tools")
+}

@@ -1,0 +1,342 @@
+//! What clients that nobody here wrote do with an API server. Each function is one client; it gets a
+//! kubeconfig and panics on the first thing that is not as on a real cluster. `real_clients` runs them on
+//! the real kube-apiserver, which shows that they ask nothing unfair; `apiserver_clients` on ours.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use http::Method;
+use serde_json::{Value, json};
+use tenure_tests::Skip;
+use tenure_tests::candidate::{Election, Fleet};
+use tenure_tests::clock::{self, Nanos};
+use tenure_tests::process::Process;
+use tenure_tests::real::{Peer, available, build};
+use tenure_tests::tools;
+use tenure_tests::wire::{Wire, lease_path, object_path};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// client-go's leader election, with hand-overs.
+pub(crate) fn client_go_election(kubeconfig: &Path) {
+    let election = Election::new(kubeconfig.to_owned(), "clients-election").quick();
+    let mut fleet = Fleet::default();
+    for id in ["a", "b", "c"] {
+        fleet.add(election.client_go(id, &[]).expect("built before the test"));
+    }
+    let mut leader: Option<String> = None;
+    for _ in 0..3 {
+        let since = clock::now();
+        if let Some(leader) = &leader {
+            fleet.member(leader).terminate();
+        }
+        let from = if leader.is_some() { since } else { Nanos(0) };
+        let next = fleet.next_leader(from, leader.as_deref(), LIMIT);
+        leader = Some(next.unwrap_or_else(|silence| panic!("{silence}")).0);
+    }
+    let checked = fleet.history().check(clock::now());
+    assert_eq!(checked, Ok(()));
+    let wire = Wire::connect(kubeconfig).expect("the harness wrote it");
+    let lease = get(&wire, &lease_path("default", &election.name));
+    assert_eq!(lease["spec"]["holderIdentity"], json!(leader));
+    assert_eq!(lease["spec"]["leaseTransitions"], 2);
+}
+
+/// client-go's elector of 1.23 on the kinds of lock that today's no longer has.
+pub(crate) fn old_client_go_election(kubeconfig: &Path) {
+    for lock in [
+        "configmaps",
+        "endpoints",
+        "configmapsleases",
+        "endpointsleases",
+    ] {
+        let mut election = Election::new(kubeconfig.to_owned(), format!("clients-{lock}")).quick();
+        election.lock = lock;
+        let mut fleet = Fleet::default();
+        for id in ["a", "b"] {
+            fleet.add(election.client_go(id, &[]).expect("built before the test"));
+        }
+        let first = fleet.next_leader(Nanos(0), None, LIMIT);
+        let first = first
+            .unwrap_or_else(|silence| panic!("{lock}: {silence}"))
+            .0;
+        let since = clock::now();
+        fleet.member(&first).terminate();
+        let second = fleet.next_leader(since, Some(&first), LIMIT);
+        assert_ne!(
+            second
+                .unwrap_or_else(|silence| panic!("{lock}: {silence}"))
+                .0,
+            first
+        );
+        assert_eq!(fleet.history().check(clock::now()), Ok(()), "{lock}");
+    }
+}
+
+/// client-go's shared informers, which compare every streamed list with a plain one.
+pub(crate) fn informer(kubeconfig: &Path) {
+    const MAPS: &str = "configmaps";
+    let wire = Wire::connect(kubeconfig).expect("the harness wrote it");
+    let namespace = json!({"metadata": {"name": "informer"}});
+    send(&wire, &Method::POST, "/api/v1/namespaces", Some(&namespace));
+    let all = object_path("/api/v1", "informer", MAPS, "");
+    for index in 0..20 {
+        let map = json!({"metadata": {"name": format!("early-{index}")}});
+        send(&wire, &Method::POST, &all, Some(&map));
+    }
+
+    let mut command = Command::new(build(Peer::Informer).expect("built before the test"));
+    command
+        .arg("--kubeconfig")
+        .arg(kubeconfig)
+        .args(["--namespace", "informer"]);
+    command.env("KUBE_WATCHLIST_INCONSISTENCY_DETECTOR", "true");
+    let mut process = Process::spawn("informer", command).expect("the program was just built");
+    let wait = |process: &Process, event: &str, field: &str, value: &str| {
+        let found = clock::poll(LIMIT, || {
+            let lines = process.json();
+            let mut all = lines.iter();
+            all.any(|line| line["event"] == event && line[field] == value)
+                .then_some(())
+        });
+        assert!(
+            found.is_some(),
+            "no {event} {value}\n{}",
+            process.transcript()
+        );
+    };
+    for resource in [MAPS, "leases"] {
+        wait(&process, "synced", "resource", resource);
+    }
+    for index in 0..20 {
+        wait(&process, "added", "name", &format!("early-{index}"));
+    }
+    let late = object_path("/api/v1", "informer", MAPS, "late");
+    send(
+        &wire,
+        &Method::POST,
+        &all,
+        Some(&json!({"metadata": {"name": "late"}})),
+    );
+    wait(&process, "added", "name", "late");
+    send(
+        &wire,
+        &Method::PATCH,
+        &late,
+        Some(&json!({"data": {"k": "v"}})),
+    );
+    wait(&process, "updated", "name", "late");
+    send(&wire, &Method::DELETE, &late, None);
+    wait(&process, "deleted", "name", "late");
+
+    let listed = get(&wire, &all);
+    process.terminate();
+    let ended = process
+        .wait(LIMIT)
+        .unwrap_or_else(|silence| panic!("{silence}"));
+    assert!(ended.success(), "{}", process.transcript());
+    let mut wanted: Vec<String> = listed["items"]
+        .as_array()
+        .expect("a list has items")
+        .iter()
+        .map(|item| {
+            let text = |field: &str| {
+                item["metadata"][field]
+                    .as_str()
+                    .unwrap_or_default()
+                    .to_owned()
+            };
+            format!("informer/{}@{}", text("name"), text("resourceVersion"))
+        })
+        .collect();
+    wanted.sort();
+    let lines = process.json();
+    let cached = lines
+        .iter()
+        .find(|line| line["event"] == "cache" && line["resource"] == MAPS);
+    assert_eq!(cached.map(|line| &line["objects"]), Some(&json!(wanted)));
+}
+
+/// kubectl: the commands people use every day, in a namespace made by it.
+pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let kubectl = Kubectl {
+        namespace,
+        program,
+        kubeconfig,
+        home: cache.path(),
+    };
+    let modern = !kubectl
+        .ok("version --client -o json")
+        .contains("\"minor\": \"20\"");
+    assert!(
+        kubectl
+            .ok("api-resources -o name")
+            .contains("leases.coordination.k8s.io")
+    );
+    kubectl.ok("create namespace NS");
+
+    kubectl.ok("-n NS create configmap made --from-literal=k=v");
+    let map = kubectl.json("-n NS get configmap made -o json");
+    assert_eq!(map["data"], json!({"k": "v"}));
+    kubectl.ok("-n NS label configmap made app=x");
+    kubectl.ok("-n NS annotate configmap made note=y");
+    assert!(
+        kubectl
+            .ok("-n NS get configmap -l app=x -o name")
+            .contains("configmap/made")
+    );
+    assert!(kubectl.ok("-n NS get configmap made").contains("DATA"));
+    kubectl.ok(r#"-n NS patch configmap made -p {"data":{"l":"w"}}"#);
+    kubectl.ok(r#"-n NS patch configmap made --type json -p [{"op":"remove","path":"/data/k"}]"#);
+    kubectl.ok(r#"-n NS patch configmap made --type merge -p {"data":{"m":"n"}}"#);
+    let map = kubectl.json("-n NS get configmap made -o json");
+    assert_eq!(map["data"], json!({"l": "w", "m": "n"}));
+
+    let lease = |holder: &str| {
+        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+               "metadata": {"name": "applied", "namespace": namespace},
+               "spec": {"holderIdentity": holder, "leaseDurationSeconds": 15}})
+    };
+    let file = cache.path().join("lease.json");
+    let apply = |holder: &str, how: &str| {
+        std::fs::write(&file, lease(holder).to_string()).expect("a writable temporary folder");
+        kubectl.ok(&format!("{how} -f {}", file.display()));
+        kubectl.ok("-n NS get lease applied -o jsonpath={.spec.holderIdentity}")
+    };
+    assert_eq!(apply("one", "apply"), "one");
+    assert_eq!(apply("two", "apply"), "two");
+    assert_eq!(apply("three", "replace"), "three");
+    let server_side = "apply --server-side --force-conflicts";
+    if modern {
+        kubectl.ok(&format!("diff -f {}", file.display()));
+        assert_eq!(apply("four", server_side), "four");
+        kubectl.ok(
+            "-n NS wait lease/applied --for=jsonpath={.spec.holderIdentity}=four --timeout=20s",
+        );
+        assert!(kubectl.ok("auth whoami").contains("Username"));
+        assert!(
+            kubectl
+                .ok("explain lease.spec.holderIdentity")
+                .contains("holder")
+        );
+    }
+    assert_eq!(kubectl.ok("auth can-i create leases").trim(), "yes");
+    assert!(
+        kubectl
+            .ok("-n NS describe lease applied")
+            .contains("Holder Identity")
+    );
+    assert!(kubectl.fails("-n NS get lease none").contains("NotFound"));
+    assert!(
+        kubectl
+            .fails("-n NS create configmap made")
+            .contains("already exists")
+    );
+    kubectl.ok("-n NS delete lease applied");
+    kubectl.ok("delete namespace NS --wait=false");
+}
+
+/// The Python client.
+pub(crate) fn python(kubeconfig: &Path) {
+    let mut command = Command::new(tools::python().expect("checked before the test"));
+    command.arg(script("crud.py")).arg(kubeconfig);
+    succeed(&mut command);
+}
+
+/// The JavaScript client.
+pub(crate) fn node(kubeconfig: &Path) {
+    let library = tools::node_client().expect("checked before the test");
+    let mut command = Command::new("node");
+    command.arg(script("crud.mjs")).arg(kubeconfig).arg(library);
+    succeed(&mut command);
+}
+
+/// Whether a program of `peers/` is there; says so if not.
+pub(crate) fn peer(peer: Peer) -> bool {
+    Skip::unless(available(&[peer])).is_some()
+}
+
+struct Kubectl<'a> {
+    /// Stands for `NS` in command lines.
+    namespace: &'a str,
+    program: &'a Path,
+    kubeconfig: &'a Path,
+    home: &'a Path,
+}
+
+impl Kubectl<'_> {
+    fn run(&self, line: &str) -> Output {
+        let mut command = Command::new(self.program);
+        // Its caches would otherwise carry over from one server to another on the same port.
+        command
+            .env("HOME", self.home)
+            .env("KUBECONFIG", self.kubeconfig);
+        command
+            .args(line.replace("NS", self.namespace).split(' '))
+            .output()
+            .expect("checked before the test")
+    }
+
+    fn ok(&self, line: &str) -> String {
+        let output = self.run(line);
+        assert!(output.status.success(), "kubectl {line}: {}", said(&output));
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    fn fails(&self, line: &str) -> String {
+        let output = self.run(line);
+        assert!(
+            !output.status.success(),
+            "kubectl {line} should fail: {}",
+            said(&output)
+        );
+        String::from_utf8_lossy(&output.stderr).into_owned()
+    }
+
+    fn json(&self, line: &str) -> Value {
+        serde_json::from_str(&self.ok(line))
+            .unwrap_or_else(|error| panic!("kubectl {line}: {error}"))
+    }
+}
+
+fn succeed(command: &mut Command) {
+    let output = command
+        .output()
+        .unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    assert!(output.status.success(), "{command:?}: {}", said(&output));
+}
+
+fn said(output: &Output) -> String {
+    let (out, err) = (&output.stdout, &output.stderr);
+    format!(
+        "{}\n{}{}",
+        output.status,
+        String::from_utf8_lossy(out),
+        String::from_utf8_lossy(err)
+    )
+}
+
+fn script(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .join("clients")
+        .join(name)
+}
+
+fn get(wire: &Wire, path: &str) -> Value {
+    send(wire, &Method::GET, path, None)
+}
+
+fn send(wire: &Wire, method: &Method, path: &str, body: Option<&Value>) -> Value {
+    let answer = wire
+        .send(method, path, body)
+        .unwrap_or_else(|error| panic!("{error}"));
+    assert!(
+        answer.status.is_success(),
+        "{method} {path}: {} {}",
+        answer.status,
+        answer.body
+    );
+    answer.body
+}

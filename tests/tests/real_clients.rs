@@ -1,0 +1,70 @@
+//! Clients that nobody here wrote, on the real kube-apiserver: what they expect is true there.
+
+use tenure_tests::real::{Cluster, Peer, build, shared};
+use tenure_tests::{Skip, tools};
+
+use crate::clients;
+
+fn cluster() -> Option<&'static Cluster> {
+    Skip::unless(shared())
+}
+
+#[test]
+fn client_go_election() {
+    let Some(cluster) = cluster().filter(|_| clients::peer(Peer::Elector)) else {
+        return;
+    };
+    clients::client_go_election(&cluster.kubeconfig());
+}
+
+#[test]
+fn old_client_go_election() {
+    let Some(cluster) = cluster().filter(|_| clients::peer(Peer::OldElector)) else {
+        return;
+    };
+    clients::old_client_go_election(&cluster.kubeconfig());
+}
+
+#[test]
+fn informer() {
+    let Some(cluster) = cluster().filter(|_| clients::peer(Peer::Informer)) else {
+        return;
+    };
+    clients::informer(&cluster.kubeconfig());
+}
+
+#[test]
+fn kubectl() {
+    let Some(cluster) = cluster().filter(|_| clients::peer(Peer::Kubectl)) else {
+        return;
+    };
+    clients::kubectl(
+        &build(Peer::Kubectl).unwrap(),
+        &cluster.kubeconfig(),
+        "kubectl",
+    );
+}
+
+#[test]
+fn kubectl_on_the_path() {
+    let (Some(cluster), Some(kubectl)) = (cluster(), Skip::unless(tools::kubectl())) else {
+        return;
+    };
+    clients::kubectl(&kubectl, &cluster.kubeconfig(), "kubectl-path");
+}
+
+#[test]
+fn python() {
+    let (Some(cluster), Some(_)) = (cluster(), Skip::unless(tools::python())) else {
+        return;
+    };
+    clients::python(&cluster.kubeconfig());
+}
+
+#[test]
+fn node() {
+    let (Some(cluster), Some(_)) = (cluster(), Skip::unless(tools::node_client())) else {
+        return;
+    };
+    clients::node(&cluster.kubeconfig());
+}
