@@ -18,6 +18,8 @@
 //! | [`http`] | requests to calls, results to answers |
 //! | `registry` | the table of kinds, and what the verbs do to them |
 //! | [`status`] | error bodies |
+//! | [`server`] | listeners, limits, the way of a request, the data directory |
+//! | [`test_server`] | a server for tests, with faults on demand |
 #![allow(
     clippy::disallowed_methods,
     reason = "wall time stamps objects and monotonic time bounds requests; no election is decided here"
@@ -38,8 +40,12 @@ pub mod quantity;
 mod registry;
 pub mod schema;
 pub mod selector;
+pub mod server;
 pub mod status;
 pub mod store;
 pub mod strict;
+pub mod test_server;
 pub mod timestamp;
 pub mod tls;
+
+pub use test_server::TestServer;

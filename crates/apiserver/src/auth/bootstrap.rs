@@ -124,24 +124,24 @@ fn objects() -> Vec<Named> {
     vec![
         role(
             "cluster-admin",
-            vec![on(&["*"], &["*"], &["*"]), paths(&["*"], &["*"])],
+            &[on(&["*"], &["*"], &["*"]), paths(&["*"], &["*"])],
         ),
-        aggregated("admin", "admin", None, admin),
-        aggregated("edit", "edit", Some("admin"), edit),
-        aggregated("view", "view", Some("edit"), to_view.clone()),
-        part("system:aggregate-to-admin", "admin", to_admin),
-        part("system:aggregate-to-edit", "edit", to_edit),
-        part("system:aggregate-to-view", "view", to_view),
-        role("system:discovery", vec![paths(DISCOVERY, &["get"])]),
-        role("system:public-info-viewer", vec![paths(PUBLIC, &["get"])]),
-        role("system:monitoring", vec![paths(MONITORING, &["get"])]),
+        aggregated("admin", "admin", None, &admin),
+        aggregated("edit", "edit", Some("admin"), &edit),
+        aggregated("view", "view", Some("edit"), &to_view),
+        part("system:aggregate-to-admin", "admin", &to_admin),
+        part("system:aggregate-to-edit", "edit", &to_edit),
+        part("system:aggregate-to-view", "view", &to_view),
+        role("system:discovery", &[paths(DISCOVERY, &["get"])]),
+        role("system:public-info-viewer", &[paths(PUBLIC, &["get"])]),
+        role("system:monitoring", &[paths(MONITORING, &["get"])]),
         role(
             "system:service-account-issuer-discovery",
-            vec![paths(ISSUER, &["get"])],
+            &[paths(ISSUER, &["get"])],
         ),
         role(
             "system:basic-user",
-            vec![
+            &[
                 on(
                     &["authorization.k8s.io"],
                     &["selfsubjectaccessreviews", "selfsubjectrulesreviews"],
@@ -156,7 +156,7 @@ fn objects() -> Vec<Named> {
         ),
         role(
             "system:auth-delegator",
-            vec![
+            &[
                 on(&["authentication.k8s.io"], &["tokenreviews"], &["create"]),
                 on(
                     &["authorization.k8s.io"],
@@ -322,7 +322,7 @@ fn label(into: &str) -> String {
     format!("{GROUP}/aggregate-to-{into}")
 }
 
-fn role(name: &'static str, rules: Vec<Value>) -> Named {
+fn role(name: &'static str, rules: &[Value]) -> Named {
     (
         "clusterroles",
         name,
@@ -331,7 +331,7 @@ fn role(name: &'static str, rules: Vec<Value>) -> Named {
 }
 
 /// A role whose rules go into another one.
-fn part(name: &'static str, into: &str, rules: Vec<Value>) -> Named {
+fn part(name: &'static str, into: &str, rules: &[Value]) -> Named {
     let labels = json!({ label(into): "true" });
     (
         "clusterroles",
@@ -341,7 +341,7 @@ fn part(name: &'static str, into: &str, rules: Vec<Value>) -> Named {
 }
 
 /// A role that gathers others, and may go into another one itself.
-fn aggregated(name: &'static str, from: &str, into: Option<&str>, rules: Vec<Value>) -> Named {
+fn aggregated(name: &'static str, from: &str, into: Option<&str>, rules: &[Value]) -> Named {
     let labels = into.map_or_else(|| json!({}), |into| json!({ label(into): "true" }));
     let selectors = json!([{ "matchLabels": { label(from): "true" } }]);
     let object = json!({

@@ -65,6 +65,11 @@ impl TokenFile {
         self.users.insert(token.into(), user);
     }
 
+    /// Adds the tokens of another file.
+    pub fn extend(&mut self, other: Self) {
+        self.users.extend(other.users);
+    }
+
     /// Whose token it is.
     #[must_use]
     pub fn user(&self, token: &str) -> Option<User> {

@@ -1,0 +1,153 @@
+//! Bodies with a bound: a request that must keep coming, a stream that ends when told.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::StreamExt as _;
+use http_body_util::{BodyExt as _, BodyStream, StreamBody};
+use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::time::Sleep;
+
+use crate::http::Body;
+
+/// A request body that fails when the client pauses too long.
+pub(super) struct Timed<B> {
+    inner: B,
+    patience: Duration,
+    /// Set only while the client is being waited for.
+    sleep: Option<Pin<Box<Sleep>>>,
+}
+
+impl<B> Timed<B> {
+    pub(super) fn new(inner: B, patience: Duration) -> Self {
+        Self {
+            inner,
+            patience,
+            sleep: None,
+        }
+    }
+}
+
+impl<B> HttpBody for Timed<B>
+where
+    B: HttpBody<Data = Bytes> + Unpin,
+    B::Error: std::error::Error + Send + Sync + 'static,
+{
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        match Pin::new(&mut self.inner).poll_frame(cx) {
+            Poll::Ready(frame) => {
+                self.sleep = None;
+                Poll::Ready(frame.map(|f| f.map_err(std::io::Error::other)))
+            }
+            Poll::Pending => {
+                let patience = self.patience;
+                let sleep = self
+                    .sleep
+                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
+                match sleep.as_mut().poll(cx) {
+                    Poll::Pending => Poll::Pending,
+                    Poll::Ready(()) => {
+                        let why = "the request body did not arrive in time";
+                        let error = std::io::Error::new(std::io::ErrorKind::TimedOut, why);
+                        Poll::Ready(Some(Err(error)))
+                    }
+                }
+            }
+        }
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}
+
+/// The same body, cut off cleanly when `end` resolves.
+pub(super) fn until(body: Body, end: impl Future<Output = ()> + Send + 'static) -> Body {
+    let frames = BodyStream::new(body).take_until(Box::pin(end));
+    StreamBody::new(frames).boxed_unsync()
+}
+
+/// Counts what a connection is busy with, from the request to the end of its answer.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Busy(Arc<Counts>);
+
+#[derive(Debug, Default)]
+struct Counts {
+    now: AtomicUsize,
+    /// Set by every request, cleared by every check.
+    seen: AtomicBool,
+}
+
+impl Busy {
+    pub(super) fn begin(&self) -> BusyGuard {
+        self.0.now.fetch_add(1, Ordering::AcqRel);
+        self.0.seen.store(true, Ordering::Release);
+        BusyGuard(self.clone())
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.0.now.load(Ordering::Acquire) == 0
+    }
+
+    pub(super) fn seen_since_last_check(&self) -> bool {
+        self.0.seen.swap(false, Ordering::AcqRel) || !self.is_idle()
+    }
+}
+
+/// One thing to be busy with.
+pub(super) struct BusyGuard(Busy);
+
+impl Drop for BusyGuard {
+    fn drop(&mut self) {
+        self.0.0.now.fetch_sub(1, Ordering::AcqRel);
+    }
+}
+
+/// An answer that keeps its connection busy until it is sent.
+pub(super) struct Guarded {
+    inner: Body,
+    _guard: BusyGuard,
+}
+
+impl Guarded {
+    pub(super) fn new(inner: Body, guard: BusyGuard) -> Self {
+        Self {
+            inner,
+            _guard: guard,
+        }
+    }
+}
+
+impl HttpBody for Guarded {
+    type Data = Bytes;
+    type Error = std::io::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+        Pin::new(&mut self.inner).poll_frame(cx)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.inner.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.inner.size_hint()
+    }
+}

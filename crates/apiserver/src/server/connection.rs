@@ -1,0 +1,186 @@
+//! One connection: handshake, protocol, requests, and an end in bounded time.
+
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http_body_util::BodyExt as _;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use hyper_util::server::conn::auto;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::{Notify, watch};
+use tokio_rustls::TlsAcceptor;
+
+use super::body::{Busy, Guarded};
+use super::pipeline::{Peer, Pipeline};
+use crate::tls::certificate_user;
+
+/// How long things may take. Slow clients cost memory; these bound how much.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Limits {
+    /// For the TLS handshake.
+    pub(super) handshake: Duration,
+    /// For the head of a request, and for an idle HTTP/1 connection to send the next one.
+    pub(super) head: Duration,
+    /// For a connection that does nothing.
+    pub(super) idle: Duration,
+    /// For a connection that was told to end.
+    pub(super) linger: Duration,
+    /// Streams on one HTTP/2 connection.
+    pub(super) streams: u32,
+}
+
+/// What a connection and the listener share.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Link {
+    pub(super) busy: Busy,
+    /// Asks an idle connection to make room.
+    pub(super) close: Arc<Notify>,
+}
+
+/// What serves connections.
+#[derive(Clone)]
+pub(super) struct Serving {
+    pub(super) pipeline: Arc<Pipeline>,
+    pub(super) limits: Limits,
+    pub(super) ending: watch::Receiver<bool>,
+}
+
+impl Serving {
+    /// Serves a TLS connection to its end.
+    pub(super) async fn tls<S>(self, stream: S, acceptor: TlsAcceptor, link: Link)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let accepted = tokio::select! {
+            accepted = tokio::time::timeout(self.limits.handshake, acceptor.accept(stream)) => accepted,
+            () = link.close.notified() => return,
+        };
+        let stream = match accepted {
+            Ok(Ok(stream)) => stream,
+            Ok(Err(error)) => return tracing::debug!(%error, "TLS handshake failed"),
+            Err(_) => return tracing::debug!("TLS handshake took too long"),
+        };
+        let (_, session) = stream.get_ref();
+        let user = session
+            .peer_certificates()
+            .and_then(|chain| chain.first())
+            .and_then(certificate_user);
+        let builder = match session.alpn_protocol() {
+            Some(b"h2") => self.builder().http2_only(),
+            _ => self.builder().http1_only(),
+        };
+        self.serve(builder, stream, Peer::Network(user), link).await;
+    }
+
+    /// Serves a connection without TLS to its end; HTTP/2 is known by its first bytes.
+    pub(super) async fn plain<S>(self, stream: S, peer: Peer, link: Link)
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        self.serve(self.builder(), stream, peer, link).await;
+    }
+
+    fn builder(&self) -> auto::Builder<TokioExecutor> {
+        let mut builder = auto::Builder::new(TokioExecutor::new());
+        builder
+            .http1()
+            .timer(TokioTimer::new())
+            .header_read_timeout(self.limits.head)
+            .max_buf_size(64 * 1024);
+        builder
+            .http2()
+            .timer(TokioTimer::new())
+            .max_concurrent_streams(self.limits.streams)
+            .max_header_list_size(64 * 1024)
+            .keep_alive_interval(Duration::from_secs(30))
+            .keep_alive_timeout(Duration::from_secs(20));
+        builder
+    }
+
+    async fn serve<S>(
+        &self,
+        builder: auto::Builder<TokioExecutor>,
+        stream: S,
+        peer: Peer,
+        link: Link,
+    ) where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let pipeline = Arc::clone(&self.pipeline);
+        let (peer, busy) = (Arc::new(peer), link.busy.clone());
+        let service = service_fn(move |request| {
+            let (pipeline, peer, guard) = (Arc::clone(&pipeline), Arc::clone(&peer), busy.begin());
+            async move {
+                let response = pipeline.answer(&peer, request).await?;
+                Ok::<_, super::pipeline::Dropped>(
+                    response.map(|body| Guarded::new(body, guard).boxed_unsync()),
+                )
+            }
+        });
+        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let mut ending = self.ending.clone();
+        tokio::select! {
+            ended = connection.as_mut() => return note(ended),
+            () = self.should_close(&link) => {}
+            _ = ending.wait_for(|ending| *ending) => {}
+        }
+        connection.as_mut().graceful_shutdown();
+        tokio::select! {
+            ended = connection.as_mut() => note(ended),
+            () = self.linger(&link) => {}
+        }
+    }
+
+    /// Resolves when the connection has been idle for long, or is asked to make room.
+    async fn should_close(&self, link: &Link) {
+        loop {
+            tokio::select! {
+                () = link.close.notified() => {}
+                () = self.idle_for(self.limits.idle, link) => {}
+            }
+            if link.busy.is_idle() {
+                return;
+            }
+        }
+    }
+
+    /// A connection that is told to end may finish what it does; one that does nothing goes.
+    async fn linger(&self, link: &Link) {
+        let idle = async {
+            loop {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+                if link.busy.is_idle() {
+                    // The answer may still be on its way out.
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = idle => {}
+            () = tokio::time::sleep(self.limits.linger) => {}
+        }
+    }
+
+    /// Resolves after a stretch of this length with nothing under way at its checks.
+    async fn idle_for(&self, stretch: Duration, link: &Link) {
+        const CHECKS: u32 = 4;
+        let mut quiet = 0;
+        while quiet < CHECKS {
+            tokio::time::sleep(stretch / CHECKS).await;
+            quiet = if link.busy.seen_since_last_check() {
+                0
+            } else {
+                quiet + 1
+            };
+        }
+    }
+}
+
+fn note(ended: Result<(), Box<dyn std::error::Error + Send + Sync>>) {
+    if let Err(error) = ended {
+        tracing::debug!(error, "connection ended");
+    }
+}

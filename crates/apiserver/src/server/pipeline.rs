@@ -1,0 +1,135 @@
+//! The way of a request: who, as whom, may they, then the API.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::header::AUTHORIZATION;
+use http::{Request, Response};
+use hyper::body::Body as HttpBody;
+use tokio::sync::watch;
+
+use super::body::{Timed, until};
+use super::faults::{Action, Faults, injected};
+use crate::auth::{Auth, User};
+use crate::http::{Api, Body, RequestInfo, failure_response};
+use crate::status::Failure;
+
+/// What the transport knows about a caller.
+#[derive(Clone, Debug)]
+pub(super) enum Peer {
+    /// Somebody on the network, with the user of a client certificate.
+    Network(Option<User>),
+    /// Somebody who may open the socket file: the owner of the server.
+    Socket,
+}
+
+/// The answer is to be withheld, and the connection closed.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer is dropped on purpose")]
+pub(super) struct Dropped;
+
+/// Everything that handles requests, shared by all connections.
+pub(super) struct Pipeline {
+    pub(super) api: Arc<Api>,
+    pub(super) auth: Arc<Auth>,
+    pub(super) faults: Arc<Faults>,
+    pub(super) body_patience: Duration,
+    /// True once the server is ending.
+    pub(super) ending: watch::Receiver<bool>,
+}
+
+impl Pipeline {
+    /// Answers one request.
+    pub(super) async fn answer<B>(
+        &self,
+        peer: &Peer,
+        request: Request<B>,
+    ) -> Result<Response<Body>, Dropped>
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
+        let uri = request.uri();
+        let info = RequestInfo::parse(request.method(), uri.path(), uri.query());
+        let user = match self.admit(peer, &request, &info) {
+            Ok(user) => user,
+            Err(failure) => return Ok(failure_response(&failure)),
+        };
+        let plan = self.faults.plan(uri.path(), &user.name, info.verb);
+        if !plan.latency.is_zero() {
+            tokio::time::sleep(plan.latency).await;
+        }
+        if let Some(Action::Answer(code)) = plan.action {
+            return Ok(failure_response(&injected(code)));
+        }
+        let end = info
+            .is_long_running()
+            .then(|| self.end(uri.path(), &user, plan.action));
+        let mut request = request.map(|body| Timed::new(body, self.body_patience));
+        request.extensions_mut().insert(info);
+        let response = self.api.handle(request, &user).await;
+        if plan.action == Some(Action::DropAnswer) {
+            return Err(Dropped);
+        }
+        Ok(match end {
+            Some(end) => response.map(|body| until(body, end)),
+            None => response,
+        })
+    }
+
+    fn admit<B>(
+        &self,
+        peer: &Peer,
+        request: &Request<B>,
+        info: &RequestInfo,
+    ) -> Result<User, Failure> {
+        let headers = request.headers();
+        let user = match peer {
+            Peer::Socket if !headers.contains_key(AUTHORIZATION) => User::admin(),
+            Peer::Socket => self.auth.authenticate(None, headers)?,
+            Peer::Network(certificate) => self.auth.authenticate(certificate.as_ref(), headers)?,
+        };
+        let user = self.auth.impersonate(user, headers)?;
+        let attributes = info.attributes();
+        self.auth
+            .authorize(&user, &attributes)
+            .inspect_err(|failure| {
+                tracing::info!(
+                    user = user.name,
+                    verb = info.verb,
+                    "denied: {}",
+                    failure.message
+                );
+            })?;
+        Ok(user)
+    }
+
+    /// Resolves when a watch of this user must end: the server ends, or a fault says so.
+    fn end(
+        &self,
+        path: &str,
+        user: &User,
+        action: Option<Action>,
+    ) -> impl Future<Output = ()> + Send + use<> {
+        let mut ending = self.ending.clone();
+        let cut = self.faults.cut(path, &user.name);
+        let after = match action {
+            Some(Action::CutWatch(after)) => Some(after),
+            _ => None,
+        };
+        async move {
+            let timer = async {
+                match after {
+                    Some(after) => tokio::time::sleep(after).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                _ = ending.wait_for(|ending| *ending) => {}
+                () = cut => {}
+                () = timer => {}
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! What a server leaves on disk, and finds there again.
+
+use std::os::unix::fs::PermissionsExt as _;
+
+use serde_json::json;
+
+use super::{LEASES, get, post};
+use crate::TestServer;
+use crate::server::{Engine, Instance, Server};
+
+#[tokio::test]
+async fn a_second_server_on_the_same_directory_is_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    let first = Server::builder()
+        .data_dir(dir.path())
+        .start()
+        .await
+        .unwrap();
+    let error = Server::builder()
+        .data_dir(dir.path())
+        .start()
+        .await
+        .err()
+        .unwrap()
+        .to_string();
+    assert!(error.contains("in use by the server with pid"), "{error}");
+    assert!(error.contains(&std::process::id().to_string()), "{error}");
+
+    let instance = Instance::read(dir.path()).unwrap().unwrap();
+    assert!(instance.is_alive());
+    assert_eq!(instance.url, first.url());
+    assert_eq!(instance.kubeconfig, first.kubeconfig_path().unwrap());
+    first.shutdown().await;
+    assert_eq!(Instance::read(dir.path()).unwrap(), None);
+    Server::builder()
+        .data_dir(dir.path())
+        .start()
+        .await
+        .unwrap()
+        .shutdown()
+        .await;
+}
+
+#[tokio::test]
+async fn certificates_and_keys_last_and_are_private() {
+    let dir = tempfile::tempdir().unwrap();
+    let extra = dir.path().join("copy/kubeconfig");
+    let state = dir.path().join("state");
+    let start = || {
+        Server::builder()
+            .data_dir(&state)
+            .write_kubeconfig(&extra)
+            .server_names(["api.example"])
+    };
+    let first = start().start().await.unwrap();
+    let (ca, keys) = (
+        first.pki().unwrap().ca.clone(),
+        first.auth().issuer().key_set(),
+    );
+    assert_eq!(std::fs::read_to_string(&extra).unwrap(), first.kubeconfig());
+    let mode =
+        |path: &std::path::Path| std::fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    for path in [
+        &extra,
+        &state.join("kubeconfig"),
+        &state.join("sa.key"),
+        &state.join("pki/ca.key"),
+    ] {
+        assert_eq!(mode(path), 0o600, "{}", path.display());
+    }
+    assert_eq!(mode(&state), 0o700);
+    first.shutdown().await;
+    let second = start().start().await.unwrap();
+    assert_eq!(second.pki().unwrap().ca, ca);
+    assert_eq!(second.auth().issuer().key_set(), keys);
+}
+
+#[tokio::test]
+async fn objects_outlive_the_server_with_redb() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = async || {
+        let builder = Server::builder()
+            .no_tls()
+            .engine(Engine::Redb)
+            .data_dir(dir.path());
+        TestServer::start_with(builder).await.unwrap()
+    };
+    let lease = format!("{LEASES}/l");
+    let first = start().await;
+    let object = json!({ "metadata": { "name": "l" } });
+    let created = post(first.url(), LEASES, first.token(), &object).await;
+    assert_eq!(created.code, 201);
+    first.shutdown().await;
+    let second = start().await;
+    let read = get(second.url(), &lease, second.token()).await;
+    assert_eq!(read.body["metadata"], created.body["metadata"]);
+    let engine = Instance::read(dir.path()).unwrap().unwrap().engine;
+    assert_eq!(engine, "redb");
+    let nowhere = Server::builder().engine(Engine::Redb).start().await;
+    assert!(
+        nowhere
+            .err()
+            .unwrap()
+            .to_string()
+            .contains("data directory")
+    );
+}

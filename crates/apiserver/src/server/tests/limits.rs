@@ -1,0 +1,97 @@
+//! Slow clients, idle clients, many clients.
+
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+use super::{LEASES, connect, get};
+use crate::TestServer;
+use crate::server::Server;
+
+const SHORT: Duration = Duration::from_millis(100);
+
+/// Reads to the end; fails only if the server keeps the connection.
+async fn until_closed(mut io: impl tokio::io::AsyncRead + Unpin) -> String {
+    let mut text = Vec::new();
+    let read = tokio::time::timeout(Duration::from_secs(20), io.read_to_end(&mut text)).await;
+    let _ = read.expect("the server closes the connection");
+    String::from_utf8_lossy(&text).into_owned()
+}
+
+#[tokio::test]
+async fn a_head_that_never_ends_is_cut_off() {
+    let builder = Server::builder().no_tls().header_timeout(SHORT);
+    let server = TestServer::start_with(builder).await.unwrap();
+    let mut slow = connect(server.url()).await;
+    slow.write_all(b"GET /version HTTP/1.1\r\nhost: x\r\n")
+        .await
+        .unwrap();
+    until_closed(slow).await;
+    assert_eq!(get(server.url(), "/version", "").await.code, 200);
+}
+
+#[tokio::test]
+async fn a_body_that_never_ends_is_an_error() {
+    let builder = Server::builder().no_tls().body_timeout(SHORT);
+    let server = TestServer::start_with(builder).await.unwrap();
+    let mut slow = connect(server.url()).await;
+    let head = format!(
+        "POST {LEASES} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\
+         content-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
+        server.token()
+    );
+    slow.write_all(head.as_bytes()).await.unwrap();
+    let answer = until_closed(slow).await;
+    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+}
+
+#[tokio::test]
+async fn silent_connections_are_closed_in_the_end() {
+    let builder = Server::builder().no_tls().idle_timeout(SHORT);
+    let server = TestServer::start_with(builder).await.unwrap();
+    until_closed(connect(server.url()).await).await;
+}
+
+#[tokio::test]
+async fn a_thousand_idle_connections_are_no_burden() {
+    let server = TestServer::start().await.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..1000 {
+        idle.push(connect(server.url()).await);
+    }
+    assert_eq!(get(server.url(), "/version", "").await.code, 200);
+    assert_eq!(idle.len(), 1000);
+}
+
+#[tokio::test]
+async fn at_the_cap_idle_connections_make_room() {
+    let builder = Server::builder().no_tls().max_connections(10);
+    let server = TestServer::start_with(builder).await.unwrap();
+    let mut idle = Vec::new();
+    for _ in 0..30 {
+        idle.push(connect(server.url()).await);
+    }
+    for _ in 0..5 {
+        assert_eq!(get(server.url(), "/version", "").await.code, 200);
+    }
+}
+
+#[tokio::test]
+async fn heads_that_make_no_sense_are_answered_or_closed() {
+    let server = TestServer::start().await.unwrap();
+    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(100_000));
+    for junk in [
+        "\0\0\0\0\r\n\r\n",
+        "GET\r\n\r\n",
+        "PRI * HTTP/2.0\r\n\r\nXX\r\n\r\n",
+        &long,
+    ] {
+        let mut io = connect(server.url()).await;
+        // The server may answer before all of it is read.
+        let _ = io.write_all(junk.as_bytes()).await;
+        let _ = io.shutdown().await;
+        let answer = until_closed(io).await;
+        assert!(!answer.starts_with("HTTP/1.1 2"), "{answer}");
+    }
+    assert_eq!(get(server.url(), "/version", "").await.code, 200);
+}

@@ -1,0 +1,202 @@
+//! A server for tests: in this process, in memory, on a random port, with faults on demand.
+//!
+//! ```no_run
+//! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+//! use tenure_apiserver::server::Fault;
+//! use tenure_apiserver::TestServer;
+//!
+//! let server = TestServer::start().await?;
+//! // The next two updates of leases are refused, the one after takes effect but is not answered.
+//! let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+//! server.faults().add(Fault::answer(409).path(leases).verb("update").times(2));
+//! server.faults().add(Fault::drop_answer().path(leases).verb("update").times(1));
+//! println!("{} {}", server.url(), server.token());
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! With the feature `client` there is a ready kube client, so a test of a controller is short:
+//!
+//! ```
+//! # #[cfg(feature = "client")]
+//! # mod example {
+//! use std::sync::Arc;
+//! use std::time::Duration;
+//!
+//! use futures_util::StreamExt as _;
+//! use k8s_openapi::api::core::v1::ConfigMap;
+//! use kube::api::{Api, Patch, PatchParams, PostParams};
+//! use kube::runtime::controller::{Action, Controller};
+//! use kube::runtime::watcher;
+//! use tenure_apiserver::TestServer;
+//! use tenure_apiserver::server::Fault;
+//!
+//! /// The controller under test: every ConfigMap gets `data.seen`.
+//! async fn reconcile(map: Arc<ConfigMap>, client: Arc<kube::Client>) -> Result<Action, kube::Error> {
+//!     let maps: Api<ConfigMap> = Api::namespaced((*client).clone(), "default");
+//!     let name = map.metadata.name.as_deref().unwrap_or_default();
+//!     let patch = serde_json::json!({ "data": { "seen": "yes" } });
+//!     maps.patch(name, &PatchParams::default(), &Patch::Merge(patch)).await?;
+//!     Ok(Action::await_change())
+//! }
+//!
+//! pub async fn run() -> Result<(), Box<dyn std::error::Error>> {
+//!     let server = TestServer::start().await?;
+//!     let client = server.client()?;
+//!     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+//!
+//!     // The first patch fails; a controller that is any good tries again.
+//!     let fault = server.faults().add(Fault::answer(500).verb("patch").times(1));
+//!     let retry = |_: Arc<ConfigMap>, _: &kube::Error, _: Arc<kube::Client>| {
+//!         Action::requeue(Duration::from_millis(10))
+//!     };
+//!     let controller = Controller::new(maps.clone(), watcher::Config::default())
+//!         .run(reconcile, retry, Arc::new(client));
+//!     let controller = tokio::spawn(controller.for_each(async |_| ()));
+//!
+//!     let map = serde_json::from_value(serde_json::json!({ "metadata": { "name": "m" } }))?;
+//!     maps.create(&PostParams::default(), &map).await?;
+//!     loop {
+//!         let data = maps.get("m").await?.data.unwrap_or_default();
+//!         if data.contains_key("seen") {
+//!             break;
+//!         }
+//!         tokio::time::sleep(Duration::from_millis(5)).await;
+//!     }
+//!     assert_eq!(fault.hits(), 1);
+//!     controller.abort();
+//!     Ok(())
+//! }
+//! # }
+//! # #[cfg(feature = "client")]
+//! # fn main() {
+//! #     let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().unwrap();
+//! #     let limit = std::time::Duration::from_secs(30);
+//! #     runtime.block_on(async { tokio::time::timeout(limit, example::run()).await.unwrap().unwrap() });
+//! # }
+//! # #[cfg(not(feature = "client"))]
+//! # fn main() {}
+//! ```
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::auth::User;
+use crate::server::{Builder, Faults, Handle, Server, StartError};
+use crate::store::{Store, WriteError};
+
+/// A server for one test; ends when dropped.
+#[must_use = "dropping the server ends it"]
+pub struct TestServer {
+    handle: Handle,
+    token: String,
+}
+
+impl TestServer {
+    /// Starts a server with plain HTTP on a random port of 127.0.0.1, in memory, with RBAC on.
+    ///
+    /// # Errors
+    /// If there is no free port.
+    pub async fn start() -> Result<Self, StartError> {
+        Self::start_with(Server::builder().no_tls()).await
+    }
+
+    /// The same with TLS, and certificates made for this server alone.
+    ///
+    /// # Errors
+    /// If there is no free port.
+    pub async fn start_tls() -> Result<Self, StartError> {
+        Self::start_with(Server::builder()).await
+    }
+
+    /// Starts what the builder describes, with plain HTTP besides.
+    ///
+    /// # Errors
+    /// If the server does not start.
+    pub async fn start_with(builder: Builder) -> Result<Self, StartError> {
+        let token = uuid::Uuid::new_v4().simple().to_string();
+        let handle = builder
+            .insecure_listen(SocketAddr::from(([127, 0, 0, 1], 0)))
+            .token(token.clone(), User::admin())
+            .start()
+            .await?;
+        Ok(Self { handle, token })
+    }
+
+    /// Where clients connect; `https` if the server has TLS.
+    #[must_use]
+    pub fn url(&self) -> &str {
+        self.handle.url()
+    }
+
+    /// The administrator's token.
+    #[must_use]
+    pub fn token(&self) -> &str {
+        &self.token
+    }
+
+    /// The administrator's kubeconfig, as text.
+    #[must_use]
+    pub fn kubeconfig(&self) -> &str {
+        self.handle.kubeconfig()
+    }
+
+    /// Faults to come.
+    #[must_use]
+    pub fn faults(&self) -> &Arc<Faults> {
+        self.handle.faults()
+    }
+
+    /// The store behind the API.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Store> {
+        self.handle.store()
+    }
+
+    /// Raises the revision as a restore from a backup does: watches and lists from before expire.
+    ///
+    /// # Errors
+    /// If the store takes no writes.
+    pub async fn jump_revision(&self, by: u64) -> Result<u64, WriteError> {
+        self.handle.store().jump(by).await
+    }
+
+    /// The server itself.
+    pub fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// Ends cleanly, as on SIGTERM.
+    pub async fn shutdown(self) {
+        self.handle.shutdown().await;
+    }
+
+    /// A kube client of the administrator.
+    ///
+    /// # Errors
+    /// If the client cannot be set up.
+    #[cfg(any(test, feature = "client"))]
+    pub fn client(&self) -> Result<kube::Client, kube::Error> {
+        self.client_with_token(&self.token)
+    }
+
+    /// A kube client that shows this token, for tests as somebody else.
+    ///
+    /// # Errors
+    /// If the client cannot be set up.
+    #[cfg(any(test, feature = "client"))]
+    pub fn client_with_token(&self, token: &str) -> Result<kube::Client, kube::Error> {
+        use kube::config::AuthInfo;
+        let url = self.handle.insecure_url().unwrap_or(self.url());
+        let url = url
+            .parse()
+            .map_err(|e: http::uri::InvalidUri| kube::Error::Service(Box::new(e)))?;
+        let mut config = kube::Config::new(url);
+        config.default_namespace = "default".into();
+        config.auth_info = AuthInfo {
+            token: Some(token.to_owned().into()),
+            ..AuthInfo::default()
+        };
+        kube::Client::try_from(config)
+    }
+}
