@@ -1,5 +1,5 @@
 // Command schemagen writes the field table of the API server: one line per field of every message
-// that is reachable from the kinds listed in kinds.go. All facts come from the Go types themselves
+// that is reachable from the kinds listed in package kinds. All facts come from the Go types themselves
 // (struct tags, pointer-ness) and from the marker comments beside them.
 package main
 
@@ -11,6 +11,8 @@ import (
 	"reflect"
 	"sort"
 	"strings"
+
+	"tenure.dev/peers/schemagen/kinds"
 )
 
 // table collects messages while the types are walked.
@@ -27,8 +29,8 @@ func main() {
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()
 	fmt.Fprintln(out, "# Written by peers/schemagen from k8s.io/api and friends; see schema/mod.rs for the format.")
-	for _, k := range kinds {
-		fmt.Fprintf(out, "=%s/%s/%s %s\n", k.group, k.version, k.kind(), t.message(k.typ()))
+	for _, k := range kinds.All {
+		fmt.Fprintf(out, "=%s/%s/%s %s\n", k.Group, k.Version, k.Kind(), t.message(k.Type()))
 	}
 	for len(t.queue) > 0 {
 		next := t.queue[0]

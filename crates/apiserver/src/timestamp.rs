@@ -122,7 +122,9 @@ fn scan(text: &str, micros: bool) -> Result<Parts, Problem<'_>> {
     literal(&mut rest, "-")?;
     let day = digits(&mut rest, 2, "02")?;
     literal(&mut rest, "T")?;
-    let hour = digits(&mut rest, 2, "15")?;
+    // One digit is enough for the hour, here and in Go.
+    let one_digit = rest.as_bytes().get(1).is_some_and(|b| !b.is_ascii_digit());
+    let hour = digits(&mut rest, if one_digit { 1 } else { 2 }, "15")?;
     check(hour, 0, 23, "hour")?;
     literal(&mut rest, ":")?;
     let minute = digits(&mut rest, 2, "04")?;
@@ -225,9 +227,8 @@ fn offset<'a>(rest: &mut &'a str) -> Result<i32, Problem<'a>> {
         Some((hours, minutes))
     })();
     let (hours, minutes) = parsed.ok_or(mismatch)?;
-    if hours > 24 || minutes > 60 {
-        return Err(Problem::Range("time zone offset"));
-    }
+    check(hours, 0, 24, "time zone offset hour")?;
+    check(minutes, 0, 60, "time zone offset minute")?;
     *rest = inner;
     Ok(sign * (i32::from(hours) * 60 + i32::from(minutes)))
 }

@@ -1,6 +1,6 @@
 //! JSON patch (RFC 6902), with the bounds that keep a short patch from making a huge object.
 
-use json_patch::{Patch, PatchOperation, jsonptr::PointerBuf};
+use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use serde_json::{Map, Value};
 
 use super::Error;
@@ -33,6 +33,9 @@ pub fn json(mut target: Value, body: &[u8]) -> Result<Value, Error> {
         let operation: PatchOperation = serde_json::from_value(Value::Object(operation))
             .map_err(|error| Error::Rejected(error.to_string()))?;
         bounds.check(&operation, &target)?;
+        let Some(operation) = as_upstream(operation, &target) else {
+            continue;
+        };
         json_patch::patch(&mut target, &Patch(vec![operation]))
             .map_err(|error| Error::Rejected(error.to_string()))?;
     }
@@ -40,6 +43,27 @@ pub fn json(mut target: Value, body: &[u8]) -> Result<Value, Error> {
         return Err(too_deep());
     }
     Ok(target)
+}
+
+/// The real server is laxer than the RFC about a missing key of an existing map: replacing it adds
+/// it, a copy of it is null, and testing it for null holds. `None` if nothing is left to do.
+fn as_upstream(operation: PatchOperation, target: &Value) -> Option<PatchOperation> {
+    let missing = |path: &PointerBuf| {
+        let parent = path.parent().and_then(|parent| parent.resolve(target).ok());
+        parent.is_some_and(Value::is_object) && path.resolve(target).is_err()
+    };
+    Some(match operation {
+        PatchOperation::Replace(op) if missing(&op.path) => PatchOperation::Add(AddOperation {
+            path: op.path,
+            value: op.value,
+        }),
+        PatchOperation::Copy(op) if missing(&op.from) => PatchOperation::Add(AddOperation {
+            path: op.path,
+            value: Value::Null,
+        }),
+        PatchOperation::Test(op) if op.value.is_null() && missing(&op.path) => return None,
+        other => other,
+    })
 }
 
 /// What the patch may still do. `depth` is never less than the object's true depth.

@@ -54,13 +54,37 @@ impl Merge {
         order: &[Value],
     ) -> Result<Vec<Value>, Error> {
         self.check_order(patch.as_deref().unwrap_or_default(), order)?;
-        let server_order = old.clone().unwrap_or_default();
+        let server_order = self.live_order(old.as_deref(), patch.as_deref());
         let merged = match (old, patch) {
             (Some(old), Some(patch)) => self.merge(old, patch)?,
             (None, Some(patch)) => patch.into_iter().filter_map(cleaned).collect(),
             (old, None) => old.unwrap_or_default(),
         };
         self.ordered(merged, order, &server_order)
+    }
+
+    /// The order of the object's own elements. Upstream reads it from an array in which the first
+    /// added elements have taken the places of the deleted ones, and clients see the difference.
+    fn live_order(&self, old: Option<&[Value]>, patch: Option<&[Value]>) -> Vec<Value> {
+        let (old, patch) = (old.unwrap_or_default(), patch.unwrap_or_default());
+        let is_delete = |element: &&Value| element.get("$patch").is_some_and(|how| how == "delete");
+        let doomed = patch
+            .iter()
+            .filter(is_delete)
+            .filter_map(|element| self.id(element));
+        let doomed: HashSet<&Value> = doomed.collect();
+        let is_doomed = |id: &Value| doomed.contains(id);
+        let stays = |element: &&Value| self.id(element).is_none_or(|id| !is_doomed(id));
+        let mut order: Vec<Value> = old.iter().filter(stays).cloned().collect();
+        let freed = old.len() - order.len();
+        let known = self.places(old);
+        let is_new = |id: &Value| !known.contains_key(id) || is_doomed(id);
+        let plain = patch
+            .iter()
+            .filter(|element| element.get("$patch").is_none());
+        let added = plain.filter(|element| self.id(element).is_some_and(is_new));
+        order.extend(added.take(freed).cloned());
+        order
     }
 
     /// Obeys the elements with a `$patch` directive; answers the rest of both lists.
@@ -168,11 +192,16 @@ impl Merge {
         if order.is_empty() || patch.is_empty() {
             return Ok(());
         }
+        let is_delete = |element: &&Value| element.get("$patch").is_some_and(|how| how == "delete");
         let mut wanted = patch
             .iter()
-            .filter(|element| element.get("$patch").is_none())
+            .filter(|element| !is_delete(element))
             .peekable();
         for at in order {
+            while wanted
+                .next_if(|element| element.get("$patch").is_some())
+                .is_some()
+            {}
             let Some(element) = wanted.peek() else { break };
             if self.key.is_some() {
                 self.key_of(element)?;

@@ -77,9 +77,10 @@ impl FromStr for FieldSelector {
         let mut parts = split_terms(text);
         parts.sort_unstable();
         let parts = parts.into_iter().filter(|part| !part.is_empty());
-        let terms = parts
-            .map(|part| term(text, part))
-            .collect::<Result<_, _>>()?;
+        let terms = parts.map(|part| term(text, part));
+        let mut terms = terms.collect::<Result<Vec<_>, _>>()?;
+        // A comparison of nothing with nothing holds for everything, whatever its operator.
+        terms.retain(|term| !(term.field.is_empty() && term.value.is_empty()));
         Ok(Self { terms })
     }
 }

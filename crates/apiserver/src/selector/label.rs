@@ -258,15 +258,25 @@ fn new(key: &str, operator: Operator, mut values: Vec<String>) -> Result<Require
     values.sort();
     values.dedup();
     let numeric = matches!(operator, Operator::GreaterThan | Operator::LessThan);
+    let mut errors = Vec::new();
     for (at, value) in values.iter().enumerate() {
         if numeric && value.parse::<i64>().is_err() {
             let why = "for 'Gt', 'Lt' operators, the value must be an integer".to_owned();
-            return Err(invalid(&format!("values[{at}]"), value, &[why]));
+            errors.push(invalid(&format!("values[{at}]"), value, &[why]));
         }
+    }
+    for (at, value) in values.iter().enumerate() {
         let complaints = names::label_value(value);
         if !complaints.is_empty() {
-            return Err(invalid(&format!("values[{at}][{key}]"), value, &complaints));
+            errors.push(invalid(&format!("values[{at}][{key}]"), value, &complaints));
         }
+    }
+    if errors.len() > 1 {
+        let texts: Vec<_> = errors.iter().map(ToString::to_string).collect();
+        return Err(Error(format!("[{}]", texts.join(", "))));
+    }
+    if let Some(error) = errors.pop() {
+        return Err(error);
     }
     Ok(Requirement {
         key: key.to_owned(),

@@ -1,4 +1,5 @@
-package main
+// Package kinds lists the kinds of the API server.
+package kinds
 
 import (
 	"reflect"
@@ -28,16 +29,20 @@ import (
 	meta "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-type kindEntry struct {
-	group, version string
+// Entry is one kind.
+type Entry struct {
+	Group, Version string
 	object         any
 }
 
-func (k kindEntry) typ() reflect.Type { return reflect.TypeOf(k.object) }
-func (k kindEntry) kind() string      { return k.typ().Name() }
+// Type is the Go struct of the kind.
+func (e Entry) Type() reflect.Type { return reflect.TypeOf(e.object) }
 
-// kinds are the roots of the table. A new kind of the server is one line here.
-var kinds = []kindEntry{
+// Kind is the name of the kind.
+func (e Entry) Kind() string { return e.Type().Name() }
+
+// All are the roots of the table. A new kind of the server is one line here.
+var All = []Entry{
 	{"", "v1", core.Binding{}},
 	{"", "v1", core.ConfigMap{}},
 	{"", "v1", core.Endpoints{}},
