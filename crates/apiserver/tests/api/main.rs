@@ -1,0 +1,53 @@
+//! The API over HTTP, by theme.
+
+#[path = "../support/mod.rs"]
+mod support;
+
+mod concurrency;
+mod discovery;
+mod fencing;
+mod kinds;
+mod lifecycle;
+mod lists;
+mod malformed;
+mod watches;
+mod writes;
+
+use serde_json::{Value, json};
+use support::{Answer, Server};
+
+const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+/// A ConfigMap with one value.
+fn map(name: &str, value: &str) -> Value {
+    json!({"metadata": {"name": name}, "data": {"k": value}})
+}
+
+/// Creates what must be creatable.
+async fn create(server: &Server, path: &str, body: Value) -> Answer {
+    let answer = server.call("POST", path, Some(body)).await;
+    assert_eq!(answer.status, 201, "{}", answer.json());
+    answer
+}
+
+/// Code and reason of a failure, which must be a proper Status.
+fn failure(answer: &Answer) -> (u16, String) {
+    let status = answer.json();
+    assert_eq!(status["kind"], "Status", "{status}");
+    assert_eq!(status["status"], "Failure", "{status}");
+    assert_eq!(status["code"], answer.status, "{status}");
+    (
+        answer.status,
+        status["reason"].as_str().expect("reason").to_owned(),
+    )
+}
+
+fn is(answer: &Answer, code: u16, reason: &str) {
+    assert_eq!(
+        failure(answer),
+        (code, reason.to_owned()),
+        "{}",
+        answer.json()
+    );
+}

@@ -1,0 +1,196 @@
+//! Nonsense in, a proper Status out.
+
+use serde_json::json;
+
+use crate::support::Server;
+use crate::{LEASES, MAPS, create, failure, is, map};
+
+#[tokio::test]
+async fn strange_paths() {
+    let server = Server::start().await;
+    for path in [
+        "/api/v1/namespaces/default/pods/%2e%2e%2fx",
+        "/api/v1/namespaces/default/configmaps/a/b/c/d",
+        "/api/v1/namespaces/default/configmaps/%ff",
+        "/api/v1//configmaps",
+        "/api/v2/configmaps",
+        "/apis//v1/x",
+        "/apis/coordination.k8s.io/v1/leases/x",
+        "/api/v1/namespaces/default/nodes",
+        "/api/v1/nodes/n/nope",
+        "/apis/coordination.k8s.io/v2/leases",
+        "/%",
+        "//",
+        "/openapi/v3/apis/nope",
+        "/healthz/nope",
+        "/api/v1/watch",
+    ] {
+        let answer = server.call("GET", path, None).await;
+        assert!(
+            matches!(answer.status, 400 | 404),
+            "{path}: {}",
+            answer.status
+        );
+    }
+    let long = format!("{MAPS}/{}", "x".repeat(20_000));
+    assert_eq!(server.call("GET", &long, None).await.status, 404);
+}
+
+#[tokio::test]
+async fn strange_queries() {
+    let server = Server::start().await;
+    create(&server, MAPS, map("a", "1")).await;
+    for (query, code) in [
+        ("labelSelector=a%20in%20(", 400),
+        ("labelSelector=%3D%3D", 400),
+        ("labelSelector=-bad-%3Dx", 400),
+        ("labelSelector=a%3D!!!", 400),
+        ("fieldSelector=metadata.name", 400),
+        ("fieldSelector=metadata.nope%3Dx", 400),
+        ("continue=%00%00", 400),
+        ("continue=e30", 400),
+        ("limit=9999999999999999999999", 400),
+        ("limit=-5", 200),
+        ("resourceVersion=18446744073709551616", 400),
+        ("resourceVersion=-1", 400),
+        ("watch=1&resourceVersion=abc", 400),
+        ("watch=1&timeoutSeconds=abc", 400),
+        ("includeObject=Some", 422),
+        ("unknown=1&&&=&%zz=%zz", 200),
+    ] {
+        let answer = server.call("GET", &format!("{MAPS}?{query}"), None).await;
+        assert_eq!(answer.status, code, "{query}");
+        if code != 200 {
+            failure(&answer);
+        }
+    }
+}
+
+#[tokio::test]
+async fn strange_bodies() {
+    let server = Server::start().await;
+    let deep = "[".repeat(100_000);
+    let wide = format!(
+        "{{\"metadata\":{{\"name\":\"w\"}},\"data\":{}1{}}}",
+        "{\"a\":".repeat(500),
+        "}".repeat(500)
+    );
+    for body in [
+        "",
+        "null",
+        "1",
+        "\"x\"",
+        "[]",
+        "{",
+        "{\"metadata\":",
+        "{\"metadata\":[]}",
+        "{\"metadata\":\"x\"}",
+        "{\"metadata\":{\"name\":5}}",
+        "{\"metadata\":{\"name\":null}}",
+        "{\"data\":[]}",
+        "{} {}",
+        "{\"metadata\":{\"name\":\"a\",\"labels\":{\"a\":1}}}",
+        "{\"metadata\":{\"name\":\"a\",\"creationTimestamp\":\"yesterday\"}}",
+        "{\"metadata\":{\"name\":\"a\",\"finalizers\":\"x\"}}",
+        "{\"kind\":5,\"metadata\":{}}",
+        "\u{feff}{}",
+        &deep,
+        &wide,
+    ] {
+        for kind in [
+            "application/json",
+            "application/yaml",
+            "application/vnd.kubernetes.protobuf",
+        ] {
+            let headers = [("content-type", kind)];
+            let answer = server
+                .send("POST", MAPS, &headers, body.as_bytes().to_vec())
+                .await;
+            let (code, _) = failure(&answer);
+            assert!(
+                matches!(code, 400 | 422),
+                "{kind} {body:.60}: {}",
+                answer.json()
+            );
+        }
+        let answer = server
+            .send("PUT", &format!("{MAPS}/a"), &[], body.as_bytes().to_vec())
+            .await;
+        assert!(matches!(failure(&answer).0, 400 | 422), "{body:.60}");
+    }
+    for body in [
+        b"k8s\0".as_slice(),
+        b"k8s\0\xff\xff\xff\xff",
+        b"k8s\0\x0a\xff\xff\xff\xff\x0f",
+    ] {
+        let kind = [("content-type", "application/vnd.kubernetes.protobuf")];
+        let answer = server.send("POST", MAPS, &kind, body.to_vec()).await;
+        assert!(matches!(failure(&answer).0, 400 | 422), "{body:?}");
+    }
+    for body in [
+        "[]",
+        "1",
+        "{\"gracePeriodSeconds\":",
+        "{\"preconditions\":5}",
+    ] {
+        let path = format!("{MAPS}/absent");
+        let answer = server
+            .send("DELETE", &path, &[], body.as_bytes().to_vec())
+            .await;
+        assert!(matches!(failure(&answer).0, 400 | 404), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn large_bodies_are_refused_and_the_server_goes_on() {
+    let server = Server::start().await;
+    let large = map("a", &"x".repeat(10 * 1024 * 1024))
+        .to_string()
+        .into_bytes();
+    for (method, path) in [
+        ("POST", MAPS.to_owned()),
+        ("PUT", format!("{MAPS}/a")),
+        ("DELETE", format!("{MAPS}/a")),
+    ] {
+        let answer = server.send(method, &path, &[], large.clone()).await;
+        is(&answer, 413, "RequestEntityTooLarge");
+    }
+    let kind = [("content-type", "application/merge-patch+json")];
+    is(
+        &server
+            .send("PATCH", &format!("{MAPS}/a"), &kind, large)
+            .await,
+        413,
+        "RequestEntityTooLarge",
+    );
+    let just_too_much = map("a", &"x".repeat(1024 * 1024 + 1));
+    let answer = server.call("POST", MAPS, Some(just_too_much)).await;
+    is(&answer, 422, "Invalid");
+    assert_eq!(
+        answer.json()["details"]["causes"][0]["reason"],
+        "FieldValueTooLong"
+    );
+    create(&server, MAPS, map("a", "fits")).await;
+}
+
+#[tokio::test]
+async fn methods_that_are_not_there() {
+    let server = Server::start().await;
+    for (method, path) in [
+        ("POST", "/version"),
+        ("PUT", "/api"),
+        ("OPTIONS", LEASES),
+        ("TRACE", LEASES),
+        ("POST", "/api/v1/configmaps"),
+        ("PUT", MAPS),
+        ("GET", "/apis/authentication.k8s.io/v1/tokenreviews"),
+        ("GET", "/api/v1/namespaces/default/finalize"),
+        ("DELETE", "/api/v1/nodes/n/status"),
+    ] {
+        is(
+            &server.call(method, path, Some(json!({}))).await,
+            405,
+            "MethodNotAllowed",
+        );
+    }
+}
