@@ -246,11 +246,15 @@ impl Auth {
     }
 
     fn permit(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Failure> {
-        let decision = self.decide(user, attributes);
-        if decision.allowed {
+        let allowed = match &self.rbac {
+            Some(rbac) => rbac.allows(user, attributes),
+            None => true,
+        };
+        if allowed {
             return Ok(());
         }
-        Err(Failure::forbidden(&user.name, attributes, &decision.reason))
+        let why = self.decide(user, attributes).reason;
+        Err(Failure::forbidden(&user.name, attributes, &why))
     }
 
     /// Static tokens are for this server's own audience only.

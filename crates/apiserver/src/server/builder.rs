@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Response;
 use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
@@ -16,9 +17,9 @@ use super::faults::Faults;
 use super::handle::{Files, Handle};
 use super::instance::{DataDir, DataDirError, Instance};
 use super::listener::Listener;
-use super::pipeline::Pipeline;
+use super::pipeline::{Pipeline, PublicRoute};
 use crate::auth::{self, Auth, Mode, Recorder, TokenFile, TokenFileError, User, token};
-use crate::http::{Access, Api, Options};
+use crate::http::{Access, Api, Body, Options};
 use crate::kubeconfig::{Credentials, Kubeconfig};
 use crate::pki::{Pki, PkiError};
 use crate::store::{MemoryStore, OpenError, RedbStore, Store, WriteError};
@@ -104,6 +105,7 @@ pub struct Builder {
     deny_anonymous: bool,
     record: Option<PathBuf>,
     faults: Arc<Faults>,
+    public: Vec<(String, PublicRoute)>,
     max_connections: usize,
     body_patience: Duration,
     limits: Limits,
@@ -125,6 +127,7 @@ impl Default for Builder {
             deny_anonymous: false,
             record: None,
             faults: Arc::default(),
+            public: Vec::new(),
             max_connections: 12_000,
             body_patience: Duration::from_secs(30),
             limits: Limits {
@@ -222,6 +225,17 @@ impl Builder {
     /// Faults on purpose; keep a clone to program them.
     pub fn faults(mut self, faults: Arc<Faults>) -> Self {
         self.faults = faults;
+        self
+    }
+
+    /// Serves a path, and all below it, to everybody without asking who they are: for pages that are
+    /// the same for all. `prefix` begins with a slash and has none at its end.
+    pub fn public_route(
+        mut self,
+        prefix: impl Into<String>,
+        route: impl Fn(&http::request::Parts) -> Response<Body> + Send + Sync + 'static,
+    ) -> Self {
+        self.public.push((prefix.into(), Arc::new(route)));
         self
     }
 
@@ -328,6 +342,7 @@ impl Builder {
             auth: Arc::clone(&auth),
             faults: Arc::clone(&self.faults),
             body_patience: self.body_patience,
+            public: std::mem::take(&mut self.public),
             ending: ending.clone(),
         });
         let serving = Serving {

@@ -24,6 +24,9 @@ pub(super) enum Peer {
     Socket,
 }
 
+/// Answers requests below a path, before anybody asks who sends them.
+pub type PublicRoute = Arc<dyn Fn(&http::request::Parts) -> Response<Body> + Send + Sync>;
+
 /// The answer is to be withheld, and the connection closed.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer is dropped on purpose")]
@@ -35,6 +38,7 @@ pub(super) struct Pipeline {
     pub(super) auth: Arc<Auth>,
     pub(super) faults: Arc<Faults>,
     pub(super) body_patience: Duration,
+    pub(super) public: Vec<(String, PublicRoute)>,
     /// True once the server is ending.
     pub(super) ending: watch::Receiver<bool>,
 }
@@ -50,6 +54,14 @@ impl Pipeline {
         B: HttpBody<Data = Bytes> + Send + Unpin,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
+        let path = request.uri().path();
+        if let Some((_, route)) = self
+            .public
+            .iter()
+            .find(|(prefix, _)| is_below(path, prefix))
+        {
+            return Ok(route(&request.into_parts().0));
+        }
         let uri = request.uri();
         let info = RequestInfo::parse(request.method(), uri.path(), uri.query());
         let user = match self.admit(peer, &request, &info) {
@@ -132,4 +144,10 @@ impl Pipeline {
             }
         }
     }
+}
+
+/// Whether the path is the prefix or lies below it, by whole segments.
+fn is_below(path: &str, prefix: &str) -> bool {
+    path.strip_prefix(prefix)
+        .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }

@@ -37,7 +37,12 @@ impl Authorizer {
         this
     }
 
-    /// Decides one request.
+    /// Whether one request is allowed.
+    pub(crate) fn allows(&self, user: &User, attributes: &Attributes<'_>) -> bool {
+        self.read(|policy| policy.allows(user, attributes))
+    }
+
+    /// Decides one request, with the reason.
     pub(crate) fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         self.read(|policy| policy.decide(user, attributes))
     }

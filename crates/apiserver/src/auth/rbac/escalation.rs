@@ -82,7 +82,9 @@ impl Authorizer {
         if self.may(user, "bind", plural, namespace, &role.name) {
             return Ok(());
         }
-        let granted = self.read(|policy| policy.referenced(namespace, &role))?;
+        let granted = self
+            .read(|policy| policy.rules_of(namespace, &role).map(<[Rule]>::to_vec))
+            .ok_or_else(|| role.not_found())?;
         self.check_covered(user, namespace, &granted)
     }
 

@@ -18,17 +18,55 @@ pub(super) const RESOURCES: [&str; 4] = [
     "rbac.authorization.k8s.io/rolebindings",
 ];
 
-/// Namespace (empty for the cluster) and name.
-type Place = (String, String);
-
 /// Everything that the store says about access at one moment.
+///
+/// A decision allocates nothing unless it has something to explain.
 #[derive(Debug, Default)]
 pub(super) struct Policy {
-    roles: HashMap<Place, Role>,
-    bindings: BTreeMap<Place, Binding>,
-    by_subject: HashMap<Subject, BTreeSet<Place>>,
+    roles: Scoped<Role>,
+    /// By user, then by group: the bindings that name them.
+    users: HashMap<String, Scoped<Arc<Binding>>>,
+    groups: HashMap<String, Scoped<Arc<Binding>>>,
+    bindings: Scoped<Arc<Binding>>,
     /// Rules of the ClusterRoles that gather those of others, worked out when a ClusterRole changes.
     aggregated: HashMap<String, Arc<[Rule]>>,
+}
+
+/// Things by namespace (empty for the cluster) and name.
+#[derive(Debug)]
+struct Scoped<T>(HashMap<String, BTreeMap<String, T>>);
+
+impl<T> Default for Scoped<T> {
+    fn default() -> Self {
+        Self(HashMap::new())
+    }
+}
+
+impl<T> Scoped<T> {
+    fn get(&self, namespace: &str, name: &str) -> Option<&T> {
+        self.0.get(namespace)?.get(name)
+    }
+
+    fn within<'a>(
+        &'a self,
+        namespace: &str,
+    ) -> impl Iterator<Item = (&'a String, &'a T)> + use<'a, T> {
+        self.0.get(namespace).into_iter().flatten()
+    }
+
+    fn insert(&mut self, namespace: &str, name: &str, item: T) {
+        let names = self.0.entry(namespace.to_owned()).or_default();
+        names.insert(name.to_owned(), item);
+    }
+
+    fn remove(&mut self, namespace: &str, name: &str) -> Option<T> {
+        let names = self.0.get_mut(namespace)?;
+        let removed = names.remove(name);
+        if names.is_empty() {
+            self.0.remove(namespace);
+        }
+        removed
+    }
 }
 
 #[derive(Debug)]
@@ -40,6 +78,8 @@ struct Role {
 
 #[derive(Debug)]
 struct Binding {
+    namespace: String,
+    name: String,
     role: RoleRef,
     subjects: Vec<SubjectRef>,
 }
@@ -54,7 +94,8 @@ pub(super) struct RoleRef {
     pub(super) name: String,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+/// Who a binding names.
+#[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     User(String),
     Group(String),
@@ -107,34 +148,38 @@ struct Expression {
 impl Policy {
     /// Takes in a new version of an object, or its removal.
     pub(super) fn apply(&mut self, resource: &str, object: &Object, removed: bool) {
-        let place = (object.key.namespace.clone(), object.key.name.clone());
+        let (namespace, name) = (&object.key.namespace, &object.key.name);
         if resource.ends_with("bindings") {
-            self.unbind(&place);
+            self.unbind(namespace, name);
             if !removed {
-                self.bind(place, object);
+                self.bind(object);
             }
             return;
         }
         if removed {
-            self.roles.remove(&place);
+            self.roles.remove(namespace, name);
         } else {
             // An object that does not read as a role grants nothing.
             let role: RoleObject = serde_json::from_slice(&object.json).unwrap_or_default();
+            let selectors = role.aggregation_rule.map(|a| a.cluster_role_selectors);
             let role = Role {
                 rules: role.rules.unwrap_or_default().into(),
                 labels: object.labels.clone(),
-                selectors: role
-                    .aggregation_rule
-                    .map(|a| a.cluster_role_selectors.unwrap_or_default()),
+                selectors: selectors.map(Option::unwrap_or_default),
             };
-            self.roles.insert(place, role);
+            self.roles.insert(namespace, name, role);
         }
-        if object.key.namespace.is_empty() {
+        if namespace.is_empty() {
             self.aggregate();
         }
     }
 
-    /// Decides one request.
+    /// Whether one request is allowed.
+    pub(super) fn allows(&self, user: &User, attributes: &Attributes<'_>) -> bool {
+        user.is_in(MASTERS) || self.granting(user, attributes).is_some()
+    }
+
+    /// Decides one request, with the reason.
     pub(super) fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         if user.is_in(MASTERS) {
             return Decision {
@@ -142,167 +187,188 @@ impl Policy {
                 reason: String::new(),
             };
         }
-        let namespace = match attributes.target {
-            Target::Resource { namespace, .. } => namespace,
-            Target::Path(_) => "",
-        };
-        let mut missing = Vec::new();
-        for (place, binding, subject) in self.bindings_of(user, namespace) {
-            match self.rules_of(place, &binding.role) {
-                Ok(rules) if rules.iter().any(|rule| rule.matches(attributes)) => {
-                    let reason = describe(place, binding, &subject);
-                    return Decision {
-                        allowed: true,
-                        reason,
-                    };
-                }
-                Ok(_) => {}
-                Err(absent) => missing.push(absent),
-            }
-        }
-        let reason = match missing.len() {
-            0 => String::new(),
-            1 => format!("RBAC: {}", missing[0]),
-            _ => format!("RBAC: [{}]", missing.join(", ")),
-        };
-        Decision {
-            allowed: false,
-            reason,
+        match self.granting(user, attributes) {
+            Some(binding) => Decision {
+                allowed: true,
+                reason: binding.describe(user),
+            },
+            None => Decision {
+                allowed: false,
+                reason: self.missing(user, attributes),
+            },
         }
     }
 
     /// Every rule that the user has in the namespace, cluster-wide ones included.
     pub(super) fn rules(&self, user: &User, namespace: &str) -> Vec<Rule> {
         let mut rules = Vec::new();
-        for (place, binding, _) in self.bindings_of(user, namespace) {
-            if let Ok(found) = self.rules_of(place, &binding.role) {
-                rules.extend(found.iter().cloned());
-            }
+        for binding in self.bindings_of(user, namespace) {
+            let found = self.rules_of(&binding.namespace, &binding.role);
+            rules.extend(found.into_iter().flatten().cloned());
         }
         rules
     }
 
-    /// The rules of the role that a binding in `namespace` (empty for cluster-wide) names.
-    ///
-    /// # Errors
-    /// A sentence that says that there is no such role.
-    pub(super) fn referenced(
-        &self,
-        namespace: &str,
-        role: &RoleRef,
-    ) -> Result<Arc<[Rule]>, String> {
-        self.rules_of(&(namespace.to_owned(), String::new()), role)
-    }
-
-    fn bindings_of<'a>(
-        &'a self,
-        user: &'a User,
-        namespace: &'a str,
-    ) -> impl Iterator<Item = (&'a Place, &'a Binding, Subject)> {
-        let groups = user.groups.iter().map(|g| Subject::Group(g.clone()));
-        std::iter::once(Subject::User(user.name.clone()))
-            .chain(groups)
-            .filter_map(|subject| Some((self.by_subject.get(&subject)?, subject)))
-            .flat_map(|(places, subject)| places.iter().map(move |place| (place, subject.clone())))
-            .filter(move |(place, _)| place.0.is_empty() || place.0 == namespace)
-            .filter_map(|(place, subject)| Some((place, self.bindings.get(place)?, subject)))
-    }
-
-    fn rules_of(&self, binding: &Place, role: &RoleRef) -> Result<Arc<[Rule]>, String> {
-        let (namespace, kind) = match role.kind.as_str() {
-            "Role" => (binding.0.as_str(), "role"),
-            _ => ("", "clusterrole"),
-        };
+    /// The rules of the role that a binding in `namespace` (empty for cluster-wide) names; `None` if
+    /// there is no such role.
+    pub(super) fn rules_of(&self, namespace: &str, role: &RoleRef) -> Option<&[Rule]> {
+        let namespace = if role.is_local() { namespace } else { "" };
         if namespace.is_empty()
             && let Some(rules) = self.aggregated.get(&role.name)
         {
-            return Ok(Arc::clone(rules));
+            return Some(rules);
         }
-        let place = (namespace.to_owned(), role.name.clone());
-        match self.roles.get(&place) {
-            Some(role) => Ok(Arc::clone(&role.rules)),
-            None => Err(format!("{kind}.{} {:?} not found", super::GROUP, role.name)),
+        Some(&self.roles.get(namespace, &role.name)?.rules)
+    }
+
+    fn granting(&self, user: &User, attributes: &Attributes<'_>) -> Option<&Binding> {
+        self.bindings_of(user, namespace_of(attributes))
+            .find(|binding| {
+                self.rules_of(&binding.namespace, &binding.role)
+                    .is_some_and(|rules| rules.iter().any(|rule| rule.matches(attributes)))
+            })
+    }
+
+    /// The roles that bindings of the user name and that do not exist, as a sentence.
+    fn missing(&self, user: &User, attributes: &Attributes<'_>) -> String {
+        let missing: Vec<String> = self
+            .bindings_of(user, namespace_of(attributes))
+            .filter(|binding| self.rules_of(&binding.namespace, &binding.role).is_none())
+            .map(|binding| binding.role.not_found())
+            .collect();
+        match missing.as_slice() {
+            [] => String::new(),
+            [one] => format!("RBAC: {one}"),
+            many => format!("RBAC: [{}]", many.join(", ")),
         }
     }
 
-    fn bind(&mut self, place: Place, object: &Object) {
+    /// The user's bindings that hold in a namespace: cluster-wide ones first.
+    fn bindings_of<'a, 'b>(
+        &'a self,
+        user: &'b User,
+        namespace: &'b str,
+    ) -> impl Iterator<Item = &'a Binding> + use<'a, 'b> {
+        let groups = user.groups.iter().filter_map(|g| self.groups.get(g));
+        let mine = self.users.get(&user.name).into_iter().chain(groups);
+        let local = Some(namespace).filter(|ns| !ns.is_empty());
+        mine.flat_map(move |bound| {
+            let scopes = std::iter::once("").chain(local);
+            scopes.flat_map(|scope| bound.within(scope).map(|(_, binding)| &**binding))
+        })
+    }
+
+    fn bind(&mut self, object: &Object) {
+        let (namespace, name) = (&object.key.namespace, &object.key.name);
         let read: BindingObject = serde_json::from_slice(&object.json).unwrap_or_default();
-        let binding = Binding {
+        let binding = Arc::new(Binding {
+            namespace: namespace.clone(),
+            name: name.clone(),
             role: read.role_ref,
             subjects: read.subjects.unwrap_or_default(),
-        };
-        for subject in binding.subjects.iter().filter_map(|s| s.resolve(&place.0)) {
-            self.by_subject
-                .entry(subject)
-                .or_default()
-                .insert(place.clone());
+        });
+        for subject in binding.named() {
+            let bound = match subject {
+                Subject::User(user) => self.users.entry(user).or_default(),
+                Subject::Group(group) => self.groups.entry(group).or_default(),
+            };
+            bound.insert(namespace, name, Arc::clone(&binding));
         }
-        self.bindings.insert(place, binding);
+        self.bindings.insert(namespace, name, binding);
     }
 
-    fn unbind(&mut self, place: &Place) {
-        let Some(old) = self.bindings.remove(place) else {
+    fn unbind(&mut self, namespace: &str, name: &str) {
+        let Some(old) = self.bindings.remove(namespace, name) else {
             return;
         };
-        for subject in old.subjects.iter().filter_map(|s| s.resolve(&place.0)) {
-            if let Some(places) = self.by_subject.get_mut(&subject) {
-                places.remove(place);
-                if places.is_empty() {
-                    self.by_subject.remove(&subject);
+        for subject in old.named() {
+            let (map, key) = match subject {
+                Subject::User(user) => (&mut self.users, user),
+                Subject::Group(group) => (&mut self.groups, group),
+            };
+            if let Some(bound) = map.get_mut(&key) {
+                bound.remove(namespace, name);
+                if bound.0.is_empty() {
+                    map.remove(&key);
                 }
             }
         }
     }
 
     fn aggregate(&mut self) {
-        let names: Vec<String> = self
-            .roles
-            .iter()
-            .filter(|((namespace, _), role)| namespace.is_empty() && role.selectors.is_some())
-            .map(|((_, name), _)| name.clone())
-            .collect();
-        self.aggregated = names
-            .into_iter()
-            .map(|name| {
-                let mut rules = Vec::new();
-                self.gather(&name, &mut BTreeSet::new(), &mut rules);
-                (name, rules.into())
-            })
-            .collect();
+        let gathering = self.roles.within("");
+        let gathering = gathering.filter(|(_, role)| role.selectors.is_some());
+        let gathered = gathering.map(|(name, _)| {
+            let mut rules = Vec::new();
+            self.gather(name, &mut BTreeSet::new(), &mut rules);
+            (name.clone(), rules.into())
+        });
+        self.aggregated = gathered.collect();
     }
 
     /// Adds the rules of one ClusterRole; for a role that aggregates those of the roles it selects,
     /// which may aggregate in turn. `seen` ends circles.
-    fn gather(&self, name: &str, seen: &mut BTreeSet<String>, rules: &mut Vec<Rule>) {
-        if !seen.insert(name.to_owned()) {
-            return;
-        }
-        let Some(role) = self.roles.get(&(String::new(), name.to_owned())) else {
+    fn gather<'a>(&'a self, name: &'a str, seen: &mut BTreeSet<&'a str>, rules: &mut Vec<Rule>) {
+        let Some(role) = self.roles.get("", name).filter(|_| seen.insert(name)) else {
             return;
         };
         let Some(selectors) = &role.selectors else {
-            for rule in role
-                .rules
-                .iter()
-                .filter(|rule| !rules.contains(rule))
-                .collect::<Vec<_>>()
-            {
-                rules.push(rule.clone());
+            for rule in role.rules.iter() {
+                if !rules.contains(rule) {
+                    rules.push(rule.clone());
+                }
             }
             return;
         };
-        let mut chosen: Vec<&str> = self
-            .roles
-            .iter()
-            .filter(|((namespace, _), other)| {
-                namespace.is_empty() && selectors.iter().any(|s| s.matches(&other.labels))
-            })
-            .map(|((_, name), _)| name.as_str())
-            .collect();
-        chosen.sort_unstable();
-        for other in chosen {
-            self.gather(other, seen, rules);
+        for (other, role) in self.roles.within("") {
+            if selectors.iter().any(|s| s.matches(&role.labels)) {
+                self.gather(other, seen, rules);
+            }
         }
+    }
+}
+
+impl RoleRef {
+    fn is_local(&self) -> bool {
+        self.kind == "Role"
+    }
+
+    /// The sentence for a role that does not exist.
+    pub(super) fn not_found(&self) -> String {
+        let kind = if self.is_local() {
+            "role"
+        } else {
+            "clusterrole"
+        };
+        format!("{kind}.{} {:?} not found", super::GROUP, self.name)
+    }
+}
+
+impl Binding {
+    fn named(&self) -> impl Iterator<Item = Subject> {
+        self.subjects
+            .iter()
+            .filter_map(|s| s.resolve(&self.namespace))
+    }
+
+    /// Why the user has what this binding grants.
+    fn describe(&self, user: &User) -> String {
+        let is_meant = |subject: &&SubjectRef| match subject.resolve(&self.namespace) {
+            Some(Subject::User(name)) => name == user.name,
+            Some(Subject::Group(name)) => user.is_in(&name),
+            None => false,
+        };
+        let subject = self.subjects.iter().find(is_meant);
+        let subject = subject.map_or_else(String::new, SubjectRef::describe);
+        let (kind, name) = match self.namespace.as_str() {
+            "" => ("ClusterRoleBinding", self.name.clone()),
+            namespace => ("RoleBinding", format!("{}/{namespace}", self.name)),
+        };
+        let role = &self.role;
+        format!(
+            "RBAC: allowed by {kind} {name:?} of {} {:?} to {subject}",
+            role.kind, role.name
+        )
     }
 }
 
@@ -356,19 +422,9 @@ impl Expression {
     }
 }
 
-fn describe(place: &Place, binding: &Binding, subject: &Subject) -> String {
-    let named = binding
-        .subjects
-        .iter()
-        .find(|s| s.resolve(&place.0).as_ref() == Some(subject))
-        .map_or_else(String::new, SubjectRef::describe);
-    let role = &binding.role;
-    let (kind, name) = match place.0.as_str() {
-        "" => ("ClusterRoleBinding", place.1.clone()),
-        namespace => ("RoleBinding", format!("{}/{namespace}", place.1)),
-    };
-    format!(
-        "RBAC: allowed by {kind} {name:?} of {} {:?} to {named}",
-        role.kind, role.name
-    )
+fn namespace_of<'a>(attributes: &Attributes<'a>) -> &'a str {
+    match attributes.target {
+        Target::Resource { namespace, .. } => namespace,
+        Target::Path(_) => "",
+    }
 }

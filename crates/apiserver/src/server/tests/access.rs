@@ -285,3 +285,18 @@ async fn plain_http_stays_on_loopback() {
     let error = again.err().unwrap().to_string();
     assert!(error.starts_with("cannot listen on 127.0.0.1:"), "{error}");
 }
+
+#[tokio::test]
+async fn public_routes_ask_nobody() {
+    use http_body_util::{BodyExt as _, Full};
+    let builder = Server::builder().no_tls().public_route("/ui", |parts| {
+        let body = Full::new(parts.uri.path().to_owned().into()).map_err(|e| match e {});
+        http::Response::new(body.boxed_unsync())
+    });
+    let server = TestServer::start_with(builder).await.unwrap();
+    for path in ["/ui", "/ui/", "/ui/app.js"] {
+        let answer = get(server.url(), path, "wrong").await;
+        assert_eq!((answer.code.as_u16(), answer.body), (200, path.into()));
+    }
+    assert_eq!(get(server.url(), "/uix", "").await.code, 403);
+}
