@@ -9,7 +9,7 @@ use crate::record::Record;
 use crate::time::LocalTime;
 
 /// What the driver has to do, in the order given.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Read the lock object and answer with [`Input::Observed`](crate::Input::Observed),
     /// [`Absent`](crate::Input::Absent) or [`ReadFailed`](crate::Input::ReadFailed).
@@ -75,7 +75,7 @@ pub enum Command {
 }
 
 /// What a write is for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum WriteKind {
     /// The object does not exist: create it.
     Create,

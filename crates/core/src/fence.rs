@@ -27,11 +27,7 @@ impl ResourceVersion {
 
     /// The order of two versions, if both are decimals; `None` where the server promises no order.
     pub fn order(&self, other: &Self) -> Option<Ordering> {
-        let (a, b) = (
-            FencingToken::from_str(&self.0).ok()?,
-            FencingToken::from_str(&other.0).ok()?,
-        );
-        Some(a.cmp(&b))
+        (is_decimal(&self.0) && is_decimal(&other.0)).then(|| compare(&self.0, &other.0))
     }
 }
 
@@ -66,8 +62,7 @@ impl FromStr for FencingToken {
     type Err = NotAToken;
 
     fn from_str(text: &str) -> Result<Self, NotAToken> {
-        let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
-        if digits && (text == "0" || !text.starts_with('0')) {
+        if is_decimal(text) {
             Ok(Self(text.into()))
         } else {
             Err(NotAToken(text.into()))
@@ -83,11 +78,7 @@ impl From<u64> for FencingToken {
 
 impl Ord for FencingToken {
     fn cmp(&self, other: &Self) -> Ordering {
-        // Without leading zeros the longer decimal is the greater one.
-        self.0
-            .len()
-            .cmp(&other.0.len())
-            .then_with(|| self.0.cmp(&other.0))
+        compare(&self.0, &other.0)
     }
 }
 
@@ -101,6 +92,16 @@ impl fmt::Display for FencingToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
+}
+
+fn is_decimal(text: &str) -> bool {
+    let digits = !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    digits && (text == "0" || !text.starts_with('0'))
+}
+
+/// The order of two decimals without leading zeros: the longer one is the greater one.
+fn compare(a: &str, b: &str) -> Ordering {
+    a.len().cmp(&b.len()).then_with(|| a.cmp(b))
 }
 
 #[cfg(test)]

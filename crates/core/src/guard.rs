@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::time::{LocalTime, Now};
 
 /// The right to act as leader, good until its length has passed since the write was sent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Guard {
     sent: Now,
     length: Duration,

@@ -15,7 +15,7 @@ pub struct Version {
 }
 
 /// One sight of the lock object.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Observation {
     /// Which version was seen.
     pub version: Version,
@@ -33,7 +33,7 @@ pub struct Observation {
 }
 
 /// Requests of operators.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Orders {
     /// Nobody may acquire while this is set; the present holder keeps its term.
     pub paused: bool,
@@ -42,7 +42,7 @@ pub struct Orders {
 }
 
 /// A request to give up one term.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StepDownOrder {
     /// The count of transitions of the term that shall end. Once another term has begun the order
     /// is spent, so nobody has to remove it.
@@ -63,7 +63,7 @@ pub enum Source {
 }
 
 /// How a write ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
     /// It was applied, and made this version.
     Applied(Version),
@@ -76,7 +76,7 @@ pub enum Outcome {
 }
 
 /// Everything that can happen.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
     /// Begin to campaign. The first input, once.
     Start,

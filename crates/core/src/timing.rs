@@ -17,7 +17,7 @@ pub const JITTER_FACTOR: f64 = 1.2;
 const MIN_REQUEST_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Validated durations. The default is client-go's convention: 15 s / 10 s / 2 s.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Timing {
     lease_seconds: u32,
     renew_deadline: Duration,
@@ -239,7 +239,7 @@ impl TimingBuilder {
 }
 
 /// One broken rule.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum TimingProblem {
     /// The wire knows whole seconds only, and the API server refuses zero.

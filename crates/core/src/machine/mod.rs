@@ -36,7 +36,7 @@ use observe::Known;
 use request::{Attempt, InFlight};
 
 /// What one candidate of one election is told before it starts.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// Unique per incarnation (A4): the caller adds something random.
     pub identity: String,
@@ -72,7 +72,7 @@ pub enum Phase {
 }
 
 /// A term: from the write that won it until its work has ended.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Term {
     token: FencingToken,
     uid: String,
@@ -84,7 +84,7 @@ struct Term {
 }
 
 /// A term that is being wound up.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Winding {
     term: Term,
     reason: StopReason,
@@ -95,7 +95,7 @@ struct Winding {
     overrun: bool,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum State {
     Idle,
     Following,
@@ -106,7 +106,7 @@ enum State {
 }
 
 /// One candidate of one election.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Election {
     config: Config,
     state: State,

@@ -20,7 +20,7 @@ const HERD_DELAY: Duration = Duration::from_millis(50);
 const EXPIRY_DELAY: Duration = Duration::from_millis(20);
 
 /// The lock object, as far as is known.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Known {
     Nothing,
     Absent { since: LocalTime, delay: Duration },
@@ -37,7 +37,7 @@ impl Known {
 }
 
 /// A version of the lock object.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
     pub(super) observation: Observation,
     /// When its record was first received, on the local clock.

@@ -18,7 +18,7 @@ use crate::time::{LocalTime, Now, WallTime};
 const REMEMBERED_ATTEMPTS: usize = 8;
 
 /// A write of this incarnation.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attempt {
     pub(super) id: u64,
     pub(super) record: Record,
@@ -28,7 +28,7 @@ pub(super) struct Attempt {
 }
 
 /// The request under way.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct InFlight {
     pub(super) id: u64,
     pub(super) write: bool,
