@@ -22,6 +22,11 @@ pub mod fence;
 pub mod guard;
 pub mod input;
 pub mod machine;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutant;
+#[cfg(not(feature = "mutants"))]
+mod mutant;
 pub mod record;
 pub mod time;
 pub mod timing;
@@ -31,6 +36,9 @@ pub use fence::{FencingToken, ResourceVersion};
 pub use guard::Guard;
 pub use input::{Input, Observation, Orders, Outcome, Source, StepDownOrder, Version};
 pub use machine::{Config, Election, Phase};
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub use mutant::Mutant;
 pub use record::Record;
 pub use time::{LocalTime, Now, WallTime};
 pub use timing::{Timing, TimingBuilder, TimingError};

@@ -7,6 +7,7 @@ use crate::command::{Command, WriteKind};
 use crate::fence::FencingToken;
 use crate::guard::Guard;
 use crate::input::Version;
+use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 use crate::timing::JITTER_FACTOR;
@@ -32,10 +33,11 @@ impl Election {
         if now.local < self.not_before {
             return;
         }
+        self.let_lapse(now);
         let timeout = self.config.timing.request_timeout();
         if self.must_read {
             self.read(now, timeout, out);
-        } else if self.may_win_at().is_some_and(|at| now.local >= at) && self.is_fresh(now) {
+        } else if self.may_win_at().is_some_and(|at| now.local >= at) {
             let (kind, record) = self.winning_write(now);
             self.write(now, kind, record, timeout, out);
         } else if !self.watching && now.local >= self.next_poll {
@@ -72,9 +74,16 @@ impl Election {
         if !matches!(self.state, State::Following) {
             return;
         }
-        let guard = Guard::new(attempt.sent, self.config.timing.guard());
+        let guard = self.guard_from(now, attempt.sent);
         let Ok(token) = version.revision.as_str().parse::<FencingToken>() else {
             return;
+        };
+        let token = if self.is(Mutant::TokenFromTransitions) {
+            FencingToken::from(u64::from(attempt.record.transitions))
+        } else if self.is(Mutant::TokenFromProcess) {
+            FencingToken::from(attempt.id)
+        } else {
+            token
         };
         if guard.left(now) < guard.length() / 2 {
             return;
@@ -112,7 +121,8 @@ impl Election {
                 if self.config.coordinated {
                     return None;
                 }
-                (*since + *delay).max(self.hold_until.unwrap_or_default())
+                let hold = self.hold_until.filter(|_| !self.is(Mutant::CreateAtOnce));
+                (*since + *delay).max(hold.unwrap_or_default())
             }
             Known::Present(seen) => {
                 let observation = &seen.observation;
@@ -124,8 +134,9 @@ impl Election {
                 if self.config.coordinated {
                     // Only what was assigned to us, and only while it is fresh.
                     return (record.holder == self.config.identity
-                        && record.preferred_holder.is_empty())
-                    .then(|| seen.since.max(self.sit_out_until));
+                        && record.preferred_holder.is_empty()
+                        && !seen.lapsed)
+                        .then(|| seen.since.max(self.sit_out_until));
                 }
                 if self.wrote(record) {
                     seen.since
@@ -153,12 +164,13 @@ impl Election {
 
     /// Coordinated election: an assignment is only good until it expires; the controller gives a new
     /// one. Anything else does not go stale.
-    fn is_fresh(&self, now: Now) -> bool {
-        match &self.known {
-            Known::Present(seen) if self.config.coordinated => {
-                now.local < seen.since + self.patience(&seen.observation)
-            }
-            _ => true,
+    fn let_lapse(&mut self, now: Now) {
+        if let Known::Present(seen) = &self.known
+            && self.config.coordinated
+            && now.local >= seen.since + self.patience(&seen.observation)
+            && let Known::Present(seen) = &mut self.known
+        {
+            seen.lapsed = true;
         }
     }
 
@@ -167,7 +179,7 @@ impl Election {
         let stamp = self.stamp(now);
         let fresh = Record {
             holder: self.config.identity.clone(),
-            lease_duration_seconds: self.config.timing.lease_seconds(),
+            lease_duration_seconds: self.wire_seconds(),
             acquire_time: Some(stamp),
             renew_time: Some(stamp),
             ..Record::default()

@@ -1,9 +1,10 @@
 //! Leading: one renewal per retry period, no reads unless something went wrong.
 
 use super::observe::Known;
-use super::{Election, State, Term};
+use super::request::Attempt;
+use super::{Election, State, Term, Winding};
 use crate::command::{Command, StopReason, WriteKind};
-use crate::guard::Guard;
+use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 
@@ -48,7 +49,7 @@ impl Election {
         let base = seen.observation.version.clone();
         let record = Record {
             holder: self.config.identity.clone(),
-            lease_duration_seconds: self.config.timing.lease_seconds(),
+            lease_duration_seconds: self.wire_seconds(),
             acquire_time: term.acquire_time,
             renew_time: Some(self.stamp(now)),
             transitions: term.transitions,
@@ -58,13 +59,23 @@ impl Election {
         self.write(now, WriteKind::Renew(base), record, timeout, out);
     }
 
+    /// An attempt is known to have been applied in this term. It may be a second winning write, sent
+    /// when the answer to the first was late: then the record counts as that one filled it.
+    pub(super) fn credit(&mut self, now: Now, attempt: &Attempt, out: &mut Vec<Command>) {
+        if let State::Leading(term) | State::Stopping(Winding { term, .. }) = &mut self.state
+            && !matches!(attempt.kind, WriteKind::Release(_))
+        {
+            term.transitions = attempt.record.transitions;
+            term.acquire_time = attempt.record.acquire_time;
+        }
+        self.renewed(now, attempt.sent, out);
+    }
+
     /// A write sent at `sent` is known to have been applied in this term: the guard counts from it.
     pub(super) fn renewed(&mut self, now: Now, sent: Now, out: &mut Vec<Command>) {
+        let guard = self.guard_from(now, sent);
         let timing = &self.config.timing;
-        let (guard, next) = (
-            Guard::new(sent, timing.guard()),
-            sent.local + timing.retry_period(),
-        );
+        let next = sent.local + timing.retry_period();
         let fence = timing.fence();
         match &mut self.state {
             State::Leading(term) if guard.until() > term.guard.until() => {
@@ -86,6 +97,16 @@ impl Election {
             }
             State::Releasing(term) if guard.until() > term.guard.until() => term.guard = guard,
             _ => {}
+        }
+    }
+
+    /// LeaseDuration as this candidate writes it.
+    pub(super) fn wire_seconds(&self) -> u32 {
+        let seconds = self.config.timing.lease_seconds();
+        if self.is(Mutant::ShortLease) {
+            (seconds / 2).max(1)
+        } else {
+            seconds
         }
     }
 

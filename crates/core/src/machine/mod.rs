@@ -29,6 +29,7 @@ use crate::command::{Command, StopReason};
 use crate::fence::{FencingToken, ResourceVersion};
 use crate::guard::Guard;
 use crate::input::{Input, Source};
+use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
 use crate::timing::Timing;
@@ -90,7 +91,9 @@ struct Winding {
     reason: StopReason,
     /// When the work must have ended.
     deadline: LocalTime,
-    /// Until when the lease is kept alive for work that winds down; `None` after a loss.
+    /// Whether the lease is still ours to release.
+    ours: bool,
+    /// Until when the lease is kept alive for work that winds down; `None` when that is over.
     keep_until: Option<LocalTime>,
     overrun: bool,
 }
@@ -132,6 +135,8 @@ pub struct Election {
     reported: Option<String>,
     last_stamp: Option<WallTime>,
     rng: u64,
+    #[cfg(feature = "mutants")]
+    mutant: Option<Mutant>,
 }
 
 impl Election {
@@ -157,7 +162,16 @@ impl Election {
             reported: None,
             last_stamp: None,
             rng,
+            #[cfg(feature = "mutants")]
+            mutant: None,
         }
+    }
+
+    /// Seeds a bug, for the simulator to find.
+    #[cfg(feature = "mutants")]
+    #[doc(hidden)]
+    pub fn mutate(&mut self, mutant: Mutant) {
+        self.mutant = Some(mutant);
     }
 
     /// Takes one input at one instant, and says what has to be done.
@@ -222,7 +236,10 @@ impl Election {
             State::Stopping(winding) => self.stopping_deadline(winding),
             State::Releasing(term) => {
                 let until = term.guard.until();
-                Some(if self.in_flight.is_none() {
+                let late = self.is(Mutant::ReleaseAfterGuard) || self.is(Mutant::ReleaseUnchecked);
+                Some(if late {
+                    self.not_before
+                } else if self.in_flight.is_none() {
                     self.not_before.min(until)
                 } else {
                     until
@@ -287,6 +304,12 @@ impl Election {
 
     /// Ends the present term's bookkeeping: campaign again, or finish.
     fn leave_term(&mut self, now: Now, out: &mut Vec<Command>) {
+        if self.is(Mutant::ReleaseBeforeStop) {
+            out.push(Command::Stop {
+                reason: StopReason::GuardExpired,
+                deadline: now.local,
+            });
+        }
         if self.shutdown || !self.config.rejoin {
             self.finish(out);
         } else {
@@ -294,6 +317,47 @@ impl Election {
             self.not_before = now.local;
             self.next_poll = now.local;
         }
+    }
+
+    /// The guard of a write that was sent at `sent`.
+    fn guard_from(&self, now: Now, sent: Now) -> Guard {
+        if self.is(Mutant::GuardFromAnswer) {
+            Guard::new(now, self.config.timing.guard())
+        } else if self.is(Mutant::NoClock) {
+            Guard::new(sent, self.config.timing.guard() * 1000)
+        } else {
+            Guard::new(sent, self.config.timing.guard())
+        }
+    }
+
+    /// Whether this election has a certain seeded bug; never, as it is shipped.
+    #[cfg(feature = "mutants")]
+    fn is(&self, mutant: Mutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    #[cfg(not(feature = "mutants"))]
+    #[expect(
+        clippy::unused_self,
+        reason = "the same signature with and without the feature"
+    )]
+    const fn is(&self, _: Mutant) -> bool {
+        false
+    }
+
+    /// Whether assertions hold their tongue, so that the simulator gets to see what happens.
+    #[cfg(feature = "mutants")]
+    fn is_mutant(&self) -> bool {
+        self.mutant.is_some()
+    }
+
+    #[cfg(not(feature = "mutants"))]
+    #[expect(
+        clippy::unused_self,
+        reason = "the same signature with and without the feature"
+    )]
+    const fn is_mutant(&self) -> bool {
+        false
     }
 
     fn finish(&mut self, out: &mut Vec<Command>) {

@@ -10,6 +10,7 @@ use super::{Election, State};
 use crate::command::{Command, StopReason};
 use crate::fence::ResourceVersion;
 use crate::input::{Observation, Orders, Source, Version};
+use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 
@@ -44,6 +45,8 @@ pub(super) struct Seen {
     pub(super) since: LocalTime,
     /// How long to hold back before acting on it.
     pub(super) delay: Duration,
+    /// Coordinated election: an assignment to us that was not taken up in time.
+    pub(super) lapsed: bool,
 }
 
 impl Election {
@@ -108,7 +111,8 @@ impl Election {
         // Chubby's lock-delay (duty 8): whoever had seen a live foreign term waits it out.
         if let Known::Present(seen) = &self.known {
             let record = &seen.observation.record;
-            if !record.is_free() && !self.wrote(record) {
+            let held = !record.is_free() || seen.observation.unreadable;
+            if held && !self.wrote(record) {
                 self.hold_until = Some(seen.since + self.patience(&seen.observation));
             }
         }
@@ -119,13 +123,17 @@ impl Election {
                 delay,
             };
         }
-        self.stop(now, StopReason::Deleted, out);
+        if !self.is(Mutant::IgnoreDeleted) {
+            self.stop(now, StopReason::Deleted, out);
+        }
     }
 
     /// How long a record must stay unchanged before it may be replaced (duty 7).
     pub(super) fn patience(&self, observation: &Observation) -> Duration {
-        let lease = if observation.unreadable {
+        let lease = if observation.unreadable || self.is(Mutant::OwnPatience) {
             self.config.timing.lease()
+        } else if self.is(Mutant::HalfPatience) {
+            observation.record.lease_duration() / 2
         } else {
             // A holder without a duration abides by no rule that we know; it gets a second.
             observation
@@ -162,6 +170,7 @@ impl Election {
             observation,
             since: now.local,
             delay: Duration::ZERO,
+            lapsed: false,
         }));
     }
 
@@ -230,6 +239,11 @@ impl Election {
             State::Releasing(term) => term,
             State::Idle | State::Following | State::Finished => return None,
         };
+        if self.is(Mutant::IgnoreForeign)
+            || (self.is(Mutant::ReleaseUnchecked) && matches!(self.state, State::Releasing(_)))
+        {
+            return None;
+        }
         debug_assert!(source == Source::Watch || self.in_flight.is_none());
         if seen.version.uid != term.uid {
             Some(StopReason::Recreated)
@@ -256,21 +270,24 @@ impl Election {
                     && seen.observation.version.uid == observation.version.uid
                     && seen.observation.unreadable == observation.unreadable
                     && (seen.observation.fingerprint == observation.fingerprint
+                        || self.is(Mutant::KeepSince)
                         || (own && seen.observation.record.same_write(&observation.record))) =>
             {
-                Some((seen.since, seen.delay))
+                Some((seen.since, seen.delay, seen.lapsed))
             }
             _ => None,
         };
         if kept.is_none() {
             self.failures = 0;
         }
-        let (since, delay) = kept.unwrap_or_else(|| {
+        let (since, delay, lapsed) = kept.unwrap_or_else(|| {
             let free = observation.record.is_free() && !observation.unreadable;
             let spread = if free { HERD_DELAY } else { EXPIRY_DELAY };
-            (now.local, self.herd_delay(source, spread))
+            (now.local, self.herd_delay(source, spread), false)
         });
-        if !own {
+        if own {
+            self.forget_dead_attempts(&observation, news);
+        } else {
             // None of our open attempts made this version; they name an older one and are dead,
             // unless time went back and they name this one again.
             if news == News::Forward && !self.names_open_base(&observation.version) {
@@ -281,7 +298,21 @@ impl Election {
             observation,
             since,
             delay,
+            lapsed,
         }));
+    }
+
+    /// One of our attempts made this version: it comes first, and those on older versions are dead.
+    fn forget_dead_attempts(&mut self, observation: &Observation, news: News) {
+        let author = |attempt: &Attempt| attempt.record.same_write(&observation.record);
+        if let Some(at) = self.attempts.iter().position(author) {
+            let attempt = self.attempts.remove(at);
+            if news == News::Forward {
+                self.attempts
+                    .retain(|other| other.kind.base() == Some(&observation.version));
+            }
+            self.attempts.insert(0, attempt);
+        }
     }
 
     /// Whether an open attempt would replace exactly this version.
@@ -302,17 +333,18 @@ impl Election {
     /// Duty 2: a read that shows exactly what an attempt wrote counts from that attempt's send time.
     /// The watch never extends anything (duty 4).
     fn count_confirmed_attempt(&mut self, now: Now, source: Source, out: &mut Vec<Command>) {
-        if source == Source::Watch {
+        let extends = self.is(Mutant::WatchExtends);
+        if source == Source::Watch && !extends {
             return;
         }
         let Known::Present(seen) = &self.known else {
             return;
         };
-        if let Some(sent) = self
-            .attempt_of(&seen.observation.record)
-            .map(|attempt| attempt.sent)
-        {
-            self.renewed(now, sent, out);
+        if let Some(mut attempt) = self.attempt_of(&seen.observation.record).cloned() {
+            if extends {
+                attempt.sent = now;
+            }
+            self.credit(now, &attempt, out);
         }
     }
 

@@ -10,6 +10,7 @@ use super::{Election, State};
 use crate::command::{Command, WriteKind};
 use crate::fence::ResourceVersion;
 use crate::input::{Observation, Outcome, Version};
+use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
 
@@ -56,19 +57,19 @@ impl Election {
         out: &mut Vec<Command>,
     ) {
         assert!(
-            self.may_replace(now, &kind),
+            self.is_mutant() || self.may_replace(now, &kind),
             "S5: {kind:?} may not be replaced now"
         );
         if let WriteKind::Release(_) = kind {
             // S4: this phase is entered only after the work has ended and the guard was put out.
             assert!(
-                matches!(self.state, State::Releasing(_)),
+                self.is_mutant() || matches!(self.state, State::Releasing(_)),
                 "S4: release before the work ended"
             );
         }
         let id = self.open_request(now, timeout, true);
         if self.attempts.len() == REMEMBERED_ATTEMPTS {
-            // The first is the last one known to be applied; the object may still show it.
+            // The first is the one that made the version last seen; the object may still show it.
             self.attempts.remove(1);
         }
         self.attempts.push(Attempt {
@@ -107,6 +108,7 @@ impl Election {
     /// Whether this incarnation wrote the record (duty 9: the name alone proves nothing).
     pub(super) fn wrote(&self, record: &Record) -> bool {
         self.attempt_of(record).is_some()
+            || (self.is(Mutant::OwnName) && record.holder == self.config.identity)
     }
 
     /// The attempt that wrote the record. With whole-second times two attempts can look alike; the
@@ -150,6 +152,9 @@ impl Election {
         if self.in_flight.take_if(|r| r.id == id && !r.write).is_some() {
             self.must_read = true;
             self.back_off(now);
+            if self.is(Mutant::GiveUp) {
+                self.not_before = now.local + Duration::from_secs(1_000_000_000);
+            }
         }
     }
 
@@ -164,7 +169,16 @@ impl Election {
                 let attempt = self.attempts.swap_remove(at);
                 self.applied(now, attempt, &version, out);
             }
-            outcome => self.write_failed(now, id, &outcome),
+            outcome => {
+                let attempt = self.attempts.iter().find(|attempt| attempt.id == id);
+                if let Some(sent) = attempt.map(|attempt| attempt.sent)
+                    && self.is(Mutant::UnknownExtends)
+                    && outcome == Outcome::Unknown
+                {
+                    self.renewed(now, sent, out);
+                }
+                self.write_failed(now, id, &outcome);
+            }
         }
     }
 
@@ -172,13 +186,16 @@ impl Election {
         if self.in_flight.take_if(|r| r.id == id && r.write).is_none() {
             return;
         }
-        if *outcome != Outcome::Unknown {
+        // A conflict may be our own write, repeated below us (duty 3): the next read tells.
+        if *outcome == Outcome::Unusable || self.is(Mutant::ForgetAttempts) {
             self.attempts.retain(|attempt| attempt.id != id);
         }
         // A refusal means that the view is stale. After an unknown outcome the same version may be
         // tried again: at most one of the two can be applied.
         let holding = matches!(self.state, State::Leading(_) | State::Stopping(_));
-        self.must_read |= *outcome == Outcome::Refused || !holding;
+        if !self.is(Mutant::NoReRead) {
+            self.must_read |= *outcome == Outcome::Refused || !holding;
+        }
         self.back_off(now);
     }
 
@@ -192,18 +209,24 @@ impl Election {
         self.not_before = now.local;
         if stale {
             // Something newer was already seen; it decides, this answer only says what once was.
-            self.attempts.push(attempt);
+            self.attempts.insert(0, attempt);
             self.must_read = true;
             return;
         }
         self.must_read = false;
         self.know_own(now, &attempt, version.clone());
-        // Open attempts named the version that was just replaced: none of them can be applied now.
-        self.attempts.clear();
-        self.attempts.push(attempt.clone());
+        // Attempts on older versions cannot be applied any more. If this answer was late, the next
+        // attempt, on the version that it made, may be under way already.
+        self.attempts
+            .retain(|other| other.kind.base() == Some(version));
+        self.attempts.insert(0, attempt.clone());
         match attempt.kind {
-            WriteKind::Create | WriteKind::Acquire(_) => self.won(now, &attempt, version, out),
-            WriteKind::Renew(_) => self.renewed(now, attempt.sent, out),
+            WriteKind::Create | WriteKind::Acquire(_) if matches!(self.state, State::Following) => {
+                self.won(now, &attempt, version, out);
+            }
+            WriteKind::Create | WriteKind::Acquire(_) | WriteKind::Renew(_) => {
+                self.credit(now, &attempt, out);
+            }
             WriteKind::Release(_) => {
                 if matches!(self.state, State::Releasing(_)) {
                     out.push(Command::Released);

@@ -5,6 +5,7 @@ use std::time::Duration;
 use super::observe::Known;
 use super::{Election, State, Term, Winding};
 use crate::command::{Command, StopReason, WriteKind};
+use crate::mutant::Mutant;
 use crate::time::{LocalTime, Now};
 
 /// What work gets to notice a cancellation when its time is already over, as after a long pause of
@@ -14,8 +15,13 @@ const LAST_MOMENT: Duration = Duration::from_millis(100);
 impl Election {
     /// Ends the present term for a reason; a second reason can only turn a voluntary stop into a loss.
     pub(super) fn stop(&mut self, now: Now, reason: StopReason, out: &mut Vec<Command>) {
+        let first = self.is(Mutant::ReleaseBeforeStop);
         let timing = &self.config.timing;
         match &mut self.state {
+            State::Leading(term) if first => {
+                self.state = State::Releasing(term.clone());
+                self.must_read = true;
+            }
             State::Leading(term) => {
                 let fence = term.guard.sent().local + timing.fence();
                 let voluntary = reason.is_voluntary();
@@ -33,11 +39,13 @@ impl Election {
                     term: term.clone(),
                     reason,
                     deadline,
+                    ours: voluntary,
                     keep_until: voluntary.then(|| now.local + timing.renew_deadline()),
                     overrun: false,
                 });
             }
-            State::Stopping(winding) if !reason.is_voluntary() && winding.keep_until.is_some() => {
+            State::Stopping(winding) if !reason.is_voluntary() && winding.ours => {
+                winding.ours = false;
                 winding.keep_until = None;
                 winding.reason = reason;
                 let earlier = now.local + timing.grace().max(LAST_MOMENT);
@@ -48,6 +56,9 @@ impl Election {
             }
             State::Releasing(_) if !reason.is_voluntary() => self.leave_term(now, out),
             _ => {}
+        }
+        if self.is(Mutant::NoJoin) {
+            self.work_ended(now, out);
         }
     }
 
@@ -61,9 +72,12 @@ impl Election {
         let State::Stopping(winding) = &self.state else {
             return;
         };
-        let kept = winding.keep_until.is_some();
+        let ours = winding.ours
+            || self.is(Mutant::ReleaseUnchecked)
+            || self.is(Mutant::ReleaseAfterGuard)
+            || self.is(Mutant::ReleaseOnOverrun);
         let term = winding.term.clone();
-        if kept {
+        if ours {
             self.release(now, term, out);
         } else {
             self.leave_term(now, out);
@@ -73,7 +87,8 @@ impl Election {
     /// Gives a term back whose work has ended, unless that is switched off or its guard has run out:
     /// then somebody else may hold the lock already, and it is left alone.
     pub(super) fn release(&mut self, now: Now, term: Term, out: &mut Vec<Command>) {
-        if self.config.release_on_cancel && term.guard.holds(now) {
+        let late = self.is(Mutant::ReleaseAfterGuard) || self.is(Mutant::ReleaseUnchecked);
+        if self.config.release_on_cancel && (late || term.guard.holds(now)) {
             self.state = State::Releasing(term);
             self.must_read = true;
             self.failures = 0;
@@ -85,17 +100,23 @@ impl Election {
 
     /// While work winds down after a voluntary stop the lease is kept, for a bounded time.
     pub(super) fn act_stopping(&mut self, now: Now, out: &mut Vec<Command>) {
+        let release_anyway = self.is(Mutant::ReleaseOnOverrun);
         let State::Stopping(winding) = &mut self.state else {
             return;
         };
         if now.local >= winding.deadline && !winding.overrun {
             winding.overrun = true;
+            winding.ours = false;
             winding.keep_until = None;
             out.push(Command::Overrun);
+            if release_anyway {
+                return self.work_ended(now, out);
+            }
         }
-        if winding.keep_until.is_some_and(|until| now.local < until)
-            && winding.term.guard.holds(now)
-        {
+        winding
+            .keep_until
+            .take_if(|until| now.local >= *until || !winding.term.guard.holds(now));
+        if winding.keep_until.is_some() {
             let term = winding.term.clone();
             self.keep(now, &term, out);
         }
@@ -121,7 +142,8 @@ impl Election {
             return;
         };
         let left = term.guard.left(now);
-        if left.is_zero() {
+        let late = self.is(Mutant::ReleaseAfterGuard) || self.is(Mutant::ReleaseUnchecked);
+        if left.is_zero() && !late {
             self.leave_term(now, out);
             return;
         }
@@ -138,7 +160,7 @@ impl Election {
             return;
         };
         let record = &seen.observation.record;
-        if !self.wrote(record) || record.is_free() {
+        if (!self.wrote(record) && !self.is(Mutant::ReleaseUnchecked)) || record.is_free() {
             // Somebody else's, or an earlier release of ours whose answer was lost.
             let released = self.wrote(record);
             if released {

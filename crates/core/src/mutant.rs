@@ -1,0 +1,72 @@
+//! Seeded bugs, for the simulator to find.
+//!
+//! A checker that has never found anything proves little. With the hidden feature `mutants` one of
+//! these can be switched on in an election; the simulator must notice each. V1-V9 are the ways in
+//! which client-go breaks the promises (`docs/safety.md`), the others are mistakes that a change of
+//! this crate could make. Without the feature every switch is the constant `false`.
+
+macro_rules! mutants {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
+        /// One seeded bug.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub enum Mutant { $($(#[doc = $doc])* $name,)* }
+
+        #[cfg(feature = "mutants")]
+        impl Mutant {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name,)*];
+
+            /// A word for reports.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$name => $text,)* }
+            }
+        }
+    };
+}
+
+mutants! {
+    /// The guard counts from the answer.
+    GuardFromAnswer = "V1 guard counted from the answer",
+    /// The release is sent before the work is told to stop.
+    ReleaseBeforeStop = "V2 release before stop",
+    /// The release asks neither whose record it replaces nor what time it is.
+    ReleaseUnchecked = "V3 release unchecked",
+    /// A foreign holder does not end the term.
+    IgnoreForeign = "V4 foreign holder ignored",
+    /// Nobody waits for the work to end.
+    NoJoin = "V5 work not joined",
+    /// The guard has no time in it.
+    NoClock = "V6 guard without a clock",
+    /// The lease on the wire is shorter than the guard.
+    ShortLease = "V7 lease cut short on the wire",
+    /// Our name in the record means that it is ours.
+    OwnName = "V8 own name is mine",
+    /// After a deletion the object is created at once.
+    CreateAtOnce = "V9 create at once after deletion",
+    /// The token is the count of transitions.
+    TokenFromTransitions = "V9 token from transitions",
+    /// The token is a number of this process.
+    TokenFromProcess = "token from a process counter",
+    /// An unknown outcome extends the guard.
+    UnknownExtends = "unknown outcome extends",
+    /// The watch extends the guard, from now.
+    WatchExtends = "watch extends",
+    /// Records are replaced after half their lease.
+    HalfPatience = "half patience",
+    /// Our own lease duration is waited for, not the record's.
+    OwnPatience = "own duration, not the record's",
+    /// A changed record does not start the wait anew.
+    KeepSince = "renewals of others overlooked",
+    /// The guard's end does not keep from releasing.
+    ReleaseAfterGuard = "release after the guard ran out",
+    /// Work that overran is taken for ended.
+    ReleaseOnOverrun = "release on overrun",
+    /// A deletion does not end the term.
+    IgnoreDeleted = "deletion ignored",
+    /// A refused write is repeated without looking.
+    NoReRead = "no read after a conflict",
+    /// A failed read is the last one.
+    GiveUp = "no retry after a failed read",
+    /// Unknown outcomes are forgotten.
+    ForgetAttempts = "unknown outcomes forgotten",
+}

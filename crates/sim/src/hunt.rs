@@ -1,0 +1,86 @@
+//! Hunting seeded bugs: a simulator that has never found anything proves little.
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use tenure_core::Mutant;
+
+use crate::invariants::Invariant;
+use crate::machine::Kind;
+use crate::world::World;
+
+/// Within how many seeds every bug must be found.
+pub const LIMIT: u64 = 200;
+
+/// How a hunt for one bug went.
+#[derive(Clone, Debug)]
+pub struct Catch {
+    /// The bug.
+    pub name: &'static str,
+    /// How many seeds it took, in each of several hunts; [`None`] if the limit was not enough.
+    pub seeds: Vec<Option<u64>>,
+    /// Which promises were seen broken.
+    pub broken: BTreeMap<Invariant, u64>,
+    /// One of the findings.
+    pub example: String,
+}
+
+impl Catch {
+    /// Whether every hunt succeeded.
+    pub fn is_caught(&self) -> bool {
+        self.seeds.iter().all(Option::is_some)
+    }
+
+    /// The median number of seeds.
+    pub fn median(&self) -> u64 {
+        let mut seeds: Vec<_> = self.seeds.iter().map(|s| s.unwrap_or(LIMIT)).collect();
+        seeds.sort_unstable();
+        seeds[seeds.len() / 2]
+    }
+}
+
+/// Every bug that must be found: the seeded ones, those outside the core, and client-go.
+pub fn quarry() -> Vec<(&'static str, Kind)> {
+    let mut all: Vec<_> = Mutant::ALL
+        .iter()
+        .map(|mutant| (mutant.name(), Kind::Mutant(*mutant)))
+        .collect();
+    all.push(("V10 clock stops in suspend", Kind::StoppedClock));
+    all.push(("server without compare-and-set", Kind::BlindServer));
+    all.push(("client-go's control flow", Kind::ClientGo));
+    all
+}
+
+/// Hunts one bug, several times on different seeds.
+pub fn hunt(name: &'static str, kind: Kind, hunts: u64) -> Catch {
+    let mut found = Catch {
+        name,
+        seeds: Vec::new(),
+        broken: BTreeMap::new(),
+        example: String::new(),
+    };
+    for hunt in 0..hunts {
+        let first = 1_000_000 * (hunt + 1);
+        let mut took = None;
+        for seed in first..first + LIMIT {
+            // A bug that trips an assertion of the core is found, too.
+            let run = catch_unwind(AssertUnwindSafe(|| World::run(seed, kind, false)));
+            let violation = match run {
+                Ok(report) => report.violation,
+                Err(_) => {
+                    took = Some(seed - first + 1);
+                    "an assertion of the core".clone_into(&mut found.example);
+                    break;
+                }
+            };
+            if let Some(violation) = violation {
+                took = Some(seed - first + 1);
+                *found.broken.entry(violation.invariant).or_default() += 1;
+                found.example = format!("{}: {}", violation.invariant, violation.text);
+                break;
+            }
+        }
+        found.seeds.push(took);
+    }
+    found
+}

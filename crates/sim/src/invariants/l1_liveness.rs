@@ -1,0 +1,152 @@
+//! L1: when the faults have ended somebody leads soon, goes on leading, and is followed in time
+//! after a crash and after a release.
+
+use std::time::Duration;
+
+use tenure_core::{Input, StopReason};
+
+use crate::node::Letter;
+use crate::plan::{Clocks, Outsiders, Plan, nanos};
+use crate::world::{Event, World};
+
+/// How long a leader is watched without any fault, in leases.
+const QUIET_LEASES: u64 = 4;
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// Somebody must lead.
+    First,
+    /// It must go on leading.
+    Quiet,
+    /// It has crashed; another must lead.
+    AfterCrash,
+    /// Time for the crashed one to come back.
+    Settle,
+    /// It was asked to step down; another must lead.
+    AfterRelease,
+    Over,
+}
+
+/// The part of a run after the faults.
+#[derive(Clone, Copy, Debug)]
+pub struct Calm {
+    stage: Stage,
+    since: u64,
+    clocks: Clocks,
+}
+
+impl Calm {
+    pub(crate) fn begin(world: &mut World) -> Self {
+        let stages = Self {
+            stage: Stage::First,
+            since: world.now,
+            clocks: world.plan.clocks,
+        };
+        let (retry, request) = world.slowest();
+        let lease = match world.plan.outsiders {
+            Outsiders::None => world.plan.longest_lease(),
+            // A human's duration is honoured, too.
+            _ => 3 * world.plan.longest_lease(),
+        };
+        let sits_out = world.nodes.iter().map(|n| n.sits_out_until).min();
+        let sits_out = sits_out.unwrap_or_default().saturating_sub(world.now);
+        // Work that was stuck may have to be overrun first, which takes up to a lease.
+        let bound = 2 * lease + sits_out + 10 * retry + 4 * request;
+        world.after(stretch(&world.plan, bound), Event::Calm);
+        stages
+    }
+
+    /// A term has begun: how long that took, after a crash (true) or a release (false).
+    pub(crate) fn led(&self, now: u64) -> Option<(bool, u64)> {
+        match self.stage {
+            Stage::AfterCrash => Some((true, now - self.since)),
+            Stage::AfterRelease => Some((false, now - self.since)),
+            Stage::First | Stage::Quiet | Stage::Settle | Stage::Over => None,
+        }
+    }
+
+    /// A term was told to stop; says what is wrong about that.
+    pub(crate) fn stopped(&self, node: usize, reason: &StopReason) -> Option<String> {
+        (self.stage == Stage::Quiet && self.clocks != Clocks::Wild).then(|| {
+            let reason = reason.as_str();
+            format!("node {node} lost its term without any fault: {reason}")
+        })
+    }
+
+    pub(crate) fn is_over(&self) -> bool {
+        self.stage == Stage::Over
+    }
+
+    /// The time of a stage is over.
+    pub(crate) fn proceed(mut self, world: &mut World) -> Self {
+        let leads = world.nodes.iter().position(|n| n.leads(world.now));
+        let (retry, request) = world.slowest();
+        let lease = world.plan.longest_lease();
+        let Some(leader) = leads else {
+            let waited = (world.now - self.since) as f64 / 1e9;
+            let stage = self.stage;
+            world.violate_liveness(format!("nobody leads {waited:.3} s after {stage:?} began"));
+            self.stage = Stage::Over;
+            return self;
+        };
+        let polls = !world.plan.watches.iter().all(|w| *w);
+        self.since = world.now;
+        let (stage, wait) = match self.stage {
+            Stage::First => (Stage::Quiet, QUIET_LEASES * lease),
+            Stage::Quiet => {
+                world.trace(|_| format!("n{leader} crashes in the calm"));
+                world.crash(leader);
+                // A whole-second lock needs a second more to be sure of a change.
+                let seconds = if world.plan.whole_seconds {
+                    1_000_000_000
+                } else {
+                    0
+                };
+                let looks = if polls {
+                    44 * retry / 10 + 2 * request
+                } else {
+                    0
+                };
+                (
+                    Stage::AfterCrash,
+                    lease + looks + request + seconds + 200_000_000,
+                )
+            }
+            Stage::AfterCrash => {
+                for i in 0..world.nodes.len() {
+                    if !world.nodes[i].alive {
+                        world.restart(i);
+                    }
+                }
+                (Stage::Settle, 2 * lease)
+            }
+            Stage::Settle => {
+                world.trace(|_| format!("n{leader} steps down in the calm"));
+                let pause = Duration::from_nanos(4 * lease);
+                world.deliver(leader, Letter::Other(Input::StepDown(pause)));
+                let run_out = if world.plan.release { 0 } else { lease };
+                let looks = if polls {
+                    44 * retry / 10 + 2 * request
+                } else {
+                    0
+                };
+                (
+                    Stage::AfterRelease,
+                    run_out + looks + 3 * request + 1_200_000_000,
+                )
+            }
+            Stage::AfterRelease | Stage::Over => (Stage::Over, 0),
+        };
+        self.stage = stage;
+        world.after(stretch(&world.plan, wait), Event::Calm);
+        self
+    }
+}
+
+/// A time as the slowest clock counts it.
+fn stretch(plan: &Plan, time: u64) -> u64 {
+    let slowest = plan.rates_ppm.iter().min().copied().unwrap_or_default();
+    let slowest = slowest.min(0).unsigned_abs();
+    (u128::from(time) * 1_000_000 / u128::from(1_000_000 - slowest)) as u64
+        + nanos(Duration::from_millis(100))
+}

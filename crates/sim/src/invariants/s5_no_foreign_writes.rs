@@ -1,0 +1,97 @@
+//! S5: an elector writes only over a version that it wrote itself in this incarnation, or that has no
+//! holder, or that it has observed unchanged for its lease, or where there is no object.
+//!
+//! Each node's sights are followed here a second time, apart from the core's own book-keeping.
+
+use crate::register::Object;
+
+/// How many records a node's sights go back.
+const REMEMBERED: usize = 16;
+
+/// What one incarnation has seen of the object.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Sights {
+    /// Records and the local time of their first sight.
+    first: [(u64, u64); REMEMBERED],
+    next: usize,
+    newest: u64,
+    /// If the newest version is held by a stranger: until when it is waited for.
+    live_until: Option<u64>,
+    /// Until when a live foreign term, seen before the object was deleted, is waited out (duty 8).
+    hold_until: u64,
+}
+
+impl Sights {
+    /// A version was shown to `me` at this local time; it counts for `lease`. Old events of the watch
+    /// are no news; an old answer to a read may be, if the store was restored.
+    pub fn saw(&mut self, me: u64, object: &Object, lease: u64, local: u64, read: bool) {
+        if object.revision <= self.newest && !read {
+            return;
+        }
+        let since = self
+            .first_sight(object.seen.fingerprint)
+            .unwrap_or_else(|| {
+                self.first[self.next] = (object.seen.fingerprint, local);
+                self.next = (self.next + 1) % REMEMBERED;
+                local
+            });
+        if object.revision > self.newest {
+            self.newest = object.revision;
+            self.hold_until = 0;
+            let foreign = object.author != Some(me) && !is_free(object);
+            self.live_until = foreign.then_some(since + lease);
+        }
+    }
+
+    /// The object was shown to be gone, by the watch as of a revision.
+    pub fn saw_nothing(&mut self, revision: Option<u64>) {
+        if revision.is_some_and(|revision| revision <= self.newest) {
+            return;
+        }
+        self.newest = self.newest.max(revision.unwrap_or_default());
+        if let Some(until) = self.live_until.take() {
+            self.hold_until = until;
+        }
+    }
+
+    /// Judges a write over a version.
+    pub fn check_write(&self, me: u64, base: &Object, lease: u64, local: u64) -> Option<String> {
+        if base.author == Some(me) || is_free(base) {
+            return None;
+        }
+        let revision = base.revision;
+        let Some(since) = self.first_sight(base.seen.fingerprint) else {
+            return Some(format!(
+                "writes over revision {revision} without having seen it"
+            ));
+        };
+        let waited = local.saturating_sub(since);
+        (waited < lease).then(|| {
+            format!(
+                "writes over revision {revision}, held by {:?}, after {:.3} s of {:.3} s",
+                base.seen.record.holder,
+                waited as f64 / 1e9,
+                lease as f64 / 1e9,
+            )
+        })
+    }
+
+    /// Judges a creation.
+    pub fn check_create(&self, local: u64) -> Option<String> {
+        (local < self.hold_until).then(|| {
+            format!(
+                "creates {:.3} s before the lease of a deleted term is over",
+                (self.hold_until - local) as f64 / 1e9
+            )
+        })
+    }
+
+    fn first_sight(&self, record: u64) -> Option<u64> {
+        let found = self.first.iter().find(|(number, _)| *number == record);
+        found.map(|(_, since)| *since)
+    }
+}
+
+fn is_free(object: &Object) -> bool {
+    object.seen.record.is_free() && !object.seen.unreadable
+}

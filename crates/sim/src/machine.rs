@@ -1,0 +1,58 @@
+//! What a node runs: the real core, or client-go's control flow as a reference.
+
+use tenure_core::{Command, Config, Election, Input, LocalTime, Now};
+
+use crate::client_go::ClientGo;
+
+/// Which election code the nodes of a run use.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// The core as it is shipped.
+    #[default]
+    Core,
+    /// The core with one seeded bug.
+    Mutant(tenure_core::Mutant),
+    /// The core on a clock that stops in suspend.
+    StoppedClock,
+    /// The core on a server without compare-and-set.
+    BlindServer,
+    /// client-go's control flow.
+    ClientGo,
+}
+
+/// A candidate.
+#[derive(Debug)]
+pub(crate) enum Machine {
+    Core(Box<Election>),
+    ClientGo(Box<ClientGo>),
+}
+
+impl Machine {
+    pub(crate) fn new(kind: Kind, config: Config) -> Self {
+        match kind {
+            Kind::Core | Kind::StoppedClock | Kind::BlindServer => {
+                Self::Core(Box::new(Election::new(config)))
+            }
+            Kind::Mutant(mutant) => {
+                let mut election = Election::new(config);
+                election.mutate(mutant);
+                Self::Core(Box::new(election))
+            }
+            Kind::ClientGo => Self::ClientGo(Box::new(ClientGo::new(config))),
+        }
+    }
+
+    pub(crate) fn step(&mut self, now: Now, input: Input) -> Vec<Command> {
+        match self {
+            Self::Core(election) => election.step(now, input),
+            Self::ClientGo(elector) => elector.step(now, input),
+        }
+    }
+
+    pub(crate) fn deadline(&self) -> Option<LocalTime> {
+        match self {
+            Self::Core(election) => election.deadline(),
+            Self::ClientGo(elector) => elector.deadline(),
+        }
+    }
+}

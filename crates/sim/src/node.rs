@@ -1,0 +1,119 @@
+//! A candidate's process: its clock, its election, its work and its connections.
+
+use tenure_core::{Guard, Input, LocalTime, Source};
+
+use crate::clock::Clock;
+use crate::invariants::s5_no_foreign_writes::Sights;
+use crate::machine::Machine;
+use crate::register::Object;
+use std::rc::Rc;
+
+/// Something for a node, kept while it cannot run.
+#[derive(Clone, Debug)]
+pub(crate) enum Letter {
+    /// A version of the object.
+    Shown(Source, Rc<Object>),
+    /// No object.
+    Gone(Source, Option<u64>),
+    /// Anything else.
+    Other(Input),
+}
+
+impl Letter {
+    /// The number of the request that it answers.
+    pub(crate) fn answers(&self) -> Option<u64> {
+        match self {
+            Self::Shown(Source::Read(id), _)
+            | Self::Gone(Source::Read(id), _)
+            | Self::Other(Input::ReadFailed(id) | Input::Written(id, _)) => Some(*id),
+            Self::Shown(..) | Self::Gone(..) | Self::Other(_) => None,
+        }
+    }
+}
+
+/// The guarded work of a term.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Work {
+    pub(crate) term: u64,
+    pub(crate) token: u64,
+    pub(crate) number: u64,
+    pub(crate) ending: bool,
+}
+
+#[derive(Debug)]
+pub(crate) struct Node {
+    pub(crate) machine: Machine,
+    pub(crate) clock: Clock,
+    /// Unique among all incarnations of a run.
+    pub(crate) incarnation: u64,
+    pub(crate) alive: bool,
+    /// Real time at which a paused process goes on; 0 while it runs.
+    pub(crate) paused_until: u64,
+    pub(crate) inbox: Vec<Letter>,
+    /// The deadline for which a tick is scheduled, and that tick's number.
+    pub(crate) tick: Option<(LocalTime, u64)>,
+    /// Ticks in a row that led to nothing.
+    pub(crate) idle_ticks: u32,
+    /// The request under way.
+    pub(crate) pending: Option<u64>,
+    /// The request that the election waits for, and until when.
+    pub(crate) open: Option<(u64, LocalTime)>,
+    pub(crate) guard: Option<Guard>,
+    pub(crate) work: Option<Work>,
+    /// The work of the last term did not end in time.
+    pub(crate) overran: bool,
+    pub(crate) sights: Sights,
+    /// The number of the watch connection, 0 if there is none.
+    pub(crate) watch: u64,
+    /// Watch events arrive in order: not before this.
+    pub(crate) watch_tail: u64,
+    pub(crate) requests_blocked_until: u64,
+    pub(crate) answers_blocked_until: u64,
+    /// Real time until which it was told not to campaign.
+    pub(crate) sits_out_until: u64,
+}
+
+impl Node {
+    pub(crate) fn new(machine: Machine, clock: Clock, incarnation: u64) -> Self {
+        Self {
+            machine,
+            clock,
+            incarnation,
+            alive: true,
+            paused_until: 0,
+            inbox: Vec::new(),
+            tick: None,
+            idle_ticks: 0,
+            pending: None,
+            guard: None,
+            work: None,
+            overran: false,
+            open: None,
+            sights: Sights::default(),
+            watch: 0,
+            watch_tail: 0,
+            requests_blocked_until: 0,
+            answers_blocked_until: 0,
+            sits_out_until: 0,
+        }
+    }
+
+    /// Whether it listens: to the watch, and to the answer that it is waiting for.
+    pub(crate) fn heeds(&self, source: Source) -> bool {
+        match source {
+            Source::Watch => true,
+            Source::Read(id) => self.open.is_some_and(|(open, _)| open == id),
+        }
+    }
+
+    /// A step took an answer, or the time of a request was up.
+    pub(crate) fn close_request(&mut self, answered: Option<u64>, now: LocalTime) {
+        self.open
+            .take_if(|(id, expires)| answered == Some(*id) || now >= *expires);
+    }
+
+    /// Whether it leads at a real instant, as its own clock says.
+    pub(crate) fn leads(&self, real: u64) -> bool {
+        self.alive && self.guard.is_some_and(|g| g.holds(self.clock.now(real)))
+    }
+}

@@ -1,0 +1,187 @@
+//! The API server's object: one compare-and-set register with revisions and a uid.
+
+use std::rc::Rc;
+
+use tenure_core::{LocalTime, Observation, Orders, Record, ResourceVersion, Version, WriteKind};
+
+/// One version of the object.
+#[derive(Clone, Debug)]
+pub struct Object {
+    /// As an elector sees it.
+    pub seen: Observation,
+    /// The revision as a number.
+    pub revision: u64,
+    /// Which incarnation wrote the record; `None` for a human.
+    pub author: Option<u64>,
+    /// What its author's clock showed when it was sent.
+    pub sent: LocalTime,
+    /// Counts the writes that win a term, in the order of the store.
+    pub term: u64,
+}
+
+/// What a write did.
+#[derive(Clone, Debug)]
+pub enum Applied {
+    /// It made this version.
+    Yes(Rc<Object>),
+    /// The precondition failed.
+    No,
+}
+
+/// The object and its past.
+#[derive(Debug, Default)]
+pub struct Register {
+    current: Option<Rc<Object>>,
+    revision: u64,
+    uids: u64,
+    records: u64,
+    terms: u64,
+    history: Vec<Rc<Object>>,
+    /// A write is applied whatever version it names: what happens without compare-and-set.
+    pub blind: bool,
+}
+
+impl Register {
+    /// The present version.
+    pub fn current(&self) -> Option<&Rc<Object>> {
+        self.current.as_ref()
+    }
+
+    /// The store's revision.
+    pub fn revision(&self) -> u64 {
+        self.revision
+    }
+
+    /// The latest version of this name and number, present or past.
+    pub fn find(&self, version: &Version) -> Option<&Rc<Object>> {
+        self.history
+            .iter()
+            .rev()
+            .find(|o| o.seen.version == *version)
+    }
+
+    /// A version of the past, `back` versions ago.
+    pub fn past(&self, back: usize) -> Option<&Rc<Object>> {
+        self.history.iter().rev().nth(back)
+    }
+
+    /// Carries out a write of an elector.
+    pub fn write(
+        &mut self,
+        author: u64,
+        sent: LocalTime,
+        kind: &WriteKind,
+        record: &Record,
+    ) -> Applied {
+        let fits = match (kind.base(), &self.current) {
+            (None, None) => true,
+            (Some(base), Some(current)) => self.blind || current.seen.version == *base,
+            (None, Some(_)) | (Some(_), None) => false,
+        };
+        if !fits {
+            return Applied::No;
+        }
+        let uid = self.current.as_ref().map(|c| c.seen.version.uid.clone());
+        let wins = matches!(kind, WriteKind::Create | WriteKind::Acquire(_));
+        self.terms += u64::from(wins);
+        self.records += 1;
+        let uid = uid.unwrap_or_else(|| self.next_uid());
+        Applied::Yes(self.put(
+            uid,
+            record.clone(),
+            self.records,
+            false,
+            Some((author, sent)),
+        ))
+    }
+
+    /// A human writes a record. One that says what another version said is no different from it.
+    pub fn edit(&mut self, record: Record, unreadable: bool) -> Rc<Object> {
+        let uid = self.current.as_ref().map(|c| c.seen.version.uid.clone());
+        let same = self.history.iter().rev().take(100).find(|old| {
+            uid.as_ref() == Some(&old.seen.version.uid)
+                && old.seen.record == record
+                && old.seen.unreadable == unreadable
+        });
+        let same = same.map(|old| (old.seen.fingerprint, old.author.map(|a| (a, old.sent))));
+        let uid = uid.unwrap_or_else(|| self.next_uid());
+        let (fingerprint, author) = same.unwrap_or_else(|| {
+            self.records += 1;
+            (self.records, None)
+        });
+        self.put(uid, record, fingerprint, unreadable, author)
+    }
+
+    /// Somebody edits labels: another version with the same record.
+    pub fn touch(&mut self) -> Option<Rc<Object>> {
+        let object = self.current.clone()?;
+        Some(self.put(
+            object.seen.version.uid.clone(),
+            object.seen.record.clone(),
+            object.seen.fingerprint,
+            object.seen.unreadable,
+            object.author.map(|author| (author, object.sent)),
+        ))
+    }
+
+    /// Somebody deletes the object; the store's revision goes on.
+    pub fn delete(&mut self) -> u64 {
+        self.current = None;
+        self.revision += 1;
+        self.revision
+    }
+
+    /// The store is restored from a backup of `back` versions ago; `bump` is added to its revision.
+    pub fn restore(&mut self, back: usize, bump: u64) -> Option<Rc<Object>> {
+        let old = self.past(back)?.clone();
+        if bump == 0 {
+            self.revision = old.revision;
+            self.current = Some(old.clone());
+            return Some(old);
+        }
+        self.revision += bump;
+        Some(self.put(
+            old.seen.version.uid.clone(),
+            old.seen.record.clone(),
+            old.seen.fingerprint,
+            old.seen.unreadable,
+            old.author.map(|author| (author, old.sent)),
+        ))
+    }
+
+    fn next_uid(&mut self) -> String {
+        self.uids += 1;
+        format!("u{}", self.uids)
+    }
+
+    fn put(
+        &mut self,
+        uid: String,
+        record: Record,
+        fingerprint: u64,
+        unreadable: bool,
+        author: Option<(u64, LocalTime)>,
+    ) -> Rc<Object> {
+        // Other objects of the store take numbers too.
+        self.revision += 1 + (self.records & 3);
+        let object = Rc::new(Object {
+            seen: Observation {
+                version: Version {
+                    uid,
+                    revision: ResourceVersion::new(self.revision.to_string()),
+                },
+                record,
+                fingerprint,
+                unreadable,
+                orders: Orders::default(),
+            },
+            revision: self.revision,
+            author: author.map(|(author, _)| author),
+            sent: author.map(|(_, sent)| sent).unwrap_or_default(),
+            term: self.terms,
+        });
+        self.history.push(object.clone());
+        self.current = Some(object.clone());
+        object
+    }
+}

@@ -1,0 +1,46 @@
+//! Randomness: SplitMix64, so that one seed gives one run on every machine.
+
+/// A random sequence.
+#[derive(Clone, Debug)]
+pub struct Rng(u64);
+
+impl Rng {
+    /// The sequence of a seed.
+    pub const fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// The next 64 bits.
+    pub const fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+        z ^ (z >> 31)
+    }
+
+    /// A number below `limit`; 0 if the limit is 0.
+    pub const fn below(&mut self, limit: u64) -> u64 {
+        ((self.bits() as u128 * limit as u128) >> 64) as u64
+    }
+
+    /// A number from `low` up to but not including `high`.
+    pub const fn range(&mut self, low: u64, high: u64) -> u64 {
+        low + self.below(high.saturating_sub(low))
+    }
+
+    /// True in `parts` of a million cases.
+    pub const fn chance(&mut self, parts: u64) -> bool {
+        self.below(1_000_000) < parts
+    }
+
+    /// True in `percent` of a hundred cases.
+    pub const fn percent(&mut self, percent: u64) -> bool {
+        self.below(100) < percent
+    }
+
+    /// One of several.
+    pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
+        &from[self.below(from.len() as u64) as usize]
+    }
+}

@@ -1,0 +1,391 @@
+//! Requests, answers and watch events on their way.
+
+use std::rc::Rc;
+
+use tenure_core::{Input, LocalTime, Outcome, Record, Source, WriteKind};
+
+use super::{Event, World, present};
+use crate::fault::Fault;
+use crate::node::Letter;
+use crate::register::{Applied, Object};
+
+/// The watch is broken and the node does not know it yet.
+pub(super) const SILENT: u64 = u64::MAX;
+
+/// A request on its way to the server.
+#[derive(Clone, Debug)]
+pub(crate) struct Request {
+    node: usize,
+    incarnation: u64,
+    id: u64,
+    /// What the sender's clock showed.
+    sent: LocalTime,
+    write: Option<(WriteKind, Record)>,
+    reply: Reply,
+    /// Older versions to answer a read with.
+    stale: Option<usize>,
+    /// It was struck, and does not survive the end of the faults.
+    pub(crate) late: bool,
+}
+
+/// What comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Reply {
+    /// The answer, after this long.
+    Answer(u64),
+    /// An error that tells nothing, after this long.
+    Error(u64),
+    /// "Conflict" although it was carried out.
+    Conflict(u64),
+    /// Nothing.
+    Nothing,
+}
+
+impl World {
+    pub(super) fn send_read(&mut self, i: usize, id: u64, timeout: u64) {
+        self.send(i, id, timeout, None);
+    }
+
+    pub(super) fn send_write(
+        &mut self,
+        i: usize,
+        id: u64,
+        timeout: u64,
+        kind: WriteKind,
+        record: Record,
+    ) {
+        self.send(i, id, timeout, Some((kind, record)));
+    }
+
+    fn send(&mut self, i: usize, id: u64, timeout: u64, write: Option<(WriteKind, Record)>) {
+        let node = &mut self.nodes[i];
+        node.pending = Some(id);
+        let (incarnation, is_write) = (node.incarnation, write.is_some());
+        let sent = node.clock.now(self.now).local;
+        let deadline = sent + std::time::Duration::from_nanos(timeout);
+        node.open = Some((id, deadline));
+        let expires = node.clock.real_at(deadline, self.now);
+        let blocked = node.requests_blocked_until;
+        let event = Event::Timeout {
+            node: i,
+            incarnation,
+            id,
+            write: is_write,
+        };
+        self.at(expires, event);
+        let mut request = Request {
+            node: i,
+            incarnation,
+            id,
+            sent,
+            write,
+            reply: Reply::Answer(self.one_way()),
+            stale: None,
+            late: false,
+        };
+        let mut delay = self.one_way();
+        if blocked > self.now {
+            if !self.plan.faults.has(Fault::HeldTraffic) || self.rng.percent(50) {
+                return;
+            }
+            self.report.faults.count(Fault::HeldTraffic);
+            delay += blocked - self.now;
+            request.late = true;
+        }
+        if self.calm.is_none()
+            && !self.request_kinds.is_empty()
+            && self.rng.chance(self.plan.request_faults)
+        {
+            let fault = *self.rng.pick(&self.request_kinds);
+            if self.strike_request(fault, &mut request, &mut delay, timeout) {
+                return;
+            }
+        }
+        self.after(delay, Event::Arrive(Box::new(request)));
+    }
+
+    /// Applies a fault to a request; true if it does not travel on.
+    fn strike_request(
+        &mut self,
+        fault: Fault,
+        request: &mut Request,
+        delay: &mut u64,
+        timeout: u64,
+    ) -> bool {
+        if matches!(fault, Fault::StaleRead) == request.write.is_some()
+            && matches!(fault, Fault::StaleRead | Fault::OwnConflict)
+        {
+            return false;
+        }
+        self.report.faults.count(fault);
+        self.trace(|_| format!("n{}   !! {} ({})", request.node, fault.name(), request.id));
+        let long = self.long_delay(timeout);
+        match fault {
+            Fault::RequestLost => return true,
+            Fault::AnswerLost => request.reply = Reply::Nothing,
+            Fault::RequestLate => {
+                *delay += long;
+                request.late = true;
+                if self.rng.percent(50) {
+                    request.reply = Reply::Nothing;
+                }
+            }
+            Fault::AnswerLate => request.reply = Reply::Answer(long),
+            Fault::ErrorApplied => request.reply = Reply::Error(self.one_way()),
+            Fault::ErrorNotApplied | Fault::Throttled => {
+                self.fail(request, Outcome::Unknown);
+                return true;
+            }
+            Fault::Forbidden => {
+                self.fail(request, Outcome::Unusable);
+                return true;
+            }
+            Fault::ErrorAppliedLater => {
+                self.fail(request, Outcome::Unknown);
+                request.reply = Reply::Nothing;
+                request.late = true;
+                *delay += long;
+            }
+            Fault::Duplicate => {
+                let mut again = request.clone();
+                again.late = true;
+                if self.rng.percent(50) {
+                    again.reply = Reply::Nothing;
+                }
+                self.after(*delay + long, Event::Arrive(Box::new(again)));
+            }
+            Fault::OwnConflict => request.reply = Reply::Conflict(self.one_way()),
+            Fault::StaleRead => request.stale = Some(self.rng.range(1, 6) as usize),
+            _ => {}
+        }
+        false
+    }
+
+    /// The server, or something before it, answers with an error at once.
+    fn fail(&mut self, request: &Request, outcome: Outcome) {
+        let Request {
+            node,
+            incarnation,
+            id,
+            ..
+        } = *request;
+        let input = match request.write {
+            Some(_) => Input::Written(id, outcome),
+            None => Input::ReadFailed(id),
+        };
+        let letter = Box::new(Letter::Other(input));
+        let delay = 2 * self.one_way();
+        self.after(
+            delay,
+            Event::Answer {
+                node,
+                incarnation,
+                id,
+                letter,
+            },
+        );
+    }
+
+    /// A request reaches the server.
+    pub(super) fn arrive(&mut self, request: Request) {
+        let Request {
+            node,
+            incarnation,
+            id,
+            ..
+        } = request;
+        let (letter, unknown) = match &request.write {
+            None => {
+                let stale = request.stale.and_then(|back| self.register.past(back));
+                let letter = match stale {
+                    Some(object) => Letter::Shown(Source::Read(id), object.clone()),
+                    None => present(&self.register, Source::Read(id)),
+                };
+                (letter, Input::ReadFailed(id))
+            }
+            Some((kind, record)) => {
+                let outcome = match self.register.write(incarnation, request.sent, kind, record) {
+                    Applied::Yes(object) => {
+                        self.trace(|_| format!("   server: n{node} {id} made {}", object.revision));
+                        let version = object.seen.version.clone();
+                        self.announce(&object);
+                        if matches!(request.reply, Reply::Conflict(_)) {
+                            Outcome::Refused
+                        } else {
+                            Outcome::Applied(version)
+                        }
+                    }
+                    Applied::No => Outcome::Refused,
+                };
+                let letter = Letter::Other(Input::Written(id, outcome));
+                (letter, Input::Written(id, Outcome::Unknown))
+            }
+        };
+        let (letter, mut delay) = match request.reply {
+            Reply::Nothing => return,
+            Reply::Answer(delay) | Reply::Conflict(delay) => (letter, delay),
+            Reply::Error(delay) => (Letter::Other(unknown), delay),
+        };
+        let blocked = self.nodes[node].answers_blocked_until;
+        if blocked > self.now {
+            if !self.plan.faults.has(Fault::HeldTraffic) || self.rng.percent(50) {
+                return;
+            }
+            self.report.faults.count(Fault::HeldTraffic);
+            delay += blocked - self.now;
+        }
+        let letter = Box::new(letter);
+        self.after(
+            delay,
+            Event::Answer {
+                node,
+                incarnation,
+                id,
+                letter,
+            },
+        );
+    }
+
+    pub(super) fn answered(&mut self, i: usize, incarnation: u64, id: u64, letter: Letter) {
+        let node = &self.nodes[i];
+        if node.incarnation != incarnation || !node.alive {
+            return;
+        }
+        // A driver that dropped the request when its time was up never hears of the answer.
+        if node.pending == Some(id) || self.plan.late_answers {
+            self.deliver(i, letter);
+            self.nodes[i].pending.take_if(|pending| *pending == id);
+        }
+    }
+
+    pub(super) fn timed_out(&mut self, i: usize, incarnation: u64, id: u64, write: bool) {
+        let node = &mut self.nodes[i];
+        if node.incarnation != incarnation || node.pending.take_if(|p| *p == id).is_none() {
+            return;
+        }
+        let input = if write {
+            Input::Written(id, Outcome::Unknown)
+        } else {
+            Input::ReadFailed(id)
+        };
+        self.deliver(i, Letter::Other(input));
+    }
+
+    /// Tells everybody who watches of a new version.
+    pub(crate) fn announce(&mut self, object: &Rc<Object>) {
+        for i in 0..self.nodes.len() {
+            if self.nodes[i].watch != 0 {
+                self.send_watch(i, Letter::Shown(Source::Watch, object.clone()));
+            }
+        }
+    }
+
+    /// Tells everybody who watches that the object is gone.
+    pub(crate) fn announce_gone(&mut self, revision: u64) {
+        for i in 0..self.nodes.len() {
+            if self.nodes[i].watch != 0 {
+                self.send_watch(i, Letter::Gone(Source::Watch, Some(revision)));
+            }
+        }
+    }
+
+    fn send_watch(&mut self, i: usize, letter: Letter) {
+        let mut delay = self.one_way();
+        if self.nodes[i].answers_blocked_until > self.now || self.nodes[i].watch_tail == SILENT {
+            return;
+        }
+        if self.plan.watch_faults > 0
+            && self.calm.is_none()
+            && !self.watch_kinds.is_empty()
+            && self.rng.chance(self.plan.watch_faults)
+        {
+            let fault = *self.rng.pick(&self.watch_kinds);
+            self.report.faults.count(fault);
+            match fault {
+                Fault::WatchLost => return,
+                Fault::WatchLate => delay += self.rng.below(self.plan.longest_lease()),
+                Fault::WatchTwice => {
+                    let again = delay + self.rng.below(self.plan.longest_lease());
+                    let (watch, letter) = (self.nodes[i].watch, Box::new(letter.clone()));
+                    self.after(
+                        again,
+                        Event::Watch {
+                            node: i,
+                            watch,
+                            letter,
+                        },
+                    );
+                }
+                Fault::WatchOld => {
+                    let back = self.rng.range(1, 8) as usize;
+                    if let Some(object) = self.register.past(back).cloned() {
+                        let letter = Box::new(Letter::Shown(Source::Watch, object));
+                        let watch = self.nodes[i].watch;
+                        self.after(
+                            delay,
+                            Event::Watch {
+                                node: i,
+                                watch,
+                                letter,
+                            },
+                        );
+                    }
+                }
+                _ => {}
+            }
+        }
+        let node = &mut self.nodes[i];
+        let at = (self.now + delay).max(node.watch_tail);
+        node.watch_tail = at;
+        let (watch, letter) = (node.watch, Box::new(letter));
+        self.at(
+            at,
+            Event::Watch {
+                node: i,
+                watch,
+                letter,
+            },
+        );
+    }
+
+    /// A watch begins: the present state, then "it works".
+    pub(super) fn watch_up(&mut self, i: usize, incarnation: u64) {
+        let node = &self.nodes[i];
+        if node.incarnation != incarnation || !node.alive || node.watch != 0 {
+            return;
+        }
+        if node.answers_blocked_until.max(node.requests_blocked_until) > self.now {
+            let delay = self.rng.range(1, self.plan.longest_lease());
+            self.after(
+                delay,
+                Event::WatchUp {
+                    node: i,
+                    incarnation,
+                },
+            );
+            return;
+        }
+        self.sequence += 1;
+        self.nodes[i].watch = self.sequence;
+        self.nodes[i].watch_tail = self.now;
+        let letter = present(&self.register, Source::Watch);
+        self.deliver(i, letter);
+        self.deliver(i, Letter::Other(Input::Watching(true)));
+    }
+
+    /// One way through the network.
+    pub(crate) fn one_way(&mut self) -> u64 {
+        self.plan.latency / 2 + self.rng.below(self.plan.latency)
+    }
+
+    /// A delay that hurts: about a request's time, or about a lease.
+    fn long_delay(&mut self, timeout: u64) -> u64 {
+        let lease = self.plan.longest_lease();
+        match self.rng.below(4) {
+            0 => self.rng.below(timeout),
+            1 => self.rng.below(2 * timeout),
+            2 => self.rng.below(lease),
+            _ => self.rng.below(3 * lease),
+        }
+    }
+}
