@@ -13,8 +13,8 @@
 //! Where client-go could make two leaders, this lock is stricter:
 //!
 //! - It ends a creation when the primary already exists, where client-go goes on.
-//! - It replaces the secondary only if its record is still the one that was seen, where client-go
-//!   replaces whatever it finds.
+//! - It replaces the secondary only in the version that was seen, where client-go replaces whatever it
+//!   finds.
 //! - Of two different records it waits for the longer duration, where client-go waits for the one of
 //!   the primary, even if a client of Leases holds the other.
 //! - A primary that names this process while the secondary is missing is reported as it is, where
@@ -131,11 +131,9 @@ impl MultiLock {
         let Part { name, .. } = &self.secondary;
         let current = match request::get(&self.client.0, name).await {
             Ok(None) => return self.create_secondary(record).await,
-            Ok(Some(current)) if base.is_some_and(|base| self.same_secondary(base, &current)) => {
-                current
-            }
+            Ok(Some(current)) if base.is_some_and(|base| is_same(base, &current)) => current,
             Ok(Some(_)) => {
-                let why = "its record is not the one that was seen".to_owned();
+                let why = "it is not the version that was seen".to_owned();
                 return Err(Error::refused(Verb::Update, name, Refusal::Conflict(why)));
             }
             // Without an answer the version that was seen still decides.
@@ -162,11 +160,6 @@ impl MultiLock {
     fn writing(&self) -> MutexGuard<'_, Option<String>> {
         // The text is replaced as a whole, so a panic leaves nothing half done.
         self.writing.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn same_secondary(&self, base: &Value, current: &Value) -> bool {
-        base["metadata"]["uid"] == current["metadata"]["uid"]
-            && self.secondary.stored(base).text == self.secondary.stored(current).text
     }
 
     fn sighting(

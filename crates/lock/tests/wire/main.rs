@@ -8,6 +8,7 @@
 mod annotation;
 mod api;
 mod candidate;
+mod contention;
 mod errors;
 mod fixtures;
 mod lease;
