@@ -28,7 +28,7 @@ use std::time::Duration;
 use crate::command::{Command, StopReason};
 use crate::fence::{FencingToken, ResourceVersion};
 use crate::guard::Guard;
-use crate::input::{Input, Source};
+use crate::input::{Input, Source, Version};
 use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
@@ -284,6 +284,15 @@ impl Election {
     /// The record last seen or written, if the object exists.
     pub fn record(&self) -> Option<&Record> {
         self.known.record()
+    }
+
+    /// The version of the lock object last seen or written, if the object exists: the one that the
+    /// next write will name.
+    pub fn version(&self) -> Option<&Version> {
+        match &self.known {
+            Known::Present(seen) => Some(&seen.observation.version),
+            Known::Nothing | Known::Absent { .. } => None,
+        }
     }
 
     /// What this candidate was told before it started.

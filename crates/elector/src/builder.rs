@@ -1,0 +1,291 @@
+//! Configuration of an elector, in client-go's words.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tenure_core::timing::TimingBuilder;
+use tenure_core::{Config, Timing};
+use tenure_lock::{Lock, LockKind, Precision};
+
+use crate::clock::{Clock, SystemClock};
+use crate::deadline::Overrun;
+use crate::elector::Elector;
+use crate::error::{BuildError, Problem};
+use crate::handle::{Handle, Shared};
+use crate::health::HealthAdaptor;
+use crate::hub::Hub;
+use crate::identity;
+
+/// Collects the configuration of an elector; [`build`](Self::build) validates all of it.
+///
+/// The defaults are client-go's convention of 15 s / 10 s / 2 s. Unlike there, the lock is released
+/// when a term ends, because the order is safe: only after the work has ended.
+#[must_use = "call build"]
+pub struct Builder {
+    lock: Opening,
+    client: Option<Client>,
+    timing: TimingBuilder,
+    identity: Option<String>,
+    name: Option<String>,
+    labels: BTreeMap<String, String>,
+    release_on_cancel: bool,
+    overrun: Overrun,
+    hub: Option<Hub>,
+    clock: Arc<dyn Clock>,
+    watchdog: Option<Arc<HealthAdaptor>>,
+}
+
+/// Where the lock comes from.
+enum Opening {
+    Given(Arc<dyn Lock>),
+    Open {
+        kind: LockKind,
+        namespace: String,
+        name: String,
+    },
+}
+
+impl Builder {
+    pub(crate) fn given(lock: Arc<dyn Lock>) -> Self {
+        Self::new(Opening::Given(lock), None)
+    }
+
+    pub(crate) fn open(client: Client, kind: LockKind, namespace: &str, name: &str) -> Self {
+        let opening = Opening::Open {
+            kind,
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        Self::new(opening, Some(client))
+    }
+
+    fn new(lock: Opening, client: Option<Client>) -> Self {
+        Self {
+            lock,
+            client,
+            timing: Timing::builder(),
+            identity: None,
+            name: None,
+            labels: BTreeMap::new(),
+            release_on_cancel: true,
+            overrun: Overrun::default(),
+            hub: None,
+            clock: Arc::new(SystemClock),
+            watchdog: None,
+        }
+    }
+
+    /// LeaseDuration: others wait this long after the last renewal they saw. Whole seconds.
+    pub fn lease_duration(mut self, duration: Duration) -> Self {
+        self.timing = self.timing.lease_duration(duration);
+        self
+    }
+
+    /// RenewDeadline: a leader that could not renew gives up this long after it sent the last renewal
+    /// that succeeded. (client-go counts from a later instant, see `docs/safety.md`.)
+    pub fn renew_deadline(mut self, duration: Duration) -> Self {
+        self.timing = self.timing.renew_deadline(duration);
+        self
+    }
+
+    /// RetryPeriod: a leader renews this often, and a follower that cannot watch polls about as often.
+    pub fn retry_period(mut self, duration: Duration) -> Self {
+        self.timing = self.timing.retry_period(duration);
+        self
+    }
+
+    /// How long one request may take; by default what the other durations leave, at most half the
+    /// renew deadline.
+    pub fn request_timeout(mut self, duration: Duration) -> Self {
+        self.timing = self.timing.request_timeout(duration);
+        self
+    }
+
+    /// Accepts durations that client-go accepts although they leave no margin. The broken rule is
+    /// logged as a warning.
+    pub fn client_go_compat(mut self, yes: bool) -> Self {
+        self.timing = self.timing.client_go_compat(yes);
+        self
+    }
+
+    /// Who this candidate is; by default [`host_uuid`](identity::host_uuid). Two processes, and two
+    /// runs of one, must not share it.
+    pub fn identity(mut self, identity: impl Into<String>) -> Self {
+        self.identity = Some(identity.into());
+        self
+    }
+
+    /// The name of this election in metrics and health checks; by default that of the lock object.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// A label that every write sets on the lock object; other labels are kept.
+    pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
+        self.labels.insert(key.into(), value.into());
+        self
+    }
+
+    /// Labels that every write sets on the lock object; other labels are kept.
+    pub fn labels(mut self, labels: BTreeMap<String, String>) -> Self {
+        self.labels.extend(labels);
+        self
+    }
+
+    /// ReleaseOnCancel: whether to give the lock back when a term ends; true by default. It happens
+    /// only after the work has ended, and never once the guard has run out.
+    pub fn release_on_cancel(mut self, yes: bool) -> Self {
+        self.release_on_cancel = yes;
+        self
+    }
+
+    /// What to do with work that does not end in time; [`Overrun::Abort`] by default.
+    pub fn on_overrun(mut self, policy: Overrun) -> Self {
+        self.overrun = policy;
+        self
+    }
+
+    /// The client for the watch and for Events, if the lock was given. Without one, a lock that does
+    /// not live in this process is polled.
+    pub fn client(mut self, client: Client) -> Self {
+        self.client = Some(client);
+        self
+    }
+
+    /// Runs this election in a hub, together with others; by default it gets its own.
+    pub fn hub(mut self, hub: &Hub) -> Self {
+        self.clock = hub.clock().clone();
+        self.hub = Some(hub.clone());
+        self
+    }
+
+    /// Another clock, for tests and simulations. A [hub](Self::hub) brings its own.
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        if self.hub.is_none() {
+            self.clock = clock;
+        }
+        self
+    }
+
+    /// client-go's WatchDog: attached by [`build`](Self::build), however the elector is then run.
+    pub fn watchdog(mut self, adaptor: &Arc<HealthAdaptor>) -> Self {
+        self.watchdog = Some(adaptor.clone());
+        self
+    }
+
+    /// Validates everything.
+    ///
+    /// # Errors
+    /// One error that lists every problem with its values.
+    pub fn build(self) -> Result<Elector, BuildError> {
+        let mut problems = Vec::new();
+        let identity = self.identity.unwrap_or_else(identity::host_uuid);
+        if identity.is_empty() {
+            problems.push(Problem::EmptyIdentity);
+        } else if identity.chars().any(char::is_control) {
+            problems.push(Problem::Identity(identity.clone()));
+        }
+        let timing = self.timing.build().map_err(|error| {
+            problems.extend(error.problems.into_iter().map(Problem::Timing));
+        });
+        let object = match &self.lock {
+            Opening::Given(lock) => lock.describe().rsplit(['/', ' ']).next().map(str::to_owned),
+            Opening::Open { name, .. } => Some(name.clone()),
+        };
+        let lock = match (self.lock, &self.client) {
+            (Opening::Given(lock), _) => {
+                if !self.labels.is_empty() {
+                    problems.push(Problem::LabelsOfGivenLock);
+                }
+                Ok(lock)
+            }
+            (
+                Opening::Open {
+                    kind,
+                    namespace,
+                    name,
+                },
+                client,
+            ) => {
+                let client = client
+                    .clone()
+                    .expect("`open` takes the client with the name");
+                let opened = kind.open(client, &namespace, &name, &self.labels);
+                opened.map_err(|error| problems.push(error.into()))
+            }
+        };
+        let (Ok(timing), Ok(lock), true) = (timing, lock, problems.is_empty()) else {
+            return Err(BuildError { problems });
+        };
+        warn_of(&timing, lock.describe());
+
+        let name = self.name.or(object).unwrap_or_default();
+        let shared = Arc::new(Shared::new(
+            name.into(),
+            lock.describe().into(),
+            identity.as_str().into(),
+            timing.lease(),
+            self.clock.clone(),
+        ));
+        if let Some(adaptor) = &self.watchdog {
+            adaptor.attach(Handle::new(shared.clone()).health());
+        }
+        let core = Config {
+            identity,
+            timing,
+            release_on_cancel: self.release_on_cancel,
+            rejoin: true,
+            coordinated: false,
+            whole_seconds: lock.precision() == Precision::Seconds,
+            seed: identity::seed(),
+        };
+        let settings = Settings {
+            lock,
+            core,
+            overrun: self.overrun,
+        };
+        Ok(Elector::new(
+            settings,
+            shared,
+            self.hub.ok_or((self.client, self.clock)),
+        ))
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("timing", &self.timing)
+            .field("identity", &self.identity)
+            .field("release_on_cancel", &self.release_on_cancel)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A validated configuration, as the driver needs it.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) lock: Arc<dyn Lock>,
+    pub(crate) core: Config,
+    pub(crate) overrun: Overrun,
+}
+
+/// Logs waived rules with what they leave.
+fn warn_of(timing: &Timing, lock: &str) {
+    let rate = format!("{:.1} %", timing.tolerated_rate_error() * 100.0);
+    let (request, grace) = (timing.request_timeout(), timing.grace());
+    for warning in timing.warnings() {
+        tracing::warn!(
+            lock, %warning, tolerated_rate_error = rate, request_timeout = ?request,
+            time_to_stop = ?grace, "these durations leave no margin"
+        );
+    }
+    tracing::debug!(
+        lock, lease = ?timing.lease(), guard = ?timing.guard(), retry = ?timing.retry_period(),
+        request_timeout = ?request, time_to_stop = ?grace, tolerated_rate_error = rate, "durations"
+    );
+}

@@ -1,0 +1,423 @@
+//! The deadline thread: ends terms even if the async runtime is stuck.
+//!
+//! One thread per process, started with the first term and asleep while there is none. It looks at
+//! the clocks at each deadline, and at least four times a second while somebody leads, so that a
+//! resumed machine or a wall clock that jumped forward is noticed although no timer counts that.
+
+use std::fmt;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tenure_core::{FencingToken, LocalTime, StopReason};
+
+use crate::clock::{Clock, SystemClock};
+use crate::guard::Cell;
+
+/// The longest time between two looks at the clocks.
+const LONGEST_LOOK: Duration = Duration::from_millis(250);
+
+/// What work still gets if its end was noticed only after its deadline, as after a pause of the whole
+/// process.
+const LAST_MOMENT: Duration = Duration::from_millis(100);
+
+/// What to do with work that has not ended when another process may lead. Nothing is released then.
+#[derive(Clone, Default)]
+#[non_exhaustive]
+pub enum Overrun {
+    /// Abort this process. The only choice that keeps the promise for work in this process.
+    #[default]
+    Abort,
+    /// Log an error and go on; for work whose effects are all fenced by the token.
+    Log,
+    /// Call this, from the deadline thread; for work in a child process, which can be killed.
+    Call(Arc<dyn Fn(&Overran) + Send + Sync>),
+}
+
+impl Overrun {
+    /// Calls `act` from the deadline thread, outside the async runtime; it must not block.
+    pub fn call(act: impl Fn(&Overran) + Send + Sync + 'static) -> Self {
+        Self::Call(Arc::new(act))
+    }
+}
+
+impl fmt::Debug for Overrun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Abort => "Abort",
+            Self::Log => "Log",
+            Self::Call(_) => "Call",
+        })
+    }
+}
+
+/// The term whose work did not end in time.
+#[derive(Clone, Debug)]
+pub struct Overran {
+    /// The lock, `lease kube-system/x`.
+    pub lock: Arc<str>,
+    /// The token of the term.
+    pub token: FencingToken,
+}
+
+/// A call at an instant that can be moved, made by the deadline thread. Dropping it cancels it.
+///
+/// ```
+/// # use std::time::Duration;
+/// use tenure::clock::{Clock, SystemClock};
+/// use tenure::deadline::Deadline;
+///
+/// let far = SystemClock.now().local + Duration::from_secs(60);
+/// let deadline = Deadline::new(far, || eprintln!("too late"));
+/// deadline.move_to(far + Duration::from_secs(60));
+/// drop(deadline); // never called
+/// ```
+#[must_use = "dropping it cancels the call"]
+pub struct Deadline {
+    call: Arc<Call>,
+}
+
+struct Call(Mutex<Pending>);
+
+struct Pending {
+    at: LocalTime,
+    act: Option<Box<dyn FnOnce() + Send>>,
+}
+
+impl Deadline {
+    /// Calls `act` at the instant, on [`SystemClock`]. It must not block: other deadlines wait for it.
+    pub fn new(at: LocalTime, act: impl FnOnce() + Send + 'static) -> Self {
+        let act: Option<Box<dyn FnOnce() + Send>> = Some(Box::new(act));
+        let call = Arc::new(Call(Mutex::new(Pending { at, act })));
+        watch(call.clone());
+        Self { call }
+    }
+
+    /// Moves it, earlier or later; nothing happens if the call was made already.
+    pub fn move_to(&self, at: LocalTime) {
+        lock(&self.call.0).at = at;
+        look_now();
+    }
+}
+
+impl Drop for Deadline {
+    fn drop(&mut self) {
+        lock(&self.call.0).act = None;
+    }
+}
+
+impl fmt::Debug for Deadline {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let pending = lock(&self.call.0);
+        f.debug_struct("Deadline")
+            .field("at", &pending.at)
+            .field("called", &pending.act.is_none())
+            .finish()
+    }
+}
+
+impl Watched for Call {
+    fn look(&self) -> Option<Duration> {
+        let mut pending = lock(&self.0);
+        pending.act.as_ref()?;
+        let left = pending.at.since(SystemClock.now().local);
+        if !left.is_zero() {
+            return Some(left);
+        }
+        let act = pending.act.take();
+        drop(pending);
+        if let Some(act) = act {
+            act();
+        }
+        None
+    }
+}
+
+/// Watches over one term: ends it when its guard runs out, and acts on work that overruns.
+pub(crate) struct Watchdog {
+    pub(crate) cell: Arc<Cell>,
+    /// By when, from the send time of the last renewal, work must have ended.
+    fence: Duration,
+    policy: Overrun,
+    state: Mutex<Winding>,
+}
+
+#[derive(Default)]
+struct Winding {
+    /// Set once the term was told to stop.
+    deadline: Option<LocalTime>,
+    joined: bool,
+    overrun: bool,
+}
+
+impl Watchdog {
+    /// Begins to watch; on a simulated clock the driver alone calls.
+    pub(crate) fn start(cell: Arc<Cell>, fence: Duration, policy: Overrun) -> Arc<Self> {
+        let real = cell.clock.is_real();
+        let dog = Arc::new(Self {
+            cell,
+            fence,
+            policy,
+            state: Mutex::default(),
+        });
+        if real {
+            watch(dog.clone());
+        }
+        dog
+    }
+
+    /// The work was told to stop and has until this instant.
+    pub(crate) fn set_deadline(&self, deadline: LocalTime) {
+        lock(&self.state).deadline = Some(deadline);
+        if self.cell.clock.is_real() {
+            look_now();
+        }
+    }
+
+    /// By when the work must have ended, as far as is known now.
+    pub(crate) fn deadline(&self) -> LocalTime {
+        let set = lock(&self.state).deadline;
+        set.unwrap_or_else(|| self.cell.guard().sent().local + self.fence)
+    }
+
+    /// The work has ended.
+    pub(crate) fn joined(&self) {
+        lock(&self.state).joined = true;
+    }
+
+    /// Acts on work that did not end in time, once.
+    pub(crate) fn overrun(&self) {
+        let mut state = lock(&self.state);
+        if state.joined || std::mem::replace(&mut state.overrun, true) {
+            return;
+        }
+        drop(state);
+        let overran = Overran {
+            lock: self.cell.lock.clone(),
+            token: self.cell.token.clone(),
+        };
+        let (lock, token) = (&overran.lock, overran.token.as_str());
+        match &self.policy {
+            Overrun::Abort => {
+                tracing::error!(%lock, token, "work did not end in time, aborting this process");
+                abort(&overran);
+            }
+            Overrun::Log => {
+                tracing::error!(%lock, token, "work did not end in time, another may lead now");
+            }
+            Overrun::Call(act) => act(&overran),
+        }
+    }
+}
+
+impl fmt::Debug for Watchdog {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.cell.fmt(f)
+    }
+}
+
+#[allow(
+    clippy::print_stderr,
+    reason = "the process ends here, and a subscriber may not get to write any more"
+)]
+fn abort(overran: &Overran) -> ! {
+    eprintln!(
+        "tenure: the work of term {} of {} did not end in time; aborting, because another process \
+         may lead now",
+        overran.token, overran.lock
+    );
+    std::process::abort();
+}
+
+impl Watched for Watchdog {
+    fn look(&self) -> Option<Duration> {
+        if lock(&self.state).joined {
+            return None;
+        }
+        let guard = self.cell.guard();
+        let now = self.cell.clock.now();
+        if !self.cell.has_ended() {
+            let left = guard.left(now);
+            if !left.is_zero() {
+                return Some(left);
+            }
+            self.cell.end(StopReason::GuardExpired);
+            let mut state = lock(&self.state);
+            let fence = guard.sent().local + self.fence;
+            state
+                .deadline
+                .get_or_insert(fence.max(now.local + LAST_MOMENT));
+        }
+        let left = self.deadline().since(now.local);
+        if left.is_zero() {
+            self.overrun();
+            return None;
+        }
+        Some(left)
+    }
+}
+
+/// Something the thread looks after.
+trait Watched: Send + Sync {
+    /// Does what is due; returns when to look again, or nothing if never.
+    fn look(&self) -> Option<Duration>;
+}
+
+#[derive(Default)]
+struct Board {
+    watched: Mutex<Vec<Arc<dyn Watched>>>,
+    changed: Condvar,
+}
+
+impl Board {
+    /// One look at everything; returns how long to sleep, or nothing if there is nothing to watch.
+    fn look(&self) -> Option<Duration> {
+        // Taken out, so that whoever is called may register and move deadlines.
+        let mut watched = std::mem::take(&mut *lock(&self.watched));
+        let mut sleep = LONGEST_LOOK;
+        watched.retain(|one| match one.look() {
+            None => false,
+            Some(left) => {
+                sleep = sleep.min(left);
+                true
+            }
+        });
+        let mut added = lock(&self.watched);
+        let unseen = !added.is_empty();
+        watched.append(&mut added);
+        *added = watched;
+        if added.is_empty() {
+            // A process that led once may never lead again; it keeps no memory of it.
+            added.shrink_to_fit();
+            return None;
+        }
+        Some(if unseen { Duration::ZERO } else { sleep })
+    }
+
+    fn run(&self) {
+        loop {
+            let sleep = self.look();
+            let watched = lock(&self.watched);
+            match sleep {
+                Some(left) => drop(self.changed.wait_timeout(watched, left)),
+                None if watched.is_empty() => drop(self.changed.wait(watched)),
+                None => {}
+            }
+        }
+    }
+}
+
+fn board() -> &'static Board {
+    static BOARD: OnceLock<Board> = OnceLock::new();
+    static THREAD: OnceLock<()> = OnceLock::new();
+    let board = BOARD.get_or_init(Board::default);
+    THREAD.get_or_init(|| {
+        let thread = std::thread::Builder::new()
+            .name("tenure-deadline".to_owned())
+            .stack_size(128 * 1024)
+            .spawn(|| BOARD.get_or_init(Board::default).run());
+        // Without it terms still end by the clock and by the driver, so that is no reason to refuse
+        // to lead; but somebody should know.
+        if let Err(error) = thread {
+            tracing::error!(%error, "cannot start the deadline thread");
+        }
+    });
+    board
+}
+
+fn watch(watched: Arc<dyn Watched>) {
+    let board = board();
+    lock(&board.watched).push(watched);
+    board.changed.notify_one();
+}
+
+fn look_now() {
+    board().changed.notify_one();
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU32, Ordering};
+
+    use super::*;
+    use crate::clock::TokioClock;
+    use crate::guard::tests::cell;
+
+    fn dog(clock: &TokioClock) -> (Arc<Watchdog>, Arc<AtomicU32>) {
+        let calls = Arc::new(AtomicU32::new(0));
+        let policy = {
+            let calls = calls.clone();
+            Overrun::call(move |overran| {
+                assert_eq!(overran.token.as_str(), "7");
+                calls.fetch_add(1, Ordering::SeqCst);
+            })
+        };
+        let cell = cell(clock, Duration::from_secs(10));
+        (
+            Watchdog::start(cell, Duration::from_millis(14_500), policy),
+            calls,
+        )
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_ignores_the_end_is_acted_upon_once_at_the_fence() {
+        let clock = TokioClock::new();
+        let (dog, calls) = dog(&clock);
+        let board = Board::default();
+        lock(&board.watched).push(dog.clone());
+        assert_eq!(board.look(), Some(LONGEST_LOOK));
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(board.look().is_some());
+        assert!(dog.cell.has_ended(), "nobody had to run the driver");
+        tokio::time::advance(Duration::from_millis(4_499)).await;
+        board.look();
+        assert_eq!(calls.load(Ordering::SeqCst), 0);
+        tokio::time::advance(Duration::from_millis(1)).await;
+        assert_eq!(board.look(), None, "nothing is left to watch");
+        dog.overrun();
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn after_a_long_pause_work_gets_a_last_moment() {
+        let clock = TokioClock::new();
+        let (dog, calls) = dog(&clock);
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(dog.look(), Some(LAST_MOMENT));
+        tokio::time::advance(LAST_MOMENT).await;
+        assert_eq!(dog.look(), None);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn work_that_ended_is_left_alone() {
+        let clock = TokioClock::new();
+        let (dog, calls) = dog(&clock);
+        dog.joined();
+        tokio::time::advance(Duration::from_secs(3600)).await;
+        assert_eq!(dog.look(), None);
+        dog.overrun();
+        assert_eq!(calls.load(Ordering::SeqCst), 0);
+    }
+
+    #[test]
+    fn a_deadline_is_called_by_the_thread_and_a_dropped_one_is_not() {
+        let (send, called) = std::sync::mpsc::channel();
+        let now = SystemClock.now().local;
+        let dropped = Deadline::new(now + Duration::from_secs(3600), {
+            let send = send.clone();
+            move || send.send("dropped").unwrap_or_default()
+        });
+        dropped.move_to(now + Duration::from_secs(7200));
+        drop(dropped);
+        let moved = Deadline::new(now + Duration::from_secs(3600), move || {
+            send.send("moved").unwrap_or_default();
+        });
+        moved.move_to(now);
+        assert_eq!(called.recv(), Ok("moved"));
+        assert!(called.recv().is_err(), "the other was forgotten");
+    }
+}

@@ -1,0 +1,238 @@
+//! One watch of the API server, as a stream of news that never ends.
+//!
+//! List, watch from there, and again when the server forgot where we were (410). Without one object's
+//! name it covers all of a kind in a namespace; with it, it asks only for that one, which permissions
+//! limited to `resourceNames` allow.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use kube::Client;
+use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::core::request::Request;
+use serde_json::Value;
+use tenure_core::ResourceVersion;
+use tenure_lock::Resource;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::clock::pause as rest;
+use crate::identity::random_below;
+
+/// A list, or the beginning of a watch, may take this long.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// A watch that says nothing for this long is taken for dead. Servers send bookmarks every minute.
+const SILENCE: Duration = Duration::from_secs(90);
+
+/// The server ends each watch after about this long, so that watches spread over its replicas.
+const WATCH_SECONDS: u32 = 240;
+
+/// Lists come in pages, so that a big namespace does not need much memory at once.
+const PAGE: u32 = 200;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// What a feed tells.
+#[derive(Debug)]
+pub(super) enum News {
+    /// An object is in this state.
+    Object(Value),
+    /// An object was deleted.
+    Deleted { name: String, revision: String },
+    /// All that exists has been shown, as of this revision, and changes will be.
+    Synced {
+        revision: ResourceVersion,
+        names: HashSet<String>,
+    },
+    /// Changes may be missed from now on, until `Synced`.
+    Down { error: kube::Error },
+}
+
+/// A running feed; dropping it ends its task and its connection.
+pub(super) struct Feed {
+    pub(super) id: u64,
+    task: JoinHandle<()>,
+}
+
+impl Drop for Feed {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+impl Feed {
+    pub(super) fn start(
+        id: u64,
+        client: Client,
+        (resource, namespace, name): (Resource, &str, Option<&str>),
+        news: UnboundedSender<(u64, News)>,
+    ) -> Self {
+        let selector = name.map(|name| format!("metadata.name={name}"));
+        let source = Source {
+            id,
+            client,
+            path: resource.path(namespace),
+            selector,
+            news,
+        };
+        let task = tokio::spawn(source.run());
+        Self { id, task }
+    }
+}
+
+struct Source {
+    id: u64,
+    client: Client,
+    path: String,
+    selector: Option<String>,
+    news: UnboundedSender<(u64, News)>,
+}
+
+impl Source {
+    async fn run(self) {
+        let mut pause = FIRST_PAUSE;
+        loop {
+            match self.list_and_watch(&mut pause).await {
+                // The server forgot our place, or ended the watch: list again soon.
+                Err(error) if is_gone(&error) => {
+                    tracing::debug!(path = %self.path, "the watch is too old, listing again");
+                    rest(random_below(FIRST_PAUSE)).await;
+                }
+                Err(error) => {
+                    self.tell(News::Down { error });
+                    rest(pause + random_below(pause / 2)).await;
+                    pause = (pause * 2).min(LONGEST_PAUSE);
+                }
+                Ok(never) => match never {},
+            }
+        }
+    }
+
+    /// Runs until something fails.
+    async fn list_and_watch(
+        &self,
+        pause: &mut Duration,
+    ) -> Result<std::convert::Infallible, kube::Error> {
+        let (mut revision, names) = self.list().await?;
+        let mut names = Some(names);
+        loop {
+            let mut params = WatchParams::default().timeout(WATCH_SECONDS + self.jitter());
+            params.field_selector.clone_from(&self.selector);
+            let request = Request::new(&self.path).watch(&params, &revision);
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            let opened = within(ANSWER, self.client.request_events::<Value>(request)).await?;
+            let mut events = std::pin::pin!(opened);
+            if let Some(names) = names.take() {
+                self.tell(News::Synced {
+                    revision: ResourceVersion::new(revision.as_str()),
+                    names,
+                });
+                *pause = FIRST_PAUSE;
+            }
+            let mut heard = false;
+            loop {
+                let Ok(event) = timeout(SILENCE, events.next()).await else {
+                    tracing::debug!(path = %self.path, "the watch is silent, opening it again");
+                    break;
+                };
+                match event {
+                    None => break,
+                    Some(event) => self.pass_on(event?, &mut revision)?,
+                }
+                heard = true;
+            }
+            if !heard {
+                // A server that ends watches at once must not be asked in a tight loop.
+                rest(FIRST_PAUSE).await;
+            }
+        }
+    }
+
+    /// Shows all that exists; returns the revision of the list and the names in it.
+    async fn list(&self) -> Result<(String, HashSet<String>), kube::Error> {
+        let mut names = HashSet::new();
+        let mut params = ListParams::default().limit(PAGE);
+        params.field_selector.clone_from(&self.selector);
+        loop {
+            let request = Request::new(&self.path).list(&params);
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            let mut page = within(ANSWER, self.client.request::<Value>(request)).await?;
+            let (kind, api_version) = item_type(&page);
+            let items = page["items"].as_array_mut().map(std::mem::take);
+            for mut item in items.unwrap_or_default() {
+                names.insert(text(&item["metadata"]["name"]));
+                // Items of a list do not say what they are.
+                item["kind"] = kind.clone().into();
+                item["apiVersion"] = api_version.clone();
+                self.tell(News::Object(item));
+            }
+            let next = text(&page["metadata"]["continue"]);
+            if next.is_empty() {
+                return Ok((text(&page["metadata"]["resourceVersion"]), names));
+            }
+            params = params.continue_token(&next);
+        }
+    }
+
+    fn pass_on(&self, event: WatchEvent<Value>, revision: &mut String) -> Result<(), kube::Error> {
+        match event {
+            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                *revision = text(&object["metadata"]["resourceVersion"]);
+                self.tell(News::Object(object));
+            }
+            WatchEvent::Deleted(object) => {
+                *revision = text(&object["metadata"]["resourceVersion"]);
+                self.tell(News::Deleted {
+                    name: text(&object["metadata"]["name"]),
+                    revision: revision.clone(),
+                });
+            }
+            WatchEvent::Bookmark(bookmark) => *revision = bookmark.metadata.resource_version,
+            WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+        }
+        Ok(())
+    }
+
+    fn tell(&self, news: News) {
+        // A hub that is gone takes this task with it.
+        let _ = self.news.send((self.id, news));
+    }
+
+    fn jitter(&self) -> u32 {
+        u32::try_from(random_below(Duration::from_secs(50)).as_secs()).unwrap_or_default()
+    }
+}
+
+/// `LeaseList` is a list of `Lease`.
+fn item_type(list: &Value) -> (String, Value) {
+    let kind = text(&list["kind"]);
+    let kind = kind.strip_suffix("List").unwrap_or(&kind).to_owned();
+    (kind, list["apiVersion"].clone())
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+fn is_gone(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == 410)
+}
+
+/// Whether somebody has to change permissions before this can work.
+pub(super) fn is_forbidden(error: &kube::Error) -> bool {
+    matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403))
+}
+
+async fn within<T>(
+    limit: Duration,
+    request: impl Future<Output = Result<T, kube::Error>>,
+) -> Result<T, kube::Error> {
+    timeout(limit, request).await.unwrap_or_else(|_| {
+        let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time");
+        Err(kube::Error::Service(error.into()))
+    })
+}

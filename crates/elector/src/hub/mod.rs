@@ -1,0 +1,143 @@
+//! Many elections in one process: one task, one timer structure, one watch per namespace and kind.
+//!
+//! ```text
+//!  Candidate, Term ──inbox──▶ ┌──────────┐ ◀──news── one watch per (namespace, kind)
+//!                             │ hub task │
+//!  mail, guard, status ◀───── │  entries │ ──▶ requests, polled in place
+//!                             └──────────┘
+//! ```
+//!
+//! The hub makes no election decision: it carries inputs to each [`Election`](tenure_core::Election)
+//! and carries out its commands, in order.
+
+mod entry;
+mod feed;
+mod task;
+mod timers;
+mod watches;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tenure_core::Input;
+use tokio::sync::mpsc;
+
+use crate::builder::Settings;
+use crate::clock::{Clock, SystemClock};
+use crate::handle::{Candidate, Link, Shared};
+
+/// Drives any number of elections on one task. Cheap to clone; the task ends when every clone and
+/// every [`Candidate`] is gone and the last lock has been released.
+///
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let client = tenure::client(kube::Config::infer().await?)?;
+/// let hub = tenure::Hub::new(client.clone());
+/// let mut candidates = Vec::new();
+/// for shard in 0..2_000 {
+///     let elector = tenure::Elector::lease(client.clone(), "default", &format!("shard-{shard}"))
+///         .hub(&hub)
+///         .build()?;
+///     candidates.push(elector.start());
+/// }
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Hub {
+    inbox: mpsc::UnboundedSender<Message>,
+    clock: Arc<dyn Clock>,
+}
+
+impl Hub {
+    /// Starts a hub on the current tokio runtime. All locks driven by it must be in the cluster of
+    /// this client, which serves for their watches and Events.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn new(client: Client) -> Self {
+        Self::with_clock(Some(client), Arc::new(SystemClock))
+    }
+
+    /// Starts a hub on another clock, and without a client for locks that live in this process.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn with_clock(client: Option<Client>, clock: Arc<dyn Clock>) -> Self {
+        let (inbox, messages) = mpsc::unbounded_channel();
+        // The task ends by itself; see `Hub`.
+        tokio::spawn(task::Task::new(client, clock.clone(), messages).run());
+        Self { inbox, clock }
+    }
+
+    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
+        &self.clock
+    }
+
+    /// Adds an election.
+    pub(crate) fn start(&self, settings: Settings, shared: &Arc<Shared>) -> Candidate {
+        let id = next_id();
+        let link = Link {
+            inbox: self.inbox.clone(),
+            id,
+        };
+        // An elector is consumed when it is started, so nobody else has set it.
+        let _ = shared.link.set((self.inbox.downgrade(), id));
+        let start = Start {
+            id,
+            settings,
+            shared: shared.clone(),
+        };
+        if self.inbox.send(Message::Start(Box::new(start))).is_err() {
+            shared.no_more_mail();
+        }
+        Candidate::new(shared.clone(), link)
+    }
+}
+
+impl fmt::Debug for Hub {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hub").finish_non_exhaustive()
+    }
+}
+
+/// What handles tell the hub.
+pub(crate) enum Message {
+    /// A new election.
+    Start(Box<Start>),
+    /// Something for one election.
+    Ask(u64, Ask),
+}
+
+/// What a handle can ask of its election.
+#[derive(Debug)]
+pub(crate) enum Ask {
+    Shutdown,
+    StepDown(Duration),
+    WorkEnded,
+}
+
+impl From<Ask> for Input {
+    fn from(ask: Ask) -> Self {
+        match ask {
+            Ask::Shutdown => Self::Shutdown,
+            Ask::StepDown(sit_out) => Self::StepDown(sit_out),
+            Ask::WorkEnded => Self::WorkEnded,
+        }
+    }
+}
+
+/// A new election.
+pub(crate) struct Start {
+    pub(crate) id: u64,
+    pub(crate) settings: Settings,
+    pub(crate) shared: Arc<Shared>,
+}
+
+/// Numbers of elections, unique in the process.
+fn next_id() -> u64 {
+    use std::sync::atomic::{AtomicU64, Ordering};
+    static NEXT: AtomicU64 = AtomicU64::new(1);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}

@@ -1,0 +1,215 @@
+//! Which feeds there are, and who hears of them.
+//!
+//! One election of a kind in a namespace watches its object by name; from the second on they share
+//! one watch of the whole kind there. If that is forbidden, each gets its own again.
+
+use std::collections::HashMap;
+
+use kube::Client;
+use tenure_lock::{ObjectName, Resource};
+use tokio::sync::mpsc;
+
+use super::feed::{Feed, News, is_forbidden};
+
+/// Who hears of an object: an election, and which of its objects it is.
+pub(super) type Member = (u64, usize);
+
+/// What a member has to be told.
+#[derive(Debug)]
+pub(super) enum Told {
+    /// The object is in this state.
+    Object(serde_json::Value),
+    /// The object does not exist, as of this revision.
+    Absent(tenure_core::ResourceVersion),
+    /// Changes are shown from now on; what exists was shown before.
+    Up,
+    /// Changes are not shown.
+    Down(std::sync::Arc<str>),
+}
+
+type Place = (Resource, String);
+
+/// All feeds of a hub.
+pub(super) struct Watches {
+    client: Option<Client>,
+    groups: HashMap<Place, Group>,
+    /// Groups whose members changed.
+    changed: Vec<Place>,
+    places: HashMap<u64, Place>,
+    next: u64,
+    sender: mpsc::UnboundedSender<(u64, News)>,
+    receiver: mpsc::UnboundedReceiver<(u64, News)>,
+}
+
+/// The members of one kind in one namespace.
+#[derive(Default)]
+struct Group {
+    members: HashMap<String, Vec<Member>>,
+    /// By name, or of all.
+    feeds: HashMap<Option<String>, Running>,
+    /// The whole kind may not be watched.
+    narrow_only: bool,
+}
+
+struct Running {
+    feed: Feed,
+    up: bool,
+}
+
+impl Watches {
+    pub(super) fn new(client: Option<Client>) -> Self {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        Self {
+            client,
+            groups: HashMap::new(),
+            changed: Vec::new(),
+            places: HashMap::new(),
+            next: 1,
+            sender,
+            receiver,
+        }
+    }
+
+    /// Adds a member; true if its object is being watched already. Without a client nothing ever is.
+    pub(super) fn join(&mut self, object: &ObjectName, member: Member) -> Option<bool> {
+        self.client.as_ref()?;
+        let place = (*object.resource(), object.namespace().to_owned());
+        let group = self.groups.entry(place.clone()).or_default();
+        let name = object.name().to_owned();
+        let up = [Some(name.clone()), None]
+            .iter()
+            .any(|key| group.feeds.get(key).is_some_and(|running| running.up));
+        group.members.entry(name).or_default().push(member);
+        self.changed.push(place);
+        Some(up)
+    }
+
+    /// Removes a member.
+    pub(super) fn leave(&mut self, object: &ObjectName, member: Member) {
+        let place = (*object.resource(), object.namespace().to_owned());
+        let Some(group) = self.groups.get_mut(&place) else {
+            return;
+        };
+        if let Some(members) = group.members.get_mut(object.name()) {
+            members.retain(|other| *other != member);
+            if members.is_empty() {
+                group.members.remove(object.name());
+            }
+        }
+        self.changed.push(place);
+    }
+
+    /// Starts and ends feeds after members have joined or left.
+    pub(super) fn settle(&mut self) {
+        let Some(client) = &self.client else { return };
+        for place in std::mem::take(&mut self.changed) {
+            let Some(group) = self.groups.get_mut(&place) else {
+                continue;
+            };
+            let wanted = group.wanted();
+            let places = &mut self.places;
+            group.feeds.retain(|key, running| {
+                let keep = wanted.contains(key);
+                if !keep {
+                    places.remove(&running.feed.id);
+                }
+                keep
+            });
+            for key in wanted {
+                group.feeds.entry(key).or_insert_with_key(|key| {
+                    let id = self.next;
+                    self.next += 1;
+                    places.insert(id, place.clone());
+                    let target = (place.0, place.1.as_str(), key.as_deref());
+                    let feed = Feed::start(id, client.clone(), target, self.sender.clone());
+                    Running { feed, up: false }
+                });
+            }
+            if group.members.is_empty() {
+                self.groups.remove(&place);
+            }
+        }
+    }
+
+    /// The next news of any feed.
+    pub(super) async fn next(&mut self) -> (u64, News) {
+        match self.receiver.recv().await {
+            Some(news) => news,
+            // Cannot be: we hold a sender. Waiting is the harmless answer.
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Whom to tell what because of news of a feed.
+    pub(super) fn sort(&mut self, feed: u64, news: News) -> Vec<(Member, Told)> {
+        let mut told = Vec::new();
+        let Some(place) = self.places.get(&feed) else {
+            return told;
+        };
+        let Some(group) = self.groups.get_mut(place) else {
+            return told;
+        };
+        let Some((key, running)) = group.feeds.iter_mut().find(|(_, r)| r.feed.id == feed) else {
+            return told;
+        };
+        match news {
+            News::Object(object) => {
+                let name = object["metadata"]["name"].as_str().unwrap_or_default();
+                if let Some(members) = group.members.get(name) {
+                    let each = |member: &Member| (*member, Told::Object(object.clone()));
+                    told.extend(members.iter().map(each));
+                }
+            }
+            News::Deleted { name, revision } => {
+                let revision = tenure_core::ResourceVersion::new(revision);
+                let members = group.members.get(&name).into_iter().flatten();
+                told.extend(members.map(|member| (*member, Told::Absent(revision.clone()))));
+            }
+            News::Synced { revision, names } => {
+                running.up = true;
+                for (name, members) in &group.members {
+                    if key.as_ref().is_some_and(|only| only != name) {
+                        continue;
+                    }
+                    for member in members {
+                        if !names.contains(name) {
+                            told.push((*member, Told::Absent(revision.clone())));
+                        }
+                        told.push((*member, Told::Up));
+                    }
+                }
+            }
+            News::Down { error } => {
+                running.up = false;
+                let what = format!("cannot watch {} in namespace {}", place.0.plural, place.1);
+                let text: std::sync::Arc<str> = format!("{what}: {error}").into();
+                tracing::warn!(%error, "{what}, polling meanwhile");
+                if key.is_none() && is_forbidden(&error) {
+                    group.narrow_only = true;
+                    self.changed.push(place.clone());
+                }
+                let key = key.clone();
+                for (name, members) in &group.members {
+                    if key.as_ref().is_none_or(|only| only == name) {
+                        let each = |member: &Member| (*member, Told::Down(text.clone()));
+                        told.extend(members.iter().map(each));
+                    }
+                }
+            }
+        }
+        told
+    }
+}
+
+impl Group {
+    fn wanted(&self) -> Vec<Option<String>> {
+        let names = || self.members.keys().cloned().map(Some).collect();
+        match self.members.len() {
+            0 => Vec::new(),
+            _ if self.narrow_only => names(),
+            // Whoever shares a watch keeps it, so that coming and going of others does not matter.
+            1 if !self.feeds.contains_key(&None) => names(),
+            _ => vec![None],
+        }
+    }
+}
