@@ -12,6 +12,7 @@ use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
+use super::backup::Saver;
 use super::connection::{Limits, Serving};
 use super::faults::Faults;
 use super::handle::{Files, Handle};
@@ -22,6 +23,7 @@ use crate::auth::{self, Auth, Mode, Recorder, TokenFile, TokenFileError, User, t
 use crate::http::{Access, Api, Body, Options};
 use crate::kubeconfig::{Credentials, Kubeconfig};
 use crate::pki::{Pki, PkiError};
+use crate::store::backup::Source;
 use crate::store::{MemoryStore, OpenError, RedbStore, Store, WriteError};
 use crate::tls::{self, TlsError};
 
@@ -133,6 +135,7 @@ impl Default for Builder {
             limits: Limits {
                 handshake: Duration::from_secs(10),
                 head: Duration::from_secs(60),
+                write: Duration::from_secs(60),
                 idle: Duration::from_secs(300),
                 linger: Duration::from_secs(5),
                 streams: 1000,
@@ -257,6 +260,12 @@ impl Builder {
         self
     }
 
+    /// How long a client may leave unread what was sent to it.
+    pub fn write_timeout(mut self, time: Duration) -> Self {
+        self.limits.write = time;
+        self
+    }
+
     /// How long a connection may do nothing.
     pub fn idle_timeout(mut self, time: Duration) -> Self {
         self.limits.idle = time;
@@ -277,7 +286,11 @@ impl Builder {
         let data_dir = self.data_dir.as_deref().map(DataDir::lock).transpose()?;
         let folder = data_dir.as_ref().map(DataDir::path);
         let tokens = self.take_tokens()?;
-        let (store, engine) = self.open_engine(folder).await?;
+        let Opened {
+            store,
+            engine,
+            saver,
+        } = self.open_engine(folder).await?;
         auth::bootstrap::run(&store).await?;
 
         let tls = self.bind_tls(folder).await?;
@@ -343,6 +356,7 @@ impl Builder {
             faults: Arc::clone(&self.faults),
             body_patience: self.body_patience,
             public: std::mem::take(&mut self.public),
+            saver: saver.clone(),
             ending: ending.clone(),
         });
         let serving = Serving {
@@ -379,6 +393,7 @@ impl Builder {
                 admin_token,
                 pki,
                 store,
+                saver,
                 api,
                 auth,
                 faults: self.faults,
@@ -402,21 +417,22 @@ impl Builder {
         Ok(tokens)
     }
 
-    async fn open_engine(
-        &self,
-        folder: Option<&Path>,
-    ) -> Result<(Arc<dyn Store>, &'static str), StartError> {
+    async fn open_engine(&self, folder: Option<&Path>) -> Result<Opened, StartError> {
         Ok(match &self.engine {
-            Engine::Memory => (Arc::new(MemoryStore::new()), "memory"),
+            Engine::Memory => Opened::new("memory", MemoryStore::new()),
             Engine::Redb => {
                 let folder = folder.ok_or(StartError::NoDataDir)?.to_owned();
                 // Every record is read and checked, which may take a while.
                 let opened = tokio::task::spawn_blocking(move || RedbStore::open(folder)).await;
                 let store =
                     opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-                (Arc::new(store?), "redb")
+                Opened::new("redb", store?)
             }
-            Engine::Custom(store) => (Arc::clone(store), "custom"),
+            Engine::Custom(store) => Opened {
+                store: Arc::clone(store),
+                engine: "custom",
+                saver: None,
+            },
         })
     }
 
@@ -471,6 +487,24 @@ impl Builder {
         let private = std::fs::Permissions::from_mode(0o600);
         std::fs::set_permissions(path, private).map_err(failed)?;
         Ok(Some((listener, path.clone())))
+    }
+}
+
+/// An engine that is ready.
+struct Opened {
+    store: Arc<dyn Store>,
+    engine: &'static str,
+    saver: Option<Saver>,
+}
+
+impl Opened {
+    fn new(engine: &'static str, store: impl Store + Source) -> Self {
+        let store = Arc::new(store);
+        Self {
+            saver: Some(Saver(Arc::clone(&store) as _)),
+            store,
+            engine,
+        }
     }
 }
 

@@ -14,6 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::body::{Busy, Guarded};
 use super::pipeline::{Peer, Pipeline};
+use super::stall::Stall;
 use crate::tls::certificate_user;
 
 /// How long things may take. Slow clients cost memory; these bound how much.
@@ -23,6 +24,8 @@ pub(super) struct Limits {
     pub(super) handshake: Duration,
     /// For the head of a request, and for an idle HTTP/1 connection to send the next one.
     pub(super) head: Duration,
+    /// For a client to take data that was sent.
+    pub(super) write: Duration,
     /// For a connection that does nothing.
     pub(super) idle: Duration,
     /// For a connection that was told to end.
@@ -54,7 +57,7 @@ impl Serving {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let accepted = tokio::select! {
-            accepted = tokio::time::timeout(self.limits.handshake, acceptor.accept(stream)) => accepted,
+            accepted = tokio::time::timeout(self.limits.handshake, acceptor.accept(Stall::new(stream, self.limits.write))) => accepted,
             () = link.close.notified() => return,
         };
         let stream = match accepted {
@@ -79,6 +82,7 @@ impl Serving {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        let stream = Stall::new(stream, self.limits.write);
         self.serve(self.builder(), stream, peer, link).await;
     }
 
@@ -94,6 +98,7 @@ impl Serving {
             .timer(TokioTimer::new())
             .max_concurrent_streams(self.limits.streams)
             .max_header_list_size(64 * 1024)
+            .max_send_buf_size(128 * 1024)
             .keep_alive_interval(Duration::from_secs(30))
             .keep_alive_timeout(Duration::from_secs(20));
         builder

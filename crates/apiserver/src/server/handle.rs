@@ -7,12 +7,14 @@ use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
+use super::backup::Saver;
 use super::faults::Faults;
 use super::instance::DataDir;
 use crate::auth::{Auth, Recorder};
 use crate::http::Api;
 use crate::pki::{Pki, write_private};
 use crate::store::Store;
+use crate::store::backup::{BackupError, Report};
 
 /// How often recorded traffic is written down, if there is new.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
@@ -27,6 +29,7 @@ pub(super) struct Parts {
     pub(super) admin_token: Option<String>,
     pub(super) pki: Option<Pki>,
     pub(super) store: Arc<dyn Store>,
+    pub(super) saver: Option<Saver>,
     pub(super) api: Arc<Api>,
     pub(super) auth: Arc<Auth>,
     pub(super) faults: Arc<Faults>,
@@ -140,6 +143,15 @@ impl Handle {
     #[must_use]
     pub fn faults(&self) -> &Arc<Faults> {
         &self.parts.faults
+    }
+
+    /// Saves the present state to a file, which appears only when it is complete; the server goes on
+    /// meanwhile. `None` for a custom store, which this server cannot save.
+    ///
+    /// # Errors
+    /// Names the file and what the file system said.
+    pub async fn backup(&self, path: &Path) -> Option<Result<Report, BackupError>> {
+        Some(self.parts.saver.as_ref()?.save(path).await)
     }
 
     /// Ends cleanly: no new connections, watches end as streams end, requests under way are

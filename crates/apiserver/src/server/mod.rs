@@ -22,9 +22,11 @@
 //! | `handle` | a running server, and its end |
 //! | `instance` | the data directory, and servers as others see them |
 //! | `faults` | faults on purpose |
-//! | `listener`, `connection`, `body` | transport, with bounds on what slow clients cost |
+//! | `backup` | the state of a running server as a file |
+//! | `listener`, `connection`, `body`, `stall` | transport, with bounds on what slow clients cost |
 //! | `pipeline` | the way of a request |
 
+mod backup;
 mod body;
 mod builder;
 mod connection;
@@ -33,6 +35,7 @@ mod handle;
 mod instance;
 mod listener;
 mod pipeline;
+mod stall;
 #[cfg(test)]
 mod tests;
 

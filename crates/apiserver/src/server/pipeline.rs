@@ -9,6 +9,7 @@ use http::{Request, Response};
 use hyper::body::Body as HttpBody;
 use tokio::sync::watch;
 
+use super::backup::{self, Saver};
 use super::body::{Timed, until};
 use super::faults::{Action, Faults, injected};
 use crate::auth::{Auth, User};
@@ -38,6 +39,7 @@ pub(super) struct Pipeline {
     pub(super) auth: Arc<Auth>,
     pub(super) faults: Arc<Faults>,
     pub(super) body_patience: Duration,
+    pub(super) saver: Option<Saver>,
     pub(super) public: Vec<(String, PublicRoute)>,
     /// True once the server is ending.
     pub(super) ending: watch::Receiver<bool>,
@@ -74,6 +76,12 @@ impl Pipeline {
         }
         if let Some(Action::Answer(code)) = plan.action {
             return Ok(failure_response(&injected(code)));
+        }
+        if info.verb == "get"
+            && uri.path() == backup::PATH
+            && let Some(saver) = &self.saver
+        {
+            return Ok(saver.answer().await);
         }
         let end = info
             .is_long_running()

@@ -2,9 +2,11 @@
 
 use std::os::unix::fs::PermissionsExt as _;
 
+use http_body_util::BodyExt as _;
+use hyper_util::rt::TokioIo;
 use serde_json::json;
 
-use super::{LEASES, get, post};
+use super::{LEASES, connect, get, post, request};
 use crate::TestServer;
 use crate::server::{Engine, Instance, Server};
 
@@ -103,5 +105,43 @@ async fn objects_outlive_the_server_with_redb() {
             .unwrap()
             .to_string()
             .contains("data directory")
+    );
+}
+
+#[tokio::test]
+async fn a_running_server_gives_its_backup_to_the_administrator_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let server = TestServer::start().await.unwrap();
+    let object = json!({ "metadata": { "name": "l" } });
+    let created = post(server.url(), LEASES, server.token(), &object).await;
+    assert_eq!(created.code, 201);
+
+    let file = dir.path().join("one");
+    let report = server.handle().backup(&file).await.unwrap().unwrap();
+    assert!(report.objects > 1);
+    assert_eq!(get(server.url(), "/tenure/backup", "").await.code, 403);
+    let bearer = format!("Bearer {}", server.token());
+    let headers = [("authorization", bearer.as_str())];
+    let ask = request(http::Method::GET, "/tenure/backup", &headers, "");
+    let (mut sender, connection) =
+        hyper::client::conn::http1::handshake(TokioIo::new(connect(server.url()).await))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let answer = sender.send_request(ask).await.unwrap();
+    let bytes = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(bytes, std::fs::read(&file).unwrap());
+
+    let state = dir.path().join("state");
+    crate::store::backup::restore(&file, &state).unwrap();
+    let builder = Server::builder()
+        .no_tls()
+        .engine(Engine::Redb)
+        .data_dir(&state);
+    let restored = TestServer::start_with(builder).await.unwrap();
+    let read = get(restored.url(), &format!("{LEASES}/l"), restored.token()).await;
+    assert_eq!(
+        read.body["metadata"]["uid"],
+        created.body["metadata"]["uid"]
     );
 }

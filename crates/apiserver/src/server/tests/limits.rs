@@ -1,6 +1,13 @@
 //! Slow clients, idle clients, many clients.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
+
+use bytes::Bytes;
+use futures_util::{StreamExt as _, stream};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
 
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
@@ -43,6 +50,47 @@ async fn a_body_that_never_ends_is_an_error() {
     slow.write_all(head.as_bytes()).await.unwrap();
     let answer = until_closed(slow).await;
     assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+}
+
+/// Tells when the server has given up on an answer.
+struct Flag(Arc<AtomicBool>);
+
+impl Drop for Flag {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_never_reads_is_given_up() {
+    let gone = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&gone);
+    let endless = move |_: &http::request::Parts| {
+        let flag = Flag(Arc::clone(&flag));
+        let chunk = Bytes::from_static(&[b'x'; 65536]);
+        let chunks = stream::repeat(chunk).map(move |chunk| {
+            let _ = &flag;
+            Ok(Frame::data(chunk))
+        });
+        http::Response::new(StreamBody::new(chunks).boxed_unsync())
+    };
+    let builder = Server::builder()
+        .no_tls()
+        .write_timeout(SHORT)
+        .public_route("/endless", endless);
+    let server = TestServer::start_with(builder).await.unwrap();
+    let mut deaf = connect(server.url()).await;
+    deaf.write_all(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
+        .await
+        .unwrap();
+    let wait = async {
+        while !gone.load(Ordering::SeqCst) {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    tokio::time::timeout(Duration::from_secs(20), wait)
+        .await
+        .unwrap();
 }
 
 #[tokio::test]

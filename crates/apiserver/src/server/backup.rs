@@ -1,0 +1,79 @@
+//! A backup of a running server, for its owner: [`Handle::backup`](super::Handle::backup) in the same
+//! process, `GET /tenure/backup` over the wire.
+//!
+//! The path is not a resource, so only `system:masters` and roles that name it may read it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use bytes::{Bytes, BytesMut};
+use futures_util::stream;
+use http::header::CONTENT_TYPE;
+use http::{HeaderValue, Response};
+use http_body_util::{BodyExt as _, StreamBody};
+use hyper::body::Frame;
+use tokio::io::AsyncReadExt as _;
+
+use crate::http::{Body, failure_response};
+use crate::status::Failure;
+use crate::store::backup::{self, BackupError, Report, Snapshot, Source};
+
+/// The path of backups.
+pub(super) const PATH: &str = "/tenure/backup";
+
+const CHUNK: usize = 64 * 1024;
+
+/// A store that can be saved, whichever engine it is.
+#[derive(Clone)]
+pub(super) struct Saver(pub(super) Arc<dyn Source + Send + Sync>);
+
+impl Source for Saver {
+    fn snapshot(&self) -> Snapshot {
+        self.0.snapshot()
+    }
+}
+
+impl Saver {
+    /// Saves the present state to a file.
+    pub(super) async fn save(&self, path: &Path) -> Result<Report, BackupError> {
+        let (saver, path) = (self.clone(), path.to_owned());
+        let saved = tokio::task::spawn_blocking(move || backup::save(&saver, path)).await;
+        saved.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
+    }
+
+    /// Answers with the backup's bytes. The file they come from has no name any more.
+    pub(super) async fn answer(&self) -> Response<Body> {
+        match self.open().await {
+            Err(error) => failure_response(&Failure::internal(format!("no backup: {error}"))),
+            Ok(file) => {
+                let mut response = Response::new(streamed(file));
+                let kind = HeaderValue::from_static("application/octet-stream");
+                response.headers_mut().insert(CONTENT_TYPE, kind);
+                response
+            }
+        }
+    }
+
+    async fn open(&self) -> Result<tokio::fs::File, Box<dyn std::error::Error + Send + Sync>> {
+        let name = format!("tenure-backup-{}", uuid::Uuid::new_v4());
+        let folder = std::env::temp_dir().join(name);
+        crate::pki::create_private_folder(&folder)?;
+        let path = folder.join("backup");
+        let opened = match self.save(&path).await {
+            Ok(_) => tokio::fs::File::open(&path).await.map_err(Into::into),
+            Err(error) => Err(error.into()),
+        };
+        let _ = tokio::fs::remove_dir_all(&folder).await;
+        opened
+    }
+}
+
+fn streamed(file: tokio::fs::File) -> Body {
+    let chunks = stream::try_unfold(file, async |mut file| {
+        let mut chunk = BytesMut::with_capacity(CHUNK);
+        let read = file.read_buf(&mut chunk).await?;
+        let frame = Frame::<Bytes>::data(chunk.freeze());
+        Ok::<_, std::io::Error>((read > 0).then_some((frame, file)))
+    });
+    StreamBody::new(chunks).boxed_unsync()
+}
