@@ -37,7 +37,7 @@ impl Default for Retention {
             min_events: 100,
             max_events: 100_000,
             age: Duration::from_secs(300),
-            max_bytes: 64 << 20,
+            max_bytes: 48 << 20,
         }
     }
 }
@@ -289,4 +289,108 @@ fn weight(event: &Event) -> usize {
         .map(|(k, v)| k.len() + v.len() + 64)
         .sum();
     300 + object.json.len() + object.key.namespace.len() + object.key.name.len() + labels
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::store::testing::key;
+    use crate::store::{EventKind, Object};
+
+    /// A history after one event per second, each of `size` bytes.
+    fn after(retention: Retention, seconds: u64, size: usize) -> History {
+        let start = Instant::now();
+        let mut history = History::new(retention, 0);
+        for second in 1..=seconds {
+            let object = Arc::new(Object {
+                key: key("a", "x"),
+                revision: second,
+                labels: BTreeMap::new(),
+                json: vec![b' '; size].into(),
+            });
+            let kind = EventKind::Modified;
+            let event = Event {
+                revision: second,
+                kind,
+                object,
+                previous: None,
+            };
+            let now = start + Duration::from_secs(second);
+            history.push(Arc::new(event), now, &mut Vec::new());
+        }
+        history
+    }
+
+    #[test]
+    fn young_events_stay_up_to_the_bounds() {
+        let kept = |history: &History| (history.floor, history.ring.len());
+        let default = Retention::default();
+        assert_eq!(
+            kept(&after(default, 100, 1)),
+            (0, 100),
+            "fewer than the minimum"
+        );
+        assert_eq!(
+            kept(&after(default, 400, 1)),
+            (99, 301),
+            "five minutes and the newest"
+        );
+        let old = Retention {
+            age: Duration::from_secs(10),
+            ..default
+        };
+        assert_eq!(
+            kept(&after(old, 400, 1)),
+            (300, 100),
+            "the minimum, however old"
+        );
+        let few = Retention {
+            max_events: 50,
+            ..default
+        };
+        assert_eq!(
+            kept(&after(few, 400, 1)),
+            (350, 50),
+            "never more than the maximum"
+        );
+        let small = Retention {
+            max_bytes: 150_000,
+            ..default
+        };
+        let (floor, len) = kept(&after(small, 400, 700));
+        assert_eq!(floor, 400 - len as u64);
+        assert!(
+            (140..=150).contains(&len),
+            "{len} events of a good thousand bytes each"
+        );
+    }
+
+    #[test]
+    fn groups_go_with_their_last_watcher() {
+        let mut history = after(Retention::default(), 5, 1);
+        let mut ranges = Vec::new();
+        for namespace in [None, Some("a".to_owned())] {
+            for name in [None, Some("x".to_owned())] {
+                let resource = key("a", "x").resource;
+                ranges.push(Range {
+                    resource,
+                    namespace: namespace.clone(),
+                    name,
+                });
+            }
+        }
+        for range in ranges.iter().chain(&ranges) {
+            history.join(range, 2).unwrap();
+            assert_eq!(history.next(range, 3).unwrap().unwrap().revision, 4);
+        }
+        assert_eq!(history.objects["a"]["x"].watchers, 2);
+        ranges
+            .iter()
+            .chain(&ranges)
+            .for_each(|range| history.leave(range));
+        assert!(history.objects.is_empty());
+        assert!(history.names.is_empty() && history.namespaces.is_empty());
+    }
 }

@@ -133,7 +133,7 @@ impl Mvcc {
             state.apply(commit, now, &mut wake);
         }
         state.housekeep(now);
-        self.announce(state, &wake);
+        self.announce(state, wake);
     }
 
     /// Validates and publishes under one lock, for the engine that has nothing to wait for.
@@ -147,7 +147,7 @@ impl Mvcc {
         let now = Instant::now();
         state.apply(commit, now, &mut wake);
         state.housekeep(now);
-        self.announce(state, &wake);
+        self.announce(state, wake);
         Ok(answer)
     }
 
@@ -168,7 +168,7 @@ impl Mvcc {
         for shelf in state.shelves.values_mut() {
             shelf.history.cut(floor, &mut wake);
         }
-        self.announce(state, &wake);
+        self.announce(state, wake);
     }
 
     /// Ends all watches once they have returned what is there.
@@ -180,11 +180,11 @@ impl Mvcc {
             .shelves
             .values()
             .for_each(|shelf| shelf.history.everyone(&mut wake));
-        self.announce(state, &wake);
+        self.announce(state, wake);
     }
 
     /// Wakes after the lock is released, so that the woken do not queue up at it.
-    fn announce(&self, state: RwLockWriteGuard<'_, State>, wake: &[Arc<Notify>]) {
+    fn announce(&self, state: RwLockWriteGuard<'_, State>, mut wake: Vec<Arc<Notify>>) {
         let revision = state.revision;
         drop(state);
         self.revision.send_if_modified(|published| {
@@ -192,6 +192,8 @@ impl Mvcc {
             *published = revision.max(*published);
             newer
         });
+        wake.sort_unstable_by_key(Arc::as_ptr);
+        wake.dedup_by(|a, b| Arc::ptr_eq(a, b));
         wake.iter().for_each(|notify| notify.notify_waiters());
     }
 }

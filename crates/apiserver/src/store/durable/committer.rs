@@ -163,6 +163,15 @@ struct Worker {
     jobs: mpsc::Receiver<Job>,
 }
 
+impl Drop for Worker {
+    fn drop(&mut self) {
+        if thread::panicking() {
+            self.status
+                .fail("the committer failed; the log has the reason".to_owned());
+        }
+    }
+}
+
 impl Worker {
     fn run(mut self) {
         let mut full = false;

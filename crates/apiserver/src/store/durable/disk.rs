@@ -88,6 +88,8 @@ pub(super) struct Disk {
     journal: Journal,
     state: State,
     sync_failed: Arc<AtomicBool>,
+    /// Why there must be no more commits.
+    broken: Option<String>,
     _lock: Option<File>,
 }
 
@@ -141,6 +143,7 @@ impl Disk {
             journal,
             state,
             sync_failed,
+            broken: None,
             _lock: lock,
         };
         // From here on the file says that it is in use, and revisions beyond the present are taken.
@@ -214,20 +217,18 @@ impl Disk {
 
     /// Marks the file as closed in order. The disk takes no commits afterwards.
     pub(super) fn close(&mut self, mvcc: &Mvcc) -> Result<(), String> {
-        let outcome = self.attempt(
-            State {
-                closed: true,
-                ..self.state
-            },
-            &[],
-            mvcc,
-            &[],
-        );
+        let state = State {
+            closed: true,
+            ..self.state
+        };
+        let outcome = self.attempt(state, &[], mvcc, &[]);
         drop(self.database.take());
+        self.broken
+            .get_or_insert_with(|| "the database is closed".to_owned());
         outcome.done()
     }
 
-    /// One transaction.
+    /// One transaction, unless an earlier one failed for good.
     fn attempt(
         &mut self,
         state: State,
@@ -235,68 +236,78 @@ impl Disk {
         mvcc: &Mvcc,
         fill: &[Entry],
     ) -> Outcome {
-        if self.database.is_none()
-            && let Err(outcome) = self.reopen()
-        {
-            return outcome;
+        if let Some(reason) = &self.broken {
+            return Outcome::Broken(reason.clone());
         }
-        let Some(database) = &self.database else {
-            return Outcome::Broken("the database is closed".to_owned());
+        let outcome = match self.transact(state, commits, mvcc, fill) {
+            Ok(()) => Outcome::Done,
+            Err(trouble) => {
+                // redb takes no more commits after an error.
+                let database = self.database.take();
+                // What it does on closing may fail as the commit did.
+                let _ = catch_unwind(AssertUnwindSafe(move || drop(database)));
+                self.judge(&trouble)
+            }
+        };
+        if let Outcome::Broken(reason) = &outcome {
+            self.broken = Some(reason.clone());
+        }
+        outcome
+    }
+
+    fn transact(
+        &mut self,
+        state: State,
+        commits: &[Commit],
+        mvcc: &Mvcc,
+        fill: &[Entry],
+    ) -> Result<(), Trouble> {
+        let database = match &self.database {
+            Some(database) => database,
+            None => self.database.insert(self.reopen()?),
         };
         let batch = format::encode_batch(self.journal.next(), &state, commits);
-        let result = guarded(|| {
+        let appended = guarded(|| {
             let transaction = database.begin_write()?;
             if !fill.is_empty() {
                 journal::fill(&transaction, fill)?;
             }
-            let appended = self
-                .journal
-                .append(&transaction, &batch, |key| latest(mvcc, key))?;
+            let latest = |key: &[u8]| latest(mvcc, key);
+            let appended = self.journal.append(&transaction, &batch, latest)?;
             transaction.commit()?;
             Ok(appended)
-        });
-        match result {
-            Ok(appended) => {
-                self.journal.committed(appended);
-                self.state = state;
-                Outcome::Done
-            }
-            Err(trouble) if trouble.is_no_space() && !self.sync_failed() => {
-                // redb takes no more commits after an error. A page of this one is missing, so the
-                // file still has the state before it.
-                self.disconnect();
-                match self.reopen() {
-                    Ok(()) | Err(Outcome::Full(_)) => Outcome::Full(trouble.to_string()),
-                    Err(outcome) => outcome,
-                }
-            }
-            Err(trouble) => {
-                self.disconnect();
-                Outcome::Broken(format!("{}: {trouble}", self.path.display()))
-            }
+        })?;
+        self.journal.committed(appended);
+        self.state = state;
+        Ok(())
+    }
+
+    /// Whether the file is still as it was before the failed commit, and may take another one.
+    fn judge(&mut self, trouble: &Trouble) -> Outcome {
+        let broken =
+            |trouble: &Trouble| Outcome::Broken(format!("{}: {trouble}", self.path.display()));
+        if !self.is_no_space(trouble) {
+            return broken(trouble);
         }
+        // A page of the commit is missing, so the file has the state before; it is read to be sure.
+        match self.reopen() {
+            Ok(database) => self.database = Some(database),
+            Err(again) if self.is_no_space(&again) => {}
+            Err(again) => return broken(&again),
+        }
+        Outcome::Full(trouble.to_string())
     }
 
     /// Connects again after a full disk, and makes sure that the file is where it was.
-    fn reopen(&mut self) -> Result<(), Outcome> {
-        let path = self.path.display();
-        let broken = |error: &dyn std::fmt::Display| Outcome::Broken(format!("{path}: {error}"));
-        let database = match connect(&self.media, &self.sync_failed) {
-            Ok(database) => database,
-            Err(trouble) if trouble.is_no_space() && !self.sync_failed() => {
-                return Err(Outcome::Full(trouble.to_string()));
-            }
-            Err(trouble) => return Err(broken(&trouble)),
-        };
-        match guarded(|| journal::last(&database)) {
-            Ok(found) if found == self.journal.last().map(|number| (number, self.state)) => {
-                self.database = Some(database);
-                Ok(())
-            }
-            Ok(_) => Err(broken(
-                &"a refused commit is in the file; restart to read it again",
-            )),
-            Err(trouble) => Err(broken(&trouble)),
+    fn reopen(&self) -> Result<Database, Trouble> {
+        let database = connect(&self.media, &self.sync_failed)?;
+        let expected = self.journal.last().map(|number| (number, self.state));
+        if guarded(|| journal::last(&database))? == expected {
+            Ok(database)
+        } else {
+            Err(Trouble::Damaged(
+                "a refused commit is there; restart to read it".to_owned(),
+            ))
         }
     }
 
@@ -305,14 +316,9 @@ impl Disk {
         &self.path
     }
 
-    fn disconnect(&mut self) {
-        let database = self.database.take();
-        // What redb does on closing may fail as the commit did; the file is read anew either way.
-        let _ = catch_unwind(AssertUnwindSafe(move || drop(database)));
-    }
-
-    fn sync_failed(&self) -> bool {
-        self.sync_failed.load(Ordering::Acquire)
+    /// There may be room later. After a failed sync that is not enough.
+    fn is_no_space(&self, trouble: &Trouble) -> bool {
+        trouble.is_no_space() && !self.sync_failed.load(Ordering::Acquire)
     }
 }
 

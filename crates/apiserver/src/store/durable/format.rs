@@ -9,8 +9,6 @@ use std::iter;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use serde::Deserialize;
-use serde_json::Value;
 
 use super::trouble::Trouble;
 use crate::store::batch::{Commit, Entry};
@@ -20,7 +18,7 @@ use crate::store::{Key, Object};
 pub(super) const FORMAT: u32 = 1;
 
 const CRC: usize = 4;
-const RECORD_HEADER: usize = CRC + 8 + 8;
+const RECORD_HEADER: usize = CRC + 8 + 8 + 4;
 const BATCH_HEADER: usize = CRC + 4 + 8 * 4 + 1;
 
 /// Says whether a set of objects is complete.
@@ -99,10 +97,8 @@ pub(super) fn encode_batch(number: u64, state: &State, commits: &[Commit]) -> Ve
             .as_ref()
             .map(|entry| encode_record(&key, entry));
         let record = record.unwrap_or_default();
-        // An object is a few megabytes at most: the HTTP side refuses larger ones.
-        for len in [key.len(), record.len()] {
-            bytes.extend_from_slice(&u32::try_from(len).unwrap_or(u32::MAX).to_le_bytes());
-        }
+        bytes.extend_from_slice(&length(&key));
+        bytes.extend_from_slice(&length(&record));
         bytes.extend_from_slice(&key);
         bytes.extend_from_slice(&record);
     }
@@ -180,13 +176,26 @@ pub(in crate::store) fn encode_key(key: &Key) -> Vec<u8> {
     bytes
 }
 
-/// `crc32c, revision, term, JSON`; numbers are little endian.
+/// `crc32c, revision, term, length of the labels, labels as JSON, JSON`; numbers are little endian.
+/// The labels are in the JSON too; apart from it they are read without parsing it all at start.
 pub(in crate::store) fn encode_record(key: &[u8], entry: &Entry) -> Vec<u8> {
-    let json = &entry.object.json;
-    let mut bytes = Vec::with_capacity(RECORD_HEADER + json.len());
+    let Object {
+        json,
+        labels,
+        revision,
+        ..
+    } = &*entry.object;
+    let labels = if labels.is_empty() {
+        Vec::new()
+    } else {
+        serde_json::to_vec(labels).expect("strings serialise into memory")
+    };
+    let mut bytes = Vec::with_capacity(RECORD_HEADER + labels.len() + json.len());
     bytes.extend_from_slice(&[0; CRC]);
-    bytes.extend_from_slice(&entry.object.revision.to_le_bytes());
+    bytes.extend_from_slice(&revision.to_le_bytes());
     bytes.extend_from_slice(&entry.term.to_le_bytes());
+    bytes.extend_from_slice(&length(&labels));
+    bytes.extend_from_slice(&labels);
     bytes.extend_from_slice(json);
     seal(key, &mut bytes);
     bytes
@@ -202,11 +211,11 @@ pub(in crate::store) fn decode_record(
     if !sealed(key_bytes, record) {
         return Err(format!("the checksum of {key} is wrong"));
     }
-    let short = || format!("the record of {key} is too short");
-    let revision = number(record, CRC, 8).ok_or_else(short)?;
-    let term = number(record, CRC + 8, 8).ok_or_else(short)?;
-    let json = Bytes::copy_from_slice(record.get(RECORD_HEADER..).ok_or_else(short)?);
-    let labels = labels(&json).map_err(|error| format!("{key} is not an object: {error}"))?;
+    let Some((revision, term, labels, json)) = decode_fields(record) else {
+        return Err(format!(
+            "the record of {key} is not one, though its checksum is right"
+        ));
+    };
     Ok(Entry {
         object: Arc::new(Object {
             key,
@@ -216,6 +225,18 @@ pub(in crate::store) fn decode_record(
         }),
         term,
     })
+}
+
+fn decode_fields(record: &[u8]) -> Option<(u64, u64, BTreeMap<String, String>, Bytes)> {
+    let revision = revision(record)?;
+    let term = number(record, CRC + 8, 8)?;
+    let len = usize::try_from(number(record, CRC + 16, 4)?).ok()?;
+    let (labels, json) = record.get(RECORD_HEADER..)?.split_at_checked(len)?;
+    let labels = match labels {
+        [] => BTreeMap::new(),
+        labels => serde_json::from_slice(labels).ok()?,
+    };
+    Some((revision, term, labels, Bytes::copy_from_slice(json)))
 }
 
 /// Resource, namespace and name of an encoded key.
@@ -258,6 +279,13 @@ fn fingerprint(object: &Object) -> u64 {
     z ^ (z >> 31)
 }
 
+/// An object is a few megabytes at most: the HTTP side refuses larger ones.
+fn length(bytes: &[u8]) -> [u8; 4] {
+    u32::try_from(bytes.len())
+        .expect("an object is shorter than 4 GiB")
+        .to_le_bytes()
+}
+
 fn seal(key: &[u8], bytes: &mut [u8]) {
     let crc = crc32c::crc32c_append(crc32c::crc32c(key), &bytes[CRC..]);
     bytes[..CRC].copy_from_slice(&crc.to_le_bytes());
@@ -274,25 +302,4 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     let mut number = [0; 8];
     number[..len].copy_from_slice(bytes.get(at..at + len)?);
     Some(u64::from_le_bytes(number))
-}
-
-/// Reads `metadata.labels` and skips the rest, which is most of the time that a start takes.
-fn labels(json: &[u8]) -> serde_json::Result<BTreeMap<String, String>> {
-    #[derive(Deserialize)]
-    struct Object {
-        #[serde(default)]
-        metadata: Metadata,
-    }
-    #[derive(Default, Deserialize)]
-    struct Metadata {
-        #[serde(default)]
-        labels: Value,
-    }
-    let Value::Object(labels) = serde_json::from_slice::<Object>(json)?.metadata.labels else {
-        return Ok(BTreeMap::new());
-    };
-    Ok(labels
-        .into_iter()
-        .filter_map(|(name, value)| Some((name, value.as_str()?.into())))
-        .collect())
 }

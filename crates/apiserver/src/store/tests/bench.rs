@@ -28,14 +28,16 @@ fn lease(n: u64) -> Value {
     })
 }
 
+/// Renews leases for some seconds, each writer its own.
 async fn rate(store: Arc<dyn Store>, writers: u64, objects: u64) {
-    let before = Instant::now();
+    let length: u64 = std::env::var("TENURE_BENCH_SECONDS").map_or(3, |s| s.parse().unwrap());
+    let (before, used) = (Instant::now(), Used::now());
     let tasks = (0..writers).map(|writer| {
         let store = store.clone();
         tokio::spawn(async move {
-            let (mut n, mut slowest) = (0, Duration::ZERO);
-            while before.elapsed() < Duration::from_secs(3) {
-                n += 1;
+            let mut times = Vec::new();
+            while before.elapsed() < Duration::from_secs(length) {
+                let n = times.len() as u64;
                 let key = key(
                     "kube-system",
                     &format!("lease-{}", (writer + n * writers) % objects),
@@ -45,46 +47,99 @@ async fn rate(store: Arc<dyn Store>, writers: u64, objects: u64) {
                     .map_or(Expected::Absent, |o| Expected::Revision(o.revision));
                 let start = Instant::now();
                 store.write(put(&key, expected, lease(n))).await.unwrap();
-                slowest = slowest.max(start.elapsed());
+                times.push(start.elapsed());
             }
-            (n, slowest)
+            times
         })
     });
-    let (mut total, mut slowest) = (0, Duration::ZERO);
+    let mut times = Vec::new();
     for task in tasks.collect::<Vec<_>>() {
-        let (n, slow) = task.await.unwrap();
-        total += n;
-        slowest = slowest.max(slow);
+        times.extend(task.await.unwrap());
     }
-    let seconds = before.elapsed().as_secs_f64();
+    times.sort_unstable();
+    let (count, seconds) = (times.len() as f64, before.elapsed().as_secs_f64());
+    let percentile = |p: usize| times[times.len() * p / 100];
     println!(
-        "{writers:4} writers, {objects:6} leases: {:8.0} writes/s, slowest {slowest:?}",
-        total as f64 / seconds
+        "{writers:4} writers, {objects:6} leases: {:8.0} writes/s, p50 {:?}, p99 {:?}, {}",
+        count / seconds,
+        percentile(50),
+        percentile(99),
+        used.per(count),
     );
 }
 
+/// What the process has used so far.
+struct Used {
+    ticks: f64,
+    written: f64,
+}
+
+impl Used {
+    fn now() -> Self {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap();
+        let fields: Vec<_> = stat
+            .rsplit_once(')')
+            .unwrap()
+            .1
+            .split_whitespace()
+            .collect();
+        let ticks = fields[11].parse::<f64>().unwrap() + fields[12].parse::<f64>().unwrap();
+        let io = std::fs::read_to_string("/proc/self/io").unwrap();
+        let written = io
+            .lines()
+            .find_map(|line| line.strip_prefix("wchar: "))
+            .unwrap();
+        Self {
+            ticks,
+            written: written.parse().unwrap(),
+        }
+    }
+
+    fn per(&self, count: f64) -> String {
+        let now = Self::now();
+        let micros = (now.ticks - self.ticks) * 10_000.0 / count;
+        format!(
+            "{micros:.1} us of processor and {:.0} bytes each",
+            (now.written - self.written) / count
+        )
+    }
+}
+
+fn place() -> tempfile::TempDir {
+    tempfile::tempdir_in(std::env::var_os("TENURE_BENCH_DIR").unwrap_or_else(|| ".".into()))
+        .unwrap()
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-#[ignore = "a measurement: cargo test --release -p tenure-apiserver --lib store::tests::bench -- --ignored --nocapture"]
-async fn writes_per_second_and_start_time() {
-    println!("memory:");
-    let memory: Arc<dyn Store> = Arc::new(MemoryStore::new());
+#[ignore = "a measurement: cargo test --release -p tenure-apiserver --lib bench -- --ignored --nocapture"]
+async fn memory() {
+    let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
     for writers in [1, 32] {
-        rate(memory.clone(), writers, 10_000).await;
+        rate(store.clone(), writers, 10_000).await;
     }
-    drop(memory);
-    let base = std::env::var_os("TENURE_BENCH_DIR").unwrap_or_else(|| ".".into());
-    let dir = tempfile::tempdir_in(base).unwrap();
-    println!("durable:");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement, as above"]
+async fn durable() {
+    let dir = place();
     let store: Arc<dyn Store> = Arc::new(RedbStore::open(dir.path()).unwrap());
-    for (writers, objects) in [(1, 32), (32, 32), (1, 10_000), (32, 10_000), (128, 10_000)] {
-        rate(store.clone(), writers, objects).await;
+    for writers in [1, 32, 128] {
+        rate(store.clone(), writers, 10_000).await;
     }
-    let filling = Instant::now();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement, as above"]
+async fn start_with_100k_leases() {
+    let dir = place();
+    let store: Arc<dyn Store> = Arc::new(RedbStore::open(dir.path()).unwrap());
+    let filling = (Instant::now(), Used::now());
     let tasks = (0..500_u64).map(|writer| {
         let store = store.clone();
         tokio::spawn(async move {
             for n in 0..200_u64 {
-                let key = key("kube-system", &format!("full-{writer}-{n}"));
+                let key = key("kube-system", &format!("lease-{}", n * 500 + writer));
                 store
                     .write(put(&key, Expected::Absent, lease(n)))
                     .await
@@ -95,9 +150,12 @@ async fn writes_per_second_and_start_time() {
     for task in tasks.collect::<Vec<_>>() {
         task.await.unwrap();
     }
-    println!("100k creations by 500 writers: {:?}", filling.elapsed());
-    rate(store.clone(), 32, 10_000).await;
-    println!("memory in use: {}", resident());
+    println!(
+        "100k creations by 500 writers: {:?}, {}",
+        filling.0.elapsed(),
+        filling.1.per(100_000.0)
+    );
+    rate(store.clone(), 32, 100_000).await;
     let crashed = tempfile::tempdir_in(dir.path()).unwrap();
     std::fs::copy(
         dir.path().join("store.redb"),
@@ -106,11 +164,12 @@ async fn writes_per_second_and_start_time() {
     .unwrap();
     drop(store);
     for (how, path) in [("in order", dir.path()), ("crash", crashed.path())] {
-        let start = Instant::now();
+        let start = (Instant::now(), Used::now());
         let store = RedbStore::open(path).unwrap();
         println!(
-            "start of 110k leases after {how}: {:?}, {}",
-            start.elapsed(),
+            "start after {how}: {:?}, {} per lease, {}",
+            start.0.elapsed(),
+            start.1.per(100_000.0),
             resident()
         );
         drop(store);

@@ -267,6 +267,11 @@ async fn a_failed_sync_stops_writes_for_good() {
     assert!(store.get(&key("a", "x")).is_some());
     store.close();
     assert_eq!(watch.next().await.unwrap_err(), WatchEnd::Closed);
+    let restarted = open(&Medium::of(medium.bytes()));
+    assert!(
+        restarted.revision() > kept.revision + 1,
+        "what was in doubt when the disk failed must not be numbered again"
+    );
 }
 
 #[tokio::test]

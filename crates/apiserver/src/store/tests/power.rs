@@ -39,7 +39,7 @@ async fn no_acknowledged_write_is_lost_at_a_power_cut() {
     let mut acked: BTreeMap<u64, u64> = BTreeMap::new();
     let mut halfway = 0;
     for round in 1..=250 {
-        medium.photo_after(1 + rng.next_u32() as usize % 40);
+        medium.photo_after(1 + rng.next_u32() as usize % 12);
         let writers = (0..1 + rng.next_u64() % 6).map(|n| {
             let (store, text) = (store.clone(), "some text ".repeat(round % 50 * 4));
             tokio::spawn(async move {
