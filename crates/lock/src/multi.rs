@@ -30,15 +30,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
 use serde_json::Value;
-use tenure_core::{Orders, Record, WriteKind};
+use tenure_core::{Orders, Record, Version, WriteKind};
 
-use crate::annotation::LEADER_ANNOTATION;
 use crate::error::{Doubt, Error, Refusal, Verb};
 use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
 use crate::object::{self, ObjectRef, Resource};
 use crate::object_lock::{ClientBox, Part};
 use crate::sighting::{Sighting, Warned, fingerprint};
-use crate::{annotation, orders, request};
+use crate::{orders, request};
 
 /// The holder reported while the two objects name different ones. Nobody leads then, until neither
 /// has changed for a lease duration.
@@ -56,8 +55,9 @@ pub struct MultiLock {
     secondary: Part,
     described: String,
     warned: Warned,
-    /// The text in the primary object of a write that is under way.
-    writing: Mutex<Option<String>>,
+    own: Mutex<Own>,
+    /// Whole reads and whole writes: a read in the middle of our own write would show half of it.
+    turn: tokio::sync::Mutex<()>,
 }
 
 impl MultiLock {
@@ -94,11 +94,13 @@ impl MultiLock {
             secondary: Part::new(Resource::LEASE, namespace, name)?,
             described: format!("{} and lease {namespace}/{name}", kind.word),
             warned: Warned::default(),
-            writing: Mutex::new(None),
+            own: Mutex::default(),
+            turn: tokio::sync::Mutex::default(),
         })
     }
 
     async fn fetch(&self) -> Result<Option<Sighting>, Error> {
+        let _turn = self.turn.lock().await;
         let Some(primary) = request::get(&self.client.0, &self.primary.name).await? else {
             return Ok(None);
         };
@@ -106,21 +108,30 @@ impl MultiLock {
         self.sighting(Verb::Get, primary, secondary).map(Some)
     }
 
-    async fn create_both(&self, record: &Record) -> Result<Sighting, Error> {
-        let _half_done = HalfDone::begin(self, record);
-        let body = self.primary.body(self.primary.name.blank(), record);
-        let primary = request::create(&self.client.0, &self.primary.name, body).await?;
-        let secondary = self.create_secondary(record).await.map_err(half_written)?;
-        self.sighting(Verb::Create, primary, Some(secondary))
-    }
-
-    async fn replace_both(&self, record: &Record, base: &Sighting) -> Result<Sighting, Error> {
-        let _half_done = HalfDone::begin(self, record);
-        let body = self.primary.body(base.object().clone(), record);
-        let primary = request::update(&self.client.0, &self.primary.name, body).await?;
-        let secondary = self.replace_secondary(record, base.secondary()).await;
-        let secondary = secondary.map_err(half_written)?;
-        self.sighting(Verb::Update, primary, Some(secondary))
+    async fn write_both(
+        &self,
+        record: &Record,
+        base: Option<&Sighting>,
+    ) -> Result<Sighting, Error> {
+        let _turn = self.turn.lock().await;
+        let under_way = UnderWay::begin(self, record);
+        let Part { name, .. } = &self.primary;
+        let (verb, primary, secondary) = match base {
+            None => {
+                let body = self.primary.body(name.blank(), record);
+                let primary = request::create(&self.client.0, name, body).await?;
+                (Verb::Create, primary, self.create_secondary(record).await)
+            }
+            Some(base) => {
+                let body = self.primary.body(base.object().clone(), record);
+                let primary = request::update(&self.client.0, name, body).await?;
+                let secondary = self.replace_secondary(record, base.secondary()).await;
+                (Verb::Update, primary, secondary)
+            }
+        };
+        let sighting = self.sighting(verb, primary, Some(secondary.map_err(half_written)?))?;
+        under_way.done(&sighting);
+        Ok(sighting)
     }
 
     async fn replace_secondary(
@@ -152,14 +163,19 @@ impl MultiLock {
         request::create(&self.client.0, name, body).await
     }
 
-    fn is_being_written(&self, primary: &Value) -> bool {
-        let text = object::annotation(primary, LEADER_ANNOTATION);
-        text.is_some() && self.writing().as_deref() == text
+    /// Whether this is one half of our own write. It is no news before both halves are known to be
+    /// done: together with the old other half it looks as if somebody had come between.
+    fn is_own(&self, part: &Part, object: &Value) -> bool {
+        match &*self.own() {
+            Own::Nothing => false,
+            Own::UnderWay(record) => part.stored(object).record.same_write(record),
+            Own::Done(written) => written.contains(&object::version(object)),
+        }
     }
 
-    fn writing(&self) -> MutexGuard<'_, Option<String>> {
-        // The text is replaced as a whole, so a panic leaves nothing half done.
-        self.writing.lock().unwrap_or_else(PoisonError::into_inner)
+    fn own(&self) -> MutexGuard<'_, Own> {
+        // It is replaced as a whole, so a panic leaves nothing half done.
+        self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn sighting(
@@ -233,11 +249,12 @@ impl Lock for MultiLock {
     ) -> BoxFuture<'a, Result<Sighting, Error>> {
         Box::pin(async move {
             let Some(version) = kind.base() else {
-                return self.create_both(record).await;
+                return self.write_both(record, None).await;
             };
             let base = base.filter(|base| base.observation().version == *version);
             let unseen = || Error::refused(Verb::Update, &self.primary.name, Refusal::Unseen);
-            self.replace_both(record, base.ok_or_else(unseen)?).await
+            self.write_both(record, Some(base.ok_or_else(unseen)?))
+                .await
         })
     }
 
@@ -252,23 +269,18 @@ impl Lock for MultiLock {
         let (primary, secondary) = match (target, object, last) {
             (PRIMARY, None, _) => return Sight::Absent,
             (PRIMARY, Some(primary), Some(last)) if self.primary.is(&primary) => {
-                // The first half of our own write says nothing before the second is done, and the
-                // watch may show it after we know of both.
-                if self.is_being_written(&primary) || is_same(&primary, last.object()) {
+                if self.is_own(&self.primary, &primary) || !is_newer(&primary, last.object()) {
                     return Sight::Seen(last.clone());
-                }
-                if is_older(&primary, last.object()) {
-                    return Sight::ReadNeeded;
                 }
                 (primary, last.secondary().cloned())
             }
             (SECONDARY, None, Some(last)) => (last.object().clone(), None),
             (SECONDARY, Some(secondary), Some(last)) if self.secondary.is(&secondary) => {
-                if last
-                    .secondary()
-                    .is_some_and(|known| is_older(&secondary, known))
+                let known = last.secondary();
+                if self.is_own(&self.secondary, &secondary)
+                    || known.is_some_and(|known| !is_newer(&secondary, known))
                 {
-                    return Sight::ReadNeeded;
+                    return Sight::Seen(last.clone());
                 }
                 (last.object().clone(), Some(secondary))
             }
@@ -327,19 +339,38 @@ fn half_written(error: Error) -> Error {
     }
 }
 
-/// Marks a write of two objects as under way, until it is answered or given up.
-struct HalfDone<'a>(&'a MultiLock);
+/// What a lock remembers of its own writes, to know them in the watch.
+#[derive(Debug, Default)]
+enum Own {
+    #[default]
+    Nothing,
+    /// A write of this record is on its way to both objects.
+    UnderWay(Record),
+    /// The last write made these two.
+    Done([Option<Version>; 2]),
+}
 
-impl<'a> HalfDone<'a> {
+/// Marks a write as under way until it is done or given up.
+struct UnderWay<'a>(Option<&'a MultiLock>);
+
+impl<'a> UnderWay<'a> {
     fn begin(lock: &'a MultiLock, record: &Record) -> Self {
-        *lock.writing() = Some(annotation::text(record));
-        Self(lock)
+        *lock.own() = Own::UnderWay(record.clone());
+        Self(Some(lock))
+    }
+
+    fn done(mut self, written: &Sighting) {
+        if let (Some(lock), Some(secondary)) = (self.0.take(), written.secondary()) {
+            *lock.own() = Own::Done([written.object(), secondary].map(object::version));
+        }
     }
 }
 
-impl Drop for HalfDone<'_> {
+impl Drop for UnderWay<'_> {
     fn drop(&mut self) {
-        *self.0.writing() = None;
+        if let Some(lock) = self.0 {
+            *lock.own() = Own::Nothing;
+        }
     }
 }
 
@@ -347,10 +378,14 @@ fn is_same(object: &Value, known: &Value) -> bool {
     object::version(object).is_some_and(|version| object::version(known) == Some(version))
 }
 
-/// Whether a watch shows what is long known.
-fn is_older(object: &Value, known: &Value) -> bool {
+/// Whether a watch shows more than is known already.
+fn is_newer(object: &Value, known: &Value) -> bool {
     let (Some(object), Some(known)) = (object::version(object), object::version(known)) else {
-        return false;
+        return true;
     };
-    object.uid == known.uid && object.revision.order(&known.revision) == Some(Ordering::Less)
+    let behind = matches!(
+        object.revision.order(&known.revision),
+        Some(Ordering::Less | Ordering::Equal)
+    );
+    object.uid != known.uid || (object != known && !behind)
 }

@@ -7,117 +7,14 @@
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::convert::Infallible;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 
-use http::request::Parts;
-use http::{Request, Response};
-use http_body_util::BodyExt as _;
-use kube::Client;
-use kube::client::Body;
-use serde_json::{Value, json};
 use tenure_core::WriteKind;
 use tenure_lock::{Lock, LockKind};
 
 use crate::record;
-
-/// Objects by path, with the rules of the API server for versions.
-#[derive(Default)]
-struct Store {
-    objects: BTreeMap<String, Value>,
-    revision: u64,
-}
-
-impl Store {
-    fn serve(&mut self, method: &str, path: &str, body: Option<Value>) -> (u16, Value) {
-        match (method, body) {
-            ("GET", _) => match self.objects.get(path) {
-                Some(object) => (200, object.clone()),
-                None => failure(404, "NotFound"),
-            },
-            ("POST", Some(mut object)) => {
-                let path = format!("{path}/{}", object["metadata"]["name"].as_str().unwrap());
-                if self.objects.contains_key(&path) {
-                    return failure(409, "AlreadyExists");
-                }
-                object["metadata"]["uid"] = format!("uid-{}", self.revision).into();
-                (201, self.put(path, object))
-            }
-            ("PUT", Some(object)) => {
-                let Some(stored) = self.objects.get(path) else {
-                    return failure(404, "NotFound");
-                };
-                let same = |key| stored["metadata"][key] == object["metadata"][key];
-                if same("uid") && same("resourceVersion") {
-                    (200, self.put(path.to_owned(), object))
-                } else {
-                    failure(409, "Conflict")
-                }
-            }
-            other => panic!("locks do not send {other:?}"),
-        }
-    }
-
-    fn put(&mut self, path: String, mut object: Value) -> Value {
-        self.revision += 1;
-        object["metadata"]["resourceVersion"] = self.revision.to_string().into();
-        self.objects.insert(path, object.clone());
-        object
-    }
-}
-
-fn failure(code: u16, reason: &str) -> (u16, Value) {
-    (
-        code,
-        json!({ "kind": "Status", "reason": reason, "code": code }),
-    )
-}
-
-/// Numbers that follow from a seed.
-#[derive(Clone)]
-struct Dice(Arc<Mutex<u64>>);
-
-impl Dice {
-    fn below(&self, limit: u64) -> u64 {
-        let mut state = self.0.lock().unwrap();
-        *state ^= *state << 13;
-        *state ^= *state >> 7;
-        *state ^= *state << 17;
-        *state % limit
-    }
-
-    async fn pause(&self) {
-        for _ in 0..self.below(4) {
-            tokio::task::yield_now().await;
-        }
-    }
-}
-
-/// A client whose requests take an arbitrary time there and back, and lose one answer in sixteen.
-fn client(store: Arc<Mutex<Store>>, dice: Dice) -> Client {
-    let service = tower::service_fn(move |request: Request<Body>| {
-        let (store, dice) = (store.clone(), dice.clone());
-        async move {
-            let (Parts { method, uri, .. }, body) = request.into_parts();
-            let body = body.collect().await.unwrap().to_bytes();
-            let body = (!body.is_empty()).then(|| serde_json::from_slice(&body).unwrap());
-            dice.pause().await;
-            let (mut code, answer) = store
-                .lock()
-                .unwrap()
-                .serve(method.as_str(), uri.path(), body);
-            if dice.below(16) == 0 {
-                code = 504;
-            }
-            dice.pause().await;
-            let body = Body::from(answer.to_string().into_bytes());
-            let answer = Response::builder().status(code).body(body).unwrap();
-            Ok::<_, Infallible>(answer)
-        }
-    });
-    Client::new(service, "default")
-}
+use crate::store::{Dice, Store, client};
 
 /// Who believes to hold the lock, how often somebody did, and how often a lease ran out.
 #[derive(Default)]
@@ -179,13 +76,11 @@ fn run(seed: u32, kinds: &[LockKind]) -> u32 {
     let claims = Rc::new(Claims::default());
     let local = tokio::task::LocalSet::new();
     local.block_on(&runtime, async {
-        let dice = Dice(Arc::new(Mutex::new(
-            u64::from(seed).wrapping_mul(0x9E37_79B9_7F4A_7C15) | 1,
-        )));
+        let dice = Dice::new(seed);
         let store = Arc::new(Mutex::new(Store::default()));
         let tasks: Vec<_> = (kinds.iter().enumerate())
             .map(|(n, kind)| {
-                let client = client(store.clone(), dice.clone());
+                let client = client(store.clone(), dice.clone(), 16);
                 let lock = kind.open(client, "foo", "bar", &BTreeMap::new()).unwrap();
                 let me = format!("{kind}-{n}");
                 tokio::task::spawn_local(contend(lock, me, dice.clone(), claims.clone()))

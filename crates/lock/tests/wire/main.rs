@@ -9,11 +9,13 @@ mod annotation;
 mod api;
 mod candidate;
 mod contention;
+mod election;
 mod errors;
 mod fixtures;
 mod lease;
 mod multi;
 mod recorded;
+mod store;
 
 use serde_json::{Value, json};
 use tenure_core::{Record, WallTime};
