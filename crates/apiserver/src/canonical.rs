@@ -70,35 +70,48 @@ impl Walk {
         let outer = std::mem::replace(&mut self.owner, message);
         // Only the outermost object names its kind; inside, the store's protobuf has no place for it.
         let nested = !self.path.is_empty();
-        let kept = |field: &Field| field.number != 0 || !nested;
-        map.retain(|name, value| !value.is_null() && message.field(name).is_some_and(kept));
-        for field in message.json_fields() {
+        let mut failure = None;
+        map.retain(|name, value| {
+            let field = message
+                .field(name)
+                .filter(|field| field.number != 0 || !nested);
+            let Some(field) = field.filter(|_| failure.is_none()) else {
+                return false;
+            };
             self.path.push(field.json);
-            let given = map.get_mut(field.json).map(Value::take);
-            match self.field(field, given)? {
-                Some(value) => {
-                    // Most fields were given, and then the key need not be made again.
-                    if let Some(slot) = map.get_mut(field.json) {
-                        *slot = value;
-                    } else {
-                        map.insert(field.json.to_owned(), value);
-                    }
-                }
-                None => {
-                    map.remove(field.json);
-                }
-            }
+            let shown = self.field(field, value.take());
             self.path.pop();
+            match shown {
+                Ok(Some(shown)) => *value = shown,
+                Ok(None) => return false,
+                Err(error) => failure = Some(error),
+            }
+            true
+        });
+        if let Some(error) = failure {
+            return Err(error);
+        }
+        for field in message.always_shown() {
+            if !map.contains_key(field.json) {
+                self.path.push(field.json);
+                let zero = self.zero(field)?;
+                self.path.pop();
+                map.insert(field.json.to_owned(), zero);
+            }
         }
         self.owner = outer;
         Ok(map)
     }
 
-    /// The value to show for a field, `None` to leave it out.
-    fn field(&mut self, field: &Field, given: Option<Value>) -> Result<Option<Value>, Error> {
-        let Some(given) = given else {
-            return self.absent(field);
-        };
+    /// The value to show for a field, `None` to leave it out. A null is as good as no value.
+    fn field(&mut self, field: &Field, given: Value) -> Result<Option<Value>, Error> {
+        if given.is_null() {
+            return if field.shown_when_absent() {
+                self.zero(field).map(Some)
+            } else {
+                Ok(None)
+            };
+        }
         let value = self.value(&field.ty, given)?;
         let shown = if field.pointer {
             !value.is_null()
@@ -116,29 +129,12 @@ impl Walk {
         }
     }
 
-    fn absent(&mut self, field: &Field) -> Result<Option<Value>, Error> {
-        if field.pointer {
-            return Ok((!field.omitempty).then_some(Value::Null));
-        }
-        let scalar = !matches!(
-            field.ty,
-            Type::Message(_)
-                | Type::Quantity
-                | Type::IntOrString
-                | Type::Time
-                | Type::MicroTime
-                | Type::Raw
-                | Type::Json
-        );
-        if field.omitempty && scalar || field.omitzero {
-            return Ok(None);
-        }
+    /// What an absent field shows. A nil pointer, list or map is null in Go's JSON.
+    fn zero(&mut self, field: &Field) -> Result<Value, Error> {
         match field.ty {
-            // A nil slice is null in Go's JSON, an empty one is not kept by the store.
-            Type::List(_) | Type::WrappedList(_) | Type::Map(_) | Type::Bytes => {
-                Ok(Some(Value::Null))
-            }
-            _ => self.value(&field.ty, Value::Null).map(Some),
+            _ if field.pointer => Ok(Value::Null),
+            Type::List(_) | Type::WrappedList(_) | Type::Map(_) | Type::Bytes => Ok(Value::Null),
+            _ => self.value(&field.ty, Value::Null),
         }
     }
 
@@ -265,16 +261,7 @@ impl Walk {
 /// What Go's omitempty leaves out: zero scalars, and lists and maps without entries.
 fn is_empty(ty: &Type, value: &Value) -> bool {
     match (ty, value) {
-        (
-            Type::Message(_)
-            | Type::Quantity
-            | Type::IntOrString
-            | Type::Time
-            | Type::MicroTime
-            | Type::Raw
-            | Type::Json,
-            _,
-        ) => false,
+        (ty, _) if ty.is_struct() => false,
         (_, Value::Null | Value::Bool(false)) => true,
         (_, Value::String(text)) => text.is_empty(),
         (_, Value::Number(n)) => n.as_f64() == Some(0.0),

@@ -10,15 +10,25 @@ const GO_ZERO: i64 = -62_135_596_800;
 
 /// Formats whole seconds, `None` for a time that JSON cannot show.
 pub fn format_seconds(seconds: i64) -> Option<String> {
-    let time = Timestamp::from_second(seconds).ok()?;
-    Some(time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string())
+    let time = Offset::UTC.to_datetime(Timestamp::from_second(seconds).ok()?);
+    Some(format!("{}Z", clock(time)))
 }
 
 /// Formats seconds and nanoseconds to six digits, `None` for a time that JSON cannot show.
 pub fn format_micros(seconds: i64, nanos: i32) -> Option<String> {
     let micros = nanos / 1000;
-    let time = Timestamp::new(seconds, micros * 1000).ok()?;
-    Some(time.strftime("%Y-%m-%dT%H:%M:%S.%6fZ").to_string())
+    let time = Offset::UTC.to_datetime(Timestamp::new(seconds, micros * 1000).ok()?);
+    Some(format!(
+        "{}.{:06}Z",
+        clock(time),
+        time.subsec_nanosecond() / 1000
+    ))
+}
+
+fn clock(t: civil::DateTime) -> String {
+    let (year, month, day) = (t.year(), t.month(), t.day());
+    let (hour, minute, second) = (t.hour(), t.minute(), t.second());
+    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}")
 }
 
 /// Normalises a `Time` to UTC seconds; `None` stands for the unset time.
@@ -78,6 +88,10 @@ fn normalise(text: &str, layout: &Layout) -> Result<Option<String>, String> {
     let utc = Offset::UTC
         .to_timestamp(local.map_err(out_of_range)?)
         .map_err(out_of_range)?;
+    let canonical_length = if layout.micros { 27 } else { 20 };
+    if text.len() == canonical_length && text.ends_with('Z') && !text.contains(',') && year > 1 {
+        return Ok(Some(text.to_owned()));
+    }
     let seconds = utc.as_second() - i64::from(parts.offset_minutes) * 60;
     if seconds == GO_ZERO && parts.nanos / 1000 == 0 {
         return Ok(None);

@@ -223,36 +223,21 @@ impl Decoder {
     ) -> Result<(), Error> {
         match &field.ty {
             Type::Message(inner) if field.inline => self.message(inner, payload.bytes()?, map),
-            Type::Message(inner) => {
-                let slot = map
-                    .entry(field.json)
-                    .or_insert_with(|| Value::Object(Map::new()));
-                match slot {
-                    Value::Object(nested) => self.message(inner, payload.bytes()?, nested),
-                    _ => Err(Error::WireType),
-                }
-            }
-            Type::List(of) => {
-                let slot = map
-                    .entry(field.json)
-                    .or_insert_with(|| Value::Array(Vec::new()));
-                match slot {
-                    Value::Array(list) => self.element(of, payload, list),
-                    _ => Err(Error::WireType),
-                }
-            }
-            Type::Map(of) => {
-                let slot = map
-                    .entry(field.json)
-                    .or_insert_with(|| Value::Object(Map::new()));
-                match slot {
-                    Value::Object(entries) => self.entry(of, payload.bytes()?, entries),
-                    _ => Err(Error::WireType),
-                }
-            }
+            Type::Message(inner) => match slot(map, field.json, || Value::Object(Map::new())) {
+                Value::Object(nested) => self.message(inner, payload.bytes()?, nested),
+                _ => Err(Error::WireType),
+            },
+            Type::List(of) => match slot(map, field.json, || Value::Array(Vec::new())) {
+                Value::Array(list) => self.element(of, payload, list),
+                _ => Err(Error::WireType),
+            },
+            Type::Map(of) => match slot(map, field.json, || Value::Object(Map::new())) {
+                Value::Object(entries) => self.entry(of, payload.bytes()?, entries),
+                _ => Err(Error::WireType),
+            },
             ty => {
                 let value = self.value(ty, payload)?;
-                map.insert(field.json.to_owned(), value);
+                *slot(map, field.json, || Value::Null) = value;
                 Ok(())
             }
         }
@@ -363,6 +348,14 @@ impl Decoder {
             Ok(())
         }
     }
+}
+
+/// The place of a field, made on first use; elements of a list come one by one.
+fn slot<'m>(map: &'m mut Map<String, Value>, name: &str, new: fn() -> Value) -> &'m mut Value {
+    if !map.contains_key(name) {
+        map.insert(name.to_owned(), new());
+    }
+    map.get_mut(name).expect("the field was just inserted")
 }
 
 #[cfg(test)]

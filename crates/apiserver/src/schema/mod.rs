@@ -68,6 +68,7 @@ pub struct Message {
 struct Parsed {
     fields: Vec<Field>,
     by_json: OnceLock<Vec<&'static Field>>,
+    always_shown: OnceLock<Vec<&'static Field>>,
     atomic: bool,
 }
 
@@ -94,6 +95,14 @@ impl Message {
             self.flatten(&mut flat);
             flat.sort_by_key(|f| f.json);
             flat
+        })
+    }
+
+    /// The fields that JSON shows even when they were not given; see [`Field::shown_when_absent`].
+    pub fn always_shown(&'static self) -> &'static [&'static Field] {
+        self.parsed().always_shown.get_or_init(|| {
+            let fields = self.json_fields().iter().copied();
+            fields.filter(|field| field.shown_when_absent()).collect()
         })
     }
 
@@ -175,6 +184,17 @@ pub struct Field {
     pub default: Option<&'static str>,
 }
 
+impl Field {
+    /// Whether JSON shows the field when it is absent: as null, as a zero, or as an empty struct.
+    pub fn shown_when_absent(&self) -> bool {
+        match (self.pointer, self.omitempty) {
+            (true, omitempty) => !omitempty,
+            (false, true) => self.ty.is_struct() && !self.omitzero,
+            (false, false) => !self.omitzero,
+        }
+    }
+}
+
 /// The types of the table.
 #[derive(Debug, PartialEq)]
 #[non_exhaustive]
@@ -222,6 +242,15 @@ pub enum Type {
 }
 
 impl Type {
+    /// Whether Go holds a struct, which `omitempty` never leaves out.
+    pub fn is_struct(&self) -> bool {
+        use Type::{IntOrString, Json, Message, MicroTime, Quantity, Raw, Time};
+        matches!(
+            self,
+            Message(_) | Quantity | IntOrString | Time | MicroTime | Raw | Json
+        )
+    }
+
     /// The type of the elements of a list or of the values of a map.
     pub fn element(&self) -> Option<&Type> {
         match self {

@@ -43,6 +43,7 @@ pub(super) fn message(body: &'static str) -> Parsed {
     Parsed {
         fields: fields.collect(),
         by_json: OnceLock::new(),
+        always_shown: OnceLock::new(),
         atomic,
     }
 }
