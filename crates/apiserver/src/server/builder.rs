@@ -290,6 +290,7 @@ impl Builder {
             store,
             engine,
             saver,
+            close,
         } = self.open_engine(folder).await?;
         auth::bootstrap::run(&store).await?;
 
@@ -380,6 +381,7 @@ impl Builder {
             dir.publish(&addresses.instance(engine, url.clone(), kubeconfig_path.clone()))?;
         }
         let files = Files {
+            close,
             record: self.record.take().zip(recorder),
             data_dir,
         };
@@ -419,19 +421,20 @@ impl Builder {
 
     async fn open_engine(&self, folder: Option<&Path>) -> Result<Opened, StartError> {
         Ok(match &self.engine {
-            Engine::Memory => Opened::new("memory", MemoryStore::new()),
+            Engine::Memory => Opened::new("memory", MemoryStore::new(), MemoryStore::close),
             Engine::Redb => {
                 let folder = folder.ok_or(StartError::NoDataDir)?.to_owned();
                 // Every record is read and checked, which may take a while.
                 let opened = tokio::task::spawn_blocking(move || RedbStore::open(folder)).await;
                 let store =
                     opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-                Opened::new("redb", store?)
+                Opened::new("redb", store?, RedbStore::close)
             }
             Engine::Custom(store) => Opened {
                 store: Arc::clone(store),
                 engine: "custom",
                 saver: None,
+                close: None,
             },
         })
     }
@@ -495,13 +498,16 @@ struct Opened {
     store: Arc<dyn Store>,
     engine: &'static str,
     saver: Option<Saver>,
+    close: Option<Box<dyn FnOnce() + Send + Sync>>,
 }
 
 impl Opened {
-    fn new(engine: &'static str, store: impl Store + Source) -> Self {
+    fn new<S: Store + Source>(engine: &'static str, store: S, close: fn(&S)) -> Self {
         let store = Arc::new(store);
+        let closing = Arc::clone(&store);
         Self {
             saver: Some(Saver(Arc::clone(&store) as _)),
+            close: Some(Box::new(move || close(&closing))),
             store,
             engine,
         }

@@ -37,6 +37,8 @@ pub(super) struct Parts {
 
 /// Files that a running server holds.
 pub(super) struct Files {
+    /// Ends the engine, so that its files are free although a task may still know the store.
+    pub(super) close: Option<Box<dyn FnOnce() + Send + Sync>>,
     pub(super) record: Option<(PathBuf, Arc<Recorder>)>,
     pub(super) data_dir: Option<DataDir>,
 }
@@ -191,6 +193,9 @@ impl Handle {
         }
         if let Some((path, recorder)) = self.files.record.take() {
             write_record(&path, &recorder);
+        }
+        if let Some(close) = self.files.close.take() {
+            close();
         }
         self.files.data_dir = None;
     }
