@@ -14,8 +14,9 @@ use crate::sighting::Sighting;
 /// A future that can be stored without naming its type.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Where an election keeps its record. Locks keep no state: whoever drives one remembers the last
-/// [`Sighting`] and hands it back with the next write.
+/// Where an election keeps its record. A lock does not remember what it saw: whoever drives it keeps
+/// the newest [`Sighting`] and hands it back with the next write. Each candidate needs a lock of its
+/// own, because a lock may know its own writes.
 ///
 /// # Cancel safety
 ///

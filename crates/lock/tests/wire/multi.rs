@@ -609,3 +609,41 @@ async fn the_first_half_of_an_own_write_is_no_news_until_the_second_is_done() {
         assert_eq!(holder(&half), UNKNOWN_HOLDER, "given up half done");
     }
 }
+
+#[tokio::test]
+async fn an_own_write_that_is_done_is_no_news_and_edits_after_it_are() {
+    for kind in KINDS {
+        let (after_p, after_s) = (kind.primary(Some("baz"), 1, "3"), lease("baz", 1, "4"));
+        let script = Script::new([
+            get(&kind.one()).answers(200, &kind.primary(Some("bing"), 0, "1")),
+            get(LEASE).answers(200, &lease("bing", 0, "2")),
+            put(&kind.one()).answers(200, &after_p),
+            get(LEASE).answers(200, &lease("bing", 0, "2")),
+            put(LEASE).answers(200, &after_s),
+        ]);
+        let lock = kind.lock(&script);
+        let last = lock.read().await.unwrap().unwrap();
+        let acquire = WriteKind::Acquire(last.observation().version.clone());
+        let won = lock
+            .write(&acquire, &record("baz", 1), Some(&last))
+            .await
+            .unwrap();
+
+        let revision = |target: usize, event: &Value, last: &Sighting| match lock.sight(
+            target,
+            Some(event.clone()),
+            Some(last),
+        ) {
+            Sight::Seen(seen) => seen.observation().version.revision.to_string(),
+            other => panic!("{other:?}"),
+        };
+        // The watch may be quicker than the answer to the write.
+        assert_eq!(revision(0, &after_p, &last), "2");
+        assert_eq!(revision(1, &after_s, &last), "2");
+        assert_eq!(revision(0, &after_p, &won), "4");
+        let mut ordered = kind.primary(Some("baz"), 1, "5");
+        ordered["metadata"]["annotations"]["tenure.dev/paused"] = "true".into();
+        assert_eq!(revision(0, &ordered, &won), "5");
+        script.sent();
+    }
+}
