@@ -8,6 +8,7 @@
 macro_rules! mutants {
     ($($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
         /// One seeded bug.
+        #[cfg_attr(not(feature = "mutants"), expect(unreachable_pub, reason = "hidden then"))]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub enum Mutant { $($(#[doc = $doc])* $name,)* }
 

@@ -10,12 +10,14 @@
     reason = "simulated times and counts are far below the limits of their types"
 )]
 
+pub mod cli;
 pub mod client_go;
 pub mod clock;
 pub mod fault;
 pub mod hunt;
 pub mod invariants;
 pub mod machine;
+pub mod model;
 pub(crate) mod node;
 pub mod plan;
 pub mod register;
@@ -25,3 +27,6 @@ pub mod world;
 
 pub use machine::Kind;
 pub use world::{Report, World};
+
+#[cfg(test)]
+mod tests;

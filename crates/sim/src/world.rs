@@ -284,7 +284,7 @@ impl World {
                     self.deliver(node, Letter::Other(Input::Tick));
                 }
             }
-            Event::Arrive(request) => self.arrive(*request),
+            Event::Arrive(request) => self.arrive(&request),
             Event::Letter {
                 node,
                 incarnation,
@@ -647,6 +647,8 @@ impl World {
         }
         let local = now.local.as_nanos();
         let text = match kind.base() {
+            // A stale read may hide the term that should be waited out.
+            None if self.plan.faults.has(Fault::StaleRead) => None,
             None => node.sights.check_create(local),
             Some(version) => self.register.find(version).and_then(|base| {
                 let lease = patience(base, nanos(self.plan.timings[i].lease()));

@@ -36,15 +36,21 @@ impl Election {
         self.let_lapse(now);
         let timeout = self.config.timing.request_timeout();
         if self.must_read {
+            self.poll_later(now);
             self.read(now, timeout, out);
         } else if self.may_win_at().is_some_and(|at| now.local >= at) {
             let (kind, record) = self.winning_write(now);
             self.write(now, kind, record, timeout, out);
         } else if !self.watching && now.local >= self.next_poll {
-            let retry = self.config.timing.retry_period();
-            self.next_poll = now.local + retry + self.random(retry.mul_f64(JITTER_FACTOR));
+            self.poll_later(now);
             self.read(now, timeout, out);
         }
+    }
+
+    /// A read under way is as good as a poll: the next one is due a jittered retry period later.
+    fn poll_later(&mut self, now: Now) {
+        let retry = self.config.timing.retry_period();
+        self.next_poll = now.local + retry + self.random(retry.mul_f64(JITTER_FACTOR));
     }
 
     pub(super) fn follow_deadline(&self) -> Option<LocalTime> {

@@ -22,6 +22,8 @@ mod lead;
 mod observe;
 mod request;
 mod stop;
+#[cfg(test)]
+mod tests;
 
 use std::time::Duration;
 

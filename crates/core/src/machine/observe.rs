@@ -180,7 +180,12 @@ impl Election {
             return;
         };
         let holder = &seen.observation.record.holder;
-        if !seen.observation.unreadable && self.reported.as_ref() != Some(holder) {
+        // An object that nobody holds is no news before anybody held it.
+        let news = match &self.reported {
+            Some(reported) => reported != holder,
+            None => !holder.is_empty(),
+        };
+        if !seen.observation.unreadable && news {
             self.reported = Some(holder.clone());
             out.push(Command::NewLeader {
                 holder: holder.clone(),

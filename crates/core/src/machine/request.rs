@@ -26,6 +26,8 @@ pub(super) struct Attempt {
     /// When it was handed to the driver: at or before its first byte left.
     pub(super) sent: Now,
     pub(super) kind: WriteKind,
+    /// It was answered as applied. An answer that is repeated must not win a second term.
+    pub(super) answered: bool,
 }
 
 /// The request under way.
@@ -77,6 +79,7 @@ impl Election {
             record: record.clone(),
             sent: now,
             kind: kind.clone(),
+            answered: false,
         });
         out.push(Command::Write {
             id,
@@ -163,10 +166,12 @@ impl Election {
             Outcome::Applied(version) => {
                 self.in_flight.take_if(|r| r.id == id);
                 // An answer that comes after its time was up is still an answer.
-                let Some(at) = self.attempts.iter().position(|attempt| attempt.id == id) else {
+                let open = |attempt: &Attempt| attempt.id == id && !attempt.answered;
+                let Some(at) = self.attempts.iter().position(open) else {
                     return;
                 };
-                let attempt = self.attempts.swap_remove(at);
+                let mut attempt = self.attempts.remove(at);
+                attempt.answered = true;
                 self.applied(now, attempt, &version, out);
             }
             outcome => {

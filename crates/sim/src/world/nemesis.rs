@@ -1,5 +1,10 @@
 //! Faults that strike by themselves, and the end of all faults.
 
+#![allow(
+    clippy::collapsible_match,
+    reason = "a guard would send the fault on to the arms below"
+)]
+
 use std::time::Duration;
 
 use tenure_core::{Input, Record};

@@ -187,13 +187,13 @@ impl World {
     }
 
     /// A request reaches the server.
-    pub(super) fn arrive(&mut self, request: Request) {
+    pub(super) fn arrive(&mut self, request: &Request) {
         let Request {
             node,
             incarnation,
             id,
             ..
-        } = request;
+        } = *request;
         let (letter, unknown) = match &request.write {
             None => {
                 let stale = request.stale.and_then(|back| self.register.past(back));

@@ -1,0 +1,200 @@
+//! Following, polling, orders of operators, and the end.
+
+use expect_test::expect;
+
+use super::{Table, config, play};
+
+#[test]
+fn a_follower_that_watches_sends_nothing() {
+    let table = Table::new(config()).play(
+        "0 start
+         0.1 read1 bing/15 v4
+         0.2 watching
+         2 watch bing/15 v5 renew=1
+         4 watch bing/15 v6 renew=2",
+    );
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4         leader "bing"
+        0.2     watching                 -
+        2       watch bing/15 v5 renew=1 -
+        4       watch bing/15 v6 renew=2 -
+    "#]]
+    .assert_eq(&table.log);
+}
+
+#[test]
+fn a_follower_without_a_watch_polls() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4         leader "bing"
+        4.4     tick                     read#2
+        4.5     read2 bing/15 v5 renew=1 -
+        8.9     tick                     read#3
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 bing/15 v4
+         4.4 tick
+         4.5 read2 bing/15 v5 renew=1
+         8.9 tick",
+    ));
+}
+
+#[test]
+fn a_paused_election_is_not_won() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 /1 v4 paused       -
+        0.2     watching                 -
+        99      tick                     -
+        100     watch /1 v5 t=1          acquire#2 over 5 baz/15 t2
+        100.1   tick                     -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 /1 v4 paused
+         0.2 watching
+         99 tick
+         100 watch /1 v5 t=1
+         100.1 tick",
+    ));
+}
+
+#[test]
+fn an_order_to_step_down_is_obeyed_once_by_the_term_it_names() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        0.03    watching                 -
+        1       watch wrote2 v6 order=7  -
+        2       watch wrote2 v7 order=0  STOP ordered by=14.51
+        2.1     worked                   read#3
+        2.2     read3 wrote2 v7 order=0  release#4 over 7 /1 t0
+        2.3     ok4 8                    released
+        2.4     tick                     -
+        7.1     tick                     acquire#5 over 8 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         0.03 watching
+         1 watch wrote2 v6 order=7
+         2 watch wrote2 v7 order=0
+         2.1 worked
+         2.2 read3 wrote2 v7 order=0
+         2.3 ok4 8
+         2.4 tick
+         7.1 tick",
+    ));
+}
+
+#[test]
+fn a_preferred_holder_ends_a_coordinated_term() {
+    let mut config = config();
+    config.coordinated = true;
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 baz/15 v4          leader "baz", acquire#2 over 4 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01
+        1       watch wrote2 v6 preferred=bing STOP preferred-holder by=14.51
+    "#]]
+    .assert_eq(
+        &Table::new(config)
+            .play(
+                "0 start
+                 0.01 read1 baz/15 v4
+                 0.02 ok2 5
+                 1 watch wrote2 v6 preferred=bing",
+            )
+            .log,
+    );
+}
+
+#[test]
+fn a_shutdown_before_anything_was_won_finishes_at_once() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4         leader "bing"
+        1       shutdown                 finished
+        2       tick                     -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 bing/15 v4
+         1 shutdown
+         2 tick",
+    ));
+}
+
+#[test]
+fn a_shutdown_looks_whether_a_write_without_an_answer_won() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 absent             create#2 baz/15 t0
+        0.2     shutdown                 -
+        2.7     unknown2                 read#3
+        2.8     read3 wrote2 v5          leader "baz"
+        2.81    tick                     read#4
+        2.9     read4 wrote2 v5          release#5 over 5 /1 t0
+        3.0     ok5 6                    released, finished
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 absent
+         0.2 shutdown
+         2.7 unknown2
+         2.8 read3 wrote2 v5
+         2.81 tick
+         2.9 read4 wrote2 v5
+         3.0 ok5 6",
+    ));
+}
+
+#[test]
+fn without_release_a_term_is_left_to_run_out() {
+    let mut config = config();
+    config.release_on_cancel = false;
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 absent             create#2 baz/15 t0
+        0.2     ok2 5                    LEAD token=5 t0 until=10.10, leader "baz"
+        1       shutdown                 STOP shutdown by=14.60
+        1.1     worked                   finished
+    "#]]
+    .assert_eq(
+        &Table::new(config)
+            .play(
+                "0 start
+                 0.1 read1 absent
+                 0.2 ok2 5
+                 1 shutdown
+                 1.1 worked",
+            )
+            .log,
+    );
+}
+
+#[test]
+fn missing_permissions_are_retried_with_backoff() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 absent             create#2 baz/15 t0
+        0.2     unusable2                read#3
+        0.3     read3 absent             create#4 baz/15 t0
+        0.4     unusable4                -
+        0.5     tick                     -
+        0.6     tick                     read#5
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 absent
+         0.2 unusable2
+         0.3 read3 absent
+         0.4 unusable4
+         0.5 tick
+         0.6 tick",
+    ));
+}

@@ -1,0 +1,319 @@
+//! What client-go's tests lack, and bugs that the simulator and the model check found here.
+
+use expect_test::expect;
+
+use super::{Table, config, play};
+
+#[test]
+fn a_partition_longer_than_the_lease_ends_the_term_at_its_guard_and_releases_nothing() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        2.01    tick                     renew#3 over 5 baz/15 t0
+        4.52    tick                     renew#4 over 5 baz/15 t0
+        7.1     tick                     -
+        9.7     tick                     renew#5 over 5 baz/15 t0
+        10.02   tick                     STOP guard-expired by=14.51
+        10.1    worked                   acquire#6 over 5 baz/15 t1
+        12.7    tick                     -
+        15.5    tick                     read#7
+        16      read7 bing/15 v9 t=1     leader "bing"
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         2.01 tick
+         4.52 tick
+         7.1 tick
+         9.7 tick
+         10.02 tick
+         10.1 worked
+         12.7 tick
+         15.5 tick
+         16 read7 bing/15 v9 t=1",
+    ));
+}
+
+#[test]
+fn a_foreign_holder_seen_in_the_middle_of_a_term_ends_it_without_waiting() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        2.01    tick                     renew#3 over 5 baz/15 t0
+        2.02    refused3                 read#4
+        2.03    read4 bing/15 v9 t=1     leader "bing", STOP foreign-holder by=6.53
+        2.04    worked                   read#5
+        2.05    tick                     -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         2.01 tick
+         2.02 refused3
+         2.03 read4 bing/15 v9 t=1
+         2.04 worked
+         2.05 tick",
+    ));
+}
+
+#[test]
+fn a_loss_and_regain_is_a_new_term_with_a_new_token() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        0.03    watching                 -
+        1       watch bing/15 v6 t=1     leader "bing", STOP foreign-holder by=5.50
+        1.1     worked                   -
+        1.2     watch /1 v7 t=1          leader ""
+        1.3     tick                     acquire#3 over 7 baz/15 t2
+        1.4     ok3 8                    LEAD token=8 t2 until=11.30, leader "baz"
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         0.03 watching
+         1 watch bing/15 v6 t=1
+         1.1 worked
+         1.2 watch /1 v7 t=1
+         1.3 tick
+         1.4 ok3 8",
+    ));
+}
+
+#[test]
+fn a_release_that_races_a_take_over_leaves_the_successor_alone() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        1       shutdown                 STOP shutdown by=14.51
+        1.1     worked                   read#3
+        1.2     read3 wrote2 v5          release#4 over 5 /1 t0
+        1.3     refused4                 read#5
+        1.4     read5 bing/15 v6 t=1     leader "bing", finished
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         1 shutdown
+         1.1 worked
+         1.2 read3 wrote2 v5
+         1.3 refused4
+         1.4 read5 bing/15 v6 t=1",
+    ));
+}
+
+#[test]
+fn a_lease_deleted_under_the_leader_is_won_again_as_a_new_term() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        1       watch absent v6          STOP deleted by=5.50
+        1.1     worked                   create#3 baz/15 t0
+        1.2     tick                     -
+        1.3     ok3 7                    LEAD token=7 t0 until=11.10
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         1 watch absent v6
+         1.1 worked
+         1.2 tick
+         1.3 ok3 7",
+    ));
+}
+
+#[test]
+fn a_suspend_ends_the_term_on_the_first_step_after_it() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        3600    tick                     STOP guard-expired by=3600.10
+        3600.05 worked                   acquire#3 over 5 baz/15 t1
+        3600.06 tick                     -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         3600 tick
+         3600.05 worked
+         3600.06 tick",
+    ));
+}
+
+#[test]
+fn callbacks_come_in_order_leader_after_lead_and_each_stop_after_its_lead() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 bing/15 v4         leader "bing"
+        0.5     watch /1 v5 t=1          leader ""
+        0.6     tick                     acquire#2 over 5 baz/15 t2
+        0.7     ok2 6                    LEAD token=6 t2 until=10.60, leader "baz"
+        0.8     stepdown                 STOP step-down by=15.10
+        0.9     worked                   read#3
+        1.0     read3 wrote2 v6          release#4 over 6 /1 t2
+        1.1     ok4 7                    released, read#5
+        1.2     watch bing/15 v8 t=3     leader "bing"
+        1.3     watch bing/15 v9 t=3 renew=9 -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 bing/15 v4
+         0.5 watch /1 v5 t=1
+         0.6 tick
+         0.7 ok2 6
+         0.8 stepdown
+         0.9 worked
+         1.0 read3 wrote2 v6
+         1.1 ok4 7
+         1.2 watch bing/15 v8 t=3
+         1.3 watch bing/15 v9 t=3 renew=9",
+    ));
+}
+
+#[test]
+fn work_that_ends_by_itself_gives_the_lease_back() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        0.03    watching                 -
+        1       worked                   STOP work-ended by=14.51, read#3
+        1.1     read3 wrote2 v5          release#4 over 5 /1 t0
+        1.2     ok4 6                    released
+        1.3     tick                     -
+        3.1     tick                     acquire#5 over 6 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         0.03 watching
+         1 worked
+         1.1 read3 wrote2 v5
+         1.2 ok4 6
+         1.3 tick
+         3.1 tick",
+    ));
+}
+
+/// Found by the simulator: the second write was taken for a stranger's and ended the term.
+#[test]
+fn a_late_answer_does_not_disown_the_write_that_followed_it() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        2.6     unknown2                 read#3
+        2.7     read3 wrote2 v5          leader "baz", acquire#4 over 5 baz/15 t1
+        2.8     ok2 5                    LEAD token=5 t0 until=10.01
+        2.9     ok4 6                    extend until=12.70
+        4.9     tick                     renew#5 over 6 baz/15 t1
+        5.0     ok5 7                    extend until=14.90
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         2.6 unknown2
+         2.7 read3 wrote2 v5
+         2.8 ok2 5
+         2.9 ok4 6
+         4.9 tick
+         5.0 ok5 7",
+    ));
+}
+
+/// Found by the simulator: the record in the object was forgotten, and the S5 assertion tripped.
+#[test]
+fn many_lost_answers_never_make_our_own_record_a_strangers() {
+    let mut table = Table::new(config()).play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         2.01 tick
+         2.02 unknown3
+         2.03 refused4
+         2.04 read5 wrote3 v6",
+    );
+    for id in 6..16 {
+        table.line(&format!("{} unknown{id}", 2.0 + 0.1 * id as f64));
+        table.line(&format!("{} tick", 2.09 + 0.1 * id as f64));
+    }
+    assert!(!table.log.contains("STOP"), "{}", table.log);
+}
+
+/// Found by the simulator: after the time for keeping was over ticks were asked for in the past.
+#[test]
+fn winding_down_asks_for_no_ticks_in_the_past() {
+    let table = Table::new(config()).play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         2.01 tick
+         2.02 ok3 6
+         2.1 stepdown
+         4.01 tick
+         4.02 ok4 7
+         6.01 tick
+         6.02 ok5 8
+         8.01 tick
+         8.02 ok6 9
+         10.01 tick
+         10.02 ok7 10
+         12.01 tick
+         12.2 tick",
+    );
+    let now = table.now(12.2).local;
+    assert!(
+        table.election.deadline().is_some_and(|at| at > now),
+        "{}",
+        table.log
+    );
+}
+
+/// Found by review: the same for an assignment that was not taken up in time.
+#[test]
+fn a_lapsed_assignment_asks_for_no_ticks_in_the_past() {
+    let mut config = config();
+    config.coordinated = true;
+    let table = Table::new(config).play(
+        "0 start
+         0.01 read1 absent
+         0.02 watching
+         1 stepdown
+         1.1 watch baz/5 v4
+         40 tick",
+    );
+    assert_eq!(table.election.deadline(), None, "{}", table.log);
+}
+
+/// Found by the model check: the same answer began a second term with the first one's token.
+#[test]
+fn an_answer_that_is_repeated_does_not_win_a_second_term() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        1       watch absent v6          STOP deleted by=5.50
+        1.1     worked                   create#3 baz/15 t0
+        1.2     ok2 5                    -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         1 watch absent v6
+         1.1 worked
+         1.2 ok2 5",
+    ));
+}

@@ -1,0 +1,55 @@
+//! The simulator's own tests: a small sweep, and the proof that it would notice. The long runs are
+//! `cargo xtask sim`.
+
+use crate::cli::hunt_parallel;
+use crate::fault::Fault;
+use crate::machine::Kind;
+use crate::sweep::sweep;
+use crate::world::World;
+
+#[test]
+fn a_few_hundred_seeds_keep_every_promise() {
+    let total = sweep(0, 400, 2, || false, |_| {});
+    let (seed, text) = total
+        .violations
+        .first()
+        .map(|(seed, v)| (*seed, format!("{}: {}", v.invariant, v.text)))
+        .unwrap_or_default();
+    assert!(
+        total.violations.is_empty(),
+        "{text}\nreplay: cargo xtask sim --seed {seed}"
+    );
+    assert_eq!(total.longest_overlap, 0);
+    // Success must not be for lack of anything happening.
+    assert!(total.terms > 1_000, "{} terms", total.terms);
+    assert!(total.refused > 0, "a stale effect was refused");
+    let unused: Vec<_> = Fault::ALL
+        .iter()
+        .filter(|f| total.faults.of(**f) == 0)
+        .collect();
+    assert!(unused.is_empty(), "never injected: {unused:?}");
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    for seed in 0..40 {
+        let first = World::run(seed, Kind::Core, false);
+        let second = World::run(seed, Kind::Core, true);
+        assert_eq!(first.hash, second.hash, "seed {seed}");
+        assert_eq!(first.simulated, second.simulated, "seed {seed}");
+    }
+    assert_ne!(
+        World::run(1, Kind::Core, false).hash,
+        World::run(2, Kind::Core, false).hash
+    );
+}
+
+#[test]
+fn every_seeded_bug_is_found_within_200_seeds() {
+    let missed: Vec<_> = hunt_parallel(2, 1)
+        .into_iter()
+        .filter(|found| !found.is_caught())
+        .map(|found| found.name)
+        .collect();
+    assert!(missed.is_empty(), "not found: {missed:?}");
+}
