@@ -7,9 +7,11 @@ use std::time::Duration;
 
 use kube::Client;
 use tenure_core::timing::TimingBuilder;
-use tenure_core::{Config, Timing};
+use tenure_core::{Config, StopReason, Timing};
+use tenure_lock::candidate::{self, Candidate, CandidateSpec};
 use tenure_lock::{Lock, LockKind, Precision};
 
+use crate::callbacks::Callbacks;
 use crate::clock::{Clock, SystemClock};
 use crate::deadline::Overrun;
 use crate::elector::Elector;
@@ -18,6 +20,7 @@ use crate::handle::{Handle, Shared};
 use crate::health::HealthAdaptor;
 use crate::hub::Hub;
 use crate::identity;
+use crate::metrics::Metrics;
 
 /// Collects the configuration of an elector; [`build`](Self::build) validates all of it.
 ///
@@ -36,6 +39,9 @@ pub struct Builder {
     hub: Option<Hub>,
     clock: Arc<dyn Clock>,
     watchdog: Option<Arc<HealthAdaptor>>,
+    metrics: Option<Metrics>,
+    events: bool,
+    coordinated: Option<Coordinated>,
 }
 
 /// Where the lock comes from.
@@ -75,6 +81,9 @@ impl Builder {
             hub: None,
             clock: Arc::new(SystemClock),
             watchdog: None,
+            metrics: None,
+            events: true,
+            coordinated: None,
         }
     }
 
@@ -177,6 +186,43 @@ impl Builder {
         self
     }
 
+    /// Counts this election in these metrics, under its [`name`](Self::name).
+    pub fn metrics(mut self, metrics: &Metrics) -> Self {
+        self.metrics = Some(metrics.clone());
+        self
+    }
+
+    /// Whether to post Events about the lock object when a term begins and ends; true by default.
+    /// Without the permission to create them there is one warning.
+    pub fn events(mut self, yes: bool) -> Self {
+        self.events = yes;
+        self
+    }
+
+    /// Takes part in a coordinated election (KEP-4355): publishes a LeaseCandidate, leads when the
+    /// controller in the API server assigns the Lease, and yields when it prefers another. Only for
+    /// Leases that this builder opens.
+    pub fn coordinated(mut self, candidate: Coordinated) -> Self {
+        self.coordinated = Some(candidate);
+        self
+    }
+
+    /// client-go's `RunOrDie`: builds, runs one term with callbacks, and returns when it has ended or
+    /// `shutdown` came first; why it ended, or nothing if there was no term.
+    ///
+    /// # Panics
+    /// If the configuration is invalid, and outside a tokio runtime.
+    pub async fn run_or_die(
+        self,
+        shutdown: impl Future,
+        callbacks: Callbacks,
+    ) -> Option<StopReason> {
+        match self.build() {
+            Ok(elector) => elector.run_callbacks(shutdown, callbacks).await,
+            Err(error) => panic!("{error}"),
+        }
+    }
+
     /// Validates everything.
     ///
     /// # Errors
@@ -195,6 +241,29 @@ impl Builder {
         let object = match &self.lock {
             Opening::Given(lock) => lock.describe().rsplit(['/', ' ']).next().map(str::to_owned),
             Opening::Open { name, .. } => Some(name.clone()),
+        };
+        let candidate = match (self.coordinated, &self.lock, &self.client) {
+            (None, ..) => None,
+            (
+                Some(coordinated),
+                Opening::Open {
+                    kind: LockKind::Leases,
+                    namespace,
+                    name,
+                },
+                Some(client),
+            ) => {
+                let spec = coordinated.spec(name);
+                let candidate = Candidate::new(client.clone(), namespace, &identity, spec);
+                candidate
+                    .map_err(|error| problems.push(error.into()))
+                    .ok()
+                    .map(Arc::new)
+            }
+            (Some(_), ..) => {
+                problems.push(Problem::CoordinatedWithoutLease);
+                None
+            }
         };
         let lock = match (self.lock, &self.client) {
             (Opening::Given(lock), _) => {
@@ -239,7 +308,7 @@ impl Builder {
             timing,
             release_on_cancel: self.release_on_cancel,
             rejoin: true,
-            coordinated: false,
+            coordinated: candidate.is_some(),
             whole_seconds: lock.precision() == Precision::Seconds,
             seed: identity::seed(),
         };
@@ -247,6 +316,9 @@ impl Builder {
             lock,
             core,
             overrun: self.overrun,
+            metrics: self.metrics,
+            events: self.events,
+            candidate,
         };
         Ok(Elector::new(
             settings,
@@ -272,6 +344,44 @@ pub(crate) struct Settings {
     pub(crate) lock: Arc<dyn Lock>,
     pub(crate) core: Config,
     pub(crate) overrun: Overrun,
+    pub(crate) metrics: Option<Metrics>,
+    pub(crate) events: bool,
+    pub(crate) candidate: Option<Arc<Candidate>>,
+}
+
+/// What a candidate of a coordinated election says about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Coordinated {
+    /// Version of the program, `1.37.0`.
+    pub binary_version: String,
+    /// Version that the program behaves like.
+    pub emulation_version: String,
+    /// How the controller picks; [`OLDEST_EMULATION_VERSION`](tenure_lock::candidate::OLDEST_EMULATION_VERSION)
+    /// is the one that Kubernetes implements.
+    pub strategy: String,
+}
+
+impl Coordinated {
+    /// The strategy of Kubernetes: the candidate with the oldest emulation version leads.
+    pub fn oldest_emulation_version(
+        binary_version: impl Into<String>,
+        emulation_version: impl Into<String>,
+    ) -> Self {
+        Self {
+            binary_version: binary_version.into(),
+            emulation_version: emulation_version.into(),
+            strategy: candidate::OLDEST_EMULATION_VERSION.to_owned(),
+        }
+    }
+
+    fn spec(self, lease_name: &str) -> CandidateSpec {
+        CandidateSpec {
+            lease_name: lease_name.to_owned(),
+            binary_version: self.binary_version,
+            emulation_version: self.emulation_version,
+            strategy: self.strategy,
+        }
+    }
 }
 
 /// Logs waived rules with what they leave.

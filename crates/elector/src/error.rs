@@ -39,6 +39,12 @@ pub enum Problem {
     /// The lock cannot be used.
     #[error(transparent)]
     Lock(#[from] tenure_lock::Error),
+    /// The LeaseCandidate would be refused.
+    #[error(transparent)]
+    Candidate(#[from] tenure_lock::candidate::InvalidCandidate),
+    /// Coordinated election knows only Leases.
+    #[error("a coordinated election needs a lease opened by this builder")]
+    CoordinatedWithoutLease,
     /// Labels belong to a lock that this builder makes.
     #[error("labels cannot be set on a lock that was given; set them where it is made")]
     LabelsOfGivenLock,

@@ -25,7 +25,7 @@
 //! | configure | [`Elector::lease`], [`Builder`] |
 //! | run one term, or campaign for ever | [`Elector::run`], [`Elector::campaign`], [`Callbacks`] |
 //! | ask inside the work | [`Tenure`] |
-//! | look from outside, step down | [`Handle`], [`Status`], [`Health`] |
+//! | look from outside, step down | [`Handle`], [`Status`], [`Health`], [`Metrics`] |
 //! | many elections | [`Hub`], [`Candidate`], [`Event`], [`Term`] |
 //! | the promise kept when the runtime is stuck | [`deadline`], [`Overrun`] |
 #![forbid(unsafe_code)]
@@ -37,14 +37,16 @@ pub mod clock;
 pub mod deadline;
 mod elector;
 mod error;
+mod events;
 mod guard;
 mod handle;
 mod health;
 mod hub;
 pub mod identity;
+pub mod metrics;
 mod status;
 
-pub use builder::Builder;
+pub use builder::{Builder, Coordinated};
 pub use callbacks::Callbacks;
 pub use client::{USER_AGENT, client};
 pub use deadline::Overrun;
@@ -54,6 +56,7 @@ pub use guard::{NotLeading, Tenure};
 pub use handle::{Candidate, Event, Handle, Term};
 pub use health::{Health, HealthAdaptor, Trouble, Unhealthy};
 pub use hub::Hub;
+pub use metrics::Metrics;
 pub use status::Status;
 
 pub use tenure_core as core;

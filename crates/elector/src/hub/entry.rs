@@ -1,45 +1,52 @@
 //! One election in a hub: carries inputs to the state machine, and carries out its commands.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use kube::Client;
 use serde_json::Value;
-use tenure_core::{
-    Command, Election, FencingToken, Guard, Input, LocalTime, Outcome, Phase, Source, StopReason,
-    WriteKind,
-};
+use tenure_core::{Election, Input, LocalTime, Outcome, Phase, Source, StopReason};
+use tenure_lock::candidate::CandidateSighting;
 use tenure_lock::{BoxFuture, Class, Sight, Sighting, Watch, WatchTarget};
 use tokio::sync::watch;
+use tokio::time::timeout;
+use tracing::Span;
 
 use super::Start;
+use super::announce::Announcer;
 use super::watches::{Told, Watches};
 use crate::builder::Settings;
 use crate::clock::Clock;
 use crate::deadline::Watchdog;
-use crate::guard::{Cell, Tenure};
-use crate::handle::{Event, Link, Shared, lock};
+use crate::handle::{Event, Shared, lock};
+use crate::metrics::Recorder;
 use crate::status::Status;
 
 /// What all elections of a hub share.
 pub(super) struct World {
+    pub(super) client: Option<Client>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) watches: Watches,
     pub(super) requests: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Done)>>>,
+    /// Events could not be posted, and somebody was told.
+    events_fail: bool,
 }
 
 impl World {
     pub(super) fn new(client: Option<Client>, clock: Arc<dyn Clock>) -> Self {
         Self {
+            client: client.clone(),
             clock,
             watches: Watches::new(client),
             requests: FuturesUnordered::new(),
+            events_fail: false,
         }
     }
 
     /// Polls a future in the hub's task until it is done or aborted.
-    fn spawn(
+    pub(super) fn spawn(
         &mut self,
         id: u64,
         future: impl Future<Output = Done> + Send + 'static,
@@ -59,30 +66,51 @@ pub(super) enum Done {
     Written(u64, Result<Sighting, tenure_lock::Error>),
     /// A lock in this process changed.
     Changed(watch::Receiver<Option<Sighting>>),
+    /// An Event.
+    Posted(Result<(), String>),
+    /// The LeaseCandidate.
+    Announced(Result<CandidateSighting, String>),
 }
+
+/// The place of the LeaseCandidate among the objects of an election.
+const CANDIDATE: usize = usize::MAX;
+
+/// Publishing a LeaseCandidate takes up to four requests, and may take this long.
+const ANNOUNCE: Duration = Duration::from_secs(10);
 
 /// One election.
 pub(super) struct Entry {
-    id: u64,
-    settings: Settings,
-    shared: Arc<Shared>,
+    pub(super) id: u64,
+    pub(super) settings: Settings,
+    pub(super) shared: Arc<Shared>,
+    pub(super) span: Span,
     election: Election,
     /// The sighting of the version that the state machine knows.
-    last: Option<Sighting>,
-    request: Option<Request>,
+    pub(super) last: Option<Sighting>,
+    pub(super) request: Option<Request>,
     watching: Watching,
     begun: Begun,
-    term: Option<Arc<Watchdog>>,
+    pub(super) term: Option<Arc<Watchdog>>,
     /// A term began and nobody is left to do its work, or to say that it ended.
-    orphaned: bool,
-    finished: bool,
+    pub(super) orphaned: bool,
+    pub(super) finished: bool,
+    announcer: Option<Announcer>,
+    /// Events on their way.
+    pub(super) posts: usize,
+    recorder: Option<Recorder>,
+    /// Since when it tries to lead.
+    pub(super) campaigning: LocalTime,
+    /// The present term had to read.
+    pub(super) slow: bool,
 }
 
 /// The request under way.
-struct Request {
-    id: u64,
-    expires: LocalTime,
-    abort: AbortHandle,
+pub(super) struct Request {
+    pub(super) id: u64,
+    pub(super) sent: LocalTime,
+    pub(super) expires: LocalTime,
+    pub(super) renewal: bool,
+    pub(super) abort: AbortHandle,
 }
 
 /// How changes of the lock become known.
@@ -106,11 +134,22 @@ enum Begun {
 
 impl Entry {
     pub(super) fn new(start: Start) -> Self {
-        let election = Election::new(start.settings.core.clone());
+        let Start {
+            id,
+            settings,
+            shared,
+        } = start;
+        let election = Election::new(settings.core.clone());
+        let (lock, identity) = (&*shared.lock, &*shared.identity);
+        let span = tracing::info_span!("election", lock, identity);
+        let announcer = settings.candidate.clone().map(Announcer::new);
+        let metrics = settings.metrics.as_ref();
+        let recorder = metrics.map(|metrics| metrics.recorder(&shared));
         Self {
-            id: start.id,
-            settings: start.settings,
-            shared: start.shared,
+            id,
+            settings,
+            shared,
+            span,
             election,
             last: None,
             request: None,
@@ -119,6 +158,11 @@ impl Entry {
             term: None,
             orphaned: false,
             finished: false,
+            announcer,
+            posts: 0,
+            recorder,
+            campaigning: LocalTime::default(),
+            slow: false,
         }
     }
 
@@ -128,6 +172,12 @@ impl Entry {
         let now = world.clock.now();
         let patience = self.settings.core.timing.request_timeout();
         self.begun = Begun::Not(now.local + patience);
+        self.campaigning = now.local;
+        if let Some(announcer) = &self.announcer {
+            let watched = announcer.candidate.watched();
+            world.watches.join(&watched.object, (self.id, CANDIDATE));
+        }
+        self.announce(world);
         match self.settings.lock.watch() {
             Watch::Local(changes) => {
                 self.local(world, changes);
@@ -159,29 +209,39 @@ impl Entry {
 
     /// When something has to be done next.
     pub(super) fn deadline(&self) -> Option<LocalTime> {
-        match self.begun {
+        let own = match self.begun {
             Begun::Not(by) => Some(by),
             Begun::Yes => self.election.deadline(),
-        }
+        };
+        let announcer = self.announcer.as_ref().filter(|_| !self.finished);
+        [own, announcer.and_then(Announcer::deadline)]
+            .into_iter()
+            .flatten()
+            .min()
     }
 
     /// Whether nothing is left to do.
     pub(super) fn is_over(&self) -> bool {
-        self.finished
+        self.finished && self.posts == 0
     }
 
     /// Lets go of everything shared with other elections.
-    pub(super) fn leave(mut self, world: &mut World) {
+    pub(super) fn leave(self, world: &mut World) {
         if let Watching::Objects(objects) = &self.watching {
             for (index, object) in objects.iter().enumerate() {
                 world.watches.leave(&object.target.object, (self.id, index));
             }
         }
-        self.watching = Watching::Nothing;
+        if let Some(announcer) = &self.announcer {
+            let watched = announcer.candidate.watched();
+            world.watches.leave(&watched.object, (self.id, CANDIDATE));
+        }
+        self.shared.deliver(Event::Finished);
     }
 
     /// An input from outside, or the tick of the clock.
     pub(super) fn input(&mut self, world: &mut World, input: Input) {
+        self.announce(world);
         if let Begun::Not(by) = self.begun {
             match input {
                 Input::Tick if world.clock.now().local >= by => self.start(world),
@@ -199,6 +259,10 @@ impl Entry {
 
     /// News of a watched object.
     pub(super) fn told(&mut self, world: &mut World, target: usize, told: Told) {
+        if target == CANDIDATE {
+            self.told_of_candidate(world, told);
+            return;
+        }
         match told {
             Told::Object(object) => self.sight(world, target, Some(object), None),
             Told::Absent(revision) => self.sight(world, target, None, Some(revision)),
@@ -213,6 +277,38 @@ impl Entry {
                 self.settle(world);
             }
         }
+    }
+
+    fn told_of_candidate(&mut self, world: &mut World, told: Told) {
+        let now = world.clock.now();
+        if let Some(announcer) = &mut self.announcer {
+            match told {
+                Told::Object(object) => announcer.seen(now, Some(object)),
+                Told::Absent(_) => announcer.seen(now, None),
+                Told::Up => announcer.watched(now, true),
+                Told::Down(_) => announcer.watched(now, false),
+            }
+        }
+        self.announce(world);
+    }
+
+    /// Publishes the LeaseCandidate, if there is one and it is time.
+    fn announce(&mut self, world: &mut World) {
+        let now = world.clock.now();
+        let Some(announcer) = self.announcer.as_mut().filter(|_| !self.finished) else {
+            return;
+        };
+        let Some(last) = announcer.take_due(now) else {
+            return;
+        };
+        let candidate = announcer.candidate.clone();
+        world.spawn(self.id, async move {
+            let ensured = timeout(ANNOUNCE, candidate.ensure(now.wall, last.as_ref()));
+            match ensured.await {
+                Ok(result) => Done::Announced(result.map_err(|error| error.to_string())),
+                Err(_) => Done::Announced(Err("no answer in time".to_owned())),
+            }
+        });
     }
 
     fn sight(
@@ -276,8 +372,22 @@ impl Entry {
     pub(super) fn done(&mut self, world: &mut World, done: Done) {
         match done {
             Done::Changed(changes) => self.local(world, changes),
+            Done::Posted(result) => {
+                self.posts -= 1;
+                if let Err(error) = result
+                    && !std::mem::replace(&mut world.events_fail, true)
+                {
+                    tracing::warn!(%error, "cannot post Events about elections");
+                }
+            }
+            Done::Announced(result) => {
+                if let Some(announcer) = &mut self.announcer {
+                    announcer.published(world.clock.now(), result);
+                }
+                self.announce(world);
+            }
             Done::Read(id, result) => {
-                self.answered(id);
+                self.answered(world, id);
                 match result {
                     Ok(Some(sighting)) => {
                         self.shared.works();
@@ -294,7 +404,7 @@ impl Entry {
                 }
             }
             Done::Written(id, result) => {
-                self.answered(id);
+                self.answered(world, id);
                 match result {
                     Ok(sighting) => {
                         self.shared.works();
@@ -318,22 +428,34 @@ impl Entry {
         if let Some(late) = self.request.take_if(|r| r.expires <= now.local) {
             late.abort.abort();
             let error = format!("no answer about {} in time", self.settings.lock.describe());
+            self.record(|metrics| metrics.failed(Class::Unknown, now.wall));
             self.shared.fails(now, &error.into());
         }
     }
 
-    fn answered(&mut self, id: u64) {
-        self.request.take_if(|request| request.id == id);
+    fn answered(&mut self, world: &World, id: u64) {
+        let request = self.request.take_if(|request| request.id == id);
+        if let Some(renewal) = request.filter(|request| request.renewal) {
+            let took = world.clock.now().local.since(renewal.sent);
+            self.record(|metrics| metrics.renewed(took));
+        }
+    }
+
+    pub(super) fn record(&self, record: impl FnOnce(&Recorder)) {
+        if let Some(recorder) = &self.recorder {
+            record(recorder);
+        }
     }
 
     fn failed(&self, world: &World, error: &tenure_lock::Error) {
+        let now = world.clock.now();
+        self.record(|metrics| metrics.failed(error.class(), now.wall));
         if error.class() == Class::Refused {
             // Somebody was faster: ordinary contention, and the server works.
-            tracing::debug!(lock = self.settings.lock.describe(), %error, "refused");
+            tracing::debug!(%error, "refused");
             self.shared.works();
         } else {
-            self.shared
-                .fails(world.clock.now(), &error.to_string().into());
+            self.shared.fails(now, &error.to_string().into());
         }
     }
 
@@ -345,6 +467,7 @@ impl Entry {
     /// One step of the state machine. `sighting` is what the input shows; it is kept if that is what
     /// the state machine goes on with, because the next write needs it.
     fn step(&mut self, world: &mut World, input: Input, sighting: Option<Sighting>) {
+        let _in = self.span.clone().entered();
         let now = world.clock.now();
         let written = matches!(input, Input::Written(..));
         let commands = self.election.step(now, input);
@@ -355,6 +478,8 @@ impl Entry {
                 if written || self.last.as_ref().map(print) != Some(print(&sighting)) {
                     lock(&self.shared.vitals).observed = now.local;
                 }
+                let transitions = sighting.observation().record.transitions;
+                self.record(|metrics| metrics.transitions(transitions));
                 self.last = Some(sighting);
             }
             _ => {}
@@ -392,122 +517,6 @@ impl Entry {
             },
         );
     }
-
-    fn carry_out(&mut self, world: &mut World, command: Command) {
-        let name = self.settings.lock.describe();
-        match command {
-            Command::Read { id, timeout } => {
-                let expires = world.clock.now().local + timeout;
-                let lock = self.settings.lock.clone();
-                let read = async move { Done::Read(id, lock.read().await) };
-                let abort = world.spawn(self.id, read);
-                self.request = Some(Request { id, expires, abort });
-            }
-            Command::Write {
-                id,
-                kind,
-                record,
-                timeout,
-            } => {
-                let expires = world.clock.now().local + timeout;
-                let (lock, base) = (self.settings.lock.clone(), self.base(&kind));
-                let write = async move {
-                    Done::Written(id, lock.write(&kind, &record, base.as_ref()).await)
-                };
-                let abort = world.spawn(self.id, write);
-                self.request = Some(Request { id, expires, abort });
-            }
-            Command::Lead {
-                token,
-                transitions,
-                guard,
-            } => {
-                tracing::info!(lock = name, token = token.as_str(), "became leader");
-                self.lead(token, transitions, guard);
-            }
-            Command::Extend { guard } => {
-                if let Some(dog) = &self.term {
-                    dog.cell.extend(guard);
-                }
-            }
-            Command::Stop { reason, deadline } => {
-                tracing::info!(lock = name, reason = reason.as_str(), "stopped leading");
-                if let Some(dog) = &self.term {
-                    dog.set_deadline(deadline);
-                    dog.cell.end(reason.clone());
-                }
-                self.shared.deliver(Event::Stop(reason));
-            }
-            Command::Drain { deadline } => {
-                if let Some(dog) = &self.term {
-                    dog.set_deadline(deadline);
-                }
-            }
-            Command::Overrun => {
-                if let Some(dog) = &self.term {
-                    dog.overrun();
-                }
-            }
-            Command::NewLeader { holder } => {
-                tracing::info!(lock = name, %holder, "new leader");
-                self.shared.deliver(Event::NewLeader(holder));
-            }
-            Command::Released => {
-                tracing::info!(lock = name, "released");
-                self.shared.deliver(Event::Released);
-            }
-            Command::Finished => {
-                self.finished = true;
-                self.shared.deliver(Event::Finished);
-            }
-        }
-    }
-
-    fn base(&self, kind: &WriteKind) -> Option<Sighting> {
-        let version = kind.base()?;
-        let last = self.last.as_ref();
-        last.filter(|last| last.observation().version == *version)
-            .cloned()
-    }
-
-    fn lead(&mut self, token: FencingToken, transitions: u32, guard: Guard) {
-        let shared = &self.shared;
-        let cell = Arc::new(Cell::new(
-            shared.lock.clone(),
-            shared.identity.clone(),
-            shared.clock.clone(),
-            (token, transitions),
-            guard,
-        ));
-        let tenure = Tenure::new(cell.clone());
-        let status = Arc::downgrade(shared);
-        tenure.at_end(move |_| {
-            // The deadline thread may be the one that ends it, while the driver is stuck.
-            let Some(shared) = status.upgrade() else {
-                return;
-            };
-            let leads = matches!(*shared.status.borrow(), Status::Leader { .. });
-            if leads {
-                shared.publish(Status::Unknown);
-            }
-        });
-        let fence = self.settings.core.timing.fence();
-        let dog = Watchdog::start(cell, fence, self.settings.overrun.clone());
-        self.term = Some(dog.clone());
-        *lock(&shared.term) = Some(tenure);
-        let inbox = shared.link.get().and_then(|(inbox, _)| inbox.upgrade());
-        match inbox {
-            Some(inbox) => {
-                let link = Link { inbox, id: self.id };
-                let term = crate::handle::Term::new(dog, link);
-                shared.deliver(Event::Lead(term));
-            }
-            None => {
-                dog.joined();
-                self.orphaned = true;
-            }
-        }
-    }
 }
 
 impl Drop for Entry {
@@ -517,6 +526,7 @@ impl Drop for Entry {
             dog.cell.end(StopReason::Shutdown);
         }
         *lock(&self.shared.term) = None;
+        self.record(|metrics| metrics.leading(false));
         self.shared.publish(Status::Unknown);
         self.shared.no_more_mail();
         if let Some(request) = &self.request {

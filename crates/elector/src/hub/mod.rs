@@ -10,6 +10,8 @@
 //! The hub makes no election decision: it carries inputs to each [`Election`](tenure_core::Election)
 //! and carries out its commands, in order.
 
+mod announce;
+mod commands;
 mod entry;
 mod feed;
 mod task;

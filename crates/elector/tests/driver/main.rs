@@ -1,5 +1,15 @@
-//! The driver against a lock in memory, on tokio's paused time: nothing here really sleeps.
-#![allow(clippy::unwrap_used, reason = "these are tests")]
+//! The driver against a lock in memory, on tokio's paused time: almost nothing here really waits.
+#![allow(
+    clippy::unwrap_used,
+    clippy::disallowed_methods,
+    reason = "these are tests, on paused time"
+)]
 
+mod callbacks;
+mod clocks;
+mod config;
+mod many;
+mod observe;
 mod term;
+mod traffic;
 mod wire;

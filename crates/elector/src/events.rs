@@ -1,0 +1,98 @@
+//! Events about elections, as `kubectl describe lease` shows them.
+
+use http::{Method, Request, header};
+use kube::Client;
+use serde_json::{Value, json};
+use tenure_core::{FencingToken, WallTime};
+use tenure_lock::ObjectRef;
+
+/// An Event in client-go's words: `<identity> became leader`.
+pub(crate) struct Note {
+    pub(crate) about: ObjectRef,
+    pub(crate) identity: String,
+    pub(crate) what: &'static str,
+    pub(crate) token: FencingToken,
+    pub(crate) at: WallTime,
+}
+
+impl Note {
+    /// Posts it.
+    pub(crate) async fn post(self, client: Client) -> Result<(), kube::Error> {
+        let path = format!("/api/v1/namespaces/{}/events", self.about.namespace);
+        let request = Request::builder()
+            .method(Method::POST)
+            .uri(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(self.body().to_string().into_bytes())
+            .map_err(kube::Error::HttpError)?;
+        client.request::<Value>(request).await.map(drop)
+    }
+
+    fn body(&self) -> Value {
+        let about = &self.about;
+        let seconds = rfc3339(self.at.whole_seconds(), 0);
+        // The instant in the name keeps Events apart, as client-go's recorder does it.
+        let name = format!("{}.{:x}", about.name, self.at.as_micros());
+        json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {
+                "name": name,
+                "namespace": about.namespace,
+                "annotations": { "tenure.dev/fencing-token": self.token.as_str() },
+            },
+            "involvedObject": {
+                "apiVersion": about.api_version,
+                "kind": about.kind,
+                "namespace": about.namespace,
+                "name": about.name,
+                "uid": about.uid.as_deref().unwrap_or_default(),
+                "resourceVersion": about.resource_version.as_deref().unwrap_or_default(),
+            },
+            "reason": "LeaderElection",
+            "message": format!("{} {}", self.identity, self.what),
+            "type": "Normal",
+            "source": { "component": "tenure" },
+            "reportingComponent": "tenure",
+            "reportingInstance": self.identity.chars().take(128).collect::<String>(),
+            "firstTimestamp": seconds,
+            "lastTimestamp": seconds,
+            "count": 1,
+        })
+    }
+}
+
+fn rfc3339(time: WallTime, precision: u8) -> String {
+    let time = jiff::Timestamp::from_microsecond(time.as_micros()).unwrap_or_default();
+    format!("{time:.precision$}", precision = usize::from(precision))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_reads_like_client_gos() {
+        let note = Note {
+            about: ObjectRef {
+                api_version: "coordination.k8s.io/v1".into(),
+                kind: "Lease".into(),
+                namespace: "ns".into(),
+                name: "x".into(),
+                uid: Some("u".into()),
+                resource_version: Some("7".into()),
+            },
+            identity: "baz".into(),
+            what: "became leader",
+            token: FencingToken::from(7),
+            at: WallTime::from_micros(1_600_000_000_250_000),
+        };
+        let body = note.body();
+        assert_eq!(body["message"], "baz became leader");
+        assert_eq!(body["reason"], "LeaderElection");
+        assert_eq!(body["type"], "Normal");
+        assert_eq!(body["involvedObject"]["kind"], "Lease");
+        assert_eq!(body["firstTimestamp"], "2020-09-13T12:26:40Z");
+        assert_eq!(body["metadata"]["name"], "x.5af3107a7d090");
+    }
+}

@@ -1,0 +1,87 @@
+//! The LeaseCandidate of a coordinated election: published now and then, and when it is pinged.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::Value;
+use tenure_core::{LocalTime, Now};
+use tenure_lock::candidate::{Candidate, CandidateSighting, RENEW_EVERY};
+
+/// Without a watch pings go unnoticed, so the candidate shows up more often than the controller asks
+/// (it waits five seconds for an answer).
+const UNWATCHED: Duration = Duration::from_secs(4);
+
+/// After a failure.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Keeps one LeaseCandidate alive.
+pub(super) struct Announcer {
+    pub(super) candidate: Arc<Candidate>,
+    last: Option<CandidateSighting>,
+    due: LocalTime,
+    busy: bool,
+    watched: bool,
+}
+
+impl Announcer {
+    pub(super) fn new(candidate: Arc<Candidate>) -> Self {
+        Self {
+            candidate,
+            last: None,
+            due: LocalTime::default(),
+            busy: false,
+            watched: false,
+        }
+    }
+
+    /// When to look again.
+    pub(super) fn deadline(&self) -> Option<LocalTime> {
+        (!self.busy).then_some(self.due)
+    }
+
+    /// The last sighting, if it is time to publish; [`published`](Self::published) must follow.
+    pub(super) fn take_due(&mut self, now: Now) -> Option<Option<CandidateSighting>> {
+        if self.busy || now.local < self.due {
+            return None;
+        }
+        self.busy = true;
+        Some(self.last.clone())
+    }
+
+    pub(super) fn published(&mut self, now: Now, result: Result<CandidateSighting, String>) {
+        self.busy = false;
+        let pause = match result {
+            Ok(sighting) => {
+                let pending = sighting.wants_ack();
+                self.last = Some(sighting);
+                match (pending, self.watched) {
+                    (true, _) => Duration::ZERO,
+                    (false, true) => RENEW_EVERY,
+                    (false, false) => UNWATCHED,
+                }
+            }
+            Err(error) => {
+                tracing::warn!(%error, "cannot publish the lease candidate");
+                self.last = None;
+                RETRY
+            }
+        };
+        self.due = now.local + pause;
+    }
+
+    /// The watch shows the object, or that it is gone.
+    pub(super) fn seen(&mut self, now: Now, object: Option<Value>) {
+        self.last = object.and_then(|object| self.candidate.sight(object));
+        if self.last.as_ref().is_none_or(CandidateSighting::wants_ack) {
+            self.due = now.local;
+        }
+    }
+
+    /// The watch works, or does not.
+    pub(super) fn watched(&mut self, now: Now, yes: bool) {
+        self.watched = yes;
+        if !yes {
+            self.due = self.due.min(now.local + UNWATCHED);
+        }
+    }
+}

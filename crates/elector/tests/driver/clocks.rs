@@ -1,0 +1,92 @@
+//! Clocks that jump, and a runtime that is stuck.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
+use std::time::Duration;
+
+use tenure::clock::{Clock, TokioClock};
+use tenure::core::{LocalTime, Now, WallTime};
+use tenure::lock::BoxFuture;
+use tenure::{Elector, MemoryLock, Overrun, StopReason};
+
+use crate::term::lead;
+use crate::wire::{Wire, pass, secs};
+
+/// Tokio's time with a wall clock that somebody sets.
+#[derive(Debug)]
+struct Jumpy {
+    clock: TokioClock,
+    ahead: AtomicI64,
+}
+
+impl Clock for Jumpy {
+    fn now(&self) -> Now {
+        let now = self.clock.now();
+        let wall = now.wall.as_micros() + self.ahead.load(SeqCst);
+        Now {
+            wall: WallTime::from_micros(wall),
+            ..now
+        }
+    }
+
+    fn sleep_until(&self, at: LocalTime) -> BoxFuture<'static, ()> {
+        self.clock.sleep_until(at)
+    }
+
+    fn is_real(&self) -> bool {
+        false
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wall_clock_that_jumps_forward_ends_the_term_and_one_set_back_does_not() {
+    let lock = MemoryLock::new("x");
+    let clock = Arc::new(Jumpy {
+        clock: TokioClock::new(),
+        ahead: AtomicI64::new(0),
+    });
+    let elector = Wire::to(&lock).elector("a").clock(clock.clone());
+    let mut candidate = elector.build().unwrap().start();
+    let term = lead(&mut candidate).await;
+    clock.ahead.store(-3_600_000_000, SeqCst);
+    pass(secs(60)).await;
+    assert!(term.is_leading());
+    clock.ahead.store(0, SeqCst);
+    assert!(!term.is_leading(), "an hour seems to have passed");
+    term.cancelled().await;
+    assert_eq!(term.reason(), Some(StopReason::GuardExpired));
+    let old = term.token().clone();
+    drop(term);
+    let again = lead(&mut candidate).await;
+    assert!(*again.token() > old);
+}
+
+/// On the real clock, because that is what the deadline thread is for: waits for the event, about
+/// half a second.
+#[test]
+fn a_stuck_runtime_does_not_keep_the_term_alive() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let (send, ended) = std::sync::mpsc::channel();
+        let overran = send.clone();
+        let mut candidate = Elector::builder(Arc::new(MemoryLock::new("x")))
+            .lease_duration(secs(1))
+            .renew_deadline(Duration::from_millis(400))
+            .retry_period(Duration::from_millis(100))
+            .on_overrun(Overrun::call(move |_| overran.send("overrun").unwrap()))
+            .build()
+            .unwrap()
+            .start();
+        let term = lead(&mut candidate).await;
+        let handle = candidate.handle();
+        term.at_end(move |reason| send.send(reason.as_str()).unwrap());
+        // This blocks the only thread of the runtime, and with it the driver.
+        assert_eq!(ended.recv(), Ok("guard-expired"));
+        assert!(!term.is_leading());
+        assert!(!handle.is_leading());
+        assert_eq!(ended.recv(), Ok("overrun"), "the work has still not ended");
+    });
+}

@@ -1,0 +1,57 @@
+//! Every problem of a configuration is found at once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::{Elector, MemoryLock};
+
+use crate::wire::secs;
+
+#[test]
+fn one_error_lists_every_problem_with_its_values() {
+    let error = Elector::builder(Arc::new(MemoryLock::new("x")))
+        .identity("")
+        .lease_duration(Duration::from_millis(1_900))
+        .renew_deadline(secs(2))
+        .retry_period(secs(2))
+        .label("a", "b")
+        .build()
+        .unwrap_err();
+    assert_eq!(error.problems.len(), 5, "{error}");
+    let text = error.to_string();
+    for part in [
+        "the identity is empty",
+        "lease duration 1.9s must be a positive number of whole seconds",
+        "must be greater than renew deadline 2s",
+        "renew deadline 2s must be greater than retry period 2s",
+        "labels cannot be set",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
+#[test]
+fn client_gos_timings_without_margin_need_the_compat_switch() {
+    let builder = || {
+        Elector::builder(Arc::new(MemoryLock::new("x")))
+            .lease_duration(secs(15))
+            .renew_deadline(secs(10))
+            .retry_period(secs(5))
+    };
+    let error = builder().build().unwrap_err().to_string();
+    assert!(
+        error.contains("must fit into lease duration 15s"),
+        "{error}"
+    );
+    assert!(builder().client_go_compat(true).build().is_ok());
+}
+
+#[test]
+fn case_17_an_identity_is_made_up_if_none_is_given_and_an_empty_one_is_refused() {
+    let builder = || Elector::builder(Arc::new(MemoryLock::new("x")));
+    let handle = |elector: Elector| elector.handle().identity().to_owned();
+    let (a, b) = (builder().build().unwrap(), builder().build().unwrap());
+    assert_ne!(handle(a), handle(b));
+    assert!(builder().identity("").build().is_err());
+    assert!(builder().identity("a\nb").build().is_err());
+}
