@@ -121,3 +121,132 @@ impl Authorizer {
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = fresh;
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use serde_json::{Value, json};
+
+    use super::*;
+    use crate::auth::Target;
+    use crate::store::{Change, Expected, MemoryStore, Write};
+
+    const NAMESPACES: [&str; 3] = ["", "a", "b"];
+    const NAMES: [&str; 3] = ["x", "y", "z"];
+    const USERS: [&str; 3] = ["u", "v", "system:serviceaccount:a:s"];
+
+    /// One write: which kind, where, and its content (`None` removes).
+    #[derive(Clone, Debug)]
+    struct Step {
+        kind: usize,
+        namespace: &'static str,
+        name: &'static str,
+        object: Option<Value>,
+    }
+
+    fn role() -> impl Strategy<Value = Value> {
+        let verb = prop::sample::select(vec!["get", "list", "*"]);
+        let label = prop::sample::select(vec!["p", "q"]);
+        (verb, label, any::<u8>()).prop_map(|(verb, label, shape)| {
+            let rule = json!({ "apiGroups": [""], "resources": ["pods"], "verbs": [verb] });
+            let mut role = json!({ "metadata": { "labels": { "l": label } }, "rules": [rule] });
+            if shape.is_multiple_of(4) {
+                let selector =
+                    json!({ "matchLabels": { "l": if shape > 127 { "p" } else { "q" } } });
+                role["aggregationRule"] = json!({ "clusterRoleSelectors": [selector] });
+            }
+            role
+        })
+    }
+
+    fn binding() -> impl Strategy<Value = Value> {
+        let subject = prop::sample::select(vec![
+            json!({ "kind": "User", "name": "u" }),
+            json!({ "kind": "Group", "name": "g" }),
+            json!({ "kind": "ServiceAccount", "name": "s", "namespace": "a" }),
+        ]);
+        let kind = prop::sample::select(vec!["Role", "ClusterRole"]);
+        let role = prop::sample::select(NAMES.to_vec());
+        (prop::collection::vec(subject, 0..3), kind, role).prop_map(|(subjects, kind, role)| {
+            json!({ "roleRef": { "kind": kind, "name": role }, "subjects": subjects })
+        })
+    }
+
+    fn step() -> impl Strategy<Value = Step> {
+        let name = prop::sample::select(NAMES.to_vec());
+        let namespace = prop::sample::select(NAMESPACES[1..].to_vec());
+        let object = (role(), binding());
+        (
+            0..4usize,
+            namespace,
+            name,
+            object,
+            any::<bool>(),
+            any::<bool>(),
+        )
+            .prop_map(
+                |(kind, namespace, name, (role, binding), keep, more)| Step {
+                    kind,
+                    namespace: if kind.is_multiple_of(2) {
+                        ""
+                    } else {
+                        namespace
+                    },
+                    name,
+                    object: (keep || more).then_some(if kind < 2 { role } else { binding }),
+                },
+            )
+    }
+
+    fn write(store: &dyn Store, step: &Step) {
+        let key = Key {
+            resource: RESOURCES[step.kind].into(),
+            namespace: step.namespace.into(),
+            name: step.name.into(),
+        };
+        let present = store.get(&key).map(|object| object.revision);
+        let change = match (&step.object, present) {
+            (None, None) => return,
+            (None, Some(_)) => Change::Delete,
+            (Some(object), _) => Change::Put(object.clone()),
+        };
+        let expected = present.map_or(Expected::Absent, Expected::Revision);
+        let write = Write {
+            key,
+            expected,
+            change,
+            fence: None,
+        };
+        store.write(write).now_or_never().unwrap().unwrap();
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+
+        /// What is followed step by step is what one would read anew.
+        #[test]
+        fn following_equals_reading_anew(steps in prop::collection::vec(step(), 1..30)) {
+            let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+            let following = Authorizer::new(Arc::clone(&store));
+            for (number, step) in steps.iter().enumerate() {
+                write(store.as_ref(), step);
+                if number == 20 {
+                    store.jump(100).now_or_never().unwrap().unwrap();
+                }
+                let anew = Authorizer::new(Arc::clone(&store));
+                for (user, verb) in USERS.iter().flat_map(|u| ["get", "list"].map(|v| (u, v))) {
+                    let user = User::new(*user, ["g".to_owned()]);
+                    for namespace in NAMESPACES {
+                        let target = Target::Resource {
+                            group: "", resource: "pods", subresource: "", namespace, name: "",
+                        };
+                        let attributes = Attributes { verb, target };
+                        let decision = following.decide(&user, &attributes);
+                        prop_assert_eq!(&decision, &anew.decide(&user, &attributes));
+                        prop_assert_eq!(decision.allowed, following.allows(&user, &attributes));
+                    }
+                }
+            }
+        }
+    }
+}

@@ -3,10 +3,10 @@
 //!
 //! | file | is about |
 //! |---|---|
-//! | [`rule`] | when a rule matches a request, when a rule covers another |
-//! | [`policy`] | roles and bindings, indexed by subject |
-//! | [`authorizer`] | the policy kept in step with the store |
-//! | [`escalation`] | nobody grants more than they have |
+//! | `rule` | when a rule matches a request, when a rule covers another |
+//! | `policy` | roles and bindings, indexed by subject |
+//! | `authorizer` | the policy kept in step with the store |
+//! | `escalation` | nobody grants more than they have |
 
 mod authorizer;
 mod escalation;
