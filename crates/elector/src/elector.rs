@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use kube::Client;
-use tenure_core::{LocalTime, StopReason};
+use tenure_core::{LocalTime, StopReason, Timing};
 use tenure_lock::{Lock, LockKind};
 
 use crate::builder::{Builder, Settings};
@@ -67,6 +67,11 @@ impl Elector {
     /// Looks at this election and asks it to step down, from anywhere.
     pub fn handle(&self) -> Handle {
         Handle::new(self.shared.clone())
+    }
+
+    /// The durations of this election.
+    pub fn timing(&self) -> &Timing {
+        &self.settings.core.timing
     }
 
     /// Starts to campaign, for ever: after each term again. The lowest level: whoever holds the

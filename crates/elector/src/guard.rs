@@ -7,7 +7,7 @@ use std::fmt;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{FencingToken, Guard, StopReason};
+use tenure_core::{FencingToken, Guard, LocalTime, StopReason};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
@@ -44,6 +44,12 @@ impl Tenure {
     /// How long this process leads if nothing is heard from the lock any more; zero after the end.
     pub fn valid_for(&self) -> Duration {
         self.cell.valid_for()
+    }
+
+    /// When the guard of the last renewal known runs out, or ran out. The term may have ended earlier,
+    /// for a [reason](Self::reason).
+    pub fn until(&self) -> LocalTime {
+        self.cell.guard().until()
     }
 
     /// For use before an effect: `tenure.check()?`.

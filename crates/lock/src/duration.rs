@@ -14,7 +14,7 @@ const UNITS: [(&str, f64); 8] = [
 ];
 
 /// Reads a duration; negative ones make no sense here.
-pub(crate) fn parse(text: &str) -> Result<Duration, String> {
+pub fn parse(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration such as \"10m\" or \"1h30m\"");
     let mut rest = text.strip_prefix('+').unwrap_or(text);
     if rest == "0" {
@@ -40,7 +40,7 @@ pub(crate) fn parse(text: &str) -> Result<Duration, String> {
 }
 
 /// Writes a duration to the second, or to the millisecond if it has parts of a second.
-pub(crate) fn format(duration: Duration) -> String {
+pub fn format(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);
     let rest = match duration.subsec_millis() {

@@ -29,7 +29,7 @@
 
 mod annotation;
 pub mod candidate;
-mod duration;
+pub mod duration;
 mod error;
 mod fields;
 mod kind;

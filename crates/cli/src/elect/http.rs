@@ -1,0 +1,299 @@
+//! The sidecar's HTTP answers.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures_util::{Stream, StreamExt, stream};
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, UnixListener};
+
+use super::view::View;
+
+/// How long a leader may be expired before `/livez` fails, on top of the lease (client-go's watchdog).
+const TOLERANCE: Duration = Duration::from_secs(20);
+
+/// Comment lines keep idle event streams open through proxies.
+const KEEP_ALIVE: Duration = Duration::from_secs(15);
+
+type Body = BoxBody<Bytes, Infallible>;
+type MetricsText = dyn Fn() -> String + Send + Sync;
+
+/// Where to listen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Address {
+    Tcp(String),
+    Unix(PathBuf),
+}
+
+impl std::str::FromStr for Address {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if let Some(path) = text.strip_prefix("unix:") {
+            return Ok(Self::Unix(path.into()));
+        }
+        match text
+            .rsplit_once(':')
+            .map(|(host, port)| (host, port.parse::<u16>()))
+        {
+            Some((host, Ok(port))) => {
+                let host = if host.is_empty() { "0.0.0.0" } else { host };
+                Ok(Self::Tcp(format!("{host}:{port}")))
+            }
+            _ => Err(format!(
+                "{text:?} is not an address: expected host:port, :port or unix:/path"
+            )),
+        }
+    }
+}
+
+/// The answers.
+#[derive(Clone)]
+pub(crate) struct Site {
+    pub(crate) view: View,
+    pub(crate) metrics: Arc<MetricsText>,
+    /// Every path and method answers like `/`, as the old sidecar did.
+    pub(crate) compat: bool,
+    /// Required for `POST /v1/step-down`; without it only a unix socket may.
+    pub(crate) token: Option<Arc<str>>,
+}
+
+/// Binds the address; the returned future serves it for ever.
+pub(crate) async fn listen(
+    address: &Address,
+    site: Site,
+) -> Result<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> {
+    match address {
+        Address::Tcp(address) => {
+            let listener = TcpListener::bind(address).await;
+            let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+            Ok(Box::pin(async move {
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, _)) => serve(stream, site.clone(), false),
+                        Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                    }
+                }
+            }))
+        }
+        Address::Unix(path) => {
+            let _ = std::fs::remove_file(path);
+            let listener = UnixListener::bind(path);
+            let listener =
+                listener.with_context(|| format!("cannot listen on {}", path.display()))?;
+            Ok(Box::pin(async move {
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, _)) => serve(stream, site.clone(), true),
+                        Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                    }
+                }
+            }))
+        }
+    }
+}
+
+fn serve<S>(stream: S, site: Site, private: bool)
+where
+    S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
+{
+    tokio::spawn(async move {
+        let service = service_fn(move |request| {
+            let answer = site.answer(&request, private);
+            async move { Ok::<_, Infallible>(answer) }
+        });
+        // A client that goes away, or never finishes its request, is its own affair.
+        let _ = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(Duration::from_secs(10))
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+    });
+}
+
+impl Site {
+    fn answer(&self, request: &Request<Incoming>, private: bool) -> Response<Body> {
+        let read = matches!(*request.method(), Method::GET | Method::HEAD);
+        let verbose = request
+            .uri()
+            .query()
+            .is_some_and(|query| query.contains("verbose"));
+        match (request.uri().path(), read) {
+            ("/", true) => json(StatusCode::OK, self.view.name()),
+            ("/v1/leader", true) => self.leader(),
+            ("/v1/is-leader" | "/leader" | "/ready", true) => {
+                let leads = self.view.handle.is_leading();
+                let code = if leads {
+                    StatusCode::OK
+                } else {
+                    StatusCode::SERVICE_UNAVAILABLE
+                };
+                json(
+                    code,
+                    serde_json::json!({ "leader": self.view.leader() }).to_string(),
+                )
+            }
+            ("/sse" | "/v1/watch", true) => self.events(),
+            ("/livez" | "/healthz", true) => {
+                let check = self
+                    .view
+                    .handle
+                    .health()
+                    .check(TOLERANCE)
+                    .map_err(|e| e.to_string());
+                probe("leaderElection", check.err(), verbose)
+            }
+            ("/readyz", true) => {
+                let unseen = self.view.seen.borrow().observed_at.is_none();
+                let why = || match self.view.handle.health().trouble() {
+                    Some(trouble) => trouble.to_string(),
+                    None => "the lock was not seen yet".to_owned(),
+                };
+                probe("observed", unseen.then(why), verbose)
+            }
+            ("/metrics", true) => {
+                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                text(StatusCode::OK, kind, (self.metrics)())
+            }
+            ("/v1/step-down", false) if request.method() == Method::POST => {
+                self.step_down(request, private)
+            }
+            _ if self.compat => json(StatusCode::OK, self.view.name()),
+            (_, true) => text(StatusCode::NOT_FOUND, "text/plain", "no such path\n".into()),
+            _ => text(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "text/plain",
+                "GET or HEAD\n".into(),
+            ),
+        }
+    }
+
+    fn leader(&self) -> Response<Body> {
+        let answer = self.view.answer();
+        let lost = answer.state == "disconnected";
+        let code = if lost {
+            StatusCode::SERVICE_UNAVAILABLE
+        } else {
+            StatusCode::OK
+        };
+        json(code, serde_json::to_string(&answer).unwrap_or_default())
+    }
+
+    fn step_down(&self, request: &Request<Incoming>, private: bool) -> Response<Body> {
+        let given = request
+            .headers()
+            .get(header::AUTHORIZATION)
+            .and_then(|v| v.to_str().ok());
+        let known = self.token.as_ref().is_some_and(|token| {
+            given.and_then(|given| given.strip_prefix("Bearer ")) == Some(token)
+        });
+        if !private && !known {
+            let why = "step-down needs the token of --step-down-token-file, or a unix socket\n";
+            return text(StatusCode::FORBIDDEN, "text/plain", why.into());
+        }
+        if !self.view.handle.is_leading() {
+            return text(
+                StatusCode::CONFLICT,
+                "text/plain",
+                "this process does not lead\n".into(),
+            );
+        }
+        self.view.handle.step_down(Duration::from_secs(30));
+        text(StatusCode::ACCEPTED, "text/plain", "stepping down\n".into())
+    }
+
+    /// Server-sent events: the present value first, then every change.
+    fn events(&self) -> Response<Body> {
+        let body = StreamBody::new(changes(self.view.clone()).map(|text| Ok(Frame::data(text))));
+        let mut response = Response::new(BodyExt::boxed(body));
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/event-stream"),
+        );
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        response
+    }
+}
+
+fn changes(view: View) -> impl Stream<Item = Bytes> + Send + Sync {
+    let seen = view.seen.subscribe();
+    stream::unfold((view, seen, true), |(view, mut seen, first)| async move {
+        if !first {
+            tokio::select! {
+                changed = seen.changed() => changed.ok()?,
+                () = tokio::time::sleep(KEEP_ALIVE) => {
+                    return Some((Bytes::from_static(b": alive\n\n"), (view, seen, false)));
+                }
+            }
+        }
+        seen.mark_unchanged();
+        let answer = view.answer();
+        let data = serde_json::to_string(&answer).unwrap_or_default();
+        let text = format!("id: {}\ndata: {data}\n\n", answer.term.unwrap_or_default());
+        Some((text.into(), (view, seen, false)))
+    })
+}
+
+fn probe(name: &str, failure: Option<String>, verbose: bool) -> Response<Body> {
+    let code = if failure.is_some() {
+        StatusCode::INTERNAL_SERVER_ERROR
+    } else {
+        StatusCode::OK
+    };
+    let body = match failure {
+        Some(why) => format!("[-]{name} failed: {why}\n"),
+        None if verbose => format!("[+]{name} ok\n"),
+        None => "ok".to_owned(),
+    };
+    text(code, "text/plain; charset=utf-8", body)
+}
+
+fn json(code: StatusCode, body: String) -> Response<Body> {
+    text(code, "application/json", body)
+}
+
+fn text(code: StatusCode, kind: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(BodyExt::boxed(Full::new(Bytes::from(body))));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses() {
+        assert_eq!(
+            "0.0.0.0:4444".parse(),
+            Ok(Address::Tcp("0.0.0.0:4444".into()))
+        );
+        assert_eq!(":4040".parse(), Ok(Address::Tcp("0.0.0.0:4040".into())));
+        assert_eq!(
+            "localhost:0".parse(),
+            Ok(Address::Tcp("localhost:0".into()))
+        );
+        assert_eq!("unix:/run/x".parse(), Ok(Address::Unix("/run/x".into())));
+        assert!("4040".parse::<Address>().is_err());
+        assert!(
+            "host:port"
+                .parse::<Address>()
+                .unwrap_err()
+                .contains("host:port")
+        );
+    }
+}

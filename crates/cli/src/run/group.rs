@@ -1,0 +1,160 @@
+//! The process group that runs while leading.
+//!
+//! Invariant: whatever the child starts stays in its group, and the group does not outlive this
+//! process: the kernel kills the child when its parent dies, and this process adopts and reaps
+//! grandchildren whose parents have gone.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+
+use rustix::process::{
+    Pid, Signal, WaitOptions, WaitStatus, kill_process_group, set_child_subreaper,
+    test_kill_process_group, wait,
+};
+
+/// Hidden subcommand that turns into the user's command; see [`become_child`].
+pub(crate) const CHILD: &str = "__child";
+
+/// What to start.
+#[derive(Clone, Debug)]
+pub(crate) struct Spec {
+    /// Program and arguments, untouched.
+    pub(crate) argv: Vec<OsString>,
+    /// Added to the environment.
+    pub(crate) env: Vec<(String, String)>,
+    /// Whether the child reads our standard input.
+    pub(crate) stdin: bool,
+}
+
+/// A running group.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Group {
+    leader: Pid,
+}
+
+/// How the main child ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// With this code.
+    Code(u8),
+    /// By this signal.
+    Signal(u8),
+}
+
+impl Exit {
+    /// The exit code that a shell would show.
+    pub(crate) fn code(self) -> u8 {
+        match self {
+            Self::Code(code) => code,
+            Self::Signal(signal) => 128u8.saturating_add(signal),
+        }
+    }
+
+    /// Whether it ended well.
+    pub(crate) fn success(self) -> bool {
+        self == Self::Code(0)
+    }
+}
+
+/// Makes this process the one that orphans of the group come to.
+pub(crate) fn adopt_orphans() -> io::Result<()> {
+    set_child_subreaper(Some(rustix::process::getpid())).map_err(Into::into)
+}
+
+impl Group {
+    /// Starts the command in a group of its own.
+    ///
+    /// The kernel ties the child's life to the *thread* that started it, so this is called on the
+    /// main thread, which lives as long as the process.
+    pub(crate) fn spawn(spec: &Spec) -> io::Result<Self> {
+        let own = std::env::current_exe()?;
+        let child = Command::new(own)
+            .arg(CHILD)
+            .arg(std::process::id().to_string())
+            .args(&spec.argv)
+            .envs(spec.env.iter().map(|(key, value)| (key, value)))
+            .stdin(if spec.stdin {
+                Stdio::inherit()
+            } else {
+                Stdio::null()
+            })
+            .process_group(0)
+            .spawn()?;
+        let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+        Ok(Self {
+            leader: leader.expect("a running child has a positive id"),
+        })
+    }
+
+    /// The id of the main child, and of the group.
+    pub(crate) fn id(self) -> Pid {
+        self.leader
+    }
+
+    /// Sends a signal to every member; an empty group is no error.
+    pub(crate) fn signal(self, signal: Signal) {
+        let _ = kill_process_group(self.leader, signal);
+    }
+
+    /// Whether no member is left.
+    pub(crate) fn is_empty(self) -> bool {
+        test_kill_process_group(self.leader).is_err()
+    }
+
+    /// Reaps every child that has ended, and says how the main one did. A member that was stopped
+    /// goes on: a leader that sleeps while it holds the lease is of no use to anybody.
+    pub(crate) fn reap(self) -> Option<Exit> {
+        let mut exit = None;
+        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+            if status.stopped() {
+                self.signal(Signal::CONT);
+            } else if pid == self.leader {
+                exit = exit_of(status);
+            }
+        }
+        exit
+    }
+}
+
+/// `tenure __child PARENT CMD ARG...`: ties its life to the parent's and becomes the command.
+/// Returns only if that failed, with the exit code for it.
+pub(crate) fn become_child(args: &[OsString]) -> u8 {
+    let parent = args
+        .first()
+        .and_then(|arg| arg.to_str()?.parse::<i32>().ok());
+    let (Some(parent), Some(program)) = (parent, args.get(1)) else {
+        eprintln!("tenure: {CHILD} is internal");
+        return 125;
+    };
+    if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
+        eprintln!("tenure: cannot tie the child to its parent: {error}");
+        return 125;
+    }
+    // The parent may have died before the line above; then nobody would ever send the signal.
+    if rustix::process::getppid()
+        .map(Pid::as_raw_nonzero)
+        .map(Into::into)
+        != Some(parent)
+    {
+        return 125;
+    }
+    super::terminal::await_foreground();
+    let error = Command::new(program).args(&args[2..]).exec();
+    eprintln!("tenure: cannot run {}: {error}", program.to_string_lossy());
+    if error.kind() == io::ErrorKind::NotFound {
+        127
+    } else {
+        126
+    }
+}
+
+fn exit_of(status: WaitStatus) -> Option<Exit> {
+    let low = |value: i32| u8::try_from(value).unwrap_or(u8::MAX);
+    match (status.exit_status(), status.terminating_signal()) {
+        (Some(code), _) => Some(Exit::Code(low(code))),
+        (None, Some(signal)) => Some(Exit::Signal(low(signal))),
+        (None, None) => None,
+    }
+}

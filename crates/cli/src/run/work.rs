@@ -1,0 +1,213 @@
+//! The guarded work of `tenure run`: one group of processes while leading.
+//!
+//! Three things end a group when the term ends: this loop; the deadline thread, if the runtime is
+//! stuck; and the watchdog process, if this whole process is stopped or killed.
+
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+use tenure::Term;
+use tenure::clock::{Clock, SystemClock};
+use tenure::deadline::Deadline;
+
+use super::OnExit;
+use super::group::{Exit, Group, Spec};
+use super::terminal;
+use super::watchdog::Watchdog;
+use crate::signals::{Asked, Signals};
+
+/// How often the watchdog hears from us. Well below any lease.
+const HEARTBEAT: Duration = Duration::from_millis(200);
+
+/// What is left of a group after its main child gets this long after SIGTERM.
+const STRAGGLERS: Duration = Duration::from_secs(2);
+
+/// A restarted child that ran this long starts again from the shortest pause.
+const STEADY: Duration = Duration::from_secs(60);
+
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+
+/// The group that runs now, for those who must end it from another thread.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Running(Arc<AtomicI32>);
+
+impl Running {
+    /// Kills it, if there is one.
+    pub(crate) fn kill(&self) {
+        if let Some(group) = Pid::from_raw(self.0.load(Ordering::SeqCst)) {
+            let _ = kill_process_group(group, Signal::KILL);
+        }
+    }
+
+    fn set(&self, group: Option<Group>) {
+        let id = group.map_or(0, |group| group.id().as_raw_nonzero().get());
+        self.0.store(id, Ordering::SeqCst);
+    }
+}
+
+/// What to run, and what to do when it ends.
+#[derive(Clone, Debug)]
+pub(crate) struct Work {
+    pub(crate) spec: Spec,
+    pub(crate) on_exit: OnExit,
+    pub(crate) on_failure: OnExit,
+    pub(crate) max_restarts: Option<u32>,
+    /// Sent to the group when the term ends; by default the signal that the wrapper got, else TERM.
+    pub(crate) stop_signal: Option<Signal>,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) foreground: bool,
+    pub(crate) running: Running,
+}
+
+/// How the work of a term ended. The group is empty.
+#[derive(Debug)]
+pub(crate) enum End {
+    /// The child ended by itself.
+    Exited(Exit),
+    /// Somebody asked the wrapper to end.
+    Asked(Signal, Option<Exit>),
+    /// The term ended.
+    Lost,
+    /// It held the lease as long as it was allowed to.
+    HeldLongEnough,
+    /// It could not be started.
+    NotStarted(io::Error),
+}
+
+impl Work {
+    /// Runs the command until it, the term or the patience of whoever started us ends.
+    pub(crate) async fn run(&self, term: &Term, signals: &mut Signals) -> End {
+        let mut pause = FIRST_PAUSE;
+        let mut restarts = 0;
+        let hold = self.max_hold.map(|hold| SystemClock.now().local + hold);
+        loop {
+            let started = SystemClock.now().local;
+            let end = match self.attend(term, signals, hold).await {
+                Ok(end) => end,
+                Err(error) => return End::NotStarted(error),
+            };
+            let End::Exited(exit) = end else { return end };
+            match if exit.success() {
+                self.on_exit
+            } else {
+                self.on_failure
+            } {
+                OnExit::Exit => return End::Exited(exit),
+                OnExit::Hold => pause = Duration::MAX,
+                OnExit::Restart => {
+                    restarts += 1;
+                    if self.max_restarts.is_some_and(|most| restarts > most) {
+                        return End::Exited(exit);
+                    }
+                    if SystemClock.now().local.since(started) > STEADY {
+                        pause = FIRST_PAUSE;
+                    }
+                }
+            }
+            tokio::select! {
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                () = term.cancelled() => return End::Lost,
+                signal = signals.end() => return End::Asked(signal, Some(exit)),
+            }
+        }
+    }
+
+    /// Starts one group and looks after it until it is empty.
+    async fn attend(
+        &self,
+        term: &Term,
+        signals: &mut Signals,
+        hold: Option<tenure::core::LocalTime>,
+    ) -> io::Result<End> {
+        let group = Group::spawn(&self.spec)?;
+        self.running.set(Some(group));
+        if self.foreground {
+            terminal::give_to(group.id());
+        }
+        let mut watchdog = Watchdog::start(group.id())?;
+        let asked = self.ask_at_guard_end(term, group);
+        let mut why: Option<Why> = None;
+        let exit = loop {
+            if let Some(exit) = group.reap() {
+                break exit;
+            }
+            let _ = watchdog.until(term.deadline().as_nanos());
+            if why.is_none() {
+                asked.move_to(SystemClock.now().local + term.valid_for());
+                if hold.is_some_and(|hold| SystemClock.now().local >= hold) {
+                    why = Some(Why::Held);
+                    group.signal(self.stop_signal.unwrap_or(Signal::TERM));
+                }
+            }
+            tokio::select! {
+                asked = signals.next() => match asked {
+                    Asked::Child => {}
+                    Asked::Forward(signal) => group.signal(signal),
+                    // The second request is meant: end now.
+                    Asked::End(_) if why.is_some() => group.signal(Signal::KILL),
+                    Asked::End(signal) => {
+                        why = Some(Why::Asked(signal));
+                        group.signal(self.stop_signal.unwrap_or(signal));
+                    }
+                },
+                () = term.cancelled(), if why.is_none() => {
+                    why = Some(Why::Lost);
+                    group.signal(self.stop_signal.unwrap_or(Signal::TERM));
+                }
+                () = tokio::time::sleep(HEARTBEAT) => {}
+            }
+        };
+        drop(asked);
+        clear_out(group, signals).await;
+        watchdog.dismiss();
+        self.running.set(None);
+        if self.foreground {
+            terminal::take_back();
+        }
+        Ok(match why {
+            None => End::Exited(exit),
+            Some(Why::Asked(signal)) => End::Asked(signal, Some(exit)),
+            Some(Why::Lost) => End::Lost,
+            Some(Why::Held) => End::HeldLongEnough,
+        })
+    }
+
+    /// If the runtime is stuck, the deadline thread asks the group to end when the guard is out; the
+    /// elector's overrun call kills it at the fence.
+    fn ask_at_guard_end(&self, term: &Term, group: Group) -> Deadline {
+        let signal = self.stop_signal.unwrap_or(Signal::TERM);
+        Deadline::new(SystemClock.now().local + term.valid_for(), move || {
+            group.signal(signal)
+        })
+    }
+}
+
+/// Why a group was asked to end.
+enum Why {
+    Asked(Signal),
+    Lost,
+    Held,
+}
+
+/// Waits until no member of the group is left: SIGTERM, and after a while SIGKILL.
+async fn clear_out(group: Group, signals: &mut Signals) {
+    let step = Duration::from_millis(20);
+    let mut waited = Duration::ZERO;
+    while !group.is_empty() {
+        group.signal(if waited < STRAGGLERS {
+            Signal::TERM
+        } else {
+            Signal::KILL
+        });
+        tokio::select! {
+            _ = signals.next() => {}
+            () = tokio::time::sleep(step) => {}
+        }
+        waited += step;
+        group.reap();
+    }
+}

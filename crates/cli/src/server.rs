@@ -1,0 +1,192 @@
+//! `tenure server`: the embedded API server.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use clap::{Args, Subcommand, ValueEnum};
+use tenure_apiserver::auth::Mode;
+use tenure_apiserver::server::{Engine, Instance, Server as ApiServer, Stopped};
+use tenure_apiserver::store::{RedbStore, backup};
+
+use crate::local;
+
+/// Run the embedded API server, or look after one
+#[derive(Args, Debug)]
+pub(crate) struct Server {
+    /// Where certificates, kubeconfig and data are kept
+    #[arg(long, value_name = "DIR", env = "TENURE_DATA_DIR", global = true)]
+    data_dir: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Action>,
+    #[command(flatten)]
+    options: Options,
+}
+
+#[derive(Subcommand, Debug)]
+enum Action {
+    /// Run it in the foreground (the default)
+    Run(Box<Options>),
+    /// Say whether one runs on the data directory, and where
+    Status,
+    /// End the one that runs on the data directory
+    Stop {
+        /// How long to wait for it
+        #[arg(long, default_value = "30s", value_parser = crate::values::duration)]
+        timeout: Duration,
+    },
+    /// Copy the data of a stopped server into a file
+    Backup {
+        /// The file to write
+        file: PathBuf,
+    },
+    /// Replace the data of a stopped server; revisions go on well above all that were ever used
+    Restore {
+        /// A file that `backup` wrote
+        file: PathBuf,
+    },
+}
+
+#[derive(Args, Clone, Debug)]
+struct Options {
+    /// Address to listen on with TLS; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6443")]
+    listen: SocketAddr,
+    /// Plain HTTP on this loopback address as well
+    #[arg(long, value_name = "HOST:PORT")]
+    insecure_listen: Option<SocketAddr>,
+    /// Plain HTTP on this unix socket as well
+    #[arg(long, value_name = "PATH")]
+    unix_socket: Option<PathBuf>,
+    /// Write the administrator's kubeconfig here as well
+    #[arg(long, value_name = "FILE")]
+    write_kubeconfig: Option<PathBuf>,
+    /// Further names and addresses for the serving certificate
+    #[arg(long, value_name = "NAME")]
+    tls_san: Vec<String>,
+    /// Tokens in the format of kube-apiserver: token,user,uid,"group1,group2"
+    #[arg(long, value_name = "FILE")]
+    token_auth_file: Option<PathBuf>,
+    /// Who may do what
+    #[arg(long, value_enum, default_value_t = Authorization::Rbac)]
+    authorization_mode: Authorization,
+    /// Write the least Role that the observed requests of each user need
+    #[arg(long, value_name = "FILE")]
+    record_rbac: Option<PathBuf>,
+    /// What keeps the data
+    #[arg(long, value_enum, default_value_t = Store::Redb)]
+    store: Store,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Authorization {
+    /// Roles and bindings
+    #[value(name = "RBAC", alias = "rbac")]
+    Rbac,
+    /// Everybody may do everything
+    #[value(name = "AlwaysAllow", alias = "always-allow")]
+    AlwaysAllow,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Store {
+    /// A crash-safe file in the data directory
+    Redb,
+    /// Memory: gone when the server ends
+    Memory,
+}
+
+impl Server {
+    pub(crate) async fn run(self) -> Result<u8> {
+        let dir = match &self.data_dir {
+            Some(dir) => dir.clone(),
+            None => local::data_dir()?,
+        };
+        match self.command {
+            None => self.options.serve(dir).await,
+            Some(Action::Run(options)) => options.serve(dir).await,
+            Some(Action::Status) => {
+                let Some(instance) = Instance::read(&dir)?.filter(Instance::is_alive) else {
+                    println!("no server runs on {}", dir.display());
+                    return Ok(1);
+                };
+                println!("{}", serde_json::to_string_pretty(&instance)?);
+                Ok(0)
+            }
+            Some(Action::Stop { timeout }) => stop(&dir, timeout).await,
+            Some(Action::Backup { file }) => {
+                let store = RedbStore::open(&dir)
+                    .context("a backup needs the server stopped: `tenure server stop`")?;
+                let report = backup::save(&store, &file)?;
+                println!("{} objects at revision {}", report.objects, report.revision);
+                Ok(0)
+            }
+            Some(Action::Restore { file }) => {
+                if Instance::read(&dir)?.is_some_and(|instance| instance.is_alive()) {
+                    bail!(
+                        "a server runs on {}; stop it first: `tenure server stop`",
+                        dir.display()
+                    );
+                }
+                let report = backup::restore(&file, &dir)?;
+                println!(
+                    "{} objects; revisions go on from {}",
+                    report.objects, report.revision
+                );
+                Ok(0)
+            }
+        }
+    }
+}
+
+impl Options {
+    async fn serve(self, dir: PathBuf) -> Result<u8> {
+        let mut builder = ApiServer::builder().data_dir(&dir).listen(self.listen);
+        builder = match self.store {
+            Store::Memory => builder.engine(Engine::Memory),
+            Store::Redb => builder.engine(Engine::Redb),
+        };
+        builder = builder
+            .server_names(self.tls_san)
+            .authorization(match self.authorization_mode {
+                Authorization::Rbac => Mode::Rbac,
+                Authorization::AlwaysAllow => Mode::AlwaysAllow,
+            });
+        if let Some(address) = self.insecure_listen {
+            builder = builder.insecure_listen(address);
+        }
+        if let Some(path) = self.unix_socket {
+            builder = builder.unix_socket(path);
+        }
+        if let Some(path) = self.write_kubeconfig {
+            builder = builder.write_kubeconfig(path);
+        }
+        if let Some(path) = self.token_auth_file {
+            builder = builder.token_file(path);
+        }
+        if let Some(path) = self.record_rbac {
+            builder = builder.record_rbac(path);
+        }
+        let handle = builder.start().await?;
+        eprintln!("tenure: serving on {}", handle.url());
+        if let Some(path) = handle.kubeconfig_path() {
+            eprintln!("tenure: export KUBECONFIG={}", path.display());
+        }
+        handle.run_until_signal().await?;
+        Ok(0)
+    }
+}
+
+async fn stop(dir: &std::path::Path, timeout: Duration) -> Result<u8> {
+    let Some(instance) = Instance::read(dir)? else {
+        println!("no server runs on {}", dir.display());
+        return Ok(0);
+    };
+    match instance.stop(timeout).await? {
+        Stopped::WasNotRunning => println!("no server runs on {}", dir.display()),
+        Stopped::Ended => println!("stopped the server with pid {}", instance.pid),
+        Stopped::StillRunning => bail!("pid {} still runs after {timeout:?}", instance.pid),
+    }
+    Ok(0)
+}

@@ -1,0 +1,124 @@
+//! `tenure step-down`, `pause`, `resume`: orders to an election, written on its lock object and
+//! obeyed by whoever holds it.
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use kube::Client;
+use tenure::lock::{LockKind, orders};
+
+use crate::connect::Connect;
+use crate::elections;
+use crate::values::duration;
+
+/// Which election.
+#[derive(Args, Debug)]
+pub(crate) struct Which {
+    /// The election
+    name: String,
+    /// In this namespace; by default that of the kubeconfig's context
+    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    namespace: Option<String>,
+    /// Kind of the lock
+    #[arg(long, default_value = "leases")]
+    lock: LockKind,
+}
+
+/// Ask the holder to stop its work, release, and let another lead
+#[derive(Args, Debug)]
+pub(crate) struct StepDown {
+    #[command(flatten)]
+    which: Which,
+    /// Who should lead next; others hold back for one retry period
+    #[arg(long, value_name = "ID")]
+    to: Option<String>,
+    /// How long the present holder shall not campaign
+    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    sit_out: Option<Duration>,
+    /// Return at once instead of waiting for the next leader
+    #[arg(long)]
+    no_wait: bool,
+}
+
+/// Let nobody acquire an election; its holder keeps its term
+#[derive(Args, Debug)]
+pub(crate) struct Pause {
+    #[command(flatten)]
+    which: Which,
+}
+
+/// Let a paused election go on
+#[derive(Args, Debug)]
+pub(crate) struct Resume {
+    #[command(flatten)]
+    which: Which,
+}
+
+impl Which {
+    async fn open(&self, connect: &Connect) -> Result<(Client, String)> {
+        let config = connect.config().await?;
+        let namespace = self
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
+        Ok((Client::try_from(config)?, namespace))
+    }
+
+    async fn order(&self, connect: &Connect, patch: &serde_json::Value) -> Result<()> {
+        let (client, namespace) = self.open(connect).await?;
+        elections::patch(&client, self.lock, &namespace, &self.name, patch).await?;
+        Ok(())
+    }
+}
+
+impl StepDown {
+    pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
+        let Which { name, lock, .. } = &self.which;
+        let (client, namespace) = self.which.open(connect).await?;
+        let Some(before) = elections::get(&client, *lock, &namespace, name).await? else {
+            bail!("there is no election {namespace}/{name} with a {lock} lock");
+        };
+        if before.holder.is_empty() {
+            bail!("nobody holds election {namespace}/{name}");
+        }
+        let patch = orders::step_down_patch(before.transitions, self.to.as_deref(), self.sit_out);
+        elections::patch(&client, *lock, &namespace, name, &patch).await?;
+        if self.no_wait {
+            return Ok(0);
+        }
+        let patience = u64::from(before.lease_duration_seconds) * 2 + 5;
+        for _ in 0..patience * 20 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            let now = elections::get(&client, *lock, &namespace, name).await?;
+            if let Some(now) = now.filter(|now| now.transitions != before.transitions) {
+                println!("{} -> {}", before.holder, now.holder);
+                return Ok(0);
+            }
+        }
+        bail!(
+            "{} has not handed {namespace}/{name} over within {patience} s; a holder that is not \
+             tenure ignores orders, and with no other candidate nobody follows",
+            before.holder
+        );
+    }
+}
+
+impl Pause {
+    pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
+        self.which.order(connect, &orders::pause_patch()).await?;
+        println!(
+            "paused {}: nobody may acquire it until `tenure resume`",
+            self.which.name
+        );
+        Ok(0)
+    }
+}
+
+impl Resume {
+    pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
+        self.which.order(connect, &orders::resume_patch()).await?;
+        println!("resumed {}", self.which.name);
+        Ok(0)
+    }
+}
