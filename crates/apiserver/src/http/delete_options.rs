@@ -78,6 +78,7 @@ pub(super) fn parse(
         uid: precondition("uid"),
         resource_version: precondition("resourceVersion"),
         propagation: propagation.map(str::to_owned),
+        cascade_in_old_way: orphan == Some(false),
         write,
     })
 }

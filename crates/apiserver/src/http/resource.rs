@@ -46,15 +46,18 @@ pub(super) enum Resolved<'a> {
 
 /// Finds the kind behind a path.
 pub(super) fn resolve(path: &ResourcePath) -> Resolved<'_> {
-    let served =
-        |kind: &registry::Kind| kind.group == path.group && kind.version(&path.version).is_some();
-    if !registry::all().iter().any(served) {
-        return Resolved::NoGroup;
-    }
     let found = registry::find(&path.group, &path.resource)
         .and_then(|kind| Some((kind, kind.version(&path.version)?)));
     let Some((kind, version)) = found else {
-        return Resolved::NoResource;
+        let served = |kind: &registry::Kind| {
+            kind.group == path.group && kind.version(&path.version).is_some()
+        };
+        let known = registry::all().iter().any(served);
+        return if known {
+            Resolved::NoResource
+        } else {
+            Resolved::NoGroup
+        };
     };
     let in_namespace = !path.namespace.is_empty();
     let own = !kind.namespaced && kind.plural == "namespaces";
@@ -305,7 +308,12 @@ impl Call<'_> {
                     "status": "Success", "details": details.to_value()});
                 Ok(respond::json(StatusCode::OK, status.to_string() + "\n"))
             }
-            Deleted::Gone(stored) | Deleted::Ending(stored) => self.answer(StatusCode::OK, &stored),
+            Deleted::Gone(stored) => self.answer(StatusCode::OK, &stored),
+            // The real server says "accepted" only to those who ask in the old way.
+            Deleted::Ending(stored) if options.cascade_in_old_way => {
+                self.answer(StatusCode::ACCEPTED, &stored)
+            }
+            Deleted::Ending(stored) => self.answer(StatusCode::OK, &stored),
         }
     }
 

@@ -23,6 +23,8 @@ pub(crate) struct DeleteOptions {
     pub(crate) resource_version: Option<String>,
     /// `Orphan`, `Background` or `Foreground`.
     pub(crate) propagation: Option<String>,
+    /// The client said `orphanDependents: false`.
+    pub(crate) cascade_in_old_way: bool,
     /// How to write.
     pub(crate) write: WriteOptions,
 }

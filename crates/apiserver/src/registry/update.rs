@@ -26,10 +26,11 @@ impl Registry {
         self: &Arc<Self>,
         target: &Target<'_>,
         subresource: Option<Subresource>,
-        source: Source<'_>,
+        mut source: Source<'_>,
         user: &User,
         options: &WriteOptions,
     ) -> Result<(Bytes, bool), Failure> {
+        let demanded = matches!(&source, Source::Replace(body) if has_version(body));
         for _ in 0..ATTEMPTS {
             let Some(current) = self.store.get(&target.key()) else {
                 let Source::Replace(body) = &source else {
@@ -46,14 +47,20 @@ impl Registry {
                 }
             };
             let old = parsed(&current)?;
-            let new = match &source {
+            let patched = matches!(source, Source::Patch(_));
+            let new = match &mut source {
                 Source::Replace(body) => {
                     check_uid(target, Some(&old), body)?;
-                    body.clone()
+                    // With a version there is no second attempt that would need the body again.
+                    if demanded {
+                        std::mem::take(body)
+                    } else {
+                        body.clone()
+                    }
                 }
                 Source::Patch(apply) => apply(&old)?,
             };
-            let demanded = check_version(target, &source, &current, &new)?;
+            check_version(target, patched, &current, &new)?;
             let new = prepare(target, subresource, &old, new)?;
             if subresource.is_none() {
                 self.check_grant(target, user, &new)?;
@@ -61,28 +68,28 @@ impl Registry {
             if new == old && options.fence.is_none() {
                 return Ok((current.json.clone(), false));
             }
-            let over = is_over(target, &new);
             if options.dry_run {
                 return Ok((unparsed(&new), false));
             }
-            let change = if over {
+            // The answer to removing the last finalizer is the object as it would have been.
+            let last = is_over(target, &new).then(|| unparsed(&new));
+            let change = if last.is_some() {
                 Change::Delete
             } else {
-                Change::Put(new.clone())
+                Change::Put(new)
             };
             let expected = Expected::Revision(current.revision);
-            match self
+            let written = self
                 .write(target, target.key(), expected, change, options)
-                .await?
-            {
-                // The answer to removing the last finalizer is the object as it would have been.
-                Some(_) if over => {
+                .await?;
+            match (written, last) {
+                (Some(_), Some(last)) => {
                     self.after_removal(target);
-                    return Ok((unparsed(&new), false));
+                    return Ok((last, false));
                 }
-                Some(stored) => return Ok((stored.json.clone(), false)),
-                None if demanded => break,
-                None => {}
+                (Some(stored), None) => return Ok((stored.json.clone(), false)),
+                (None, _) if demanded => break,
+                (None, _) => {}
             }
         }
         Err(Failure::modified(target.kind.resource(), target.name))
@@ -102,37 +109,36 @@ fn check_uid(target: &Target<'_>, old: Option<&Value>, body: &Value) -> Result<(
     Err(Failure::conflict(target.kind.resource(), target.name, &why))
 }
 
-/// Compares the client's resourceVersion; tells whether it gave one.
+/// Whether the client says which version it replaces.
+fn has_version(body: &Value) -> bool {
+    !matches!(text(body, "/metadata/resourceVersion"), "" | "0")
+}
+
+/// Compares the client's resourceVersion with the stored one. A patch is applied to the stored
+/// object, so there the version is the client's only if it differs.
 fn check_version(
     target: &Target<'_>,
-    source: &Source<'_>,
+    patched: bool,
     current: &Object,
     new: &Value,
-) -> Result<bool, Failure> {
+) -> Result<(), Failure> {
     let resource = target.kind.resource();
     let wanted = text(new, "/metadata/resourceVersion");
-    match (wanted, source) {
-        // A patch is applied to the stored object, so the version is the client's only if it
-        // differs from the stored one.
-        (_, Source::Patch(_)) if wanted.parse() == Ok(current.revision) => Ok(false),
-        ("" | "0", Source::Patch(_)) => Ok(false),
-        ("" | "0", Source::Replace(_)) if target.kind.unconditional_update => Ok(false),
-        ("" | "0", Source::Replace(_)) => {
-            let cause = Cause::invalid(
-                "metadata.resourceVersion",
-                &json!(0),
-                "must be specified for an update",
-            );
-            Err(Failure::invalid(resource, target.name, vec![cause]))
-        }
-        _ => match wanted.parse::<u64>() {
-            Ok(revision) if revision == current.revision => Ok(true),
+    if has_version(new) {
+        return match wanted.parse::<u64>() {
+            Ok(revision) if revision == current.revision => Ok(()),
             Ok(_) => Err(Failure::modified(resource, target.name)),
             Err(_) => Err(Failure::bad_request(format!(
                 "invalid resource version {wanted:?}: it is not a number"
             ))),
-        },
+        };
     }
+    if patched || target.kind.unconditional_update {
+        return Ok(());
+    }
+    let why = "must be specified for an update";
+    let cause = Cause::invalid("metadata.resourceVersion", &json!(0), why);
+    Err(Failure::invalid(resource, target.name, vec![cause]))
 }
 
 /// Carries over what this update cannot change, fills in defaults, validates.
