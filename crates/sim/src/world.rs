@@ -712,7 +712,7 @@ impl World {
         };
         work.ending = true;
         let number = work.number;
-        let delay = if !calm && faults.has(Fault::WorkStuck) && self.rng.percent(10) {
+        let delay = if !calm && faults.has(Fault::WorkStuck) && self.rng.percent(30) {
             self.report.faults.count(Fault::WorkStuck);
             return;
         } else if !calm && faults.has(Fault::WorkSlow) && self.rng.percent(30) {
