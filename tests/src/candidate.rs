@@ -10,6 +10,7 @@ use crate::event::Kind;
 use crate::overlap::History;
 use crate::process::{Process, Silence};
 use crate::real::{BuildError, Peer, build};
+use crate::{Skip, tools};
 
 /// What all candidates of an election agree on.
 #[derive(Clone, Debug)]
@@ -37,6 +38,9 @@ pub enum Error {
     /// Its program is missing.
     #[error(transparent)]
     Build(#[from] BuildError),
+    /// Its program is not built.
+    #[error(transparent)]
+    Missing(#[from] Skip),
     /// Its program could not be started.
     #[error("cannot start {name}: {source}")]
     Spawn {
@@ -61,11 +65,11 @@ impl Election {
         }
     }
 
-    /// The same with 4, 3 and 0.5 seconds, for tests that wait for leases to run out.
+    /// The same with 5, 3 and 0.5 seconds, for tests that wait for leases to run out.
     #[must_use]
     pub fn quick(self) -> Self {
         Self {
-            lease_duration: Duration::from_secs(4),
+            lease_duration: Duration::from_secs(5),
             renew_deadline: Duration::from_secs(3),
             retry_period: Duration::from_millis(500),
             ..self
@@ -82,32 +86,41 @@ impl Election {
         } else {
             Peer::OldElector
         };
-        self.spawn(
-            Command::new(build(peer)?),
-            id,
-            &["--lock", self.lock],
-            extra,
-        )
+        let mut command = Command::new(build(peer)?);
+        command.args(["--namespace", &self.namespace, "--name", &self.name]);
+        self.spawn(command, id, extra)
     }
 
-    fn spawn(
-        &self,
-        mut command: Command,
-        id: &str,
-        lock: &[&str],
-        extra: &[&str],
-    ) -> Result<Process, Error> {
+    /// Starts a candidate on tenure.
+    ///
+    /// # Errors
+    /// The program is not built or cannot be started.
+    pub fn tenure(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
+        let mut command = Command::new(tools::tenure()?);
+        command.args(["elect", "--events", "json", "--require-cluster"]);
+        command.args([
+            "--election-namespace",
+            &self.namespace,
+            "--election",
+            &self.name,
+        ]);
+        self.spawn(command, id, extra)
+    }
+
+    /// Starts a candidate on the library alone: it takes the flags of the client-go elector.
+    ///
+    /// # Errors
+    /// The program is not built or cannot be started.
+    pub fn library(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
+        let mut command = Command::new(tools::candidate()?);
+        command.args(["--namespace", &self.namespace, "--name", &self.name]);
+        self.spawn(command, id, extra)
+    }
+
+    fn spawn(&self, mut command: Command, id: &str, extra: &[&str]) -> Result<Process, Error> {
         let millis = |time: Duration| format!("{}ms", time.as_millis());
         command.arg("--kubeconfig").arg(&self.kubeconfig);
-        command.args([
-            "--namespace",
-            &self.namespace,
-            "--name",
-            &self.name,
-            "--id",
-            id,
-        ]);
-        command.args(lock);
+        command.args(["--id", id, "--lock", self.lock]);
         command.args(["--lease-duration", &millis(self.lease_duration)]);
         command.args(["--renew-deadline", &millis(self.renew_deadline)]);
         command.args(["--retry-period", &millis(self.retry_period)]);
@@ -123,6 +136,7 @@ impl Election {
 #[derive(Debug, Default)]
 pub struct Fleet {
     members: Vec<Process>,
+    retired: Vec<Process>,
 }
 
 impl Fleet {
@@ -138,6 +152,20 @@ impl Fleet {
     pub fn member(&mut self, name: &str) -> &mut Process {
         let found = self.members.iter_mut().find(|member| member.name() == name);
         found.unwrap_or_else(|| panic!("no candidate is called {name}"))
+    }
+
+    /// Frees a name: what its bearer said still counts, but it is no member any more. Returns how many
+    /// bore it.
+    pub fn retire(&mut self, name: &str) -> usize {
+        let (gone, stay) = self
+            .members
+            .drain(..)
+            .partition(|member| member.name() == name);
+        self.members = stay;
+        let gone: Vec<Process> = gone;
+        let count = gone.len();
+        self.retired.extend(gone);
+        count
     }
 
     /// Waits until a candidate other than `not` acquires at or after `since`; gives its name and when.
@@ -181,7 +209,7 @@ impl Fleet {
     /// Everything that everybody said so far.
     pub fn history(&self) -> History {
         let mut history = History::default();
-        for member in &self.members {
+        for member in self.members.iter().chain(&self.retired) {
             history.add(&member.events(), member.killed_at());
         }
         history

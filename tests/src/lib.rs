@@ -6,6 +6,7 @@
 
 pub mod candidate;
 pub mod clock;
+pub mod embedded;
 pub mod event;
 pub mod measure;
 pub mod overlap;

@@ -53,6 +53,7 @@ impl History {
     /// Adds the lines of one process. `ended` is when the process was killed, if it was.
     pub fn add(&mut self, events: &[Event], ended: Option<Nanos>) {
         let mut open: Option<Term> = None;
+        let mut ended_before = false;
         for event in events {
             match event.event {
                 Kind::Acquired => {
@@ -88,6 +89,8 @@ impl History {
                             ..term
                         });
                     }
+                    // A candidate may say that its term ended, and later that it gave the lock back.
+                    (None, _) if event.event == Kind::Released && ended_before => {}
                     (None, _) => {
                         self.malformed
                             .push(format!("{} ended a term it never began", event.me));
@@ -96,6 +99,7 @@ impl History {
                 Kind::Working => self.work.entry(event.me.clone()).or_default().push(event.t),
                 Kind::Observed | Kind::Stats | Kind::Other => {}
             }
+            ended_before |= event.event == Kind::Lost;
         }
         self.terms.extend(open.map(|term| Term {
             until: ended,
@@ -316,6 +320,14 @@ mod tests {
             ("b", "acquired@3#2/0 lost@4<4"),
         ]);
         assert_eq!(found, ["transitions went down from 4 (a) to 0 (b)"]);
+    }
+
+    #[test]
+    fn a_lost_term_may_be_given_back_later() {
+        let lost_then_released = [("a", "acquired@1#1/0 lost@5<4 released@9")];
+        assert_eq!(violations(&lost_then_released), Vec::<String>::new());
+        let never_led = [("a", "released@9")];
+        assert_eq!(violations(&never_led), ["a ended a term it never began"]);
     }
 
     #[test]

@@ -50,6 +50,40 @@ pub fn kubectl() -> Result<PathBuf, Skip> {
     }
 }
 
+/// Our own command, from the build that the running test belongs to.
+///
+/// # Errors
+/// It is not built.
+pub fn tenure() -> Result<PathBuf, Skip> {
+    beside("tenure", "tenure-cli")
+}
+
+/// The library in a program of its own, for what the command has no flag for.
+///
+/// # Errors
+/// It is not built.
+pub fn candidate() -> Result<PathBuf, Skip> {
+    beside("candidate", "tenure-tests")
+}
+
+fn beside(name: &str, package: &str) -> Result<PathBuf, Skip> {
+    let here = std::env::current_exe().unwrap_or_default();
+    // Tests are in `deps` below the folder where binaries are.
+    let mut folders = here
+        .ancestors()
+        .skip(1)
+        .take(2)
+        .map(|folder| folder.join(name));
+    let missing = || {
+        Skip(format!(
+            "{name} is not built: `cargo build -p {package}` does it"
+        ))
+    };
+    folders
+        .find(|program| program.is_file())
+        .ok_or_else(missing)
+}
+
 fn succeeds(command: &mut Command) -> bool {
     let status = command.stdout(Stdio::null()).stderr(Stdio::null()).status();
     status.is_ok_and(|status| status.success())

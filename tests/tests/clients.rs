@@ -208,19 +208,27 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
     assert_eq!(apply("one", "apply"), "one");
     assert_eq!(apply("two", "apply"), "two");
     assert_eq!(apply("three", "replace"), "three");
-    let server_side = "apply --server-side --force-conflicts";
+    kubectl.ok("-n NS create secret generic made --from-literal=k=v");
+    kubectl.ok("-n NS create serviceaccount made");
+    kubectl.ok("-n NS create role made --verb=get --resource=leases");
+    assert!(
+        kubectl
+            .ok("-n NS get lease applied -o yaml")
+            .contains("holderIdentity: three")
+    );
+    assert!(kubectl.ok("-n NS get lease -o wide").contains("applied"));
+    kubectl.edit("s/three/edited/", "-n NS edit lease applied");
+    let holder = "-n NS get lease applied -o jsonpath={.spec.holderIdentity}";
+    assert_eq!(kubectl.ok(holder), "edited");
+    kubectl.watch("-n NS get configmap made -w -o name", || {
+        kubectl.ok("-n NS label configmap made watched=yes");
+    });
     if modern {
-        kubectl.ok(&format!("diff -f {}", file.display()));
-        assert_eq!(apply("four", server_side), "four");
-        kubectl.ok(
-            "-n NS wait lease/applied --for=jsonpath={.spec.holderIdentity}=four --timeout=20s",
-        );
+        let differs = kubectl.run(&format!("diff -f {}", file.display()));
+        assert_eq!(differs.status.code(), Some(1), "{}", said(&differs));
+        let edited = "--for=jsonpath={.spec.holderIdentity}=edited --timeout=20s";
+        kubectl.ok(&format!("-n NS wait lease/applied {edited}"));
         assert!(kubectl.ok("auth whoami").contains("Username"));
-        assert!(
-            kubectl
-                .ok("explain lease.spec.holderIdentity")
-                .contains("holder")
-        );
     }
     assert_eq!(kubectl.ok("auth can-i create leases").trim(), "yes");
     assert!(
@@ -267,16 +275,44 @@ struct Kubectl<'a> {
 }
 
 impl Kubectl<'_> {
-    fn run(&self, line: &str) -> Output {
+    fn command(&self, line: &str) -> Command {
         let mut command = Command::new(self.program);
         // Its caches would otherwise carry over from one server to another on the same port.
         command
             .env("HOME", self.home)
             .env("KUBECONFIG", self.kubeconfig);
+        command.args(line.replace("NS", self.namespace).split(' '));
         command
-            .args(line.replace("NS", self.namespace).split(' '))
+    }
+
+    fn run(&self, line: &str) -> Output {
+        self.command(line)
             .output()
             .expect("checked before the test")
+    }
+
+    /// Runs a command that calls an editor, which here is sed.
+    fn edit(&self, change: &str, line: &str) {
+        let output = self
+            .command(line)
+            .env("KUBE_EDITOR", format!("sed -i {change}"))
+            .output();
+        let output = output.expect("checked before the test");
+        assert!(output.status.success(), "kubectl {line}: {}", said(&output));
+    }
+
+    /// Runs a command that prints a line at once and another one for a change.
+    fn watch(&self, line: &str, change: impl FnOnce()) {
+        let process =
+            Process::spawn("kubectl", self.command(line)).expect("checked before the test");
+        let printed = |count| clock::poll(LIMIT, || (process.text().len() >= count).then_some(()));
+        assert!(printed(1).is_some(), "kubectl {line} printed nothing");
+        change();
+        assert!(
+            printed(2).is_some(),
+            "kubectl {line} saw no change: {:?}",
+            process.text()
+        );
     }
 
     fn ok(&self, line: &str) -> String {

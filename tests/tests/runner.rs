@@ -1,9 +1,13 @@
 //! All tests with real processes, in one binary.
 
+mod apiserver_clients;
+mod apiserver_interop;
 mod clients;
+mod interop;
 mod real_client_go;
 mod real_clients;
 mod real_harness;
+mod real_interop;
 
 /// A file that nobody lists is a test that never runs.
 #[test]

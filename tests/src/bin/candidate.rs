@@ -1,0 +1,186 @@
+//! An ordinary user of the tenure library: the twin of the client-go elector in `peers/`, with the same
+//! flags and the same event lines, so that both can be measured in the same way.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, anyhow};
+use clap::Parser;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use serde_json::{Map, Value, json};
+use tenure::{Candidate, Elector, Event, Hub, LockKind, Tenure, Term};
+use tenure_tests::clock::{self, Nanos};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::watch;
+
+#[derive(Clone, Parser)]
+struct Options {
+    #[arg(long, env = "KUBECONFIG")]
+    kubeconfig: PathBuf,
+    #[arg(long, default_value = "default")]
+    namespace: String,
+    /// Name of the lock, or its prefix with --elections
+    #[arg(long, default_value = "election")]
+    name: String,
+    /// Contend for NAME-0 to NAME-(N-1) instead of NAME
+    #[arg(long)]
+    elections: Option<u32>,
+    #[arg(long)]
+    id: String,
+    #[arg(long, default_value = "leases")]
+    lock: LockKind,
+    #[arg(long, default_value = "15000ms", value_parser = millis)]
+    lease_duration: Duration,
+    #[arg(long, default_value = "10000ms", value_parser = millis)]
+    renew_deadline: Duration,
+    #[arg(long, default_value = "2000ms", value_parser = millis)]
+    retry_period: Duration,
+    /// While leading, print a `working` line this often
+    #[arg(long, value_parser = millis)]
+    work: Option<Duration>,
+}
+
+fn millis(text: &str) -> Result<Duration, String> {
+    let number = text
+        .strip_suffix("ms")
+        .and_then(|number| number.parse().ok());
+    number
+        .map(Duration::from_millis)
+        .ok_or_else(|| format!("{text:?} is not like 500ms"))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> Result<()> {
+    let options = Options::parse();
+    let file = Kubeconfig::read_from(&options.kubeconfig)?;
+    let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    let client = tenure::client(config)?;
+    let hub = Hub::new(client.clone());
+    let (stop, stopping) = watch::channel(false);
+
+    let names = match options.elections {
+        Some(count) => (0..count)
+            .map(|index| format!("{}-{index}", options.name))
+            .collect(),
+        None => vec![options.name.clone()],
+    };
+    let work = options.work.map(|every| Work {
+        every,
+        renewed_within: options.retry_period,
+    });
+    let mut running = tokio::task::JoinSet::new();
+    for name in names {
+        let elector = Elector::open(client.clone(), options.lock, &options.namespace, &name)
+            .hub(&hub)
+            .identity(&options.id)
+            .lease_duration(options.lease_duration)
+            .renew_deadline(options.renew_deadline)
+            .retry_period(options.retry_period)
+            .build()
+            .map_err(|error| anyhow!("{error}"))?;
+        let voice = Voice {
+            election: name,
+            me: options.id.clone(),
+        };
+        running.spawn(contend(elector.start(), voice, stopping.clone(), work));
+    }
+    let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
+    terminate.recv().await;
+    stop.send_replace(true);
+    while running.join_next().await.is_some() {}
+    Ok(())
+}
+
+async fn contend(
+    mut candidate: Candidate,
+    voice: Voice,
+    mut stopping: watch::Receiver<bool>,
+    work: Option<Work>,
+) {
+    let mut term: Option<(Term, tokio::task::JoinHandle<Nanos>)> = None;
+    let mut asked = false;
+    loop {
+        let event = tokio::select! {
+            event = candidate.next() => event,
+            _ = stopping.changed(), if !asked => {
+                asked = true;
+                candidate.shutdown();
+                continue;
+            }
+        };
+        match event {
+            Some(Event::Lead(won)) => {
+                voice.say("acquired", &voice.me, Some(&won), None);
+                let worker = tokio::spawn(do_work(won.tenure().clone(), voice.clone(), work));
+                term = Some((won, worker));
+            }
+            Some(Event::Stop(_)) => {
+                if let Some((term, worker)) = term.take() {
+                    let until = worker.await.unwrap_or_else(|_| clock::now());
+                    voice.say("lost", "", Some(&term), Some(until));
+                }
+            }
+            Some(Event::NewLeader(leader)) => voice.say("observed", &leader, None, None),
+            Some(Event::Released) => voice.say("released", "", None, None),
+            Some(Event::Finished) | None => break,
+            Some(_) => {}
+        }
+    }
+}
+
+/// The guarded work; tells when it could last have been done.
+///
+/// Work that runs in small steps, each after a look at the guard, ends with the guard and not when this
+/// task gets to run again, which may be much later. A renewal after the last look may have moved the end
+/// of the guard, by no more than a retry period.
+async fn do_work(tenure: Tenure, voice: Voice, work: Option<Work>) -> Nanos {
+    let Some(work) = work else {
+        tenure.cancelled().await;
+        return clock::now();
+    };
+    let mut ticks = tokio::time::interval(work.every);
+    let mut guarded = clock::now() + tenure.valid_for();
+    loop {
+        tokio::select! {
+            () = tenure.cancelled() => return clock::now().min(guarded + work.renewed_within),
+            _ = ticks.tick() => {}
+        }
+        let (now, left) = (clock::now(), tenure.valid_for());
+        if !left.is_zero() {
+            voice.say("working", &voice.me, Some(&tenure), None);
+            guarded = now + left;
+        }
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Work {
+    every: Duration,
+    renewed_within: Duration,
+}
+
+#[derive(Clone)]
+struct Voice {
+    election: String,
+    me: String,
+}
+
+impl Voice {
+    fn say(&self, event: &str, leader: &str, term: Option<&Tenure>, until: Option<Nanos>) {
+        let mut line = Map::new();
+        line.insert("t".to_owned(), json!(clock::now().0));
+        line.insert("event".to_owned(), json!(event));
+        line.insert("election".to_owned(), json!(self.election));
+        line.insert("leader".to_owned(), json!(leader));
+        line.insert("self".to_owned(), json!(self.me));
+        if let Some(term) = term {
+            line.insert("token".to_owned(), json!(term.token().to_string()));
+            line.insert("transitions".to_owned(), json!(term.transitions()));
+        }
+        if let Some(until) = until {
+            line.insert("until".to_owned(), json!(until.0));
+        }
+        _ = writeln!(std::io::stdout(), "{}", Value::Object(line));
+    }
+}

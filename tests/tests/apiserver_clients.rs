@@ -1,0 +1,64 @@
+//! Clients that nobody here wrote, on the embedded API server.
+
+use tenure_tests::embedded::Embedded;
+use tenure_tests::real::{Peer, build};
+use tenure_tests::{Skip, tools};
+
+use crate::clients;
+
+#[test]
+fn client_go_election() {
+    if clients::peer(Peer::Elector) {
+        let server = Embedded::start().unwrap();
+        clients::client_go_election(&server.kubeconfig());
+    }
+}
+
+#[test]
+fn old_client_go_election() {
+    if clients::peer(Peer::OldElector) {
+        let server = Embedded::start().unwrap();
+        clients::old_client_go_election(&server.kubeconfig());
+    }
+}
+
+#[test]
+fn informer() {
+    if clients::peer(Peer::Informer) {
+        let server = Embedded::start().unwrap();
+        clients::informer(&server.kubeconfig());
+    }
+}
+
+#[test]
+fn kubectl() {
+    if clients::peer(Peer::Kubectl) {
+        let server = Embedded::start().unwrap();
+        let program = build(Peer::Kubectl).unwrap();
+        clients::kubectl(&program, &server.kubeconfig(), "kubectl");
+    }
+}
+
+#[test]
+fn kubectl_on_the_path() {
+    if let Some(program) = Skip::unless(tools::kubectl()) {
+        let server = Embedded::start().unwrap();
+        clients::kubectl(&program, &server.kubeconfig(), "kubectl");
+    }
+}
+
+#[test]
+fn python() {
+    if Skip::unless(tools::python()).is_some() {
+        let server = Embedded::start().unwrap();
+        clients::python(&server.kubeconfig());
+    }
+}
+
+#[test]
+fn node() {
+    if Skip::unless(tools::node_client()).is_some() {
+        let server = Embedded::start().unwrap();
+        clients::node(&server.kubeconfig());
+    }
+}

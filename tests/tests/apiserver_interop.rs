@@ -1,0 +1,27 @@
+//! tenure and client-go in one fleet on the embedded API server.
+
+use tenure_tests::candidate::Election;
+use tenure_tests::embedded::Embedded;
+use tenure_tests::tools;
+
+use crate::interop;
+
+#[test]
+fn hand_overs() {
+    let server = Embedded::start().unwrap();
+    for lock in interop::LOCKS {
+        if interop::both(lock, tools::candidate()) {
+            let election = Election::new(server.kubeconfig(), format!("interop-{lock}"));
+            interop::hand_overs(election, lock, Election::library);
+        }
+    }
+}
+
+#[test]
+fn stopped() {
+    let server = Embedded::start().unwrap();
+    if interop::both("leases", tools::candidate()) {
+        let election = Election::new(server.kubeconfig(), "interop-stopped");
+        interop::stopped(election, Election::library);
+    }
+}
