@@ -11,7 +11,7 @@ use std::collections::BinaryHeap;
 use std::rc::Rc;
 
 use tenure_core::{
-    Command, Config, Guard, Input, ResourceVersion, Source, StopReason, Timing, WriteKind,
+    Command, Config, Guard, Input, Outcome, ResourceVersion, Source, StopReason, Timing, WriteKind,
 };
 
 use crate::clock::Clock;
@@ -427,6 +427,10 @@ impl World {
                 Input::Absent(source, revision)
             }
             Letter::Other(input) => {
+                if let Input::Written(_, Outcome::Applied(version)) = &input {
+                    let revision = version.revision.as_str().parse().unwrap_or_default();
+                    self.nodes[i].sights.wrote(revision);
+                }
                 ticked = matches!(input, Input::Tick);
                 input
             }
@@ -596,6 +600,8 @@ impl World {
         self.emit_effect(i);
         let classic = self.plan.timings.iter().all(|t| *t == Timing::default());
         if classic
+            && self.plan.release
+            && matches!(self.plan.clocks, Clocks::Good | Clocks::Fair)
             && self.plan.watches.iter().all(|w| *w)
             && let Some(failover) = self.calm.as_ref().and_then(|calm| calm.led(self.now))
         {
@@ -706,7 +712,7 @@ impl World {
         };
         work.ending = true;
         let number = work.number;
-        let delay = if !calm && faults.has(Fault::WorkStuck) && self.rng.percent(10) {
+        let delay = if !calm && faults.has(Fault::WorkStuck) && self.rng.percent(30) {
             self.report.faults.count(Fault::WorkStuck);
             return;
         } else if !calm && faults.has(Fault::WorkSlow) && self.rng.percent(30) {

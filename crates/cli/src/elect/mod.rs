@@ -13,8 +13,8 @@ use anyhow::{Context, Result};
 use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use kube::{Client, Config};
-use prometheus_client::registry::Registry;
-use tenure::{Candidate, Elector, Event, Term};
+use tenure::metrics::Registry;
+use tenure::{Candidate, Elector, Event, Metrics, Term};
 use tokio::sync::watch;
 
 use crate::connect::Connect;
@@ -115,10 +115,15 @@ impl Elect {
             &namespace,
             &self.election.election,
         );
+        let metrics = Metrics::new();
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
         let mut builder = self
             .election
             .configure(builder)
-            .release_on_cancel(self.release_on_exit);
+            .release_on_cancel(self.release_on_exit)
+            .metrics(&metrics)
+            .events(true);
         if let Some(id) = self.identity(compat) {
             builder = builder.identity(id);
         }
@@ -127,7 +132,6 @@ impl Elect {
             Err(error) => return refuse(CONFIGURATION, &error),
         };
         let lease_duration_seconds = elector.timing().lease_seconds();
-        let registry = Registry::default();
         let candidate = elector.start();
         let view = View {
             facts: Arc::new(Facts {

@@ -151,7 +151,7 @@ impl Run {
             &namespace,
             &self.election.election,
         );
-        let builder = self.election.configure(builder);
+        let builder = self.election.configure(builder).events(true);
         let elector = match builder
             .on_overrun(Overrun::call(move |_| at_fence.kill()))
             .build()

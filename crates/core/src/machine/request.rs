@@ -18,6 +18,9 @@ use crate::time::{LocalTime, Now, WallTime};
 /// unchanged version; forgetting the oldest only makes its late effect count as a stranger's.
 const REMEMBERED_ATTEMPTS: usize = 8;
 
+/// With this many attempts open, a leader looks which of them was applied before it tries again.
+const OPEN_BEFORE_READ: usize = 4;
+
 /// A write of this incarnation.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Attempt {
@@ -199,7 +202,8 @@ impl Election {
         // tried again: at most one of the two can be applied.
         let holding = matches!(self.state, State::Leading(_) | State::Stopping(_));
         if !self.is(Mutant::NoReRead) {
-            self.must_read |= *outcome == Outcome::Refused || !holding;
+            let many = self.attempts.len() >= OPEN_BEFORE_READ;
+            self.must_read |= *outcome == Outcome::Refused || !holding || many;
         }
         self.back_off(now);
     }

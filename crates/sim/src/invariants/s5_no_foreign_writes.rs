@@ -43,6 +43,15 @@ impl Sights {
         }
     }
 
+    /// A write of our own was answered: older events of the watch are no news any more.
+    pub fn wrote(&mut self, revision: u64) {
+        if revision > self.newest {
+            self.newest = revision;
+            self.live_until = None;
+            self.hold_until = 0;
+        }
+    }
+
     /// The object was shown to be gone, by the watch as of a revision.
     pub fn saw_nothing(&mut self, revision: Option<u64>) {
         if revision.is_some_and(|revision| revision <= self.newest) {

@@ -209,6 +209,12 @@ impl World {
                         self.trace(|_| format!("   server: n{node} {id} made {}", object.revision));
                         let version = object.seen.version.clone();
                         self.announce(&object);
+                        let winner = &mut self.nodes[node];
+                        if winner.incarnation == incarnation && !matches!(kind, WriteKind::Renew(_))
+                        {
+                            // Another term: how the work of the last one ended is over.
+                            winner.overran = false;
+                        }
                         if matches!(request.reply, Reply::Conflict(_)) {
                             Outcome::Refused
                         } else {

@@ -15,7 +15,7 @@ fn a_partition_longer_than_the_lease_ends_the_term_at_its_guard_and_releases_not
         7.1     tick                     -
         9.7     tick                     renew#5 over 5 baz/15 t0
         10.02   tick                     STOP guard-expired by=14.51
-        10.1    worked                   acquire#6 over 5 baz/15 t1
+        10.1    worked                   read#6
         12.7    tick                     -
         15.5    tick                     read#7
         16      read7 bing/15 v9 t=1     leader "bing"
@@ -250,6 +250,36 @@ fn many_lost_answers_never_make_our_own_record_a_strangers() {
         table.line(&format!("{} tick", 2.09 + 0.1 * id as f64));
     }
     assert!(!table.log.contains("STOP"), "{}", table.log);
+}
+
+/// Found by the simulator: a leader whose writes were applied but never answered tried on for ever,
+/// and then took the effect of its oldest attempt for an edit.
+#[test]
+fn a_leader_without_answers_looks_what_became_of_its_writes() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        2.01    tick                     renew#3 over 5 baz/15 t0
+        2.02    unknown3                 renew#4 over 5 baz/15 t0
+        2.03    unknown4                 -
+        2.3     tick                     renew#5 over 5 baz/15 t0
+        2.4     unknown5                 -
+        3       tick                     read#6
+        3.1     read6 wrote3 v6          extend until=12.01
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         2.01 tick
+         2.02 unknown3
+         2.03 unknown4
+         2.3 tick
+         2.4 unknown5
+         3 tick
+         3.1 read6 wrote3 v6",
+    ));
 }
 
 /// Found by the simulator: after the time for keeping was over ticks were asked for in the past.
