@@ -42,6 +42,7 @@ pub struct Builder {
     metrics: Option<Metrics>,
     events: bool,
     coordinated: Option<Coordinated>,
+    seed: Option<u64>,
 }
 
 /// Where the lock comes from.
@@ -84,6 +85,7 @@ impl Builder {
             metrics: None,
             events: true,
             coordinated: None,
+            seed: None,
         }
     }
 
@@ -177,6 +179,13 @@ impl Builder {
         if self.hub.is_none() {
             self.clock = clock;
         }
+        self
+    }
+
+    /// The seed of the small random delays that keep candidates apart, for simulations that must be
+    /// repeatable; random by default.
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
         self
     }
 
@@ -310,7 +319,7 @@ impl Builder {
             rejoin: true,
             coordinated: candidate.is_some(),
             whole_seconds: lock.precision() == Precision::Seconds,
-            seed: identity::seed(),
+            seed: self.seed.unwrap_or_else(identity::seed),
         };
         let settings = Settings {
             lock,

@@ -105,6 +105,12 @@ impl Entry {
         request: impl Future<Output = Done> + Send + 'static,
     ) {
         let sent = world.clock.now().local;
+        let gate = world.gate.clone();
+        let request = async move {
+            // Nobody closes the gate.
+            let _pass = gate.acquire().await;
+            request.await
+        };
         let abort = world.spawn(self.id, request.instrument(self.span.clone()));
         self.request = Some(Request {
             id,
@@ -129,7 +135,11 @@ impl Entry {
                 token: token.clone(),
                 at,
             };
-            let post = note.post(client.clone());
+            let (gate, client) = (world.gate.clone(), client.clone());
+            let post = async move {
+                let _pass = gate.acquire().await;
+                note.post(client).await
+            };
             let post = async move {
                 Done::Posted(match within(POST, post).await {
                     Ok(result) => result.map_err(|error| error.to_string()),

@@ -10,7 +10,7 @@ use serde_json::Value;
 use tenure_core::{Election, Input, LocalTime, Outcome, Phase, Source, StopReason};
 use tenure_lock::candidate::CandidateSighting;
 use tenure_lock::{BoxFuture, Class, Sight, Sighting, Watch, WatchTarget};
-use tokio::sync::watch;
+use tokio::sync::{Semaphore, watch};
 use tokio::time::timeout;
 use tracing::Span;
 
@@ -30,9 +30,15 @@ pub(super) struct World {
     pub(super) clock: Arc<dyn Clock>,
     pub(super) watches: Watches,
     pub(super) requests: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Done)>>>,
+    /// Keeps thousands of elections from opening thousands of connections at once. A request that
+    /// waits here counts as sent all the same, so waiting shortens guards and never lengthens them.
+    pub(super) gate: Arc<Semaphore>,
     /// Events could not be posted, and somebody was told.
     events_fail: bool,
 }
+
+/// Requests of one hub that are under way together, at most.
+const IN_FLIGHT: usize = 64;
 
 impl World {
     pub(super) fn new(client: Option<Client>, clock: Arc<dyn Clock>) -> Self {
@@ -41,6 +47,7 @@ impl World {
             clock,
             watches: Watches::new(client),
             requests: FuturesUnordered::new(),
+            gate: Arc::new(Semaphore::new(IN_FLIGHT)),
             events_fail: false,
         }
     }

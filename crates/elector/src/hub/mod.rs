@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use kube::Client;
 use tenure_core::Input;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 
 use crate::builder::Settings;
 use crate::clock::{Clock, SystemClock};
@@ -50,6 +50,8 @@ use crate::handle::{Candidate, Link, Shared};
 pub struct Hub {
     inbox: mpsc::UnboundedSender<Message>,
     clock: Arc<dyn Clock>,
+    /// Closes with the task.
+    over: watch::Receiver<()>,
 }
 
 impl Hub {
@@ -68,9 +70,25 @@ impl Hub {
     /// Outside a tokio runtime.
     pub fn with_clock(client: Option<Client>, clock: Arc<dyn Clock>) -> Self {
         let (inbox, messages) = mpsc::unbounded_channel();
+        let task = task::Task::new(client, clock.clone(), messages);
+        let (running, over) = watch::channel(());
         // The task ends by itself; see `Hub`.
-        tokio::spawn(task::Task::new(client, clock.clone(), messages).run());
-        Self { inbox, clock }
+        tokio::spawn(async move {
+            task.run().await;
+            drop(running);
+        });
+        Self { inbox, clock, over }
+    }
+
+    /// Waits until every election of this hub has ended, and its lock is released, after all
+    /// [`Candidate`]s, [`Term`](crate::Term)s and clones of the hub were dropped. For the end of a
+    /// program, so that no lock is left to run out.
+    pub async fn ended(self) {
+        let Self {
+            inbox, mut over, ..
+        } = self;
+        drop(inbox);
+        while over.changed().await.is_ok() {}
     }
 
     pub(crate) fn clock(&self) -> &Arc<dyn Clock> {

@@ -4,8 +4,11 @@
 //! one watch of the whole kind there. If that is forbidden, each gets its own again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 
 use kube::Client;
+use serde_json::Value;
+use tenure_core::ResourceVersion;
 use tenure_lock::{ObjectName, Resource};
 use tokio::sync::mpsc;
 
@@ -18,13 +21,13 @@ pub(super) type Member = (u64, usize);
 #[derive(Debug)]
 pub(super) enum Told {
     /// The object is in this state.
-    Object(serde_json::Value),
+    Object(Value),
     /// The object does not exist, as of this revision.
-    Absent(tenure_core::ResourceVersion),
+    Absent(ResourceVersion),
     /// Changes are shown from now on; what exists was shown before.
     Up,
     /// Changes are not shown.
-    Down(std::sync::Arc<str>),
+    Down(Arc<str>),
 }
 
 type Place = (Resource, String);
@@ -161,7 +164,7 @@ impl Watches {
                 }
             }
             News::Deleted { name, revision } => {
-                let revision = tenure_core::ResourceVersion::new(revision);
+                let revision = ResourceVersion::new(revision);
                 let members = group.members.get(&name).into_iter().flatten();
                 told.extend(members.map(|member| (*member, Told::Absent(revision.clone()))));
             }
@@ -179,16 +182,17 @@ impl Watches {
                     }
                 }
             }
+            News::Down { error } if key.is_none() && is_forbidden(&error) => {
+                // Each gets its own watch instead; nobody has to poll in between.
+                tracing::debug!(%error, "watching one by one");
+                group.narrow_only = true;
+                self.changed.push(place.clone());
+            }
             News::Down { error } => {
                 running.up = false;
                 let what = format!("cannot watch {} in namespace {}", place.0.plural, place.1);
-                let text: std::sync::Arc<str> = format!("{what}: {error}").into();
+                let text: Arc<str> = format!("{what}: {error}").into();
                 tracing::warn!(%error, "{what}, polling meanwhile");
-                if key.is_none() && is_forbidden(&error) {
-                    group.narrow_only = true;
-                    self.changed.push(place.clone());
-                }
-                let key = key.clone();
                 for (name, members) in &group.members {
                     if key.as_ref().is_none_or(|only| only == name) {
                         let each = |member: &Member| (*member, Told::Down(text.clone()));

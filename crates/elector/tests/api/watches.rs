@@ -1,0 +1,153 @@
+//! Who is watched how, and that it suffices.
+
+use std::time::Duration;
+
+use tenure::{Elector, Hub, StopReason};
+use tenure_apiserver::TestServer;
+use tenure_apiserver::server::Fault;
+
+use crate::server::{LEASES, count, get, lead, lease, permit, quick, send, start, until, within};
+
+#[tokio::test]
+async fn a_release_is_taken_over_by_the_watch_and_events_tell_of_it() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let (gets, watches) = (count(&server, "get"), count(&server, "watch"));
+    // Client-go's durations: without the watch the hand-over would take seconds.
+    let elector = |id: &str| {
+        Elector::lease(client.clone(), "default", "x")
+            .identity(id)
+            .label("app", "test")
+            .build()
+            .unwrap()
+    };
+    let mut a = elector("a").start();
+    let term = lead(&mut a).await;
+    let mut b = elector("b").start();
+    until(|| async { watches.hits() == 2 }).await;
+    let handle = a.handle();
+    handle.step_down(Duration::from_secs(60));
+    within(term.cancelled()).await;
+    let first = term.token().clone();
+    drop(term);
+    let term = lead(&mut b).await;
+    assert_eq!((term.identity(), term.transitions()), ("b", 1));
+    assert!(*term.token() > first);
+    assert_eq!(gets.hits(), 1, "only before the release");
+    let object = lease(&client, "x").await.unwrap();
+    assert_eq!(object["metadata"]["labels"]["app"], "test");
+
+    let path = "/api/v1/namespaces/default/events";
+    let messages = async || -> Vec<String> {
+        let events = get(&client, path).await.unwrap();
+        let items = events["items"].as_array().unwrap().clone();
+        let text = |event: serde_json::Value| event["message"].as_str().unwrap().to_owned();
+        items.into_iter().map(text).collect()
+    };
+    until(async || messages().await.len() >= 3).await;
+    let messages = messages().await;
+    for message in ["a became leader", "a stopped leading", "b became leader"] {
+        assert!(messages.iter().any(|m| m == message), "{messages:?}");
+    }
+}
+
+#[tokio::test]
+async fn many_elections_in_a_namespace_share_one_watch_and_need_no_reads() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let verbs = ["watch", "list", "get", "create"].map(|verb| count(&server, verb));
+    let hub = Hub::new(client.clone());
+    let mut candidates: Vec<_> = (0..300)
+        .map(|i| {
+            let elector = Elector::lease(client.clone(), "default", &format!("s{i}"));
+            elector.hub(&hub).identity("a").build().unwrap().start()
+        })
+        .collect();
+    let mut terms = Vec::new();
+    for candidate in &mut candidates {
+        terms.push(lead(candidate).await);
+    }
+    assert_eq!(verbs.each_ref().map(|verb| verb.hits()), [1, 1, 0, 300]);
+    // The shared watch tells each of its own lease.
+    let path = format!("{LEASES}/s7");
+    let theft = serde_json::json!({ "spec": { "holderIdentity": "thief" } });
+    send(&client, "PATCH", &path, &theft).await;
+    within(terms[7].cancelled()).await;
+    let thief = StopReason::ForeignHolder("thief".into());
+    assert_eq!(terms[7].reason(), Some(thief));
+    assert!(terms[6].is_leading() && terms[8].is_leading());
+}
+
+#[tokio::test]
+async fn permissions_limited_to_resource_names_suffice_for_one_and_for_several() {
+    let server = start().await;
+    permit(&server, &["x", "y"]).await;
+    let client = server.client_with_token("elector-token").unwrap();
+    let hub = Hub::new(client.clone());
+    let builder = |name: &str, id: &str| {
+        let elector = Elector::lease(client.clone(), "default", name);
+        elector.hub(&hub).identity(id).events(false)
+    };
+    let mut x = builder("x", "a").build().unwrap().start();
+    let term = lead(&mut x).await;
+    let watches = count(&server, "watch");
+    // Watching all leases is forbidden, so each of the two gets its own watch.
+    let mut y = builder("y", "a").build().unwrap().start();
+    let _other = lead(&mut y).await;
+    until(|| async { watches.hits() >= 2 }).await;
+    let path = format!("{LEASES}/x");
+    let theft = serde_json::json!({ "spec": { "holderIdentity": "thief" } });
+    send(&server.client().unwrap(), "PATCH", &path, &theft).await;
+    within(term.cancelled()).await;
+}
+
+#[tokio::test]
+async fn a_forbidden_watch_is_replaced_by_polling() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    server.faults().add(Fault::answer(403).verb("watch"));
+    let mut a = quick(client.clone(), "x", "a").build().unwrap().start();
+    let term = lead(&mut a).await;
+    let follower = quick(client.clone(), "x", "b").build().unwrap();
+    let mut b = follower.start();
+    let gets = count(&server, "get");
+    until(|| async { gets.hits() > 3 }).await;
+    drop((a, term));
+    let term = lead(&mut b).await;
+    assert_eq!(term.transitions(), 1);
+}
+
+#[tokio::test]
+async fn without_permission_the_trouble_names_what_is_missing() {
+    let server = start().await;
+    let client = server.client_with_token("elector-token").unwrap();
+    let elector = quick(client, "x", "a").build().unwrap();
+    let health = elector.handle().health();
+    let _candidate = elector.start();
+    until(|| async {
+        health
+            .trouble()
+            .is_some_and(|trouble| trouble.error.contains("the permission to get"))
+    })
+    .await;
+    let trouble = health.trouble().unwrap().to_string();
+    assert!(trouble.contains("leases.coordination.k8s.io"), "{trouble}");
+}
+
+#[tokio::test]
+async fn a_watch_that_is_too_old_begins_again() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let lists = count(&server, "list");
+    let expired = server
+        .faults()
+        .add(Fault::answer(410).verb("watch").times(1));
+    let mut a = quick(client.clone(), "x", "a").build().unwrap().start();
+    let term = lead(&mut a).await;
+    assert_eq!(expired.hits(), 1);
+    until(|| async { lists.hits() == 2 }).await;
+    let path = format!("{LEASES}/x");
+    let request = http::Request::delete(&path).body(Vec::new()).unwrap();
+    client.request_text(request).await.unwrap();
+    within(term.cancelled()).await;
+}
