@@ -18,7 +18,8 @@
 //!
 //! | file | is about |
 //! |---|---|
-//! | `builder` | what can be asked for, and how a server comes up |
+//! | `builder` | what can be asked for |
+//! | `start`, `bind` | how a server comes up |
 //! | `handle` | a running server, and its end |
 //! | `instance` | the data directory, and servers as others see them |
 //! | `faults` | faults on purpose |
@@ -27,6 +28,7 @@
 //! | `pipeline` | the way of a request |
 
 mod backup;
+mod bind;
 mod body;
 mod builder;
 mod connection;
@@ -36,6 +38,7 @@ mod instance;
 mod listener;
 mod pipeline;
 mod stall;
+mod start;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,145 @@
+//! The sockets that a server listens on.
+
+use std::net::{Ipv6Addr, SocketAddr};
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::net::{TcpListener, UnixListener};
+use tokio_rustls::TlsAcceptor;
+
+use super::builder::{Builder, StartError};
+use super::listener::Listener;
+use crate::pki::Pki;
+use crate::tls;
+
+/// What a server listens on, before it answers.
+pub(super) struct Bound {
+    pub(super) tls: Option<Tls>,
+    plain: Option<TcpListener>,
+    socket: Option<(UnixListener, PathBuf)>,
+}
+
+/// The TLS listener with what it shows.
+pub(super) struct Tls {
+    listener: TcpListener,
+    address: SocketAddr,
+    acceptor: TlsAcceptor,
+    pub(super) pki: Pki,
+}
+
+impl Bound {
+    /// Opens every socket that was asked for; certificates are made only for TLS.
+    pub(super) async fn new(builder: &Builder, folder: Option<&Path>) -> Result<Self, StartError> {
+        Ok(Self {
+            tls: bind_tls(builder, folder).await?,
+            plain: bind_plain(builder).await?,
+            socket: bind_socket(builder)?,
+        })
+    }
+
+    /// The address for clients on this machine.
+    pub(super) fn url(&self) -> Option<String> {
+        let tls = self.tls.as_ref();
+        let tls = tls.map(|tls| format!("https://{}", reachable(tls.address)));
+        let socket = self.socket_path();
+        tls.or_else(|| self.insecure_url())
+            .or_else(|| Some(format!("unix://{}", socket?.display())))
+    }
+
+    pub(super) fn insecure_url(&self) -> Option<String> {
+        let address = self.plain.as_ref()?.local_addr().ok()?;
+        Some(format!("http://{address}"))
+    }
+
+    pub(super) fn socket_path(&self) -> Option<PathBuf> {
+        self.socket.as_ref().map(|(_, path)| path.clone())
+    }
+
+    pub(super) fn into_listeners(self) -> impl Iterator<Item = Listener> {
+        let tls = self.tls.map(|t| Listener::Tls(t.listener, t.acceptor));
+        let socket = self
+            .socket
+            .map(|(listener, path)| Listener::Socket(listener, path));
+        let plain = self.plain.map(Listener::Plain);
+        tls.into_iter().chain(plain).chain(socket)
+    }
+}
+
+async fn bind_tls(builder: &Builder, folder: Option<&Path>) -> Result<Option<Tls>, StartError> {
+    let Some(address) = builder.listen else {
+        return Ok(None);
+    };
+    let listener = bind(address).await?;
+    let address = local(&listener, address)?;
+    let mut names = builder.names.clone();
+    if !address.ip().is_unspecified() {
+        names.push(address.ip().to_string());
+    }
+    let pki = match folder {
+        Some(folder) => Pki::load_or_generate(&folder.join("pki"), &names)?,
+        None => Pki::ephemeral(&names)?,
+    };
+    let acceptor = TlsAcceptor::from(Arc::new(tls::server_config(&pki)?));
+    Ok(Some(Tls {
+        listener,
+        address,
+        acceptor,
+        pki,
+    }))
+}
+
+async fn bind_plain(builder: &Builder) -> Result<Option<TcpListener>, StartError> {
+    match builder.insecure {
+        None => Ok(None),
+        Some(address) if !address.ip().is_loopback() => Err(StartError::NotLoopback(address)),
+        Some(address) => Ok(Some(bind(address).await?)),
+    }
+}
+
+fn bind_socket(builder: &Builder) -> Result<Option<(UnixListener, PathBuf)>, StartError> {
+    let Some(path) = &builder.socket else {
+        return Ok(None);
+    };
+    let failed = |source| StartError::Listen {
+        address: path.display().to_string(),
+        source,
+    };
+    // A file left by a server that was killed; a live one still answers.
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => return Err(failed(std::io::ErrorKind::AddrInUse.into())),
+        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
+            let _ = std::fs::remove_file(path);
+        }
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    let private = std::fs::Permissions::from_mode(0o600);
+    std::fs::set_permissions(path, private).map_err(failed)?;
+    Ok(Some((listener, path.clone())))
+}
+
+/// An address that can be connected to, for one that means all of them.
+fn reachable(address: SocketAddr) -> SocketAddr {
+    match address.ip() {
+        ip if ip.is_unspecified() && ip.is_ipv4() => ([127, 0, 0, 1], address.port()).into(),
+        ip if ip.is_unspecified() => (Ipv6Addr::LOCALHOST, address.port()).into(),
+        _ => address,
+    }
+}
+
+async fn bind(address: SocketAddr) -> Result<TcpListener, StartError> {
+    TcpListener::bind(address)
+        .await
+        .map_err(|source| StartError::Listen {
+            address: address.to_string(),
+            source,
+        })
+}
+
+fn local(listener: &TcpListener, asked: SocketAddr) -> Result<SocketAddr, StartError> {
+    listener.local_addr().map_err(|source| StartError::Listen {
+        address: asked.to_string(),
+        source,
+    })
+}

@@ -1,0 +1,242 @@
+//! How a server comes up: directory, engine, sockets, security, API, and then connections.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use tokio::sync::{Semaphore, watch};
+use tokio::task::JoinSet;
+
+use super::backup::Saver;
+use super::bind::Bound;
+use super::builder::{Builder, Engine, StartError};
+use super::connection::Serving;
+use super::handle::{Files, Handle, Parts};
+use super::instance::{DataDir, Instance};
+use super::pipeline::Pipeline;
+use crate::auth::{self, Auth, Recorder, TokenFile, User, token};
+use crate::http::{Access, Api, Options};
+use crate::kubeconfig::{Credentials, Kubeconfig};
+use crate::store::backup::Source;
+use crate::store::{MemoryStore, RedbStore, Store};
+
+impl Builder {
+    /// Starts the server; it answers when this returns.
+    ///
+    /// # Errors
+    /// Says what stands in the way. Nothing is left running.
+    pub async fn start(mut self) -> Result<Handle, StartError> {
+        let data_dir = self.data_dir.as_deref().map(DataDir::lock).transpose()?;
+        let folder = data_dir.as_ref().map(DataDir::path);
+        let tokens = self.take_tokens()?;
+        let opened = self.open_engine(folder).await?;
+        auth::bootstrap::run(&opened.store).await?;
+        let bound = Bound::new(&self, folder).await?;
+        let url = bound.url().ok_or(StartError::NoListener)?;
+
+        // Without a certificate the administrator needs another proof.
+        let admin_token = bound.tls.is_none().then(random_token);
+        let recorder = self.record.as_ref().map(|_| Arc::new(Recorder::new()));
+        let (auth, api) = self
+            .open_api(folder, &opened.store, tokens, &admin_token, &recorder)
+            .await?;
+        let config = Kubeconfig {
+            server: &url,
+            ca: bound.tls.as_ref().map(|t| t.pki.ca.as_str()),
+            credentials: match (&bound.tls, &admin_token) {
+                (Some(tls), _) => Credentials::Certificate(&tls.pki.admin),
+                (None, Some(token)) => Credentials::Token(token),
+                (None, None) => Credentials::None,
+            },
+        };
+        let kubeconfig = config.to_yaml();
+        let kubeconfig_path = self.write_kubeconfigs(folder, &config)?;
+
+        let parts = Parts {
+            insecure_url: bound.insecure_url(),
+            socket: bound.socket_path(),
+            pki: bound.tls.as_ref().map(|tls| tls.pki.clone()),
+            url,
+            kubeconfig,
+            kubeconfig_path,
+            admin_token,
+            store: opened.store,
+            saver: opened.saver,
+            api,
+            auth,
+            faults: Arc::clone(&self.faults),
+        };
+        if let Some(dir) = &data_dir {
+            dir.publish(&instance(&parts, opened.engine))?;
+        }
+        let files = Files {
+            close: opened.close,
+            record: self.record.take().zip(recorder),
+            data_dir,
+        };
+        let (end, ending) = watch::channel(false);
+        let listeners = self.serve(bound, &parts, ending);
+        Ok(Handle::new(parts, end, listeners, files))
+    }
+
+    async fn open_api(
+        &self,
+        folder: Option<&Path>,
+        store: &Arc<dyn Store>,
+        mut tokens: TokenFile,
+        admin_token: &Option<String>,
+        recorder: &Option<Arc<Recorder>>,
+    ) -> Result<(Arc<Auth>, Arc<Api>), StartError> {
+        let key = folder
+            .map(|f| token::SigningKey::load_or_generate(&f.join("sa.key")))
+            .transpose()?;
+        if let Some(token) = admin_token {
+            tokens.insert(token, User::admin());
+        }
+        let options = auth::Options {
+            mode: self.mode,
+            tokens,
+            key,
+            deny_anonymous: self.deny_anonymous,
+            recorder: recorder.clone(),
+        };
+        let auth = Arc::new(Auth::new(Arc::clone(store), options)?);
+        let options = Options {
+            access: Arc::clone(&auth) as Arc<dyn Access>,
+            ..Options::default()
+        };
+        let api = Api::open(Arc::clone(store), options).await?;
+        Ok((auth, api))
+    }
+
+    /// Writes the kubeconfig to where it was asked for and into the data directory; returns the
+    /// place to tell people.
+    fn write_kubeconfigs(
+        &self,
+        folder: Option<&Path>,
+        config: &Kubeconfig<'_>,
+    ) -> Result<Option<PathBuf>, StartError> {
+        let own = folder.map(|f| f.join("kubeconfig"));
+        for path in self.kubeconfig.iter().chain(&own) {
+            config
+                .write(path)
+                .map_err(|e| StartError::File(path.display().to_string(), e))?;
+        }
+        Ok(self.kubeconfig.clone().or(own))
+    }
+
+    fn serve(&mut self, bound: Bound, parts: &Parts, ending: watch::Receiver<bool>) -> JoinSet<()> {
+        let pipeline = Arc::new(Pipeline {
+            api: Arc::clone(&parts.api),
+            auth: Arc::clone(&parts.auth),
+            faults: Arc::clone(&parts.faults),
+            body_patience: self.body_patience,
+            public: std::mem::take(&mut self.public),
+            saver: parts.saver.clone(),
+            ending: ending.clone(),
+        });
+        let serving = Serving {
+            pipeline,
+            limits: self.limits,
+            ending,
+        };
+        raise_file_limit(self.max_connections);
+        let cap = Arc::new(Semaphore::new(self.max_connections));
+        let mut listeners = JoinSet::new();
+        for listener in bound.into_listeners() {
+            listeners.spawn(listener.run(serving.clone(), Arc::clone(&cap)));
+        }
+        listeners
+    }
+
+    fn take_tokens(&mut self) -> Result<TokenFile, StartError> {
+        let mut tokens = match &self.token_file {
+            None => TokenFile::default(),
+            Some(path) => {
+                let text = std::fs::read_to_string(path)
+                    .map_err(|e| StartError::TokenFile(path.display().to_string(), e))?;
+                TokenFile::parse(&text)?
+            }
+        };
+        tokens.extend(std::mem::take(&mut self.tokens));
+        Ok(tokens)
+    }
+
+    async fn open_engine(&self, folder: Option<&Path>) -> Result<Opened, StartError> {
+        Ok(match &self.engine {
+            Engine::Memory => Opened::new("memory", MemoryStore::new(), MemoryStore::close),
+            Engine::Redb => {
+                let folder = folder.ok_or(StartError::NoDataDir)?.to_owned();
+                // Every record is read and checked, which may take a while.
+                let opened = tokio::task::spawn_blocking(move || RedbStore::open(folder)).await;
+                let store =
+                    opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+                Opened::new("redb", store?, RedbStore::close)
+            }
+            Engine::Custom(store) => Opened {
+                store: Arc::clone(store),
+                engine: "custom",
+                saver: None,
+                close: None,
+            },
+        })
+    }
+}
+
+/// An engine that is ready.
+struct Opened {
+    store: Arc<dyn Store>,
+    engine: &'static str,
+    saver: Option<Saver>,
+    close: Option<Box<dyn FnOnce() + Send + Sync>>,
+}
+
+impl Opened {
+    fn new<S: Store + Source>(engine: &'static str, store: S, close: fn(&S)) -> Self {
+        let store = Arc::new(store);
+        let closing = Arc::clone(&store);
+        Self {
+            saver: Some(Saver(Arc::clone(&store) as _)),
+            close: Some(Box::new(move || close(&closing))),
+            store,
+            engine,
+        }
+    }
+}
+
+fn random_token() -> String {
+    uuid::Uuid::new_v4().simple().to_string()
+}
+
+fn instance(parts: &Parts, engine: &str) -> Instance {
+    let (pid, start_ticks) = Instance::this_process();
+    Instance {
+        pid,
+        start_ticks,
+        started_at: jiff::Timestamp::now().to_string(),
+        version: env!("CARGO_PKG_VERSION").to_owned(),
+        engine: engine.to_owned(),
+        url: parts.url.clone(),
+        insecure_url: parts.insecure_url.clone(),
+        socket: parts.socket.clone(),
+        kubeconfig: parts.kubeconfig_path.clone().unwrap_or_default(),
+    }
+}
+
+/// Every connection takes a file descriptor; the usual limit of 1024 is far below the cap.
+fn raise_file_limit(connections: usize) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let wanted = connections as u64 + 256;
+    let limit = getrlimit(Resource::Nofile);
+    if let Some(current) = limit.current
+        && current < wanted
+    {
+        let current = Some(limit.maximum.map_or(wanted, |most| most.min(wanted)));
+        let _ = setrlimit(
+            Resource::Nofile,
+            Rlimit {
+                current,
+                maximum: limit.maximum,
+            },
+        );
+    }
+}
