@@ -11,16 +11,21 @@ use crate::event::Kind;
 use crate::process::{Process, Silence};
 
 const HAND_OVERS: usize = 20;
-const MANY: &str = "2000";
+const MANY: usize = 2000;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The figures of one kind of candidate with 15, 10 and 2 seconds.
+/// How candidates of one make are started.
+pub type Start = fn(&Election, &str, &[&str]) -> Result<Process, candidate::Error>;
+
+/// The figures of one make of candidate with 15, 10 and 2 seconds.
 #[derive(Clone, Debug)]
 pub struct Report {
+    /// The make.
+    pub make: &'static str,
     /// From SIGTERM of the leader to `acquired` of the next, with three replicas.
     pub hand_overs: Vec<Duration>,
-    /// Requests per second of a follower.
-    pub follower_requests: f64,
+    /// Requests per second of a follower, if it counts them.
+    pub follower_requests: Option<f64>,
     /// Resident memory of a process with one election, in bytes.
     pub one_resident: u64,
     /// Resident memory of a process that leads two thousand elections, in bytes.
@@ -39,21 +44,24 @@ pub enum Error {
     /// A candidate did not do what was waited for.
     #[error(transparent)]
     Silence(#[from] Silence),
+    /// Not all of many elections got a leader.
+    #[error("of {MANY} elections only {0} have a leader after {LIMIT:?}")]
+    Few(usize),
     /// The machine does not tell what a process uses.
     #[error("/proc says nothing about process {0}")]
     Proc(u32),
 }
 
-/// Measures client-go's elector.
+/// Measures one make of candidate.
 ///
 /// # Errors
 /// A candidate does not start or does not lead.
-pub fn client_go(kubeconfig: &Path) -> Result<Report, Error> {
+pub fn measure(kubeconfig: &Path, make: &'static str, start: Start) -> Result<Report, Error> {
     let name = |what: &str| format!("measure-{what}-{}", clock::now().0);
-    let election = Election::new(kubeconfig.to_owned(), name("client-go"));
+    let election = Election::new(kubeconfig.to_owned(), name("one"));
     let mut fleet = Fleet::default();
     for id in ["a", "b", "c"] {
-        fleet.add(election.client_go(id, &[])?);
+        fleet.add(start(&election, id, &[])?);
     }
     let (mut leader, _) = fleet.next_leader(Nanos(0), None, LIMIT)?;
     sleep(Duration::from_secs(10));
@@ -65,43 +73,46 @@ pub fn client_go(kubeconfig: &Path) -> Result<Report, Error> {
         fleet.member(&leader).terminate();
         let (next, at) = fleet.next_leader(since, Some(&leader), LIMIT)?;
         hand_overs.push(at.since(since));
-        fleet.add(election.client_go(&format!("r{round}"), &[])?);
+        fleet.add(start(&election, &format!("r{round}"), &[])?);
         // Followers poll at random times; the pause lets the new one spread like the others.
         sleep(Duration::from_secs(3));
         leader = next;
     }
 
-    let mut follower = election.client_go("follower", &[])?;
+    let mut follower = start(&election, "follower", &[])?;
     sleep(Duration::from_secs(60));
     follower.terminate();
     follower.wait(LIMIT)?;
-    let stats = follower.wait_for(Kind::Stats, Nanos(0), LIMIT)?;
-    let number = |name: &str| {
-        stats
-            .rest
-            .get(name)
-            .and_then(serde_json::Value::as_f64)
-            .unwrap_or(f64::NAN)
-    };
-    let follower_requests = (number("reads") + number("writes")) / number("seconds");
+    let counted = follower
+        .events()
+        .into_iter()
+        .find(|event| event.event == Kind::Stats);
+    let follower_requests = counted.and_then(|stats| {
+        let number = |name: &str| stats.rest.get(name).and_then(serde_json::Value::as_f64);
+        Some((number("reads")? + number("writes")?) / number("seconds")?)
+    });
 
     let many = Election {
         name: name("many"),
         ..election
     };
-    let many = many.client_go("many", &["--elections", MANY])?;
+    let many = start(&many, "many", &["--elections", &MANY.to_string()])?;
     let leading = || {
-        many.events()
+        let events = many.events();
+        events
             .iter()
             .filter(|event| event.event == Kind::Acquired)
             .count()
     };
-    clock::poll(LIMIT, || (leading().to_string() == MANY).then_some(()));
+    if clock::poll(LIMIT, || (leading() >= MANY).then_some(())).is_none() {
+        return Err(Error::Few(leading()));
+    }
     sleep(Duration::from_secs(10));
     let (began, before) = (clock::now(), cpu(&many)?);
     sleep(Duration::from_secs(20));
     let many_cpu = (cpu(&many)? - before).as_secs_f64() / clock::now().since(began).as_secs_f64();
     Ok(Report {
+        make,
         hand_overs,
         follower_requests,
         one_resident,
@@ -118,37 +129,45 @@ fn cpu(process: &Process) -> Result<Duration, Error> {
     process.cpu_time().ok_or(Error::Proc(process.pid()))
 }
 
-impl fmt::Display for Report {
+/// A Markdown table with a column for each make.
+pub struct Table<'a>(pub &'a [Report]);
+
+impl fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = u32::try_from(self.hand_overs.len())
-            .unwrap_or(u32::MAX)
-            .max(1);
-        let mean = self.hand_overs.iter().sum::<Duration>() / count;
-        let max = self.hand_overs.iter().max().copied().unwrap_or_default();
-        writeln!(f, "| 15/10/2 | measured |\n|---|---|")?;
-        writeln!(
-            f,
-            "| hand-over after SIGTERM, 3 replicas, {count} times | mean {mean:.2?}, max {max:.2?} |"
+        let mut row = |title: &str, cell: &dyn Fn(&Report) -> String| {
+            let cells: Vec<String> = self.0.iter().map(cell).collect();
+            writeln!(f, "| {title} | {} |", cells.join(" | "))
+        };
+        row("15/10/2", &|report| report.make.to_owned())?;
+        row("---", &|_| "---".to_owned())?;
+        row(
+            &format!("hand-over after SIGTERM, 3 replicas, {HAND_OVERS} times"),
+            &|report| {
+                let count = u32::try_from(report.hand_overs.len())
+                    .unwrap_or(u32::MAX)
+                    .max(1);
+                let mean = report.hand_overs.iter().sum::<Duration>() / count;
+                let max = report.hand_overs.iter().max().copied().unwrap_or_default();
+                format!("mean {mean:.2?}, max {max:.2?}")
+            },
         )?;
-        writeln!(
-            f,
-            "| requests of a follower | {:.2}/s |",
-            self.follower_requests
+        row("requests of a follower", &|report| {
+            let requests = report.follower_requests;
+            requests.map_or_else(
+                || "not counted".to_owned(),
+                |per_second| format!("{per_second:.2}/s"),
+            )
+        })?;
+        row("memory of one elector process", &|report| {
+            format!("{} MiB", report.one_resident >> 20)
+        })?;
+        row(
+            &format!("memory of {MANY} elections in one process"),
+            &|report| format!("{} MiB", report.many_resident >> 20),
         )?;
-        writeln!(
-            f,
-            "| memory of one elector process | {} MiB |",
-            self.one_resident >> 20
-        )?;
-        writeln!(
-            f,
-            "| memory of {MANY} elections in one process | {} MiB |",
-            self.many_resident >> 20
-        )?;
-        write!(
-            f,
-            "| CPU of {MANY} elections in one process | {:.0} % of a core |",
-            self.many_cpu * 100.0
+        row(
+            &format!("CPU of {MANY} elections in one process"),
+            &|report| format!("{:.0} % of a core", report.many_cpu * 100.0),
         )
     }
 }

@@ -18,6 +18,15 @@ fn hand_overs() {
 }
 
 #[test]
+fn hand_overs_of_the_command() {
+    let server = Embedded::start().unwrap();
+    if interop::both("leases", tools::tenure()) {
+        let election = Election::new(server.kubeconfig(), "interop-command");
+        interop::hand_overs(election, "leases", Election::tenure);
+    }
+}
+
+#[test]
 fn stopped() {
     let server = Embedded::start().unwrap();
     if interop::both("leases", tools::candidate()) {

@@ -24,6 +24,14 @@ fn hand_overs() {
 }
 
 #[test]
+fn hand_overs_of_the_command() {
+    let command = Skip::unless(tools::tenure());
+    if let Some(election) = election("command", "leases").filter(|_| command.is_some()) {
+        interop::hand_overs(election, "leases", Election::tenure);
+    }
+}
+
+#[test]
 fn stopped() {
     if let Some(election) = election("stopped", "leases") {
         interop::stopped(election, Election::library);

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use tenure_tests::candidate::Election;
 use tenure_tests::measure;
 use tenure_tests::real::{Cluster, Peer, build, down, state, up};
 
@@ -13,7 +14,7 @@ const USAGE: &str = "usage: cargo xtask real build|up|down|status|measure
   up       builds what is missing, starts etcd and kube-apiserver on loopback, prints the kubeconfig
   down     ends what `up` started, and nothing else
   status   says what runs
-  measure  measures client-go here, on a cluster of its own or on --kubeconfig FILE";
+  measure  measures client-go and tenure, on a cluster of its own or on --kubeconfig FILE";
 
 fn main() -> ExitCode {
     match run() {
@@ -62,12 +63,12 @@ fn run() -> Result<()> {
             }
             Ok(())
         }
-        ["measure", rest @ ..] => measure_client_go(rest),
+        ["measure", rest @ ..] => measure_all(rest),
         _ => bail!("{USAGE}"),
     }
 }
 
-fn measure_client_go(args: &[&str]) -> Result<()> {
+fn measure_all(args: &[&str]) -> Result<()> {
     let (cluster, kubeconfig) = match args {
         [] => {
             let cluster = Cluster::start()?;
@@ -77,8 +78,22 @@ fn measure_client_go(args: &[&str]) -> Result<()> {
         ["--kubeconfig", file] => (None, PathBuf::from(file)),
         _ => bail!("{USAGE}"),
     };
-    let report = measure::client_go(&kubeconfig).context("measuring client-go")?;
-    say(&report.to_string());
+    let makes: [(_, measure::Start); 2] = [
+        ("client-go", Election::client_go),
+        (
+            if cfg!(debug_assertions) {
+                "tenure, not optimised"
+            } else {
+                "tenure"
+            },
+            Election::library,
+        ),
+    ];
+    let mut reports = Vec::new();
+    for (make, start) in makes {
+        reports.push(measure::measure(&kubeconfig, make, start).context(make)?);
+    }
+    say(&measure::Table(&reports).to_string());
     drop(cluster);
     Ok(())
 }
