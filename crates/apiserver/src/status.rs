@@ -13,7 +13,7 @@ use serde_json::{Map, Value, json};
 pub struct Failure {
     /// HTTP code.
     pub code: u16,
-    /// CamelCase reason; clients match on it.
+    /// CamelCase reason; clients match on it. Empty for failures that have none.
     pub reason: &'static str,
     /// For people.
     pub message: String,
@@ -280,9 +280,11 @@ impl Failure {
             "metadata": metadata,
             "status": "Failure",
             "message": self.message,
-            "reason": self.reason,
             "code": self.code,
         });
+        if !self.reason.is_empty() {
+            status["reason"] = json!(self.reason);
+        }
         if let Some(details) = &self.details {
             status["details"] = details.to_value();
         }

@@ -21,20 +21,24 @@ pub(super) enum Form {
 
 /// The first clause of `Accept` that this server can give. Answers are JSON.
 pub(super) fn negotiate(headers: &HeaderMap) -> Result<Form, Failure> {
-    let mut any = false;
+    let (mut any, mut transformed) = (false, false);
     for value in headers.get_all(ACCEPT) {
         let Ok(text) = value.to_str() else { continue };
         for clause in text.split(',') {
             any |= !clause.trim().is_empty();
+            transformed |= clause.contains(";as=");
             if let Some(form) = acceptable(clause) {
                 return Ok(form);
             }
         }
     }
-    if any {
-        Err(not_acceptable())
-    } else {
-        Ok(Form::Full)
+    match (any, transformed) {
+        (false, _) => Ok(Form::Full),
+        (true, false) => Err(not_acceptable()),
+        (true, true) => Err(Failure {
+            details: None,
+            ..not_acceptable()
+        }),
     }
 }
 

@@ -37,14 +37,6 @@ pub(super) fn parse(
         Some(seconds) => Some(seconds),
         None => asked.transpose()?,
     };
-    if let Some(seconds) = grace_seconds.filter(|seconds| *seconds < 0) {
-        let why = "must be greater than or equal to 0";
-        return Err(invalid(Cause::invalid(
-            "gracePeriodSeconds",
-            &json!(seconds),
-            why,
-        )));
-    }
 
     let orphan = body.get("orphanDependents").and_then(Value::as_bool);
     let orphan = orphan.or_else(|| query.tristate("orphanDependents"));
@@ -105,7 +97,6 @@ mod tests {
         for body in [
             json!({"orphanDependents": true, "propagationPolicy": "Orphan"}),
             json!({"propagationPolicy": "Sometimes"}),
-            json!({"gracePeriodSeconds": -1}),
             json!({"dryRun": ["Some"]}),
         ] {
             assert_eq!(options(&body, "").err(), Some(422), "{body}");

@@ -28,9 +28,17 @@ pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Result<Response<
     let document = match segments.as_slice() {
         ["api"] => return Some(root(headers, true)),
         ["apis"] => return Some(root(headers, false)),
-        ["api", version] => resource_list("", version)?,
+        ["api", version] => match resource_list("", version) {
+            Some(list) => list,
+            None => return Some(Err(Failure::no_resource())),
+        },
         ["apis", group] if !group.is_empty() => group_document(group)?,
-        ["apis", group, version] if !group.is_empty() => resource_list(group, version)?,
+        ["apis", group, version] if group_entry(group).is_some() => {
+            match resource_list(group, version) {
+                Some(list) => list,
+                None => return Some(Err(Failure::no_resource())),
+            }
+        }
         _ => return None,
     };
     let accepted = negotiate(headers);

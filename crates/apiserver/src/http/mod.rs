@@ -158,14 +158,14 @@ impl Api {
 
     fn other(&self, parts: &http::request::Parts, path: &str) -> Response<Body> {
         let query = Query::new(parts.uri.query().unwrap_or_default());
+        if let Some(answer) = version::health(path, &query, self.registry.store.as_ref()) {
+            return answer;
+        }
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return respond::failure(&Failure::method_not_allowed());
         }
         if let Some(answer) = discovery::answer(path, &parts.headers) {
             return answer.unwrap_or_else(|failure| respond::failure(&failure));
-        }
-        if let Some(answer) = version::health(path, &query, self.registry.store.as_ref()) {
-            return answer;
         }
         match path.trim_end_matches('/') {
             "/version" => respond::json(StatusCode::OK, version::document().to_string() + "\n"),

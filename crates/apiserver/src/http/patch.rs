@@ -71,6 +71,11 @@ impl Change<'_> {
         }
         let change: Value = serde_json::from_slice(self.bytes)
             .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+        if !change.is_object() {
+            return Err(Failure::bad_request(
+                "error decoding patch: it is not an object",
+            ));
+        }
         let patched = match (self.kind, message) {
             ("merge-patch+json", _) => patch::merge(object, change),
             (_, Some(message)) => patch::strategic(message, object, change),
@@ -78,6 +83,12 @@ impl Change<'_> {
         };
         patched.map_err(|error| failure(&error))
     }
+}
+
+/// 422: the patched object is none of its kind.
+fn unfit(why: &str) -> Failure {
+    let cause = Cause::invalid("patch", &json!("the patched object"), why);
+    Failure::invalid(("", ""), "", vec![cause])
 }
 
 fn failure(error: &patch::Error) -> Failure {
@@ -118,9 +129,7 @@ fn apply(
     let (now_kind, now_version) = (object.get("kind"), object.get("apiVersion"));
     let same = |value: Option<&Value>, want: &str| value.is_none_or(|v| v == want || v.is_null());
     if !same(now_kind, kind.kind) || !same(now_version, &api_version) {
-        return Err(Failure::bad_request(
-            "a patch cannot change what an object is",
-        ));
+        return Err(unfit("a patch cannot change what an object is"));
     }
     let problems =
         message.map_or_else(Vec::new, |message| strict::unknown_fields(message, &object));
@@ -130,14 +139,11 @@ fn apply(
             FieldValidation::Ignore => {}
             FieldValidation::Warn => warnings.extend(problems.iter().map(ToString::to_string)),
             FieldValidation::Strict => {
-                return Err(Failure::bad_request(strict::strict_error(&problems)));
+                return Err(unfit(&strict::strict_error(&problems)));
             }
         }
     }
-    let mut value = body::canonical(message, object).map_err(|error| {
-        let cause = Cause::invalid("patch", &json!("the patched object"), &error.to_string());
-        Failure::invalid(("", ""), "", vec![cause])
-    })?;
+    let mut value = body::canonical(message, object).map_err(|error| unfit(&error.to_string()))?;
     check_name(target, &value)?;
     if let Some(conversion) = version.conversion {
         value = (conversion.to_stored)(value);

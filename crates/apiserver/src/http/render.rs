@@ -10,8 +10,8 @@ use serde_json::{Map, Value, json};
 use super::accept::Form;
 use super::query::Query;
 use crate::registry::columns::NAME_DESCRIPTION;
-use crate::registry::{Conversion, Kind, Target};
-use crate::status::{Cause, Failure};
+use crate::registry::{Column, Conversion, Kind, Target};
+use crate::status::Failure;
 
 /// How objects of one kind are written for one client.
 #[derive(Clone)]
@@ -48,9 +48,9 @@ impl View {
             Some("None") => Include::None,
             Some("Object") => Include::Object,
             Some(other) => {
-                let known = ["Metadata", "None", "Object"];
-                let cause = Cause::unsupported("includeObject", &json!(other), &known);
-                return Err(Failure::invalid_options("TableOptions", cause));
+                return Err(Failure::bad_request(format!(
+                    "unrecognized includeObject value: {other:?}"
+                )));
             }
         };
         let api_version = target.kind.api_version(target.version);
@@ -191,13 +191,23 @@ impl View {
     }
 
     fn columns(&self) -> Value {
+        let describe = |column: &Column| {
+            let format = if column.name == "Name" { "name" } else { "" };
+            json!({"name": column.name, "type": column.kind, "format": format,
+                "description": column.description, "priority": column.priority})
+        };
+        if self.names_itself() {
+            return self.kind.columns.iter().map(describe).collect();
+        }
         let name = json!({"name": "Name", "type": "string", "format": "name",
             "description": NAME_DESCRIPTION, "priority": 0});
-        let others = self.kind.columns.iter().map(|column| {
-            json!({"name": column.name, "type": column.kind, "format": "",
-                "description": column.description, "priority": column.priority})
-        });
+        let others = self.kind.columns.iter().map(describe);
         std::iter::once(name).chain(others).collect()
+    }
+
+    /// Most kinds leave the first column, the name, to be added here.
+    fn names_itself(&self) -> bool {
+        self.kind.columns.iter().any(|column| column.name == "Name")
     }
 
     fn row(&self, value: &Value) -> Result<Value, Failure> {
@@ -208,7 +218,8 @@ impl View {
             .columns
             .iter()
             .map(|column| (column.cell)(value, now));
-        let cells: Vec<Value> = std::iter::once(name).chain(others).collect();
+        let name = (!self.names_itself()).then_some(name);
+        let cells: Vec<Value> = name.into_iter().chain(others).collect();
         let object = match self.include {
             Include::None => Value::Null,
             Include::Metadata => partial(value),

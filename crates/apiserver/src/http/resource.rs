@@ -49,10 +49,7 @@ pub(super) fn resolve(path: &ResourcePath) -> Resolved<'_> {
     let found = registry::find(&path.group, &path.resource)
         .and_then(|kind| Some((kind, kind.version(&path.version)?)));
     let Some((kind, version)) = found else {
-        let served = |kind: &registry::Kind| {
-            kind.group == path.group && kind.version(&path.version).is_some()
-        };
-        let known = registry::all().iter().any(served);
+        let known = registry::all().iter().any(|kind| kind.group == path.group);
         return if known {
             Resolved::NoResource
         } else {

@@ -13,7 +13,7 @@ use super::{Body, respond};
 use crate::auth::{Attributes, Target, User};
 use crate::registry::meta::{metadata, rfc3339};
 use crate::registry::rules::{items, text};
-use crate::registry::{self, Source};
+use crate::registry::{self, Source, Subresource};
 use crate::status::{Cause, Failure};
 
 /// Bounds and default of a token's life, in seconds.
@@ -39,6 +39,11 @@ impl Call<'_> {
                 metadata(&mut review).insert("creationTimestamp".into(), json!(now));
                 json!({"userInfo": user_info(self.user)})
             }
+            "TokenReview" if text(&spec, "/token").is_empty() => {
+                return Err(Failure::bad_request(
+                    "token is required for TokenReview in authentication",
+                ));
+            }
             "TokenReview" => self.review_token(&spec),
             "SelfSubjectAccessReview" => self.review_access(self.user, &spec)?,
             "SelfSubjectRulesReview" => self.review_rules(&spec)?,
@@ -47,9 +52,10 @@ impl Call<'_> {
                 if kind.namespaced
                     && text(&spec, "/resourceAttributes/namespace") != self.target.namespace
                 {
-                    return Err(Failure::bad_request(
-                        "spec.resourceAttributes.namespace must match namespace on request",
-                    ));
+                    let field = "spec.resourceAttributes.namespace";
+                    let value = json!(text(&spec, "/resourceAttributes/namespace"));
+                    let cause = Cause::invalid(field, &value, "must match metadata.namespace");
+                    return Err(Failure::invalid((kind.group, ""), "", vec![cause]));
                 }
                 self.review_access(&subject, &spec)?
             }
@@ -89,7 +95,7 @@ impl Call<'_> {
             };
             let cause = Cause::invalid("spec.expirationSeconds", &json!(seconds), why);
             let kind = ("authentication.k8s.io", "TokenRequest");
-            return Err(Failure::invalid(kind, self.target.name, vec![cause]));
+            return Err(Failure::invalid(kind, "", vec![cause]));
         }
         let claims = TokenClaims {
             namespace: self.target.namespace,
@@ -133,7 +139,7 @@ impl Call<'_> {
                 vec![cause],
             ));
         }
-        let (resource, name) = (self.target.kind.resource(), self.target.name);
+        let (resource, name) = (("", "pods/binding"), self.target.name);
         let place = |old: &Value| {
             let present = text(old, "/spec/nodeName");
             if !present.is_empty() {
@@ -142,11 +148,23 @@ impl Call<'_> {
             }
             let mut new = old.clone();
             new["spec"]["nodeName"] = json!(node);
+            let conditions = new["status"].get("conditions").and_then(Value::as_array);
+            let mut conditions = conditions.cloned().unwrap_or_default();
+            conditions.retain(|condition| condition["type"] != "PodScheduled");
+            conditions.push(json!({"type": "PodScheduled", "status": "True",
+                "lastProbeTime": null, "lastTransitionTime": rfc3339(Timestamp::now())}));
+            new["status"]["conditions"] = json!(conditions);
             Ok(new)
         };
         let registry = &self.api.registry;
         registry
-            .update(&self.target, None, Source::Patch(&place), self.user, &write)
+            .update(
+                &self.target,
+                Some(Subresource::Binding),
+                Source::Patch(&place),
+                self.user,
+                &write,
+            )
             .await?;
         Ok(success(StatusCode::CREATED))
     }
@@ -236,8 +254,11 @@ impl Call<'_> {
                 let why = "exactly one of nonResourceAttributes or resourceAttributes must be \
                            specified";
                 let cause = Cause::invalid("spec.resourceAttributes", &Value::Null, why);
-                let kind = self.target.kind.group_kind();
-                return Err(Failure::invalid(kind, "", vec![cause]));
+                return Err(Failure::invalid(
+                    (self.target.kind.group, ""),
+                    "",
+                    vec![cause],
+                ));
             }
         };
         let decision = self.api.access.authorize(user, &attributes);
@@ -283,7 +304,7 @@ fn subject(spec: &Value) -> Result<User, Failure> {
         let why = "at least one of user or group must be specified";
         let cause = Cause::invalid("spec.user", &json!(""), why);
         return Err(Failure::invalid(
-            ("authorization.k8s.io", "SubjectAccessReview"),
+            ("authorization.k8s.io", ""),
             "",
             vec![cause],
         ));

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 pub(crate) struct Column {
     /// Heading.
     pub(crate) name: &'static str,
-    /// `string` or `integer`.
+    /// `string`, also for numbers.
     pub(crate) kind: &'static str,
     /// What `kubectl explain` would say.
     pub(crate) description: &'static str,
@@ -51,13 +51,6 @@ const fn wide(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Colum
     }
 }
 
-const fn number(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
-    Column {
-        kind: "integer",
-        ..text(name, cell)
-    }
-}
-
 const AGE_COLUMN: Column = Column {
     description: AGE_DESCRIPTION,
     ..text("Age", age)
@@ -83,7 +76,7 @@ pub(super) const LEASE_CANDIDATE: &[Column] = &[
 ];
 
 pub(super) const CONFIG_MAP: &[Column] = &[
-    number("Data", |o, _| {
+    text("Data", |o, _| {
         json!(size(o, "/data") + size(o, "/binaryData"))
     }),
     AGE_COLUMN,
@@ -91,7 +84,7 @@ pub(super) const CONFIG_MAP: &[Column] = &[
 
 pub(super) const SECRET: &[Column] = &[
     text("Type", |o, _| string(o, "/type")),
-    number("Data", |o, _| json!(size(o, "/data"))),
+    text("Data", |o, _| json!(size(o, "/data"))),
     AGE_COLUMN,
 ];
 
@@ -149,15 +142,12 @@ pub(super) const EVENT: &[Column] = &[
         let count = ["/series/count", "/count"]
             .iter()
             .find_map(|p| o.pointer(p));
-        json!(
-            count
-                .and_then(Value::as_i64)
-                .unwrap_or(1)
-                .max(1)
-                .to_string()
-        )
+        json!(count.and_then(Value::as_i64).unwrap_or(1).max(1))
     }),
-    wide("Name", |o, _| string(o, "/metadata/name")),
+    Column {
+        description: NAME_DESCRIPTION,
+        ..wide("Name", |o, _| string(o, "/metadata/name"))
+    },
 ];
 
 pub(super) const NODE: &[Column] = &[

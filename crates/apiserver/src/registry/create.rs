@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use jiff::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::engine::{Registry, Target, WriteOptions, refuse_invalid, unparsed};
 use super::meta;
@@ -28,7 +28,7 @@ impl Registry {
         self.check_namespace_active(target, text(&object, "/metadata/name"))?;
         if !text(&object, "/metadata/resourceVersion").is_empty() {
             let why = "resourceVersion should not be set on objects to be created";
-            return Err(Failure::internal(why));
+            return Err(Failure::new(500, "", why));
         }
         self.check_grant(target, user, &object)?;
         let generated = meta::generate_name(&mut object);
@@ -137,11 +137,6 @@ fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
 fn prepare(target: &Target<'_>, object: &mut Value) -> Result<(), Failure> {
     let kind = target.kind;
     meta::fill_new(kind, target.namespace, object, Timestamp::now());
-    if kind.has_status()
-        && let Some(map) = object.as_object_mut()
-    {
-        map.insert("status".into(), json!({}));
-    }
     (kind.prepare)(object);
     (kind.default)(object);
     let mut causes = Vec::new();

@@ -100,7 +100,12 @@ fn check_preconditions(
     current: &Object,
     old: &Value,
 ) -> Result<(), Failure> {
-    let kind = target.kind.group_kind();
+    let is_namespace = target.kind.subresources.contains(&Subresource::Finalize);
+    let kind = if is_namespace {
+        target.kind.resource()
+    } else {
+        target.kind.group_kind()
+    };
     let uid = text(old, "/metadata/uid");
     if let Some(wanted) = options.uid.as_deref().filter(|wanted| *wanted != uid) {
         let why = format!(
@@ -167,11 +172,11 @@ fn next_step(
     let metadata = meta::metadata(&mut new);
     metadata.insert("deletionTimestamp".into(), json!(meta::rfc3339(end)));
     metadata.insert("deletionGracePeriodSeconds".into(), json!(grace));
-    if let Some(generation) = metadata
+    let generation = metadata
         .get("generation")
         .and_then(Value::as_i64)
-        .filter(|g| *g > 0)
-    {
+        .filter(|_| !deleting);
+    if let Some(generation) = generation.filter(|generation| *generation > 0) {
         metadata.insert("generation".into(), json!(generation + 1));
     }
     if is_namespace {

@@ -1,7 +1,7 @@
 //! The table of kinds.
 
 use super::rules::{self, events};
-use super::{Conversion, Field, Kind, NameRule, Subresource, Version, columns};
+use super::{Conversion, Field, Generation, Kind, NameRule, Subresource, Version, columns};
 
 const V1: Version = Version {
     name: "v1",
@@ -27,7 +27,7 @@ const BASE: Kind = Kind {
     returns_deleted: false,
     grants: false,
     graceful: false,
-    generation: false,
+    generation: Generation::None,
     fields: &[],
     columns: columns::AGE,
     names: NameRule::Subdomain,
@@ -111,6 +111,8 @@ pub(super) static KINDS: &[Kind] = &[
         subresources: &[Subresource::Status],
         fields: &[Field::flag("spec.unschedulable", &["/spec/unschedulable"])],
         columns: columns::NODE,
+        default: rules::node::default_node,
+        prepare: rules::node::prepare_node,
         ..BASE
     },
     Kind {
@@ -122,7 +124,7 @@ pub(super) static KINDS: &[Kind] = &[
         storage: "/pods",
         returns_deleted: true,
         graceful: true,
-        generation: true,
+        generation: Generation::Content,
         subresources: &[
             Subresource::Binding,
             Subresource::EphemeralContainers,
@@ -177,6 +179,7 @@ pub(super) static KINDS: &[Kind] = &[
         columns: columns::SERVICE,
         names: NameRule::Rfc1035,
         default: rules::service::default_service,
+        prepare: rules::service::prepare_service,
         validate: rules::service::validate_service,
         validate_update: rules::service::validate_service_update,
         ..BASE
@@ -231,7 +234,7 @@ pub(super) static KINDS: &[Kind] = &[
         plural: "endpointslices",
         singular: "endpointslice",
         storage: "discovery.k8s.io/endpointslices",
-        generation: true,
+        generation: Generation::All,
         columns: columns::ENDPOINT_SLICE,
         default: rules::endpoints::default_slice,
         validate: rules::endpoints::validate_slice,

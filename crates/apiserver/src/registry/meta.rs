@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::rules::{entries, items, text};
-use super::{Kind, NameRule};
+use super::{Generation, Kind, NameRule};
 use crate::names;
 use crate::status::Cause;
 
@@ -59,7 +59,7 @@ pub(crate) fn fill_new(kind: &Kind, namespace: &str, object: &mut Value, now: Ti
     } else {
         metadata.remove("namespace");
     }
-    if kind.generation {
+    if kind.generation != Generation::None {
         metadata.insert("generation".into(), json!(1));
     }
 }
@@ -175,11 +175,9 @@ pub(crate) fn validate_update(old: &Value, new: &Value, causes: &mut Vec<Cause>)
     if !is_deleting(old) {
         if is_deleting(new) {
             let value = &new["metadata"]["deletionTimestamp"];
-            causes.push(Cause::invalid(
-                "metadata.deletionTimestamp",
-                value,
-                "field is immutable",
-            ));
+            let field = "metadata.deletionTimestamp";
+            let cause = Cause::invalid(field, value, "field is immutable");
+            causes.extend([cause.clone(), cause]);
         }
         return;
     }
@@ -227,14 +225,11 @@ pub(crate) fn unique_owners(object: &mut Value) -> Vec<String> {
 
 fn validate_owners(object: &Value, causes: &mut Vec<Cause>) {
     let mut controller: Option<&str> = None;
-    for (index, owner) in items(object, "/metadata/ownerReferences")
-        .iter()
-        .enumerate()
-    {
-        let field = |name: &str| format!("metadata.ownerReferences[{index}].{name}");
+    for owner in items(object, "/metadata/ownerReferences") {
         for member in ["apiVersion", "kind", "name", "uid"] {
             if text(owner, &format!("/{member}")).is_empty() {
-                causes.push(Cause::required(field(member), "must not be empty"));
+                let field = format!("metadata.ownerReferences.{member}");
+                causes.push(Cause::invalid(field, &json!(""), "must not be empty"));
             }
         }
         if owner.get("controller") == Some(&json!(true)) {
@@ -308,7 +303,7 @@ mod tests {
         assert!(
             causes
                 .iter()
-                .all(|c| c.field.starts_with("metadata.ownerReferences[1]."))
+                .all(|c| c.field.starts_with("metadata.ownerReferences."))
         );
     }
 }

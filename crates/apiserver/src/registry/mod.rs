@@ -59,8 +59,8 @@ pub(crate) struct Kind {
     pub(crate) grants: bool,
     /// Deletion waits for a grace period.
     pub(crate) graceful: bool,
-    /// `metadata.generation` counts changes of the spec.
-    pub(crate) generation: bool,
+    /// What `metadata.generation` counts the changes of.
+    pub(crate) generation: Generation,
     /// Field selectors beyond `metadata.name` and `metadata.namespace`.
     pub(crate) fields: &'static [Field],
     /// Columns of the Table form after the name.
@@ -75,6 +75,17 @@ pub(crate) struct Kind {
     pub(crate) validate: fn(&Value, &mut Vec<Cause>),
     /// Checks a change, old to new, after `validate`.
     pub(crate) validate_update: fn(&Value, &Value, &mut Vec<Cause>),
+}
+
+/// What `metadata.generation` counts the changes of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Generation {
+    /// The kind has none.
+    None,
+    /// Everything but metadata and status.
+    Content,
+    /// Content and what clients write into metadata.
+    All,
 }
 
 /// One served version of a kind.

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
 use super::rules::{items, service, text};
-use super::{Subresource, meta};
+use super::{Generation, Kind, Subresource, meta};
 use crate::auth::User;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Object};
@@ -152,11 +152,9 @@ fn prepare(
     let mut causes = Vec::new();
     let uid = text(&new, "/metadata/uid");
     if !uid.is_empty() && uid != text(old, "/metadata/uid") {
-        causes.push(Cause::invalid(
-            "metadata.uid",
-            &json!(uid),
-            "field is immutable",
-        ));
+        // The real server checks twice, and says so twice.
+        let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
+        causes.extend([cause.clone(), cause]);
     }
     meta::keep_system(old, &mut new);
     match subresource {
@@ -177,7 +175,7 @@ fn prepare(
         }
     }
     (kind.default)(&mut new);
-    if kind.generation && content(old) != content(&new) {
+    if subresource.is_none() && counts(kind, old, &new) {
         let generation = old
             .pointer("/metadata/generation")
             .and_then(Value::as_i64)
@@ -256,10 +254,17 @@ fn keep_spec_finalizers(old: &Value, new: &mut Value) {
     }
 }
 
-/// What `metadata.generation` counts the changes of.
-fn content(object: &Value) -> Vec<(&String, &Value)> {
-    let members = object.as_object().into_iter().flatten();
-    members
-        .filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"))
-        .collect()
+/// Whether a change is one that `metadata.generation` counts.
+fn counts(kind: &Kind, old: &Value, new: &Value) -> bool {
+    let content = |object| -> Vec<(&String, &Value)> {
+        let members = Value::as_object(object).into_iter().flatten();
+        members
+            .filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"))
+            .collect()
+    };
+    match kind.generation {
+        Generation::None => false,
+        Generation::Content => content(old) != content(new),
+        Generation::All => content(old) != content(new) || old["metadata"] != new["metadata"],
+    }
 }

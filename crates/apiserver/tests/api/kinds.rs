@@ -34,6 +34,12 @@ async fn reviews_answer_and_store_nothing() {
     let body = json!({"spec": {"user": "bob", "resourceAttributes": {"namespace": "other", "verb": "get", "resource": "pods"}}});
     is(
         &server.call("POST", local, Some(body)).await,
+        422,
+        "Invalid",
+    );
+    let tokens = "/apis/authentication.k8s.io/v1/tokenreviews";
+    is(
+        &server.call("POST", tokens, Some(json!({"spec": {}}))).await,
         400,
         "BadRequest",
     );

@@ -96,14 +96,24 @@ async fn status_and_main_resource_keep_apart() {
     let body = json!({"metadata": {"name": "n"}, "spec": {"podCIDR": "10.0.0.0/24"},
         "status": {"phase": "Running"}});
     let created = create(&server, nodes, body).await.json();
-    assert!(created["status"].get("phase").is_none(), "{created}");
+    assert_eq!(
+        created["status"]["phase"], "Running",
+        "kubelets register with their state"
+    );
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({"metadata": {"name": "p"}, "status": {"phase": "Running"},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    assert_eq!(
+        create(&server, pods, pod).await.json()["status"]["phase"],
+        "Pending"
+    );
     let change = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"unschedulable": true},
-        "status": {"phase": "Running"}});
+        "status": {"phase": "Terminated"}});
     let status = server
         .call("PATCH", "/api/v1/nodes/n/status", Some(change.clone()))
         .await
         .json();
-    assert_eq!(status["status"]["phase"], "Running");
+    assert_eq!(status["status"]["phase"], "Terminated");
     assert_eq!(status["metadata"]["labels"], json!({"a": "b"}));
     assert!(status["spec"].get("unschedulable").is_none());
     let change = json!({"spec": {"unschedulable": true}, "status": {"phase": "Pending"}});
@@ -112,7 +122,7 @@ async fn status_and_main_resource_keep_apart() {
         .await
         .json();
     assert_eq!(main["spec"]["unschedulable"], true);
-    assert_eq!(main["status"]["phase"], "Running");
+    assert_eq!(main["status"]["phase"], "Terminated");
     let query = "/api/v1/nodes?fieldSelector=spec.unschedulable%3Dfalse";
     assert_eq!(
         server.call("GET", query, None).await.json()["items"],
@@ -158,8 +168,8 @@ async fn patches_of_three_kinds_and_their_mistakes() {
     );
     is(
         &patch("merge-patch+json", r#"{"kind":"Pod"}"#).await,
-        400,
-        "BadRequest",
+        422,
+        "Invalid",
     );
     is(
         &patch("merge-patch+json", r#"{"metadata":{"uid":"x"}}"#).await,
@@ -181,7 +191,7 @@ async fn patches_of_three_kinds_and_their_mistakes() {
     let bad = server
         .send("PATCH", &strict, &kind, br#"{"nope":1}"#.to_vec())
         .await;
-    is(&bad, 400, "BadRequest");
+    is(&bad, 422, "Invalid");
     let warn = patch("merge-patch+json", r#"{"nope":1}"#).await;
     assert_eq!(warn.headers["warning"], r#"299 - "unknown field \"nope\"""#);
     assert_eq!(warn.status, 200);

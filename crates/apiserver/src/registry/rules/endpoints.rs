@@ -98,6 +98,10 @@ pub(in crate::registry) fn validate_slice_update(
     new: &Value,
     causes: &mut Vec<Cause>,
 ) {
+    if old.get("addressType") != new.get("addressType") {
+        // Addresses of the other family are a consequence, not a mistake of their own.
+        causes.retain(|cause| !cause.field.starts_with("endpoints["));
+    }
     immutable(old, new, "/addressType", "addressType", causes);
 }
 

@@ -165,6 +165,11 @@ fn check_new_fields(event: &Value, causes: &mut Vec<Cause>) {
     check("/action", "action", true, 128);
     check("/reason", "reason", true, 128);
     check("/message", "message", false, 1024);
+    let kind = text(event, "/type");
+    if !matches!(kind, "Normal" | "Warning") {
+        let why = format!("has invalid value: {kind}");
+        causes.push(Cause::invalid("type", &json!(""), &why));
+    }
 }
 
 fn rename(

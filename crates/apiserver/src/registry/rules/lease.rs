@@ -28,7 +28,7 @@ pub(in crate::registry) fn validate_lease(lease: &Value, causes: &mut Vec<Cause>
     }
     let strategy = lease.pointer("/spec/strategy").and_then(Value::as_str);
     if let Some(strategy) = strategy {
-        check_strategy(strategy, "spec.strategy", causes);
+        check_strategy(strategy, "spec.strategy.strategy", causes);
     }
     let preferred = text(lease, "/spec/preferredHolder");
     if !preferred.is_empty() && strategy.is_none_or(str::is_empty) {
@@ -135,7 +135,10 @@ mod tests {
         let want = [("spec.preferredHolder".to_owned(), "FieldValueForbidden")];
         assert_eq!(causes(validate_lease, &lonely), want);
         let odd = json!({"spec": {"strategy": "x"}});
-        let want = [("spec.strategy".to_owned(), "FieldValueNotSupported")];
+        let want = [(
+            "spec.strategy.strategy".to_owned(),
+            "FieldValueNotSupported",
+        )];
         assert_eq!(causes(validate_lease, &odd), want);
         assert_eq!(
             causes(validate_lease, &json!({"spec": {"strategy": "a.io/own"}})),

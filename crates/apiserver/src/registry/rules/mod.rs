@@ -8,6 +8,7 @@ pub(crate) mod endpoints;
 pub(crate) mod events;
 pub(crate) mod lease;
 pub(crate) mod namespace;
+pub(crate) mod node;
 pub(crate) mod pod;
 pub(crate) mod rbac;
 pub(crate) mod service;

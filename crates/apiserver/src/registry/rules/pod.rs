@@ -31,6 +31,15 @@ pub(in crate::registry) fn default_pod(pod: &mut Value) {
     set_default(spec, "terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS);
     set_default(spec, "enableServiceLinks", true);
     set_default(spec, "securityContext", json!({}));
+    set_default(spec, "priority", 0);
+    set_default_text(spec, "preemptionPolicy", "PreemptLowerPriority");
+    set_default(spec, "tolerations", json!([]));
+    for key in [
+        "node.kubernetes.io/not-ready",
+        "node.kubernetes.io/unreachable",
+    ] {
+        tolerate(spec, key);
+    }
     // Two names of one field; the old one follows the new one.
     let account = ["serviceAccountName", "serviceAccount"]
         .iter()
@@ -52,10 +61,19 @@ pub(in crate::registry) fn default_pod(pod: &mut Value) {
     }
     if let Some(status) = child(pod, "status") {
         set_default_text(status, "phase", "Pending");
+        let ip = status
+            .get("podIP")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if !ip.is_empty() {
+            let ips = json!([{"ip": ip}]);
+            set_default(status, "podIPs", ips);
+        }
     }
 }
 
 pub(in crate::registry) fn prepare_pod(pod: &mut Value) {
+    default_pod(pod);
     let class = qos_class(pod);
     if let Some(map) = pod.as_object_mut() {
         map.insert(
@@ -171,6 +189,32 @@ fn default_container(container: &mut Map<String, Value>) {
     let ports = container.get_mut("ports").and_then(Value::as_array_mut);
     for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
         set_default_text(port, "protocol", "TCP");
+    }
+    // What is limited and not requested is requested up to the limit.
+    let resources = container
+        .get_mut("resources")
+        .and_then(Value::as_object_mut);
+    if let Some(resources) = resources
+        && let Some(limits) = resources.get("limits").and_then(Value::as_object).cloned()
+    {
+        set_default(resources, "requests", json!({}));
+        if let Some(requests) = resources.get_mut("requests").and_then(Value::as_object_mut) {
+            for (name, limit) in limits {
+                requests.entry(name).or_insert(limit);
+            }
+        }
+    }
+}
+
+/// A pod stays five minutes on a node in trouble, unless it says something else.
+fn tolerate(spec: &mut Map<String, Value>, key: &str) {
+    if let Some(list) = spec.get_mut("tolerations").and_then(Value::as_array_mut)
+        && !list.iter().any(|toleration| toleration["key"] == key)
+    {
+        list.push(
+            json!({"key": key, "operator": "Exists", "effect": "NoExecute",
+            "tolerationSeconds": 300}),
+        );
     }
 }
 

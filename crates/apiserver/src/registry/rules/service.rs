@@ -21,8 +21,19 @@ pub(in crate::registry) fn default_service(service: &mut Value) {
         .to_owned();
     if kind != "ExternalName" {
         set_default_text(spec, "internalTrafficPolicy", "Cluster");
-        set_default(spec, "ipFamilies", json!(["IPv4"]));
-        set_default_text(spec, "ipFamilyPolicy", "SingleStack");
+        // Without a selector, nobody knows the families of a headless service.
+        let selected = spec
+            .get("selector")
+            .and_then(Value::as_object)
+            .is_some_and(|s| !s.is_empty());
+        let headless = spec.get("clusterIP").and_then(Value::as_str) == Some("None");
+        let (families, policy) = if headless && !selected {
+            (json!(["IPv4", "IPv6"]), "RequireDualStack")
+        } else {
+            (json!(["IPv4"]), "SingleStack")
+        };
+        set_default(spec, "ipFamilies", families);
+        set_default_text(spec, "ipFamilyPolicy", policy);
         let address = spec
             .get("clusterIP")
             .and_then(Value::as_str)
@@ -58,15 +69,22 @@ pub(in crate::registry) fn default_service(service: &mut Value) {
     }
 }
 
+/// The state of a new service is not the client's to tell.
+pub(in crate::registry) fn prepare_service(service: &mut Value) {
+    if let Some(map) = service.as_object_mut() {
+        map.insert("status".into(), json!({"loadBalancer": {}}));
+    }
+}
+
 pub(in crate::registry) fn validate_service(service: &Value, causes: &mut Vec<Cause>) {
     let kind = text(service, "/spec/type");
-    if !TYPES.contains(&kind) {
-        causes.push(Cause::unsupported("spec.type", &json!(kind), TYPES));
-    }
     let ports = items(service, "/spec/ports");
     let headless = text(service, "/spec/clusterIP") == "None";
     if ports.is_empty() && !headless && kind != "ExternalName" {
         causes.push(Cause::required("spec.ports", ""));
+    }
+    if !TYPES.contains(&kind) {
+        causes.push(Cause::unsupported("spec.type", &json!(kind), TYPES));
     }
     if kind == "ExternalName" && text(service, "/spec/externalName").is_empty() {
         causes.push(Cause::required("spec.externalName", ""));
