@@ -8,6 +8,7 @@ pub mod candidate;
 pub mod clock;
 pub mod embedded;
 pub mod event;
+pub mod home;
 pub mod measure;
 pub mod overlap;
 pub mod process;

@@ -8,6 +8,8 @@ mod real_client_go;
 mod real_clients;
 mod real_harness;
 mod real_interop;
+mod run_command;
+mod sidecar;
 
 /// A file that nobody lists is a test that never runs.
 #[test]

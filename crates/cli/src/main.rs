@@ -21,6 +21,7 @@ mod steer;
 mod values;
 
 use std::ffi::OsString;
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -119,13 +120,16 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
     })
 }
 
-/// `TENURE_LOG` chooses what is logged, as `RUST_LOG` does elsewhere; warnings by default.
+/// `TENURE_LOG` chooses what is logged, as `RUST_LOG` does elsewhere; warnings by default. The client's
+/// own lines are left out: what went wrong is said once, by whoever asked.
 fn log_to_stderr() {
     let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kube_client=off"));
     tracing_subscriber::fmt()
         .with_env_filter(filter)
         .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal())
+        .with_target(false)
         .init();
 }
 

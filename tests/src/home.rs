@@ -1,0 +1,67 @@
+//! A home directory with nothing in it, so that `tenure` has a local server of its own there.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+use tempfile::TempDir;
+
+use crate::tools;
+
+/// A home; its local server ends with it.
+#[derive(Debug)]
+pub struct Home {
+    folder: TempDir,
+    tenure: PathBuf,
+}
+
+impl Home {
+    /// An empty one.
+    ///
+    /// # Panics
+    /// If the command is not built or there is no room for a folder.
+    pub fn new() -> Self {
+        let tenure = tools::tenure().expect("cargo build --package tenure-cli comes first");
+        Self {
+            folder: tempfile::tempdir().expect("a folder for a test"),
+            tenure,
+        }
+    }
+
+    /// `tenure` without arguments and with an environment that leads to no cluster.
+    pub fn command(&self) -> Command {
+        let mut command = Command::new(&self.tenure);
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default());
+        command
+            .env("HOME", self.folder.path())
+            .current_dir(self.folder.path());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Runs `tenure ARGS` to its end.
+    ///
+    /// # Panics
+    /// If it cannot be started.
+    pub fn tenure(&self, args: &[&str]) -> Output {
+        self.command().args(args).output().expect("it was built")
+    }
+
+    /// A file in the home.
+    pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        let _ = self.tenure(&["server", "stop"]);
+    }
+}

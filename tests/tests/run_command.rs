@@ -1,0 +1,351 @@
+//! `tenure run` as a process: exit codes, signals, and what becomes of the child when the wrapper or the
+//! API server goes away. Each test has its own home, and so its own local server.
+
+use std::fs;
+use std::os::unix::process::ExitStatusExt;
+use std::path::Path;
+use std::process::{Child, Output};
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, test_kill_process};
+use tenure_tests::clock::poll;
+use tenure_tests::home::Home;
+
+const LIMIT: Duration = Duration::from_secs(40);
+
+/// Short enough for a test, long enough for a busy machine.
+const QUICK: [&str; 6] = [
+    "--lease-duration=4s",
+    "--renew-deadline=2s",
+    "--retry-period=300ms",
+    "--wait",
+    "30s",
+    "--election=e",
+];
+
+/// Starts `tenure run` on a shell line.
+fn start(home: &Home, flags: &[&str], line: &str) -> Child {
+    let mut command = home.command();
+    command
+        .arg("run")
+        .args(QUICK)
+        .args(flags)
+        .args(["--", "sh", "-c", line]);
+    command.spawn().unwrap()
+}
+
+/// Waits until a process has written its id to a file of the home.
+fn pid(home: &Home, name: &str) -> Pid {
+    let read = || {
+        fs::read_to_string(home.path(name))
+            .ok()?
+            .trim()
+            .parse()
+            .ok()
+    };
+    Pid::from_raw(poll(LIMIT, read).unwrap_or_else(|| panic!("{name} was not written"))).unwrap()
+}
+
+fn code(output: &Output) -> i32 {
+    output.status.code().unwrap_or_else(|| panic!("{output:?}"))
+}
+
+fn stderr(output: &Output) -> String {
+    String::from_utf8_lossy(&output.stderr).into_owned()
+}
+
+/// Waits until a process has gone. A zombie of a test's own child counts as gone.
+fn gone(pid: Pid) -> bool {
+    let dead = || {
+        let state = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok();
+        let zombie = state.is_some_and(|stat| stat.contains(") Z "));
+        (test_kill_process(pid).is_err() || zombie).then_some(())
+    };
+    poll(LIMIT, dead).is_some()
+}
+
+fn signal(child: &Child, signal: Signal) {
+    kill_process(Pid::from_child(child), signal).unwrap();
+}
+
+/// A child that has a grandchild, notes both and waits; TERM ends it at once.
+const FAMILY: &str = "sleep 1000 & echo $! > grandchild; echo $$ > child; wait";
+
+#[test]
+fn run_command_needs_no_cluster_and_tells_the_token() {
+    let home = Home::new();
+    let output = home.tenure(&[
+        "run",
+        "--election",
+        "hello",
+        "--",
+        "sh",
+        "-c",
+        "echo $TENURE_FENCING_TOKEN",
+    ]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let first: u64 = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(stderr(&output).contains("other machines cannot see it"));
+    let output = home.tenure(&[
+        "run",
+        "--election",
+        "hello",
+        "--",
+        "sh",
+        "-c",
+        "echo $TENURE_FENCING_TOKEN",
+    ]);
+    let second: u64 = String::from_utf8_lossy(&output.stdout)
+        .trim()
+        .parse()
+        .unwrap();
+    assert!(second > first, "tokens grow: {first}, {second}");
+    let status = home.tenure(&["status", "-o", "json"]);
+    let rows: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    assert_eq!(
+        (&rows[0]["name"], &rows[0]["state"]),
+        (&"hello".into(), &"free".into())
+    );
+}
+
+#[test]
+fn run_command_passes_exit_codes_on() {
+    let home = Home::new();
+    for (line, expected) in [("exit 7", 7), ("kill -9 $$", 128 + 9), ("true", 0)] {
+        let output = home.tenure(&["run", "--election", "e", "--", "sh", "-c", line]);
+        assert_eq!(code(&output), expected, "{line}: {}", stderr(&output));
+    }
+}
+
+#[test]
+fn run_command_says_what_is_wrong_with_a_command_line() {
+    let home = Home::new();
+    fs::write(home.path("not-executable"), "").unwrap();
+    let cases: [(&[&str], i32, &str); 6] = [
+        (&["run"], 64, "--election"),
+        (&["run", "--election", "e"], 64, "CMD"),
+        (
+            &["run", "--election", "e", "--wait", "soon", "--", "true"],
+            64,
+            "is not a duration",
+        ),
+        (
+            &["run", "--election", "e", "--", "no-such-command"],
+            127,
+            "not found",
+        ),
+        (
+            &["run", "--election", "e", "--", "./not-executable"],
+            126,
+            "not executable",
+        ),
+        (
+            &[
+                "run",
+                "--election",
+                "e",
+                "--renew-deadline=14s",
+                "--retry-period=10s",
+                "--",
+                "true",
+            ],
+            64,
+            "must fit into lease duration 15s",
+        ),
+    ];
+    for (args, expected, text) in cases {
+        let output = home.tenure(args);
+        assert_eq!(code(&output), expected, "{args:?}: {}", stderr(&output));
+        assert!(
+            stderr(&output).contains(text),
+            "{args:?}: {}",
+            stderr(&output)
+        );
+    }
+}
+
+#[test]
+fn run_command_never_falls_back_inside_kubernetes_or_when_told_not_to() {
+    let home = Home::new();
+    let args = ["run", "--election", "e", "--", "true"];
+    let inside = home
+        .command()
+        .env("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+        .args(args)
+        .output()
+        .unwrap();
+    assert_eq!(code(&inside), 125);
+    assert!(
+        stderr(&inside).contains("inside Kubernetes"),
+        "{}",
+        stderr(&inside)
+    );
+    let required = home.tenure(&["run", "--require-cluster", "--election", "e", "--", "true"]);
+    assert_eq!(code(&required), 125);
+    assert!(
+        stderr(&required).contains("no cluster"),
+        "{}",
+        stderr(&required)
+    );
+    assert!(!home.path(".local").exists(), "no server was started");
+}
+
+#[test]
+fn run_command_gives_up_waiting() {
+    let home = Home::new();
+    let mut holder = start(&home, &["--id=holder"], FAMILY);
+    pid(&home, "child");
+    let output = home.tenure(&["run", "--election=e", "--nonblock", "--", "true"]);
+    assert_eq!(code(&output), 75, "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("holder holds the election e"),
+        "{}",
+        stderr(&output)
+    );
+    let output = home.tenure(&[
+        "run",
+        "--election=e",
+        "--wait=500ms",
+        "-E",
+        "9",
+        "--",
+        "true",
+    ]);
+    assert_eq!(code(&output), 9, "{}", stderr(&output));
+    assert!(
+        stderr(&output).contains("holder leads"),
+        "{}",
+        stderr(&output)
+    );
+    signal(&holder, Signal::TERM);
+    assert_eq!(holder.wait().unwrap().code(), Some(128 + 15));
+}
+
+#[test]
+fn run_command_hands_over_when_the_leader_is_asked_to_end() {
+    let home = Home::new();
+    let mut first = start(&home, &["--id=first"], FAMILY);
+    let (child, grandchild) = (pid(&home, "child"), pid(&home, "grandchild"));
+    let mut second = start(
+        &home,
+        &["--id=second"],
+        "echo $$ > successor; kill -0 $(cat child) || exit 3",
+    );
+    signal(&first, Signal::TERM);
+    assert_eq!(first.wait().unwrap().code(), Some(128 + 15));
+    assert!(
+        gone(child) && gone(grandchild),
+        "the whole group ends before the lease is released"
+    );
+    // The successor ran only after the child of the first had gone.
+    assert_eq!(second.wait().unwrap().code(), Some(3));
+}
+
+#[test]
+fn run_command_that_is_killed_takes_its_group_along() {
+    let home = Home::new();
+    let mut wrapper = start(&home, &[], FAMILY);
+    let (child, grandchild) = (pid(&home, "child"), pid(&home, "grandchild"));
+    signal(&wrapper, Signal::KILL);
+    assert_eq!(wrapper.wait().unwrap().signal(), Some(9));
+    assert!(gone(child), "the kernel kills the child");
+    assert!(gone(grandchild), "the watchdog kills the rest");
+}
+
+#[test]
+fn run_command_that_is_stopped_loses_its_group_at_the_deadline() {
+    let home = Home::new();
+    let mut wrapper = start(&home, &[], FAMILY);
+    let (child, grandchild) = (pid(&home, "child"), pid(&home, "grandchild"));
+    signal(&wrapper, Signal::STOP);
+    assert!(
+        gone(child) && gone(grandchild),
+        "the watchdog kills the group"
+    );
+    signal(&wrapper, Signal::CONT);
+    assert!(wrapper.wait().unwrap().code().is_some_and(|code| code != 0));
+}
+
+#[test]
+fn run_command_stops_the_child_when_the_api_server_is_gone() {
+    let home = Home::new();
+    let mut wrapper = start(&home, &[], FAMILY);
+    let (child, grandchild) = (pid(&home, "child"), pid(&home, "grandchild"));
+    assert_eq!(code(&home.tenure(&["server", "stop"])), 0);
+    assert!(gone(child) && gone(grandchild));
+    assert_eq!(
+        wrapper.wait().unwrap().code(),
+        Some(76),
+        "leadership was lost"
+    );
+}
+
+#[test]
+fn run_command_waiting_ends_at_once_on_interrupt() {
+    let home = Home::new();
+    let mut holder = start(&home, &[], FAMILY);
+    pid(&home, "child");
+    let mut waiting = start(&home, &["--id=waiting"], "true");
+    // It has seen the holder once it has asked the server; until then it waits just the same.
+    std::thread::sleep(Duration::from_millis(300));
+    signal(&waiting, Signal::INT);
+    assert_eq!(waiting.wait().unwrap().code(), Some(128 + 2));
+    signal(&holder, Signal::TERM);
+    holder.wait().unwrap();
+}
+
+#[test]
+fn run_command_obeys_an_operators_order() {
+    let home = Home::new();
+    let mut first = start(&home, &["--id=first", "--on-lost=exit"], FAMILY);
+    pid(&home, "child");
+    let mut second = start(&home, &["--id=second"], "echo $$ > successor; sleep 1000");
+    let output = home.tenure(&["step-down", "e"]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    assert_eq!(
+        String::from_utf8_lossy(&output.stdout).trim(),
+        "first -> second"
+    );
+    assert_eq!(first.wait().unwrap().code(), Some(76));
+    pid(&home, "successor");
+    signal(&second, Signal::TERM);
+    second.wait().unwrap();
+}
+
+#[test]
+fn run_command_leaves_events_for_others_to_read() {
+    let home = Home::new();
+    let output = home.tenure(&[
+        "run",
+        "--election=e",
+        "--id=me",
+        "--output-events=events",
+        "--",
+        "true",
+    ]);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+    let events = read_events(&home.path("events"));
+    let kinds: Vec<_> = events
+        .iter()
+        .map(|event| event["event"].as_str().unwrap())
+        .collect();
+    assert!(
+        kinds.ends_with(&["acquired", "lost"]) || kinds.contains(&"acquired"),
+        "{kinds:?}"
+    );
+    let lost = events
+        .iter()
+        .find(|event| event["event"] == "lost")
+        .unwrap();
+    assert!(lost["until"].as_i64().unwrap() <= lost["t"].as_i64().unwrap());
+}
+
+fn read_events(path: &Path) -> Vec<serde_json::Value> {
+    let text = fs::read_to_string(path).unwrap();
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
