@@ -29,4 +29,6 @@ pub use machine::Kind;
 pub use world::{Report, World};
 
 #[cfg(test)]
+mod stack;
+#[cfg(test)]
 mod tests;

@@ -411,8 +411,7 @@ impl World {
                 let node = &mut self.nodes[i];
                 if node.heeds(source) {
                     let (me, local) = (node.incarnation, local.local.as_nanos());
-                    let read = source != Source::Watch;
-                    node.sights.saw(me, &object, patience, local, read);
+                    node.sights.saw(me, &object, patience, local);
                 }
                 present = self.foreign_present(i, source, Some(&object));
                 Input::Observed(source, object.seen.clone())

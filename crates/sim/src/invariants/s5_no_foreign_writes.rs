@@ -6,10 +6,10 @@
 use crate::register::Object;
 
 /// How many records a node's sights go back.
-const REMEMBERED: usize = 16;
+const REMEMBERED: usize = 128;
 
 /// What one incarnation has seen of the object.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Sights {
     /// Records and the local time of their first sight.
     first: [(u64, u64); REMEMBERED],
@@ -21,13 +21,21 @@ pub struct Sights {
     hold_until: u64,
 }
 
-impl Sights {
-    /// A version was shown to `me` at this local time; it counts for `lease`. Old events of the watch
-    /// are no news; an old answer to a read may be, if the store was restored.
-    pub fn saw(&mut self, me: u64, object: &Object, lease: u64, local: u64, read: bool) {
-        if object.revision <= self.newest && !read {
-            return;
+impl Default for Sights {
+    fn default() -> Self {
+        Self {
+            first: [(0, 0); REMEMBERED],
+            next: 0,
+            newest: 0,
+            live_until: None,
+            hold_until: 0,
         }
+    }
+}
+
+impl Sights {
+    /// A version was shown to `me` at this local time; it counts for `lease`.
+    pub fn saw(&mut self, me: u64, object: &Object, lease: u64, local: u64) {
         let since = self
             .first_sight(object.seen.fingerprint)
             .unwrap_or_else(|| {

@@ -1,4 +1,4 @@
-//! The simulator without xtask: `cargo run -p tenure-sim --example sim -- --seconds 10`.
+//! The simulator's command: `cargo xtask sim` runs it.
 
 use std::process::ExitCode;
 
