@@ -196,20 +196,30 @@ impl Authority {
     }
 }
 
-/// Writes a file that only its owner can read, as a whole or not at all.
+/// Writes a file that only its owner can read, as a whole or not at all. A power failure may lose it:
+/// for files that every start writes anew.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
+    write_file(path, content, |_| Ok(()))
+}
+
+/// The same for files that must last.
+pub(crate) fn write_private_durably(path: &Path, content: &[u8]) -> io::Result<()> {
+    write_file(path, content, std::fs::File::sync_all)
+}
+
+fn write_file(
+    path: &Path,
+    content: &[u8],
+    sync: impl Fn(&std::fs::File) -> io::Result<()>,
+) -> io::Result<()> {
     let mut name = path.file_name().unwrap_or_default().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
     let temporary = path.with_file_name(name);
     let mut options = std::fs::OpenOptions::new();
-    let mut file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(&temporary)?;
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = options.open(&temporary)?;
     file.write_all(content)?;
-    file.sync_all()?;
+    sync(&file)?;
     std::fs::rename(&temporary, path)
 }
 
@@ -232,7 +242,7 @@ fn write_identity(folder: &Path, name: &str, identity: &Identity) -> Result<(), 
     // The key first: a certificate whose key is absent counts as absent.
     for (extension, content) in [("key", &identity.key), ("crt", &identity.certificate)] {
         let path = folder.join(format!("{name}.{extension}"));
-        write_private(&path, content.as_bytes())
+        write_private_durably(&path, content.as_bytes())
             .map_err(|e| PkiError::File(path.display().to_string(), e))?;
     }
     Ok(())
