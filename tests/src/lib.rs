@@ -9,6 +9,7 @@ pub mod clock;
 pub mod embedded;
 pub mod event;
 pub mod home;
+pub mod load;
 pub mod measure;
 pub mod overlap;
 pub mod process;

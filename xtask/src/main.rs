@@ -54,18 +54,21 @@ fn main() -> ExitCode {
         .args(&rest)
         .go(),
         "bench" => {
-            let bench = [
-                "run",
+            // The programs that it measures are built as they ship.
+            Run::cargo([
+                "build",
                 "--release",
-                "--quiet",
+                "--package",
+                "tenure-cli",
                 "--package",
                 "tenure-tests",
-                "--bin",
-                "bench",
-            ];
-            Run::cargo(["build", "--release", "--package", "tenure-cli"])
-                .go()
-                .and_then(|()| Run::cargo(bench).args(&["--".to_owned()]).args(&rest).go())
+            ])
+            .go()
+            .and_then(|()| {
+                let bench = ["run", "--release", "--quiet", "--package", "tenure-tests"];
+                let bench = Run::cargo(bench).args(&["--bin".into(), "bench".into(), "--".into()]);
+                bench.args(&rest).go()
+            })
         }
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
