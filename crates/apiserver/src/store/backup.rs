@@ -16,6 +16,7 @@
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -158,7 +159,10 @@ pub fn restore(path: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, 
 /// `MAGIC, version, revision`, then per object `key length, record length, key, record`, and at the
 /// end two zero lengths, the number of objects and the sum of their fingerprints.
 fn write(snapshot: &Snapshot, path: &Path) -> io::Result<()> {
-    let mut file = BufWriter::new(File::create(path)?);
+    let mut options = File::options();
+    // For its owner only: there are secrets in it.
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let mut file = BufWriter::new(options.open(path)?);
     file.write_all(MAGIC)?;
     file.write_all(&VERSION.to_le_bytes())?;
     file.write_all(&snapshot.revision.to_le_bytes())?;

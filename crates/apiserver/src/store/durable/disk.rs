@@ -5,6 +5,7 @@
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,11 @@ use crate::store::mvcc::Mvcc;
 /// The database file in the data directory, and the file whose lock says who has it.
 const DATABASE: &str = "store.redb";
 const LOCK: &str = "lock";
+/// The database file until it is complete.
+const UNFINISHED: &str = "store.redb.part";
+
+/// The revision of an empty store, as in the memory engine.
+const FIRST: u64 = 1;
 
 /// Revisions that a commit reserves ahead of their use. After a crash the next process starts beyond
 /// them: should the disk have lost the very last commit, its revisions are still not used again.
@@ -96,20 +102,27 @@ pub(super) struct Disk {
 impl Disk {
     /// Opens or makes the database of a data directory, checks and reads all of it.
     pub(super) fn open(dir: &Path, config: Config) -> Result<(Self, Mvcc), OpenError> {
-        let io = |path: &Path| {
-            let path = path.to_owned();
-            move |source| OpenError::Io { path, source }
-        };
-        fs::create_dir_all(dir).map_err(io(dir))?;
         let lock = lock(dir)?;
         let path = dir.join(DATABASE);
-        let fresh = !path.exists();
-        let media = file_media(path.clone());
-        let opened = Self::with(path, media, Some(lock), config)?;
-        if fresh {
-            sync_dir(dir).map_err(io(dir))?;
+        if !path.exists() {
+            fill(
+                dir,
+                Image {
+                    revision: FIRST,
+                    entries: Vec::new(),
+                },
+            )?;
         }
-        Ok(opened)
+        // A store is made under another name, so an empty file was not always empty. redb would take
+        // it for a new one.
+        let found = fs::metadata(&path).map_err(io_error(&path))?;
+        if found.len() == 0 {
+            return Err(OpenError::Corrupt {
+                path,
+                what: "it is empty".to_owned(),
+            });
+        }
+        Self::with(path.clone(), file_media(path), Some(lock), config)
     }
 
     /// Opens whatever `media` gives; `path` is for messages.
@@ -159,39 +172,13 @@ impl Disk {
 
     /// Makes a database with the given content.
     pub(super) fn create(dir: &Path, image: Image) -> Result<(), OpenError> {
+        let _lock = lock(dir)?;
         let path = dir.join(DATABASE);
-        let io = |source| OpenError::Io {
-            path: path.clone(),
-            source,
-        };
-        fs::create_dir_all(dir).map_err(io)?;
-        let lock = lock(dir)?;
         if path.exists() {
-            return Err(OpenError::Exists { path });
+            Err(OpenError::Exists { path })
+        } else {
+            fill(dir, image)
         }
-        // Under another name until it is complete, so that half a restore is not taken for a store.
-        let part = dir.join("store.redb.part");
-        match fs::remove_file(&part) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(io(error)),
-            _ => {}
-        }
-        let media = file_media(part.clone());
-        let (mut disk, mvcc) = Self::with(part.clone(), media, Some(lock), Config::default())?;
-        let Image { revision, entries } = image;
-        let mut state = State {
-            revision,
-            ceiling: revision,
-            ..disk.state
-        };
-        entries
-            .iter()
-            .for_each(|entry| state.objects.add(&entry.object));
-        let filled = disk.attempt(state, &[], &mvcc, &entries).done();
-        filled
-            .and_then(|()| disk.close(&mvcc))
-            .map_err(|error| io(io::Error::other(error)))?;
-        fs::rename(&part, &path).map_err(io)?;
-        sync_dir(dir).map_err(io)
     }
 
     /// Makes a batch durable; `revision` is the last of it, and `mvcc` has what is published.
@@ -201,8 +188,8 @@ impl Disk {
             closed: false,
             ..self.state
         };
-        if revision + RESERVE / 2 > state.ceiling {
-            state.ceiling = revision + RESERVE;
+        if revision.saturating_add(RESERVE / 2) > state.ceiling {
+            state.ceiling = revision.saturating_add(RESERVE);
         }
         for commit in commits {
             if let Some(previous) = &commit.event.previous {
@@ -322,13 +309,46 @@ impl Disk {
     }
 }
 
+/// Writes a database under another name until it is complete, so that half of one is not taken for a
+/// store. The directory is locked.
+fn fill(dir: &Path, image: Image) -> Result<(), OpenError> {
+    let (path, part) = (dir.join(DATABASE), dir.join(UNFINISHED));
+    match fs::remove_file(&part) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            return Err(io_error(&part)(error));
+        }
+        _ => {}
+    }
+    let media = file_media(part.clone());
+    let (mut disk, mvcc) = Disk::with(part.clone(), media, None, Config::default())?;
+    let Image { revision, entries } = image;
+    let mut state = State {
+        revision,
+        ceiling: revision,
+        ..disk.state
+    };
+    entries
+        .iter()
+        .for_each(|entry| state.objects.add(&entry.object));
+    let filled = disk.attempt(state, &[], &mvcc, &entries).done();
+    let closed = filled.and_then(|()| disk.close(&mvcc));
+    closed.map_err(|error| io_error(&part)(io::Error::other(error)))?;
+    fs::rename(&part, &path).map_err(io_error(&path))?;
+    sync_dir(dir).map_err(io_error(dir))
+}
+
+fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+    let path = path.to_owned();
+    move |source| OpenError::Io { path, source }
+}
+
 impl Content {
-    /// A new store; its first write gets revision 2, as in the memory engine.
+    /// A new store.
     fn new(log_bytes: usize) -> Self {
         let objects = Summary::default();
         let state = State {
-            revision: 1,
-            ceiling: 1,
+            revision: FIRST,
+            ceiling: FIRST,
             objects,
             closed: true,
         };
@@ -357,26 +377,24 @@ fn latest(mvcc: &Mvcc, key: &[u8]) -> Option<u64> {
     Some(mvcc.read().find(resource, namespace, name)?.object.revision)
 }
 
+/// A file for its owner only: there are secrets in it.
 fn file_media(path: PathBuf) -> Media {
     Box::new(move || {
         let mut options = File::options();
-        let file = options
+        options
             .read(true)
             .write(true)
             .create(true)
             .truncate(false)
-            .open(&path)?;
-        Ok(Box::new(ClaimedFile(file)))
+            .mode(0o600);
+        Ok(Box::new(ClaimedFile(options.open(&path)?)))
     })
 }
 
 /// Takes the directory for this process, or says who has it.
 fn lock(dir: &Path) -> Result<File, OpenError> {
+    fs::create_dir_all(dir).map_err(io_error(dir))?;
     let path = dir.join(LOCK);
-    let io = |source| OpenError::Io {
-        path: path.clone(),
-        source,
-    };
     let mut options = File::options();
     let mut file = options
         .read(true)
@@ -384,7 +402,7 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
         .create(true)
         .truncate(false)
         .open(&path)
-        .map_err(io)?;
+        .map_err(io_error(&path))?;
     match file.try_lock() {
         Ok(()) => {
             // Only for the message of the next who tries.
@@ -406,7 +424,7 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
                 by,
             })
         }
-        Err(TryLockError::Error(source)) => Err(io(source)),
+        Err(TryLockError::Error(source)) => Err(io_error(&path)(source)),
     }
 }
 

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::super::testing::{key, put};
-use super::super::{Expected, MemoryStore, RedbStore, Store};
+use super::super::{Expected, Key, MemoryStore, Range, RedbStore, Store};
 
 /// As large as a Lease with its managed fields.
 fn lease(n: u64) -> Value {
@@ -174,6 +175,51 @@ async fn start_with_100k_leases() {
         );
         drop(store);
     }
+}
+
+#[tokio::test]
+#[ignore = "a measurement, as above"]
+async fn memory_of_10k_leases_and_1k_watches() {
+    let dir = place();
+    let store: Arc<dyn Store> = Arc::new(RedbStore::open(dir.path()).unwrap());
+    println!("empty: {}", resident());
+    let name = |n: u64| key("kube-system", &format!("lease-{n}"));
+    let creations = (0..10_000).map(|n| store.write(put(&name(n), Expected::Absent, lease(n))));
+    join_all(creations)
+        .await
+        .into_iter()
+        .for_each(|result| assert!(result.is_ok()));
+    println!("10k leases: {}", resident());
+    let after = store.revision();
+    let watch = |n: u64| {
+        let Key {
+            resource,
+            namespace,
+            name,
+        } = name(n);
+        let range = Range {
+            resource,
+            namespace: Some(namespace),
+            name: Some(name),
+        };
+        store.watch(range, after).unwrap()
+    };
+    let mut watches: Vec<_> = (0..1000).map(watch).collect();
+    println!("and 1k watches: {}", resident());
+    for round in 0..10 {
+        let renewals = (0..10_000).map(|n| {
+            let expected = Expected::Revision(store.get(&name(n)).unwrap().revision);
+            store.write(put(&name(n), expected, lease(round)))
+        });
+        join_all(renewals)
+            .await
+            .into_iter()
+            .for_each(|result| assert!(result.is_ok()));
+        for watch in &mut watches {
+            watch.next().await.unwrap();
+        }
+    }
+    println!("after 100k renewals: {}", resident());
 }
 
 fn resident() -> String {

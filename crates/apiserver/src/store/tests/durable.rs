@@ -90,6 +90,39 @@ async fn a_directory_has_one_process() {
 }
 
 #[tokio::test]
+async fn an_emptied_file_is_not_a_new_store() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("store.redb");
+    // What a crash in the middle of the very first start leaves is one.
+    std::fs::write(dir.path().join("store.redb.part"), "half").unwrap();
+    drop(RedbStore::open(dir.path()).unwrap());
+    std::fs::write(&file, "").unwrap();
+    let error = RedbStore::open(dir.path()).unwrap_err();
+    assert!(matches!(error, OpenError::Corrupt { .. }), "{error}");
+    assert!(
+        error
+            .to_string()
+            .contains("store.redb is damaged: it is empty"),
+        "{error}"
+    );
+}
+
+#[tokio::test]
+async fn files_are_for_their_owner_only() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let dir = tempfile::tempdir().unwrap();
+    let store = RedbStore::open(dir.path()).unwrap();
+    super::super::backup::save(&store, dir.path().join("backup")).unwrap();
+    for name in ["store.redb", "backup"] {
+        let mode = std::fs::metadata(dir.path().join(name))
+            .unwrap()
+            .permissions()
+            .mode();
+        assert_eq!(mode & 0o077, 0, "{name} has mode {mode:o}");
+    }
+}
+
+#[tokio::test]
 async fn the_token_survives_a_restart() {
     let medium = Medium::default();
     let store = open(&medium);
