@@ -1,4 +1,8 @@
 //! Conversations recorded from the real kube-apiserver, replayed over HTTP.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests wait for a server in this process; no election is decided here"
+)]
 
 #[path = "support/replay.rs"]
 mod replay;

@@ -13,6 +13,8 @@ pub(super) enum Form {
     Full,
     /// Only `metadata`.
     Partial,
+    /// A list of only `metadata`; there is no such form of a single object.
+    PartialList,
     /// Rows for people; the version of the Table.
     Table(&'static str),
     /// Discovery in one document; its version.
@@ -42,7 +44,7 @@ pub(super) fn negotiate(headers: &HeaderMap) -> Result<Form, Failure> {
     }
 }
 
-fn not_acceptable() -> Failure {
+pub(super) fn not_acceptable() -> Failure {
     Failure::generic(
         406,
         "NotAcceptable",
@@ -69,9 +71,8 @@ fn acceptable(clause: &str) -> Option<Form> {
         ("", ..) => Some(Form::Full),
         ("Table", "meta.k8s.io", "v1") => Some(Form::Table("v1")),
         ("Table", "meta.k8s.io", "v1beta1") => Some(Form::Table("v1beta1")),
-        ("PartialObjectMetadata" | "PartialObjectMetadataList", "meta.k8s.io", "v1") => {
-            Some(Form::Partial)
-        }
+        ("PartialObjectMetadata", "meta.k8s.io", "v1") => Some(Form::Partial),
+        ("PartialObjectMetadataList", "meta.k8s.io", "v1") => Some(Form::PartialList),
         ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2") => Some(Form::Discovery("v2")),
         ("APIGroupDiscoveryList", "apidiscovery.k8s.io", "v2beta1") => {
             Some(Form::Discovery("v2beta1"))

@@ -62,8 +62,13 @@ pub(super) fn parse(
     }
     let propagation = policy.or(orphan.map(|keep| if keep { "Orphan" } else { "Background" }));
     let precondition = |name: &str| {
-        let value = text(body, &format!("/preconditions/{name}"));
-        (!value.is_empty()).then(|| value.to_owned())
+        let in_body = text(body, &format!("/preconditions/{name}"));
+        let value = if in_body.is_empty() {
+            query.text(name)
+        } else {
+            Some(in_body)
+        };
+        value.map(str::to_owned)
     };
     Ok(DeleteOptions {
         grace_seconds,
@@ -90,6 +95,10 @@ mod tests {
         assert_eq!(read.grace_seconds, Some(5));
         assert_eq!(read.propagation.as_deref(), Some("Orphan"));
         assert!(read.write.dry_run);
+        let body = json!({"preconditions": {"uid": "u"}});
+        let read = options(&body, "uid=other&resourceVersion=5").expect("good");
+        assert_eq!(read.uid.as_deref(), Some("u"));
+        assert_eq!(read.resource_version.as_deref(), Some("5"));
     }
 
     #[test]

@@ -71,7 +71,7 @@ impl View {
     /// One object as an answer.
     pub(super) fn object(&self, stored: &[u8]) -> Result<Vec<u8>, Failure> {
         match self.form {
-            Form::Full | Form::Discovery(_) => {
+            Form::Full | Form::PartialList | Form::Discovery(_) => {
                 let mut out = Vec::with_capacity(stored.len() + self.prefix.len() + 1);
                 self.write_full(&mut out, stored)?;
                 Ok(out)
@@ -147,7 +147,7 @@ impl View {
         out.extend_from_slice(kind.as_bytes());
         out.extend_from_slice(b"\",\"object\":");
         match self.form {
-            Form::Full | Form::Discovery(_) => self.write_full(out, stored)?,
+            Form::Full | Form::PartialList | Form::Discovery(_) => self.write_full(out, stored)?,
             Form::Partial => out.extend_from_slice(partial(&parse(stored)?).to_string().as_bytes()),
             Form::Table(version) => {
                 let value = parse(stored)?;
@@ -222,7 +222,13 @@ impl View {
         let cells: Vec<Value> = name.into_iter().chain(others).collect();
         let object = match self.include {
             Include::None => Value::Null,
-            Include::Metadata => partial(value),
+            Include::Metadata => {
+                let mut part = partial(value);
+                if let Form::Table(version) = self.form {
+                    part["apiVersion"] = json!(format!("meta.k8s.io/{version}"));
+                }
+                part
+            }
             Include::Object => {
                 let mut full = Vec::new();
                 self.write_full(&mut full, value.to_string().as_bytes())?;

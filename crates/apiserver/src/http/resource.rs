@@ -8,7 +8,7 @@ use http::{Response, StatusCode};
 use http_body_util::{BodyExt as _, StreamBody};
 use serde_json::{Value, json};
 
-use super::accept::{Form, negotiate};
+use super::accept::{Form, negotiate, not_acceptable};
 use super::body::{self, Media};
 use super::options::{self, ListOptions, Selection};
 use super::query::Query;
@@ -149,6 +149,13 @@ impl Call<'_> {
     pub(super) fn form(&self) -> Result<Form, Failure> {
         match negotiate(&self.parts.headers)? {
             Form::Discovery(_) => Ok(Form::Full),
+            Form::PartialList if matches!(self.verb, "list" | "deletecollection") => {
+                Ok(Form::Partial)
+            }
+            Form::PartialList => Err(Failure {
+                details: None,
+                ..not_acceptable()
+            }),
             form => Ok(form),
         }
     }

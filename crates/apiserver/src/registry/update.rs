@@ -156,6 +156,15 @@ fn prepare(
         let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
         causes.extend([cause.clone(), cause]);
     }
+    let grace = "/metadata/deletionGracePeriodSeconds";
+    if let Some(seconds) = new
+        .pointer(grace)
+        .filter(|g| !g.is_null() && !meta::is_deleting(old))
+    {
+        let field = "metadata.deletionGracePeriodSeconds";
+        let cause = Cause::invalid(field, seconds, "field is immutable");
+        causes.extend([cause.clone(), cause]);
+    }
     meta::keep_system(old, &mut new);
     match subresource {
         Some(Subresource::Status) => keep_all_but(old, &mut new, "status"),

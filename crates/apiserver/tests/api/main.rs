@@ -1,4 +1,8 @@
 //! The API over HTTP, by theme.
+#![allow(
+    clippy::disallowed_methods,
+    reason = "tests wait for a server in this process; no election is decided here"
+)]
 
 #[path = "../support/mod.rs"]
 mod support;
