@@ -28,7 +28,10 @@ pub struct Report {
     pub follower_requests: Option<f64>,
     /// Resident memory of a process with one election, in bytes.
     pub one_resident: u64,
-    /// Resident memory of a process that leads two thousand elections, in bytes.
+    /// How many of two thousand elections one process leads after two minutes: renewing them all takes a
+    /// thousand writes a second, which a busy server may not give.
+    pub many_led: usize,
+    /// Resident memory of that process, in bytes.
     pub many_resident: u64,
     /// The share of one core that it uses.
     pub many_cpu: f64,
@@ -44,9 +47,6 @@ pub enum Error {
     /// A candidate did not do what was waited for.
     #[error(transparent)]
     Silence(#[from] Silence),
-    /// Not all of many elections got a leader.
-    #[error("of {MANY} elections only {0} have a leader after {LIMIT:?}")]
-    Few(usize),
     /// The machine does not tell what a process uses.
     #[error("/proc says nothing about process {0}")]
     Proc(u32),
@@ -104,9 +104,7 @@ pub fn measure(kubeconfig: &Path, make: &'static str, start: Start) -> Result<Re
             .filter(|event| event.event == Kind::Acquired)
             .count()
     };
-    if clock::poll(LIMIT, || (leading() >= MANY).then_some(())).is_none() {
-        return Err(Error::Few(leading()));
-    }
+    clock::poll(LIMIT, || (leading() >= MANY).then_some(()));
     sleep(Duration::from_secs(10));
     let (began, before) = (clock::now(), cpu(&many)?);
     sleep(Duration::from_secs(20));
@@ -116,6 +114,7 @@ pub fn measure(kubeconfig: &Path, make: &'static str, start: Start) -> Result<Re
         hand_overs,
         follower_requests,
         one_resident,
+        many_led: leading().min(MANY),
         many_resident: resident(&many)?,
         many_cpu,
     })
@@ -161,6 +160,10 @@ impl fmt::Display for Table<'_> {
         row("memory of one elector process", &|report| {
             format!("{} MiB", report.one_resident >> 20)
         })?;
+        row(
+            &format!("of {MANY} elections, one process leads"),
+            &|report| report.many_led.to_string(),
+        )?;
         row(
             &format!("memory of {MANY} elections in one process"),
             &|report| format!("{} MiB", report.many_resident >> 20),
