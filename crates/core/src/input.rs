@@ -67,7 +67,8 @@ pub enum Source {
 pub enum Outcome {
     /// It was applied, and made this version.
     Applied(Version),
-    /// It was definitely not applied: conflict, already exists, gone.
+    /// It was refused: conflict, already exists, gone. Not applied, unless something below repeated
+    /// it and the conflict is with our own write (duty 3); the next read tells.
     Refused,
     /// It may have been applied, may still be, or not: timeout, reset, 5xx, 429.
     Unknown,
