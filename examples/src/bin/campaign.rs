@@ -1,0 +1,53 @@
+//! Lead, lose, and campaign again: no need to exit the process.
+//!
+//! The work is an ordinary future. It gets a handle that knows, from the clock, whether the term goes
+//! on. When the work returns, the term ends and others have their turn; when the term is lost, the
+//! work is told, joined, and started anew with the next term. Every minute this one steps down by
+//! itself, to show a hand-over.
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "this is what the example shows; its pauses are no deadlines"
+)]
+
+use std::time::Duration;
+
+use tenure::{Elector, Status};
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt::init();
+    let client = tenure::client(kube::Config::infer().await?)?;
+    let elector = Elector::lease(client, "default", "campaign-example").build()?;
+
+    let handle = elector.handle();
+    let mut status = handle.watch();
+    tokio::spawn(async move {
+        while status.changed().await.is_ok() {
+            match &*status.borrow_and_update() {
+                Status::Leader { token, .. } => println!("status: leading, token {token}"),
+                Status::Follower { leader } => println!("status: {leader} leads"),
+                Status::Unknown => println!("status: nobody leads"),
+            }
+        }
+    });
+
+    let terms = elector
+        .campaign(tokio::signal::ctrl_c(), |tenure| {
+            let handle = handle.clone();
+            async move {
+                println!("term {} begins", tenure.token());
+                tokio::select! {
+                    () = tenure.cancelled() => {}
+                    () = tokio::time::sleep(Duration::from_secs(60)) => {
+                        handle.step_down(Duration::from_secs(5));
+                        tenure.cancelled().await;
+                    }
+                }
+                println!("term {} ends", tenure.token());
+            }
+        })
+        .await;
+    println!("{terms} terms");
+    Ok(())
+}

@@ -1,0 +1,93 @@
+//! A kube-rs controller that runs only on the leader.
+//!
+//! Every ConfigMap with the label `example=seen` gets an annotation. The stream of the controller is
+//! started with the term and ends with it; the reconciler checks the tenure once more just before its
+//! write, because a check at the start of a long reconciliation says little about its end.
+#![allow(clippy::print_stdout, reason = "this is what the example shows")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{Patch, PatchParams};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::watcher;
+use kube::{Api, Client, ResourceExt as _};
+use tenure::{Elector, Tenure};
+
+struct Context {
+    client: Client,
+    tenure: Tenure,
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt::init();
+    let config = kube::Config::infer().await?;
+    // The election has connections of its own: work must not hold up a renewal.
+    let client = Client::try_from(config.clone())?;
+    let elector =
+        Elector::lease(tenure::client(config)?, "default", "controller-example").build()?;
+
+    elector
+        .campaign(tokio::signal::ctrl_c(), |tenure| {
+            lead(client.clone(), tenure)
+        })
+        .await;
+    Ok(())
+}
+
+async fn lead(client: Client, tenure: Tenure) {
+    println!("leading, the controller starts");
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let stopped = {
+        let tenure = tenure.clone();
+        async move { tenure.cancelled().await }
+    };
+    Controller::new(maps, watcher::Config::default().labels("example=seen"))
+        .graceful_shutdown_on(stopped)
+        .run(reconcile, retry, Arc::new(Context { client, tenure }))
+        .for_each(async |_| ())
+        .await;
+    println!("the controller has stopped");
+}
+
+async fn reconcile(map: Arc<ConfigMap>, context: Arc<Context>) -> Result<Action, Failed> {
+    let token = context.tenure.token().as_str();
+    if map.annotations().contains_key("example/seen-by") {
+        return Ok(Action::await_change());
+    }
+    let patch = seen_by(token);
+    context.tenure.check().map_err(|lost| Failed(lost.into()))?;
+    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), "default");
+    maps.patch(&map.name_any(), &PatchParams::default(), &patch)
+        .await
+        .map_err(|error| Failed(error.into()))?;
+    println!("saw {} in term {token}", map.name_any());
+    Ok(Action::await_change())
+}
+
+fn seen_by(token: &str) -> Patch<ConfigMap> {
+    let mut map = ConfigMap::default();
+    map.annotations_mut()
+        .insert("example/seen-by".to_owned(), token.to_owned());
+    Patch::Merge(map)
+}
+
+fn retry(_: Arc<ConfigMap>, error: &Failed, _: Arc<Context>) -> Action {
+    println!("{error}");
+    Action::requeue(Duration::from_secs(5))
+}
+
+/// The error of the reconciler.
+#[derive(Debug)]
+struct Failed(anyhow::Error);
+
+impl std::fmt::Display for Failed {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+impl std::error::Error for Failed {}

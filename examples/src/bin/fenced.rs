@@ -1,0 +1,89 @@
+//! Fencing: a store that refuses a former leader.
+//!
+//! No election can keep a leader that is paused between its check and its effect from acting late;
+//! only the resource can. The fencing token of a term grows from term to term, so the resource keeps
+//! the greatest it has seen and refuses smaller ones. Here the resource is a ConfigMap: its writes
+//! carry the token and the version that was read, so check and write are one step.
+#![allow(clippy::print_stdout, reason = "this is what the example shows")]
+
+use std::collections::BTreeMap;
+
+use anyhow::bail;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::PostParams;
+use kube::{Api, Client};
+use tenure::{Elector, FencingToken, Tenure};
+
+const KEY: &str = "token";
+
+/// A store of one value that only the present leader can write.
+struct FencedStore {
+    maps: Api<ConfigMap>,
+}
+
+impl FencedStore {
+    async fn write(&self, token: &FencingToken, value: &str) -> anyhow::Result<()> {
+        let mut map = match self.maps.get_opt("fenced-store").await? {
+            Some(map) => map,
+            None => {
+                let mut map = ConfigMap::default();
+                map.metadata.name = Some("fenced-store".to_owned());
+                self.maps.create(&PostParams::default(), &map).await?
+            }
+        };
+        let data: &mut BTreeMap<_, _> = map.data.get_or_insert_default();
+        if let Some(seen) = data.get(KEY) {
+            let seen: FencingToken = seen.parse()?;
+            if *token < seen {
+                bail!("token {token} is refused, a leader with {seen} has written");
+            }
+        }
+        data.insert(KEY.to_owned(), token.to_string());
+        data.insert("value".to_owned(), value.to_owned());
+        // The version that was read must still be the present one, or this is a conflict.
+        self.maps
+            .replace("fenced-store", &PostParams::default(), &map)
+            .await?;
+        Ok(())
+    }
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    tracing_subscriber::fmt::init();
+    let config = kube::Config::infer().await?;
+    let maps = Api::namespaced(Client::try_from(config.clone())?, "default");
+    let store = FencedStore { maps };
+
+    let elector = Elector::lease(tenure::client(config)?, "default", "fenced-example").build()?;
+    let former = elector
+        .run(tokio::signal::ctrl_c(), async |tenure: Tenure| {
+            store.write(tenure.token(), "from the first term").await?;
+            println!("term {} has written", tenure.token());
+            // Suppose that this leader is paused here for a minute, and another leads meanwhile.
+            Ok::<_, anyhow::Error>(tenure)
+        })
+        .await;
+    let Some(former) = former.output().transpose()? else {
+        return Ok(());
+    };
+
+    let config = kube::Config::infer().await?;
+    let elector = Elector::lease(tenure::client(config)?, "default", "fenced-example").build()?;
+    elector
+        .run(tokio::signal::ctrl_c(), async |tenure: Tenure| {
+            store.write(tenure.token(), "from the second term").await?;
+            println!("term {} has written", tenure.token());
+            Ok::<_, anyhow::Error>(())
+        })
+        .await
+        .output()
+        .transpose()?;
+
+    // It wakes up and goes on, as if nothing had happened.
+    match store.write(former.token(), "too late").await {
+        Ok(()) => println!("the late write went through"),
+        Err(error) => println!("{error}"),
+    }
+    Ok(())
+}

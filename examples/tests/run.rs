@@ -1,0 +1,158 @@
+//! Every example runs, against the API server of this project.
+#![allow(clippy::unwrap_used, reason = "these are tests")]
+
+use std::process::Stdio;
+use std::time::Duration;
+
+use tempfile::NamedTempFile;
+use tenure_apiserver::TestServer;
+use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
+use tokio::process::{Child, ChildStdout, Command};
+
+/// No example takes longer for its next line.
+const LIMIT: Duration = Duration::from_secs(60);
+
+struct Example {
+    child: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Example {
+    fn start(program: &str, arguments: &[&str], kubeconfig: &NamedTempFile) -> Self {
+        let mut child = Command::new(program)
+            .args(arguments)
+            .env("KUBECONFIG", kubeconfig.path())
+            .env("RUST_LOG", "warn")
+            .stdout(Stdio::piped())
+            .kill_on_drop(true)
+            .spawn()
+            .unwrap();
+        let lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        Self { child, lines }
+    }
+
+    /// Reads until a line that contains the text, and returns it.
+    async fn line(&mut self, text: &str) -> String {
+        let found = async {
+            while let Some(line) = self.lines.next_line().await.unwrap() {
+                if line.contains(text) {
+                    return line;
+                }
+            }
+            panic!("it ended before {text:?}");
+        };
+        let found = tokio::time::timeout(LIMIT, found).await;
+        found.unwrap_or_else(|_| panic!("no {text:?} in time"))
+    }
+
+    /// Ctrl-C.
+    async fn interrupt(mut self) -> Vec<String> {
+        let id = self.child.id().unwrap().to_string();
+        let kill = Command::new("kill").args(["-INT", &id]).status();
+        assert!(kill.await.unwrap().success());
+        self.rest().await
+    }
+
+    async fn rest(&mut self) -> Vec<String> {
+        let mut rest = Vec::new();
+        while let Some(line) = self.lines.next_line().await.unwrap() {
+            rest.push(line);
+        }
+        assert!(self.child.wait().await.unwrap().success());
+        rest
+    }
+}
+
+async fn server() -> (TestServer, NamedTempFile) {
+    let server = TestServer::start().await.unwrap();
+    let file = NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), server.kubeconfig()).unwrap();
+    (server, file)
+}
+
+#[tokio::test]
+async fn embedded_three_processes_and_another_takes_over() {
+    let (_server, config) = server().await;
+    let start = || Example::start(env!("CARGO_BIN_EXE_embedded"), &[], &config);
+    let mut first = start();
+    first.line("started leading").await;
+    let (mut second, mut third) = (start(), start());
+    second.line("new leader").await;
+    third.line("new leader").await;
+    let rest = first.interrupt().await;
+    assert!(
+        rest.contains(&"stopped leading: shutdown".to_owned()),
+        "{rest:?}"
+    );
+    let next = tokio::select! {
+        line = second.line("started leading") => line,
+        line = third.line("started leading") => line,
+    };
+    assert!(next.contains("token"), "{next}");
+}
+
+#[tokio::test]
+async fn callbacks_come_in_order() {
+    let (_server, config) = server().await;
+    let mut example = Example::start(env!("CARGO_BIN_EXE_callbacks"), &[], &config);
+    example.line("started leading").await;
+    let rest = example.interrupt().await;
+    let place = |text: &str| rest.iter().position(|line| line.contains(text)).unwrap();
+    assert!(place("winding down") < place("stopped leading: shutdown"));
+    assert!(
+        rest.contains(&"leaderElection: Ok(())".to_owned()),
+        "{rest:?}"
+    );
+}
+
+#[tokio::test]
+async fn campaign_leads_and_leaves() {
+    let (_server, config) = server().await;
+    let mut example = Example::start(env!("CARGO_BIN_EXE_campaign"), &[], &config);
+    example.line("begins").await;
+    let rest = example.interrupt().await;
+    assert!(rest.contains(&"1 terms".to_owned()), "{rest:?}");
+}
+
+#[tokio::test]
+async fn controller_runs_on_the_leader() {
+    let (server, config) = server().await;
+    let mut example = Example::start(env!("CARGO_BIN_EXE_controller"), &[], &config);
+    example.line("the controller starts").await;
+    let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
+        kube::Api::namespaced(server.client().unwrap(), "default");
+    let mut map = k8s_openapi::api::core::v1::ConfigMap::default();
+    map.metadata.name = Some("m".to_owned());
+    let labels = map.metadata.labels.get_or_insert_default();
+    labels.insert("example".to_owned(), "seen".to_owned());
+    maps.create(&kube::api::PostParams::default(), &map)
+        .await
+        .unwrap();
+    example.line("saw m").await;
+    let rest = example.interrupt().await;
+    assert!(
+        rest.contains(&"the controller has stopped".to_owned()),
+        "{rest:?}"
+    );
+}
+
+#[tokio::test]
+async fn many_hand_over_everything() {
+    let (_server, config) = server().await;
+    let start = || Example::start(env!("CARGO_BIN_EXE_many"), &["50"], &config);
+    let mut first = start();
+    first.line("leading 50 shards").await;
+    let mut second = start();
+    let rest = first.interrupt().await;
+    assert_eq!(rest, ["giving 50 shards away"]);
+    second.line("leading 50 shards").await;
+}
+
+#[tokio::test]
+async fn fenced_refuses_the_former_leader() {
+    let (_server, config) = server().await;
+    let mut example = Example::start(env!("CARGO_BIN_EXE_fenced"), &[], &config);
+    let rest = example.rest().await;
+    let last = rest.last().unwrap();
+    assert!(last.contains("is refused"), "{rest:?}");
+}
