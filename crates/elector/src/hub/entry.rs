@@ -529,6 +529,10 @@ impl Entry {
 impl Drop for Entry {
     fn drop(&mut self) {
         // Also when the runtime goes away with the hub in it: no term outlives its driver.
+        if !self.finished {
+            let lock = self.settings.lock.describe();
+            tracing::warn!(lock, "the election was dropped with its runtime");
+        }
         if let Some(dog) = &self.term {
             dog.cell.end(StopReason::Shutdown);
         }

@@ -3,5 +3,6 @@
 
 mod coordinated;
 mod faults;
+mod orders;
 mod server;
 mod watches;
