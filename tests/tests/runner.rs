@@ -9,6 +9,7 @@ mod real_clients;
 mod real_harness;
 mod real_interop;
 mod run_command;
+mod server_command;
 mod sidecar;
 
 /// A file that nobody lists is a test that never runs.

@@ -50,7 +50,7 @@ const TIERS: &[Tier] = &[
                 "tenure-sim",
                 "--",
                 "--seconds",
-                "180",
+                "300",
             ])
             .go()
         },

@@ -1,15 +1,17 @@
 //! `tenure server`: the embedded API server.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
+use http_body_util::BodyExt;
 use tenure_apiserver::auth::Mode;
 use tenure_apiserver::server::{Engine, Instance, Server as ApiServer, Stopped};
 use tenure_apiserver::store::{RedbStore, backup};
 
+use crate::connect::Connect;
 use crate::local;
 
 /// Run the embedded API server, or look after one
@@ -36,7 +38,7 @@ enum Action {
         #[arg(long, default_value = "30s", value_parser = crate::values::duration)]
         timeout: Duration,
     },
-    /// Copy the data of a stopped server into a file
+    /// Copy the data into a file; the server may go on running
     Backup {
         /// The file to write
         file: PathBuf,
@@ -115,13 +117,7 @@ impl Server {
                 Ok(0)
             }
             Some(Action::Stop { timeout }) => stop(&dir, timeout).await,
-            Some(Action::Backup { file }) => {
-                let store = RedbStore::open(&dir)
-                    .context("a backup needs the server stopped: `tenure server stop`")?;
-                let report = backup::save(&store, &file)?;
-                println!("{} objects at revision {}", report.objects, report.revision);
-                Ok(0)
-            }
+            Some(Action::Backup { file }) => save(&dir, &file).await,
             Some(Action::Restore { file }) => {
                 if Instance::read(&dir)?.is_some_and(|instance| instance.is_alive()) {
                     bail!(
@@ -178,7 +174,34 @@ impl Options {
     }
 }
 
-async fn stop(dir: &std::path::Path, timeout: Duration) -> Result<u8> {
+/// Asks a running server for its data, or reads those of a stopped one.
+async fn save(dir: &Path, file: &Path) -> Result<u8> {
+    let Some(instance) = Instance::read(dir)?.filter(Instance::is_alive) else {
+        let report = backup::save(&RedbStore::open(dir)?, file)?;
+        println!("{} objects at revision {}", report.objects, report.revision);
+        return Ok(0);
+    };
+    let connect = Connect {
+        kubeconfig: Some(instance.kubeconfig),
+        ..Connect::default()
+    };
+    let client = kube::Client::try_from(connect.config().await?)?;
+    let request = http::Request::get("/tenure/backup").body(kube::client::Body::empty())?;
+    let response = client.send(request).await?;
+    let status = response.status();
+    let body = response.into_body().collect().await?.to_bytes();
+    if !status.is_success() {
+        bail!(
+            "the server refused: {status} {}",
+            String::from_utf8_lossy(&body)
+        );
+    }
+    std::fs::write(file, &body).with_context(|| format!("cannot write {}", file.display()))?;
+    println!("{} bytes", body.len());
+    Ok(0)
+}
+
+async fn stop(dir: &Path, timeout: Duration) -> Result<u8> {
     let Some(instance) = Instance::read(dir)? else {
         println!("no server runs on {}", dir.display());
         return Ok(0);

@@ -181,7 +181,7 @@ impl Work {
     fn ask_at_guard_end(&self, term: &Term, group: Group) -> Deadline {
         let signal = self.stop_signal.unwrap_or(Signal::TERM);
         Deadline::new(SystemClock.now().local + term.valid_for(), move || {
-            group.signal(signal)
+            group.signal(signal);
         })
     }
 }
