@@ -61,7 +61,7 @@ const TIERS: &[Tier] = &[
         prepare: || {
             setup::debian("kubectl", "kubernetes-client")?;
             setup::python(&["kubernetes"])?;
-            setup::node(&["@kubernetes/client-node"])?;
+            setup::node(&["@kubernetes/client-node@1"])?;
             setup::toolchain("go")
         },
         run: || process_tests(&["--skip", "real_"]),

@@ -1,6 +1,8 @@
 //! `tenure server`: the embedded API server.
 
+use std::io::Write;
 use std::net::SocketAddr;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -13,6 +15,9 @@ use tenure_apiserver::store::{RedbStore, backup};
 
 use crate::connect::Connect;
 use crate::local;
+
+/// The file that holds the data; see docs/storage.md.
+const STORE: &str = "store.redb";
 
 /// Run the embedded API server, or look after one
 #[derive(Args, Debug)]
@@ -125,7 +130,7 @@ impl Server {
                         dir.display()
                     );
                 }
-                let report = backup::restore(&file, &dir)?;
+                let report = restore(&file, &dir)?;
                 println!(
                     "{} objects; revisions go on from {}",
                     report.objects, report.revision
@@ -174,6 +179,22 @@ impl Options {
     }
 }
 
+/// Makes a store from the backup beside the present one, which is kept under another name.
+fn restore(file: &Path, dir: &Path) -> Result<backup::Report> {
+    let fresh = dir.join("restored");
+    let report = backup::restore(file, &fresh)?;
+    let store = dir.join(STORE);
+    let swap = || -> std::io::Result<()> {
+        if store.exists() {
+            std::fs::rename(&store, dir.join(format!("{STORE}.before-restore")))?;
+        }
+        std::fs::rename(fresh.join(STORE), &store)?;
+        std::fs::remove_dir_all(&fresh)
+    };
+    swap().with_context(|| format!("cannot replace {}", store.display()))?;
+    Ok(report)
+}
+
 /// Asks a running server for its data, or reads those of a stopped one.
 async fn save(dir: &Path, file: &Path) -> Result<u8> {
     let Some(instance) = Instance::read(dir)?.filter(Instance::is_alive) else {
@@ -196,7 +217,13 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
             String::from_utf8_lossy(&body)
         );
     }
-    std::fs::write(file, &body).with_context(|| format!("cannot write {}", file.display()))?;
+    // For its owner only: there are secrets in it.
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    options
+        .open(file)
+        .and_then(|mut open| open.write_all(&body))
+        .with_context(|| format!("cannot write {}", file.display()))?;
     println!("{} bytes", body.len());
     Ok(0)
 }
