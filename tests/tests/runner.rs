@@ -1,4 +1,5 @@
 //! All tests with real processes, in one binary.
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 mod apiserver_clients;
 mod apiserver_interop;

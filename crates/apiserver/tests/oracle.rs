@@ -2,6 +2,7 @@
 //!
 //! The fixtures come from `peers/schemagen/oracle`. `TENURE_ORACLE` names another folder of them,
 //! written with another seed or a larger factor.
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
