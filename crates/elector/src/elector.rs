@@ -22,7 +22,7 @@ use crate::hub::Hub;
 /// Work that is told to stop and does not is dropped this long before its deadline.
 const DROP_EARLY: Duration = Duration::from_millis(250);
 
-/// A configured candidate of one election; see the [crate](crate) for an example.
+/// A configured candidate of one election; see the crate for an example.
 #[derive(Debug)]
 #[must_use = "nothing happens until it is run or started"]
 pub struct Elector {

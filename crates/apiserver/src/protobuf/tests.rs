@@ -1,3 +1,5 @@
+//! Recorded pairs of JSON and protobuf, and bytes that are neither.
+
 use std::fs;
 use std::path::Path;
 

@@ -1,3 +1,5 @@
+//! Strategic merge patches by example.
+
 use serde_json::json;
 
 use super::*;
