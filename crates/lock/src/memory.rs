@@ -113,7 +113,7 @@ impl MemoryLock {
                         "another version is stored".to_owned(),
                     )));
                 }
-                base.object().clone()
+                base.object()
             }
         };
         let body = part.body(object, record);
@@ -125,12 +125,12 @@ impl MemoryLock {
         register.revision += 1;
         object["metadata"]["resourceVersion"] = register.revision.to_string().into();
         register.object = Some(object.clone());
-        let sighting = self.sighting(object);
+        let sighting = self.sighting(&object);
         self.shared.present.send_replace(Some(sighting.clone()));
         sighting
     }
 
-    fn sighting(&self, object: Value) -> Sighting {
+    fn sighting(&self, object: &Value) -> Sighting {
         let sighting = self.shared.part.sighting(object);
         let sighting = sighting.expect("the register gives each object a uid and a version");
         self.shared.warned.note(sighting.warnings());
@@ -148,7 +148,7 @@ impl Lock for MemoryLock {
     }
 
     fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
-        let sighting = self.object().map(|object| self.sighting(object));
+        let sighting = self.object().map(|object| self.sighting(&object));
         Box::pin(std::future::ready(Ok(sighting)))
     }
 

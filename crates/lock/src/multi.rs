@@ -105,7 +105,8 @@ impl MultiLock {
             return Ok(None);
         };
         let secondary = request::get(&self.client.0, &self.secondary.name).await?;
-        self.sighting(Verb::Get, primary, secondary).map(Some)
+        self.sighting(Verb::Get, &primary, secondary.as_ref())
+            .map(Some)
     }
 
     async fn write_both(
@@ -123,13 +124,16 @@ impl MultiLock {
                 (Verb::Create, primary, self.create_secondary(record).await)
             }
             Some(base) => {
-                let body = self.primary.body(base.object().clone(), record);
+                let body = self.primary.body(base.object(), record);
                 let primary = request::update(&self.client.0, name, body).await?;
-                let secondary = self.replace_secondary(record, base.secondary()).await;
+                let secondary = self
+                    .replace_secondary(record, base.secondary().as_ref())
+                    .await;
                 (Verb::Update, primary, secondary)
             }
         };
-        let sighting = self.sighting(verb, primary, Some(secondary.map_err(half_written)?))?;
+        let secondary = secondary.map_err(half_written)?;
+        let sighting = self.sighting(verb, &primary, Some(&secondary))?;
         under_way.done(&sighting);
         Ok(sighting)
     }
@@ -181,8 +185,8 @@ impl MultiLock {
     fn sighting(
         &self,
         verb: Verb,
-        primary: Value,
-        secondary: Option<Value>,
+        primary: &Value,
+        secondary: Option<&Value>,
     ) -> Result<Sighting, Error> {
         let sighting = self.combine(primary, secondary);
         let sighting = sighting.ok_or_else(|| self.primary.unversioned(verb))?;
@@ -191,22 +195,22 @@ impl MultiLock {
     }
 
     /// What both objects say together; `None` if one has no version.
-    fn combine(&self, primary: Value, secondary: Option<Value>) -> Option<Sighting> {
+    fn combine(&self, primary: &Value, secondary: Option<&Value>) -> Option<Sighting> {
         let Some(secondary) = secondary else {
             // Held, if at all, by a client that knows the old kind alone.
             return self.primary.sighting(primary);
         };
-        let alone = self.primary.sighting(primary.clone())?;
+        let alone = self.primary.sighting(primary)?;
         let mut observation = alone.observation().clone();
-        let newer = object::version(&secondary)?.revision;
+        let newer = object::version(secondary)?.revision;
         if newer.order(&observation.version.revision) == Some(Ordering::Greater) {
             observation.version.revision = newer;
         }
         let mut warnings = alone.warnings().to_vec();
 
         let (first, second) = (
-            self.primary.stored(&primary),
-            self.secondary.stored(&secondary),
+            self.primary.stored(primary),
+            self.secondary.stored(secondary),
         );
         warnings.extend(self.secondary.warning(&second));
         observation.fingerprint = fingerprint(&format!("{},{}", first.text, second.text));
@@ -216,7 +220,7 @@ impl MultiLock {
         } else {
             agreed(first.record, &second.record)
         };
-        let (orders, more) = orders::read(&self.secondary.name, &secondary);
+        let (orders, more) = orders::read(&self.secondary.name, secondary);
         observation.orders = either(observation.orders, orders);
         warnings.extend(more);
         Some(Sighting::new(
@@ -269,33 +273,35 @@ impl Lock for MultiLock {
         let (primary, secondary) = match (target, object, last) {
             (PRIMARY, None, _) => return Sight::Absent,
             (PRIMARY, Some(primary), Some(last)) if self.primary.is(&primary) => {
-                if self.is_own(&self.primary, &primary) || !is_newer(&primary, last.object()) {
+                if self.is_own(&self.primary, &primary) || !is_newer(&primary, &last.object()) {
                     return Sight::Seen(last.clone());
                 }
-                (primary, last.secondary().cloned())
+                (primary, last.secondary())
             }
-            (SECONDARY, None, Some(last)) => (last.object().clone(), None),
+            (SECONDARY, None, Some(last)) => (last.object(), None),
             (SECONDARY, Some(secondary), Some(last)) if self.secondary.is(&secondary) => {
                 let known = last.secondary();
                 if self.is_own(&self.secondary, &secondary)
-                    || known.is_some_and(|known| !is_newer(&secondary, known))
+                    || known.is_some_and(|known| !is_newer(&secondary, &known))
                 {
                     return Sight::Seen(last.clone());
                 }
-                (last.object().clone(), Some(secondary))
+                (last.object(), Some(secondary))
             }
             _ => return Sight::ReadNeeded,
         };
-        let sighting = self.sighting(Verb::Get, primary, secondary);
+        let sighting = self.sighting(Verb::Get, &primary, secondary.as_ref());
         sighting.map_or(Sight::ReadNeeded, Sight::Seen)
     }
 
     fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
         vec![
-            self.primary.name.reference(sighting.map(Sighting::object)),
+            self.primary
+                .name
+                .reference(sighting.map(Sighting::object).as_ref()),
             self.secondary
                 .name
-                .reference(sighting.and_then(Sighting::secondary)),
+                .reference(sighting.and_then(Sighting::secondary).as_ref()),
         ]
     }
 }
@@ -361,7 +367,8 @@ impl<'a> UnderWay<'a> {
 
     fn done(mut self, written: &Sighting) {
         if let (Some(lock), Some(secondary)) = (self.0.take(), written.secondary()) {
-            *lock.own() = Own::Done([written.object(), secondary].map(object::version));
+            *lock.own() =
+                Own::Done([written.object(), secondary].map(|object| object::version(&object)));
         }
     }
 }

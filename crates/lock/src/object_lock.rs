@@ -68,7 +68,7 @@ impl ObjectLock {
         })
     }
 
-    fn sighting(&self, verb: Verb, object: Value) -> Result<Sighting, Error> {
+    fn sighting(&self, verb: Verb, object: &Value) -> Result<Sighting, Error> {
         let sighting = self
             .part
             .sighting(object)
@@ -91,7 +91,7 @@ impl Lock for ObjectLock {
         Box::pin(async move {
             let object = request::get(&self.client.0, &self.part.name).await?;
             object
-                .map(|object| self.sighting(Verb::Get, object))
+                .map(|object| self.sighting(Verb::Get, &object))
                 .transpose()
         })
     }
@@ -107,13 +107,13 @@ impl Lock for ObjectLock {
             let Some(version) = kind.base() else {
                 let body = self.part.body(name.blank(), record);
                 let object = request::create(client, name, body).await?;
-                return self.sighting(Verb::Create, object);
+                return self.sighting(Verb::Create, &object);
             };
             let base = base.filter(|base| base.observation().version == *version);
             let base = base.ok_or_else(|| Error::refused(Verb::Update, name, Refusal::Unseen))?;
-            let body = self.part.body(base.object().clone(), record);
+            let body = self.part.body(base.object(), record);
             let object = request::update(client, name, body).await?;
-            self.sighting(Verb::Update, object)
+            self.sighting(Verb::Update, &object)
         })
     }
 
@@ -127,7 +127,7 @@ impl Lock for ObjectLock {
         match object {
             None if target == 0 => Sight::Absent,
             Some(object) if target == 0 && self.part.is(&object) => {
-                let sighting = self.sighting(Verb::Get, object);
+                let sighting = self.sighting(Verb::Get, &object);
                 sighting.map_or(Sight::ReadNeeded, Sight::Seen)
             }
             _ => Sight::ReadNeeded,
@@ -135,7 +135,11 @@ impl Lock for ObjectLock {
     }
 
     fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
-        vec![self.part.name.reference(sighting.map(Sighting::object))]
+        vec![
+            self.part
+                .name
+                .reference(sighting.map(Sighting::object).as_ref()),
+        ]
     }
 }
 
@@ -191,10 +195,10 @@ impl Part {
     }
 
     /// What an object of this kind says; `None` if it has no version.
-    pub(crate) fn sighting(&self, object: Value) -> Option<Sighting> {
-        let version = object::version(&object)?;
-        let stored = self.stored(&object);
-        let (orders, mut warnings) = orders::read(&self.name, &object);
+    pub(crate) fn sighting(&self, object: &Value) -> Option<Sighting> {
+        let version = object::version(object)?;
+        let stored = self.stored(object);
+        let (orders, mut warnings) = orders::read(&self.name, object);
         warnings.extend(self.warning(&stored));
         let observation = Observation {
             version,

@@ -17,22 +17,24 @@ pub struct Sighting {
 #[derive(Debug)]
 struct Seen {
     observation: Observation,
-    primary: Value,
-    secondary: Option<Value>,
+    /// As text: a tree of values takes several times as much, and a process may hold thousands.
+    primary: Box<str>,
+    secondary: Option<Box<str>>,
     warnings: Vec<String>,
 }
 
 impl Sighting {
     pub(crate) fn new(
         observation: Observation,
-        primary: Value,
-        secondary: Option<Value>,
+        primary: &Value,
+        secondary: Option<&Value>,
         warnings: Vec<String>,
     ) -> Self {
+        let text = |object: &Value| object.to_string().into_boxed_str();
         let seen = Seen {
             observation,
-            primary,
-            secondary,
+            primary: text(primary),
+            secondary: secondary.map(text),
             warnings,
         };
         Self {
@@ -46,13 +48,13 @@ impl Sighting {
     }
 
     /// The object as it was seen; of a multi lock the primary one.
-    pub fn object(&self) -> &Value {
-        &self.seen.primary
+    pub fn object(&self) -> Value {
+        parse(&self.seen.primary)
     }
 
     /// The secondary object of a multi lock, if it exists.
-    pub fn secondary(&self) -> Option<&Value> {
-        self.seen.secondary.as_ref()
+    pub fn secondary(&self) -> Option<Value> {
+        self.seen.secondary.as_deref().map(parse)
     }
 
     /// What a person should know: an unreadable record, malformed orders. Each names the object.
@@ -60,6 +62,10 @@ impl Sighting {
     pub fn warnings(&self) -> &[String] {
         &self.seen.warnings
     }
+}
+
+fn parse(text: &str) -> Value {
+    serde_json::from_str(text).expect("the text of a value")
 }
 
 /// A record as it stands in an object.
