@@ -36,14 +36,15 @@ impl Default for Sights {
 impl Sights {
     /// A version was shown to `me` at this local time; it counts for `lease`.
     pub fn saw(&mut self, me: u64, object: &Object, lease: u64, local: u64) {
-        let since = self
-            .first_sight(object.seen.fingerprint)
-            .unwrap_or_else(|| {
-                self.first[self.next] = (object.seen.fingerprint, local);
-                self.next = (self.next + 1) % REMEMBERED;
-                local
-            });
-        if object.revision > self.newest {
+        let (record, news) = (object.seen.fingerprint, object.revision > self.newest);
+        let known = self.first_sight(record);
+        let since = known.unwrap_or(local);
+        // A record that comes back takes a new place, or the next one would push it out.
+        if known.is_none() || news {
+            self.first[self.next] = (record, since);
+            self.next = (self.next + 1) % REMEMBERED;
+        }
+        if news {
             self.newest = object.revision;
             self.hold_until = 0;
             let foreign = object.author != Some(me) && !is_free(object);
