@@ -173,6 +173,9 @@ pub(super) fn canonical(
     Ok(value)
 }
 
+/// Clients send these in the version of whatever they delete.
+pub(super) const DELETE_OPTIONS: &str = "DeleteOptions";
+
 /// An object may leave out what it is, but not say something else.
 fn check_kind(
     (group, version, kind): (&str, &str, &str),
@@ -186,7 +189,7 @@ fn check_kind(
             "{sent_kind} in version {short:?} cannot be handled as a {kind}: unknown conversion"
         )));
     }
-    if !sent_version.is_empty() && sent_version != expected {
+    if !sent_version.is_empty() && sent_version != expected && kind != DELETE_OPTIONS {
         let short = sent_version.rsplit('/').next().unwrap_or(sent_version);
         return Err(Failure::bad_request(format!(
             "{kind} in version {short:?} cannot be handled as a {kind}: the API version in the data \

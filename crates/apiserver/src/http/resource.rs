@@ -57,7 +57,8 @@ pub(super) fn resolve(path: &ResourcePath) -> Resolved<'_> {
         };
     };
     let in_namespace = !path.namespace.is_empty();
-    let own = !kind.namespaced && kind.plural == "namespaces";
+    // A namespace lies in itself and in no other: permissions in one say nothing about another.
+    let own = kind.plural == "namespaces" && path.namespace == path.name;
     let misplaced = (in_namespace && !kind.namespaced && !own)
         || (kind.namespaced && !in_namespace && !path.name.is_empty());
     if misplaced {
@@ -372,18 +373,9 @@ impl Call<'_> {
 }
 
 fn decode_delete_options(media: Media, bytes: &[u8]) -> Result<Value, Failure> {
-    match media {
-        Media::Json => serde_json::from_slice(bytes).map_err(|error| {
-            Failure::bad_request(format!("the delete options cannot be read: {error}"))
-        }),
-        Media::Yaml | Media::Protobuf => body::decode_as(
-            ("", "v1", "DeleteOptions"),
-            media,
-            bytes,
-            options::FieldValidation::Ignore,
-        )
-        .map(|decoded| decoded.value),
-    }
+    let kind = ("", "v1", body::DELETE_OPTIONS);
+    let decoded = body::decode_as(kind, media, bytes, options::FieldValidation::Ignore)?;
+    Ok(decoded.value)
 }
 
 /// The name and namespace in a body must be those of the path.

@@ -194,3 +194,50 @@ async fn methods_that_are_not_there() {
         );
     }
 }
+
+#[tokio::test]
+async fn a_namespace_is_found_in_no_other_namespace() {
+    let server = Server::start().await;
+    let json = [("content-type", "application/json")];
+    let other = "/api/v1/namespaces/default/namespaces";
+    for (method, path) in [
+        ("GET", other.to_owned()),
+        ("GET", format!("{other}/kube-system")),
+        ("DELETE", format!("{other}/kube-system")),
+        ("POST", other.to_owned()),
+        ("GET", format!("{other}?watch=true&timeoutSeconds=1")),
+    ] {
+        let body = br#"{"metadata":{"name":"x"}}"#.to_vec();
+        let answer = server.send(method, &path, &json, body).await;
+        assert_eq!(answer.status, 404, "{method} {path}");
+    }
+    let own = server
+        .send("GET", "/api/v1/namespaces/default", &[], Vec::new())
+        .await;
+    assert_eq!(own.status, 200);
+}
+
+#[tokio::test]
+async fn delete_options_of_a_wrong_type_delete_nothing() {
+    let server = Server::start().await;
+    create(&server, MAPS, map("a", "1")).await;
+    let json = [("content-type", "application/json")];
+    let path = format!("{MAPS}/a");
+    for body in [
+        r#"{"dryRun":"All"}"#,
+        r#"{"preconditions":{"resourceVersion":5}}"#,
+        "[]",
+    ] {
+        let answer = server.send("DELETE", &path, &json, body.into()).await;
+        assert_eq!(answer.status, 400, "{body}: {}", answer.json());
+    }
+    // Typed clients send them in the version of what they delete.
+    let body = r#"{"kind":"DeleteOptions","apiVersion":"coordination.k8s.io/v1"}"#;
+    assert_eq!(
+        server
+            .send("DELETE", &path, &json, body.into())
+            .await
+            .status,
+        200
+    );
+}

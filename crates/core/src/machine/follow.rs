@@ -237,7 +237,12 @@ impl Election {
             return;
         };
         let version = seen.observation.version.clone();
-        let found = self.attempt_of(&seen.observation.record).cloned();
+        // A late renewal of a term that has ended is left to run out (S4): only the write that would
+        // have begun a term is taken back.
+        let found = self
+            .attempt_of(&seen.observation.record)
+            .filter(|attempt| matches!(attempt.kind, WriteKind::Create | WriteKind::Acquire(_)));
+        let found = found.cloned();
         match (found, version.revision.as_str().parse::<FencingToken>()) {
             (Some(attempt), Ok(token)) if attempt.record.holder == self.config.identity => {
                 let term = Term {
