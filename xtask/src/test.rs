@@ -49,8 +49,8 @@ const TIERS: &[Tier] = &[
                 "--package",
                 "tenure-sim",
                 "--",
-                "--seconds",
-                "300",
+                "--seeds",
+                "30000",
             ])
             .go()
         },
