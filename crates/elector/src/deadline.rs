@@ -20,6 +20,9 @@ const LONGEST_LOOK: Duration = Duration::from_millis(250);
 /// process.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
+/// How long the message of an abort may take.
+const LAST_WORDS: Duration = Duration::from_millis(50);
+
 /// What to do with work that has not ended when another process may lead. Nothing is released then.
 #[derive(Clone, Default)]
 #[non_exhaustive]
@@ -198,7 +201,6 @@ impl Watchdog {
         let (lock, token) = (&overran.lock, overran.token.as_str());
         match &self.policy {
             Overrun::Abort => {
-                tracing::error!(%lock, token, "work did not end in time, aborting this process");
                 abort(&overran);
             }
             Overrun::Log => {
@@ -215,16 +217,22 @@ impl fmt::Debug for Watchdog {
     }
 }
 
-#[allow(
-    clippy::print_stderr,
-    reason = "the process ends here, and a subscriber may not get to write any more"
-)]
+/// Aborts. The last words are spoken on another thread: whatever blocks the work may block them too,
+/// and nothing may delay the end.
 fn abort(overran: &Overran) -> ! {
-    eprintln!(
+    let text = format!(
         "tenure: the work of term {} of {} did not end in time; aborting, because another process \
-         may lead now",
+         may lead now\n",
         overran.token, overran.lock
     );
+    let (said, heard) = std::sync::mpsc::channel();
+    let speaker = std::thread::Builder::new().spawn(move || {
+        let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+        let _ = said.send(());
+    });
+    if speaker.is_ok() {
+        let _ = heard.recv_timeout(LAST_WORDS);
+    }
     std::process::abort();
 }
 
@@ -274,11 +282,15 @@ impl Board {
         // Taken out, so that whoever is called may register and move deadlines.
         let mut watched = std::mem::take(&mut *lock(&self.watched));
         let mut sleep = LONGEST_LOOK;
-        watched.retain(|one| match one.look() {
-            None => false,
-            Some(left) => {
-                sleep = sleep.min(left);
-                true
+        watched.retain(|one| {
+            // A panicking callback must not take the other terms' deadlines along.
+            let look = std::panic::AssertUnwindSafe(|| one.look());
+            match std::panic::catch_unwind(look).unwrap_or(None) {
+                None => false,
+                Some(left) => {
+                    sleep = sleep.min(left);
+                    true
+                }
             }
         });
         let mut added = lock(&self.watched);

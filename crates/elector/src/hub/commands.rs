@@ -112,6 +112,10 @@ impl Entry {
             request.await
         };
         let abort = world.spawn(self.id, request.instrument(self.span.clone()));
+        // The state machine may have given up on the one before by itself.
+        if let Some(late) = self.request.take() {
+            late.abort.abort();
+        }
         self.request = Some(Request {
             id,
             sent,

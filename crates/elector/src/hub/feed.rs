@@ -222,9 +222,10 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
 }
 
-/// Whether somebody has to change permissions before this can work.
+/// Whether somebody has to change permissions before this can work; a token that has just run out is
+/// no such case.
 pub(super) fn is_forbidden(error: &kube::Error) -> bool {
-    matches!(error, kube::Error::Api(status) if matches!(status.code, 401 | 403))
+    matches!(error, kube::Error::Api(status) if status.code == 403)
 }
 
 async fn within<T>(
