@@ -17,7 +17,10 @@ const POLL: Duration = Duration::from_millis(5);
 
 /// Where the shared server keeps its state.
 pub(crate) fn data_dir() -> Result<PathBuf> {
-    default_data_dir().context("no home directory: set HOME or XDG_STATE_HOME, or use a cluster")
+    let given = std::env::var_os("TENURE_DATA_DIR").map(PathBuf::from);
+    given
+        .or_else(default_data_dir)
+        .context("no home directory: set HOME or XDG_STATE_HOME, or use a cluster")
 }
 
 /// Makes sure that the server runs, and returns its kubeconfig.

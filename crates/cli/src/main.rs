@@ -166,9 +166,13 @@ fn as_elect(args: Vec<OsString>) -> Vec<OsString> {
 
 /// The exit code for a bad command line: `run` follows flock(1), the rest the old sidecar.
 fn usage_code(args: &[OsString]) -> u8 {
-    let run = args
+    let command = args
         .iter()
         .skip(1)
-        .find(|arg| Path::new(arg) == Path::new("run"));
-    if run.is_some() { 64 } else { 2 }
+        .find(|arg| !arg.as_encoded_bytes().starts_with(b"-"));
+    if command.is_some_and(|command| command == "run") {
+        64
+    } else {
+        2
+    }
 }

@@ -182,11 +182,18 @@ impl Options {
 /// Makes a store from the backup beside the present one, which is kept under another name.
 fn restore(file: &Path, dir: &Path) -> Result<backup::Report> {
     let fresh = dir.join("restored");
+    // What an interrupted restore left behind was never in use.
+    if fresh.exists() {
+        std::fs::remove_dir_all(&fresh).with_context(|| format!("{}", fresh.display()))?;
+    }
     let report = backup::restore(file, &fresh)?;
     let store = dir.join(STORE);
     let swap = || -> std::io::Result<()> {
         if store.exists() {
-            std::fs::rename(&store, dir.join(format!("{STORE}.before-restore")))?;
+            std::fs::rename(
+                &store,
+                dir.join(format!("{STORE}.before-{}", report.revision)),
+            )?;
         }
         std::fs::rename(fresh.join(STORE), &store)?;
         std::fs::remove_dir_all(&fresh)

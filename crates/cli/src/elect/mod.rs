@@ -5,6 +5,7 @@ mod http;
 mod rbac;
 mod view;
 
+use std::io::Write;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +15,7 @@ use clap::{Args, ValueEnum};
 use jiff::Timestamp;
 use kube::{Client, Config};
 use tenure::metrics::Registry;
-use tenure::{Candidate, Elector, Event, Metrics, Term};
+use tenure::{Candidate, Elector, Event, Metrics, Overrun, Term};
 use tokio::sync::watch;
 
 use crate::connect::Connect;
@@ -122,6 +123,8 @@ impl Elect {
             .election
             .configure(builder)
             .release_on_cancel(self.release_on_exit)
+            // What it guards runs elsewhere; a slow hook is no reason to end this process.
+            .on_overrun(Overrun::Log)
             .metrics(&metrics)
             .events(true);
         if let Some(id) = self.identity(compat) {
@@ -264,19 +267,13 @@ impl Sidecar {
                 },
             }
         }
-        // Publish the loss first, then stop, then release.
-        if let Some(term) = term.take() {
-            self.lost(term).await;
-        }
+        // This puts the guard out. Then the loss is told, and only then is the lease given back.
         self.candidate.shutdown();
         let finished = async {
             while let Some(event) = self.candidate.next().await {
                 match event {
-                    Event::Released => self
-                        .log
-                        .write(What::Released, &Change::of(&self.view.handle, None)),
                     Event::Finished => break,
-                    _ => {}
+                    event => self.heard(event, &mut term).await,
                 }
             }
         };
@@ -329,7 +326,8 @@ impl Sidecar {
 
     fn see(&self, leader: String, term: Option<u32>) {
         if self.print {
-            println!("{leader} is the leader");
+            // A reader that has gone away does not end an election.
+            let _ = writeln!(std::io::stdout(), "{leader} is the leader");
         }
         let observed_at = Some(Timestamp::now());
         self.view.seen.send_replace(Seen {

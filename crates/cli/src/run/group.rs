@@ -1,14 +1,15 @@
 //! The process group that runs while leading.
 //!
-//! Invariant: whatever the child starts stays in its group, and the group does not outlive this
-//! process: the kernel kills the child when its parent dies, and this process adopts and reaps
-//! grandchildren whose parents have gone.
+//! Invariant: the group does not outlive this process: the kernel kills the child when its parent
+//! dies, a watchdog kills the rest, and this process adopts and reaps grandchildren whose parents have
+//! gone. A program that leaves the group on purpose (`setsid`) is out of reach.
 
 use std::ffi::OsString;
 use std::io;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
 
+use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_process_group, set_child_subreaper,
     test_kill_process_group, wait,
@@ -98,9 +99,10 @@ impl Group {
         let _ = kill_process_group(self.leader, signal);
     }
 
-    /// Whether no member is left.
+    /// Whether no member is left. One that may not be signalled, such as a program that became
+    /// another user, is still there.
     pub(crate) fn is_empty(self) -> bool {
-        test_kill_process_group(self.leader).is_err()
+        test_kill_process_group(self.leader) == Err(Errno::SRCH)
     }
 
     /// Reaps every child that has ended, and says how the main one did. A member that was stopped
@@ -141,7 +143,10 @@ pub(crate) fn become_child(args: &[OsString]) -> u8 {
         return 125;
     }
     super::terminal::await_foreground();
-    let error = Command::new(program).args(&args[2..]).exec();
+    let error = Command::new(program)
+        .args(&args[2..])
+        .env_remove(super::terminal::FOREGROUND)
+        .exec();
     eprintln!("tenure: cannot run {}: {error}", program.to_string_lossy());
     if error.kind() == io::ErrorKind::NotFound {
         127

@@ -4,6 +4,7 @@
 use std::io::stdin;
 use std::time::Duration;
 
+use nix::sys::signal::{SigSet, Signal};
 use rustix::process::{Pid, getpgrp};
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
 
@@ -20,10 +21,16 @@ pub(crate) fn give_to(group: Pid) {
     let _ = tcsetpgrp(stdin(), group);
 }
 
-/// Takes the terminal back. The kernel stops a background process that does this unless it ignores
-/// SIGTTOU, which [`super::signals`] arranges.
+/// Takes the terminal back. The kernel stops a background process that does this unless it blocks
+/// SIGTTOU.
 pub(crate) fn take_back() {
+    let mut output = SigSet::empty();
+    output.add(Signal::SIGTTOU);
+    let blocked = output.thread_block().is_ok();
     let _ = tcsetpgrp(stdin(), getpgrp());
+    if blocked {
+        let _ = output.thread_unblock();
+    }
 }
 
 /// In the child: waits until the parent has handed the terminal over, so that the first read does

@@ -25,6 +25,12 @@ const HEARTBEAT: Duration = Duration::from_millis(200);
 /// What is left of a group after its main child gets this long after SIGTERM.
 const STRAGGLERS: Duration = Duration::from_secs(2);
 
+/// A command that was asked to end gets this long, as long as its lease can be kept.
+const LONGEST_STOP: Duration = Duration::from_secs(30);
+
+/// How long after the end of the guard this loop counts as stuck.
+const STUCK: Duration = Duration::from_millis(250);
+
 /// A restarted child that ran this long starts again from the shortest pause.
 const STEADY: Duration = Duration::from_secs(60);
 
@@ -108,10 +114,13 @@ impl Work {
                     }
                 }
             }
+            let left = hold.map_or(Duration::MAX, |hold| hold.since(SystemClock.now().local));
             tokio::select! {
-                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
+                biased;
                 () = term.cancelled() => return End::Lost,
                 signal = signals.end() => return End::Asked(signal, Some(exit)),
+                () = tokio::time::sleep(left), if hold.is_some() => return End::HeldLongEnough,
+                () = tokio::time::sleep(pause) => pause = (pause * 2).min(LONGEST_PAUSE),
             }
         }
     }
@@ -123,24 +132,59 @@ impl Work {
         signals: &mut Signals,
         hold: Option<tenure::core::LocalTime>,
     ) -> io::Result<End> {
+        // This process may have been stopped or asleep since it won.
+        if !term.is_leading() {
+            return Ok(End::Lost);
+        }
         let group = Group::spawn(&self.spec)?;
         self.running.set(Some(group));
         if self.foreground {
             terminal::give_to(group.id());
         }
-        let mut watchdog = Watchdog::start(group.id())?;
-        let asked = self.ask_at_guard_end(term, group);
+        let ended = match Watchdog::start(group.id()) {
+            Ok(watchdog) => Ok(self.look_after(group, watchdog, term, signals, hold).await),
+            Err(error) => {
+                // Nothing runs without its watchdog.
+                group.signal(Signal::KILL);
+                clear_out(group, signals).await;
+                Err(error)
+            }
+        };
+        self.running.set(None);
+        if self.foreground {
+            terminal::take_back();
+        }
+        ended
+    }
+
+    async fn look_after(
+        &self,
+        group: Group,
+        mut watchdog: Watchdog,
+        term: &Term,
+        signals: &mut Signals,
+        hold: Option<tenure::core::LocalTime>,
+    ) -> End {
+        let mut stuck = Some(self.ask_if_stuck(term, group));
         let mut why: Option<Why> = None;
+        let mut patience = None;
         let exit = loop {
             if let Some(exit) = group.reap() {
                 break exit;
             }
+            let now = SystemClock.now().local;
             let _ = watchdog.until(term.deadline().as_nanos());
-            if why.is_none() {
-                asked.move_to(SystemClock.now().local + term.valid_for());
-                if hold.is_some_and(|hold| SystemClock.now().local >= hold) {
-                    why = Some(Why::Held);
-                    group.signal(self.stop_signal.unwrap_or(Signal::TERM));
+            if let Some(stuck) = &stuck {
+                stuck.move_to(now + term.valid_for() + STUCK);
+            }
+            if why.is_none() && hold.is_some_and(|hold| now >= hold) {
+                why = Some(Why::Held);
+                group.signal(self.stop_signal.unwrap_or(Signal::TERM));
+            }
+            if why.is_some() {
+                stuck = None;
+                if now >= *patience.get_or_insert(now + LONGEST_STOP) {
+                    group.signal(Signal::KILL);
                 }
             }
             tokio::select! {
@@ -161,28 +205,23 @@ impl Work {
                 () = tokio::time::sleep(HEARTBEAT) => {}
             }
         };
-        drop(asked);
-        clear_out(group, signals).await;
+        drop(stuck);
+        let asked = clear_out(group, signals).await;
         watchdog.dismiss();
-        self.running.set(None);
-        if self.foreground {
-            terminal::take_back();
-        }
-        Ok(match why {
+        match why.or(asked.map(Why::Asked)) {
             None => End::Exited(exit),
             Some(Why::Asked(signal)) => End::Asked(signal, Some(exit)),
             Some(Why::Lost) => End::Lost,
             Some(Why::Held) => End::HeldLongEnough,
-        })
+        }
     }
 
-    /// If the runtime is stuck, the deadline thread asks the group to end when the guard is out; the
-    /// elector's overrun call kills it at the fence.
-    fn ask_at_guard_end(&self, term: &Term, group: Group) -> Deadline {
+    /// If this loop is stuck, the deadline thread asks the group to end soon after the guard is out;
+    /// the elector's overrun call kills it at the fence.
+    fn ask_if_stuck(&self, term: &Term, group: Group) -> Deadline {
         let signal = self.stop_signal.unwrap_or(Signal::TERM);
-        Deadline::new(SystemClock.now().local + term.valid_for(), move || {
-            group.signal(signal);
-        })
+        let at = SystemClock.now().local + term.valid_for() + STUCK;
+        Deadline::new(at, move || group.signal(signal))
     }
 }
 
@@ -193,21 +232,26 @@ enum Why {
     Held,
 }
 
-/// Waits until no member of the group is left: SIGTERM, and after a while SIGKILL.
-async fn clear_out(group: Group, signals: &mut Signals) {
+/// Waits until no member of the group is left: SIGTERM, and after a while SIGKILL. Returns the signal
+/// that asked this process to end meanwhile.
+async fn clear_out(group: Group, signals: &mut Signals) -> Option<Signal> {
     let step = Duration::from_millis(20);
     let mut waited = Duration::ZERO;
+    let mut asked = None;
+    if !group.is_empty() {
+        group.signal(Signal::TERM);
+    }
     while !group.is_empty() {
-        group.signal(if waited < STRAGGLERS {
-            Signal::TERM
-        } else {
-            Signal::KILL
-        });
-        tokio::select! {
-            _ = signals.next() => {}
-            () = tokio::time::sleep(step) => {}
+        if waited >= STRAGGLERS {
+            group.signal(Signal::KILL);
         }
-        waited += step;
+        tokio::select! {
+            heard = signals.next() => if let Asked::End(signal) = heard {
+                asked = Some(signal);
+            },
+            () = tokio::time::sleep(step) => waited += step,
+        }
         group.reap();
     }
+    asked
 }
