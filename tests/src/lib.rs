@@ -4,13 +4,12 @@
 //! Tests at this level share one host clock. That is what makes the overlap of two leaders a number
 //! instead of an argument ([`overlap`]).
 
+pub mod bench;
 pub mod candidate;
 pub mod clock;
 pub mod embedded;
 pub mod event;
 pub mod home;
-pub mod load;
-pub mod measure;
 pub mod overlap;
 pub mod process;
 pub mod real;

@@ -5,8 +5,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, bail};
+use tenure_tests::bench::elections;
 use tenure_tests::candidate::Election;
-use tenure_tests::measure;
 use tenure_tests::real::{Cluster, Peer, build, down, state, up};
 
 const USAGE: &str = "usage: cargo xtask real build|up|down|status|measure
@@ -78,7 +78,7 @@ fn measure_all(args: &[&str]) -> Result<()> {
         ["--kubeconfig", file] => (None, PathBuf::from(file)),
         _ => bail!("{USAGE}"),
     };
-    let makes: [(_, measure::Start); 2] = [
+    let makes: [(_, elections::Start); 2] = [
         ("client-go", Election::client_go),
         (
             if cfg!(debug_assertions) {
@@ -91,9 +91,9 @@ fn measure_all(args: &[&str]) -> Result<()> {
     ];
     let mut reports = Vec::new();
     for (make, start) in makes {
-        reports.push(measure::measure(&kubeconfig, make, start).context(make)?);
+        reports.push(elections::measure(&kubeconfig, make, start).context(make)?);
     }
-    say(&measure::Table(&reports).to_string());
+    say(&elections::Table(&reports).to_string());
     drop(cluster);
     Ok(())
 }

@@ -1,7 +1,8 @@
 //! Load on an API server: durable writes of Leases, each client on its own connection and its own Lease.
 #![allow(
     clippy::disallowed_methods,
-    reason = "durations are what is measured here"
+    clippy::print_stderr,
+    reason = "durations are what is measured here, and people watch"
 )]
 
 use std::fmt;
@@ -16,9 +17,40 @@ use kube::{Client, Config};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
+use crate::real::Cluster;
 use crate::tools;
 
 const SPAN: Duration = Duration::from_secs(8);
+
+/// Both API servers under the same load.
+///
+/// # Errors
+/// A server did not start or refused a request.
+pub fn bench(real: bool) -> Result<String> {
+    let mut reports = Vec::new();
+    if real {
+        eprintln!("kube-apiserver + etcd ...");
+        let began = Instant::now();
+        let cluster = Cluster::start()?;
+        let ready = began.elapsed();
+        let kubeconfig = cluster.kubeconfig();
+        reports.push(run(
+            "kube-apiserver + etcd",
+            &kubeconfig,
+            &cluster.pids(),
+            ready,
+        )?);
+    }
+    eprintln!("tenure server ...");
+    let ours = Ours::start()?;
+    reports.push(run(
+        "tenure server",
+        &ours.kubeconfig(),
+        &[ours.pid()],
+        ours.ready,
+    )?);
+    Ok(format!("### API servers\n\n{}", Table(&reports)))
+}
 
 /// `tenure server` as a process of its own, with the durable store.
 #[derive(Debug)]

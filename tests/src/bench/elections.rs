@@ -1,18 +1,47 @@
 //! What candidates cost and how fast they hand over, measured from outside, the same way for everyone.
 
+#![allow(clippy::print_stderr, reason = "people watch")]
+
 use std::fmt;
 use std::path::Path;
 use std::thread::sleep;
 use std::time::Duration;
 
+use crate::bench::apiserver::Ours;
 use crate::candidate::{self, Election, Fleet};
 use crate::clock::{self, Nanos};
 use crate::event::Kind;
 use crate::process::{Process, Silence};
+use crate::real::{Cluster, Peer, available};
 
 const HAND_OVERS: usize = 20;
 const MANY: usize = 2000;
 const LIMIT: Duration = Duration::from_secs(120);
+
+/// Candidates of both makes, on the real kube-apiserver if it can be had, else on ours.
+///
+/// # Errors
+/// A server or a candidate did not start.
+pub fn bench(real: bool) -> anyhow::Result<String> {
+    let peers = available(&[Peer::Elector]);
+    let cluster = if real { Some(Cluster::start()?) } else { None };
+    let ours = Ours::start()?;
+    let (place, kubeconfig) = match &cluster {
+        Some(cluster) => ("kube-apiserver + etcd", cluster.kubeconfig()),
+        None => ("tenure server", ours.kubeconfig()),
+    };
+    let mut reports = Vec::new();
+    match peers {
+        Ok(()) => {
+            eprintln!("client-go on {place} ...");
+            reports.push(measure(&kubeconfig, "client-go", Election::client_go)?);
+        }
+        Err(skip) => eprintln!("without client-go: {skip}"),
+    }
+    eprintln!("tenure on {place} ...");
+    reports.push(measure(&kubeconfig, "tenure", Election::library)?);
+    Ok(format!("### Elections on {place}\n\n{}", Table(&reports)))
+}
 
 /// How candidates of one make are started.
 pub type Start = fn(&Election, &str, &[&str]) -> Result<Process, candidate::Error>;
