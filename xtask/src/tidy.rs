@@ -14,6 +14,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-core", &[]),
     ("tenure-lock", &["tenure-core"]),
     ("tenure", &["tenure-core", "tenure-lock"]),
+    ("tenure-manager", &["tenure"]),
     ("tenure-apiserver", &[]),
     (
         "tenure-sim",
