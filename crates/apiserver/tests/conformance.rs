@@ -17,12 +17,9 @@ use support::Server;
 const SKIPPED: &[&str] = &[
     "crd-invalid",
     "crd-objects",
-    "pv",
-    "pvc",
     "ssa-after-update",
     "ssa-conflict",
     "ssa-create-update",
-    "storageclass",
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -48,7 +45,7 @@ async fn recorded_conversations_replay_without_a_hard_difference() {
         println!("skipped {skipped}");
     }
     names.retain(|name| !SKIPPED.contains(&name.as_str()));
-    assert_eq!(names.len(), 57);
+    assert_eq!(names.len(), 60);
     let only = std::env::var("CASE").unwrap_or_default();
     let mut failed = Vec::new();
     for (index, name) in names.iter().filter(|name| name.contains(&only)).enumerate() {

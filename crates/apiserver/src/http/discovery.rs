@@ -116,6 +116,7 @@ fn group_document(group: &str) -> Option<Value> {
 fn kinds_of(group: &str, version: &str) -> Vec<(&'static Kind, &'static Version)> {
     let mut kinds: Vec<_> = registry::all()
         .iter()
+        .copied()
         .filter(|kind| kind.group == group)
         .filter_map(|kind| Some((kind, kind.version(version)?)))
         .collect();

@@ -1,5 +1,7 @@
 //! Columns of the Table form that kubectl prints.
 
+pub(super) mod storage;
+
 use jiff::Timestamp;
 use serde_json::{Value, json};
 

@@ -4,12 +4,12 @@ use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::engine::{Registry, Target, WriteOptions, refuse_invalid, unparsed};
+use super::engine::{Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
 use super::meta;
 use super::rules::text;
 use crate::auth::User;
 use crate::status::{Cause, Failure};
-use crate::store::{Change, Expected, Key};
+use crate::store::{Change, Expected, Key, Range};
 
 /// How many random names are tried.
 const NAME_ATTEMPTS: usize = 8;
@@ -31,6 +31,7 @@ impl Registry {
             return Err(Failure::new(500, "", why));
         }
         self.check_grant(target, user, &object)?;
+        self.admit(target, &mut object);
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {
             prepare(target, &mut object)?;
@@ -67,6 +68,44 @@ impl Registry {
         prepare(target, &mut object)?;
         self.try_create(target, target.key(), &object, options)
             .await
+    }
+
+    /// A claim that names no class gets the default one.
+    fn admit(&self, target: &Target<'_>, object: &mut Value) {
+        if target.kind.resource() == ("", "persistentvolumeclaims")
+            && object.pointer("/spec/storageClassName").is_none()
+            && !super::rules::volume::has_beta_class(object)
+            && let Some(class) = self.default_storage_class()
+            && let Some(spec) = object.get_mut("spec").and_then(Value::as_object_mut)
+        {
+            spec.insert("storageClassName".into(), Value::String(class));
+        }
+    }
+
+    /// The name of the default class: of several, the newest.
+    fn default_storage_class(&self) -> Option<String> {
+        let kind = super::find("storage.k8s.io", "storageclasses")?;
+        let range = Range {
+            resource: kind.storage_key(),
+            namespace: None,
+            name: None,
+        };
+        let listing = self.store.list(&range, None).ok()?;
+        let classes = listing
+            .objects
+            .iter()
+            .filter_map(|class| parsed(class).ok());
+        classes
+            .filter(super::columns::storage::is_default)
+            .map(|class| {
+                let since = text(&class, "/metadata/creationTimestamp").to_owned();
+                (
+                    since,
+                    std::cmp::Reverse(text(&class, "/metadata/name").to_owned()),
+                )
+            })
+            .max()
+            .map(|(_, name)| name.0)
     }
 
     async fn try_create(

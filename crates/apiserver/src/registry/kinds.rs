@@ -1,5 +1,9 @@
 //! The table of kinds.
 
+mod storage;
+
+use std::sync::LazyLock;
+
 use super::rules::{self, events};
 use super::{Conversion, Field, Generation, Kind, NameRule, Subresource, Version, columns};
 
@@ -35,6 +39,8 @@ const BASE: Kind = Kind {
     prepare: rules::nothing_to_default,
     validate: rules::nothing_to_check,
     validate_update: rules::no_change_to_check,
+    change_status: rules::no_change_to_make,
+    validate_status: rules::nothing_to_check,
 };
 
 const COORDINATION: &str = "coordination.k8s.io";
@@ -42,7 +48,11 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
-pub(super) static KINDS: &[Kind] = &[
+/// All of them, in the order discovery shows them.
+pub(super) static KINDS: LazyLock<Vec<&'static Kind>> =
+    LazyLock::new(|| GENERAL.iter().chain(storage::KINDS).collect());
+
+static GENERAL: &[Kind] = &[
     Kind {
         kind: "ConfigMap",
         plural: "configmaps",
@@ -182,6 +192,23 @@ pub(super) static KINDS: &[Kind] = &[
         prepare: rules::service::prepare_service,
         validate: rules::service::validate_service,
         validate_update: rules::service::validate_service_update,
+        ..BASE
+    },
+    Kind {
+        group: "apps",
+        kind: "Deployment",
+        plural: "deployments",
+        singular: "deployment",
+        short: &["deploy"],
+        categories: &["all"],
+        storage: "apps/deployments",
+        generation: Generation::Content,
+        subresources: &[Subresource::Status],
+        columns: columns::storage::DEPLOYMENT,
+        default: rules::apps::default_deployment,
+        prepare: rules::apps::prepare_deployment,
+        validate: rules::apps::validate_deployment,
+        validate_update: rules::apps::validate_deployment_update,
         ..BASE
     },
     Kind {

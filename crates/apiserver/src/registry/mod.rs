@@ -75,6 +75,10 @@ pub(crate) struct Kind {
     pub(crate) validate: fn(&Value, &mut Vec<Cause>),
     /// Checks a change, old to new, after `validate`.
     pub(crate) validate_update: fn(&Value, &Value, &mut Vec<Cause>),
+    /// Completes a change of the status, old to new.
+    pub(crate) change_status: fn(&Value, &mut Value),
+    /// Checks an object whose status was changed.
+    pub(crate) validate_status: fn(&Value, &mut Vec<Cause>),
 }
 
 /// What `metadata.generation` counts the changes of.
@@ -256,7 +260,7 @@ struct Table {
 static TABLE: LazyLock<Table> = LazyLock::new(|| Table {
     by_resource: kinds::KINDS
         .iter()
-        .map(|kind| (kind.resource(), kind))
+        .map(|kind| (kind.resource(), *kind))
         .collect(),
     storage: kinds::KINDS
         .iter()
@@ -265,8 +269,8 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| Table {
 });
 
 /// All kinds, in the order discovery shows them.
-pub(crate) fn all() -> &'static [Kind] {
-    kinds::KINDS
+pub(crate) fn all() -> &'static [&'static Kind] {
+    &kinds::KINDS
 }
 
 /// The kind that serves a resource.
@@ -278,7 +282,7 @@ pub(crate) fn find(group: &str, plural: &str) -> Option<&'static Kind> {
 /// appearance in the table; versions by preference.
 pub(crate) fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
     let mut out: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
-    for kind in kinds::KINDS {
+    for kind in all() {
         let index = out
             .iter()
             .position(|(group, _)| *group == kind.group)

@@ -167,7 +167,10 @@ fn prepare(
     }
     meta::keep_system(old, &mut new);
     match subresource {
-        Some(Subresource::Status) => keep_all_but(old, &mut new, "status"),
+        Some(Subresource::Status) => {
+            keep_all_but(old, &mut new, "status");
+            (kind.change_status)(old, &mut new);
+        }
         Some(Subresource::Finalize) => keep_all_but(old, &mut new, "spec"),
         Some(Subresource::EphemeralContainers) => keep_all_but_ephemeral(old, &mut new),
         Some(_) => {}
@@ -196,6 +199,8 @@ fn prepare(
     if subresource.is_none() {
         (kind.validate)(&new, &mut causes);
         (kind.validate_update)(old, &new, &mut causes);
+    } else if subresource == Some(Subresource::Status) {
+        (kind.validate_status)(&new, &mut causes);
     }
     refuse_invalid(target, target.name, causes)?;
     Ok(new)

@@ -3,6 +3,7 @@
 //! All functions work on the canonical stored form: types are already right, unknown fields are
 //! already gone. Defaults are idempotent, because they also run after patches.
 
+pub(crate) mod apps;
 pub(crate) mod config;
 pub(crate) mod endpoints;
 pub(crate) mod events;
@@ -12,6 +13,8 @@ pub(crate) mod node;
 pub(crate) mod pod;
 pub(crate) mod rbac;
 pub(crate) mod service;
+pub(crate) mod storage;
+pub(crate) mod volume;
 
 use serde_json::{Map, Value, json};
 
@@ -20,6 +23,8 @@ use crate::status::Cause;
 pub(super) fn nothing_to_default(_: &mut Value) {}
 
 pub(super) fn nothing_to_check(_: &Value, _: &mut Vec<Cause>) {}
+
+pub(super) fn no_change_to_make(_: &Value, _: &mut Value) {}
 
 pub(super) fn no_change_to_check(_: &Value, _: &Value, _: &mut Vec<Cause>) {}
 

@@ -22,15 +22,11 @@ pub(in crate::registry) const FIELDS: &[Field] = &[
 ];
 
 pub(in crate::registry) fn default_pod(pod: &mut Value) {
+    default_template(pod);
     let Some(spec) = child(pod, "spec") else {
         return;
     };
-    set_default_text(spec, "restartPolicy", "Always");
-    set_default_text(spec, "dnsPolicy", "ClusterFirst");
-    set_default_text(spec, "schedulerName", "default-scheduler");
-    set_default(spec, "terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS);
     set_default(spec, "enableServiceLinks", true);
-    set_default(spec, "securityContext", json!({}));
     set_default(spec, "priority", 0);
     set_default_text(spec, "preemptionPolicy", "PreemptLowerPriority");
     set_default(spec, "tolerations", json!([]));
@@ -40,6 +36,29 @@ pub(in crate::registry) fn default_pod(pod: &mut Value) {
     ] {
         tolerate(spec, key);
     }
+    if let Some(status) = child(pod, "status") {
+        set_default_text(status, "phase", "Pending");
+        let ip = status
+            .get("podIP")
+            .and_then(Value::as_str)
+            .unwrap_or_default();
+        if !ip.is_empty() {
+            let ips = json!([{"ip": ip}]);
+            set_default(status, "podIPs", ips);
+        }
+    }
+}
+
+/// What a pod and the template of one have in common.
+pub(super) fn default_template(template: &mut Value) {
+    let Some(spec) = child(template, "spec") else {
+        return;
+    };
+    set_default_text(spec, "restartPolicy", "Always");
+    set_default_text(spec, "dnsPolicy", "ClusterFirst");
+    set_default_text(spec, "schedulerName", "default-scheduler");
+    set_default(spec, "terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS);
+    set_default(spec, "securityContext", json!({}));
     // Two names of one field; the old one follows the new one.
     let account = ["serviceAccountName", "serviceAccount"]
         .iter()
@@ -57,17 +76,6 @@ pub(in crate::registry) fn default_pod(pod: &mut Value) {
             .filter_map(Value::as_object_mut)
         {
             default_container(container);
-        }
-    }
-    if let Some(status) = child(pod, "status") {
-        set_default_text(status, "phase", "Pending");
-        let ip = status
-            .get("podIP")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        if !ip.is_empty() {
-            let ips = json!([{"ip": ip}]);
-            set_default(status, "podIPs", ips);
         }
     }
 }
