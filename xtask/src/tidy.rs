@@ -16,6 +16,7 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure", &["tenure-core", "tenure-lock"]),
     ("tenure-manager", &["tenure"]),
     ("tenure-apiserver", &[]),
+    ("tenure-csi", &[]),
     (
         "tenure-sim",
         &["tenure-core", "tenure-lock", "tenure", "tenure-apiserver"],

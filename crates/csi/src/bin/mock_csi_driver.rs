@@ -1,0 +1,58 @@
+//! The scripted driver as a program, for trying a provisioner by hand.
+#![allow(clippy::print_stderr, reason = "a command talks to people")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Parser;
+use tenure_csi::mock::{MockConfig, MockDriver};
+use tenure_csi::{ControllerCapability, PluginCapability};
+
+/// A CSI driver that keeps its volumes in memory and does what the class parameter `script` says
+#[derive(Parser, Debug)]
+#[command(name = "mock-csi-driver", version)]
+struct Args {
+    /// The unix socket to listen on
+    #[arg(long, value_name = "PATH")]
+    endpoint: PathBuf,
+    /// The name of the driver
+    #[arg(long, default_value = "mock.csi.example")]
+    name: String,
+    /// Abilities of the plugin, as the standard names them
+    #[arg(long, value_delimiter = ',', default_value = "CONTROLLER_SERVICE", value_parser = plugin)]
+    plugin: Vec<PluginCapability>,
+    /// Abilities of the controller, as the standard names them
+    #[arg(long, value_delimiter = ',', default_value = "CREATE_DELETE_VOLUME", value_parser = controller)]
+    controller: Vec<ControllerCapability>,
+    /// Append every call here, a line of JSON each
+    #[arg(long, value_name = "FILE")]
+    journal: Option<PathBuf>,
+}
+
+fn plugin(name: &str) -> Result<PluginCapability, String> {
+    PluginCapability::from_str_name(name).ok_or_else(|| format!("{name:?} is no plugin capability"))
+}
+
+fn controller(name: &str) -> Result<ControllerCapability, String> {
+    ControllerCapability::from_str_name(name)
+        .ok_or_else(|| format!("{name:?} is no controller capability"))
+}
+
+#[tokio::main(flavor = "current_thread")]
+async fn main() -> ExitCode {
+    let args = Args::parse();
+    let config = MockConfig {
+        name: args.name,
+        plugin: args.plugin,
+        controller: args.controller,
+        journal: args.journal,
+        ..MockConfig::default()
+    };
+    match MockDriver::start(config, &args.endpoint) {
+        Ok(_driver) => std::future::pending().await,
+        Err(error) => {
+            eprintln!("mock-csi-driver: {}: {error}", args.endpoint.display());
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,96 @@
+//! What a driver says about itself at the start. It is asked once; a driver that changes restarts.
+
+use std::collections::BTreeSet;
+
+pub use crate::v1::controller_service_capability::rpc::Type as ControllerCapability;
+pub use crate::v1::plugin_capability::service::Type as PluginCapability;
+use crate::v1::{
+    ControllerGetCapabilitiesResponse, GetPluginCapabilitiesResponse,
+    controller_service_capability, plugin_capability,
+};
+
+/// Name and abilities of a driver.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The name that classes and volumes carry.
+    pub name: String,
+    /// Its version, for logs.
+    pub version: String,
+    plugin: BTreeSet<i32>,
+    controller: BTreeSet<i32>,
+}
+
+impl Facts {
+    /// Facts from lists of abilities.
+    pub fn new(
+        name: impl Into<String>,
+        plugin: impl IntoIterator<Item = PluginCapability>,
+        controller: impl IntoIterator<Item = ControllerCapability>,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            version: String::new(),
+            plugin: plugin.into_iter().map(i32::from).collect(),
+            controller: controller.into_iter().map(i32::from).collect(),
+        }
+    }
+
+    /// Whether the plugin as a whole has this ability.
+    #[must_use]
+    pub fn plugin(&self, capability: PluginCapability) -> bool {
+        self.plugin.contains(&i32::from(capability))
+    }
+
+    /// Whether the controller service has this ability.
+    #[must_use]
+    pub fn controller(&self, capability: ControllerCapability) -> bool {
+        self.controller.contains(&i32::from(capability))
+    }
+
+    /// Whether volumes are not reachable from everywhere.
+    #[must_use]
+    pub fn topology(&self) -> bool {
+        self.plugin(PluginCapability::VolumeAccessibilityConstraints)
+    }
+
+    /// Only `service` entries count: the others say nothing about calls.
+    pub(crate) fn set_plugin(&mut self, answer: &GetPluginCapabilitiesResponse) {
+        let types = answer.capabilities.iter().filter_map(|c| match &c.r#type {
+            Some(plugin_capability::Type::Service(service)) => Some(service.r#type),
+            _ => None,
+        });
+        self.plugin = types.collect();
+    }
+
+    pub(crate) fn set_controller(&mut self, answer: &ControllerGetCapabilitiesResponse) {
+        let types = answer.capabilities.iter().filter_map(|c| c.r#type.as_ref());
+        let types = types.map(|controller_service_capability::Type::Rpc(rpc)| rpc.r#type);
+        self.controller = types.collect();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::v1;
+
+    #[test]
+    fn only_service_entries_count() {
+        let mut facts = Facts::default();
+        let expansion = plugin_capability::VolumeExpansion { r#type: 1 };
+        facts.set_plugin(&GetPluginCapabilitiesResponse {
+            capabilities: vec![v1::PluginCapability {
+                r#type: Some(plugin_capability::Type::VolumeExpansion(expansion)),
+            }],
+        });
+        assert!(!facts.plugin(PluginCapability::ControllerService));
+        let service = plugin_capability::Service { r#type: 1 };
+        facts.set_plugin(&GetPluginCapabilitiesResponse {
+            capabilities: vec![v1::PluginCapability {
+                r#type: Some(plugin_capability::Type::Service(service)),
+            }],
+        });
+        assert!(facts.plugin(PluginCapability::ControllerService));
+        assert!(!facts.topology());
+    }
+}

@@ -1,0 +1,63 @@
+//! How long calls took, under the name that every CSI sidecar uses.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::Registry;
+
+const BUCKETS: [f64; 13] = [
+    0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0, 50.0, 120.0, 300.0, 600.0,
+];
+
+/// `csi_sidecar_operations_seconds`, by driver, method and status. Cheap to clone.
+#[derive(Clone, Debug)]
+pub struct Metrics {
+    seconds: Family<Labels, Histogram>,
+    driver: Arc<OnceLock<String>>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
+struct Labels {
+    driver_name: String,
+    method_name: &'static str,
+    grpc_status_code: &'static str,
+}
+
+impl Default for Metrics {
+    fn default() -> Self {
+        Self {
+            seconds: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
+            driver: Arc::default(),
+        }
+    }
+}
+
+impl Metrics {
+    /// Shows them in a registry.
+    pub fn register(&self, registry: &mut Registry) {
+        registry.register(
+            "csi_sidecar_operations_seconds",
+            "Time that calls to the driver took, by status",
+            self.seconds.clone(),
+        );
+    }
+
+    /// Calls before this carry `unknown-driver`.
+    pub(crate) fn driver_is(&self, name: &str) {
+        _ = self.driver.set(name.to_owned());
+    }
+
+    pub(crate) fn observe(&self, method: &'static str, code: &'static str, took: Duration) {
+        let driver_name = self.driver.get().map_or("unknown-driver", String::as_str);
+        let labels = Labels {
+            driver_name: driver_name.to_owned(),
+            method_name: method,
+            grpc_status_code: code,
+        };
+        let seconds = self.seconds.get_or_create(&labels);
+        seconds.observe(took.as_secs_f64());
+    }
+}

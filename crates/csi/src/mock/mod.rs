@@ -1,0 +1,203 @@
+//! A scripted driver: it keeps its volumes in memory, does what its script says, and remembers every
+//! call, so that a test can ask afterwards what was asked of it and which volumes are left.
+//!
+//! What it answers is told by a [`Script`]: a list per method ([`MockDriver::script`]), or the class
+//! parameter `script` with the same as JSON, so that each class can have a driver of its own.
+
+mod journal;
+mod script;
+mod serve;
+mod service;
+
+use std::collections::{BTreeMap, HashMap, VecDeque};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::watch;
+
+pub use journal::{Call, create_request, delete_request};
+pub use script::{Method, Script};
+
+use crate::facts::{ControllerCapability, PluginCapability};
+
+/// What the driver is and can do.
+#[derive(Clone, Debug)]
+pub struct MockConfig {
+    /// Its name.
+    pub name: String,
+    /// Abilities of the plugin.
+    pub plugin: Vec<PluginCapability>,
+    /// Abilities of the controller.
+    pub controller: Vec<ControllerCapability>,
+    /// Where it runs, for `NodeGetInfo`.
+    pub node: (String, BTreeMap<String, String>),
+    /// Room left, by the value of a topology segment or for all; unlimited by default.
+    pub capacity: i64,
+    /// Every call is appended here as a line of JSON.
+    pub journal: Option<PathBuf>,
+}
+
+impl Default for MockConfig {
+    fn default() -> Self {
+        Self {
+            name: "mock.csi.example".to_owned(),
+            plugin: vec![PluginCapability::ControllerService],
+            controller: vec![ControllerCapability::CreateDeleteVolume],
+            node: ("node-1".to_owned(), BTreeMap::new()),
+            capacity: i64::MAX,
+            journal: None,
+        }
+    }
+}
+
+/// A volume that exists.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LiveVolume {
+    /// The name it was asked for by.
+    pub name: String,
+    /// Its size.
+    pub capacity: i64,
+}
+
+/// A running driver. Dropping it ends it and its connections; its volumes stay with [`Volumes`].
+#[derive(Debug)]
+pub struct MockDriver {
+    state: Arc<State>,
+    socket: PathBuf,
+    stop: watch::Sender<bool>,
+}
+
+/// The volumes of a driver, which survive its restart.
+#[derive(Clone, Debug, Default)]
+pub struct Volumes(Arc<Mutex<BTreeMap<String, LiveVolume>>>);
+
+impl Volumes {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, BTreeMap<String, LiveVolume>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What the services share.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) config: MockConfig,
+    pub(crate) volumes: Volumes,
+    pub(crate) scripts: Mutex<HashMap<Method, VecDeque<Script>>>,
+    /// How often a script in a class was used up, by volume name.
+    pub(crate) used: Mutex<HashMap<String, u32>>,
+    pub(crate) journal: journal::Journal,
+    pub(crate) ready: watch::Sender<bool>,
+}
+
+impl MockDriver {
+    /// Starts a driver without volumes on a socket, replacing what lies there.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn start(config: MockConfig, socket: impl AsRef<Path>) -> io::Result<Self> {
+        Self::restart(config, socket, Volumes::default())
+    }
+
+    /// Starts a driver that has these volumes already.
+    ///
+    /// # Errors
+    /// The socket or the journal cannot be made.
+    pub fn restart(
+        config: MockConfig,
+        socket: impl AsRef<Path>,
+        volumes: Volumes,
+    ) -> io::Result<Self> {
+        let socket = socket.as_ref().to_owned();
+        let journal = journal::Journal::open(config.journal.as_deref())?;
+        let state = Arc::new(State {
+            config,
+            volumes,
+            scripts: Mutex::default(),
+            used: Mutex::default(),
+            journal,
+            ready: watch::Sender::new(true),
+        });
+        let (stop, stopped) = watch::channel(false);
+        serve::listen(&socket, state.clone(), stopped)?;
+        Ok(Self {
+            state,
+            socket,
+            stop,
+        })
+    }
+
+    /// Where it listens.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// Adds to what is answered to the next calls of a method.
+    pub fn script(&self, method: Method, script: Script) {
+        let mut scripts = self.state.scripts();
+        scripts.entry(method).or_default().push_back(script);
+    }
+
+    /// What `Probe` answers.
+    pub fn set_ready(&self, ready: bool) {
+        self.state.ready.send_replace(ready);
+    }
+
+    /// Every call so far.
+    #[must_use]
+    pub fn calls(&self) -> Vec<Call> {
+        self.state.journal.calls()
+    }
+
+    /// The calls of one method so far.
+    #[must_use]
+    pub fn calls_of(&self, method: Method) -> Vec<Call> {
+        let mut calls = self.calls();
+        calls.retain(|call| call.method == method);
+        calls
+    }
+
+    /// The volumes that exist, by id.
+    #[must_use]
+    pub fn volumes(&self) -> BTreeMap<String, LiveVolume> {
+        self.state.volumes.lock().clone()
+    }
+
+    /// The volumes themselves, for a restart.
+    #[must_use]
+    pub fn keep_volumes(&self) -> Volumes {
+        self.state.volumes.clone()
+    }
+}
+
+impl Drop for MockDriver {
+    fn drop(&mut self) {
+        self.stop.send_replace(true);
+        _ = std::fs::remove_file(&self.socket);
+    }
+}
+
+impl State {
+    pub(crate) fn scripts(&self) -> MutexGuard<'_, HashMap<Method, VecDeque<Script>>> {
+        self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The next step of a method's own script.
+    pub(crate) fn next_step(&self, method: Method) -> Script {
+        let mut scripts = self.scripts();
+        let Some(queue) = scripts.get_mut(&method) else {
+            return Script::default();
+        };
+        let Some(step) = queue.front_mut() else {
+            return Script::default();
+        };
+        let now = step.clone();
+        match &mut step.times {
+            Some(times) if *times > 1 => *times -= 1,
+            Some(_) => drop(queue.pop_front()),
+            None => {}
+        }
+        now
+    }
+}

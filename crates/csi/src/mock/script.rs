@@ -1,0 +1,124 @@
+//! What a scripted driver answers.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+use tonic::{Code, Status};
+
+/// The calls that can be scripted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub enum Method {
+    /// `Identity/GetPluginInfo`
+    GetPluginInfo,
+    /// `Identity/GetPluginCapabilities`
+    GetPluginCapabilities,
+    /// `Identity/Probe`
+    Probe,
+    /// `Controller/CreateVolume`
+    CreateVolume,
+    /// `Controller/DeleteVolume`
+    DeleteVolume,
+    /// `Controller/GetCapacity`
+    GetCapacity,
+    /// `Controller/ControllerGetCapabilities`
+    ControllerGetCapabilities,
+    /// `Node/NodeGetInfo`
+    NodeGetInfo,
+}
+
+/// One step: everything that is left out is as a well-behaved driver does it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Script {
+    /// Fail with this code, `RESOURCE_EXHAUSTED`.
+    pub code: Option<String>,
+    /// How often; then all is well. Without it, always.
+    pub times: Option<u32>,
+    /// Wait before doing anything.
+    pub delay_ms: u64,
+    /// Do it, and then wait this long before answering, so that the caller may have given up.
+    pub answer_after_ms: u64,
+    /// Make the volume and then fail with `code`: the caller cannot know.
+    pub done_all_the_same: bool,
+    /// Answer with this size, whatever was asked for.
+    pub capacity: Option<i64>,
+    /// The volume context of the answer.
+    pub context: BTreeMap<String, String>,
+    /// The topology of the answer.
+    pub topology: Option<Vec<BTreeMap<String, String>>>,
+    /// Answer with this id.
+    pub volume_id: Option<String>,
+    /// Leave the content source out of the answer.
+    pub omit_content_source: bool,
+    /// Leave the volume out of the answer.
+    pub omit_volume: bool,
+}
+
+impl Script {
+    /// Fails with a code this often.
+    #[must_use]
+    pub fn fail(code: &str, times: u32) -> Self {
+        Self {
+            code: Some(code.to_owned()),
+            times: Some(times),
+            ..Self::default()
+        }
+    }
+
+    pub(crate) fn failure(&self) -> Option<Status> {
+        let code = self.code.as_deref()?;
+        Some(Status::new(code_of(code), "scripted"))
+    }
+
+    pub(crate) async fn delay(&self) {
+        pause(self.delay_ms).await;
+    }
+
+    pub(crate) async fn before_answer(&self) {
+        pause(self.answer_after_ms).await;
+    }
+}
+
+async fn pause(millis: u64) {
+    if millis > 0 {
+        tokio::time::sleep(Duration::from_millis(millis)).await;
+    }
+}
+
+/// The code of an upper-case name; names that are none are `Unknown`.
+fn code_of(name: &str) -> Code {
+    match name {
+        "CANCELLED" | "CANCELED" => Code::Cancelled,
+        "INVALID_ARGUMENT" => Code::InvalidArgument,
+        "DEADLINE_EXCEEDED" => Code::DeadlineExceeded,
+        "NOT_FOUND" => Code::NotFound,
+        "ALREADY_EXISTS" => Code::AlreadyExists,
+        "PERMISSION_DENIED" => Code::PermissionDenied,
+        "RESOURCE_EXHAUSTED" => Code::ResourceExhausted,
+        "FAILED_PRECONDITION" => Code::FailedPrecondition,
+        "ABORTED" => Code::Aborted,
+        "OUT_OF_RANGE" => Code::OutOfRange,
+        "UNIMPLEMENTED" => Code::Unimplemented,
+        "INTERNAL" => Code::Internal,
+        "UNAVAILABLE" => Code::Unavailable,
+        "DATA_LOSS" => Code::DataLoss,
+        "UNAUTHENTICATED" => Code::Unauthenticated,
+        _ => Code::Unknown,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn scripts_are_read_from_classes() {
+        let text = r#"{"code": "INVALID_ARGUMENT", "times": 1}"#;
+        let script: Script = serde_json::from_str(text).unwrap();
+        assert_eq!(script, Script::fail("INVALID_ARGUMENT", 1));
+        let status = script.failure().unwrap();
+        assert_eq!(status.code(), Code::InvalidArgument);
+        assert!(serde_json::from_str::<Script>(r#"{"cod": "X"}"#).is_err());
+    }
+}

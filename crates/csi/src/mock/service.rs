@@ -1,0 +1,272 @@
+//! The calls of a scripted driver.
+
+use std::sync::{Arc, PoisonError};
+
+use serde_json::{Value, json};
+use tonic::{Request, Response, Status};
+
+use super::journal::{create_request, delete_request};
+use super::script::{Method, Script};
+use super::{LiveVolume, State};
+use crate::error::go_name;
+use crate::v1::controller_server::Controller;
+use crate::v1::identity_server::Identity;
+use crate::v1::node_server::Node;
+use crate::v1::{
+    ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
+    ControllerServiceCapability, CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest,
+    DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, GetPluginCapabilitiesRequest,
+    GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, NodeGetInfoRequest,
+    NodeGetInfoResponse, PluginCapability, ProbeRequest, ProbeResponse, Topology, Volume,
+    controller_service_capability, plugin_capability,
+};
+
+/// All three services, for one connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Service {
+    state: Arc<State>,
+    pid: Option<i32>,
+}
+
+impl Service {
+    pub(crate) fn new(state: Arc<State>, pid: Option<i32>) -> Self {
+        Self { state, pid }
+    }
+
+    /// Notes the call, follows the script around `act`, and notes the answer.
+    async fn scripted<A>(
+        &self,
+        method: Method,
+        request: Value,
+        script: Script,
+        act: impl FnOnce(&Script) -> Result<A, Status>,
+    ) -> Result<Response<A>, Status> {
+        let call = self.state.journal.begin(method, self.pid, request);
+        script.delay().await;
+        let result = match script.failure() {
+            Some(status) => {
+                if script.done_all_the_same {
+                    _ = act(&script);
+                }
+                Err(status)
+            }
+            None => act(&script),
+        };
+        script.before_answer().await;
+        let code = result.as_ref().err().map_or(tonic::Code::Ok, Status::code);
+        self.state.journal.end(call, go_name(code));
+        result.map(Response::new)
+    }
+
+    /// The script in the class, if there is one: its failures count per volume name.
+    fn class_script(&self, request: &CreateVolumeRequest) -> Result<Option<Script>, Status> {
+        let Some(text) = request.parameters.get("script") else {
+            return Ok(None);
+        };
+        let mut script: Script = serde_json::from_str(text)
+            .map_err(|error| Status::invalid_argument(format!("parameter script: {error}")))?;
+        if let Some(times) = script.times {
+            let mut used = self
+                .state
+                .used
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let used = used.entry(request.name.clone()).or_default();
+            if *used >= times {
+                script.code = None;
+            }
+            *used += 1;
+        }
+        Ok(Some(script))
+    }
+
+    fn create(
+        &self,
+        request: &CreateVolumeRequest,
+        script: &Script,
+    ) -> Result<CreateVolumeResponse, Status> {
+        if request.name.is_empty() {
+            return Err(Status::invalid_argument("no name"));
+        }
+        let range = request.capacity_range.unwrap_or_default();
+        let capacity = script.capacity.unwrap_or(range.required_bytes);
+        let id = script.volume_id.clone();
+        let id = id.unwrap_or_else(|| format!("vol-{}", request.name));
+        let mut volumes = self.state.volumes.lock();
+        if range.required_bytes > self.state.config.capacity {
+            return Err(Status::resource_exhausted("no room"));
+        }
+        let live = volumes.entry(id.clone()).or_insert_with(|| LiveVolume {
+            name: request.name.clone(),
+            capacity,
+        });
+        if live.capacity < range.required_bytes && script.capacity.is_none() {
+            return Err(Status::already_exists("exists with another size"));
+        }
+        if script.omit_volume {
+            return Ok(CreateVolumeResponse { volume: None });
+        }
+        let topology = script.topology.clone().unwrap_or_default();
+        let source = request.volume_content_source.clone();
+        Ok(CreateVolumeResponse {
+            volume: Some(Volume {
+                capacity_bytes: capacity,
+                volume_id: id,
+                volume_context: script.context.clone(),
+                content_source: source.filter(|_| !script.omit_content_source),
+                accessible_topology: topology
+                    .into_iter()
+                    .map(|segments| Topology { segments })
+                    .collect(),
+            }),
+        })
+    }
+}
+
+#[tonic::async_trait]
+impl Identity for Service {
+    async fn get_plugin_info(
+        &self,
+        _: Request<GetPluginInfoRequest>,
+    ) -> Result<Response<GetPluginInfoResponse>, Status> {
+        let method = Method::GetPluginInfo;
+        let script = self.state.next_step(method);
+        self.scripted(method, json!({}), script, |_| {
+            Ok(GetPluginInfoResponse {
+                name: self.state.config.name.clone(),
+                vendor_version: env!("CARGO_PKG_VERSION").to_owned(),
+                ..Default::default()
+            })
+        })
+        .await
+    }
+
+    async fn get_plugin_capabilities(
+        &self,
+        _: Request<GetPluginCapabilitiesRequest>,
+    ) -> Result<Response<GetPluginCapabilitiesResponse>, Status> {
+        let method = Method::GetPluginCapabilities;
+        let script = self.state.next_step(method);
+        self.scripted(method, json!({}), script, |_| {
+            let services = self
+                .state
+                .config
+                .plugin
+                .iter()
+                .map(|capability| PluginCapability {
+                    r#type: Some(plugin_capability::Type::Service(
+                        plugin_capability::Service {
+                            r#type: (*capability).into(),
+                        },
+                    )),
+                });
+            Ok(GetPluginCapabilitiesResponse {
+                capabilities: services.collect(),
+            })
+        })
+        .await
+    }
+
+    async fn probe(&self, _: Request<ProbeRequest>) -> Result<Response<ProbeResponse>, Status> {
+        let script = self.state.next_step(Method::Probe);
+        self.scripted(Method::Probe, json!({}), script, |_| {
+            Ok(ProbeResponse {
+                ready: Some(*self.state.ready.borrow()),
+            })
+        })
+        .await
+    }
+}
+
+#[tonic::async_trait]
+impl Controller for Service {
+    async fn create_volume(
+        &self,
+        request: Request<CreateVolumeRequest>,
+    ) -> Result<Response<CreateVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let method = Method::CreateVolume;
+        let script = match self.class_script(&request)? {
+            Some(script) => script,
+            None => self.state.next_step(method),
+        };
+        self.scripted(method, create_request(&request), script, |script| {
+            self.create(&request, script)
+        })
+        .await
+    }
+
+    async fn delete_volume(
+        &self,
+        request: Request<DeleteVolumeRequest>,
+    ) -> Result<Response<DeleteVolumeResponse>, Status> {
+        let request = request.into_inner();
+        let method = Method::DeleteVolume;
+        let script = self.state.next_step(method);
+        self.scripted(method, delete_request(&request), script, |_| {
+            self.state.volumes.lock().remove(&request.volume_id);
+            Ok(DeleteVolumeResponse {})
+        })
+        .await
+    }
+
+    async fn get_capacity(
+        &self,
+        request: Request<GetCapacityRequest>,
+    ) -> Result<Response<GetCapacityResponse>, Status> {
+        let request = request.into_inner();
+        let method = Method::GetCapacity;
+        let script = self.state.next_step(method);
+        let segments = request.accessible_topology.unwrap_or_default().segments;
+        let asked = json!({ "parameters": request.parameters, "segments": segments });
+        self.scripted(method, asked, script, |script| {
+            Ok(GetCapacityResponse {
+                available_capacity: script.capacity.unwrap_or(self.state.config.capacity),
+                ..Default::default()
+            })
+        })
+        .await
+    }
+
+    async fn controller_get_capabilities(
+        &self,
+        _: Request<ControllerGetCapabilitiesRequest>,
+    ) -> Result<Response<ControllerGetCapabilitiesResponse>, Status> {
+        let method = Method::ControllerGetCapabilities;
+        let script = self.state.next_step(method);
+        self.scripted(method, json!({}), script, |_| {
+            let rpcs = self.state.config.controller.iter();
+            let rpcs = rpcs.map(|capability| ControllerServiceCapability {
+                r#type: Some(controller_service_capability::Type::Rpc(
+                    controller_service_capability::Rpc {
+                        r#type: (*capability).into(),
+                    },
+                )),
+            });
+            Ok(ControllerGetCapabilitiesResponse {
+                capabilities: rpcs.collect(),
+            })
+        })
+        .await
+    }
+}
+
+#[tonic::async_trait]
+impl Node for Service {
+    async fn node_get_info(
+        &self,
+        _: Request<NodeGetInfoRequest>,
+    ) -> Result<Response<NodeGetInfoResponse>, Status> {
+        let method = Method::NodeGetInfo;
+        let script = self.state.next_step(method);
+        self.scripted(method, json!({}), script, |_| {
+            let (node_id, segments) = self.state.config.node.clone();
+            Ok(NodeGetInfoResponse {
+                node_id,
+                max_volumes_per_node: 0,
+                accessible_topology: Some(Topology { segments }),
+            })
+        })
+        .await
+    }
+}

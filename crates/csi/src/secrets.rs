@@ -1,0 +1,72 @@
+//! How requests with secrets look in logs.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use crate::v1::{CreateVolumeRequest, DeleteVolumeRequest};
+
+/// Stands where a secret would be.
+pub const STRIPPED: &str = "***stripped***";
+
+impl fmt::Debug for CreateVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CreateVolumeRequest")
+            .field("name", &self.name)
+            .field("capacity_range", &self.capacity_range)
+            .field("volume_capabilities", &self.volume_capabilities)
+            .field("parameters", &self.parameters)
+            .field("secrets", &Stripped(&self.secrets))
+            .field("volume_content_source", &self.volume_content_source)
+            .field(
+                "accessibility_requirements",
+                &self.accessibility_requirements,
+            )
+            .field("mutable_parameters", &self.mutable_parameters)
+            .finish()
+    }
+}
+
+impl fmt::Debug for DeleteVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeleteVolumeRequest")
+            .field("volume_id", &self.volume_id)
+            .field("secrets", &Stripped(&self.secrets))
+            .finish()
+    }
+}
+
+/// Not even the names of the entries are shown, only that there are some.
+struct Stripped<'a>(&'a BTreeMap<String, String>);
+
+impl fmt::Debug for Stripped<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_empty() { "{}" } else { STRIPPED })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn secrets_are_not_shown() {
+        let secrets = BTreeMap::from([("user".to_owned(), "hunter2".to_owned())]);
+        let create = CreateVolumeRequest {
+            name: "pvc-1".to_owned(),
+            secrets: secrets.clone(),
+            ..Default::default()
+        };
+        let delete = DeleteVolumeRequest {
+            volume_id: "vol-1".to_owned(),
+            secrets,
+        };
+        for text in [format!("{create:?}"), format!("{delete:#?}")] {
+            assert!(text.contains(STRIPPED), "{text}");
+            assert!(
+                !text.contains("hunter2") && !text.contains("user"),
+                "{text}"
+            );
+        }
+        assert!(format!("{create:?}").contains("pvc-1"));
+    }
+}
