@@ -1,0 +1,469 @@
+//! What a manager consists of.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::{Api, Client, Config};
+use prometheus_client::registry::Registry;
+use tenure::{Elector, Hub, LockKind};
+use tokio::sync::watch;
+
+use crate::cache::{Cache, Cached, Source};
+use crate::error::Error;
+use crate::group::{Group, GroupHandle, OnLoss, overrun};
+use crate::health::{Check, Checks};
+use crate::hooks::{Hook, Startup};
+use crate::manager::{Led, Manager};
+use crate::metrics::Metrics;
+use crate::migration::{LeaderMigration, Placement};
+use crate::ready::Gate;
+use crate::runnable::{Outcome, Runnable};
+use crate::shard::Shards;
+use crate::shard::driver::{Open, ShardGroup};
+use crate::tasks::Running;
+use crate::warm::Warm;
+
+/// How long startup hooks may take.
+const HOOK_LIMIT: Duration = Duration::from_secs(15 * 60);
+
+/// How long the first lists of caches may take; controller-runtime's.
+const CACHE_LIMIT: Duration = Duration::from_secs(120);
+
+/// How long everything may take to stop; controller-runtime's.
+const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
+
+/// A leader that has not renewed is unhealthy this long after its lease ran out; Kubernetes'.
+const HEALTH_TOLERANCE: Duration = Duration::from_secs(20);
+
+type Tune = Arc<dyn Fn(tenure::Builder) -> tenure::Builder + Send + Sync>;
+
+/// Collects what a manager runs; [`build`](Self::build) checks it.
+#[must_use = "call build"]
+pub struct Builder {
+    config: Config,
+    namespace: Option<String>,
+    identity: Option<String>,
+    kind: LockKind,
+    tune: Option<Tune>,
+    hooks: Vec<Hook>,
+    hook_limit: Duration,
+    gate: Option<Gate>,
+    sources: Vec<Source>,
+    cache_limit: Duration,
+    every: Vec<Runnable>,
+    leaders: Vec<(String, Runnable)>,
+    shards: BTreeMap<String, (u32, Vec<Runnable>)>,
+    hand_over_every: Duration,
+    migration: Option<(LeaderMigration, String)>,
+    no_leader_elect: bool,
+    on_loss: OnLoss,
+    shutdown_timeout: Duration,
+    probes: Option<SocketAddr>,
+    metrics_address: Option<SocketAddr>,
+    healthz: Checks,
+    readyz: Checks,
+    registry: Registry,
+    metrics: Metrics,
+}
+
+impl Builder {
+    pub(crate) fn new(config: Config) -> Self {
+        Self {
+            config,
+            namespace: None,
+            identity: None,
+            kind: LockKind::Leases,
+            tune: None,
+            hooks: Vec::new(),
+            hook_limit: HOOK_LIMIT,
+            gate: None,
+            sources: Vec::new(),
+            cache_limit: CACHE_LIMIT,
+            every: Vec::new(),
+            leaders: Vec::new(),
+            shards: BTreeMap::new(),
+            hand_over_every: Duration::from_secs(1),
+            migration: None,
+            no_leader_elect: false,
+            on_loss: OnLoss::default(),
+            shutdown_timeout: SHUTDOWN_TIMEOUT,
+            probes: None,
+            metrics_address: None,
+            healthz: Checks::default(),
+            readyz: Checks::default(),
+            registry: Registry::default(),
+            metrics: Metrics::default(),
+        }
+    }
+
+    /// Calls a hook before controllers start, in the order in which hooks were given. It says that it is
+    /// done by [`Startup::done`].
+    pub fn on_startup<F, W>(mut self, name: &str, hook: F) -> Self
+    where
+        F: FnOnce(Startup) -> W + Send + 'static,
+        W: Future + Send + 'static,
+        W::Output: Outcome,
+    {
+        self.hooks.push(Hook::new(name, hook));
+        self
+    }
+
+    /// How long each hook may take until it is done; 15 minutes by default.
+    pub fn hook_timeout(mut self, limit: Duration) -> Self {
+        self.hook_limit = limit;
+        self
+    }
+
+    /// Starts controllers only when the API server is ready: `gate(api_ready())`.
+    pub fn gate(mut self, gate: Gate) -> Self {
+        self.gate = Some(gate);
+        self
+    }
+
+    /// Keeps a cache on every replica, filled before anything runs.
+    pub fn cache<K: Cached>(mut self, cache: Cache<K>) -> Self {
+        self.sources.push(cache.into_source());
+        self
+    }
+
+    /// How long caches may take to be filled; 2 minutes by default.
+    pub fn cache_timeout(mut self, limit: Duration) -> Self {
+        self.cache_limit = limit;
+        self
+    }
+
+    /// Runs on every replica.
+    pub fn every(mut self, runnable: Runnable) -> Self {
+        self.every.push(runnable);
+        self
+    }
+
+    /// Runs on the leader of a group. Each group has its own lock, called like the group.
+    pub fn leader(mut self, group: &str, runnable: Runnable) -> Self {
+        self.leaders.push((group.to_owned(), runnable));
+        self
+    }
+
+    /// Reconciles on the leader of a group, with cache and queue kept warm on every replica.
+    pub fn warm<K: Cached>(mut self, group: &str, controller: Warm<K>) -> Self {
+        let (source, runnable) = controller.split(&self.metrics);
+        self.sources.push(source);
+        self.leader(group, runnable)
+    }
+
+    /// Runs once per shard, spread over all replicas. [`Scope::owns`](crate::Scope::owns) tells which keys
+    /// an instance works on. Of two numbers of shards for one group the later counts.
+    pub fn shard(mut self, group: &str, shards: u32, runnable: Runnable) -> Self {
+        let entry = self.shards.entry(group.to_owned()).or_default();
+        entry.0 = shards;
+        entry.1.push(runnable);
+        self
+    }
+
+    /// A replica that owns too many shards hands over at most one per this time; a second by default.
+    pub fn hand_over_every(mut self, pause: Duration) -> Self {
+        self.hand_over_every = pause;
+        self
+    }
+
+    /// Moves controllers between this program, called `component` there, and another one. A controller
+    /// that belongs to another program is not run at all.
+    pub fn leader_migration(mut self, migration: LeaderMigration, component: &str) -> Self {
+        self.migration = Some((migration, component.to_owned()));
+        self
+    }
+
+    /// Runs the leader scopes without an election: for a process that is the only one by construction, such
+    /// as the one that owns the store.
+    pub fn no_leader_elect(mut self, yes: bool) -> Self {
+        self.no_leader_elect = yes;
+        self
+    }
+
+    /// What to do when a term ends although this process goes on; [`OnLoss::Exit`] by default.
+    pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
+        self.on_loss = on_loss;
+        self
+    }
+
+    /// Where the locks are; by default the namespace of the pod, or of the kubeconfig's context.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        self.namespace = Some(namespace.to_owned());
+        self
+    }
+
+    /// Who this replica is; by default its host and something random.
+    pub fn identity(mut self, identity: &str) -> Self {
+        self.identity = Some(identity.to_owned());
+        self
+    }
+
+    /// The kind of the locks; Leases by default.
+    pub fn lock_kind(mut self, kind: LockKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Changes the elections of all groups, such as their durations:
+    /// `elections(|election| election.lease_duration(..))`.
+    pub fn elections(
+        mut self,
+        tune: impl Fn(tenure::Builder) -> tenure::Builder + Send + Sync + 'static,
+    ) -> Self {
+        self.tune = Some(Arc::new(tune));
+        self
+    }
+
+    /// How long everything may take to stop; 30 seconds by default.
+    pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
+        self.shutdown_timeout = limit;
+        self
+    }
+
+    /// Serves `/healthz` and `/readyz` on this address.
+    pub fn probe_address(mut self, address: SocketAddr) -> Self {
+        self.probes = Some(address);
+        self
+    }
+
+    /// Serves `/metrics` on this address; it may be that of the probes.
+    pub fn metrics_address(mut self, address: SocketAddr) -> Self {
+        self.metrics_address = Some(address);
+        self
+    }
+
+    /// A check of `/healthz`: fails if this process had better be restarted.
+    pub fn health_check(
+        mut self,
+        name: &str,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.healthz.add(name, Arc::new(check));
+        self
+    }
+
+    /// A check of `/readyz`: fails while this process should get no requests.
+    pub fn ready_check(
+        mut self,
+        name: &str,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.readyz.add(name, Arc::new(check));
+        self
+    }
+
+    /// Adds metrics of one's own to those that are served.
+    pub fn metrics(mut self, register: impl FnOnce(&mut Registry)) -> Self {
+        register(&mut self.registry);
+        self
+    }
+
+    /// Checks everything.
+    ///
+    /// # Errors
+    /// The first thing that is wrong, with the name of the group or the runnable.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    pub fn build(mut self) -> Result<Manager, Error> {
+        self.check_names()?;
+        let client = Client::try_from(self.config.clone())?;
+        let lock_client = tenure::client(self.config.clone())?;
+        let namespace = self.namespace.clone();
+        let namespace = namespace.unwrap_or_else(|| self.config.default_namespace.clone());
+        let identity = self.identity.clone();
+        let identity = identity.unwrap_or_else(tenure::identity::host_uuid);
+        let running = Running::default();
+        let elections = Elections {
+            hub: Hub::new(lock_client.clone()),
+            client: lock_client.clone(),
+            kind: self.kind,
+            namespace: namespace.clone(),
+            identity: identity.clone(),
+            tune: self.tune.clone(),
+            metrics: self.metrics.elections.clone(),
+            running: running.clone(),
+        };
+
+        let led = self.lead(&elections)?;
+        let mut shards = Vec::new();
+        for (name, (of, runnables)) in std::mem::take(&mut self.shards) {
+            let open: Open = {
+                let (elections, name) = (elections.clone(), name.clone());
+                Arc::new(move |lease, (key, value)| {
+                    elections
+                        .builder(&name, lease)
+                        .label(key, value)
+                        .name(lease)
+                        .build()
+                })
+            };
+            let group = ShardGroup {
+                name: name.as_str().into(),
+                of,
+                identity: identity.clone(),
+                runnables,
+                leases: Api::namespaced(lock_client.clone(), &namespace),
+                open,
+                hand_over_every: self.hand_over_every,
+                shards: Shards::new(of),
+            };
+            group.check()?;
+            shards.push(group);
+        }
+
+        self.metrics.register(&mut self.registry);
+        let handles: Vec<GroupHandle> = led.iter().map(Led::handle).collect();
+        self.healthz.add("leaderElection", election_check(handles));
+        let ready = watch::Sender::new(false);
+        let started = ready.subscribe();
+        let check: Check = Arc::new(move || match *started.borrow() {
+            true => Ok(()),
+            false => Err("not started, or stopping".to_owned()),
+        });
+        self.readyz.add("manager", check);
+        Ok(Manager {
+            config: self.config,
+            client,
+            hooks: self.hooks,
+            hook_limit: self.hook_limit,
+            gate: self.gate,
+            sources: self.sources,
+            cache_limit: self.cache_limit,
+            every: self.every,
+            led,
+            shards,
+            shutdown_timeout: self.shutdown_timeout,
+            probes: self.probes,
+            metrics_address: self.metrics_address,
+            healthz: Arc::new(self.healthz),
+            readyz: Arc::new(self.readyz),
+            registry: Arc::new(self.registry),
+            metrics: self.metrics,
+            running,
+            ready,
+            bound: watch::Sender::default(),
+        })
+    }
+
+    fn check_names(&self) -> Result<(), Error> {
+        let every = self.every.iter();
+        let leaders = self.leaders.iter().map(|(_, runnable)| runnable);
+        let shards = self.shards.values().flat_map(|(_, runnables)| runnables);
+        let mut seen = BTreeSet::new();
+        for runnable in every.chain(leaders).chain(shards) {
+            if !seen.insert(runnable.name()) {
+                return Err(Error::DuplicateName(runnable.name().to_owned()));
+            }
+        }
+        Ok(())
+    }
+
+    /// Sorts leader runnables into groups, in the order in which the groups were first named.
+    fn lead(&mut self, elections: &Elections) -> Result<Vec<Led>, Error> {
+        let mut groups: Vec<(String, Option<String>, Vec<Runnable>)> = Vec::new();
+        for (group, runnable) in std::mem::take(&mut self.leaders) {
+            let (group, after) = match &self.migration {
+                None => (group, None),
+                Some((migration, component)) => match migration.place(runnable.name(), component) {
+                    Placement::NonMigrated => (group, None),
+                    Placement::Migrated => (migration.leader_name.clone(), Some(group)),
+                    Placement::Unowned => {
+                        tracing::info!(name = runnable.name(), "runs in another program");
+                        continue;
+                    }
+                },
+            };
+            match groups.iter_mut().find(|(name, ..)| *name == group) {
+                Some((_, _, runnables)) => runnables.push(runnable),
+                None => groups.push((group, after, vec![runnable])),
+            }
+        }
+        // Under a migration the main lock comes first even if all of its controllers have moved.
+        let missing: Vec<String> = groups
+            .iter()
+            .filter_map(|(_, after, _)| after.clone())
+            .filter(|after| groups.iter().all(|(name, ..)| name != after))
+            .collect::<BTreeSet<_>>()
+            .into_iter()
+            .collect();
+        groups.extend(missing.into_iter().map(|name| (name, None, Vec::new())));
+
+        let mut led = Vec::new();
+        for (name, after, runnables) in groups {
+            let elector = if self.no_leader_elect {
+                None
+            } else {
+                let built = elections.builder(&name, &name).build();
+                let group = name.clone();
+                Some(built.map_err(|source| Error::Election { group, source })?)
+            };
+            let group = Group {
+                name: name.as_str().into(),
+                shard: None,
+                runnables,
+                on_loss: self.on_loss,
+                started: watch::Sender::new(false),
+            };
+            led.push(Led {
+                election: elector.as_ref().map(Elector::handle),
+                group,
+                elector,
+                after,
+            });
+        }
+        Ok(led)
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("every", &self.every)
+            .field("leaders", &self.leaders)
+            .field("shards", &self.shards)
+            .finish_non_exhaustive()
+    }
+}
+
+/// What the elections of a manager have in common.
+#[derive(Clone)]
+struct Elections {
+    hub: Hub,
+    client: Client,
+    kind: LockKind,
+    namespace: String,
+    identity: String,
+    tune: Option<Tune>,
+    metrics: tenure::Metrics,
+    running: Running,
+}
+
+impl Elections {
+    fn builder(&self, group: &str, lock: &str) -> tenure::Builder {
+        let builder = Elector::open(self.client.clone(), self.kind, &self.namespace, lock)
+            .hub(&self.hub)
+            .identity(self.identity.clone())
+            .metrics(&self.metrics)
+            .on_overrun(overrun(group, &self.running));
+        match &self.tune {
+            Some(tune) => tune(builder),
+            None => builder,
+        }
+    }
+}
+
+/// client-go's watchdog over all groups.
+fn election_check(groups: Vec<GroupHandle>) -> Check {
+    Arc::new(move || {
+        let elections = groups.iter().filter_map(GroupHandle::election);
+        for election in elections {
+            let checked = election.health().check(HEALTH_TOLERANCE);
+            checked.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    })
+}

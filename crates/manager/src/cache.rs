@@ -1,0 +1,231 @@
+//! Caches: objects as last seen, kept for as long as the process runs.
+//!
+//! They are filled before anything else starts and outlive terms. A second term in the same process
+//! therefore works on the same live cache.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use futures_util::future::BoxFuture;
+use futures_util::{FutureExt as _, StreamExt as _};
+use kube::runtime::reflector::{ObjectRef, Store, store::Writer};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, reflector};
+use kube::{Api, Resource};
+use serde::de::DeserializeOwned;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::ready::chain;
+
+/// An object that can be cached.
+pub trait Cached:
+    Resource<DynamicType: Clone + Default + Eq + Hash + Send + Sync + fmt::Debug>
+    + Clone
+    + DeserializeOwned
+    + fmt::Debug
+    + Send
+    + Sync
+    + 'static
+{
+}
+
+impl<K> Cached for K where
+    K: Resource<DynamicType: Clone + Default + Eq + Hash + Send + Sync + fmt::Debug>
+        + Clone
+        + DeserializeOwned
+        + fmt::Debug
+        + Send
+        + Sync
+        + 'static
+{
+}
+
+type Listener<K> = Box<dyn Fn(ObjectRef<K>) + Send>;
+
+/// A cache of one kind, to be given to the [`Builder`](crate::Builder::cache).
+pub struct Cache<K: Cached> {
+    name: String,
+    api: Api<K>,
+    config: watcher::Config,
+    writer: Writer<K>,
+    reader: Store<K>,
+    listener: Option<Listener<K>>,
+}
+
+impl<K: Cached> Cache<K> {
+    /// A cache of what the API and the selectors of the configuration see.
+    pub fn new(name: &str, api: Api<K>, config: watcher::Config) -> Self {
+        let (reader, writer) = reflector::store();
+        Self {
+            name: name.to_owned(),
+            api,
+            config,
+            writer,
+            reader,
+            listener: None,
+        }
+    }
+
+    /// For looking things up; good for as long as the manager runs.
+    pub fn reader(&self) -> Store<K> {
+        self.reader.clone()
+    }
+
+    /// Calls back with the name of each object that came, changed or went, after the cache knows.
+    pub(crate) fn on_change(mut self, listener: impl Fn(ObjectRef<K>) + Send + 'static) -> Self {
+        self.listener = Some(Box::new(listener));
+        self
+    }
+
+    pub(crate) fn into_source(self) -> Source {
+        let trouble = Trouble::default();
+        let reader = self.reader.clone();
+        let (name, seen) = (self.name.clone(), trouble.clone());
+        Source {
+            name,
+            run: Box::new(move |stop| self.run(stop, trouble).boxed()),
+            synced: async move { reader.wait_until_ready().await.is_ok() }.boxed(),
+            trouble: seen,
+        }
+    }
+
+    async fn run(mut self, stop: CancellationToken, trouble: Trouble) {
+        let events = watcher(self.api.clone(), self.config.clone()).default_backoff();
+        let mut events = std::pin::pin!(events);
+        loop {
+            let event = tokio::select! {
+                () = stop.cancelled() => return,
+                event = events.next() => event,
+            };
+            match event {
+                Some(Ok(event)) => {
+                    trouble.clear(&self.name);
+                    self.apply(&event);
+                }
+                Some(Err(error)) => trouble.note(&self.name, chain(&error)),
+                None => return,
+            }
+        }
+    }
+
+    fn apply(&mut self, event: &Event<K>) {
+        // What vanished while the watch was broken shows only as a gap in the new list.
+        let before = match event {
+            Event::InitDone if self.listener.is_some() => self.names(),
+            _ => HashSet::new(),
+        };
+        self.writer.apply_watcher_event(event);
+        let Some(listener) = &self.listener else {
+            return;
+        };
+        match event {
+            Event::Apply(object) | Event::Delete(object) => listener(ObjectRef::from_obj(object)),
+            Event::InitDone => {
+                let now = self.names();
+                before.difference(&now).cloned().for_each(listener);
+                now.into_iter().for_each(listener);
+            }
+            Event::Init | Event::InitApply(_) => {}
+        }
+    }
+
+    fn names(&self) -> HashSet<ObjectRef<K>> {
+        let objects = self.reader.state();
+        objects.iter().map(|o| ObjectRef::from_obj(&**o)).collect()
+    }
+}
+
+fn watcher<K: Cached>(
+    api: Api<K>,
+    config: watcher::Config,
+) -> impl futures_util::Stream<Item = watcher::Result<Event<K>>> + Send {
+    kube::runtime::watcher(api, config)
+}
+
+impl<K: Cached> fmt::Debug for Cache<K> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cache")
+            .field("name", &self.name)
+            .field("objects", &self.reader.len())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The last error of a watch; only changes are logged.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Trouble(Arc<Mutex<String>>);
+
+impl Trouble {
+    fn note(&self, cache: &str, error: String) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if *last != error {
+            tracing::warn!(cache, error, "trouble with the watch");
+            *last = error;
+        }
+    }
+
+    fn clear(&self, cache: &str) {
+        let mut last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if !std::mem::take(&mut *last).is_empty() {
+            tracing::info!(cache, "the watch works again");
+        }
+    }
+
+    fn last(&self) -> String {
+        let last = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.is_empty() {
+            "no answer".to_owned()
+        } else {
+            last.clone()
+        }
+    }
+}
+
+/// A cache without its type.
+pub(crate) struct Source {
+    pub(crate) name: String,
+    pub(crate) run: Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send>,
+    synced: BoxFuture<'static, bool>,
+    trouble: Trouble,
+}
+
+impl Source {
+    /// Splits off what waits for the first list.
+    pub(crate) fn split(
+        self,
+        limit: Duration,
+    ) -> (
+        impl FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send,
+        impl Future<Output = Result<(), Error>>,
+    ) {
+        let Self {
+            name,
+            run,
+            synced,
+            trouble,
+        } = self;
+        let wait = async move {
+            match tokio::time::timeout(limit, synced).await {
+                Ok(true) => Ok(()),
+                _ => Err(Error::CacheSync {
+                    name,
+                    limit,
+                    last: trouble.last(),
+                }),
+            }
+        };
+        (run, wait)
+    }
+}
+
+impl fmt::Debug for Source {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Source")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}

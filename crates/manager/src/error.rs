@@ -1,0 +1,96 @@
+//! Why a manager ended.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use tenure::{BuildError, StopReason};
+
+/// Why a manager did not start, or stopped without being asked to. A program that ends on it exits
+/// with code 1.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The election of a group is not valid.
+    #[error("group {group}: {source}")]
+    Election {
+        /// The group.
+        group: String,
+        /// Every problem.
+        source: BuildError,
+    },
+    /// A name is used twice where that would confuse people and metrics.
+    #[error("two runnables are called {0}")]
+    DuplicateName(String),
+    /// A shard group makes no sense.
+    #[error("shard group {group}: {cause}")]
+    Shards {
+        /// The group.
+        group: String,
+        /// What is wrong.
+        cause: String,
+    },
+    /// The client cannot be set up.
+    #[error("cannot set up the client: {0}")]
+    Client(#[from] kube::Error),
+    /// An address cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// The address.
+        address: SocketAddr,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// Signals cannot be listened for.
+    #[error("cannot listen for signals: {0}")]
+    Signals(std::io::Error),
+    /// A startup hook failed, or dropped its done handle.
+    #[error("startup hook {name}: {cause}")]
+    Hook {
+        /// The hook.
+        name: String,
+        /// Why.
+        cause: String,
+    },
+    /// The API server did not become ready.
+    #[error("the API server was not ready within {} s: {last}", limit.as_secs_f64())]
+    NotReady {
+        /// How long it was waited for.
+        limit: Duration,
+        /// The last answer.
+        last: String,
+    },
+    /// A cache did not get its first list.
+    #[error("cache {name} was not filled within {} s: {last}", limit.as_secs_f64())]
+    CacheSync {
+        /// The cache.
+        name: String,
+        /// How long it was waited for.
+        limit: Duration,
+        /// The last error, if there was one.
+        last: String,
+    },
+    /// A runnable with the policy to die failed or panicked.
+    #[error("{name}: {cause}")]
+    Runnable {
+        /// The runnable.
+        name: String,
+        /// Why.
+        cause: String,
+    },
+    /// A term ended although this process goes on.
+    #[error("leader election lost for {group}: {}", reason.as_str())]
+    Lost {
+        /// The group.
+        group: String,
+        /// Why the term ended.
+        reason: StopReason,
+    },
+    /// Work did not end in time. Whatever it held is not released.
+    #[error("still running {} s after they were told to stop: {}", limit.as_secs_f64(), names.join(", "))]
+    ShutdownTimeout {
+        /// How long they were waited for.
+        limit: Duration,
+        /// What still ran.
+        names: Vec<String>,
+    },
+}

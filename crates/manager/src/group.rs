@@ -1,0 +1,245 @@
+//! A leader group: one election, and the runnables of its terms.
+//!
+//! The invariant: the lock is given back only when every task of the term has ended. A task that
+//! cannot be ended keeps the lock until the process is gone.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tenure::clock::{Clock as _, SystemClock};
+use tenure::core::LocalTime;
+use tenure::{Candidate, Elector, Event, Handle, Overrun, StopReason, Term};
+use tokio::sync::watch;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::runnable::Runnable;
+use crate::scope::Scope;
+use crate::shard::Shard;
+use crate::tasks::{Context, Running, Tasks};
+
+/// Work that is told to stop and does not is dropped this long before its deadline.
+const DROP_EARLY: Duration = Duration::from_millis(250);
+
+/// What to do when a term ends although this process goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum OnLoss {
+    /// End the manager with [`Error::Lost`], as client-go's users do: a fresh process has no memory.
+    #[default]
+    Exit,
+    /// Stop the leader scope, keep caches and the rest, and campaign again.
+    Demote,
+}
+
+/// How a group is told to stop.
+#[derive(Clone, Debug)]
+pub(crate) struct Stops {
+    /// Stop the work, release, end.
+    pub(crate) soft: CancellationToken,
+    /// Drop the work now.
+    pub(crate) hard: CancellationToken,
+}
+
+/// One election and its work.
+pub(crate) struct Group {
+    pub(crate) name: Arc<str>,
+    pub(crate) shard: Option<Shard>,
+    pub(crate) runnables: Vec<Runnable>,
+    pub(crate) on_loss: OnLoss,
+    /// True while the work of a term has been started.
+    pub(crate) started: watch::Sender<bool>,
+}
+
+impl Group {
+    /// Campaigns and leads until it is told to stop, or ends by policy.
+    pub(crate) async fn run(self, elector: Elector, stops: Stops, context: Context) {
+        let mut candidate = elector.start();
+        let mut asked = false;
+        loop {
+            let event = tokio::select! {
+                event = candidate.next() => event,
+                () = stops.soft.cancelled(), if !asked => {
+                    asked = true;
+                    candidate.shutdown();
+                    continue;
+                }
+            };
+            match event {
+                Some(Event::Lead(term)) => {
+                    let Some(reason) = self.lead(term, &candidate, &stops, &context).await else {
+                        return;
+                    };
+                    let own = matches!(reason, StopReason::Shutdown | StopReason::StepDown);
+                    if !own && self.on_loss == OnLoss::Exit && !stops.soft.is_cancelled() {
+                        let group = self.name.to_string();
+                        context.fail(Error::Lost { group, reason });
+                        return;
+                    }
+                }
+                Some(Event::Finished) | None => return,
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// One term; nothing if its work could not be ended.
+    async fn lead(
+        &self,
+        term: Term,
+        candidate: &Candidate,
+        stops: &Stops,
+        context: &Context,
+    ) -> Option<StopReason> {
+        let token = term.token().to_string();
+        tracing::info!(group = &*self.name, token, "leading");
+        let cancel = CancellationToken::new();
+        term.at_end({
+            let cancel = cancel.clone();
+            move |_| cancel.cancel()
+        });
+        let tenure = Some(term.tenure().clone());
+        let scope = Scope::new(self.name.clone(), cancel, tenure, self.shard);
+        let mut tasks = Tasks::start(&self.runnables, &scope, context);
+        self.started.send_replace(true);
+        loop {
+            tokio::select! {
+                biased;
+                () = term.cancelled() => break,
+                () = tasks.next_ended(), if !tasks.is_empty() => {}
+                () = stops.soft.cancelled() => {
+                    candidate.shutdown();
+                    term.cancelled().await;
+                    break;
+                }
+            }
+        }
+        self.started.send_replace(false);
+        let ended = tokio::select! {
+            biased;
+            () = tasks.ended() => true,
+            () = too_late(&term) => false,
+            () = stops.hard.cancelled() => false,
+        };
+        let reason = term.reason().unwrap_or(StopReason::GuardExpired);
+        if !ended {
+            let names = tasks.names();
+            tracing::warn!(
+                group = &*self.name,
+                ?names,
+                "did not stop in time, dropping them"
+            );
+            if !tasks.abort().await {
+                // Something blocks its thread. Dropping the term would release the lock while that
+                // something works on; so the term is kept until the process ends, by itself or by
+                // the deadline thread.
+                let names = tasks.names();
+                tracing::error!(
+                    group = &*self.name,
+                    ?names,
+                    "cannot be stopped, keeping the lock"
+                );
+                std::mem::forget(term);
+                return None;
+            }
+        }
+        tracing::info!(
+            group = &*self.name,
+            token,
+            reason = reason.as_str(),
+            "no longer leading"
+        );
+        Some(reason)
+    }
+
+    /// The leader scope of a process that needs no election.
+    pub(crate) async fn run_without_election(self, stops: Stops, context: Context) {
+        let cancel = stops.soft.clone();
+        let scope = Scope::new(self.name.clone(), cancel, None, self.shard);
+        let mut tasks = Tasks::start(&self.runnables, &scope, &context);
+        self.started.send_replace(true);
+        tokio::select! {
+            biased;
+            () = async {
+                tasks.ended().await;
+                stops.soft.cancelled().await;
+            } => {}
+            () = stops.hard.cancelled() => {
+                tasks.abort().await;
+            }
+        }
+        self.started.send_replace(false);
+    }
+}
+
+/// Aborts the process and says which runnables were in the way.
+pub(crate) fn overrun(group: &str, running: &Running) -> Overrun {
+    let (group, running) = (group.to_owned(), running.clone());
+    Overrun::call(move |overran| {
+        let text = format!(
+            "tenure: {} of leader group {group} did not end in time after the term of {} ended; aborting, \
+             because another process may lead now\n",
+            running.names().join(", "),
+            overran.lock,
+        );
+        // Whatever blocks the work may hold stderr too, and nothing may delay the end.
+        let (said, heard) = std::sync::mpsc::channel();
+        let speaker = std::thread::Builder::new().spawn(move || {
+            let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
+            let _ = said.send(());
+        });
+        if speaker.is_ok() {
+            let _ = heard.recv_timeout(Duration::from_millis(50));
+        }
+        std::process::abort();
+    })
+}
+
+/// Completes when work that was told to stop must be dropped.
+async fn too_late(term: &Term) {
+    let told = SystemClock.now().local;
+    loop {
+        // The deadline moves while the lease is kept alive for work that winds down.
+        let at = drop_at(told, term.deadline());
+        if SystemClock.now().local >= at {
+            return;
+        }
+        SystemClock.sleep_until(at).await;
+    }
+}
+
+/// A little before the deadline, and at least three quarters of the time after it was told.
+fn drop_at(told: LocalTime, deadline: LocalTime) -> LocalTime {
+    let time = deadline.since(told);
+    told + time.saturating_sub(DROP_EARLY.min(time / 4))
+}
+
+/// Looks at the election of a group, from outside.
+#[derive(Clone, Debug)]
+pub struct GroupHandle {
+    pub(crate) name: Arc<str>,
+    pub(crate) election: Option<Handle>,
+    pub(crate) started: watch::Receiver<bool>,
+}
+
+impl GroupHandle {
+    /// The name of the group, which is that of its lock.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The election; nothing without one.
+    pub fn election(&self) -> Option<&Handle> {
+        self.election.as_ref()
+    }
+
+    /// Whether the work of this group has been started here.
+    pub fn is_running(&self) -> bool {
+        *self.started.borrow()
+    }
+
+    /// Waits until the work of this group has been started here, at once if it has. False if it never
+    /// will be.
+    pub async fn running(&self) -> bool {
+        self.started.clone().wait_for(|yes| *yes).await.is_ok()
+    }
+}

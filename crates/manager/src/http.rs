@@ -1,0 +1,110 @@
+//! The health and metrics listeners.
+
+use std::convert::Infallible;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::registry::Registry;
+use tokio::net::TcpListener;
+use tokio_util::sync::CancellationToken;
+
+use crate::error::Error;
+use crate::health::Checks;
+
+/// A client that does not finish its request line is cut off.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// What is served.
+#[derive(Clone, Debug)]
+pub(crate) struct Site {
+    pub(crate) healthz: Arc<Checks>,
+    pub(crate) readyz: Arc<Checks>,
+    pub(crate) registry: Arc<Registry>,
+    /// Which of the two families this listener shows.
+    pub(crate) probes: bool,
+    pub(crate) metrics: bool,
+}
+
+/// Binds an address.
+pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
+    let bound = TcpListener::bind(address).await;
+    bound.map_err(|source| Error::Listen { address, source })
+}
+
+/// Serves until told to stop.
+pub(crate) async fn serve(listener: TcpListener, site: Site, stop: CancellationToken) {
+    loop {
+        let accepted = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let Ok((stream, _)) = accepted else {
+            // Out of file descriptors: others have to finish first.
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            continue;
+        };
+        let (site, stop) = (site.clone(), stop.clone());
+        tokio::spawn(async move {
+            let service = service_fn(move |request| {
+                let answer = site.answer(&request);
+                async move { Ok::<_, Infallible>(answer) }
+            });
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(PATIENCE)
+                .serve_connection(TokioIo::new(stream), service);
+            tokio::select! {
+                () = stop.cancelled() => {}
+                _ = connection => {}
+            }
+        });
+    }
+}
+
+impl Site {
+    fn answer(&self, request: &Request<Incoming>) -> Response<Full<Bytes>> {
+        const PLAIN: &str = "text/plain; charset=utf-8";
+        let path = request.uri().path();
+        let query = request.uri().query().unwrap_or_default();
+        if !matches!(*request.method(), Method::GET | Method::HEAD) {
+            return text(405, PLAIN, "GET or HEAD\n".to_owned());
+        }
+        if self.metrics && path == "/metrics" {
+            let mut body = String::new();
+            // Writing into a string does not fail.
+            let _ = prometheus_client::encoding::text::encode(&mut body, &self.registry);
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            return text(200, kind, body);
+        }
+        for (root, checks) in [("/healthz", &self.healthz), ("/readyz", &self.readyz)] {
+            if let Some(below) = path.strip_prefix(root)
+                && self.probes
+                && (below.is_empty() || below.starts_with('/'))
+            {
+                let (status, body) = checks.answer(below, query);
+                return text(status, PLAIN, body);
+            }
+        }
+        text(404, PLAIN, "404 page not found\n".to_owned())
+    }
+}
+
+fn text(status: u16, kind: &'static str, body: String) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::new(Bytes::from(body)));
+    *response.status_mut() =
+        StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(
+        header::X_CONTENT_TYPE_OPTIONS,
+        HeaderValue::from_static("nosniff"),
+    );
+    response
+}

@@ -1,0 +1,114 @@
+//! The gate: nothing starts before the API server says that it is ready.
+
+use std::time::Duration;
+
+use kube::client::Body;
+use kube::{Client, Config};
+use tokio::sync::watch;
+use tokio::time::Instant;
+
+use crate::error::Error;
+
+/// How to wait for the API server; [`api_ready`] has k3s's values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gate {
+    /// Between two tries.
+    pub period: Duration,
+    /// For one try.
+    pub timeout: Duration,
+    /// For all of them.
+    pub limit: Duration,
+}
+
+/// Asks `/readyz` every 2 seconds for at most 15 minutes, each time over a fresh connection, so that a
+/// change of the load balancer in front is noticed.
+pub fn api_ready() -> Gate {
+    Gate {
+        period: Duration::from_secs(2),
+        timeout: Duration::from_secs(15),
+        limit: Duration::from_secs(15 * 60),
+    }
+}
+
+/// Whether the API server has been seen to be ready.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Readiness {
+    Waiting,
+    Ready,
+}
+
+impl Gate {
+    /// Polls until it is ready. Tells the others.
+    pub(crate) async fn wait(
+        self,
+        config: &Config,
+        tell: &watch::Sender<Readiness>,
+    ) -> Result<(), Error> {
+        let end = Instant::now() + self.limit;
+        let mut last = String::new();
+        loop {
+            let tried = tokio::time::timeout_at(
+                end.min(Instant::now() + self.timeout),
+                ask(config.clone()),
+            );
+            let answer = match tried.await {
+                Ok(answer) => answer,
+                Err(_) => Err(format!("no answer within {} s", self.timeout.as_secs_f64())),
+            };
+            match answer {
+                Ok(()) => {
+                    tracing::info!("the API server is ready");
+                    tell.send_replace(Readiness::Ready);
+                    return Ok(());
+                }
+                Err(why) if why != last => {
+                    tracing::info!(why, "waiting for the API server");
+                    last = why;
+                }
+                Err(_) => {}
+            }
+            if Instant::now() + self.period >= end {
+                let limit = self.limit;
+                return Err(Error::NotReady { limit, last });
+            }
+            tokio::time::sleep(self.period).await;
+        }
+    }
+}
+
+/// One request on its own connection.
+async fn ask(mut config: Config) -> Result<(), String> {
+    config.default_retry = false;
+    let client = Client::try_from(config).map_err(|error| error.to_string())?;
+    let request = http::Request::get("/readyz?verbose").body(Body::empty());
+    let request = request.map_err(|error| error.to_string())?;
+    let response = client.send(request).await.map_err(|e| chain(&e))?;
+    if response.status().is_success() {
+        return Ok(());
+    }
+    let status = response.status();
+    let body = http_body_util::BodyExt::collect(response.into_body()).await;
+    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+    let failed: Vec<String> = String::from_utf8_lossy(&body)
+        .lines()
+        .filter(|line| line.starts_with("[-]"))
+        .map(str::to_owned)
+        .collect();
+    Err(format!("{status} {}", failed.join(", "))
+        .trim_end()
+        .to_owned())
+}
+
+/// An error with its causes: the outermost alone says only that something did not work.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

@@ -1,0 +1,154 @@
+//! Who should own which shard: a pure function of what every replica sees.
+
+use std::collections::BTreeMap;
+
+use super::hash::weight;
+
+/// Assigns each shard to a member: at most one more to any than to any other, and as few changes as
+/// that allows. `holders` are the present owners; one that is not a member does not count. Nothing if
+/// there are no members.
+///
+/// Members that own most keep most, so that a round of hand-overs never has to be undone; ties are
+/// broken by rendezvous hashing, so that every replica breaks them alike.
+pub(super) fn assign(members: &[&str], holders: &[Option<&str>]) -> Vec<Option<usize>> {
+    let mut target: Vec<Option<usize>> = vec![None; holders.len()];
+    if members.is_empty() {
+        return target;
+    }
+    let place: BTreeMap<&str, usize> = members.iter().enumerate().map(|(i, m)| (*m, i)).collect();
+    let mut owned: Vec<Vec<usize>> = vec![Vec::new(); members.len()];
+    for (shard, holder) in holders.iter().enumerate() {
+        if let Some(member) = holder.and_then(|holder| place.get(holder)) {
+            owned[*member].push(shard);
+        }
+    }
+    let wants = |member: usize, shard: usize| {
+        let shard = u32::try_from(shard).unwrap_or(u32::MAX);
+        (weight(members[member], shard), members[member])
+    };
+
+    // The larger quota goes to those who own most.
+    let (least, extra) = (holders.len() / members.len(), holders.len() % members.len());
+    let mut order: Vec<usize> = (0..members.len()).collect();
+    order.sort_by_key(|member| (usize::MAX - owned[*member].len(), members[*member]));
+    let mut free = vec![least; members.len()];
+    for member in order.into_iter().take(extra) {
+        free[member] += 1;
+    }
+
+    // Everybody keeps what it wants most of what it owns.
+    for (member, shards) in owned.iter_mut().enumerate() {
+        shards.sort_by_key(|shard| wants(member, *shard));
+        for shard in shards.iter().rev().take(free[member]) {
+            target[*shard] = Some(member);
+        }
+        free[member] -= shards.len().min(free[member]);
+    }
+    // The rest goes to who wants it most of those who have room.
+    for (shard, target) in target.iter_mut().enumerate().filter(|(_, t)| t.is_none()) {
+        let with_room = (0..members.len()).filter(|member| free[*member] > 0);
+        *target = with_room.max_by_key(|member| wants(*member, shard));
+        if let Some(member) = target {
+            free[*member] -= 1;
+        }
+    }
+    target
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
+
+    /// Carries an assignment out at once; how many shards changed hands.
+    fn settle<'a>(members: &[&'a str], holders: &mut [Option<&'a str>]) -> usize {
+        let target = assign(members, holders);
+        let mut moved = 0;
+        for (holder, target) in holders.iter_mut().zip(target) {
+            let next = target.map(|member| members[member]);
+            moved += usize::from(*holder != next);
+            *holder = next;
+        }
+        moved
+    }
+
+    fn counts(members: &[&str], holders: &[Option<&str>]) -> Vec<usize> {
+        let count = |member| holders.iter().filter(|h| **h == Some(member)).count();
+        members.iter().map(|member| count(*member)).collect()
+    }
+
+    fn is_even(members: &[&str], holders: &[Option<&str>]) -> bool {
+        let counts = counts(members, holders);
+        counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1
+    }
+
+    #[test]
+    fn one_to_five_to_three_moves_as_little_as_can_be() {
+        let mut holders = vec![None; 64];
+        assert_eq!(settle(&NAMES[..1], &mut holders), 64);
+        assert_eq!(
+            settle(&NAMES[..5], &mut holders),
+            51,
+            "64 - 13 have to leave"
+        );
+        assert!(is_even(&NAMES[..5], &holders));
+        let orphans = counts(&NAMES[..5], &holders)[3..].iter().sum::<usize>();
+        assert_eq!(
+            settle(&NAMES[..3], &mut holders),
+            orphans,
+            "only what was left behind"
+        );
+        assert!(is_even(&NAMES[..3], &holders));
+    }
+
+    #[test]
+    fn any_change_of_members_ends_even_and_stays() {
+        let mut random = 7u64;
+        let mut holders = vec![None; 37];
+        for _ in 0..500 {
+            random = random
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1);
+            let members: Vec<&str> = NAMES
+                .into_iter()
+                .enumerate()
+                .filter(|(i, _)| random >> (40 + i) & 1 == 1)
+                .map(|(_, name)| name)
+                .collect();
+            settle(&members, &mut holders);
+            if members.is_empty() {
+                assert!(holders.iter().all(Option::is_none));
+            } else {
+                assert!(is_even(&members, &holders), "{members:?}");
+                assert_eq!(settle(&members, &mut holders), 0, "it is stable");
+            }
+        }
+    }
+
+    #[test]
+    fn a_half_done_change_goes_on_where_it_was() {
+        let mut holders = vec![Some("a"); 64];
+        let members = &NAMES[..5];
+        let mut moved = 0;
+        loop {
+            let target = assign(members, &holders);
+            // One at a time, as real owners do.
+            let Some(shard) = (0..64).find(|s| target[*s].map(|m| members[m]) != holders[*s])
+            else {
+                break;
+            };
+            holders[shard] = target[shard].map(|member| members[member]);
+            moved += 1;
+            assert!(moved <= 51, "nothing moves twice");
+        }
+        assert_eq!(moved, 51);
+        assert!(is_even(members, &holders));
+    }
+
+    #[test]
+    fn without_members_nobody_owns_anything() {
+        assert_eq!(assign(&[], &[Some("a"), None]), [None, None]);
+        assert!(assign(&["a"], &[]).is_empty());
+    }
+}

@@ -1,0 +1,352 @@
+//! Carries assignments out: campaigns for the shards that this replica should own, and hands over
+//! those that it should not.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use futures_util::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{DeleteParams, Preconditions};
+use kube::runtime::{WatchStreamExt as _, watcher};
+use tenure::clock::{Clock as _, SystemClock};
+use tenure::core::LocalTime;
+use tenure::{BuildError, Candidate, Elector, Event, FencingToken, Handle};
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
+
+use super::assign::assign;
+use super::members::{GROUP_LABEL, Stale, View, member_lease, shard_lease};
+use super::{Shard, shard_of};
+use crate::error::Error;
+use crate::group::{Group, OnLoss, Stops};
+use crate::runnable::Runnable;
+use crate::tasks::Context;
+
+/// How often the clock is looked at without news.
+const TICK: Duration = Duration::from_millis(100);
+
+/// Leases of dead members are removed after so many times the lease duration.
+const STALE_AFTER: u32 = 20;
+
+/// The shards of a group as this replica has them. Cheap to clone.
+#[derive(Clone)]
+pub struct Shards {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    of: u32,
+    elections: Mutex<BTreeMap<u32, Handle>>,
+}
+
+impl Shards {
+    pub(crate) fn new(of: u32) -> Self {
+        let elections = Mutex::default();
+        Self {
+            inner: Arc::new(Inner { of, elections }),
+        }
+    }
+
+    /// Whether this replica owns the shard of this key at this instant, by the clock.
+    pub fn owns(&self, key: &str) -> bool {
+        self.election(key).is_some_and(|handle| handle.is_leading())
+    }
+
+    /// The fencing token of the shard of this key, if this replica owns it.
+    pub fn token(&self, key: &str) -> Option<FencingToken> {
+        let tenure = self.election(key)?.tenure()?;
+        tenure.is_leading().then(|| tenure.token().clone())
+    }
+
+    /// The shards that this replica owns at this instant.
+    pub fn owned(&self) -> Vec<Shard> {
+        let of = self.inner.of;
+        let elections = self.lock();
+        let owned = elections.iter().filter(|(_, handle)| handle.is_leading());
+        owned
+            .map(|(index, _)| Shard { index: *index, of })
+            .collect()
+    }
+
+    fn election(&self, key: &str) -> Option<Handle> {
+        self.lock().get(&shard_of(key, self.inner.of)).cloned()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Handle>> {
+        let elections = self.inner.elections.lock();
+        elections.unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Shards {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Shards")
+            .field("of", &self.inner.of)
+            .field("owned", &self.owned())
+            .finish()
+    }
+}
+
+/// Makes an election by a lease of this name, with this label.
+pub(crate) type Open = Arc<dyn Fn(&str, (&str, &str)) -> Result<Elector, BuildError> + Send + Sync>;
+
+/// A shard group of a manager.
+pub(crate) struct ShardGroup {
+    pub(crate) name: Arc<str>,
+    pub(crate) of: u32,
+    pub(crate) identity: String,
+    pub(crate) runnables: Vec<Runnable>,
+    pub(crate) leases: Api<Lease>,
+    pub(crate) open: Open,
+    /// At most one shard is handed over per this time.
+    pub(crate) hand_over_every: Duration,
+    pub(crate) shards: Shards,
+}
+
+impl ShardGroup {
+    /// Everything that could be wrong, before anything starts.
+    pub(crate) fn check(&self) -> Result<(), Error> {
+        let fail = |cause: &str| {
+            Err(Error::Shards {
+                group: self.name.to_string(),
+                cause: cause.to_owned(),
+            })
+        };
+        if self.of == 0 || self.of > 10_000 {
+            return fail("the number of shards must be from 1 to 10000");
+        }
+        if self.name.len() > 63 {
+            return fail("the name is longer than the 63 characters of a label");
+        }
+        let shard = Shard {
+            index: 0,
+            of: self.of,
+        };
+        let group = self.name.to_string();
+        let opened = self.open(&shard_lease(&self.name, shard));
+        opened
+            .map(|_| ())
+            .map_err(|source| Error::Election { group, source })
+    }
+
+    fn open(&self, lease: &str) -> Result<Elector, BuildError> {
+        (self.open)(lease, (GROUP_LABEL, &self.name))
+    }
+
+    /// Takes part until it is told to stop.
+    pub(crate) async fn run(self, stops: Stops, context: Context) {
+        let member = member_lease(&self.name, &self.identity);
+        let elector = match self.open(&member) {
+            Ok(elector) => elector,
+            Err(source) => {
+                let group = self.name.to_string();
+                return context.fail(Error::Election { group, source });
+            }
+        };
+        let timing = elector.timing();
+        // Two renewals and a bit: then others begin to follow the shards of a silent member, which
+        // they can have only when its leases run out.
+        let late = timing.retry_period() * 2 + Duration::from_secs(1);
+        let late = late.min(timing.lease());
+        let stale_after = timing.lease() * STALE_AFTER;
+        let membership = elector.handle();
+        let candidate = Arc::new(tokio::sync::Mutex::new(elector.start()));
+        let leave = CancellationToken::new();
+        let present = tokio::spawn(be_present(candidate, leave.clone()));
+
+        let mut driver = Driver {
+            view: View::new(&self.name, self.of),
+            next_hand_over: SystemClock.now().local,
+            running: BTreeMap::new(),
+            set: JoinSet::new(),
+            late,
+            stops: stops.clone(),
+            context,
+            group: self,
+        };
+        let config =
+            watcher::Config::default().labels(&format!("{GROUP_LABEL}={}", driver.group.name));
+        let events = watcher(driver.group.leases.clone(), config).default_backoff();
+        let mut events = std::pin::pin!(events);
+        let mut cleaned = SystemClock.now().local;
+        let mut tick = tokio::time::interval(TICK);
+        let mut news = true;
+        while !stops.soft.is_cancelled() {
+            if news && driver.view.is_synced() && membership.is_leading() {
+                driver.reconcile();
+            }
+            let now = SystemClock.now().local;
+            if now.since(cleaned) >= stale_after {
+                cleaned = now;
+                driver.clean(&member, stale_after).await;
+            }
+            news = tokio::select! {
+                () = stops.soft.cancelled() => false,
+                Some(event) = events.next() => match event {
+                    Ok(event) => driver.view.apply(event, SystemClock.now().local),
+                    Err(_) => false,
+                },
+                Some(ended) = driver.set.join_next() => {
+                    driver.ended(ended.ok());
+                    true
+                }
+                _ = tick.tick() => true,
+            };
+        }
+        // Leaving first: the others then know who takes what, and wait for it.
+        leave.cancel();
+        let _ = present.await;
+        driver.finish().await;
+        // Nothing is lost if it stays: others remove it later.
+        let _ = driver
+            .group
+            .leases
+            .delete(&member, &DeleteParams::default())
+            .await;
+    }
+}
+
+/// Holds a member's lease until told to leave.
+async fn be_present(candidate: Arc<tokio::sync::Mutex<Candidate>>, leave: CancellationToken) {
+    let mut candidate = candidate.lock().await;
+    let mut term = None;
+    let mut left = false;
+    loop {
+        tokio::select! {
+            event = candidate.next() => match event {
+                Some(Event::Lead(next)) => term = Some(next),
+                Some(Event::Stop(_)) => drop(term.take()),
+                Some(Event::Finished) | None => return,
+                Some(_) => {}
+            },
+            () = leave.cancelled(), if !left => {
+                left = true;
+                candidate.shutdown();
+            }
+        }
+    }
+}
+
+struct Driver {
+    group: ShardGroup,
+    view: View,
+    next_hand_over: LocalTime,
+    running: BTreeMap<u32, Candidacy>,
+    set: JoinSet<u32>,
+    late: Duration,
+    stops: Stops,
+    context: Context,
+}
+
+/// A shard that this replica campaigns for or owns.
+struct Candidacy {
+    handle: Handle,
+    stop: CancellationToken,
+}
+
+impl Driver {
+    fn reconcile(&mut self) {
+        let now = SystemClock.now().local;
+        let me = self.group.identity.clone();
+        let members = self.view.members(&me, now, self.late);
+        let mut holders = self.view.holders();
+        // What this replica knows about itself is newer than what the watch has shown.
+        for (shard, candidacy) in &self.running {
+            let place = usize::try_from(*shard).unwrap_or_default();
+            if candidacy.handle.is_leading() {
+                holders[place] = Some(&me);
+            }
+        }
+        let targets = assign(&members, &holders);
+        let mine: Vec<bool> = targets
+            .into_iter()
+            .map(|target| target.is_some_and(|member| members[member] == me))
+            .collect();
+        for (index, mine) in (0..self.group.of).zip(mine) {
+            match (mine, self.running.get(&index)) {
+                (true, None) => self.campaign(index),
+                (false, Some(candidacy)) if !candidacy.stop.is_cancelled() => {
+                    // One that has only followed so far has nothing to hand over.
+                    let owns = candidacy.handle.tenure().is_some();
+                    if owns && now < self.next_hand_over {
+                        continue;
+                    }
+                    if owns {
+                        self.next_hand_over = now + self.group.hand_over_every;
+                    }
+                    candidacy.stop.cancel();
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn campaign(&mut self, index: u32) {
+        let of = self.group.of;
+        let shard = Shard { index, of };
+        let elector = match self.group.open(&shard_lease(&self.group.name, shard)) {
+            Ok(elector) => elector,
+            Err(source) => {
+                let group = self.group.name.to_string();
+                return self.context.fail(Error::Election { group, source });
+            }
+        };
+        let handle = elector.handle();
+        let group = Group {
+            name: self.group.name.clone(),
+            shard: Some(shard),
+            runnables: self.group.runnables.clone(),
+            on_loss: OnLoss::Demote,
+            started: watch::Sender::new(false),
+        };
+        let stop = CancellationToken::new();
+        let stops = Stops {
+            soft: stop.clone(),
+            hard: self.stops.hard.clone(),
+        };
+        let work = group.run(elector, stops, self.context.clone());
+        self.set.spawn(async move {
+            work.await;
+            index
+        });
+        self.group.shards.lock().insert(index, handle.clone());
+        self.running.insert(index, Candidacy { handle, stop });
+    }
+
+    fn ended(&mut self, shard: Option<u32>) {
+        let Some(shard) = shard else { return };
+        self.running.remove(&shard);
+        self.group.shards.lock().remove(&shard);
+    }
+
+    async fn clean(&self, own: &str, after: Duration) {
+        for Stale { name, uid, version } in self.view.stale(SystemClock.now().local, after) {
+            if name == own {
+                continue;
+            }
+            let unchanged = DeleteParams {
+                preconditions: Some(Preconditions {
+                    uid: Some(uid),
+                    resource_version: Some(version),
+                }),
+                ..DeleteParams::default()
+            };
+            if let Err(error) = self.group.leases.delete(&name, &unchanged).await {
+                tracing::debug!(name, %error, "lease of a dead member not removed");
+            }
+        }
+    }
+
+    async fn finish(&mut self) {
+        for candidacy in self.running.values() {
+            candidacy.stop.cancel();
+        }
+        while let Some(ended) = self.set.join_next().await {
+            self.ended(ended.ok());
+        }
+    }
+}

@@ -1,0 +1,267 @@
+//! The front of rancher/wrangler's `leader` package, and k3s's run-or-die.
+//!
+//! What differs: the work has ended, and the lock is released, before the process exits; and an
+//! environment variable that cannot be read is named together with its value and the cause.
+
+use std::fmt;
+use std::time::Duration;
+
+use kube::Client;
+use tenure::lock::duration;
+use tenure::{Elector, Ended, LockKind, Tenure};
+
+use crate::signals::exit;
+use crate::tasks::panic_text;
+
+/// The namespace of elections whose program does not name one.
+pub const DEFAULT_NAMESPACE: &str = "kube-system";
+
+/// An election in wrangler's way: namespace `kube-system`, 45 s / 30 s / 2 s, one term per process.
+///
+/// ```no_run
+/// # async fn example(client: kube::Client) {
+/// use tenure_manager::{signals, wrangler::LeaderElection};
+///
+/// let shutdown = async { signals::shutdown().expect("signals").await };
+/// LeaderElection::new(client, "my-controller")
+///     .run_or_die(shutdown, |tenure| async move { tenure.cancelled().await })
+///     .await
+/// # }
+/// ```
+#[derive(Clone)]
+#[must_use = "nothing happens until it is run"]
+pub struct LeaderElection {
+    client: Client,
+    namespace: String,
+    name: String,
+    identity: Option<String>,
+    kind: LockKind,
+}
+
+impl fmt::Debug for LeaderElection {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "LeaderElection({}/{})", self.namespace, self.name)
+    }
+}
+
+/// The durations of an election.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Durations {
+    /// 45 s.
+    pub lease_duration: Duration,
+    /// 30 s.
+    pub renew_deadline: Duration,
+    /// 2 s.
+    pub retry_period: Duration,
+}
+
+/// Why an election cannot be started.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Invalid {
+    /// An environment variable is no duration.
+    #[error("{variable}={value:?}: {cause}")]
+    Variable {
+        /// Its name.
+        variable: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it.
+        cause: String,
+    },
+    /// The election cannot be built.
+    #[error(transparent)]
+    Election(#[from] tenure::BuildError),
+}
+
+/// How a process in wrangler's way ends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// It was asked to: code 0.
+    Requested,
+    /// The term ended, or the work did: code 1.
+    Lost(String),
+}
+
+impl LeaderElection {
+    /// An election by a Lease of this name.
+    pub fn new(client: Client, name: &str) -> Self {
+        Self {
+            client,
+            namespace: DEFAULT_NAMESPACE.to_owned(),
+            name: name.to_owned(),
+            identity: None,
+            kind: LockKind::Leases,
+        }
+    }
+
+    /// Another namespace; an empty one is `kube-system`, as in wrangler.
+    pub fn namespace(mut self, namespace: &str) -> Self {
+        let given = Some(namespace).filter(|namespace| !namespace.is_empty());
+        self.namespace = given.unwrap_or(DEFAULT_NAMESPACE).to_owned();
+        self
+    }
+
+    /// The bare name of the host as identity, as in wrangler. Two processes on one host then take each
+    /// other for themselves; the default adds something random.
+    pub fn hostname_identity(mut self) -> Self {
+        self.identity = Some(tenure::identity::hostname());
+        self
+    }
+
+    /// The kind of the lock: a Lease by default, `ConfigMaps` for what wrangler took until 2022.
+    pub fn lock_kind(mut self, kind: LockKind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Leads one term and tells how the process should end.
+    ///
+    /// # Errors
+    /// A bad environment variable, or a bad name.
+    pub async fn run<W>(
+        self,
+        shutdown: impl Future,
+        work: impl FnOnce(Tenure) -> W,
+    ) -> Result<Ending, Invalid>
+    where
+        W: Future<Output = ()>,
+    {
+        let durations = Durations::from_env(|name| std::env::var(name).ok())?;
+        let mut builder = Elector::open(self.client, self.kind, &self.namespace, &self.name)
+            .lease_duration(durations.lease_duration)
+            .renew_deadline(durations.renew_deadline)
+            .retry_period(durations.retry_period);
+        if let Some(identity) = self.identity {
+            builder = builder.identity(identity);
+        }
+        let asked = std::cell::Cell::new(false);
+        let shutdown = async {
+            shutdown.await;
+            asked.set(true);
+        };
+        let work = |tenure: Tenure| async move {
+            work(tenure.clone()).await;
+            // As in client-go, work that returns keeps the lock.
+            tenure.cancelled().await;
+        };
+        let ended = builder.build()?.run(shutdown, work).await;
+        if asked.get() {
+            return Ok(Ending::Requested);
+        }
+        Ok(match ended {
+            Ended::Panicked(panic) => Ending::Lost(format!("panicked: {}", panic_text(&*panic))),
+            Ended::Stopped { reason, .. } => Ending::Lost(reason.as_str().to_owned()),
+            Ended::NeverLed | Ended::Completed(()) => Ending::Lost("ended".to_owned()),
+        })
+    }
+
+    /// Leads one term and ends the process: with 0 if it was asked to stop, with 1 if the election could
+    /// not be started or the term was lost.
+    pub async fn run_or_die<W>(self, shutdown: impl Future, work: impl FnOnce(Tenure) -> W) -> !
+    where
+        W: Future<Output = ()>,
+    {
+        let name = self.name.clone();
+        match self.run(shutdown, work).await {
+            Ok(Ending::Requested) => exit(0, "requested to terminate, exiting"),
+            Ok(Ending::Lost(why)) => exit(1, &format!("leaderelection lost for {name}: {why}")),
+            Err(error) => exit(
+                1,
+                &format!("failed to start leader election for {name}: {error}"),
+            ),
+        }
+    }
+}
+
+impl Durations {
+    /// wrangler's: 45 s / 30 s / 2 s; 45 h / 30 h if `CATTLE_DEV_MODE` is set, for debuggers; and
+    /// `CATTLE_ELECTION_LEASE_DURATION`, `CATTLE_ELECTION_RENEW_DEADLINE`, `CATTLE_ELECTION_RETRY_PERIOD` over
+    /// both.
+    ///
+    /// # Errors
+    /// Names the variable, its value and what is wrong with it.
+    pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, Invalid> {
+        const HOUR: u64 = 3600;
+        let development = get("CATTLE_DEV_MODE").is_some_and(|value| !value.is_empty());
+        let unit = if development { HOUR } else { 1 };
+        let read = |variable: &'static str, default: u64| match get(variable) {
+            None => Ok(Duration::from_secs(default)),
+            Some(value) if value.is_empty() => Ok(Duration::from_secs(default)),
+            Some(value) => duration::parse(&value).map_err(|cause| Invalid::Variable {
+                variable,
+                value,
+                cause,
+            }),
+        };
+        Ok(Self {
+            lease_duration: read("CATTLE_ELECTION_LEASE_DURATION", 45 * unit)?,
+            renew_deadline: read("CATTLE_ELECTION_RENEW_DEADLINE", 30 * unit)?,
+            retry_period: read("CATTLE_ELECTION_RETRY_PERIOD", 2)?,
+        })
+    }
+}
+
+/// k3s's run-or-die: runs a part of a program that must not end before `shutdown`. If it returns or
+/// panics earlier, the process says which part it was and exits with 1. Returns after the shutdown.
+pub async fn run_or_die(name: &str, shutdown: impl Future, work: impl Future<Output = ()>) {
+    use futures_util::FutureExt as _;
+    let work = std::panic::AssertUnwindSafe(work).catch_unwind();
+    tokio::select! {
+        biased;
+        _ = shutdown => {}
+        ended = work => match ended {
+            Ok(()) => exit(1, &format!("{name} returned although nobody asked it to")),
+            Err(panic) => exit(1, &format!("{name} panicked: {}", panic_text(&*panic))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn durations(env: &[(&str, &str)]) -> Result<Durations, String> {
+        let get = |name: &str| {
+            let found = env.iter().find(|(key, _)| *key == name);
+            found.map(|(_, value)| (*value).to_owned())
+        };
+        Durations::from_env(get).map_err(|error| error.to_string())
+    }
+
+    fn seconds(lease: u64, renew: u64, retry: u64) -> Durations {
+        Durations {
+            lease_duration: Duration::from_secs(lease),
+            renew_deadline: Duration::from_secs(renew),
+            retry_period: Duration::from_secs(retry),
+        }
+    }
+
+    #[test]
+    fn wranglers_durations() {
+        assert_eq!(durations(&[]), Ok(seconds(45, 30, 2)));
+        assert_eq!(
+            durations(&[("CATTLE_DEV_MODE", "")]),
+            Ok(seconds(45, 30, 2))
+        );
+        let hours = seconds(45 * 3600, 30 * 3600, 2);
+        assert_eq!(durations(&[("CATTLE_DEV_MODE", "1")]), Ok(hours));
+        let env = [
+            ("CATTLE_DEV_MODE", "1"),
+            ("CATTLE_ELECTION_LEASE_DURATION", "1m"),
+            ("CATTLE_ELECTION_RENEW_DEADLINE", "40s"),
+            ("CATTLE_ELECTION_RETRY_PERIOD", "5s"),
+        ];
+        assert_eq!(durations(&env), Ok(seconds(60, 40, 5)));
+    }
+
+    #[test]
+    fn d_bis_9_a_bad_variable_is_named_with_its_value_and_the_cause() {
+        let error = durations(&[("CATTLE_ELECTION_RETRY_PERIOD", "5 apples")]).unwrap_err();
+        assert!(
+            error.starts_with("CATTLE_ELECTION_RETRY_PERIOD=\"5 apples\": "),
+            "{error}"
+        );
+        assert!(error.len() > 50, "with a cause: {error}");
+    }
+}

@@ -1,0 +1,304 @@
+//! Hooks, API servers and controllers that misbehave, each with its exact outcome. Those that end the
+//! process are tested with processes.
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tenure_apiserver::TestServer;
+use tenure_apiserver::server::Fault;
+use tenure_manager::{Cache, Error, Gate, Manager, OnLoss, Runnable, Startup};
+
+use super::{Log, Running, config, holder, quick, until};
+
+fn speaker(log: &Log) -> Runnable {
+    let log = log.clone();
+    Runnable::new("work", move |scope| {
+        log.say("starts");
+        async move { scope.cancelled().await }
+    })
+}
+
+/// The error of a manager with this hook; nothing must have run.
+async fn failed_hook<F, W>(hook: F) -> String
+where
+    F: FnOnce(Startup) -> W + Send + 'static,
+    W: Future + Send + 'static,
+    W::Output: tenure_manager::Outcome,
+{
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let manager = quick(&server)
+        .await
+        .hook_timeout(Duration::from_millis(200))
+        .on_startup("seed", hook)
+        .every(speaker(&log));
+    let error = Running::start(manager.build().unwrap()).end().await;
+    assert!(log.all().is_empty(), "{:?}", log.all());
+    error.unwrap_err().to_string()
+}
+
+#[tokio::test]
+async fn a_hook_that_fails() {
+    let error = failed_hook(|startup| async move {
+        let _keep = startup;
+        Err::<(), _>("no seed")
+    });
+    assert_eq!(error.await, "startup hook seed: no seed");
+    let error = failed_hook(|startup| async move { startup.done.failed("no water") });
+    assert_eq!(error.await, "startup hook seed: no water");
+}
+
+#[tokio::test]
+async fn a_hook_that_hangs() {
+    let error = failed_hook(|startup| async move {
+        let _keep = startup;
+        std::future::pending::<()>().await;
+    });
+    assert_eq!(
+        error.await,
+        "startup hook seed: has not returned within 0.2 s"
+    );
+    let error = failed_hook(|startup| async move {
+        tokio::spawn(async move {
+            let _keep = startup;
+            tokio::time::sleep(Duration::from_secs(60)).await;
+        });
+    });
+    assert_eq!(
+        error.await,
+        "startup hook seed: has not said that it is done within 0.2 s"
+    );
+}
+
+#[tokio::test]
+async fn d_bis_8_a_hook_whose_done_is_dropped() {
+    let error = failed_hook(|startup| async move { drop(startup) });
+    assert_eq!(
+        error.await,
+        "startup hook seed: its done handle was dropped without being called"
+    );
+}
+
+#[tokio::test]
+async fn a_shutdown_during_the_start_is_clean() {
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let said = log.clone();
+    let manager = quick(&server)
+        .await
+        .on_startup("slow", move |startup| async move {
+            said.say("hook");
+            let _keep = startup;
+            std::future::pending::<()>().await;
+        })
+        .every(speaker(&log));
+    let running = Running::start(manager.build().unwrap());
+    log.wait("hook", 1).await;
+    running.stop().await.unwrap();
+    assert_eq!(log.all(), ["hook"]);
+}
+
+const QUICK_GATE: Gate = Gate {
+    period: Duration::from_millis(20),
+    timeout: Duration::from_millis(500),
+    limit: Duration::from_secs(20),
+};
+
+#[tokio::test]
+async fn an_api_server_that_is_late() {
+    let server = TestServer::start().await.unwrap();
+    let late = server
+        .faults()
+        .add(Fault::answer(503).path("/readyz").times(5));
+    let log = Log::default();
+    let manager = quick(&server).await.gate(QUICK_GATE).every(speaker(&log));
+    let running = Running::start(manager.build().unwrap());
+    log.wait("starts", 1).await;
+    assert_eq!(late.hits(), 5, "asked until it was ready");
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_api_server_that_never_comes() {
+    let closed = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", closed.local_addr().unwrap());
+    drop(closed);
+    let log = Log::default();
+    let gate = Gate {
+        limit: Duration::from_secs(1),
+        ..QUICK_GATE
+    };
+    let manager = Manager::builder(kube::Config::new(url.parse().unwrap()))
+        .gate(gate)
+        .every(speaker(&log));
+    let error = Running::start(manager.build().unwrap()).end().await;
+    let error = error.unwrap_err().to_string();
+    let start = "the API server was not ready within 1 s: ";
+    assert!(error.starts_with(start), "{error}");
+    assert!(error.to_lowercase().contains("refused"), "{error}");
+    assert!(log.all().is_empty());
+}
+
+#[tokio::test]
+async fn an_api_server_that_loses_its_watch_history() {
+    let server = TestServer::start().await.unwrap();
+    let leases: Api<Lease> = Api::namespaced(server.client().unwrap(), "default");
+    let cache = Cache::new("leases", leases.clone(), Default::default());
+    let reader = cache.reader();
+    let log = Log::default();
+    let manager = quick(&server)
+        .await
+        .on_loss(OnLoss::Demote)
+        .cache(cache)
+        .leader("g", speaker(&log));
+    let running = Running::start(manager.build().unwrap());
+    log.wait("starts", 1).await;
+    server.jump_revision(100_000).await.unwrap();
+    let lease = serde_json::from_value(json!({ "metadata": { "name": "new" } })).unwrap();
+    leases.create(&Default::default(), &lease).await.unwrap();
+    until("the cache goes on", || {
+        reader
+            .find(|l| l.metadata.name.as_deref() == Some("new"))
+            .is_some()
+    })
+    .await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_api_server_that_restarts() {
+    let faults = |server: &TestServer| server.faults().clone();
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let manager = quick(&server).await.on_loss(OnLoss::Demote);
+    let manager = manager.leader("g", speaker(&log)).build().unwrap();
+    let running = Running::start(manager);
+    log.wait("starts", 1).await;
+    // For longer than the lease nothing is answered, as while it restarts.
+    let down = faults(&server).add(Fault::answer(503));
+    tokio::time::sleep(Duration::from_millis(2_500)).await;
+    assert_eq!(log.count("starts"), 1);
+    down.remove();
+    log.wait("starts", 2).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let log = Log::default();
+    struct Dropped(Log);
+    impl Drop for Dropped {
+        fn drop(&mut self) {
+            self.0.say("dropped");
+        }
+    }
+    let said = log.clone();
+    let deaf = Runnable::new("deaf", move |_| {
+        let dropped = Dropped(said.clone());
+        said.say("starts");
+        async move {
+            let _dropped = dropped;
+            std::future::pending::<()>().await;
+        }
+    });
+    let manager = quick(&server)
+        .await
+        .shutdown_timeout(Duration::from_millis(300))
+        .leader("g", deaf);
+    let running = Running::start(manager.build().unwrap());
+    log.wait("starts", 1).await;
+    let error = running.stop().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "still running 0.3 s after they were told to stop: deaf"
+    );
+    assert_eq!(log.all(), ["starts", "dropped"]);
+    assert_eq!(holder(&client, "g").await.as_deref(), Some(""));
+}
+
+#[tokio::test]
+async fn a_lost_term_drops_what_ignores_it_before_another_may_lead() {
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let said = log.clone();
+    let deaf = Runnable::new("deaf", move |scope| {
+        said.say(format!("starts {}", scope.token().unwrap()));
+        std::future::pending::<()>()
+    });
+    let manager = quick(&server)
+        .await
+        .on_loss(OnLoss::Demote)
+        .leader("g", deaf);
+    let manager = manager.build().unwrap();
+    let group = manager.group("g").unwrap();
+    let running = Running::start(manager);
+    until("it starts", || log.all().len() == 1).await;
+    let down = server
+        .faults()
+        .add(Fault::answer(503).path("/apis/coordination.k8s.io/"));
+    until("the term ends", || !group.election().unwrap().is_leading()).await;
+    until("the work is dropped", || {
+        group.election().unwrap().tenure().is_none()
+    })
+    .await;
+    down.remove();
+    until("the next term", || log.all().len() == 2).await;
+    let starts = log.all();
+    assert_ne!(starts[0], starts[1], "another term");
+    drop(running);
+}
+
+#[tokio::test]
+async fn a_lease_lost_during_the_start_of_its_controllers() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let log = Log::default();
+    let said = log.clone();
+    let leases: Api<Lease> = Api::namespaced(client, "default");
+    // Its start takes long; meanwhile somebody else takes the lease.
+    let slow = Runnable::new("slow", move |scope| {
+        let (said, leases) = (said.clone(), leases.clone());
+        async move {
+            said.say("starting");
+            let patch = Patch::Merge(json!({ "spec": { "holderIdentity": "thief" } }));
+            let stolen = leases.patch("g", &PatchParams::default(), &patch).await;
+            stolen.unwrap();
+            tokio::select! {
+                () = scope.cancelled() => said.say("gave up"),
+                () = tokio::time::sleep(Duration::from_secs(20)) => said.say("started"),
+            }
+        }
+    });
+    let manager = quick(&server).await.leader("g", slow);
+    let error = Running::start(manager.build().unwrap()).end().await;
+    assert!(matches!(error, Err(Error::Lost { .. })), "{error:?}");
+    assert_eq!(log.all(), ["starting", "gave up"], "nothing ran twice");
+}
+
+#[tokio::test]
+async fn a_cache_that_is_forbidden_is_told_with_its_name() {
+    let server = TestServer::start().await.unwrap();
+    let mut forbidden = config(&server).await;
+    forbidden.auth_info = Default::default();
+    let client = kube::Client::try_from(forbidden).unwrap();
+    let leases: Api<Lease> = Api::namespaced(client, "default");
+    let log = Log::default();
+    let manager = quick(&server)
+        .await
+        .cache(Cache::new("leases", leases, Default::default()))
+        .cache_timeout(Duration::from_millis(500))
+        .every(speaker(&log));
+    let error = Running::start(manager.build().unwrap()).end().await;
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.starts_with("cache leases was not filled within 0.5 s: "),
+        "{error}"
+    );
+    assert!(error.contains("forbidden"), "{error}");
+    assert!(log.all().is_empty());
+}

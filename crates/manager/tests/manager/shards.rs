@@ -1,0 +1,181 @@
+//! Sharded leadership.
+
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use tenure_apiserver::TestServer;
+use tenure_manager::shard::Shards;
+use tenure_manager::{Builder, Runnable};
+
+use super::{LIMIT, Running, quick, read_config, until};
+
+const SHARDS: u32 = 64;
+
+/// Who works on each shard, and how often shards began to be worked on.
+#[derive(Clone, Default)]
+struct Board {
+    owners: Arc<Mutex<BTreeMap<u32, String>>>,
+    starts: Arc<AtomicUsize>,
+}
+
+impl Board {
+    /// Work that checks that nobody else has its shard.
+    fn worker(&self, replica: &str) -> Runnable {
+        let (board, replica) = (self.clone(), replica.to_owned());
+        Runnable::new("worker", move |scope| {
+            let (board, replica) = (board.clone(), replica.clone());
+            async move {
+                let shard = scope.shard().unwrap();
+                let before = board
+                    .owners
+                    .lock()
+                    .unwrap()
+                    .insert(shard.index, replica.clone());
+                assert_eq!(before, None, "two owners of {shard}");
+                board.starts.fetch_add(1, Ordering::SeqCst);
+                scope.cancelled().await;
+                board.owners.lock().unwrap().remove(&shard.index);
+            }
+        })
+    }
+
+    /// How many shards each of these replicas works on.
+    fn counts(&self, replicas: &[Replica]) -> Vec<usize> {
+        let owners = self.owners.lock().unwrap();
+        let count = |name: &str| owners.values().filter(|owner| *owner == name).count();
+        replicas.iter().map(|r| count(&r.name)).collect()
+    }
+
+    /// Every shard has an owner, and none has much more than another.
+    fn is_even(&self, replicas: &[Replica]) -> bool {
+        let counts = self.counts(replicas);
+        let even = counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1;
+        even && counts.iter().sum::<usize>() == SHARDS as usize
+    }
+}
+
+/// Client-go's durations, so that 64 leases cost little, but for the time after which others take over.
+fn election(election: tenure::Builder) -> tenure::Builder {
+    election
+        .lease_duration(Duration::from_secs(10))
+        .renew_deadline(Duration::from_secs(6))
+        .retry_period(Duration::from_secs(2))
+        .events(false)
+}
+
+struct Replica {
+    name: String,
+    running: Running,
+    shards: Shards,
+}
+
+async fn replica(server: &TestServer, board: &Board, name: &str, every: Duration) -> Replica {
+    let manager: Builder = quick(server)
+        .await
+        .identity(name)
+        .elections(election)
+        .hand_over_every(every)
+        .shard("queue", SHARDS, board.worker(name));
+    let manager = manager.build().unwrap();
+    let shards = manager.shards("queue").unwrap();
+    Replica {
+        name: name.to_owned(),
+        running: Running::start(manager),
+        shards,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn d_bis_11_replicas_1_to_5_to_3_are_even_with_the_fewest_hand_overs() {
+    let server = TestServer::start().await.unwrap();
+    let board = Board::default();
+    let quickly = Duration::from_millis(60);
+    let mut replicas = vec![replica(&server, &board, "a", quickly).await];
+    until("one owns all", || board.is_even(&replicas)).await;
+    assert_eq!(board.starts.load(Ordering::SeqCst), 64);
+
+    for name in ["b", "c", "d", "e"] {
+        replicas.push(replica(&server, &board, name, quickly).await);
+    }
+    until("five are even", || board.is_even(&replicas)).await;
+    let moved = board.starts.load(Ordering::SeqCst) - 64;
+    assert!(
+        moved <= 56,
+        "{moved} hand-overs; 51 is the least, and 10 % more is allowed"
+    );
+
+    // Each key has one owner, and every replica knows whether it is the one.
+    for n in 0..200 {
+        let key = format!("default/claim-{n}");
+        let owners = replicas.iter().filter(|r| r.shards.owns(&key)).count();
+        assert_eq!(owners, 1, "{key}");
+    }
+
+    let before = board.starts.load(Ordering::SeqCst);
+    let leaving: usize = board.counts(&replicas)[3..].iter().sum();
+    for gone in replicas.drain(3..).collect::<Vec<_>>() {
+        gone.running.stop().await.unwrap();
+        assert!(gone.shards.owned().is_empty());
+    }
+    until("three are even", || board.is_even(&replicas)).await;
+    let moved = board.starts.load(Ordering::SeqCst) - before;
+    // The second to leave may have been given shards of the first.
+    let least = leaving + leaving / 8;
+    assert!(
+        moved <= least + least / 10,
+        "{moved} hand-overs for {leaving} shards left behind"
+    );
+    for replica in replicas {
+        replica.running.stop().await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_shards_of_a_silent_replica_are_taken_when_its_leases_run_out() {
+    let server = TestServer::start().await.unwrap();
+    let board = Board::default();
+    let quickly = Duration::from_millis(20);
+    let survivor = replica(&server, &board, "a", quickly).await;
+    until("one owns all", || survivor.shards.owned().len() == 64).await;
+    let dead = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .unwrap();
+    let (kubeconfig, other) = (server.kubeconfig().to_owned(), Board::default());
+    let shards = dead.spawn({
+        let other = other.clone();
+        async move {
+            let config = read_config(&kubeconfig).await;
+            let manager = tenure_manager::Manager::builder(config)
+                .identity("b")
+                .elections(election)
+                .hand_over_every(quickly)
+                .shard("queue", SHARDS, other.worker("b"));
+            let manager = manager.build().unwrap();
+            let shards = manager.shards("queue").unwrap();
+            tokio::spawn(manager.run(std::future::pending::<()>()));
+            shards
+        }
+    });
+    let shards = shards.await.unwrap();
+    until("half each", || shards.owned().len() == 32).await;
+    // It ends without a word: nothing is released.
+    dead.shutdown_background();
+    until("all again", || survivor.shards.owned().len() == 64).await;
+    let stopped = tokio::time::timeout(LIMIT, survivor.running.stop()).await;
+    stopped.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_shard_group_that_makes_no_sense_is_refused_by_name() {
+    let server = TestServer::start().await.unwrap();
+    let board = Board::default();
+    let none = quick(&server).await.shard("queue", 0, board.worker("a"));
+    assert_eq!(
+        none.build().unwrap_err().to_string(),
+        "shard group queue: the number of shards must be from 1 to 10000"
+    );
+}

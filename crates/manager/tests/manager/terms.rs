@@ -1,0 +1,160 @@
+//! Losing and regaining leadership in one process.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::watcher;
+use serde_json::json;
+use tenure_apiserver::TestServer;
+use tenure_manager::{Cache, Error, OnLoss, Runnable};
+
+use super::{Log, Running, quick, until};
+
+fn speaker(log: &Log) -> Runnable {
+    let log = log.clone();
+    Runnable::new("work", move |scope| {
+        let log = log.clone();
+        async move {
+            log.say("starts");
+            scope.cancelled().await;
+            log.say("stopped");
+        }
+    })
+}
+
+/// Somebody else takes the lease.
+async fn steal(server: &TestServer, lease: &str) {
+    let leases: Api<Lease> = Api::namespaced(server.client().unwrap(), "default");
+    let patch = json!({ "spec": { "holderIdentity": "thief", "leaseDurationSeconds": 1 } });
+    let patch = Patch::Merge(patch);
+    let stolen = leases.patch(lease, &PatchParams::default(), &patch).await;
+    stolen.unwrap();
+}
+
+#[tokio::test]
+async fn exit_ends_the_manager_with_the_group_and_the_reason() {
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let manager = quick(&server).await.leader("g", speaker(&log));
+    let running = Running::start(manager.build().unwrap());
+    log.wait("starts", 1).await;
+    steal(&server, "g").await;
+    let error = running.end().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "leader election lost for g: foreign-holder"
+    );
+    assert!(matches!(error, Error::Lost { .. }));
+    assert_eq!(log.all(), ["starts", "stopped"]);
+}
+
+#[tokio::test]
+async fn demote_stops_the_work_in_time_and_campaigns_again() {
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let manager = quick(&server).await.on_loss(OnLoss::Demote);
+    let manager = manager.leader("g", speaker(&log)).build().unwrap();
+    let group = manager.group("g").unwrap();
+    let running = Running::start(manager);
+    log.wait("starts", 1).await;
+    let first = group.election().unwrap().tenure().unwrap();
+    steal(&server, "g").await;
+    log.wait("starts", 2).await;
+    assert_eq!(log.all(), ["starts", "stopped", "starts"]);
+    let second = group.election().unwrap().tenure().unwrap();
+    assert!(second.token() > first.token());
+    assert!(!first.is_leading());
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn d_bis_8_a_thousand_terms_leak_no_task_and_no_cache_dies() {
+    const TERMS: usize = 1_000;
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let cache = Cache::new("maps", maps.clone(), watcher::Config::default());
+    let (reader, seen) = (cache.reader(), cache.reader());
+    let terms = Arc::new(AtomicUsize::new(0));
+    let count = terms.clone();
+    let work = Runnable::new("work", move |scope| {
+        let (reader, count) = (reader.clone(), count.clone());
+        async move {
+            // The cache of the process, filled once.
+            assert!(!reader.is_empty());
+            count.fetch_add(1, Ordering::SeqCst);
+            scope.cancelled().await;
+        }
+    });
+    let make = async |name: &str| {
+        let map = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+        maps.create(&PostParams::default(), &map).await.unwrap();
+    };
+    make("first").await;
+    let manager = quick(&server)
+        .await
+        .on_loss(OnLoss::Demote)
+        .cache(cache)
+        .leader("g", work);
+    let manager = manager.build().unwrap();
+    let group = manager.group("g").unwrap();
+    let running = Running::start(manager);
+    let mut tasks_after_ten = 0;
+    for term in 1..=TERMS {
+        until("the next term", || terms.load(Ordering::SeqCst) == term).await;
+        if term == 10 {
+            tasks_after_ten = tokio::runtime::Handle::current()
+                .metrics()
+                .num_alive_tasks();
+        }
+        if term < TERMS {
+            group.election().unwrap().step_down(Duration::ZERO);
+        }
+    }
+    let tasks = tokio::runtime::Handle::current()
+        .metrics()
+        .num_alive_tasks();
+    assert!(
+        tasks <= tasks_after_ten + 2,
+        "{tasks_after_ten} tasks after ten terms, {tasks} after a thousand"
+    );
+    make("last").await;
+    until("the cache is alive", || seen.len() == 2).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_kube_rs_controller_plugs_in_and_works_in_each_term() {
+    let server = TestServer::start().await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
+    let map = serde_json::from_value(json!({ "metadata": { "name": "m" } })).unwrap();
+    maps.create(&PostParams::default(), &map).await.unwrap();
+    let log = Log::default();
+    let said = Arc::new(log.clone());
+    async fn reconcile(map: Arc<ConfigMap>, log: Arc<Log>) -> Result<Action, std::io::Error> {
+        log.say(map.metadata.name.clone().unwrap_or_default());
+        Ok(Action::await_change())
+    }
+    fn failed(_: Arc<ConfigMap>, _: &std::io::Error, _: Arc<Log>) -> Action {
+        Action::await_change()
+    }
+    let controller = Runnable::controller("maps", move |scope| {
+        Controller::new(maps.clone(), watcher::Config::default())
+            .graceful_shutdown_on(scope.until_cancelled())
+            .run(reconcile, failed, said.clone())
+    });
+    let manager = quick(&server).await.on_loss(OnLoss::Demote);
+    let manager = manager.leader("g", controller).build().unwrap();
+    let group = manager.group("g").unwrap();
+    let running = Running::start(manager);
+    log.wait("m", 1).await;
+    group.election().unwrap().step_down(Duration::ZERO);
+    log.wait("m", 2).await;
+    running.stop().await.unwrap();
+}

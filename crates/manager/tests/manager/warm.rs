@@ -1,0 +1,105 @@
+//! Warm standby.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::Api;
+use kube::api::{DeleteParams, PostParams};
+use kube::runtime::watcher;
+use serde_json::json;
+use tenure_apiserver::TestServer;
+use tenure_manager::{Cause, Next, OnLoss, Warm};
+
+use super::{Log, Running, quick, until};
+
+async fn make(maps: &Api<ConfigMap>, name: &str) {
+    let map = serde_json::from_value(json!({ "metadata": { "name": name } })).unwrap();
+    maps.create(&PostParams::default(), &map).await.unwrap();
+}
+
+/// Says each object's name, with a minus if it is gone.
+fn teller(maps: &Api<ConfigMap>, log: &Log) -> Warm<ConfigMap> {
+    let log = log.clone();
+    let config = watcher::Config::default();
+    Warm::new("maps", maps.clone(), config, move |request| {
+        let log = log.clone();
+        async move {
+            request.scope.check()?;
+            let sign = if request.object.is_some() { '+' } else { '-' };
+            log.say(format!("{sign}{}", request.key.name));
+            Ok::<_, Cause>(Next::Change)
+        }
+    })
+}
+
+#[tokio::test]
+async fn a_standby_knows_everything_and_does_nothing_until_it_leads() {
+    let server = TestServer::start().await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
+    make(&maps, "a").await;
+    let (first_log, second_log) = (Log::default(), Log::default());
+    let first = quick(&server).await.warm("g", teller(&maps, &first_log));
+    let first = Running::start(first.build().unwrap());
+    first_log.wait("+a", 1).await;
+    let warm = teller(&maps, &second_log);
+    let reader = warm.reader();
+    let second = Running::start(quick(&server).await.warm("g", warm).build().unwrap());
+    make(&maps, "b").await;
+    first_log.wait("+b", 1).await;
+    until("the standby's cache", || reader.len() == 2).await;
+    assert!(second_log.all().is_empty(), "{:?}", second_log.all());
+    first.stop().await.unwrap();
+    second_log.wait("+a", 1).await;
+    second_log.wait("+b", 1).await;
+    second.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_error_and_a_panic_are_tried_again() {
+    let server = TestServer::start().await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
+    make(&maps, "a").await;
+    let log = Log::default();
+    let said = log.clone();
+    let config = watcher::Config::default();
+    let warm = Warm::new("maps", maps, config, move |_| {
+        let said = said.clone();
+        async move {
+            said.say("try");
+            match said.count("try") {
+                1 => Err("not yet".into()),
+                2 => panic!("not yet either"),
+                3 => Ok::<_, Cause>(Next::After(Duration::from_millis(1))),
+                _ => Ok(Next::Change),
+            }
+        }
+    });
+    let running = Running::start(quick(&server).await.warm("g", warm).build().unwrap());
+    log.wait("try", 4).await;
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_deleted_while_the_watch_was_broken_is_reconciled() {
+    let server = TestServer::start().await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
+    make(&maps, "a").await;
+    make(&maps, "b").await;
+    let log = Log::default();
+    let manager = quick(&server).await.on_loss(OnLoss::Demote);
+    let manager = manager.warm("g", teller(&maps, &log)).build().unwrap();
+    let running = Running::start(manager);
+    log.wait("+b", 1).await;
+    // Nobody can watch or list config maps for a while.
+    let path = "/api/v1/namespaces/default/configmaps";
+    let fault = tenure_apiserver::server::Fault::answer(503).path(path);
+    let watch = server.faults().add(fault.clone().verb("watch"));
+    let list = server.faults().add(fault.verb("list"));
+    server.jump_revision(10_000).await.unwrap();
+    maps.delete("a", &DeleteParams::default()).await.unwrap();
+    until("the watch is broken", || watch.hits() + list.hits() > 0).await;
+    watch.remove();
+    list.remove();
+    log.wait("-a", 1).await;
+    running.stop().await.unwrap();
+}
