@@ -12,6 +12,7 @@
 //! | [`limits`] | how large a decoded body may become |
 //! | [`quantity`], [`timestamp`] | leaf types with a text of their own |
 //! | [`patch`] | merge, JSON and strategic merge patches |
+//! | `apply` | server-side apply, and who owns which field |
 //! | [`selector`], [`names`] | label and field selectors; which names and keys are well formed |
 //! | [`auth`] | who is asking, and may they |
 //! | [`pki`], [`tls`], [`kubeconfig`] | certificates made on first start, and how clients get them |
@@ -25,6 +26,7 @@
     reason = "wall time stamps objects and monotonic time bounds requests; no election is decided here"
 )]
 
+mod apply;
 pub mod auth;
 pub mod canonical;
 #[doc(hidden)]

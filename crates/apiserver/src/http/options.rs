@@ -12,6 +12,9 @@ use crate::store::{Fence, Key, Object};
 /// The header that makes a write conditional on a lease.
 pub(super) const FENCE_HEADER: &str = "tenure-fence";
 
+/// Most bytes of the name of an owner of fields.
+const MANAGER_LENGTH: usize = 128;
+
 /// What to do about unknown and duplicate fields.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum FieldValidation {
@@ -232,15 +235,38 @@ pub(super) fn write_options(
     options: &str,
 ) -> Result<WriteOptions, Failure> {
     if let Some(manager) = query.text("fieldManager")
-        && manager.chars().count() > 128
+        && manager.len() > MANAGER_LENGTH
     {
-        let cause = Cause::too_long("fieldManager", 128);
+        let cause = Cause::too_long("fieldManager", MANAGER_LENGTH);
         return Err(Failure::invalid_options(options, cause));
     }
     Ok(WriteOptions {
         dry_run: dry_run(query.all("dryRun"), options)?,
         fence: fence(headers)?,
+        manager: manager(query, headers),
     })
+}
+
+/// Who writes: `fieldManager`, else the program's name in the user agent.
+fn manager(query: &Query<'_>, headers: &HeaderMap) -> String {
+    if let Some(manager) = query.text("fieldManager") {
+        return manager.to_owned();
+    }
+    let agent = headers
+        .get(http::header::USER_AGENT)
+        .and_then(|agent| agent.to_str().ok())
+        .unwrap_or_default();
+    let name: String = agent
+        .chars()
+        .take_while(|c| *c != '/')
+        .filter(|c| !c.is_control())
+        .take(MANAGER_LENGTH)
+        .collect();
+    if name.is_empty() {
+        "unknown".to_owned()
+    } else {
+        name
+    }
 }
 
 /// `Tenure-Fence: NAMESPACE/LEASE; holder=ID; token=DECIMAL`, the holder percent-encoded.

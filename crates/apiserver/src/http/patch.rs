@@ -10,7 +10,7 @@ use super::body;
 use super::options::{self, FieldValidation};
 use super::resource::{Call, check_name};
 use crate::patch;
-use crate::registry::{Source, Target};
+use crate::registry::{Configuration, Source, Target, WriteOptions};
 use crate::schema::{self, Message};
 use crate::status::{Cause, Failure};
 use crate::strict;
@@ -38,12 +38,25 @@ impl Call<'_> {
         let short = content_type
             .strip_prefix("application/")
             .unwrap_or_default();
-        if !known.contains(&short) {
+        let is_apply = short == "apply-patch+yaml";
+        if !is_apply && !known.contains(&short) {
             return Err(unsupported());
         }
         let options = options::write_options(&self.query, &self.parts.headers, "PatchOptions")?;
+        let refuse = |cause| Err(Failure::invalid_options("PatchOptions", cause));
+        if is_apply && self.query.text("fieldManager").is_none() {
+            let why = "is required for apply patch";
+            return refuse(Cause::required("fieldManager", why));
+        }
+        if !is_apply && self.query.get("force").is_some() {
+            let why = "may not be specified for non-apply patch";
+            return refuse(Cause::forbidden("force", why));
+        }
         let validation = options::field_validation(&self.query, "PatchOptions")?;
         let bytes = body::read(body, &self.parts.headers).await?;
+        if is_apply {
+            return self.apply(&bytes, &options, validation).await;
+        }
         let change = Change {
             kind: short,
             bytes: &bytes,
@@ -61,6 +74,63 @@ impl Call<'_> {
         self.warnings
             .extend(warnings.into_inner().unwrap_or_default());
         answer
+    }
+}
+
+impl Call<'_> {
+    /// Applies a configuration: what the manager wants of an object that may not be there yet.
+    async fn apply(
+        &mut self,
+        bytes: &[u8],
+        options: &WriteOptions,
+        validation: FieldValidation,
+    ) -> Result<Response<Body>, Failure> {
+        let target = self.target;
+        let (object, problem) = configuration(bytes)?;
+        let store = |object: Value| {
+            // Fields beside the schema were refused before; only values are left to be checked.
+            let (mut value, _) = finish(&target, object, FieldValidation::Ignore)?;
+            // The name may be left to the path.
+            let metadata = crate::registry::meta::metadata(&mut value);
+            metadata.entry("name").or_insert_with(|| json!(target.name));
+            check_name(&target, &value)?;
+            Ok(value)
+        };
+        let configuration = Configuration {
+            object,
+            force: self.query.flag("force"),
+            store: &store,
+        };
+        let strict = validation == FieldValidation::Strict;
+        if let Some(problem) = problem.as_ref().filter(|_| strict) {
+            let message = format!("error strict decoding YAML: {problem}");
+            return Err(Failure::bad_request(message));
+        }
+        let warned = problem.filter(|_| validation == FieldValidation::Warn);
+        self.warnings.extend(warned);
+        self.store(Source::Apply(configuration), options).await
+    }
+}
+
+/// Reads a configuration, JSON or YAML; with what is odd about it, if something is.
+fn configuration(bytes: &[u8]) -> Result<(Value, Option<String>), Failure> {
+    let bad =
+        |why: &dyn std::fmt::Display| Failure::bad_request(format!("error decoding YAML: {why}"));
+    let (value, problem) = match strict::decode(None, bytes) {
+        Ok(decoded) => {
+            let problem = decoded.problems.first().map(ToString::to_string);
+            (decoded.value, problem)
+        }
+        Err(_) => {
+            let text = std::str::from_utf8(bytes).map_err(|error| bad(&error))?;
+            let value: Value = serde_saphyr::from_str(text).map_err(|error| bad(&error))?;
+            (value, None)
+        }
+    };
+    if value.is_object() {
+        Ok((value, problem))
+    } else {
+        Err(bad(&"the document is not an object"))
     }
 }
 
@@ -105,7 +175,7 @@ fn unsupported() -> Failure {
         "UnsupportedMediaType",
         "the body of the request was in an unknown format - accepted media types include: \
          application/json-patch+json, application/merge-patch+json, \
-         application/strategic-merge-patch+json",
+         application/strategic-merge-patch+json, application/apply-patch+yaml",
     )
 }
 
@@ -131,6 +201,19 @@ fn apply(
     if !same(now_kind, kind.kind) || !same(now_version, &api_version) {
         return Err(unfit("a patch cannot change what an object is"));
     }
+    let (value, warnings) = finish(target, object, validation)?;
+    check_name(target, &value)?;
+    Ok((value, warnings))
+}
+
+/// The stored form of an object that a patch made, and warnings about it.
+fn finish(
+    target: &Target<'_>,
+    object: Value,
+    validation: FieldValidation,
+) -> Result<(Value, Vec<String>), Failure> {
+    let Target { kind, version, .. } = *target;
+    let message = schema::message(kind.group, version.name, kind.kind);
     let problems =
         message.map_or_else(Vec::new, |message| strict::unknown_fields(message, &object));
     let mut warnings = Vec::new();
@@ -144,7 +227,6 @@ fn apply(
         }
     }
     let mut value = body::canonical(message, object).map_err(|error| unfit(&error.to_string()))?;
-    check_name(target, &value)?;
     if let Some(conversion) = version.conversion {
         value = (conversion.to_stored)(value);
     }

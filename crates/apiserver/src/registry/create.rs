@@ -5,8 +5,8 @@ use jiff::Timestamp;
 use serde_json::Value;
 
 use super::engine::{Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
-use super::meta;
 use super::rules::text;
+use super::{meta, owners};
 use crate::auth::User;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Key, Range};
@@ -31,10 +31,14 @@ impl Registry {
             return Err(Failure::new(500, "", why));
         }
         self.check_grant(target, user, &object)?;
+        let sent = owners::take(&mut object);
+        owners::default(target.kind, &mut object);
+        let owners = owners::updated(target, None, None, &object, sent.as_ref(), options);
         self.admit(target, &mut object);
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {
             prepare(target, &mut object)?;
+            owners::put(&mut object, owners.clone());
             let name = text(&object, "/metadata/name").to_owned();
             let key = target.key_of(&name);
             if let Some(done) = self.try_create(target, key, &object, options).await? {
@@ -53,11 +57,12 @@ impl Registry {
         unreachable!("the loop ends by returning")
     }
 
-    /// Creates the object of a PUT to an absent name; `None` if somebody else was quicker.
+    /// Creates the object of a PUT or an apply to an absent name; `None` if somebody else was quicker.
     pub(super) async fn create_by_update(
         &self,
         target: &Target<'_>,
         mut object: Value,
+        owners: Option<Value>,
         user: &User,
         options: &WriteOptions,
     ) -> Result<Option<Bytes>, Failure> {
@@ -65,7 +70,9 @@ impl Registry {
         let _active = self.lifecycle.read().await;
         self.check_namespace_active(target, target.name)?;
         self.check_grant(target, user, &object)?;
+        self.admit(target, &mut object);
         prepare(target, &mut object)?;
+        owners::put(&mut object, owners);
         self.try_create(target, target.key(), &object, options)
             .await
     }

@@ -50,6 +50,8 @@ pub(crate) struct WriteOptions {
     pub(crate) dry_run: bool,
     /// A further precondition.
     pub(crate) fence: Option<Fence>,
+    /// Who writes, as the owner of what it sets; empty leaves the owners alone.
+    pub(crate) manager: String,
 }
 
 impl Target<'_> {

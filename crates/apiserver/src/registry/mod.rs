@@ -11,6 +11,7 @@ mod expiry;
 mod kinds;
 pub(crate) mod meta;
 mod namespaces;
+mod owners;
 pub(crate) mod rules;
 mod update;
 
@@ -23,6 +24,7 @@ use crate::status::Cause;
 pub(crate) use columns::Column;
 pub(crate) use delete::{DeleteOptions, Deleted};
 pub(crate) use engine::{Registry, Target, WriteOptions};
+pub(crate) use owners::Configuration;
 pub(crate) use update::Source;
 
 /// One entry of the table.

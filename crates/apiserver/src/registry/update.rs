@@ -6,8 +6,10 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
+use super::owners::{self, Configuration};
 use super::rules::{items, service, text};
 use super::{Generation, Kind, Subresource, meta};
+use crate::apply::same_but_times;
 use crate::auth::User;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Object};
@@ -18,6 +20,8 @@ pub(crate) enum Source<'a> {
     Replace(Value),
     /// The client sent a change, to be applied to what is there.
     Patch(&'a (dyn Fn(&Value) -> Result<Value, Failure> + Send + Sync)),
+    /// The client stated what it wants of the object, absent or not.
+    Apply(Configuration<'a>),
 }
 
 impl Registry {
@@ -33,22 +37,36 @@ impl Registry {
         let demanded = matches!(&source, Source::Replace(body) if has_version(body));
         for _ in 0..ATTEMPTS {
             let Some(current) = self.store.get(&target.key()) else {
-                let Source::Replace(body) = &source else {
-                    return Err(target.not_found());
+                let (body, owners) = match &source {
+                    _ if subresource.is_some() => return Err(target.not_found()),
+                    Source::Apply(configuration) => {
+                        owners::applied(target, None, None, configuration, options)?
+                    }
+                    Source::Replace(body) if target.kind.create_on_update => {
+                        check_uid(target, None, body)?;
+                        let mut body = body.clone();
+                        let sent = owners::take(&mut body);
+                        owners::default(target.kind, &mut body);
+                        let sent = sent.as_ref();
+                        let owners = owners::updated(target, None, None, &body, sent, options);
+                        (body, owners)
+                    }
+                    Source::Replace(body) => {
+                        check_uid(target, None, body)?;
+                        return Err(target.not_found());
+                    }
+                    Source::Patch(_) => return Err(target.not_found()),
                 };
-                check_uid(target, None, body)?;
-                if !target.kind.create_on_update || subresource.is_some() {
-                    return Err(target.not_found());
-                }
-                let body = body.clone();
-                match self.create_by_update(target, body, user, options).await? {
+                let created = self.create_by_update(target, body, owners, user, options);
+                match created.await? {
                     Some(created) => return Ok((created, true)),
                     None => continue,
                 }
             };
             let old = parsed(&current)?;
-            let patched = matches!(source, Source::Patch(_));
-            let new = match &mut source {
+            let patched = !matches!(source, Source::Replace(_));
+            let mut applied = None;
+            let mut new = match &mut source {
                 Source::Replace(body) => {
                     check_uid(target, Some(&old), body)?;
                     // With a version there is no second attempt that would need the body again.
@@ -59,9 +77,28 @@ impl Registry {
                     }
                 }
                 Source::Patch(apply) => apply(&old)?,
+                Source::Apply(configuration) => {
+                    let old = Some(&old);
+                    let done = owners::applied(target, subresource, old, configuration, options)?;
+                    applied = Some(done.1);
+                    done.0
+                }
             };
             check_version(target, patched, &current, &new)?;
-            let new = prepare(target, subresource, &old, new)?;
+            let sent = owners::take(&mut new);
+            let owners = applied.unwrap_or_else(|| {
+                owners::default(target.kind, &mut new);
+                owners::updated(
+                    target,
+                    subresource,
+                    Some(&old),
+                    &new,
+                    sent.as_ref(),
+                    options,
+                )
+            });
+            let mut new = prepare(target, subresource, &old, new)?;
+            put_owners(&old, &mut new, owners);
             if subresource.is_none() {
                 self.check_grant(target, user, &new)?;
             }
@@ -94,6 +131,21 @@ impl Registry {
         }
         Err(Failure::modified(target.kind.resource(), target.name))
     }
+}
+
+/// Sets the owners. Where nothing else is new, times are not either: a write that changes nothing
+/// must not become one that does.
+fn put_owners(old: &Value, new: &mut Value, owners: Option<Value>) {
+    let before = old.pointer("/metadata/managedFields");
+    let only_times = matches!((before, &owners), (Some(before), Some(owners))
+        if before != owners && same_but_times(before, owners));
+    if only_times {
+        owners::put(new, before.cloned());
+        if new == old {
+            return;
+        }
+    }
+    owners::put(new, owners);
 }
 
 /// A uid in the body of a PUT is a precondition.

@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod apply;
 mod concurrency;
 mod discovery;
 mod fencing;

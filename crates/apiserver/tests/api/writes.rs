@@ -182,7 +182,7 @@ async fn patches_of_three_kinds_and_their_mistakes() {
         "BadRequest",
     );
     is(
-        &patch("apply-patch+yaml", "{}").await,
+        &patch("apply-patch+cbor", "{}").await,
         415,
         "UnsupportedMediaType",
     );

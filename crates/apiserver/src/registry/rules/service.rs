@@ -9,6 +9,46 @@ use crate::status::Cause;
 const TYPES: &[&str] = &["ClusterIP", "ExternalName", "LoadBalancer", "NodePort"];
 
 pub(in crate::registry) fn default_service(service: &mut Value) {
+    default_meant(service);
+    give_address(service);
+}
+
+/// The families and the address of a service that has none.
+fn give_address(service: &mut Value) {
+    let Some(spec) = child(service, "spec") else {
+        return;
+    };
+    if spec.get("type").and_then(Value::as_str) == Some("ExternalName") {
+        return;
+    }
+    // Without a selector, nobody knows the families of a headless service.
+    let selected = spec
+        .get("selector")
+        .and_then(Value::as_object)
+        .is_some_and(|s| !s.is_empty());
+    let headless = spec.get("clusterIP").and_then(Value::as_str) == Some("None");
+    let (families, policy) = if headless && !selected {
+        (json!(["IPv4", "IPv6"]), "RequireDualStack")
+    } else {
+        (json!(["IPv4"]), "SingleStack")
+    };
+    set_default(spec, "ipFamilies", families);
+    set_default_text(spec, "ipFamilyPolicy", policy);
+    let address = spec
+        .get("clusterIP")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let address = if address.is_empty() {
+        random_address()
+    } else {
+        address.to_owned()
+    };
+    spec.insert("clusterIP".into(), json!(address));
+    set_default(spec, "clusterIPs", json!([address]));
+}
+
+/// What a client means that leaves it out; the address is the server's to give.
+pub(in crate::registry) fn default_meant(service: &mut Value) {
     let Some(spec) = child(service, "spec") else {
         return;
     };
@@ -21,30 +61,6 @@ pub(in crate::registry) fn default_service(service: &mut Value) {
         .to_owned();
     if kind != "ExternalName" {
         set_default_text(spec, "internalTrafficPolicy", "Cluster");
-        // Without a selector, nobody knows the families of a headless service.
-        let selected = spec
-            .get("selector")
-            .and_then(Value::as_object)
-            .is_some_and(|s| !s.is_empty());
-        let headless = spec.get("clusterIP").and_then(Value::as_str) == Some("None");
-        let (families, policy) = if headless && !selected {
-            (json!(["IPv4", "IPv6"]), "RequireDualStack")
-        } else {
-            (json!(["IPv4"]), "SingleStack")
-        };
-        set_default(spec, "ipFamilies", families);
-        set_default_text(spec, "ipFamilyPolicy", policy);
-        let address = spec
-            .get("clusterIP")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
-        let address = if address.is_empty() {
-            random_address()
-        } else {
-            address.to_owned()
-        };
-        spec.insert("clusterIP".into(), json!(address));
-        set_default(spec, "clusterIPs", json!([address]));
     }
     if matches!(kind.as_str(), "LoadBalancer" | "NodePort") {
         set_default_text(spec, "externalTrafficPolicy", "Cluster");

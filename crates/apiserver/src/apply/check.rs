@@ -1,0 +1,158 @@
+//! Whether an applied configuration fits the schema: apply works on what the client wrote, so what
+//! the schema does not know cannot be owned and is refused.
+
+use std::collections::HashSet;
+
+use serde_json::Value;
+
+use super::set::{member, push_element};
+use super::shape::{Parts, Shape};
+use crate::schema::Type;
+
+/// The first thing that does not fit, as the real server words it.
+pub(super) fn check(shape: Shape, value: &Value) -> Result<(), String> {
+    Walk {
+        path: String::new(),
+    }
+    .value(shape, value)
+}
+
+struct Walk {
+    path: String,
+}
+
+impl Walk {
+    fn value(&mut self, shape: Shape, value: &Value) -> Result<(), String> {
+        if let Shape::Leaf(Some(ty)) = shape {
+            return self.leaf(ty, value);
+        }
+        match (shape, shape.parts(value)) {
+            (_, Parts::Members) => {
+                for (name, value) in value.as_object().into_iter().flatten() {
+                    if matches!(shape, Shape::Struct(_)) && !shape.names(name) {
+                        return self.below(&member(name), |walk| {
+                            Err(walk.problem("field not declared in schema"))
+                        });
+                    }
+                    self.below(&member(name), |walk| walk.value(shape.member(name), value))?;
+                }
+                Ok(())
+            }
+            (_, Parts::Elements) => self.elements(shape, value),
+            (Shape::Free, Parts::One) => Ok(()),
+            (Shape::List(..), Parts::One) => Err(self.expected("list", value)),
+            (_, Parts::One) => Err(self.expected("map", value)),
+        }
+    }
+
+    fn elements(&mut self, shape: Shape, value: &Value) -> Result<(), String> {
+        let mut seen = HashSet::new();
+        for (at, item) in value.as_array().into_iter().flatten().enumerate() {
+            let element = shape
+                .element(item)
+                .map_err(|why| self.problem(&format!("element {at}: {why}")))?;
+            if !seen.insert(element.clone()) {
+                let mut key = String::new();
+                push_element(&mut key, &element);
+                return Err(self.problem(&format!("duplicate entries for key {key}")));
+            }
+            self.below(&element, |walk| walk.value(shape.item(), item))?;
+        }
+        Ok(())
+    }
+
+    /// Atomic values are checked down to their scalars too.
+    fn leaf(&mut self, ty: &'static Type, value: &Value) -> Result<(), String> {
+        if value.is_null() {
+            return Ok(());
+        }
+        match (ty, value) {
+            (Type::Message(message), _) => {
+                let shape = Shape::Struct(message);
+                self.value(shape, value)
+            }
+            (Type::Map(of), Value::Object(map)) => {
+                for (name, value) in map {
+                    self.below(&member(name), |walk| walk.leaf(of, value))?;
+                }
+                Ok(())
+            }
+            (Type::List(of) | Type::WrappedList(of), Value::Array(list)) => {
+                for (at, item) in list.iter().enumerate() {
+                    self.below(&format!("i:{at}"), |walk| walk.leaf(of, item))?;
+                }
+                Ok(())
+            }
+            (Type::Map(_), _) => Err(self.expected("map", value)),
+            (Type::List(_) | Type::WrappedList(_), _) => Err(self.expected("list", value)),
+            (Type::Bool, Value::Bool(_))
+            | (Type::Int32 | Type::Int64 | Type::Float64, Value::Number(_))
+            | (Type::String | Type::Bytes | Type::Time | Type::MicroTime, Value::String(_))
+            | (Type::Quantity | Type::IntOrString, Value::String(_) | Value::Number(_)) => Ok(()),
+            (Type::Bool, _) => Err(self.expected("boolean", value)),
+            (Type::Int32 | Type::Int64 | Type::Float64, _) => {
+                Err(self.expected("numeric (int or float)", value))
+            }
+            (Type::String | Type::Bytes | Type::Time | Type::MicroTime, _) => {
+                Err(self.expected("string", value))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn below(
+        &mut self,
+        element: &str,
+        check: impl FnOnce(&mut Self) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let length = self.path.len();
+        push_element(&mut self.path, element);
+        let out = check(self);
+        self.path.truncate(length);
+        out
+    }
+
+    fn problem(&self, why: &str) -> String {
+        format!("{}: {why}", self.path)
+    }
+
+    fn expected(&self, what: &str, value: &Value) -> String {
+        self.problem(&format!(
+            "expected {what}, got &value.valueUnstructured{{Value:{value}}}"
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::schema::message_by_name;
+
+    #[test]
+    fn what_the_real_server_says() {
+        let pod = Shape::Struct(message_by_name("core/v1.Pod").expect("there"));
+        let problem = |value: Value| check(pod, &value).expect_err("a problem");
+        assert_eq!(
+            problem(json!({"foo": 1})),
+            ".foo: field not declared in schema"
+        );
+        assert_eq!(
+            problem(json!({"metadata": {"labels": {"a": 1}}})),
+            ".metadata.labels.a: expected string, got &value.valueUnstructured{Value:1}"
+        );
+        assert_eq!(
+            problem(json!({"spec": {"containers": [{"name": "a",
+                "ports": [{"containerPort": 80}, {"containerPort": 80}]}]}})),
+            ".spec.containers[name=\"a\"].ports: duplicate entries for key \
+             [containerPort=80,protocol=\"TCP\"]"
+        );
+        assert!(problem(json!({"spec": {"containers": "x"}})).contains("expected list"));
+        assert!(problem(json!({"spec": []})).contains("expected map"));
+        assert!(problem(json!({"spec": {"tolerations": [{"x": 1}]}})).contains("not declared"));
+        let fine = json!({"apiVersion": "v1", "kind": "Pod", "metadata": {"creationTimestamp": null},
+            "spec": {"containers": [{"image": "i"}], "nodeSelector": {"a": "b"}}});
+        assert_eq!(check(pod, &fine), Ok(()));
+    }
+}

@@ -1,0 +1,244 @@
+//! Server-side apply and the ownership of fields.
+//!
+//! Every write says which fields it set; `metadata.managedFields` remembers. An update takes what it
+//! changes from whoever had it. An apply states what its manager wants: fields it stated before and
+//! does not state now go unless somebody else owns them, and fields that others own with another value
+//! are conflicts unless forced. The rules are those of structured-merge-diff
+//! (`merge/update.go`) and of kube-apiserver's field manager.
+//!
+//! Invariant: paths of one entry are of the version that the entry names, and comparisons for an entry
+//! are made in that version.
+
+mod check;
+mod compare;
+mod managed;
+mod merge;
+mod set;
+mod shape;
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+pub(crate) use compare::{Comparison, compare};
+pub(crate) use managed::{Managed, Operation, Writer, is_reset, same_but_times};
+pub(crate) use set::Set;
+pub(crate) use shape::Shape;
+
+/// The owner of what was there when a first apply finds no owners.
+const BEFORE_FIRST_APPLY: &str = "before-first-apply";
+
+/// A field that somebody else owns with another value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Conflict {
+    /// Who, as messages name it.
+    pub(crate) owner: String,
+    /// What, such as `.spec.replicas`.
+    pub(crate) field: String,
+}
+
+/// Why a configuration was not applied.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Refusal {
+    /// It does not fit the schema.
+    Unfit(String),
+    /// Others own what it wants to change.
+    Conflicts(Vec<Conflict>),
+}
+
+/// Comparisons of the same two objects in other versions; `None` if a version is not known.
+pub(crate) type InVersion<'a> = &'a dyn Fn(&str) -> Option<Comparison>;
+
+/// Paths that are nobody's: what the server sets.
+fn nobodys() -> &'static Set {
+    static PATHS: std::sync::LazyLock<Set> = std::sync::LazyLock::new(|| {
+        Set::of(&[
+            &["apiVersion"],
+            &["kind"],
+            &["metadata"],
+            &["metadata", "name"],
+            &["metadata", "namespace"],
+            &["metadata", "creationTimestamp"],
+            &["metadata", "selfLink"],
+            &["metadata", "uid"],
+            &["metadata", "clusterName"],
+            &["metadata", "generation"],
+            &["metadata", "managedFields"],
+            &["metadata", "resourceVersion"],
+        ])
+    });
+    &PATHS
+}
+
+/// The owners after an update that changed what `change` says.
+pub(crate) fn update(
+    mut managed: Managed,
+    writer: &Writer,
+    change: &Comparison,
+    others: InVersion<'_>,
+    now: &str,
+) -> Managed {
+    take_from_others(&mut managed, None, &writer.api_version, change, others);
+    let taken = change.changed().difference(nobodys());
+    if !taken.is_empty() {
+        let own = managed.entry(writer);
+        own.fields = taken.union(&own.fields);
+        own.time = Some(now.to_owned());
+    }
+    managed.entries.retain(|entry| !entry.fields.is_empty());
+    managed.cap();
+    managed
+}
+
+/// Takes what changed from its owners, except one.
+fn take_from_others(
+    managed: &mut Managed,
+    except: Option<&Writer>,
+    version: &str,
+    change: &Comparison,
+    others: InVersion<'_>,
+) {
+    let mut versions: BTreeMap<String, Option<Comparison>> = BTreeMap::new();
+    managed.entries.retain_mut(|entry| {
+        if Some(&entry.writer) == except {
+            return true;
+        }
+        let own = &entry.writer.api_version;
+        let change = if own == version {
+            Some(change)
+        } else {
+            versions
+                .entry(own.clone())
+                .or_insert_with(|| others(own))
+                .as_ref()
+        };
+        let Some(change) = change else {
+            return false;
+        };
+        let fields = std::mem::take(&mut entry.fields);
+        entry.fields = fields
+            .difference(&change.modified)
+            .difference(&change.added)
+            .difference(&change.removed);
+        !entry.fields.is_empty()
+    });
+}
+
+/// An apply: the live object, what is applied, by whom.
+pub(crate) struct Apply<'a> {
+    pub(crate) shape: Shape,
+    /// The live object in the version of the writer, without owners; an empty object if absent.
+    pub(crate) live: &'a Value,
+    /// An object of the kind with nothing in it.
+    pub(crate) empty: &'a Value,
+    /// What the client wants, without `apiVersion` and `kind`.
+    pub(crate) config: &'a Value,
+    pub(crate) writer: &'a Writer,
+    /// Paths that cannot be written this way.
+    pub(crate) reset: &'a Set,
+    pub(crate) force: bool,
+}
+
+impl Apply<'_> {
+    /// The new object, not yet canonical, and its owners.
+    ///
+    /// `compared` gives the comparison of the live object with a new one in another version.
+    pub(crate) fn run(
+        &self,
+        mut managed: Managed,
+        compared: &dyn Fn(&str, &Value) -> Option<Comparison>,
+        now: &str,
+    ) -> Result<(Value, Managed), Refusal> {
+        check::check(self.shape, self.config).map_err(Refusal::Unfit)?;
+        if managed.is_empty() && self.live != self.empty {
+            let before = Writer {
+                manager: BEFORE_FIRST_APPLY.to_owned(),
+                operation: Operation::Update,
+                subresource: String::new(),
+                ..self.writer.clone()
+            };
+            let change = compare(self.shape, self.empty, self.live).without(self.reset);
+            managed = update(managed, &before, &change, &|_| None, now);
+        }
+        let merged = merge::merge(self.shape, Some(self.live), Some(self.config));
+        let merged = merged.unwrap_or_else(|| json!({}));
+        let last = managed.get(self.writer).map(|entry| entry.fields.clone());
+        let claimed = compare::fields(self.shape, self.config).without(self.reset);
+        managed.entry(self.writer).fields = claimed;
+        let new = match last {
+            Some(last) if !last.is_empty() => self.prune(&merged, &managed, &last),
+            _ => merged,
+        };
+        let change = compare(self.shape, self.live, &new).without(self.reset);
+        let others = |version: &str| compared(version, &new).map(|found| found.without(self.reset));
+        if !self.force {
+            let conflicts = self.conflicts(&managed, &change, &others);
+            if !conflicts.is_empty() {
+                return Err(Refusal::Conflicts(conflicts));
+            }
+        }
+        let version = &self.writer.api_version;
+        take_from_others(&mut managed, Some(self.writer), version, &change, &others);
+        let own = managed.entry(self.writer);
+        own.fields = std::mem::take(&mut own.fields).difference(nobodys());
+        if new != *self.live {
+            own.time = Some(now.to_owned());
+        }
+        managed.entries.retain(|entry| !entry.fields.is_empty());
+        Ok((new, managed))
+    }
+
+    fn conflicts(
+        &self,
+        managed: &Managed,
+        change: &Comparison,
+        others: InVersion<'_>,
+    ) -> Vec<Conflict> {
+        let mut out = Vec::new();
+        for entry in managed
+            .entries
+            .iter()
+            .filter(|entry| entry.writer != *self.writer)
+        {
+            let own = &entry.writer.api_version;
+            let changed = if *own == self.writer.api_version {
+                change.changed()
+            } else {
+                others(own)
+                    .map(|change| change.changed())
+                    .unwrap_or_default()
+            };
+            let owner = entry.writer.to_string();
+            let fields = entry.fields.intersection(&changed).paths();
+            out.extend(fields.into_iter().map(|field| Conflict {
+                owner: owner.clone(),
+                field,
+            }));
+        }
+        out
+    }
+
+    /// Takes out what this writer stated last time and nobody states now.
+    fn prune(&self, merged: &Value, managed: &Managed, last: &Set) -> Value {
+        let named = |set: &Set| set.with_named(self.shape);
+        let fields = |value: &Value| named(&compare::fields(self.shape, value));
+        let without = |set: &Set| {
+            let left = merge::remove(self.shape, merged, set);
+            left.unwrap_or_else(|| json!({}))
+        };
+        let last = named(last);
+        let all = fields(merged);
+        let pruned = without(&last);
+        let owned = managed
+            .entries
+            .iter()
+            .fold(Set::default(), |sum, entry| sum.union(&entry.fields));
+        let kept = fields(&pruned).union(&named(&owned));
+        let pruned = without(&all.clone().difference(&kept));
+        let gone = all.difference(&fields(&pruned)).intersection(&last);
+        without(&gone)
+    }
+}
+
+#[cfg(test)]
+mod tests;

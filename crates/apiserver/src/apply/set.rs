@@ -1,0 +1,264 @@
+//! Sets of field paths, as `managedFields` writes them.
+//!
+//! A path element is kept in its written form: `f:name` for a member, `k:{"key":1}` for an element of
+//! a list that is a map, `v:1` for an element of a list that is a set. A set is a tree of them; a node
+//! may be a member of the set, have members below it, or both.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use serde_json::{Map, Value};
+
+/// The mark of a node that is itself a member and has members below it.
+const SELF: &str = ".";
+
+/// A set of field paths.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Set {
+    nodes: BTreeMap<String, Node>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Node {
+    member: bool,
+    below: Set,
+}
+
+/// The element of a member with this name.
+pub(crate) fn member(name: &str) -> String {
+    let mut out = String::with_capacity(name.len() + 2);
+    out.push_str("f:");
+    out.push_str(name);
+    out
+}
+
+impl Set {
+    /// A set of paths of plain members, such as `["metadata", "name"]`.
+    pub(crate) fn of(paths: &[&[&str]]) -> Self {
+        let mut out = Self::default();
+        for path in paths {
+            let path: Vec<String> = path.iter().map(|name| member(name)).collect();
+            out.insert(&path);
+        }
+        out
+    }
+
+    /// Reads the written form; what is not of that form is left out.
+    pub(crate) fn from_fields(fields: &Value) -> Self {
+        let mut out = Self::default();
+        for (element, below) in fields.as_object().into_iter().flatten() {
+            if element == SELF {
+                continue;
+            }
+            let empty = below.as_object().is_none_or(Map::is_empty);
+            let node = Node {
+                member: empty || below.get(SELF).is_some(),
+                below: Self::from_fields(below),
+            };
+            out.nodes.insert(element.clone(), node);
+        }
+        out
+    }
+
+    /// The written form.
+    pub(crate) fn to_fields(&self) -> Value {
+        let nodes = self.nodes.iter().map(|(element, node)| {
+            let mut below = node.below.to_fields();
+            if let Some(map) = below.as_object_mut()
+                && node.member
+                && !map.is_empty()
+            {
+                map.insert(SELF.to_owned(), Value::Object(Map::new()));
+            }
+            (element.clone(), below)
+        });
+        Value::Object(nodes.collect())
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Adds a path; the empty path is no path.
+    pub(crate) fn insert(&mut self, path: &[String]) {
+        let Some((first, rest)) = path.split_first() else {
+            return;
+        };
+        if !self.nodes.contains_key(first) {
+            self.nodes.insert(first.clone(), Node::default());
+        }
+        let node = self.nodes.get_mut(first).expect("inserted just now");
+        if rest.is_empty() {
+            node.member = true;
+        } else {
+            node.below.insert(rest);
+        }
+    }
+
+    /// Whether this element, alone, is a member.
+    pub(crate) fn has(&self, element: &str) -> bool {
+        self.nodes.get(element).is_some_and(|node| node.member)
+    }
+
+    /// What is below an element.
+    pub(crate) fn below(&self, element: &str) -> Option<&Self> {
+        self.nodes
+            .get(element)
+            .map(|node| &node.below)
+            .filter(|below| !below.is_empty())
+    }
+
+    pub(crate) fn union(mut self, other: &Self) -> Self {
+        for (element, theirs) in &other.nodes {
+            let node = self.nodes.entry(element.clone()).or_default();
+            node.member |= theirs.member;
+            node.below = std::mem::take(&mut node.below).union(&theirs.below);
+        }
+        self
+    }
+
+    /// Without the members of the other; what is below them stays.
+    pub(crate) fn difference(mut self, other: &Self) -> Self {
+        self.nodes.retain(|element, node| {
+            if let Some(theirs) = other.nodes.get(element) {
+                node.member &= !theirs.member;
+                node.below = std::mem::take(&mut node.below).difference(&theirs.below);
+            }
+            node.member || !node.below.is_empty()
+        });
+        self
+    }
+
+    /// Without the members of the other, and without all below them.
+    pub(crate) fn without(mut self, other: &Self) -> Self {
+        self.nodes
+            .retain(|element, node| match other.nodes.get(element) {
+                Some(theirs) if theirs.member => false,
+                Some(theirs) => {
+                    node.below = std::mem::take(&mut node.below).without(&theirs.below);
+                    node.member || !node.below.is_empty()
+                }
+                None => true,
+            });
+        self
+    }
+
+    pub(crate) fn intersection(&self, other: &Self) -> Self {
+        let mut out = Self::default();
+        for (element, mine) in &self.nodes {
+            let Some(theirs) = other.nodes.get(element) else {
+                continue;
+            };
+            let node = Node {
+                member: mine.member && theirs.member,
+                below: mine.below.intersection(&theirs.below),
+            };
+            if node.member || !node.below.is_empty() {
+                out.nodes.insert(element.clone(), node);
+            }
+        }
+        out
+    }
+
+    /// Makes members of the nodes that `named` says are members of a struct.
+    pub(super) fn with_named(&self, shape: super::shape::Shape) -> Self {
+        let nodes = self.nodes.iter().map(|(element, node)| {
+            let name = element.strip_prefix("f:");
+            let named = name.is_some_and(|name| shape.names(name));
+            let inner = match name {
+                Some(name) => shape.member(name),
+                None => shape.item(),
+            };
+            let node = Node {
+                member: node.member || (named && !node.below.is_empty()),
+                below: node.below.with_named(inner),
+            };
+            (element.clone(), node)
+        });
+        Self {
+            nodes: nodes.collect(),
+        }
+    }
+
+    /// All paths for people, in order: `.spec.ports[port=80].name`.
+    pub(crate) fn paths(&self) -> Vec<String> {
+        let mut out = Vec::new();
+        self.write_paths("", &mut out);
+        out
+    }
+
+    fn write_paths(&self, prefix: &str, out: &mut Vec<String>) {
+        for (element, node) in &self.nodes {
+            let mut path = prefix.to_owned();
+            push_element(&mut path, element);
+            if node.member {
+                out.push(path.clone());
+            }
+            node.below.write_paths(&path, out);
+        }
+    }
+}
+
+/// An element for people.
+pub(super) fn push_element(out: &mut String, element: &str) {
+    match element.split_once(':') {
+        Some(("f", name)) => {
+            out.push('.');
+            out.push_str(name);
+        }
+        Some(("k", keys)) => {
+            let keys: Map<String, Value> = serde_json::from_str(keys).unwrap_or_default();
+            let keys: Vec<String> = keys.iter().map(|(k, v)| format!("{k}={v}")).collect();
+            _ = write!(out, "[{}]", keys.join(","));
+        }
+        Some(("v", value)) => _ = write!(out, "[={value}]"),
+        Some((_, index)) => _ = write!(out, "[{index}]"),
+        None => out.push_str(element),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn set(fields: &Value) -> Set {
+        Set::from_fields(fields)
+    }
+
+    #[test]
+    fn the_written_form_comes_back() {
+        let fields = json!({"f:data": {".": {}, "f:a": {}},
+            "f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:name": {}}},
+            "f:finalizers": {"v:\"x\"": {}}}});
+        let set = set(&fields);
+        assert_eq!(set.to_fields(), fields);
+        assert_eq!(
+            set.paths(),
+            [
+                ".data",
+                ".data.a",
+                ".spec.finalizers[=\"x\"]",
+                ".spec.ports[port=80,protocol=\"TCP\"]",
+                ".spec.ports[port=80,protocol=\"TCP\"].name",
+            ]
+        );
+    }
+
+    #[test]
+    fn differences_are_of_members_or_of_all_below() {
+        let all = set(&json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}}));
+        let part = set(&json!({"f:data": {}}));
+        let rest = json!({"f:data": {"f:a": {}, "f:b": {}}});
+        assert_eq!(all.clone().difference(&part).to_fields(), rest);
+        assert_eq!(all.clone().without(&part).to_fields(), json!({}));
+        let one = set(&json!({"f:data": {"f:a": {}}}));
+        assert_eq!(all.intersection(&one), one);
+        assert_eq!(
+            set(&rest).union(&part),
+            set(&json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}}))
+        );
+        assert!(all.clone().difference(&all).is_empty());
+    }
+}

@@ -1,0 +1,147 @@
+//! How apply sees a value: a leaf, a map of members, or a list of elements with an identity.
+//!
+//! The facts come from the schema table that strategic merge patch and protobuf read as well.
+
+use serde_json::{Map, Value};
+
+use crate::schema::{Field, ListType, Message, Type};
+
+/// What is known about the value at a path.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Shape {
+    /// A struct of the table.
+    Struct(&'static Message),
+    /// A map with values of this type.
+    Map(&'static Type),
+    /// A list of elements of this type that have an identity.
+    List(&'static Type, &'static ListType),
+    /// One value, whatever is in it.
+    Leaf(Option<&'static Type>),
+    /// Not in any schema: maps merge by name, lists are one value.
+    Free,
+}
+
+/// How a value is taken apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parts {
+    One,
+    Members,
+    Elements,
+}
+
+impl Shape {
+    fn of_field(field: &'static Field) -> Self {
+        match &field.ty {
+            ty if field.atomic => Self::Leaf(Some(ty)),
+            ty @ Type::List(of) => match &field.list_type {
+                ListType::Unset | ListType::Atomic => Self::Leaf(Some(ty)),
+                kind => Self::List(of, kind),
+            },
+            ty => Self::of_type(ty),
+        }
+    }
+
+    fn of_type(ty: &'static Type) -> Self {
+        match ty {
+            Type::Message(message) if !message.atomic() => Self::Struct(message),
+            Type::Map(of) => Self::Map(of),
+            ty => Self::Leaf(Some(ty)),
+        }
+    }
+
+    /// How the value is taken apart, which for free values depends on it.
+    pub(super) fn parts(self, value: &Value) -> Parts {
+        match (self, value) {
+            (Self::Struct(_) | Self::Map(_), Value::Object(_) | Value::Null)
+            | (Self::Free, Value::Object(_)) => Parts::Members,
+            (Self::List(..), Value::Array(_) | Value::Null) => Parts::Elements,
+            _ => Parts::One,
+        }
+    }
+
+    /// Whether this is a member of a struct rather than a key of a map.
+    pub(super) fn names(self, name: &str) -> bool {
+        match self {
+            Self::Struct(message) => message.field(name).is_some(),
+            _ => false,
+        }
+    }
+
+    /// The member or value with this name.
+    pub(super) fn member(self, name: &str) -> Self {
+        match self {
+            Self::Struct(message) => message.field(name).map_or(Self::Free, Self::of_field),
+            Self::Map(of) => Self::of_type(of),
+            _ => Self::Free,
+        }
+    }
+
+    /// An element of the list.
+    pub(super) fn item(self) -> Self {
+        match self {
+            Self::List(of, _) => Self::of_type(of),
+            _ => Self::Free,
+        }
+    }
+
+    /// The identity of an element, as a path element.
+    pub(super) fn element(self, item: &Value) -> Result<String, String> {
+        match self {
+            Self::List(of, ListType::Map(keys)) => {
+                let default = |key: &str| {
+                    let field = of.as_message().and_then(|message| message.field(key))?;
+                    match field.default {
+                        Some(text) => serde_json::from_str(text).ok(),
+                        // A member that is always written has its zero for a default.
+                        None if field.pointer || field.omitempty => None,
+                        None => match field.ty {
+                            Type::String => Some(Value::from("")),
+                            Type::Int32 | Type::Int64 => Some(Value::from(0)),
+                            Type::Bool => Some(Value::from(false)),
+                            _ => None,
+                        },
+                    }
+                };
+                keyed(item, keys.iter().copied(), default)
+            }
+            _ => scalar(item),
+        }
+    }
+}
+
+/// The path element of an element that some of its members identify.
+pub(super) fn keyed<'a>(
+    item: &Value,
+    keys: impl Iterator<Item = &'a str>,
+    default: impl Fn(&str) -> Option<Value>,
+) -> Result<String, String> {
+    let Value::Object(map) = item else {
+        return Err("associative list with keys may not have non-map elements".to_owned());
+    };
+    let mut found = Map::new();
+    let mut names = Vec::new();
+    for key in keys {
+        if let Some(value) = map.get(key).cloned().or_else(|| default(key)) {
+            found.insert(key.to_owned(), value);
+        }
+        names.push(key);
+    }
+    if found.is_empty() {
+        return Err(format!(
+            "associative list with keys has an element that omits all key fields {names:?} (and \
+             doesn't have default values for any key fields)"
+        ));
+    }
+    Ok(format!("k:{}", Value::Object(found)))
+}
+
+/// The path element of an element of a set.
+pub(super) fn scalar(item: &Value) -> Result<String, String> {
+    match item {
+        Value::Null => Err("associative list without keys has an element that's null".to_owned()),
+        Value::Array(_) | Value::Object(_) => {
+            Err("associative list without keys has an element that's a map or list".to_owned())
+        }
+        value => Ok(format!("v:{value}")),
+    }
+}

@@ -1,0 +1,198 @@
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "the tests write their configurations in place"
+)]
+
+use super::*;
+use crate::schema::message_by_name;
+
+const NOW: &str = "2026-01-01T00:00:00Z";
+
+/// An object of one kind and its owners, written by several.
+struct Play {
+    shape: Shape,
+    object: Value,
+    managed: Managed,
+}
+
+impl Play {
+    fn of(message: &str) -> Self {
+        Self {
+            shape: Shape::Struct(message_by_name(message).expect("there")),
+            object: json!({}),
+            managed: Managed::default(),
+        }
+    }
+
+    fn apply(&mut self, manager: &str, config: Value, force: bool) -> Result<(), Refusal> {
+        let writer = Writer {
+            manager: manager.to_owned(),
+            operation: Operation::Apply,
+            api_version: "v1".to_owned(),
+            subresource: String::new(),
+        };
+        let apply = Apply {
+            shape: self.shape,
+            live: &self.object,
+            empty: &json!({}),
+            config: &config,
+            writer: &writer,
+            reset: &Set::default(),
+            force,
+        };
+        let (object, managed) = apply.run(self.managed.clone(), &|_, _| None, NOW)?;
+        self.object = object;
+        self.managed = managed;
+        Ok(())
+    }
+
+    fn update(&mut self, manager: &str, object: Value) {
+        let writer = Writer {
+            manager: manager.to_owned(),
+            operation: Operation::Update,
+            api_version: "v1".to_owned(),
+            subresource: String::new(),
+        };
+        let change = compare(self.shape, &self.object, &object);
+        self.managed = update(self.managed.clone(), &writer, &change, &|_| None, NOW);
+        self.object = object;
+    }
+
+    fn owners(&self) -> Vec<(String, Value)> {
+        let entries = self.managed.entries.iter();
+        entries
+            .map(|entry| (entry.writer.manager.clone(), entry.fields.to_fields()))
+            .collect()
+    }
+}
+
+fn conflicts(result: Result<(), Refusal>) -> Vec<String> {
+    match result {
+        Err(Refusal::Conflicts(list)) => list
+            .into_iter()
+            .map(|c| format!("{} {}", c.owner, c.field))
+            .collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_no_longer_stated_goes() {
+    let mut play = Play::of("core/v1.ConfigMap");
+    play.apply("a", json!({"data": {"x": "1", "y": "2"}}), false)
+        .expect("applied");
+    play.apply("b", json!({"data": {"y": "2", "z": "3"}}), false)
+        .expect("shared");
+    play.apply("a", json!({"data": {"x": "1"}}), false)
+        .expect("applied");
+    assert_eq!(play.object, json!({"data": {"x": "1", "y": "2", "z": "3"}}));
+    play.apply("b", json!({"data": {"z": "3"}}), false)
+        .expect("applied");
+    assert_eq!(play.object, json!({"data": {"x": "1", "z": "3"}}));
+    play.apply("a", json!({}), false).expect("applied");
+    assert_eq!(play.object, json!({"data": {"z": "3"}}));
+    assert_eq!(
+        play.owners(),
+        [("b".to_owned(), json!({"f:data": {"f:z": {}}}))]
+    );
+}
+
+#[test]
+fn conflicts_name_every_field_and_force_takes_them() {
+    let mut play = Play::of("core/v1.ConfigMap");
+    play.apply("a", json!({"data": {"x": "1", "y": "2"}}), false)
+        .expect("applied");
+    play.update("u", json!({"data": {"x": "1", "y": "2", "z": "3"}}));
+    let wanted = json!({"data": {"x": "9", "y": "2", "z": "9"}});
+    assert_eq!(
+        conflicts(play.apply("b", wanted.clone(), false)),
+        ["\"a\" .data.x", "\"u\" using v1 .data.z"]
+    );
+    play.apply("b", wanted.clone(), true).expect("forced");
+    assert_eq!(play.object, wanted);
+    assert_eq!(
+        play.owners(),
+        [
+            ("a".to_owned(), json!({"f:data": {"f:y": {}}})),
+            (
+                "b".to_owned(),
+                json!({"f:data": {"f:x": {}, "f:y": {}, "f:z": {}}})
+            ),
+        ]
+    );
+}
+
+#[test]
+fn elements_of_lists_have_owners_of_their_own() {
+    let mut play = Play::of("core/v1.Service");
+    let port = |port: u16, name: &str| json!({"port": port, "name": name, "protocol": "TCP"});
+    play.apply("a", json!({"spec": {"ports": [port(80, "http")]}}), false)
+        .expect("applied");
+    play.apply("b", json!({"spec": {"ports": [port(443, "https")]}}), false)
+        .expect("applied");
+    assert_eq!(
+        play.object,
+        json!({"spec": {"ports": [port(80, "http"), port(443, "https")]}})
+    );
+    assert_eq!(
+        conflicts(play.apply("b", json!({"spec": {"ports": [port(80, "x")]}}), false)),
+        ["\"a\" .spec.ports[port=80,protocol=\"TCP\"].name"]
+    );
+    play.apply("a", json!({"spec": {"type": "ClusterIP"}}), false)
+        .expect("applied");
+    assert_eq!(
+        play.object,
+        json!({"spec": {"ports": [port(443, "https")], "type": "ClusterIP"}})
+    );
+}
+
+#[test]
+fn sets_are_shared_by_element() {
+    let mut play = Play::of("core/v1.ConfigMap");
+    let meta = |list: &[&str]| json!({"metadata": {"finalizers": list}});
+    play.apply("a", meta(&["x/a", "x/c"]), false)
+        .expect("applied");
+    play.apply("b", meta(&["x/b", "x/c"]), false)
+        .expect("applied");
+    play.apply("a", meta(&["x/a"]), false).expect("applied");
+    assert_eq!(play.object, meta(&["x/a", "x/b", "x/c"]));
+    play.apply("b", meta(&["x/b"]), false).expect("applied");
+    assert_eq!(play.object, meta(&["x/a", "x/b"]));
+}
+
+#[test]
+fn an_update_that_removes_a_field_removes_its_owners() {
+    let mut play = Play::of("core/v1.ConfigMap");
+    play.apply("a", json!({"data": {"x": "1", "y": "2"}}), false)
+        .expect("applied");
+    play.update("u", json!({"data": {"y": "3"}}));
+    assert_eq!(
+        play.owners(),
+        [("u".to_owned(), json!({"f:data": {"f:y": {}}}))]
+    );
+    play.apply("a", json!({"data": {"x": "1"}}), false)
+        .expect("applied");
+    assert_eq!(play.object, json!({"data": {"x": "1", "y": "3"}}));
+}
+
+#[test]
+fn what_was_there_before_owners_were_kept_has_an_owner() {
+    let mut play = Play::of("core/v1.ConfigMap");
+    play.object = json!({"data": {"x": "1"}, "metadata": {"name": "n"}});
+    assert_eq!(
+        conflicts(play.apply("a", json!({"data": {"x": "2"}}), false)),
+        ["\"before-first-apply\" using v1 .data.x"]
+    );
+}
+
+#[test]
+fn an_apply_that_changes_nothing_has_no_time() {
+    let mut play = Play::of("core/v1.ConfigMap");
+    play.update("u", json!({"data": {"x": "1"}}));
+    play.apply("a", json!({"data": {"x": "1"}}), false)
+        .expect("applied");
+    let list = play.managed.clone().encode().expect("some");
+    assert_eq!(list[0]["manager"], "a");
+    assert_eq!(list[0].get("time"), None);
+    assert_eq!(list[1]["time"], NOW);
+}
