@@ -29,6 +29,8 @@ pub struct Election {
     pub renew_deadline: Duration,
     /// The pause between attempts.
     pub retry_period: Duration,
+    /// What is added to the environment of its candidates.
+    pub environment: Vec<(&'static str, PathBuf)>,
 }
 
 /// Why a candidate did not start.
@@ -62,6 +64,7 @@ impl Election {
             lease_duration: Duration::from_secs(15),
             renew_deadline: Duration::from_secs(10),
             retry_period: Duration::from_secs(2),
+            environment: Vec::new(),
         }
     }
 
@@ -125,6 +128,7 @@ impl Election {
         command.args(["--renew-deadline", &millis(self.renew_deadline)]);
         command.args(["--retry-period", &millis(self.retry_period)]);
         command.args(extra);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         Process::spawn(id, command).map_err(|source| Error::Spawn {
             name: id.to_owned(),
             source,

@@ -10,6 +10,7 @@ pub mod clock;
 pub mod embedded;
 pub mod event;
 pub mod home;
+pub mod nemesis;
 pub mod overlap;
 pub mod process;
 pub mod real;

@@ -152,13 +152,37 @@ impl History {
             .unwrap_or_default()
     }
 
+    /// The longest [`stale_work`](Self::stale_work) of anybody.
+    pub fn longest_stale_work(&self) -> Duration {
+        let everybody = self.work.keys().map(|who| self.stale_work(who));
+        everybody.max().unwrap_or_default()
+    }
+
+    /// Lines that contradict each other, and tokens that do not grow: what holds even where people delete
+    /// and edit the lock.
+    pub fn disorder(&self) -> Vec<String> {
+        let mut found = self.malformed.clone();
+        for pair in self.terms.windows(2) {
+            let (older, newer) = (&pair[0], &pair[1]);
+            if let (Some(low), Some(high)) = (&older.token, &newer.token)
+                && (low.len(), low) >= (high.len(), high)
+            {
+                found.push(format!(
+                    "the token {high} of {} is not above {low} of {}",
+                    newer.who, older.who
+                ));
+            }
+        }
+        found
+    }
+
     /// Checks everything that must hold for candidates that keep the rules.
     ///
     /// # Errors
     /// Overlapping terms, tokens that do not grow, transitions that go down, and lines that contradict
     /// each other.
     pub fn check(&self, now: Nanos) -> Result<(), Violations> {
-        let mut found = self.malformed.clone();
+        let mut found = self.disorder();
         found.extend(self.overlaps(now).iter().map(|overlap| {
             format!(
                 "{} and {} both led for {:?}",
@@ -171,14 +195,6 @@ impl History {
                 found.push(format!(
                     "transitions went down from {} ({}) to {} ({})",
                     older.transitions, older.who, newer.transitions, newer.who
-                ));
-            }
-            if let (Some(low), Some(high)) = (&older.token, &newer.token)
-                && (low.len(), low) >= (high.len(), high)
-            {
-                found.push(format!(
-                    "the token {high} of {} is not above {low} of {}",
-                    newer.who, older.who
                 ));
             }
         }

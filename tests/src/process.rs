@@ -16,6 +16,7 @@ pub struct Process {
     name: String,
     child: Child,
     lines: Arc<Lines>,
+    stopped_at: Option<Nanos>,
     killed_at: Option<Nanos>,
 }
 
@@ -78,6 +79,7 @@ impl Process {
             name: name.into(),
             child,
             lines,
+            stopped_at: None,
             killed_at: None,
         })
     }
@@ -97,25 +99,33 @@ impl Process {
         self.signal(Signal::TERM);
     }
 
-    /// SIGKILL, and waits until the process is gone. Returns the moment of the kill.
+    /// SIGKILL, and waits until the process is gone. Returns the last moment at which it did anything: that
+    /// of the kill, or of the stop if it stood still.
     pub fn kill(&mut self) -> Nanos {
-        let at = clock::now();
         self.signal(Signal::KILL);
         _ = self.child.wait();
+        let at = self.stopped_at.unwrap_or_else(clock::now);
         *self.killed_at.get_or_insert(at)
     }
 
     /// SIGSTOP: the process stands still, wherever it is.
-    pub fn stop(&self) {
+    pub fn stop(&mut self) {
         self.signal(Signal::STOP);
+        self.stopped_at = Some(clock::now());
     }
 
     /// SIGCONT: the process goes on.
-    pub fn resume(&self) {
+    pub fn resume(&mut self) {
+        self.stopped_at = None;
         self.signal(Signal::CONT);
     }
 
-    /// When [`kill`](Self::kill) was called, if it was.
+    /// Whether it has ended by itself or by a signal.
+    pub fn has_ended(&mut self) -> bool {
+        matches!(self.child.try_wait(), Ok(Some(_)))
+    }
+
+    /// What [`kill`](Self::kill) returned, if it was called.
     pub fn killed_at(&self) -> Option<Nanos> {
         self.killed_at
     }
@@ -123,6 +133,13 @@ impl Process {
     /// All events so far.
     pub fn events(&self) -> Vec<Event> {
         self.lines.lock().events.clone()
+    }
+
+    /// The last event so far of one of these kinds.
+    pub fn last_of(&self, kinds: &[Kind]) -> Option<Event> {
+        let said = self.lines.lock();
+        let mut events = said.events.iter().rev();
+        events.find(|event| kinds.contains(&event.event)).cloned()
     }
 
     /// All lines so far that are JSON but no events of an election.

@@ -12,7 +12,7 @@ use std::fs;
 use std::sync::OnceLock;
 
 pub use build::{BuildError, Peer, build, built, peers_dir};
-pub use cluster::{Cluster, StartError};
+pub use cluster::{Cluster, Program, StartError};
 pub use detached::{DetachedError, State, down, state, up};
 
 use crate::Skip;

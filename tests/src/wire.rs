@@ -79,15 +79,29 @@ impl Wire {
     /// # Errors
     /// There was no answer. Statuses of any kind are answers.
     pub fn send(&self, method: &Method, path: &str, body: Option<&Value>) -> Result<Answer, Error> {
-        let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Request {
-            method: method.clone(),
-            path: path.to_owned(),
-            source,
-        };
         let bytes = body.map(Value::to_string).unwrap_or_default().into_bytes();
         let kind = match *method {
             Method::PATCH => "application/merge-patch+json",
             _ => "application/json",
+        };
+        self.send_as(method, path, kind, bytes)
+    }
+
+    /// Any request, with any body.
+    ///
+    /// # Errors
+    /// There was no answer. Statuses of any kind are answers.
+    pub fn send_as(
+        &self,
+        method: &Method,
+        path: &str,
+        kind: &str,
+        bytes: Vec<u8>,
+    ) -> Result<Answer, Error> {
+        let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Request {
+            method: method.clone(),
+            path: path.to_owned(),
+            source,
         };
         let request = Request::builder()
             .method(method.clone())

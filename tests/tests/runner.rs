@@ -3,12 +3,15 @@
 
 mod apiserver_clients;
 mod apiserver_interop;
+mod apiserver_nemesis;
 mod clients;
 mod interop;
+mod nemesis;
 mod real_client_go;
 mod real_clients;
 mod real_harness;
 mod real_interop;
+mod real_nemesis;
 mod run_command;
 mod server_command;
 mod sidecar;

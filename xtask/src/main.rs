@@ -27,6 +27,8 @@ cargo xtask COMMAND
   sim [--seconds N] [--seed S]
                       simulate elections under faults, catch mutants, check the model
   real up|down|status the real kube-apiserver and etcd on loopback, built from source
+  soak [--hours N] [--seed S] [--server real|embedded]
+                      fleets of real processes through random faults, for hours
   bench [NAME...]     benchmarks against the real peers, as ratios
   tidy                crate arrows, file sizes, links";
 
@@ -53,23 +55,8 @@ fn main() -> ExitCode {
         ])
         .args(&rest)
         .go(),
-        "bench" => {
-            // The programs that it measures are built as they ship.
-            Run::cargo([
-                "build",
-                "--release",
-                "--package",
-                "tenure-cli",
-                "--package",
-                "tenure-tests",
-            ])
-            .go()
-            .and_then(|()| {
-                let bench = ["run", "--release", "--quiet", "--package", "tenure-tests"];
-                let bench = Run::cargo(bench).args(&["--bin".into(), "bench".into(), "--".into()]);
-                bench.args(&rest).go()
-            })
-        }
+        "bench" => optimised("bench", &rest),
+        "soak" => optimised("soak", &rest),
         "" | "help" | "-h" | "--help" => {
             println!("{HELP}");
             return ExitCode::SUCCESS;
@@ -86,4 +73,21 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Runs a program of the tests; what it starts is built as it ships.
+fn optimised(name: &str, rest: &[String]) -> anyhow::Result<()> {
+    let built = ["--package", "tenure-cli", "--package", "tenure-tests"];
+    Run::cargo(["build", "--release"].iter().chain(&built)).go()?;
+    let program = [
+        "run",
+        "--release",
+        "--quiet",
+        "--package",
+        "tenure-tests",
+        "--bin",
+        name,
+        "--",
+    ];
+    Run::cargo(program).args(rest).go()
 }

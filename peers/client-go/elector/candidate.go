@@ -28,6 +28,7 @@ type event struct {
 type candidate struct {
 	options
 	client   kubernetes.Interface
+	store    *store
 	out      *jsonline.Writer
 	election string
 }
@@ -101,11 +102,16 @@ func (t *term) tick(ctx context.Context) bool {
 		return false
 	case <-time.After(t.workTick):
 	}
-	// The check comes last before the effect: what is printed was done under a live context.
+	// The line says when the step began: a process that is stopped before the check makes it afterwards.
+	began := time.Now()
 	if ctx.Err() != nil {
 		return false
 	}
-	t.print(time.Now(), "working", t.id, time.Time{})
+	t.print(began, "working", t.id, time.Time{})
+	if t.store != nil {
+		token, _ := t.lock.term()
+		t.store.apply(t.election, token)
+	}
 	return true
 }
 

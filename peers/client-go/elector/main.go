@@ -33,7 +33,7 @@ func main() {
 }
 
 type options struct {
-	kubeconfig, namespace, name, id, lock               string
+	kubeconfig, namespace, name, id, lock, storeAddress string
 	elections                                           int
 	leaseDuration, renewDeadline, retryPeriod, workTick time.Duration
 	requestTimeout                                      time.Duration
@@ -53,6 +53,7 @@ func (o *options) register(flags *flag.FlagSet) {
 	flags.DurationVar(&o.requestTimeout, "request-timeout", 0, "limit of one request (default: half the renew deadline)")
 	flags.BoolVar(&o.release, "release", true, "give the lock up at the end (ReleaseOnCancel)")
 	flags.DurationVar(&o.workTick, "work", 0, "while leading, print a `working` line this often (0: never)")
+	flags.StringVar(&o.storeAddress, "store", "", "with --work, send each piece of work to this `address` too, with the term's token")
 }
 
 func run(o options) error {
@@ -69,12 +70,17 @@ func run(o options) error {
 		return err
 	}
 
+	store, err := openStore(o.storeAddress)
+	if err != nil {
+		return err
+	}
+
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	defer stop()
 	out := jsonline.New(os.Stdout)
 	var running sync.WaitGroup
 	for _, name := range o.names() {
-		candidate := &candidate{options: o, client: client, out: out, election: name}
+		candidate := &candidate{options: o, client: client, store: store, out: out, election: name}
 		if err := candidate.validate(); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Map, Value, json};
 use tenure::{Candidate, Elector, Event, Hub, LockKind, Tenure, Term};
 use tenure_tests::clock::{self, Nanos};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
 
@@ -39,6 +40,9 @@ struct Options {
     /// While leading, print a `working` line this often
     #[arg(long, value_parser = millis)]
     work: Option<Duration>,
+    /// With --work, send each piece of work to this store too, with the term's token
+    #[arg(long)]
+    store: Option<String>,
 }
 
 fn millis(text: &str) -> Result<Duration, String> {
@@ -68,6 +72,7 @@ async fn main() -> Result<()> {
     let work = options.work.map(|every| Work {
         every,
         renewed_within: options.retry_period,
+        store: options.store.clone(),
     });
     let mut running = tokio::task::JoinSet::new();
     for name in names {
@@ -83,7 +88,12 @@ async fn main() -> Result<()> {
             election: name,
             me: options.id.clone(),
         };
-        running.spawn(contend(elector.start(), voice, stopping.clone(), work));
+        running.spawn(contend(
+            elector.start(),
+            voice,
+            stopping.clone(),
+            work.clone(),
+        ));
     }
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
     terminate.recv().await;
@@ -112,7 +122,8 @@ async fn contend(
         match event {
             Some(Event::Lead(won)) => {
                 voice.say("acquired", &voice.me, Some(&won), None);
-                let worker = tokio::spawn(do_work(won.tenure().clone(), voice.clone(), work));
+                let worker =
+                    tokio::spawn(do_work(won.tenure().clone(), voice.clone(), work.clone()));
                 term = Some((won, worker));
             }
             Some(Event::Stop(_)) => {
@@ -139,6 +150,10 @@ async fn do_work(tenure: Tenure, voice: Voice, work: Option<Work>) -> Nanos {
         tenure.cancelled().await;
         return clock::now();
     };
+    let mut store = match &work.store {
+        Some(address) => tokio::net::TcpStream::connect(address).await.ok(),
+        None => None,
+    };
     let mut ticks = tokio::time::interval(work.every);
     let mut guarded = clock::now() + tenure.valid_for();
     loop {
@@ -146,18 +161,32 @@ async fn do_work(tenure: Tenure, voice: Voice, work: Option<Work>) -> Nanos {
             () = tenure.cancelled() => return clock::now().min(guarded + work.renewed_within),
             _ = ticks.tick() => {}
         }
+        // The line says when the step began, which is before the look at the guard: a process that is
+        // stopped between the two looks at it afterwards.
         let (now, left) = (clock::now(), tenure.valid_for());
         if !left.is_zero() {
-            voice.say("working", &voice.me, Some(&tenure), None);
+            voice.say_at(now, "working", &voice.me, Some(&tenure), None);
             guarded = now + left;
+            if let Some(stream) = &mut store {
+                apply(stream, &voice.election, &tenure).await;
+            }
         }
     }
 }
 
-#[derive(Clone, Copy)]
+/// One effect in the fenced store. What it answers is its own business: it keeps the books.
+async fn apply(store: &mut tokio::net::TcpStream, election: &str, tenure: &Tenure) {
+    let line = format!("{election} {}\n", tenure.token());
+    if store.write_all(line.as_bytes()).await.is_ok() {
+        _ = store.read(&mut [0; 16]).await;
+    }
+}
+
+#[derive(Clone)]
 struct Work {
     every: Duration,
     renewed_within: Duration,
+    store: Option<String>,
 }
 
 #[derive(Clone)]
@@ -168,8 +197,19 @@ struct Voice {
 
 impl Voice {
     fn say(&self, event: &str, leader: &str, term: Option<&Tenure>, until: Option<Nanos>) {
+        self.say_at(clock::now(), event, leader, term, until);
+    }
+
+    fn say_at(
+        &self,
+        at: Nanos,
+        event: &str,
+        leader: &str,
+        term: Option<&Tenure>,
+        until: Option<Nanos>,
+    ) {
         let mut line = Map::new();
-        line.insert("t".to_owned(), json!(clock::now().0));
+        line.insert("t".to_owned(), json!(at.0));
         line.insert("event".to_owned(), json!(event));
         line.insert("election".to_owned(), json!(self.election));
         line.insert("leader".to_owned(), json!(leader));

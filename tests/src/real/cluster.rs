@@ -23,12 +23,29 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 pub struct Cluster {
     parts: Vec<Part>,
     dir: PathBuf,
+    ports: Ports,
     // Removed after the processes that write into it have ended.
     _temporary: Option<tempfile::TempDir>,
 }
 
 #[derive(Debug)]
 struct Part(Child);
+
+/// A process of a cluster.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Program {
+    /// The store.
+    Etcd,
+    /// The API server.
+    KubeApiserver,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ports {
+    etcd: u16,
+    etcd_peers: u16,
+    secure: u16,
+}
 
 /// Why there is no cluster.
 #[derive(Debug, thiserror::Error)]
@@ -91,33 +108,31 @@ impl Cluster {
             dir: dir.to_owned(),
             source,
         };
-        let (etcd, apiserver) = (build(Peer::Etcd)?, build(Peer::KubeApiserver)?);
+        for peer in [Peer::Etcd, Peer::KubeApiserver] {
+            build(peer)?;
+        }
         fs::create_dir_all(dir).map_err(failed)?;
         write_keys(dir)?;
+        let [etcd, etcd_peers, secure] = free_ports().map_err(failed)?;
         let mut cluster = Self {
             parts: Vec::new(),
             dir: dir.to_owned(),
+            ports: Ports {
+                etcd,
+                etcd_peers,
+                secure,
+            },
             _temporary: None,
         };
-
-        let [client, peer, secure] = free_ports().map_err(failed)?;
-        let etcd_log = dir.join("etcd.log");
-        cluster
-            .part(etcd_command(&etcd, dir, client, peer), &etcd_log, tie)
-            .map_err(failed)?;
-        let log = dir.join("kube-apiserver.log");
-        cluster
-            .part(
-                apiserver_command(&apiserver, dir, client, secure),
-                &log,
-                tie,
-            )
-            .map_err(failed)?;
+        for program in [Program::Etcd, Program::KubeApiserver] {
+            let child = cluster.spawn(program, tie)?;
+            cluster.parts.push(Part(child));
+        }
         for (user, token) in [("admin", ADMIN_TOKEN), ("user", USER_TOKEN)] {
             let text = kubeconfig(dir, secure, user, token).to_string();
             fs::write(dir.join(format!("{user}.kubeconfig")), text).map_err(failed)?;
         }
-        cluster.wait_until_ready(&log)?;
+        cluster.wait_until_ready()?;
         Ok(cluster)
     }
 
@@ -151,33 +166,71 @@ impl Cluster {
         }
     }
 
-    fn part(&mut self, mut command: Command, log: &Path, tie: Tie) -> io::Result<()> {
-        let file = File::create(log)?;
-        command
-            .stdin(Stdio::null())
-            .stdout(file.try_clone()?)
-            .stderr(file);
-        let child = match tie {
-            Tie::Bound => crate::spawn::spawn_bound(command)?,
-            Tie::Detached => {
-                // A group of its own, so that ^C in the terminal is not for it.
-                std::os::unix::process::CommandExt::process_group(&mut command, 0);
-                command.spawn()?
-            }
-        };
-        self.parts.push(Part(child));
+    /// SIGKILL for one of the processes.
+    pub fn kill(&mut self, program: Program) {
+        let part = &mut self.parts[program as usize];
+        _ = part.0.kill();
+        _ = part.0.wait();
+    }
+
+    /// Starts a killed process again, on its old ports and files, and does not wait until it is ready.
+    ///
+    /// # Errors
+    /// It cannot be started.
+    pub fn start_again(&mut self, program: Program) -> Result<(), StartError> {
+        let child = self.spawn(program, Tie::Bound)?;
+        self.parts[program as usize] = Part(child);
         Ok(())
     }
 
+    fn spawn(&self, program: Program, tie: Tie) -> Result<Child, StartError> {
+        let failed = |source| StartError::Io {
+            dir: self.dir.clone(),
+            source,
+        };
+        let mut command = match program {
+            Program::Etcd => etcd_command(&build(Peer::Etcd)?, &self.dir, self.ports),
+            Program::KubeApiserver => {
+                apiserver_command(&build(Peer::KubeApiserver)?, &self.dir, self.ports)
+            }
+        };
+        let log = File::options()
+            .create(true)
+            .append(true)
+            .open(self.log(program))
+            .map_err(failed)?;
+        command
+            .stdin(Stdio::null())
+            .stdout(log.try_clone().map_err(failed)?)
+            .stderr(log);
+        match tie {
+            Tie::Bound => crate::spawn::spawn_bound(command),
+            Tie::Detached => {
+                // A group of its own, so that ^C in the terminal is not for it.
+                std::os::unix::process::CommandExt::process_group(&mut command, 0);
+                command.spawn()
+            }
+        }
+        .map_err(failed)
+    }
+
+    fn log(&self, program: Program) -> PathBuf {
+        self.dir.join(match program {
+            Program::Etcd => "etcd.log",
+            Program::KubeApiserver => "kube-apiserver.log",
+        })
+    }
+
     /// Ready is more than `/readyz`: the first things users touch are made a moment later.
-    fn wait_until_ready(&mut self, log: &Path) -> Result<(), StartError> {
+    fn wait_until_ready(&mut self) -> Result<(), StartError> {
         let not_ready = |what: String, log: &Path| StartError::NotReady {
             what,
             log: tail(log),
         };
+        let log = self.log(Program::KubeApiserver);
         let wire = self
             .wire()
-            .map_err(|error| not_ready(error.to_string(), log))?;
+            .map_err(|error| not_ready(error.to_string(), &log))?;
         let found = |path: &str| {
             wire.get(path)
                 .is_ok_and(|answer| answer.status.is_success())
@@ -195,21 +248,18 @@ impl Cluster {
         });
         match ready {
             Some(Ok(())) => Ok(()),
-            Some(Err(name)) => Err(not_ready(
-                format!("{name} ended"),
-                &self.dir.join(format!("{name}.log")),
-            )),
+            Some(Err(program)) => Err(not_ready(format!("{program:?} ended"), &self.log(program))),
             None => Err(not_ready(
                 format!("kube-apiserver not ready in {START_LIMIT:?}"),
-                log,
+                &log,
             )),
         }
     }
 
-    fn dead(&mut self) -> Option<&'static str> {
+    fn dead(&mut self) -> Option<Program> {
         let ended = |part: &mut Part| !matches!(part.0.try_wait(), Ok(None));
         let index = self.parts.iter_mut().position(ended)?;
-        ["etcd", "kube-apiserver"].get(index).copied()
+        [Program::Etcd, Program::KubeApiserver].get(index).copied()
     }
 }
 
@@ -220,7 +270,8 @@ impl Drop for Part {
     }
 }
 
-fn etcd_command(program: &Path, dir: &Path, client: u16, peer: u16) -> Command {
+fn etcd_command(program: &Path, dir: &Path, ports: Ports) -> Command {
+    let (client, peer) = (ports.etcd, ports.etcd_peers);
     let url = |port: u16| format!("http://127.0.0.1:{port}");
     let mut command = Command::new(program);
     command.arg("--data-dir").arg(dir.join("etcd"));
@@ -241,7 +292,8 @@ fn etcd_command(program: &Path, dir: &Path, client: u16, peer: u16) -> Command {
     command
 }
 
-fn apiserver_command(program: &Path, dir: &Path, etcd: u16, secure: u16) -> Command {
+fn apiserver_command(program: &Path, dir: &Path, ports: Ports) -> Command {
+    let Ports { etcd, secure, .. } = ports;
     let mut command = Command::new(program);
     let mut file = |flag: &str, name: &str| {
         command.arg(format!("--{flag}={}", dir.join(name).display()));

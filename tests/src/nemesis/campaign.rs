@@ -1,0 +1,402 @@
+//! A fleet of tenure and a fleet of client-go on one server, through one schedule of faults.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::io::Write;
+use std::thread::sleep;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use serde_json::json;
+
+use super::fault::{Fault, Round, Schedule, Victim};
+use super::proxy::Gate;
+use super::server::Server;
+use super::squad::{Make, Squad};
+use super::store::FencedStore;
+use crate::candidate::Election;
+use crate::clock::{self, Nanos};
+use crate::overlap::Overlap;
+use crate::wire::Wire;
+
+/// How many candidates a fleet has.
+const SIZE: usize = 3;
+
+/// A campaign.
+#[derive(Debug)]
+pub struct Campaign {
+    server: Server,
+    squads: Vec<Squad>,
+    store: FencedStore,
+    seed: u64,
+    faults: BTreeMap<Fault, u64>,
+    left_out: BTreeMap<Fault, u64>,
+    began: Nanos,
+}
+
+/// What came of it.
+#[derive(Clone, Debug)]
+pub struct Outcome {
+    /// What the schedule came from.
+    pub seed: u64,
+    /// The server's name.
+    pub server: &'static str,
+    /// How long it took.
+    pub time: Duration,
+    /// How often each kind of fault was done.
+    pub faults: BTreeMap<Fault, u64>,
+    /// Those that could not be done here.
+    pub left_out: BTreeMap<Fault, u64>,
+    /// What the candidates of each make did.
+    pub makes: Vec<(Make, Verdict)>,
+}
+
+/// What the candidates of one make did.
+#[derive(Clone, Debug, Default)]
+pub struct Verdict {
+    /// Terms begun.
+    pub terms: usize,
+    /// The longest time for which two did guarded work at once, apart from edits by hand.
+    pub overlap: Duration,
+    /// The same right after somebody had edited the lock by hand.
+    pub overlap_by_hand: Duration,
+    /// How long after a newer term had begun somebody still began a step of work.
+    pub stale_work: Duration,
+    /// Effects that the fenced store applied.
+    pub accepted: u64,
+    /// Effects of older terms that it refused.
+    pub refused: u64,
+    /// What must not be, one sentence each.
+    pub violations: Vec<String>,
+}
+
+impl Campaign {
+    /// Starts the fleets on a fresh server.
+    ///
+    /// # Errors
+    /// A process does not start.
+    pub fn start(server: Server, makes: &[Make], seed: u64) -> Result<Self> {
+        let store = FencedStore::start()?;
+        let began = clock::now();
+        let squads = makes.iter().map(|make| {
+            let name = format!("nemesis-{make:?}-{}", began.0).to_lowercase();
+            let election = Election::new(server.kubeconfig(), name).quick();
+            Squad::start(*make, election, SIZE, &store)
+        });
+        let squads = squads.collect::<Result<Vec<_>>>()?;
+        for squad in &squads {
+            let led = squad.settled(Duration::ZERO, Duration::from_secs(60));
+            led.with_context(|| format!("nobody of {:?} leads", squad.make()))?;
+        }
+        Ok(Self {
+            server,
+            squads,
+            store,
+            seed,
+            faults: BTreeMap::new(),
+            left_out: BTreeMap::new(),
+            began,
+        })
+    }
+
+    /// Runs through the schedule for so long, then heals everything and waits for a leader.
+    ///
+    /// # Errors
+    /// A process does not start again.
+    pub fn run(mut self, time: Duration) -> Result<Outcome> {
+        let lease = self.squads[0].election().lease_duration;
+        let end = clock::now() + time;
+        for round in Schedule::new(self.seed, lease, SIZE) {
+            if clock::now() >= end {
+                break;
+            }
+            self.round(&round).with_context(|| {
+                format!("seed {}: {round:?}\n{}", self.seed, self.server.said())
+            })?;
+        }
+        self.server.wait_until_ready()?;
+        let mut outcome = Outcome {
+            seed: self.seed,
+            server: self.server.name(),
+            time: Duration::ZERO,
+            faults: self.faults,
+            left_out: self.left_out,
+            makes: Vec::new(),
+        };
+        for squad in &mut self.squads {
+            // L1: everything works again, so somebody leads, after at most a lease and two polls.
+            let limit = squad.election().lease_duration + 5 * squad.election().retry_period;
+            let led = squad.settled(Duration::from_secs(1), limit + Duration::from_secs(10));
+            squad.revive()?;
+            let mut verdict = judge(squad, &self.store);
+            if led.is_none() {
+                verdict
+                    .violations
+                    .push("nobody leads after the faults".to_owned());
+            }
+            outcome.makes.push((squad.make(), verdict));
+        }
+        outcome.time = clock::now().since(self.began);
+        Ok(outcome)
+    }
+
+    fn round(&mut self, round: &Round) -> Result<()> {
+        if round.strikes.iter().any(|(fault, _)| fault.is_by_hand()) {
+            // Leaders that follow the lock, so that how soon they see the edit is theirs to answer for.
+            for squad in &self.squads {
+                squad.settled(Duration::from_secs(1), Duration::from_secs(15));
+            }
+        }
+        let mut undo = Vec::new();
+        for (fault, victim) in &round.strikes {
+            let done = self.strike(*fault, *victim, round, &mut undo)?;
+            let count = if done {
+                &mut self.faults
+            } else {
+                &mut self.left_out
+            };
+            *count.entry(*fault).or_default() += 1;
+        }
+        if !undo.is_empty() {
+            sleep(round.hold);
+        }
+        for undo in undo.into_iter().rev() {
+            self.undo(undo)?;
+        }
+        sleep(round.pause);
+        for squad in &mut self.squads {
+            squad.revive()?;
+        }
+        Ok(())
+    }
+
+    /// Does a fault; tells whether it could be done at all.
+    fn strike(
+        &mut self,
+        fault: Fault,
+        victim: Victim,
+        round: &Round,
+        undo: &mut Vec<Undo>,
+    ) -> Result<bool> {
+        if fault.is_of_the_server() {
+            return self.strike_server(fault, undo);
+        }
+        if fault.is_by_hand() {
+            let wire = Wire::connect(&self.server.kubeconfig())?;
+            for squad in &mut self.squads {
+                by_hand(fault, squad, &wire);
+            }
+            return Ok(true);
+        }
+        let mut any = false;
+        for (number, squad) in self.squads.iter_mut().enumerate() {
+            for index in victims(victim, squad) {
+                any |= strike_candidate(fault, squad, index, round)?;
+                undo.push(Undo::Candidate(fault, number, index));
+            }
+        }
+        Ok(any)
+    }
+
+    fn strike_server(&mut self, fault: Fault, undo: &mut Vec<Undo>) -> Result<bool> {
+        match fault {
+            Fault::ServerKill => self.server.kill(),
+            Fault::StoreKill => self.server.kill_store(),
+            Fault::ServerStop => self.server.stop(),
+            _ if !self.server.has_own_disk() => return Ok(false),
+            _ => self.server.fill_disk()?,
+        }
+        undo.push(Undo::Server(fault));
+        Ok(true)
+    }
+
+    fn undo(&mut self, undo: Undo) -> Result<()> {
+        match undo {
+            Undo::Server(Fault::ServerKill) => self.server.start()?,
+            Undo::Server(Fault::StoreKill) => self.server.start_store()?,
+            Undo::Server(Fault::ServerStop) => self.server.resume(),
+            Undo::Server(_) => self.server.free_disk(),
+            Undo::Candidate(fault, squad, index) => {
+                let squad = &mut self.squads[squad];
+                match fault {
+                    Fault::Stop | Fault::Suspend => squad.process(index).resume(),
+                    Fault::Kill | Fault::Terminate => {
+                        let process = squad.process(index);
+                        if !process.has_ended() {
+                            _ = process.wait(Duration::from_secs(1));
+                        }
+                        process.kill();
+                        squad.restart(index)?;
+                    }
+                    Fault::Cut => {
+                        squad.proxy(index).reset();
+                        squad.proxy(index).heal();
+                    }
+                    _ => squad.proxy(index).heal(),
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What ends a fault that lasts.
+#[derive(Clone, Copy)]
+enum Undo {
+    Server(Fault),
+    Candidate(Fault, usize, usize),
+}
+
+fn victims(victim: Victim, squad: &Squad) -> Vec<usize> {
+    match victim {
+        Victim::Leader => {
+            let leader = squad.settled(Duration::ZERO, 2 * squad.election().lease_duration);
+            leader.into_iter().collect()
+        }
+        Victim::Number(index) => vec![index % squad.size()],
+        Victim::All => (0..squad.size()).collect(),
+    }
+}
+
+fn strike_candidate(fault: Fault, squad: &mut Squad, index: usize, round: &Round) -> Result<bool> {
+    let millis = u32::try_from(round.extra % 3_600_000).unwrap_or(1000) + 1000;
+    let proxy = squad.proxy(index);
+    match fault {
+        Fault::BlackHole | Fault::Cut => proxy.set(Gate::Held, Gate::Held),
+        Fault::RequestsHeld => proxy.set(Gate::Held, Gate::Open),
+        Fault::AnswersHeld => proxy.set(Gate::Open, Gate::Held),
+        Fault::Slow => {
+            let slow = Gate::Slow(Duration::from_millis(round.extra % 1500));
+            proxy.set(slow, slow);
+        }
+        Fault::Resets => proxy.reset(),
+        Fault::Stop => squad.process(index).stop(),
+        Fault::Kill => _ = squad.process(index).kill(),
+        Fault::Terminate => squad.process(index).terminate(),
+        Fault::WallForward | Fault::WallBack | Fault::Suspend => {
+            let Some(clocks) = squad.clocks(index) else {
+                return Ok(false);
+            };
+            match fault {
+                Fault::WallForward => clocks.jump_wall(millis.into()),
+                Fault::WallBack => clocks.jump_wall(-i64::from(millis)),
+                // A leader sleeps: more time has passed than it saw. It wakes up at the end of the round.
+                _ => {
+                    clocks.jump_boot(millis);
+                    squad.process(index).stop();
+                }
+            }
+        }
+        _ => return Ok(false),
+    }
+    Ok(true)
+}
+
+fn by_hand(fault: Fault, squad: &mut Squad, wire: &Wire) {
+    match fault {
+        Fault::Delete => squad.delete_lock(wire),
+        Fault::EmptyHolder => squad.edit_lock(wire, &json!({"holderIdentity": ""})),
+        Fault::ForeignHolder => squad.edit_lock(wire, &json!({"holderIdentity": "somebody"})),
+        _ => squad.edit_lock(wire, &json!({"leaseDurationSeconds": 1})),
+    }
+}
+
+fn judge(squad: &Squad, store: &FencedStore) -> Verdict {
+    let (history, now) = (squad.history(), clock::now());
+    // A leader sees an edit in its watch, or at the latest with its next renewal.
+    let sight = squad.election().retry_period + Duration::from_secs(2);
+    let by_hand = |overlap: &&Overlap| {
+        let from = overlap.second.from;
+        let mut edits = squad.edits().iter();
+        edits.any(|edit| *edit <= from && from + overlap.length <= *edit + sight)
+    };
+    let overlaps = history.overlaps(now);
+    let (excused, real): (Vec<&Overlap>, Vec<&Overlap>) = overlaps.iter().partition(by_hand);
+    let longest = |overlaps: &[&Overlap]| overlaps.iter().map(|overlap| overlap.length).max();
+    let book = store.book(&squad.election().name);
+    let mut verdict = Verdict {
+        terms: history.terms().len(),
+        overlap: longest(&real).unwrap_or_default(),
+        overlap_by_hand: longest(&excused).unwrap_or_default(),
+        stale_work: history.longest_stale_work(),
+        accepted: book.accepted,
+        refused: book.refused,
+        violations: squad.unexpected().to_vec(),
+    };
+    let overlapping = real.iter().map(|overlap| {
+        let (first, second) = (&overlap.first, &overlap.second);
+        format!(
+            "{} (token {:?}) and {} (token {:?}) both led for {:?} from {}",
+            first.who, first.token, second.who, second.token, overlap.length, second.from.0
+        )
+    });
+    verdict.violations.extend(overlapping);
+    verdict.violations.extend(history.disorder());
+    if verdict.stale_work > verdict.overlap_by_hand.max(verdict.overlap) {
+        verdict
+            .violations
+            .push(format!("work began {:?} too late", verdict.stale_work));
+    }
+    verdict
+}
+
+impl Outcome {
+    /// What the candidates of a make did.
+    ///
+    /// # Panics
+    /// There were none.
+    pub fn of(&self, make: Make) -> &Verdict {
+        let found = self.makes.iter().find(|(of, _)| *of == make);
+        &found
+            .expect("a campaign has a verdict on every make it was started with")
+            .1
+    }
+
+    /// How many faults there were.
+    pub fn fault_count(&self) -> u64 {
+        self.faults.values().sum()
+    }
+}
+
+impl fmt::Display for Outcome {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let list = |faults: &BTreeMap<Fault, u64>| {
+            let words = faults
+                .iter()
+                .map(|(fault, count)| format!("{fault:?} {count}"));
+            words.collect::<Vec<_>>().join(", ")
+        };
+        writeln!(
+            f,
+            "{}, seed {}: {} faults in {:.0?}: {}",
+            self.server,
+            self.seed,
+            self.fault_count(),
+            self.time,
+            list(&self.faults)
+        )?;
+        if !self.left_out.is_empty() {
+            writeln!(f, "  not possible here: {}", list(&self.left_out))?;
+        }
+        for (make, verdict) in &self.makes {
+            writeln!(
+                f,
+                "  {make:?}: {} terms, overlap {:.3?} ({:.3?} after edits by hand), stale work {:.3?}, \
+                 effects {} applied and {} refused, {} violations",
+                verdict.terms,
+                verdict.overlap,
+                verdict.overlap_by_hand,
+                verdict.stale_work,
+                verdict.accepted,
+                verdict.refused,
+                verdict.violations.len()
+            )?;
+        }
+        Ok(())
+    }
+}
+
+/// A line for whoever watches.
+pub fn say(line: &str) {
+    _ = writeln!(std::io::stderr(), "{line}");
+}

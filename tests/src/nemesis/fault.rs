@@ -1,0 +1,233 @@
+//! What can go wrong, and the schedule of it that a seed decides.
+
+use std::time::Duration;
+
+use super::seed::Seeded;
+
+/// One thing that goes wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Fault {
+    /// Neither requests nor answers pass, until they do, late.
+    BlackHole,
+    /// Requests do not pass, until they do, late.
+    RequestsHeld,
+    /// Requests pass and are applied; answers come late.
+    AnswersHeld,
+    /// As the black hole, and what it held is lost.
+    Cut,
+    /// Every piece takes its time.
+    Slow,
+    /// Its connections are reset.
+    Resets,
+    /// SIGSTOP, later SIGCONT.
+    Stop,
+    /// SIGKILL, and a new process.
+    Kill,
+    /// SIGTERM, and a new process.
+    Terminate,
+    /// The wall clock jumps forward.
+    WallForward,
+    /// The wall clock jumps back.
+    WallBack,
+    /// The leader's machine sleeps: the clock that counts it jumps.
+    Suspend,
+    /// The API server is killed and started again.
+    ServerKill,
+    /// The API server's store is killed and started again.
+    StoreKill,
+    /// The API server is stopped and goes on.
+    ServerStop,
+    /// The API server's disk is full, then has room again.
+    DiskFull,
+    /// Somebody deletes the lock.
+    Delete,
+    /// Somebody empties the holder.
+    EmptyHolder,
+    /// Somebody writes another holder.
+    ForeignHolder,
+    /// Somebody shortens the lease in the record.
+    ShortLease,
+}
+
+/// Who is hit by a fault that has a victim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Victim {
+    /// Whoever leads.
+    Leader,
+    /// A candidate by its number.
+    Number(usize),
+    /// Everybody.
+    All,
+}
+
+/// Some faults at once, for a while, and a pause after them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Round {
+    /// The faults.
+    pub strikes: Vec<(Fault, Victim)>,
+    /// How long those last that last.
+    pub hold: Duration,
+    /// How long nothing happens afterwards.
+    pub pause: Duration,
+    /// A number for what is still to choose: the size of a jump, the length of a delay.
+    pub extra: u64,
+}
+
+impl Fault {
+    /// All of them.
+    pub const ALL: [Self; 20] = [
+        Self::BlackHole,
+        Self::RequestsHeld,
+        Self::AnswersHeld,
+        Self::Cut,
+        Self::Slow,
+        Self::Resets,
+        Self::Stop,
+        Self::Kill,
+        Self::Terminate,
+        Self::WallForward,
+        Self::WallBack,
+        Self::Suspend,
+        Self::ServerKill,
+        Self::StoreKill,
+        Self::ServerStop,
+        Self::DiskFull,
+        Self::Delete,
+        Self::EmptyHolder,
+        Self::ForeignHolder,
+        Self::ShortLease,
+    ];
+
+    /// Whether it is somebody's hand on the lock object: then two may lead until they see it.
+    pub fn is_by_hand(self) -> bool {
+        matches!(
+            self,
+            Self::Delete | Self::EmptyHolder | Self::ForeignHolder | Self::ShortLease
+        )
+    }
+
+    /// Whether it hits the server and so everybody.
+    pub fn is_of_the_server(self) -> bool {
+        matches!(
+            self,
+            Self::ServerKill | Self::StoreKill | Self::ServerStop | Self::DiskFull
+        )
+    }
+}
+
+/// The schedule of a seed: it never ends. It opens with the two faults that every elector without a guard
+/// fails under, a stop and a black hole past the lease, so that even a short run tells one from the other.
+#[derive(Clone, Debug)]
+pub struct Schedule {
+    seeded: Seeded,
+    lease: Duration,
+    size: usize,
+    opening: Vec<Fault>,
+    bag: Vec<Fault>,
+}
+
+impl Schedule {
+    /// Rounds for squads of this size with leases of this length.
+    pub fn new(seed: u64, lease: Duration, size: usize) -> Self {
+        Self {
+            seeded: Seeded::new(seed),
+            lease,
+            size,
+            opening: vec![Fault::BlackHole, Fault::Stop],
+            bag: Vec::new(),
+        }
+    }
+
+    /// Every kind comes once before any comes again, so that a short run has seen all.
+    fn draw(&mut self) -> Fault {
+        if self.bag.is_empty() {
+            self.bag = Fault::ALL.to_vec();
+        }
+        let index = self.seeded.below(self.bag.len());
+        self.bag.swap_remove(index)
+    }
+
+    fn victim(&mut self, fault: Fault) -> Victim {
+        match self.seeded.below(10) {
+            _ if fault == Fault::Suspend => Victim::Leader,
+            0..6 => Victim::Leader,
+            6..9 => Victim::Number(self.seeded.below(self.size)),
+            _ => Victim::All,
+        }
+    }
+}
+
+impl Iterator for Schedule {
+    type Item = Round;
+
+    fn next(&mut self) -> Option<Round> {
+        if let Some(fault) = self.opening.pop() {
+            return Some(Round {
+                strikes: vec![(fault, Victim::Leader)],
+                hold: self.lease * 16 / 10,
+                pause: self.lease / 2,
+                extra: 0,
+            });
+        }
+        let first = self.draw();
+        let mut strikes = vec![(first, self.victim(first))];
+        // A hand on the lock is apart from everything else: how soon it is seen must depend on nothing.
+        if !first.is_by_hand() && self.seeded.percent(30) {
+            let others = [
+                Fault::Stop,
+                Fault::Kill,
+                Fault::Slow,
+                Fault::AnswersHeld,
+                Fault::Resets,
+            ];
+            let second = *self.seeded.pick(&others);
+            if second != first {
+                strikes.push((second, self.victim(second)));
+            }
+        }
+        let tenth = self.lease / 10;
+        // Shorter than a guard, about as long as one, and longer than a lease.
+        let hold = match self.seeded.below(3) {
+            0 => self.seeded.time(tenth..tenth * 5),
+            1 => self.seeded.time(tenth * 5..tenth * 10),
+            _ => self.seeded.time(tenth * 10..tenth * 16),
+        };
+        Some(Round {
+            strikes,
+            hold,
+            pause: self.seeded.time(tenth..tenth * 4),
+            extra: self.seeded.number(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_seed_is_a_schedule_that_has_everything_in_it() {
+        let rounds = |seed| {
+            Schedule::new(seed, Duration::from_secs(5), 3)
+                .skip(2)
+                .take(20)
+                .collect::<Vec<_>>()
+        };
+        assert_eq!(rounds(1), rounds(1));
+        assert_ne!(rounds(1), rounds(2));
+        let mut first: Vec<Fault> = rounds(1).iter().map(|round| round.strikes[0].0).collect();
+        first.sort();
+        let mut all = Fault::ALL.to_vec();
+        all.sort();
+        assert_eq!(first, all);
+    }
+
+    #[test]
+    fn edits_by_hand_come_alone() {
+        let mut rounds = Schedule::new(3, Duration::from_secs(5), 3).take(500);
+        let mixed = |round: &Round| {
+            round.strikes.len() > 1 && round.strikes.iter().any(|strike| strike.0.is_by_hand())
+        };
+        assert!(!rounds.any(|round| mixed(&round)));
+    }
+}

@@ -1,0 +1,279 @@
+//! A TCP proxy between one candidate and its API server, with a gate for each direction.
+//!
+//! It works on bytes that are TLS to it, so it loses nothing in the middle of a connection: what a closed gate
+//! holds back arrives when the gate opens, as packets do that TCP sends again after a partition has healed.
+//! That is where late writes and late answers come from. A reset throws the connection away with all it held.
+
+use std::io;
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Runtime;
+use tokio::sync::watch;
+
+/// What one direction of a link does to bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Gate {
+    /// Passes them on.
+    #[default]
+    Open,
+    /// Keeps them until the gate opens.
+    Held,
+    /// Passes each piece on after this time.
+    Slow(Duration),
+}
+
+/// Both directions of a link, and how often it was reset.
+#[derive(Clone, Copy, Debug, Default)]
+struct Link {
+    /// From the candidate to the server.
+    requests: Gate,
+    /// From the server to the candidate.
+    answers: Gate,
+    resets: u64,
+}
+
+/// A proxy on a port of its own. Dropping it resets its connections.
+#[derive(Debug)]
+pub struct Proxy {
+    address: SocketAddr,
+    link: watch::Sender<Link>,
+    kubeconfig: tempfile::TempPath,
+}
+
+/// All proxies run here: they must go on while a test waits.
+static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("proxy")
+        .enable_all()
+        .build()
+        .expect("a process may have two threads")
+});
+
+impl Proxy {
+    /// Starts a proxy to the server of a kubeconfig, which must be on loopback.
+    ///
+    /// # Errors
+    /// The kubeconfig names no such server, or there is no port.
+    pub fn start(kubeconfig: &Path) -> io::Result<Self> {
+        let text = std::fs::read_to_string(kubeconfig)?;
+        let server = server_of(&text).ok_or_else(|| {
+            io::Error::other(format!("{}: no server on loopback", kubeconfig.display()))
+        })?;
+        let listener = RUNTIME.block_on(TcpListener::bind("127.0.0.1:0"))?;
+        let address = listener.local_addr()?;
+        let file = tempfile::Builder::new()
+            .prefix("tenure-proxied-")
+            .tempfile()?
+            .into_temp_path();
+        let text = text.replace(&format!("https://{server}"), &format!("https://{address}"));
+        std::fs::write(&file, text)?;
+        let (link, orders) = watch::channel(Link::default());
+        RUNTIME.spawn(accept(listener, server, orders));
+        Ok(Self {
+            address,
+            link,
+            kubeconfig: file,
+        })
+    }
+
+    /// The kubeconfig that leads through the proxy.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.kubeconfig.to_path_buf()
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Sets both gates.
+    pub fn set(&self, requests: Gate, answers: Gate) {
+        self.link.send_modify(|link| {
+            link.requests = requests;
+            link.answers = answers;
+        });
+    }
+
+    /// Opens both gates: what was held arrives late.
+    pub fn heal(&self) {
+        self.set(Gate::Open, Gate::Open);
+    }
+
+    /// Resets every connection, with what the gates held back, and leaves the gates as they are.
+    pub fn reset(&self) {
+        self.link.send_modify(|link| link.resets += 1);
+    }
+}
+
+/// `127.0.0.1:PORT` of the first server in a kubeconfig.
+fn server_of(kubeconfig: &str) -> Option<SocketAddr> {
+    let rest = kubeconfig.split_once("https://127.0.0.1:")?.1;
+    let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    Some(([127, 0, 0, 1], port.parse().ok()?).into())
+}
+
+async fn accept(listener: TcpListener, server: SocketAddr, mut orders: watch::Receiver<Link>) {
+    loop {
+        let accepted = tokio::select! {
+            accepted = listener.accept() => accepted,
+            // The proxy is gone.
+            gone = closed(&mut orders) => return gone,
+        };
+        if let Ok((client, _)) = accepted {
+            tokio::spawn(relay(client, server, orders.clone()));
+        }
+    }
+}
+
+async fn closed(orders: &mut watch::Receiver<Link>) {
+    while orders.changed().await.is_ok() {}
+}
+
+/// One connection, until either side ends it or it is reset.
+async fn relay(mut client: TcpStream, server: SocketAddr, mut orders: watch::Receiver<Link>) {
+    let resets = orders.borrow_and_update().resets;
+    // A server that is down refuses; so does the proxy, by a reset.
+    let Ok(mut upstream) = TcpStream::connect(server).await else {
+        _ = client.set_zero_linger();
+        return;
+    };
+    for stream in [&client, &upstream] {
+        _ = stream.set_nodelay(true);
+    }
+    let reset = {
+        let mut orders = orders.clone();
+        async move {
+            orders
+                .wait_for(|link| link.resets != resets)
+                .await
+                .map(|_| ())
+        }
+    };
+    {
+        let ((from_client, to_client), (from_server, to_server)) =
+            (client.split(), upstream.split());
+        let requests = pump(from_client, to_server, orders.clone(), |link| link.requests);
+        let answers = pump(from_server, to_client, orders.clone(), |link| link.answers);
+        tokio::select! {
+            _ = async { tokio::join!(requests, answers) } => return,
+            _ = reset => {}
+        }
+    }
+    // With no time to linger, dropping a connection resets it.
+    for stream in [&client, &upstream] {
+        _ = stream.set_zero_linger();
+    }
+}
+
+async fn pump(
+    mut from: ReadHalf<'_>,
+    mut to: WriteHalf<'_>,
+    mut orders: watch::Receiver<Link>,
+    gate: fn(&Link) -> Gate,
+) {
+    let mut buffer = vec![0; 16 * 1024];
+    loop {
+        let length = from.read(&mut buffer).await.unwrap_or(0);
+        let delay = match orders.wait_for(|link| gate(link) != Gate::Held).await {
+            Ok(link) => match gate(&link) {
+                Gate::Slow(delay) => delay,
+                Gate::Open | Gate::Held => Duration::ZERO,
+            },
+            Err(_) => return,
+        };
+        if !delay.is_zero() {
+            pause(delay).await;
+        }
+        // The end of a stream is news too, and waited behind the gate like any other.
+        if length == 0 {
+            _ = to.shutdown().await;
+            return;
+        }
+        if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[expect(clippy::disallowed_methods, reason = "a slow network, not an election")]
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::net;
+
+    use super::*;
+
+    /// A server that answers every byte with itself, and a client through a proxy.
+    fn echo() -> (Proxy, net::TcpStream) {
+        let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                std::thread::spawn(move || {
+                    let mut byte = [0];
+                    while (&stream).read_exact(&mut byte).is_ok() {
+                        _ = (&stream).write_all(&byte);
+                    }
+                });
+            }
+        });
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(&file, format!("server: https://{address}\n")).unwrap();
+        let proxy = Proxy::start(file.path()).unwrap();
+        let text = std::fs::read_to_string(proxy.kubeconfig()).unwrap();
+        assert_eq!(text, format!("server: https://{}\n", proxy.address()));
+        let client = net::TcpStream::connect(proxy.address()).unwrap();
+        client
+            .set_read_timeout(Some(Duration::from_secs(20)))
+            .unwrap();
+        (proxy, client)
+    }
+
+    fn answer(mut client: &net::TcpStream) -> io::Result<u8> {
+        let mut byte = [0];
+        client.read_exact(&mut byte).map(|()| byte[0])
+    }
+
+    #[test]
+    fn what_a_closed_gate_held_arrives_late() {
+        for (requests, answers) in [(Gate::Held, Gate::Open), (Gate::Open, Gate::Held)] {
+            let (proxy, mut client) = echo();
+            client.write_all(b"a").unwrap();
+            assert_eq!(answer(&client).unwrap(), b'a');
+            proxy.set(requests, answers);
+            client.write_all(b"b").unwrap();
+            client
+                .set_read_timeout(Some(Duration::from_millis(200)))
+                .unwrap();
+            answer(&client).unwrap_err();
+            client
+                .set_read_timeout(Some(Duration::from_secs(20)))
+                .unwrap();
+            proxy.heal();
+            assert_eq!(answer(&client).unwrap(), b'b');
+        }
+    }
+
+    #[test]
+    fn a_reset_ends_the_connection_and_the_next_one_works() {
+        let (proxy, mut client) = echo();
+        client.write_all(b"a").unwrap();
+        assert_eq!(answer(&client).unwrap(), b'a');
+        proxy.reset();
+        answer(&client).unwrap_err();
+        let mut next = net::TcpStream::connect(proxy.address()).unwrap();
+        next.write_all(b"b").unwrap();
+        assert_eq!(answer(&next).unwrap(), b'b');
+    }
+}

@@ -1,0 +1,246 @@
+//! The API server of a campaign: the real one with etcd, or ours, with what can be done to each.
+
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::process::Process;
+use crate::real::{Cluster, Program};
+use crate::wire::Wire;
+use crate::{clock, tools};
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A server that may be killed, stopped and starved.
+#[derive(Debug)]
+pub enum Server {
+    /// kube-apiserver and etcd.
+    Real(Box<Cluster>),
+    /// `tenure server` as a process of its own.
+    Embedded(Box<Ours>),
+}
+
+/// `tenure server` with its durable store, on a disk of its own where that can be had.
+#[derive(Debug)]
+pub struct Ours {
+    process: Process,
+    port: u16,
+    disk: Disk,
+}
+
+impl Server {
+    /// A fresh real one.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn real() -> Result<Self> {
+        Ok(Self::Real(Box::new(Cluster::start()?)))
+    }
+
+    /// A fresh one of ours.
+    ///
+    /// # Errors
+    /// It does not come up.
+    pub fn embedded() -> Result<Self> {
+        let disk = Disk::new()?;
+        let port = std::net::TcpListener::bind("127.0.0.1:0")?
+            .local_addr()?
+            .port();
+        let process = run_ours(port, disk.path())?;
+        let server = Self::Embedded(Box::new(Ours {
+            process,
+            port,
+            disk,
+        }));
+        server.wait_until_ready()?;
+        Ok(server)
+    }
+
+    /// How reports call it.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Real(_) => "kube-apiserver + etcd",
+            Self::Embedded(_) => "tenure server",
+        }
+    }
+
+    /// The kubeconfig of its administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        match self {
+            Self::Real(cluster) => cluster.kubeconfig(),
+            Self::Embedded(ours) => ours.disk.path().join("kubeconfig"),
+        }
+    }
+
+    /// Kills it without warning; its store stays up if it is a process apart.
+    pub fn kill(&mut self) {
+        match self {
+            Self::Real(cluster) => cluster.kill(Program::KubeApiserver),
+            Self::Embedded(ours) => _ = ours.process.kill(),
+        }
+    }
+
+    /// Kills its store without warning; ours has none apart and goes with it.
+    pub fn kill_store(&mut self) {
+        match self {
+            Self::Real(cluster) => cluster.kill(Program::Etcd),
+            Self::Embedded(_) => self.kill(),
+        }
+    }
+
+    /// Starts what [`kill`](Self::kill) killed.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start(&mut self) -> Result<()> {
+        match self {
+            Self::Real(cluster) => Ok(cluster.start_again(Program::KubeApiserver)?),
+            Self::Embedded(ours) => {
+                ours.process = run_ours(ours.port, ours.disk.path())?;
+                Ok(())
+            }
+        }
+    }
+
+    /// Starts what [`kill_store`](Self::kill_store) killed.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn start_store(&mut self) -> Result<()> {
+        match self {
+            Self::Real(cluster) => Ok(cluster.start_again(Program::Etcd)?),
+            Self::Embedded(_) => self.start(),
+        }
+    }
+
+    /// SIGSTOP for the API server.
+    pub fn stop(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT for the API server.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// Whether [`fill_disk`](Self::fill_disk) can do anything here.
+    pub fn has_own_disk(&self) -> bool {
+        matches!(self, Self::Embedded(ours) if ours.disk.mounted)
+    }
+
+    /// Takes all space on the server's disk, to the last byte.
+    ///
+    /// # Errors
+    /// The file that takes it cannot be made.
+    pub fn fill_disk(&self) -> io::Result<()> {
+        match self {
+            Self::Embedded(ours) if ours.disk.mounted => ours.disk.fill(),
+            _ => Ok(()),
+        }
+    }
+
+    /// Gives the space back.
+    pub fn free_disk(&self) {
+        if let Self::Embedded(ours) = self {
+            ours.disk.free();
+        }
+    }
+
+    /// Waits until it answers.
+    ///
+    /// # Errors
+    /// It does not.
+    pub fn wait_until_ready(&self) -> Result<()> {
+        let kubeconfig = self.kubeconfig();
+        let ready = clock::poll(LIMIT, || {
+            let wire = Wire::connect(&kubeconfig).ok()?;
+            let answer = wire.get("/api/v1/namespaces/default").ok()?;
+            answer.status.is_success().then_some(())
+        });
+        ready.with_context(|| format!("{} is not ready in {LIMIT:?}\n{}", self.name(), self.said()))
+    }
+
+    /// What it said last, where the harness listens.
+    pub fn said(&self) -> String {
+        match self {
+            Self::Real(_) => String::new(),
+            Self::Embedded(ours) => ours.process.transcript(),
+        }
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = match self {
+            Self::Real(cluster) => cluster.pids().last().copied(),
+            Self::Embedded(ours) => Some(ours.process.pid()),
+        };
+        let pid = pid.and_then(|pid| i32::try_from(pid).ok());
+        if let Some(pid) = pid.and_then(Pid::from_raw) {
+            _ = kill_process(pid, signal);
+        }
+    }
+}
+
+fn run_ours(port: u16, dir: &Path) -> Result<Process> {
+    let mut command = Command::new(tools::tenure()?);
+    command.args(["server", "run", &format!("--listen=127.0.0.1:{port}")]);
+    command.arg("--data-dir").arg(dir);
+    Ok(Process::spawn("tenure server", command)?)
+}
+
+/// A folder; a file system of its own where this process may mount one.
+#[derive(Debug)]
+struct Disk {
+    folder: tempfile::TempDir,
+    mounted: bool,
+}
+
+impl Disk {
+    fn new() -> io::Result<Self> {
+        let folder = tempfile::Builder::new().prefix("tenure-disk-").tempdir()?;
+        let mounted = Command::new("mount")
+            .args(["-t", "tmpfs", "-o", "size=64m,mode=0700", "tenure-disk"])
+            .arg(folder.path())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .status()
+            .is_ok_and(|status| status.success());
+        Ok(Self { folder, mounted })
+    }
+
+    fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.path().join("filler")
+    }
+
+    fn fill(&self) -> io::Result<()> {
+        use io::Write;
+        let mut file = std::fs::File::create(self.filler())?;
+        // Smaller and smaller pieces, until not one byte goes in.
+        let mut piece = vec![0; 1 << 20];
+        while !piece.is_empty() {
+            if file.write_all(&piece).is_err() {
+                piece.truncate(piece.len() / 2);
+            }
+        }
+        Ok(())
+    }
+
+    fn free(&self) {
+        _ = std::fs::remove_file(self.filler());
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        if self.mounted {
+            _ = Command::new("umount").arg("-l").arg(self.path()).status();
+        }
+    }
+}

@@ -1,0 +1,234 @@
+//! Candidates of one make on one lock, each behind a proxy of its own and on clocks of its own.
+
+use std::time::Duration;
+
+use anyhow::Result;
+use http::Method;
+use serde_json::{Value, json};
+
+use super::clock_shim::ClockShim;
+use super::proxy::Proxy;
+use super::store::FencedStore;
+use crate::candidate::Election;
+use crate::clock::{self, Nanos};
+use crate::event::Kind;
+use crate::overlap::History;
+use crate::process::Process;
+use crate::wire::{Wire, lease_path};
+
+/// What a candidate is made of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Make {
+    /// The tenure library.
+    Tenure,
+    /// client-go as its users have it: ReleaseOnCancel, and no limit on one request but the renew deadline.
+    ClientGo,
+}
+
+/// The candidates of one election.
+#[derive(Debug)]
+pub struct Squad {
+    make: Make,
+    election: Election,
+    store: FencedStore,
+    members: Vec<Member>,
+    retired: Vec<Process>,
+    edits: Vec<Nanos>,
+    unexpected: Vec<String>,
+}
+
+#[derive(Debug)]
+struct Member {
+    proxy: Proxy,
+    clocks: Option<ClockShim>,
+    process: Process,
+    incarnation: u32,
+}
+
+impl Squad {
+    /// Starts `size` candidates. Work is a step every `work`, which also goes to the store.
+    ///
+    /// # Errors
+    /// A candidate does not start.
+    pub fn start(make: Make, election: Election, size: usize, store: &FencedStore) -> Result<Self> {
+        let mut squad = Self {
+            make,
+            election,
+            store: store.clone(),
+            members: Vec::new(),
+            retired: Vec::new(),
+            edits: Vec::new(),
+            unexpected: Vec::new(),
+        };
+        for index in 0..size {
+            let proxy = Proxy::start(&squad.election.kubeconfig)?;
+            // Go reads the kernel's clocks by itself and is linked statically: nothing can be preloaded.
+            let clocks = match make {
+                Make::Tenure => ClockShim::new().ok(),
+                Make::ClientGo => None,
+            };
+            let process = squad.launch(index, 0, &proxy, clocks.as_ref())?;
+            squad.members.push(Member {
+                proxy,
+                clocks,
+                process,
+                incarnation: 0,
+            });
+        }
+        Ok(squad)
+    }
+
+    /// What its candidates are made of.
+    pub fn make(&self) -> Make {
+        self.make
+    }
+
+    /// The election.
+    pub fn election(&self) -> &Election {
+        &self.election
+    }
+
+    /// How many candidates there are.
+    pub fn size(&self) -> usize {
+        self.members.len()
+    }
+
+    /// The link of a candidate.
+    pub fn proxy(&self, index: usize) -> &Proxy {
+        &self.members[index].proxy
+    }
+
+    /// The clocks of a candidate, if they can be moved.
+    pub fn clocks(&self, index: usize) -> Option<&ClockShim> {
+        self.members[index].clocks.as_ref()
+    }
+
+    /// The process of a candidate.
+    pub fn process(&mut self, index: usize) -> &mut Process {
+        &mut self.members[index].process
+    }
+
+    /// Who leads, as far as its own lines say.
+    pub fn leader(&self) -> Option<usize> {
+        (0..self.size()).find(|index| self.leads(*index))
+    }
+
+    /// Whether another than this one says that it leads.
+    pub fn leader_other_than(&self, index: usize) -> Option<usize> {
+        (0..self.size()).find(|other| *other != index && self.leads(*other))
+    }
+
+    fn leads(&self, index: usize) -> bool {
+        let edges = [Kind::Acquired, Kind::Lost, Kind::Released];
+        let last = self.members[index].process.last_of(&edges);
+        last.is_some_and(|event| event.event == Kind::Acquired)
+    }
+
+    /// Waits until somebody leads and has led for `age`.
+    pub fn settled(&self, age: Duration, limit: Duration) -> Option<usize> {
+        clock::poll(limit, || {
+            let leader = self.leader()?;
+            let process = &self.members[leader].process;
+            let since = process.last_of(&[Kind::Acquired])?.t;
+            (clock::now().since(since) >= age).then_some(leader)
+        })
+    }
+
+    /// Puts a fresh process in the place of an ended one.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub fn restart(&mut self, index: usize) -> Result<()> {
+        let incarnation = self.members[index].incarnation + 1;
+        let member = &self.members[index];
+        let fresh = self.launch(index, incarnation, &member.proxy, member.clocks.as_ref())?;
+        let member = &mut self.members[index];
+        member.incarnation = incarnation;
+        self.retired
+            .push(std::mem::replace(&mut member.process, fresh));
+        Ok(())
+    }
+
+    /// Restarts candidates that ended without being asked to, and remembers what they said.
+    ///
+    /// # Errors
+    /// One does not start again.
+    pub fn revive(&mut self) -> Result<()> {
+        for index in 0..self.size() {
+            let process = &mut self.members[index].process;
+            if process.has_ended() && process.killed_at().is_none() {
+                let said = format!(
+                    "{} ended by itself:\n{}",
+                    process.name(),
+                    process.transcript()
+                );
+                process.kill();
+                self.unexpected.push(said);
+                self.restart(index)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Deletes the lock object by hand.
+    pub fn delete_lock(&mut self, wire: &Wire) {
+        self.edits.push(clock::now());
+        _ = wire.send(&Method::DELETE, &self.lock_path(), None);
+    }
+
+    /// Changes the record by hand.
+    pub fn edit_lock(&mut self, wire: &Wire, spec: &Value) {
+        self.edits.push(clock::now());
+        _ = wire.send(
+            &Method::PATCH,
+            &self.lock_path(),
+            Some(&json!({"spec": spec})),
+        );
+    }
+
+    /// When somebody changed the lock by hand: from then on nobody keeps the rules for a moment.
+    pub fn edits(&self) -> &[Nanos] {
+        &self.edits
+    }
+
+    /// What candidates said that ended by themselves.
+    pub fn unexpected(&self) -> &[String] {
+        &self.unexpected
+    }
+
+    /// Everything that everybody said so far.
+    pub fn history(&self) -> History {
+        let mut history = History::default();
+        let members = self.members.iter().map(|member| &member.process);
+        for process in members.chain(&self.retired) {
+            history.add(&process.events(), process.killed_at());
+        }
+        history
+    }
+
+    fn lock_path(&self) -> String {
+        lease_path(&self.election.namespace, &self.election.name)
+    }
+
+    fn launch(
+        &self,
+        index: usize,
+        incarnation: u32,
+        proxy: &Proxy,
+        clocks: Option<&ClockShim>,
+    ) -> Result<Process> {
+        let mut election = self.election.clone();
+        election.kubeconfig = proxy.kubeconfig();
+        election.environment = clocks.map(ClockShim::environment).unwrap_or_default();
+        let store = self.store.address();
+        let mut extra = vec!["--work", "20ms", "--store", &store];
+        let id = format!("{:?}-{index}-{incarnation}", self.make).to_lowercase();
+        Ok(match self.make {
+            Make::Tenure => election.library(&id, &extra)?,
+            Make::ClientGo => {
+                extra.extend(["--request-timeout", "1h"]);
+                election.client_go(&id, &extra)?
+            }
+        })
+    }
+}

@@ -1,0 +1,127 @@
+//! A store that takes effects with tokens and refuses a token below the greatest it has accepted: the
+//! resource of safety.md's S3. Candidates reach it over loopback, one line for each effect.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufRead, BufReader, Write};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// A running store. It ends with the process.
+#[derive(Clone, Debug)]
+pub struct FencedStore {
+    address: SocketAddr,
+    books: Arc<Mutex<BTreeMap<String, Book>>>,
+}
+
+/// What the store saw of one election.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Book {
+    /// Effects that were applied.
+    pub accepted: u64,
+    /// Effects of older terms that were refused.
+    pub refused: u64,
+    greatest: String,
+}
+
+impl FencedStore {
+    /// Starts an empty store.
+    ///
+    /// # Errors
+    /// There is no port.
+    pub fn start() -> io::Result<Self> {
+        let listener = TcpListener::bind("127.0.0.1:0")?;
+        let store = Self {
+            address: listener.local_addr()?,
+            books: Arc::default(),
+        };
+        let shared = store.clone();
+        std::thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let store = shared.clone();
+                std::thread::spawn(move || store.serve(&stream));
+            }
+        });
+        Ok(store)
+    }
+
+    /// Where it listens, for `--store`.
+    pub fn address(&self) -> String {
+        self.address.to_string()
+    }
+
+    /// What it saw of this election.
+    pub fn book(&self, election: &str) -> Book {
+        self.lock().get(election).cloned().unwrap_or_default()
+    }
+
+    /// Lines are `ELECTION TOKEN`; answers are `accepted` or `refused`.
+    fn serve(&self, stream: &TcpStream) {
+        _ = stream.set_nodelay(true);
+        for line in BufReader::new(stream).lines().map_while(Result::ok) {
+            let (election, token) = line.split_once(' ').unwrap_or((&line, ""));
+            let accepted = self
+                .lock()
+                .entry(election.to_owned())
+                .or_default()
+                .take(token);
+            let mut answer = stream;
+            let word: &[u8] = if accepted {
+                b"accepted\n"
+            } else {
+                b"refused\n"
+            };
+            if answer.write_all(word).is_err() {
+                return;
+            }
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<String, Book>> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Book {
+    /// Whether an effect with this token is applied. The check and the effect are one step.
+    fn take(&mut self, token: &str) -> bool {
+        let stale = (token.len(), token) < (self.greatest.len(), &self.greatest);
+        if stale {
+            self.refused += 1;
+        } else {
+            self.accepted += 1;
+            token.clone_into(&mut self.greatest);
+        }
+        !stale
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_older_token_is_refused_once_a_newer_one_was_accepted() {
+        let mut book = Book::default();
+        let taken: Vec<bool> = ["9", "9", "10", "9", "10"]
+            .iter()
+            .map(|token| book.take(token))
+            .collect();
+        assert_eq!(taken, [true, true, true, false, true]);
+        assert_eq!((book.accepted, book.refused), (4, 1));
+    }
+
+    #[test]
+    fn elections_are_apart_and_answers_come_over_the_wire() {
+        let store = FencedStore::start().unwrap();
+        let mut stream = TcpStream::connect(store.address()).unwrap();
+        stream.write_all(b"a 7\nb 3\na 6\n").unwrap();
+        let answers: Vec<String> = BufReader::new(&stream)
+            .lines()
+            .take(3)
+            .map(Result::unwrap)
+            .collect();
+        assert_eq!(answers, ["accepted", "accepted", "refused"]);
+        assert_eq!(store.book("a").refused, 1);
+        assert_eq!(store.book("b").refused, 0);
+    }
+}

@@ -1,0 +1,49 @@
+//! Faults on real processes. `real_nemesis` runs them on the real kube-apiserver, `apiserver_nemesis` on ours.
+
+use std::time::Duration;
+
+use tenure_tests::nemesis::campaign::{Campaign, say};
+use tenure_tests::nemesis::known;
+use tenure_tests::nemesis::seed;
+use tenure_tests::nemesis::server::Server;
+use tenure_tests::nemesis::squad::Make;
+
+use std::path::Path;
+
+/// About as long as every kind of fault takes once.
+const TIME: Duration = Duration::from_secs(100);
+
+/// tenure comes out of every fault with one leader at a time; client-go, in the same faults, does not. If it
+/// did, this would show nothing.
+pub(crate) fn campaign(server: Server) {
+    let seed = seed::of_this_run();
+    say(&format!(
+        "TENURE_SEED={seed} has this schedule of faults on {}",
+        server.name()
+    ));
+    let campaign = Campaign::start(server, &[Make::Tenure, Make::ClientGo], seed).unwrap();
+    let outcome = campaign.run(TIME).unwrap();
+    say(&outcome.to_string());
+    let tenure = outcome.of(Make::Tenure);
+    assert_eq!(tenure.violations, Vec::<String>::new(), "seed {seed}");
+    assert!(tenure.terms > 5, "{outcome}");
+    let client_go = outcome.of(Make::ClientGo);
+    let shown = client_go.overlap.max(client_go.stale_work);
+    assert!(
+        shown > Duration::from_millis(300),
+        "client-go had at most {shown:?} of two leaders: the nemesis is too weak\n{outcome}"
+    );
+}
+
+/// The overlaps that client-go is known for, and that tenure does not have.
+pub(crate) fn known_overlaps(kubeconfig: &Path) {
+    let table = known::measure(kubeconfig).unwrap();
+    say(&table.to_string());
+    for (known, client_go, tenure) in &table.0 {
+        assert_eq!(*tenure, Duration::ZERO, "{known:?}\n{table}");
+        assert!(
+            *client_go > Duration::from_secs(1),
+            "{known:?}: client-go had {client_go:?} of two leaders: the nemesis is too weak\n{table}"
+        );
+    }
+}
