@@ -224,7 +224,7 @@ fn sidecar_prints_the_role_it_needs() {
         "namespace: shop",
         "resources: [configmaps]",
         "resources: [leases]",
-        "resourceNames: [web]",
+        "resourceNames: [\"web\"]",
     ] {
         assert!(role.contains(line), "{role}");
     }

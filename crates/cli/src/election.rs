@@ -1,25 +1,39 @@
-//! The flags that describe an election, shared by the commands that take part in one.
+//! The flags that describe an election, and how the commands that take part in one enter it.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
+use anyhow::{Context, Result};
 use clap::Args;
-use tenure::Builder;
+use kube::{Client, Config};
+use rustix::process::Signal;
 use tenure::lock::LockKind;
+use tenure::{Builder, Elector, Timing, identity};
 
-use crate::values::duration;
+use crate::connect::Connect;
+use crate::sight::{Gate, Notes, ObservedLock};
+use crate::signals::Signals;
+use crate::values::{duration, name};
+
+/// Where a pod finds the namespace of its service account.
+const SERVICE_ACCOUNT_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
+
+/// How often a credential plugin is given the chance to renew a token ahead of time.
+const KEEP_CREDENTIALS: Duration = Duration::from_secs(10);
 
 /// Which election, and its timing.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Election {
     /// Name of the election, and of its lock object
-    #[arg(long, value_name = "NAME", env = "TENURE_ELECTION")]
+    #[arg(long, value_name = "NAME", env = "TENURE_ELECTION", value_parser = name)]
     pub(crate) election: String,
     /// Namespace of the lock object; by default the pod's, else that of the kubeconfig's context
     #[arg(
         long,
         visible_alias = "namespace",
         value_name = "NS",
-        env = "TENURE_ELECTION_NAMESPACE"
+        env = "TENURE_ELECTION_NAMESPACE",
+        value_parser = name
     )]
     pub(crate) election_namespace: Option<String>,
     /// Kind of the lock: leases, configmaps, endpoints, configmapsleases, endpointsleases
@@ -30,8 +44,8 @@ pub(crate) struct Election {
         default_value = "leases"
     )]
     pub(crate) lock: LockKind,
-    /// Identity of this candidate; by default host name and a random part
-    #[arg(long, value_name = "ID", env = "TENURE_ID")]
+    /// Identity of this candidate; by default pod or host name and a random part
+    #[arg(long, value_name = "ID", env = "TENURE_ID", value_parser = name)]
     pub(crate) id: Option<String>,
     /// How long others wait after the last renewal [default: 15s]
     #[arg(long, value_name = "D", env = "TENURE_LEASE_DURATION", value_parser = duration)]
@@ -47,35 +61,156 @@ pub(crate) struct Election {
     pub(crate) ttl: Option<Duration>,
 }
 
+/// A candidacy that is ready to start.
+pub(crate) struct Entry {
+    pub(crate) builder: Builder,
+    pub(crate) notes: Notes,
+}
+
 impl Election {
-    /// Sets everything that the flags say about the election; `build` finds the problems.
-    pub(crate) fn configure(&self, mut builder: Builder) -> Builder {
+    /// Opens the lock of this name for a candidate. `build` finds the problems with the durations.
+    pub(crate) fn enter(
+        &self,
+        client: &Client,
+        (namespace, name): (&str, &str),
+        labels: &BTreeMap<String, String>,
+        gate: &Gate,
+    ) -> Result<Entry> {
+        let notes = Notes::default();
+        let lock = self.lock.open(client.clone(), namespace, name, labels)?;
+        let lock = ObservedLock::new(lock, notes.clone(), gate.clone());
+        let builder = Elector::builder(std::sync::Arc::new(lock)).client(client.clone());
+        let builder = self.timed(builder).identity(self.identity()).name(name);
+        Ok(Entry { builder, notes })
+    }
+
+    /// Lease duration, renew deadline and retry period, where flags give them.
+    fn durations(&self) -> [Option<Duration>; 3] {
         let part = |divisor: u32| self.ttl.map(|ttl| ttl / divisor);
-        if let Some(duration) = self.lease_duration.or(part(1)) {
-            builder = builder.lease_duration(duration);
+        [
+            self.lease_duration.or(part(1)),
+            self.renew_deadline.or(part(2)),
+            self.retry_period.or(part(4)),
+        ]
+    }
+
+    /// Checks the durations before anything is started or asked.
+    pub(crate) fn check(&self) -> Result<()> {
+        let [lease, renew, retry] = self.durations();
+        let mut timing = Timing::builder();
+        if let Some(lease) = lease {
+            timing = timing.lease_duration(lease);
         }
-        if let Some(duration) = self.renew_deadline.or(part(2)) {
-            builder = builder.renew_deadline(duration);
+        if let Some(renew) = renew {
+            timing = timing.renew_deadline(renew);
         }
-        if let Some(duration) = self.retry_period.or(part(4)) {
-            builder = builder.retry_period(duration);
+        if let Some(retry) = retry {
+            timing = timing.retry_period(retry);
         }
-        if let Some(id) = &self.id {
-            builder = builder.identity(id);
+        timing.build().context("these durations cannot work")?;
+        Ok(())
+    }
+
+    fn timed(&self, mut builder: Builder) -> Builder {
+        let [lease, renew, retry] = self.durations();
+        if let Some(lease) = lease {
+            builder = builder.lease_duration(lease);
         }
-        builder.name(&self.election)
+        if let Some(renew) = renew {
+            builder = builder.renew_deadline(renew);
+        }
+        if let Some(retry) = retry {
+            builder = builder.retry_period(retry);
+        }
+        builder
     }
 
     /// The namespace, given that of the kubeconfig's context.
     pub(crate) fn namespace(&self, context: &str) -> String {
-        let own = || {
-            std::env::var("POD_NAMESPACE")
-                .ok()
-                .filter(|namespace| !namespace.is_empty())
-        };
         self.election_namespace
             .clone()
-            .or_else(own)
+            .or_else(pod_namespace)
             .unwrap_or_else(|| context.to_owned())
+    }
+
+    /// As given, else the pod or the host with a random part: two processes must not share it.
+    fn identity(&self) -> String {
+        let random = || match variable("POD_NAME") {
+            None => identity::host_uuid(),
+            Some(pod) => {
+                let uuid = identity::host_uuid();
+                let random = uuid.rsplit_once('_').map_or("", |(_, random)| random);
+                format!("{pod}_{random}")
+            }
+        };
+        self.id.clone().unwrap_or_else(random)
+    }
+}
+
+/// The namespace of the pod that this process is in.
+pub(crate) fn pod_namespace() -> Option<String> {
+    let file = || std::fs::read_to_string(SERVICE_ACCOUNT_NAMESPACE).ok();
+    variable("POD_NAMESPACE").or_else(|| file().map(|text| text.trim().to_owned()))
+}
+
+/// The name of the pod that this process is in, which is the host name unless somebody changed that.
+pub(crate) fn pod_name() -> String {
+    let host = || {
+        let system = rustix::system::uname();
+        system.nodename().to_string_lossy().into_owned()
+    };
+    variable("POD_NAME").unwrap_or_else(host)
+}
+
+/// An environment variable that is there and not empty.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    std::env::var(name).ok().filter(|value| !value.is_empty())
+}
+
+/// Connects to the API server. Finding it, and the programs that fetch credentials, may hang; a signal
+/// ends that at once.
+pub(crate) async fn connect(
+    connect: &Connect,
+    signals: &mut Signals,
+) -> Result<Result<(Client, String), Signal>> {
+    let connected = async {
+        let config = connect.config().await?;
+        let namespace = config.default_namespace.clone();
+        let plugin = config.auth_info.exec.is_some();
+        let client = open(config).await?;
+        if plugin {
+            tokio::spawn(keep_credentials(client.clone()));
+        }
+        anyhow::Ok((client, namespace))
+    };
+    tokio::select! {
+        connected = connected => connected.map(Ok),
+        signal = signals.end() => Ok(Err(signal)),
+    }
+}
+
+/// A credential plugin blocks the thread that makes the client.
+async fn open(config: Config) -> Result<Client> {
+    let url = config.cluster_url.to_string();
+    let runtime = tokio::runtime::Handle::current();
+    let client = tokio::task::spawn_blocking(move || {
+        let _entered = runtime.enter();
+        tenure::client(config)
+    });
+    client
+        .await
+        .context("cannot make a client")?
+        .with_context(|| format!("cannot make a client for {url}"))
+}
+
+/// A plugin that is slower than a renewal may take would be started again by every attempt, and never
+/// finish. This request waits for it as long as it takes, and the renewals use what it brought.
+async fn keep_credentials(client: Client) {
+    loop {
+        tokio::time::sleep(KEEP_CREDENTIALS).await;
+        let request = http::Request::get("/version").body(kube::client::Body::empty());
+        if let Ok(request) = request {
+            let _ = client.send(request).await;
+        }
     }
 }

@@ -7,8 +7,10 @@ use std::path::Path;
 use anyhow::{Context, Result};
 use jiff::Timestamp;
 use serde::Serialize;
+use tenure::Term;
 use tenure::clock::{Clock, SystemClock};
-use tenure::{Handle, Status, Term};
+
+use crate::sight::Notes;
 
 /// What changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -36,26 +38,44 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// What a candidate knows of itself and of its term.
-    pub(crate) fn of(handle: &Handle, term: Option<&Term>) -> Self {
-        let leader = match (term, handle.status()) {
-            (Some(term), _) => term.identity().to_owned(),
-            (None, Status::Follower { leader }) => leader,
-            (None, _) => String::new(),
-        };
+    /// What a candidate knows of its own term.
+    pub(crate) fn own(term: &Term) -> Self {
         Self {
-            leader,
-            identity: handle.identity().to_owned(),
-            token: term.map(|term| term.token().to_string()),
-            transitions: term.map(|term| term.transitions()),
+            leader: term.identity().to_owned(),
+            identity: term.identity().to_owned(),
+            token: Some(term.token().to_string()),
+            transitions: Some(term.transitions()),
             until: None,
         }
+    }
+
+    /// What it knows of another's: the token of a term is known to its holder only.
+    pub(crate) fn seen(leader: &str, identity: &str, notes: &Notes) -> Self {
+        Self {
+            leader: leader.to_owned(),
+            identity: identity.to_owned(),
+            token: None,
+            transitions: notes.record().map(|record| record.transitions),
+            until: None,
+        }
+    }
+
+    /// The same term once its guard is out.
+    pub(crate) fn ended(mut self, term: &Term) -> Self {
+        self.until = Some(guard_end(term));
+        self
+    }
+
+    /// The same term given back: nobody leads.
+    pub(crate) fn released(mut self) -> Self {
+        self.leader.clear();
+        self
     }
 }
 
 /// When this process stopped to be leader, in nanoseconds since the epoch: now, or earlier if the
 /// guard had run out before anybody noticed.
-pub(crate) fn guard_end(term: &Term) -> i128 {
+fn guard_end(term: &Term) -> i128 {
     let now = Timestamp::now().as_nanosecond();
     let overdue = SystemClock.now().local.since(term.until()).as_nanos();
     now - i128::try_from(overdue).unwrap_or(0)
@@ -70,9 +90,7 @@ struct Line<'a> {
     leader: &'a str,
     #[serde(rename = "self")]
     identity: &'a str,
-    #[serde(skip_serializing_if = "Option::is_none")]
     token: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     transitions: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
     until: Option<i128>,
@@ -161,7 +179,30 @@ mod tests {
         ] {
             assert_eq!(line[key], value, "{key}");
         }
-        assert!(line["time"].as_str().unwrap().ends_with('Z'));
+        let keys: Vec<_> = line.as_object().unwrap().keys().cloned().collect();
+        let mut expected = [
+            "election",
+            "event",
+            "leader",
+            "self",
+            "t",
+            "time",
+            "token",
+            "transitions",
+            "until",
+        ];
+        expected.sort_unstable();
+        assert_eq!(keys.len(), expected.len(), "{keys:?}");
+        assert!(
+            keys.iter().all(|key| expected.contains(&key.as_str())),
+            "{keys:?}"
+        );
+        let time = line["time"].as_str().unwrap();
+        assert_eq!(
+            (time.len(), time.chars().last()),
+            (27, Some('Z')),
+            "microseconds: {time}"
+        );
         assert!(line["t"].as_i64().unwrap() > 1_600_000_000_000_000_000);
     }
 }

@@ -1,17 +1,24 @@
 //! The embedded server of this machine, started on first use and shared by all of this user's
 //! `tenure` processes.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
-use std::os::unix::process::CommandExt;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, test_kill_process};
 use tenure_apiserver::server::{Instance, default_data_dir};
+
+use crate::run::close_inherited;
 
 /// How long a cold start may take on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// Hidden subcommand; see [`start_server`].
+pub(crate) const DETACHED: &str = "__detached";
 
 const POLL: Duration = Duration::from_millis(5);
 
@@ -32,7 +39,7 @@ pub(crate) async fn ensure() -> Result<PathBuf> {
     }
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let log = dir.join("server.log");
-    let mut child = start(&dir, &log)?;
+    let server = start(&dir, &log)?;
     let mut waited = Duration::ZERO;
     loop {
         // Two processes may start at once: one server wins the directory, the other ends, and both
@@ -41,7 +48,7 @@ pub(crate) async fn ensure() -> Result<PathBuf> {
             note("started", &instance);
             return Ok(instance.kubeconfig);
         }
-        let ended = child.try_wait()?.is_some_and(|status| !status.success());
+        let ended = server.is_none_or(|pid| test_kill_process(pid).is_err());
         if ended && running(&dir)?.is_none() && waited > Duration::from_secs(2) {
             bail!(
                 "the local server did not start; its log is {}",
@@ -64,20 +71,57 @@ fn running(dir: &Path) -> Result<Option<Instance>> {
     Ok(Instance::read(dir)?.filter(Instance::is_alive))
 }
 
-fn start(dir: &Path, log: &Path) -> Result<std::process::Child> {
+/// Starts the server and returns its process.
+fn start(dir: &Path, log: &Path) -> Result<Option<Pid>> {
     let output = File::options().create(true).append(true).open(log);
     let output = output.with_context(|| format!("cannot write {}", log.display()))?;
-    Command::new(std::env::current_exe()?)
+    let started = Command::new(std::env::current_exe()?)
+        .arg(DETACHED)
         .args(["server", "run", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(dir)
-        // It must outlive this process and its terminal, and hold no folder busy.
+        // It holds no folder busy.
         .current_dir("/")
-        .process_group(0)
         .stdin(Stdio::null())
-        .stdout(Stdio::from(output.try_clone()?))
+        .stdout(Stdio::piped())
         .stderr(Stdio::from(output))
-        .spawn()
-        .context("cannot start the local server")
+        .output()
+        .context("cannot start the local server")?;
+    let pid = String::from_utf8_lossy(&started.stdout);
+    Ok(pid.trim().parse().ok().and_then(Pid::from_raw))
+}
+
+/// `tenure __detached ARG...`: leaves the session and the open files of whoever started it, starts
+/// `tenure ARG...` and prints its process id. The server so outlives the terminal, holds no pipe open,
+/// and is nobody's child.
+pub(crate) fn start_server(args: &[OsString]) -> u8 {
+    // Only the leader of a group cannot, and that it is not.
+    let _ = rustix::process::setsid();
+    close_inherited(&[]);
+    let log = || {
+        std::io::stderr()
+            .as_fd()
+            .try_clone_to_owned()
+            .map(Stdio::from)
+    };
+    let spawn = || -> std::io::Result<u32> {
+        let server = Command::new(std::env::current_exe()?)
+            .args(args)
+            .stdin(Stdio::null())
+            .stdout(log()?)
+            .stderr(log()?)
+            .spawn()?;
+        Ok(server.id())
+    };
+    match spawn() {
+        Ok(id) => {
+            println!("{id}");
+            0
+        }
+        Err(error) => {
+            eprintln!("tenure: cannot start the local server: {error}");
+            125
+        }
+    }
 }
 
 fn note(verb: &str, instance: &Instance) {

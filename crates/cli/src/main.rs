@@ -12,21 +12,22 @@ mod election;
 mod elections;
 mod events;
 mod local;
+mod log;
 mod output;
 mod run;
 mod server;
+mod sight;
 mod signals;
 mod status;
 mod steer;
+mod usage;
 mod values;
 
 use std::ffi::OsString;
-use std::io::IsTerminal;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::error::ErrorKind;
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use connect::Connect;
 
@@ -41,6 +42,8 @@ use connect::Connect;
 struct Tenure {
     #[command(flatten)]
     connect: Connect,
+    #[command(flatten)]
+    log: log::Log,
     #[command(subcommand)]
     command: Command,
 }
@@ -61,29 +64,24 @@ fn main() -> ExitCode {
     match args.get(1).and_then(|arg| arg.to_str()) {
         Some(run::CHILD) => return run::become_child(&args[2..]).into(),
         Some(run::WATCHDOG) => {
-            let group = args.get(2).and_then(|arg| arg.to_str()).unwrap_or_default();
-            return run::watch(group).into();
+            let text = |at: usize| {
+                args.get(at)
+                    .and_then(|arg| arg.to_str())
+                    .unwrap_or_default()
+            };
+            return run::watch(text(2), text(3)).into();
         }
+        Some(local::DETACHED) => return local::start_server(&args[2..]).into(),
         _ => {}
     }
     let old = called_as_sidecar(&args);
     let args = if old { as_elect(args) } else { args };
     let tenure = match Tenure::try_parse_from(&args) {
         Ok(tenure) => tenure,
-        Err(error) => {
-            let _ = error.print();
-            let asked = matches!(
-                error.kind(),
-                ErrorKind::DisplayHelp | ErrorKind::DisplayVersion
-            );
-            return if asked {
-                ExitCode::SUCCESS
-            } else {
-                usage_code(&args).into()
-            };
-        }
+        Err(error) => return usage::report(&error, &args).into(),
     };
-    log_to_stderr();
+    let elects = matches!(tenure.command, Command::Elect(_));
+    tenure.log.start(elects);
     // The child of `run` lives as long as the thread that started it, and most commands need no
     // second thread; the server does.
     let mut builder = match tenure.command {
@@ -104,7 +102,9 @@ fn main() -> ExitCode {
 }
 
 async fn dispatch(tenure: Tenure, old: bool) -> u8 {
-    let Tenure { connect, command } = tenure;
+    let Tenure {
+        connect, command, ..
+    } = tenure;
     let (result, failure) = match command {
         Command::Run(run) => (run.run(&connect).await, 125),
         Command::Elect(elect) => (elect.run(&connect, old).await, 1),
@@ -120,35 +120,15 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
     })
 }
 
-/// `TENURE_LOG` chooses what is logged, as `RUST_LOG` does elsewhere; warnings by default. The client's
-/// own lines are left out: what went wrong is said once, by whoever asked.
-fn log_to_stderr() {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("TENURE_LOG")
-        .unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn,kube_client=off"));
-    tracing_subscriber::fmt()
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .with_ansi(std::io::stderr().is_terminal())
-        .with_target(false)
-        .init();
-}
-
 /// Whether this is a command line for the old sidecar: called by its name, or with flags first.
 fn called_as_sidecar(args: &[OsString]) -> bool {
     let name = args.first().map(Path::new).and_then(Path::file_name);
     let by_name = name.is_some_and(|name| name == "leader-elector" || name == "server");
     let first = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
-    let ours = [
-        "-h",
-        "--help",
-        "-V",
-        "--version",
-        "--kubeconfig",
-        "--context",
-        "--require-cluster",
-    ];
-    let flag = first.split('=').next().unwrap_or_default();
-    by_name || (flag.starts_with('-') && !ours.contains(&flag))
+    let asks = ["-h", "--help", "-V", "--version"].contains(&first);
+    let command = usage::command(args);
+    let known = |name: &String| Tenure::command().find_subcommand(name).is_some();
+    by_name || (first.starts_with('-') && !asks && !command.as_ref().is_some_and(known))
 }
 
 /// `-http=:4040` and `--http :4040` both mean `elect --http :4040`: Go reads one dash as two.
@@ -162,17 +142,4 @@ fn as_elect(args: Vec<OsString>) -> Vec<OsString> {
         _ => arg,
     });
     [program, "elect".into()].into_iter().chain(flags).collect()
-}
-
-/// The exit code for a bad command line: `run` follows flock(1), the rest the old sidecar.
-fn usage_code(args: &[OsString]) -> u8 {
-    let command = args
-        .iter()
-        .skip(1)
-        .find(|arg| !arg.as_encoded_bytes().starts_with(b"-"));
-    if command.is_some_and(|command| command == "run") {
-        64
-    } else {
-        2
-    }
 }

@@ -22,7 +22,8 @@ pub(crate) struct Signals {
 }
 
 impl Signals {
-    /// Begins to listen; from here on none of these ends the process by itself.
+    /// Begins to listen; from here on none of these ends the process by itself. What whoever started
+    /// us had ignored stays ignored, as `nohup` and a shell's `&` expect it.
     pub(crate) fn listen() -> io::Result<Self> {
         let asked = [
             Asked::End(Signal::TERM),
@@ -35,13 +36,19 @@ impl Signals {
             Asked::Forward(Signal::CONT),
             Asked::Child,
         ];
-        let streams = asked.into_iter().map(|asked| {
-            let number = match asked {
-                Asked::End(signal) | Asked::Forward(signal) => signal.as_raw(),
-                Asked::Child => Signal::CHILD.as_raw(),
-            };
-            Ok((signal(SignalKind::from_raw(number))?, asked))
-        });
+        let ignored = ignored();
+        let number = |asked: &Asked| match asked {
+            Asked::End(signal) | Asked::Forward(signal) => signal.as_raw(),
+            Asked::Child => Signal::CHILD.as_raw(),
+        };
+        let streams = asked
+            .into_iter()
+            .filter(|asked| {
+                let left_alone = [Signal::HUP, Signal::INT, Signal::QUIT].map(|s| s.as_raw());
+                let number = number(asked);
+                !(left_alone.contains(&number) && ignored & (1 << (number - 1)) != 0)
+            })
+            .map(|asked| Ok((signal(SignalKind::from_raw(number(&asked)))?, asked)));
         Ok(Self {
             streams: streams.collect::<io::Result<_>>()?,
         })
@@ -68,4 +75,12 @@ impl Signals {
             }
         }
     }
+}
+
+/// The signals that this process ignores, as a mask; none where /proc does not tell.
+fn ignored() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    mask.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
+        .unwrap_or(0)
 }

@@ -9,9 +9,17 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     tenure::lock::duration::parse(text)
 }
 
+/// Something that must not be empty, such as a variable that was not set in a manifest.
+pub(crate) fn name(text: &str) -> Result<String, String> {
+    if text.trim().is_empty() {
+        return Err("it must not be empty".to_owned());
+    }
+    Ok(text.to_owned())
+}
+
 /// A signal by name (`TERM`, `SIGTERM`) or number.
 pub(crate) fn signal(text: &str) -> Result<Signal, String> {
-    const NAMES: [(&str, Signal); 9] = [
+    const NAMES: [(&str, Signal); 10] = [
         ("HUP", Signal::HUP),
         ("INT", Signal::INT),
         ("QUIT", Signal::QUIT),
@@ -21,6 +29,7 @@ pub(crate) fn signal(text: &str) -> Result<Signal, String> {
         ("TERM", Signal::TERM),
         ("CONT", Signal::CONT),
         ("ALRM", Signal::ALARM),
+        ("WINCH", Signal::WINCH),
     ];
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);

@@ -16,6 +16,7 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::Semaphore;
 
 use super::view::View;
 
@@ -57,16 +58,43 @@ impl std::str::FromStr for Address {
     }
 }
 
+impl Address {
+    /// How a program on this machine reaches it.
+    pub(crate) fn url(&self) -> String {
+        match self {
+            Self::Unix(path) => format!("unix:{}", path.display()),
+            Self::Tcp(address) => match address.strip_prefix("0.0.0.0:") {
+                Some(port) => format!("http://localhost:{port}/"),
+                None => format!("http://{address}/"),
+            },
+        }
+    }
+}
+
+/// What one listener answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Parts {
+    pub(crate) leader: bool,
+    pub(crate) probes: bool,
+    pub(crate) metrics: bool,
+}
+
 /// The answers.
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) view: View,
     pub(crate) metrics: Arc<MetricsText>,
+    pub(crate) parts: Parts,
     /// Every path and method answers like `/`, as the old sidecar did.
     pub(crate) compat: bool,
     /// Required for `POST /v1/step-down`; without it only a unix socket may.
     pub(crate) token: Option<Arc<str>>,
+    /// One place per connection: a crowd of clients must not eat the memory of the election.
+    pub(crate) places: Arc<Semaphore>,
 }
+
+/// The most connections at a time.
+pub(crate) const MOST_CONNECTIONS: usize = 512;
 
 /// Binds the address; the returned future serves it for ever.
 pub(crate) async fn listen(
@@ -107,7 +135,11 @@ fn serve<S>(stream: S, site: Site, private: bool)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
+    let Ok(place) = site.places.clone().try_acquire_owned() else {
+        return;
+    };
     tokio::spawn(async move {
+        let _place = place;
         let service = service_fn(move |request| {
             let answer = site.answer(&request, private);
             async move { Ok::<_, Infallible>(answer) }
@@ -128,7 +160,22 @@ impl Site {
             .uri()
             .query()
             .is_some_and(|query| query.contains("verbose"));
-        match (request.uri().path(), read) {
+        let path = request.uri().path();
+        let parts = self.parts;
+        match (path, read) {
+            ("/livez" | "/healthz", true) if parts.probes => {
+                let health = self.view.handle.health();
+                let wedged = health.check(TOLERANCE).is_err();
+                probe(path, "leaderElection", wedged, verbose)
+            }
+            ("/readyz", true) if parts.probes => {
+                probe(path, "observed", self.view.notes.heard().is_none(), verbose)
+            }
+            ("/metrics", true) if parts.metrics => {
+                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+                text(StatusCode::OK, kind, (self.metrics)())
+            }
+            _ if !parts.leader => no_such_path(),
             ("/", true) => json(StatusCode::OK, self.view.name()),
             ("/v1/leader", true) => self.leader(),
             ("/v1/is-leader" | "/leader" | "/ready", true) => {
@@ -144,32 +191,11 @@ impl Site {
                 )
             }
             ("/sse" | "/v1/watch", true) => self.events(),
-            ("/livez" | "/healthz", true) => {
-                let check = self
-                    .view
-                    .handle
-                    .health()
-                    .check(TOLERANCE)
-                    .map_err(|e| e.to_string());
-                probe("leaderElection", check.err(), verbose)
-            }
-            ("/readyz", true) => {
-                let unseen = self.view.seen.borrow().observed_at.is_none();
-                let why = || match self.view.handle.health().trouble() {
-                    Some(trouble) => trouble.to_string(),
-                    None => "the lock was not seen yet".to_owned(),
-                };
-                probe("observed", unseen.then(why), verbose)
-            }
-            ("/metrics", true) => {
-                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                text(StatusCode::OK, kind, (self.metrics)())
-            }
             ("/v1/step-down", false) if request.method() == Method::POST => {
                 self.step_down(request, private)
             }
             _ if self.compat => json(StatusCode::OK, self.view.name()),
-            (_, true) => text(StatusCode::NOT_FOUND, "text/plain", "no such path\n".into()),
+            (_, true) => no_such_path(),
             _ => text(
                 StatusCode::METHOD_NOT_ALLOWED,
                 "text/plain",
@@ -180,8 +206,7 @@ impl Site {
 
     fn leader(&self) -> Response<Body> {
         let answer = self.view.answer();
-        let lost = answer.state == "disconnected";
-        let code = if lost {
+        let code = if self.view.is_stale() {
             StatusCode::SERVICE_UNAVAILABLE
         } else {
             StatusCode::OK
@@ -194,9 +219,11 @@ impl Site {
             .headers()
             .get(header::AUTHORIZATION)
             .and_then(|v| v.to_str().ok());
-        let known = self.token.as_ref().is_some_and(|token| {
-            given.and_then(|given| given.strip_prefix("Bearer ")) == Some(token)
-        });
+        let given = given.and_then(|given| given.strip_prefix("Bearer "));
+        let known = match (&self.token, given) {
+            (Some(token), Some(given)) => same(token.as_bytes(), given.as_bytes()),
+            _ => false,
+        };
         if !private && !known {
             let why = "step-down needs the token of --step-down-token-file, or a unix socket\n";
             return text(StatusCode::FORBIDDEN, "text/plain", why.into());
@@ -245,18 +272,34 @@ fn changes(view: View) -> impl Stream<Item = Bytes> + Send + Sync {
     })
 }
 
-fn probe(name: &str, failure: Option<String>, verbose: bool) -> Response<Body> {
-    let code = if failure.is_some() {
-        StatusCode::INTERNAL_SERVER_ERROR
+/// The format of Kubernetes: reasons are for the log, not for whoever can reach the port.
+fn probe(path: &str, name: &str, failed: bool, verbose: bool) -> Response<Body> {
+    let endpoint = path.trim_start_matches('/');
+    let (code, line, verdict) = if failed {
+        let line = format!("[-]{name} failed: reason withheld\n");
+        (StatusCode::INTERNAL_SERVER_ERROR, line, "failed")
     } else {
-        StatusCode::OK
+        (StatusCode::OK, format!("[+]{name} ok\n"), "passed")
     };
-    let body = match failure {
-        Some(why) => format!("[-]{name} failed: {why}\n"),
-        None if verbose => format!("[+]{name} ok\n"),
-        None => "ok".to_owned(),
+    let body = if failed || verbose {
+        format!("[+]ping ok\n{line}{endpoint} check {verdict}\n")
+    } else {
+        "ok".to_owned()
     };
     text(code, "text/plain; charset=utf-8", body)
+}
+
+fn no_such_path() -> Response<Body> {
+    text(StatusCode::NOT_FOUND, "text/plain", "no such path\n".into())
+}
+
+/// Compares in a time that does not tell how much of a guess was right.
+fn same(a: &[u8], b: &[u8]) -> bool {
+    a.len() == b.len()
+        && a.iter()
+            .zip(b)
+            .fold(0, |different, (a, b)| different | (a ^ b))
+            == 0
 }
 
 fn json(code: StatusCode, body: String) -> Response<Body> {

@@ -1,228 +1,218 @@
 //! `tenure elect`: the sidecar. A drop-in for `leader-elector:0.5`, without its faults.
 
-mod hooks;
+mod args;
+mod health;
 mod http;
+mod outlets;
 mod rbac;
+mod sidecar;
 mod view;
 
-use std::io::Write;
-use std::path::PathBuf;
+use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use anyhow::{Context, Result};
-use clap::{Args, ValueEnum};
-use jiff::Timestamp;
-use kube::{Client, Config};
+use kube::Client;
 use tenure::metrics::Registry;
-use tenure::{Candidate, Elector, Event, Metrics, Overrun, Term};
-use tokio::sync::watch;
+use tenure::{Elector, Metrics, Overrun};
+use tokio::sync::{Semaphore, watch};
 
 use crate::connect::Connect;
-use crate::election::Election;
-use crate::events::{Change, EventLog, What, guard_end};
-use crate::signals::{Asked, Signals};
-use hooks::{Hooks, Notice};
-use http::{Address, Site};
+use crate::election::{self, pod_name, pod_namespace, variable};
+use crate::events::EventLog;
+use crate::sight::Gate;
+use crate::signals::Signals;
+pub(crate) use args::Elect;
+use args::{Compat, EventFormat, NameFormat, Preflight};
+use health::HealthGate;
+use http::{Address, MOST_CONNECTIONS, Parts, Site};
+use outlets::Outlets;
+use outlets::hooks::Hooks;
+use sidecar::Sidecar;
 use view::{Facts, Seen, View};
 
-/// How long the release may take when asked to end.
-const RELEASE: Duration = Duration::from_secs(5);
-
+const USAGE: u8 = 2;
 const CONFIGURATION: u8 = 3;
 const FORBIDDEN: u8 = 4;
 const CANNOT_LISTEN: u8 = 5;
-
-/// Take part in an election and tell others who leads (sidecar)
-#[derive(Args, Debug)]
-pub(crate) struct Elect {
-    #[command(flatten)]
-    election: Election,
-    /// Answer HTTP on this address: host:port, :port or unix:/path
-    #[arg(long, value_name = "ADDR", env = "TENURE_HTTP")]
-    http: Option<Address>,
-    /// Accepted for old command lines; in a cluster its credentials are found anyway
-    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
-    use_cluster_credentials: Option<bool>,
-    /// Answer every path and method like the old sidecar, and use the host name as identity
-    #[arg(long, env = "TENURE_COMPAT", num_args = 0..=1, default_missing_value = "true")]
-    compat: Option<bool>,
-    /// Run this when elected, with the variables that `tenure run` gives
-    #[arg(long, value_name = "CMD", env = "TENURE_ON_ELECTED")]
-    on_elected: Option<String>,
-    /// Run this when leadership is lost
-    #[arg(long, value_name = "CMD", env = "TENURE_ON_LOST")]
-    on_lost: Option<String>,
-    /// Run this at every change of leader
-    #[arg(long, value_name = "CMD", env = "TENURE_ON_CHANGE")]
-    on_change: Option<String>,
-    /// Keep the present state in this file
-    #[arg(long, value_name = "FILE", env = "TENURE_STATE_FILE")]
-    state_file: Option<PathBuf>,
-    /// Print one line per change on standard output
-    #[arg(long, value_enum, value_name = "FORMAT", env = "TENURE_EVENTS")]
-    events: Option<EventFormat>,
-    /// Give the lease back when asked to end
-    #[arg(long, env = "TENURE_RELEASE_ON_EXIT", default_value_t = true, action = clap::ArgAction::Set)]
-    release_on_exit: bool,
-    /// The bearer token that `POST /v1/step-down` asks for, in a file
-    #[arg(long, value_name = "FILE", env = "TENURE_STEP_DOWN_TOKEN_FILE")]
-    step_down_token_file: Option<PathBuf>,
-    /// Check the permissions before campaigning
-    #[arg(long, value_enum, default_value_t, env = "TENURE_PREFLIGHT")]
-    preflight: Preflight,
-    /// Print the Role that this command line needs, and end
-    #[arg(long)]
-    print_rbac: bool,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum EventFormat {
-    Json,
-}
-
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-enum Preflight {
-    /// Do not check
-    Off,
-    /// Say what is missing and go on
-    #[default]
-    Warn,
-    /// End with exit code 4 if anything is missing
-    Fail,
-}
+const UNREACHABLE: u8 = 6;
 
 impl Elect {
-    pub(crate) async fn run(self, connect: &Connect, called_as_old: bool) -> Result<u8> {
-        let compat = self.compat.unwrap_or(called_as_old);
+    pub(crate) async fn run(mut self, connect: &Connect, called_as_old: bool) -> Result<u8> {
+        let compat = self
+            .compat
+            .map_or(called_as_old, |compat| compat != Compat::Off);
+        let short_names = self.name_format == NameFormat::Short && self.election.id.is_none();
+        if compat {
+            // The old sidecar was its host name; programs compare that with their own.
+            self.election.id.get_or_insert_with(pod_name);
+        }
+        if self.compat == Some(Compat::Strict) {
+            let namespace = &mut self.election.election_namespace;
+            namespace.get_or_insert_with(|| "default".to_owned());
+        }
         if self.print_rbac {
-            let namespace = self.election.namespace("default");
-            print!("{}", rbac::role(&self.election, &namespace));
+            print!("{}", self.roles("default"));
             return Ok(0);
         }
+        if self.route.endpointslice.is_some() && variable("POD_IP").is_none() {
+            let why = "--endpointslice needs the pod's address: set POD_IP from status.podIP";
+            return refuse(USAGE, &why);
+        }
+        if let Err(error) = self.election.check() {
+            return refuse(CONFIGURATION, &format!("{error:#}"));
+        }
         let mut signals = Signals::listen()?;
-        let config = tokio::select! {
-            config = connect.config() => config?,
+        let Ok((client, context)) = election::connect(connect, &mut signals).await? else {
+            return Ok(0);
+        };
+        let namespace = self.election.namespace(&context);
+        let checked = tokio::select! {
+            checked = self.check_access(&client, &namespace) => checked,
             _ = signals.end() => return Ok(0),
         };
-        let namespace = self.election.namespace(&config.default_namespace);
-        if let Some(code) = self.check_access(&config, &namespace).await? {
+        if let Some(code) = checked {
             return Ok(code);
         }
-        let client = tenure::client(config)?;
-        let builder = Elector::open(
-            client,
-            self.election.lock,
-            &namespace,
-            &self.election.election,
-        );
+        let gate = Gate::open();
         let metrics = Metrics::new();
-        let mut registry = Registry::default();
-        metrics.register(&mut registry);
-        let mut builder = self
-            .election
-            .configure(builder)
-            .release_on_cancel(self.release_on_exit)
-            // What it guards runs elsewhere; a slow hook is no reason to end this process.
-            .on_overrun(Overrun::Log)
-            .metrics(&metrics)
-            .events(true);
-        if let Some(id) = self.identity(compat) {
-            builder = builder.identity(id);
-        }
-        let elector = match builder.build() {
-            Ok(elector) => elector,
-            Err(error) => return refuse(CONFIGURATION, &error),
+        let (elector, notes) = match self.elector(&client, &namespace, &gate, &metrics) {
+            Ok(entered) => entered,
+            Err(error) => return refuse(CONFIGURATION, &format!("{error:#}")),
         };
-        let lease_duration_seconds = elector.timing().lease_seconds();
-        let candidate = elector.start();
         let view = View {
             facts: Arc::new(Facts {
                 election: self.election.election.clone(),
                 namespace: namespace.clone(),
                 lock: self.election.lock.as_str(),
-                lease_duration_seconds,
-                short_names: self.election.id.is_none(),
+                lease_duration_seconds: elector.timing().lease_seconds(),
+                short_names,
             }),
-            handle: candidate.handle(),
+            handle: elector.handle(),
+            notes,
             seen: watch::Sender::new(Seen::default()),
         };
-        if let Some(address) = &self.http {
-            let site = self.site(view.clone(), registry, compat)?;
-            match http::listen(address, site).await {
-                Ok(server) => drop(tokio::spawn(server)),
-                Err(error) => return refuse(CANNOT_LISTEN, &format!("{error:#}")),
-            }
+        if let Err(error) = self.serve(&view, &metrics, compat).await {
+            return refuse(CANNOT_LISTEN, &format!("{error:#}"));
         }
+        self.announce(&elector, &namespace);
         let log = match self.events {
             Some(EventFormat::Json) => EventLog::stdout(&self.election.election),
             None => EventLog::open(None, &self.election.election)?,
         };
-        let print = compat && self.events.is_none();
-        let hooks = Hooks::new(
-            &self.on_elected,
-            &self.on_lost,
-            &self.on_change,
-            &self.state_file,
-        );
+        let outlets = self.outlets(&client, &namespace, &view);
+        if self.dry_run {
+            gate.close(Some("this is a dry run".to_owned()));
+        } else if self.health.any() {
+            gate.close(Some("the first health check is still to come".to_owned()));
+            let gate = HealthGate {
+                checks: self.health.clone(),
+                client,
+                pod: format!(
+                    "/api/v1/namespaces/{}/pods/{}",
+                    self.pod_namespace(&namespace),
+                    pod_name()
+                ),
+                handle: view.handle.clone(),
+                notes: view.notes.clone(),
+                gate,
+            };
+            tokio::spawn(gate.serve());
+        }
         Sidecar {
-            candidate,
+            candidate: elector.start(),
             signals,
             view,
             log,
-            hooks,
-            print,
+            outlets,
+            print: compat && self.events.is_none(),
+            dry_run: self.dry_run,
+            startup_timeout: self.startup_timeout,
+            linger: sidecar::Linger {
+                delay: self.release_delay,
+                pid: self.wait_pid,
+            },
+            ended: None,
         }
         .attend()
         .await
     }
 
+    fn elector(
+        &self,
+        client: &Client,
+        namespace: &str,
+        gate: &Gate,
+        metrics: &Metrics,
+    ) -> Result<(Elector, crate::sight::Notes)> {
+        let place = (namespace, self.election.election.as_str());
+        let entry = self.election.enter(client, place, &BTreeMap::new(), gate)?;
+        let elector = entry
+            .builder
+            .release_on_cancel(self.release_on_exit)
+            // What it guards runs elsewhere; a slow hook is no reason to end this process.
+            .on_overrun(Overrun::Log)
+            .metrics(metrics)
+            .events(!self.dry_run)
+            .build()?;
+        Ok((elector, entry.notes))
+    }
+
+    /// The durations with what follows from them, once.
+    fn announce(&self, elector: &Elector, namespace: &str) {
+        let timing = elector.timing();
+        tracing::info!(
+            election = self.election.election,
+            namespace,
+            lock = self.election.lock.as_str(),
+            identity = elector.handle().identity(),
+            lease = ?timing.lease(),
+            acts_without_renewal = ?timing.guard(),
+            retry = ?timing.retry_period(),
+            time_to_stop = ?timing.grace(),
+            tolerated_rate_error = format!("{:.1} %", timing.tolerated_rate_error() * 100.0),
+            dry_run = self.dry_run,
+            "taking part"
+        );
+    }
+
+    fn pod_namespace(&self, lock: &str) -> String {
+        pod_namespace().unwrap_or_else(|| lock.to_owned())
+    }
+
+    fn roles(&self, context: &str) -> String {
+        let namespace = self.election.namespace(context);
+        let needs = self.needs(&namespace, &self.pod_namespace(&namespace));
+        rbac::roles(&self.election.election, &needs)
+    }
+
     /// Asks for every permission that will be needed; an exit code if one is missing and must not be.
-    async fn check_access(&self, config: &Config, namespace: &str) -> Result<Option<u8>> {
+    async fn check_access(&self, client: &Client, namespace: &str) -> Option<u8> {
         if self.preflight == Preflight::Off {
-            return Ok(None);
+            return None;
         }
-        let client = Client::try_from(config.clone())?;
-        match rbac::missing(&client, &self.election, namespace).await {
-            Ok(missing) if missing.is_empty() => Ok(None),
+        let needs = self.needs(namespace, &self.pod_namespace(namespace));
+        // A server that does not answer is told apart from one that refuses: the election goes on
+        // trying, and so does the preflight where it must not fail.
+        match rbac::missing(client, &needs).await {
+            Ok(missing) if missing.is_empty() => None,
             Ok(missing) => {
-                let missing = missing.join(", ");
-                eprintln!("tenure: missing permissions in namespace {namespace}: {missing}");
-                eprint!("{}", rbac::role(&self.election, namespace));
-                Ok((self.preflight == Preflight::Fail).then_some(FORBIDDEN))
+                eprintln!("tenure: missing permissions: {}", rbac::describe(&missing));
+                eprint!("{}", rbac::roles(&self.election.election, &missing));
+                (self.preflight == Preflight::Fail).then_some(FORBIDDEN)
             }
             Err(error) => {
                 eprintln!("tenure: cannot check permissions: {error:#}");
-                Ok(None)
+                (self.preflight == Preflight::Fail).then_some(UNREACHABLE)
             }
         }
     }
 
-    /// The old sidecar was its host name; programs compare that with their own.
-    fn identity(&self, compat: bool) -> Option<String> {
-        let pod = || {
-            std::env::var("POD_NAME")
-                .ok()
-                .filter(|name| !name.is_empty())
-        };
-        let host = || {
-            rustix::system::uname()
-                .nodename()
-                .to_string_lossy()
-                .into_owned()
-        };
-        self.election
-            .id
-            .clone()
-            .or_else(|| compat.then(|| pod().unwrap_or_else(host)))
-    }
-
-    fn site(&self, view: View, registry: Registry, compat: bool) -> Result<Site> {
-        let token = self.step_down_token_file.as_ref().map(|path| {
-            let token = std::fs::read_to_string(path);
-            token.with_context(|| format!("cannot read {}", path.display()))
-        });
-        let token = token.transpose()?.map(|token| token.trim().into());
+    /// Listens on every address that was given.
+    async fn serve(&self, view: &View, metrics: &Metrics, compat: bool) -> Result<()> {
+        let listen = &self.listen;
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
         let registry = Mutex::new(registry);
         let metrics = Arc::new(move || {
             let registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
@@ -232,109 +222,116 @@ impl Elect {
                 Err(_) => String::new(),
             }
         });
-        Ok(Site {
-            view,
+        let token = listen.step_down_token_file.as_ref().map(|path| {
+            let token = std::fs::read_to_string(path);
+            token.with_context(|| format!("cannot read {}", path.display()))
+        });
+        let token = token.transpose()?.map(|token| token.trim().into());
+        let site = Site {
+            view: view.clone(),
             metrics,
+            parts: Parts {
+                leader: true,
+                probes: listen.probe_address.is_none(),
+                metrics: listen.metrics_address.is_none(),
+            },
             compat,
             token,
-        })
-    }
-}
-
-/// The election loop.
-struct Sidecar {
-    candidate: Candidate,
-    signals: Signals,
-    view: View,
-    log: EventLog,
-    hooks: Hooks,
-    /// Print `X is the leader` as the old sidecar did; scripts look for it.
-    print: bool,
-}
-
-impl Sidecar {
-    async fn attend(mut self) -> Result<u8> {
-        let mut term: Option<Term> = None;
-        loop {
-            tokio::select! {
-                event = self.candidate.next() => match event {
-                    Some(event) => self.heard(event, &mut term).await,
-                    None => return Ok(1),
-                },
-                asked = self.signals.next() => match asked {
-                    Asked::End(_) => break,
-                    Asked::Forward(_) | Asked::Child => {}
-                },
-            }
-        }
-        // This puts the guard out. Then the loss is told, and only then is the lease given back.
-        self.candidate.shutdown();
-        let finished = async {
-            while let Some(event) = self.candidate.next().await {
-                match event {
-                    Event::Finished => break,
-                    event => self.heard(event, &mut term).await,
-                }
-            }
+            places: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
         };
-        tokio::select! {
-            () = finished => {}
-            () = tokio::time::sleep(RELEASE) => {}
+        let only = |probes, metrics| Parts {
+            leader: false,
+            probes,
+            metrics,
+        };
+        let (probe, metrics) = (&listen.probe_address, &listen.metrics_address);
+        let mut addresses: Vec<(&Address, Parts)> = Vec::new();
+        addresses.extend(listen.http.iter().map(|address| (address, site.parts)));
+        if probe == metrics {
+            addresses.extend(probe.iter().map(|address| (address, only(true, true))));
+        } else {
+            addresses.extend(probe.iter().map(|address| (address, only(true, false))));
+            addresses.extend(metrics.iter().map(|address| (address, only(false, true))));
         }
-        Ok(0)
+        for (address, parts) in addresses {
+            let site = site.clone();
+            let server = http::listen(address, Site { parts, ..site }).await?;
+            tokio::spawn(server);
+        }
+        Ok(())
     }
 
-    async fn heard(&mut self, event: Event, term: &mut Option<Term>) {
-        match event {
-            Event::Lead(won) => {
-                let identity = self.view.handle.identity().to_owned();
-                self.see(identity, Some(won.transitions()));
-                self.log
-                    .write(What::Acquired, &Change::of(&self.view.handle, Some(&won)));
-                self.hooks.tell(Notice::Elected, &self.view).await;
-                *term = Some(won);
-            }
-            Event::Stop(_) => {
-                if let Some(term) = term.take() {
-                    self.lost(term).await;
-                }
-            }
-            Event::NewLeader(leader) => {
-                if leader != self.view.handle.identity() {
-                    self.see(leader, None);
-                    self.log
-                        .write(What::Observed, &Change::of(&self.view.handle, None));
-                }
-                self.hooks.tell(Notice::Changed, &self.view).await;
-            }
-            Event::Released => self
-                .log
-                .write(What::Released, &Change::of(&self.view.handle, None)),
-            _ => {}
+    /// Whom to tell of changes. A dry run tells nobody.
+    fn outlets(&self, client: &Client, namespace: &str, view: &View) -> Outlets {
+        let mut outlets = Outlets::default();
+        if self.dry_run {
+            return outlets;
         }
+        let (tell, route) = (&self.tell, &self.route);
+        let hooks = Hooks {
+            elected: tell.on_elected.clone(),
+            lost: tell.on_lost.clone(),
+            changed: tell.on_change.clone(),
+            signal: tell.signal_process.clone(),
+            env: self.places(),
+        };
+        let pod_namespace = self.pod_namespace(namespace);
+        if let Some(key) = &route.label {
+            let label = outlets::label::Label {
+                client: client.clone(),
+                handle: view.handle.clone(),
+                namespace: pod_namespace.clone(),
+                pod: pod_name(),
+                key: key.clone(),
+                values: route.label_values.clone(),
+                required: route.label_required,
+            };
+            outlets.add(|queue| label.serve(queue));
+        }
+        if let Some(name) = &route.service {
+            let service = outlets::service::Service {
+                client: client.clone(),
+                handle: view.handle.clone(),
+                namespace: pod_namespace.clone(),
+                pod: pod_name(),
+                name: name.clone(),
+            };
+            outlets.add(|queue| service.serve(queue));
+        }
+        if let (Some(service), Some(address)) = (&route.endpointslice, variable("POD_IP")) {
+            let slice = outlets::slice::Slice {
+                client: client.clone(),
+                handle: view.handle.clone(),
+                namespace: pod_namespace,
+                service: service.clone(),
+                pod: pod_name(),
+                address,
+                node: variable("NODE_NAME"),
+            };
+            outlets.add(|queue| slice.serve(queue));
+        }
+        if let Some(path) = tell.state_file.clone() {
+            outlets.add(|queue| outlets::state_file::serve(path, queue));
+        }
+        if hooks.any() {
+            outlets.add(|queue| hooks.serve(queue));
+        }
+        if let Some(target) = tell.webhook.clone() {
+            outlets.add(|queue| target.serve(queue));
+        }
+        outlets
     }
 
-    /// The term is over: say so, run the hook, and only then let go of it.
-    async fn lost(&mut self, term: Term) {
-        let mut lost = Change::of(&self.view.handle, Some(&term));
-        lost.until = Some(guard_end(&term));
-        self.view.seen.send_modify(|seen| seen.leader.clear());
-        self.log.write(What::Lost, &lost);
-        self.hooks.tell(Notice::Lost, &self.view).await;
-        drop(term);
-    }
-
-    fn see(&self, leader: String, term: Option<u32>) {
-        if self.print {
-            // A reader that has gone away does not end an election.
-            let _ = writeln!(std::io::stdout(), "{leader} is the leader");
+    /// Where hooks find more: the state file and the HTTP answers.
+    fn places(&self) -> Vec<(String, String)> {
+        let mut places = Vec::new();
+        if let Some(path) = &self.tell.state_file {
+            places.push(("TENURE_STATE_FILE".to_owned(), path.display().to_string()));
         }
-        let observed_at = Some(Timestamp::now());
-        self.view.seen.send_replace(Seen {
-            leader,
-            term,
-            observed_at,
-        });
+        if let Some(address) = &self.listen.http {
+            places.push(("TENURE_URL".to_owned(), address.url()));
+        }
+        places
     }
 }
 

@@ -9,6 +9,8 @@ use serde::Serialize;
 use tenure::Handle;
 use tokio::sync::watch;
 
+use crate::sight::{Notes, rfc3339};
+
 /// Everything that stays the same for the life of the process.
 #[derive(Debug)]
 pub(crate) struct Facts {
@@ -25,7 +27,6 @@ pub(crate) struct Facts {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) leader: String,
-    pub(crate) term: Option<u32>,
     pub(crate) observed_at: Option<Timestamp>,
 }
 
@@ -34,6 +35,7 @@ pub(crate) struct Seen {
 pub(crate) struct View {
     pub(crate) facts: Arc<Facts>,
     pub(crate) handle: Handle,
+    pub(crate) notes: Notes,
     pub(crate) seen: watch::Sender<Seen>,
 }
 
@@ -41,22 +43,23 @@ pub(crate) struct View {
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Answer {
-    election: String,
-    namespace: String,
-    lock: &'static str,
-    leader: String,
+    pub(crate) election: String,
+    pub(crate) namespace: String,
+    pub(crate) lock: &'static str,
+    pub(crate) leader: String,
     #[serde(rename = "self")]
-    identity: String,
+    pub(crate) identity: String,
     pub(crate) is_leader: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) term: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    fencing_token: Option<String>,
-    lease_duration_seconds: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    observed_at: Option<String>,
-    valid_for_millis: u128,
+    pub(crate) fencing_token: Option<String>,
+    pub(crate) acquire_time: Option<String>,
+    pub(crate) renew_time: Option<String>,
+    pub(crate) lease_duration_seconds: u32,
+    pub(crate) observed_at: Option<String>,
+    pub(crate) valid_for_millis: u64,
     pub(crate) state: &'static str,
+    #[serde(skip)]
+    pub(crate) lease_uid: Option<String>,
 }
 
 impl View {
@@ -85,16 +88,31 @@ impl View {
         serde_json::json!({ "name": name }).to_string()
     }
 
+    /// Whether nothing was heard of the lock for longer than a lease: others may lead by now.
+    pub(crate) fn is_stale(&self) -> bool {
+        let lease = std::time::Duration::from_secs(self.facts.lease_duration_seconds.into());
+        let trouble = self.handle.health().trouble();
+        self.notes.heard().is_none() || trouble.is_some_and(|trouble| trouble.lasted > lease)
+    }
+
     pub(crate) fn answer(&self) -> Answer {
         let tenure = self.handle.tenure().filter(|tenure| tenure.is_leading());
-        let seen = self.seen.borrow().clone();
         let leader = self.leader();
-        let state = match (&tenure, self.handle.health().trouble(), leader.is_empty()) {
-            (Some(_), _, _) => "leading",
-            (None, Some(_), _) => "disconnected",
-            (None, None, true) => "electing",
-            (None, None, false) => "following",
+        let trouble = self.handle.health().trouble().is_some();
+        let state = match (&tenure, trouble || self.notes.heard().is_none()) {
+            (Some(_), _) => "leading",
+            (None, true) => "disconnected",
+            (None, false) if leader.is_empty() => "electing",
+            (None, false) => "following",
         };
+        // What the lock says counts only for the leader that it names.
+        let record = self.notes.record().filter(|record| record.holder == leader);
+        let valid_for = match &tenure {
+            Some(tenure) => tenure.valid_for(),
+            None if record.is_some() => self.notes.valid_for(),
+            None => Default::default(),
+        };
+        let seconds = record.as_ref().map(|record| record.lease_duration_seconds);
         Answer {
             election: self.facts.election.clone(),
             namespace: self.facts.namespace.clone(),
@@ -102,15 +120,15 @@ impl View {
             leader,
             identity: self.handle.identity().to_owned(),
             is_leader: tenure.is_some(),
-            term: tenure
-                .as_ref()
-                .map(tenure::Tenure::transitions)
-                .or(seen.term),
+            term: record.as_ref().map(|record| record.transitions),
             fencing_token: tenure.as_ref().map(|tenure| tenure.token().to_string()),
-            lease_duration_seconds: self.facts.lease_duration_seconds,
-            observed_at: seen.observed_at.map(|at| at.to_string()),
-            valid_for_millis: tenure.map_or(0, |tenure| tenure.valid_for().as_millis()),
+            acquire_time: record.as_ref().and_then(|r| rfc3339(r.acquire_time?)),
+            renew_time: record.as_ref().and_then(|r| rfc3339(r.renew_time?)),
+            lease_duration_seconds: seconds.unwrap_or(self.facts.lease_duration_seconds),
+            observed_at: self.notes.heard().map(|at| at.to_string()),
+            valid_for_millis: u64::try_from(valid_for.as_millis()).unwrap_or(u64::MAX),
             state,
+            lease_uid: self.notes.uid(),
         }
     }
 }

@@ -1,8 +1,8 @@
 //! The process group that runs while leading.
 //!
-//! Invariant: the group does not outlive this process: the kernel kills the child when its parent
-//! dies, a watchdog kills the rest, and this process adopts and reaps grandchildren whose parents have
-//! gone. A program that leaves the group on purpose (`setsid`) is out of reach.
+//! Invariant: nothing of it outlives this process: the kernel kills the child when its parent dies, a
+//! watchdog kills the rest, and this process adopts and reaps grandchildren whose parents have gone,
+//! also those that left the group; see [`kin`](super::kin).
 
 use std::ffi::OsString;
 use std::io;
@@ -12,8 +12,10 @@ use std::process::{Command, Stdio};
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_process_group, set_child_subreaper,
-    test_kill_process_group, wait,
+    test_kill_process_group, waitpgid, waitpid,
 };
+
+use super::kin::MARK;
 
 /// Hidden subcommand that turns into the user's command; see [`become_child`].
 pub(crate) const CHILD: &str = "__child";
@@ -27,6 +29,10 @@ pub(crate) struct Spec {
     pub(crate) env: Vec<(String, String)>,
     /// Whether the child reads our standard input.
     pub(crate) stdin: bool,
+    /// Inherited files that the child keeps, besides the standard ones.
+    pub(crate) keep: Vec<i32>,
+    /// By which the watchdog knows descendants.
+    pub(crate) mark: String,
 }
 
 /// A running group.
@@ -71,10 +77,13 @@ impl Group {
     /// main thread, which lives as long as the process.
     pub(crate) fn spawn(spec: &Spec) -> io::Result<Self> {
         let own = std::env::current_exe()?;
+        let keep: Vec<String> = spec.keep.iter().map(ToString::to_string).collect();
         let child = Command::new(own)
             .arg(CHILD)
             .arg(std::process::id().to_string())
+            .arg(keep.join(","))
             .args(&spec.argv)
+            .env(MARK, &spec.mark)
             .envs(spec.env.iter().map(|(key, value)| (key, value)))
             .stdin(if spec.stdin {
                 Stdio::inherit()
@@ -105,28 +114,55 @@ impl Group {
         test_kill_process_group(self.leader) == Err(Errno::SRCH)
     }
 
-    /// Reaps every child that has ended, and says how the main one did. A member that was stopped
-    /// goes on: a leader that sleeps while it holds the lease is of no use to anybody.
+    /// Reaps members that have ended, and says how the main one did. Only members: other children of
+    /// this process belong to whoever started them. A member that was stopped goes on: a leader that
+    /// sleeps while it holds the lease is of no use to anybody.
     pub(crate) fn reap(self) -> Option<Exit> {
+        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
         let mut exit = None;
-        while let Ok(Some((pid, status))) = wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
-            if status.stopped() {
-                self.signal(Signal::CONT);
-            } else if pid == self.leader {
+        while let Ok(Some((_, status))) = waitpid(Some(self.leader), options) {
+            if !status.stopped() {
                 exit = exit_of(status);
+                break;
+            }
+            self.signal(Signal::CONT);
+        }
+        loop {
+            match waitpgid(self.leader, options) {
+                Ok(Some((_, status))) if status.stopped() => self.signal(Signal::CONT),
+                Ok(Some((pid, status))) if pid == self.leader => exit = exit_of(status),
+                Ok(Some(_)) => {}
+                Ok(None) | Err(_) => break,
             }
         }
         exit
     }
 }
 
-/// `tenure __child PARENT CMD ARG...`: ties its life to the parent's and becomes the command.
+/// Closes every inherited file but the standard ones and those to keep. What this program opens
+/// itself is closed on exec anyway.
+pub(crate) fn close_inherited(keep: &[i32]) {
+    let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
+    let open: Vec<i32> = open
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.parse().ok())
+        .filter(|fd| *fd > 2 && !keep.contains(fd))
+        .collect();
+    for fd in open {
+        // The one that listed them is closed already.
+        let _ = nix::unistd::close(fd);
+    }
+}
+
+/// `tenure __child PARENT KEEP CMD ARG...`: ties its life to the parent's and becomes the command.
 /// Returns only if that failed, with the exit code for it.
 pub(crate) fn become_child(args: &[OsString]) -> u8 {
     let parent = args
         .first()
         .and_then(|arg| arg.to_str()?.parse::<i32>().ok());
-    let (Some(parent), Some(program)) = (parent, args.get(1)) else {
+    let keep = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
+    let keep: Vec<i32> = keep.split(',').filter_map(|fd| fd.parse().ok()).collect();
+    let (Some(parent), Some(program)) = (parent, args.get(2)) else {
         eprintln!("tenure: {CHILD} is internal");
         return 125;
     };
@@ -143,8 +179,9 @@ pub(crate) fn become_child(args: &[OsString]) -> u8 {
         return 125;
     }
     super::terminal::await_foreground();
+    close_inherited(&keep);
     let error = Command::new(program)
-        .args(&args[2..])
+        .args(&args[3..])
         .env_remove(super::terminal::FOREGROUND)
         .exec();
     eprintln!("tenure: cannot run {}: {error}", program.to_string_lossy());

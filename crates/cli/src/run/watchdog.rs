@@ -1,17 +1,20 @@
 //! A tiny process beside the wrapper that ends the group when the wrapper cannot.
 //!
 //! A stopped or killed wrapper runs no timers. The watchdog waits on a pipe for the deadline of the
-//! work, which every renewal moves. It kills the group when the deadline passes, or when the pipe
-//! closes without a farewell.
+//! work, which every renewal moves. It kills the group and whoever left it when the deadline passes, or
+//! when the pipe closes without a farewell.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::CommandExt;
-use std::process::{ChildStdin, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, kill_process_group};
+use rustix::process::{Pid, Signal, getppid, kill_process_group};
 use rustix::time::{ClockId, Timespec, clock_gettime};
+
+use super::kin;
 
 /// Hidden subcommand; see [`watch`].
 pub(crate) const WATCHDOG: &str = "__watchdog";
@@ -21,21 +24,28 @@ const FAREWELL: u64 = u64::MAX;
 /// The wrapper's end of the pipe.
 pub(crate) struct Watchdog {
     pipe: ChildStdin,
+    child: Child,
 }
 
 impl Watchdog {
     /// Starts the watchdog for a group.
-    pub(crate) fn start(group: Pid) -> io::Result<Self> {
+    pub(crate) fn start(group: Pid, mark: &str) -> io::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(WATCHDOG)
             .arg(group.as_raw_nonzero().to_string())
+            .arg(mark)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             // Signals that a terminal sends to the wrapper's group must not reach it.
             .process_group(0)
             .spawn()?;
         let pipe = child.stdin.take().expect("asked for a pipe");
-        Ok(Self { pipe })
+        Ok(Self { pipe, child })
+    }
+
+    /// Its process.
+    pub(crate) fn id(&self) -> i32 {
+        i32::try_from(self.child.id()).unwrap_or(0)
     }
 
     /// Moves the deadline: nanoseconds of `CLOCK_BOOTTIME`.
@@ -46,19 +56,31 @@ impl Watchdog {
     /// The group is empty; the watchdog may go.
     pub(crate) fn dismiss(mut self) {
         let _ = self.until(FAREWELL);
+        let _ = self.child.wait();
     }
 }
 
-/// `tenure __watchdog GROUP`: see the module.
-pub(crate) fn watch(group: &str) -> u8 {
+/// `tenure __watchdog GROUP MARK`: see the module.
+pub(crate) fn watch(group: &str, mark: &str) -> u8 {
     let Some(group) = group.parse().ok().and_then(Pid::from_raw) else {
         eprintln!("tenure: {WATCHDOG} is internal");
         return 125;
     };
+    let wrapper = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
+    super::group::close_inherited(&[]);
     match guard(&io::stdin().as_fd().try_clone_to_owned()) {
         Ok(End::Farewell) => 0,
         Ok(End::Overdue | End::Orphaned) | Err(_) => {
             let _ = kill_process_group(group, Signal::KILL);
+            // Whoever was born while we looked is found the next time.
+            for _ in 0..50 {
+                let left = kin::descendants_of(wrapper, mark);
+                if left.is_empty() {
+                    break;
+                }
+                left.iter().for_each(|process| process.signal(Signal::KILL));
+                std::thread::sleep(Duration::from_millis(20));
+            }
             1
         }
     }

@@ -9,14 +9,14 @@ use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
-use tenure::Term;
 use tenure::clock::{Clock, SystemClock};
 use tenure::deadline::Deadline;
+use tenure::{Handle, Term};
 
-use super::OnExit;
+use super::args::OnExit;
 use super::group::{Exit, Group, Spec};
-use super::terminal;
 use super::watchdog::Watchdog;
+use super::{kin, terminal};
 use crate::signals::{Asked, Signals};
 
 /// How often the watchdog hears from us. Well below any lease.
@@ -31,27 +31,41 @@ const LONGEST_STOP: Duration = Duration::from_secs(30);
 /// How long after the end of the guard this loop counts as stuck.
 const STUCK: Duration = Duration::from_millis(250);
 
+/// How long a holder that was told to step down by a signal stays away.
+const SIT_OUT: Duration = Duration::from_secs(30);
+
 /// A restarted child that ran this long starts again from the shortest pause.
 const STEADY: Duration = Duration::from_secs(60);
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// The group that runs now, for those who must end it from another thread.
+/// What runs now, for those who must end it from another thread.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Running(Arc<AtomicI32>);
+pub(crate) struct Running(Arc<Ids>);
+
+#[derive(Debug, Default)]
+struct Ids {
+    group: AtomicI32,
+    watchdog: AtomicI32,
+}
 
 impl Running {
-    /// Kills it, if there is one.
+    /// Kills it, if there is something: the group at once, then whoever left it.
     pub(crate) fn kill(&self) {
-        if let Some(group) = Pid::from_raw(self.0.load(Ordering::SeqCst)) {
+        if let Some(group) = Pid::from_raw(self.0.group.load(Ordering::SeqCst)) {
             let _ = kill_process_group(group, Signal::KILL);
+            let watchdog = self.0.watchdog.load(Ordering::SeqCst);
+            for process in kin::descendants(watchdog) {
+                process.signal(Signal::KILL);
+            }
         }
     }
 
-    fn set(&self, group: Option<Group>) {
+    fn set(&self, group: Option<Group>, watchdog: i32) {
         let id = group.map_or(0, |group| group.id().as_raw_nonzero().get());
-        self.0.store(id, Ordering::SeqCst);
+        self.0.watchdog.store(watchdog, Ordering::SeqCst);
+        self.0.group.store(id, Ordering::SeqCst);
     }
 }
 
@@ -65,6 +79,11 @@ pub(crate) struct Work {
     /// Sent to the group when the term ends; by default the signal that the wrapper got, else TERM.
     pub(crate) stop_signal: Option<Signal>,
     pub(crate) max_hold: Option<Duration>,
+    /// Nothing is started with less than this left of the guard.
+    pub(crate) min_validity: Duration,
+    /// This signal to the wrapper gives the term up.
+    pub(crate) step_down_signal: Option<Signal>,
+    pub(crate) handle: Handle,
     pub(crate) foreground: bool,
     pub(crate) running: Running,
 }
@@ -132,25 +151,35 @@ impl Work {
         signals: &mut Signals,
         hold: Option<tenure::core::LocalTime>,
     ) -> io::Result<End> {
-        // This process may have been stopped or asleep since it won.
+        // This process may have been stopped or asleep since it won; a renewal makes up for it.
+        while term.is_leading() && term.valid_for() < self.min_validity {
+            tokio::select! {
+                () = term.cancelled() => {}
+                signal = signals.end() => return Ok(End::Asked(signal, None)),
+                () = tokio::time::sleep(HEARTBEAT) => {}
+            }
+        }
         if !term.is_leading() {
             return Ok(End::Lost);
         }
         let group = Group::spawn(&self.spec)?;
-        self.running.set(Some(group));
+        self.running.set(Some(group), 0);
         if self.foreground {
             terminal::give_to(group.id());
         }
-        let ended = match Watchdog::start(group.id()) {
-            Ok(watchdog) => Ok(self.look_after(group, watchdog, term, signals, hold).await),
+        let ended = match Watchdog::start(group.id(), &self.spec.mark) {
+            Ok(watchdog) => {
+                self.running.set(Some(group), watchdog.id());
+                Ok(self.look_after(group, watchdog, term, signals, hold).await)
+            }
             Err(error) => {
                 // Nothing runs without its watchdog.
                 group.signal(Signal::KILL);
-                clear_out(group, signals).await;
+                clear_out(group, 0, signals).await;
                 Err(error)
             }
         };
-        self.running.set(None);
+        self.running.set(None, 0);
         if self.foreground {
             terminal::take_back();
         }
@@ -189,7 +218,10 @@ impl Work {
             }
             tokio::select! {
                 asked = signals.next() => match asked {
-                    Asked::Child => {}
+                    Asked::Child => kin::reap_orphans(group.id(), watchdog.id()),
+                    Asked::Forward(signal) if Some(signal) == self.step_down_signal => {
+                        self.handle.step_down(SIT_OUT);
+                    }
                     Asked::Forward(signal) => group.signal(signal),
                     // The second request is meant: end now.
                     Asked::End(_) if why.is_some() => group.signal(Signal::KILL),
@@ -206,7 +238,7 @@ impl Work {
             }
         };
         drop(stuck);
-        let asked = clear_out(group, signals).await;
+        let asked = clear_out(group, watchdog.id(), signals).await;
         watchdog.dismiss();
         match why.or(asked.map(Why::Asked)) {
             None => End::Exited(exit),
@@ -232,26 +264,31 @@ enum Why {
     Held,
 }
 
-/// Waits until no member of the group is left: SIGTERM, and after a while SIGKILL. Returns the signal
-/// that asked this process to end meanwhile.
-async fn clear_out(group: Group, signals: &mut Signals) -> Option<Signal> {
-    let step = Duration::from_millis(20);
-    let mut waited = Duration::ZERO;
+/// Waits until nobody is left, in the group or outside of it: SIGTERM, and after a while SIGKILL.
+/// Returns the signal that asked this process to end meanwhile.
+async fn clear_out(group: Group, watchdog: i32, signals: &mut Signals) -> Option<Signal> {
+    let began = SystemClock.now().local;
+    let mut told = false;
     let mut asked = None;
-    if !group.is_empty() {
-        group.signal(Signal::TERM);
-    }
-    while !group.is_empty() {
-        if waited >= STRAGGLERS {
-            group.signal(Signal::KILL);
+    loop {
+        group.reap();
+        kin::reap_orphans(group.id(), watchdog);
+        let left = kin::descendants(watchdog);
+        if left.is_empty() && group.is_empty() {
+            return asked;
+        }
+        let overdue = SystemClock.now().local.since(began) >= STRAGGLERS;
+        if overdue || !told {
+            let signal = if overdue { Signal::KILL } else { Signal::TERM };
+            group.signal(signal);
+            left.iter().for_each(|process| process.signal(signal));
+            told = true;
         }
         tokio::select! {
             heard = signals.next() => if let Asked::End(signal) = heard {
                 asked = Some(signal);
             },
-            () = tokio::time::sleep(step) => waited += step,
+            () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
-        group.reap();
     }
-    asked
 }

@@ -1,0 +1,173 @@
+//! Health-gated candidacy: whoever is not fit to lead does not campaign, and steps down.
+//!
+//! Two ways out keep an election alive: a leader that stepped down stays away longer than a retry, so
+//! that a healthy peer wins; and if nobody has led for a long time, an unhealthy leader is better than
+//! none.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::time::{Duration, SystemTime};
+
+use kube::Client;
+use serde_json::Value;
+use tenure::Handle;
+
+use super::args::Health;
+use crate::sight::{Gate, Notes};
+
+/// The checks of one candidate.
+pub(super) struct HealthGate {
+    pub(super) checks: Health,
+    pub(super) client: Client,
+    /// Path of the own pod.
+    pub(super) pod: String,
+    pub(super) handle: Handle,
+    pub(super) notes: Notes,
+    pub(super) gate: Gate,
+}
+
+impl Health {
+    /// Whether there is anything to check.
+    pub(super) fn any(&self) -> bool {
+        self.health_url.is_some()
+            || self.health_file.is_some()
+            || self.health_cmd.is_some()
+            || self.wait_ready
+    }
+}
+
+impl HealthGate {
+    /// Opens and closes the gate for ever.
+    pub(super) async fn serve(self) {
+        let mut failures = 0;
+        let mut was_ready = !self.checks.wait_ready;
+        // Leading although unhealthy, because nobody else did.
+        let mut escaped = false;
+        loop {
+            let limit = self.checks.health_interval;
+            let checked = tokio::time::timeout(limit, self.check(was_ready)).await;
+            let trouble = checked.unwrap_or_else(|_| Some(format!("no answer within {limit:?}")));
+            match trouble {
+                None => {
+                    if self.gate.reason().is_some() {
+                        tracing::info!("healthy: this candidate campaigns");
+                    }
+                    (failures, was_ready, escaped) = (0, true, false);
+                    self.gate.close(None);
+                }
+                Some(why) => {
+                    failures += 1;
+                    escaped = self.unhealthy(&why, failures, escaped);
+                }
+            }
+            tokio::time::sleep(self.checks.health_interval).await;
+        }
+    }
+
+    /// Acts on a failed check; returns whether this candidate may lead all the same.
+    fn unhealthy(&self, why: &str, failures: u32, escaped: bool) -> bool {
+        if self.handle.is_leading() {
+            if !escaped && failures >= self.checks.health_failures {
+                tracing::warn!(why, "unhealthy: stepping down");
+                self.gate
+                    .close(Some(format!("this candidate is unhealthy: {why}")));
+                self.handle.step_down(self.checks.health_backoff);
+            }
+            return escaped;
+        }
+        if self.notes.leaderless_for() >= self.checks.deadlock_grace {
+            if self.gate.reason().is_some() {
+                tracing::warn!(
+                    why,
+                    "nobody has led for a long time: campaigning although unhealthy"
+                );
+            }
+            self.gate.close(None);
+            return true;
+        }
+        if self.gate.reason().is_none() {
+            tracing::warn!(why, "unhealthy: this candidate does not campaign");
+        }
+        self.gate
+            .close(Some(format!("this candidate is unhealthy: {why}")));
+        false
+    }
+
+    /// What is wrong, if anything.
+    async fn check(&self, was_ready: bool) -> Option<String> {
+        if !was_ready && let Err(why) = self.ready().await {
+            return Some(why);
+        }
+        if let Some(file) = &self.checks.health_file
+            && let Err(why) = fresh(file, self.checks.health_file_max_age)
+        {
+            return Some(format!("{}: {why}", file.display()));
+        }
+        if let Some(command) = &self.checks.health_cmd {
+            let status = tokio::process::Command::new("/bin/sh")
+                .args(["-c", command])
+                .stdin(Stdio::null())
+                .stdout(Stdio::null())
+                .kill_on_drop(true)
+                .status()
+                .await;
+            match status {
+                Ok(status) if status.success() => {}
+                Ok(status) => return Some(format!("`{command}` ended with {status}")),
+                Err(error) => return Some(format!("`{command}`: {error}")),
+            }
+        }
+        match &self.checks.health_url {
+            Some(url) => url.get().await.err(),
+            None => None,
+        }
+    }
+
+    async fn ready(&self) -> Result<(), String> {
+        let request = http::Request::get(&self.pod).body(Vec::new());
+        let request = request.map_err(|error| error.to_string())?;
+        let pod = self.client.request::<Value>(request).await;
+        let pod = pod.map_err(|error| format!("cannot read the own pod: {error}"))?;
+        let ready =
+            |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+        let conditions = pod["status"]["conditions"].as_array();
+        if conditions.is_some_and(|conditions| conditions.iter().any(ready)) {
+            Ok(())
+        } else {
+            Err("the pod is not Ready yet".to_owned())
+        }
+    }
+}
+
+fn fresh(file: &Path, max_age: Option<Duration>) -> Result<(), String> {
+    let data = file.metadata().map_err(|error| error.to_string())?;
+    let modified = data.modified().map_err(|error| error.to_string())?;
+    // A time in the future is as fresh as can be.
+    let age = SystemTime::now()
+        .duration_since(modified)
+        .unwrap_or_default();
+    match max_age {
+        Some(most) if age > most => Err(format!("last written {} s ago", age.as_secs())),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_must_exist_and_be_fresh() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("healthy");
+        assert!(fresh(&file, None).is_err());
+        std::fs::write(&file, "").unwrap();
+        assert_eq!(fresh(&file, None), Ok(()));
+        assert_eq!(fresh(&file, Some(Duration::from_secs(3600))), Ok(()));
+        let old = SystemTime::now() - Duration::from_secs(600);
+        let opened = std::fs::File::options().append(true).open(&file).unwrap();
+        opened.set_modified(old).unwrap();
+        assert_eq!(fresh(&file, None), Ok(()), "any age will do");
+        assert!(fresh(&file, Some(Duration::from_secs(60))).is_err());
+    }
+}

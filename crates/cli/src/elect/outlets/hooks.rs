@@ -1,0 +1,227 @@
+//! Commands that run at a change, one after the other.
+//!
+//! Nobody waits for them but the release, and that not for long: a hook is killed after its time, and
+//! when the term that its news came from must end.
+
+use std::collections::VecDeque;
+use std::process::{ExitStatus, Stdio};
+use std::str::FromStr;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::process::Child;
+
+use super::{News, Notice, PATIENCE, Queue};
+use crate::values;
+
+/// What to run when.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Hooks {
+    pub(crate) elected: Option<String>,
+    pub(crate) lost: Option<String>,
+    pub(crate) changed: Option<String>,
+    pub(crate) signal: Option<ProcessSignal>,
+    /// Further variables: where the state file and the HTTP answers are.
+    pub(crate) env: Vec<(String, String)>,
+}
+
+impl Hooks {
+    /// Whether there is anything to do.
+    pub(crate) fn any(&self) -> bool {
+        let commands = [&self.elected, &self.lost, &self.changed];
+        commands.iter().any(|command| command.is_some()) || self.signal.is_some()
+    }
+
+    /// Runs hooks until there is no more news.
+    pub(crate) async fn serve(self, mut queue: Queue) {
+        let mut waiting = VecDeque::new();
+        loop {
+            let news = match waiting.pop_front() {
+                Some(news) => news,
+                None => match queue.recv().await {
+                    Some(news) => news,
+                    None => return,
+                },
+            };
+            if let (Some(signal), Notice::Elected | Notice::Lost) = (&self.signal, news.notice) {
+                signal.send();
+            }
+            let command = match news.notice {
+                Notice::Started => &None,
+                Notice::Elected => &self.elected,
+                Notice::Lost => &self.lost,
+                Notice::Changed => &self.changed,
+            };
+            if let Some(command) = command {
+                self.run(command, &news, &mut queue, &mut waiting).await;
+            }
+        }
+    }
+
+    async fn run(
+        &self,
+        command: &str,
+        news: &News,
+        queue: &mut Queue,
+        waiting: &mut VecDeque<News>,
+    ) {
+        let began = tokio::time::Instant::now();
+        let mut limit = allowed(news, waiting);
+        let child = tokio::process::Command::new("/bin/sh")
+            .args(["-c", command])
+            .stdin(Stdio::null())
+            .envs(news.environment())
+            .envs(self.env.iter().cloned())
+            .process_group(0)
+            .kill_on_drop(true)
+            .spawn();
+        let mut child = match child {
+            Ok(child) => child,
+            Err(error) => {
+                tracing::warn!(command, %error, "cannot run the hook");
+                return;
+            }
+        };
+        let mut open = true;
+        loop {
+            tokio::select! {
+                status = child.wait() => return report(command, status),
+                more = queue.recv(), if open => match more {
+                    Some(more) => {
+                        waiting.push_back(more);
+                        limit = limit.min(began.elapsed() + allowed(news, waiting));
+                    }
+                    None => open = false,
+                },
+                () = tokio::time::sleep_until(began + limit) => {
+                    kill(&mut child).await;
+                    tracing::warn!(command, "the hook took longer than {limit:?} and was killed");
+                    return;
+                }
+            }
+        }
+    }
+}
+
+/// How long a hook may run, given what waits behind it: the hook of a loss needs time too.
+fn allowed(news: &News, waiting: &VecDeque<News>) -> Duration {
+    let own = news.term.as_ref().map_or(PATIENCE, super::Share::left);
+    let behind = waiting.iter().filter_map(|news| news.term.as_ref());
+    behind.fold(own, |limit, share| limit.min(share.left() / 2))
+}
+
+fn report(command: &str, status: std::io::Result<ExitStatus>) {
+    match status {
+        Ok(status) if status.success() => {}
+        Ok(status) => tracing::warn!(command, %status, "the hook failed"),
+        Err(error) => tracing::warn!(command, %error, "the hook failed"),
+    }
+}
+
+/// Kills the hook and what it started.
+async fn kill(child: &mut Child) {
+    let group = child.id().and_then(|id| i32::try_from(id).ok());
+    if let Some(group) = group.and_then(Pid::from_raw) {
+        let _ = kill_process_group(group, Signal::KILL);
+    }
+    let _ = child.kill().await;
+}
+
+impl News {
+    /// What a hook learns.
+    fn environment(&self) -> Vec<(String, String)> {
+        let answer = &self.answer;
+        let token = answer.fencing_token.clone().unwrap_or_default();
+        let sortable = token.parse::<tenure::FencingToken>();
+        let term = answer.term.map_or(String::new(), |term| term.to_string());
+        [
+            ("EVENT", format!("{:?}", self.notice).to_lowercase()),
+            ("LOCK_HELD", answer.is_leader.to_string()),
+            ("ELECTION", answer.election.clone()),
+            ("NAMESPACE", answer.namespace.clone()),
+            ("LOCK_KIND", answer.lock.to_owned()),
+            ("LEADER_ID", answer.leader.clone()),
+            ("SELF", answer.identity.clone()),
+            ("PREVIOUS_LEADER", self.previous.clone()),
+            ("TERM", term),
+            ("FENCING_TOKEN", token),
+            (
+                "FENCING_TOKEN_SORTABLE",
+                sortable.map_or(String::new(), |token| token.sortable()),
+            ),
+            ("LEASE_UID", answer.lease_uid.clone().unwrap_or_default()),
+            (
+                "ACQUIRE_TIME",
+                answer.acquire_time.clone().unwrap_or_default(),
+            ),
+            (
+                "LEASE_DURATION",
+                format!("{}s", answer.lease_duration_seconds),
+            ),
+        ]
+        .map(|(name, value)| (format!("TENURE_{name}"), value))
+        .into()
+    }
+}
+
+/// `NAME:SIGNAL`: a signal to every process of this name that can be seen.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProcessSignal {
+    name: String,
+    signal: Signal,
+}
+
+impl ProcessSignal {
+    fn send(&self) {
+        let processes = std::fs::read_dir("/proc").into_iter().flatten().flatten();
+        let mut found = false;
+        for process in processes {
+            let name = std::fs::read_to_string(process.path().join("comm"));
+            let id = process.file_name().to_str().and_then(|id| id.parse().ok());
+            // The kernel cuts names to 15 bytes.
+            let wanted: String = self.name.chars().take(15).collect();
+            if let (Some(pid), Ok(name)) = (id.and_then(Pid::from_raw), name)
+                && name.trim_end() == wanted
+            {
+                found = true;
+                if let Err(error) = kill_process(pid, self.signal) {
+                    tracing::warn!(name = self.name, %error, "cannot signal the process");
+                }
+            }
+        }
+        if !found {
+            tracing::warn!(
+                name = self.name,
+                "no such process to signal; a pod needs shareProcessNamespace"
+            );
+        }
+    }
+}
+
+impl FromStr for ProcessSignal {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        match text.rsplit_once(':') {
+            Some((name, signal)) if !name.is_empty() => Ok(Self {
+                name: name.to_owned(),
+                signal: values::signal(signal)?,
+            }),
+            _ => Err(format!("{text:?} is not NAME:SIGNAL, such as nginx:HUP")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn process_signals() {
+        let hup: ProcessSignal = "nginx:HUP".parse().unwrap();
+        assert_eq!((hup.name.as_str(), hup.signal), ("nginx", Signal::HUP));
+        for bad in ["nginx", ":HUP", "nginx:", "nginx:NOPE"] {
+            assert!(bad.parse::<ProcessSignal>().is_err(), "{bad}");
+        }
+    }
+}

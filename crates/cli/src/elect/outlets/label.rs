@@ -1,0 +1,139 @@
+//! `--label`: the leader's pod carries a label that a Service can select.
+//!
+//! A controller and no one-shot: it looks again at every change and every few seconds, so that a label
+//! left behind by a leader that died goes away. For a moment at a hand-over no pod or two pods may
+//! have it; the annotation `tenure.dev/term` tells which is newer.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::{Request, header};
+use kube::Client;
+use serde_json::{Value, json};
+use tenure::Handle;
+
+use super::{Notice, Queue, newest};
+
+/// The key of `--label` without a value.
+pub(crate) const DEFAULT_KEY: &str = "tenure.dev/leader";
+
+/// The annotation that says in which term a pod got the label.
+const TERM: &str = "tenure.dev/term";
+
+/// How often to look whether everything still is as it should be.
+const AGAIN: Duration = Duration::from_secs(5);
+
+/// After a failure.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The label of the leader.
+pub(crate) struct Label {
+    pub(crate) client: Client,
+    pub(crate) handle: Handle,
+    pub(crate) namespace: String,
+    pub(crate) pod: String,
+    pub(crate) key: String,
+    /// The values of the leader and of everybody else.
+    pub(crate) values: (String, String),
+    /// Leadership is given up if the label cannot be set.
+    pub(crate) required: bool,
+}
+
+impl Label {
+    /// Keeps the labels right until there is no more news.
+    pub(crate) async fn serve(self, mut queue: Queue) {
+        let mut failing = false;
+        loop {
+            let pause = if failing { RETRY } else { AGAIN };
+            let (shares, first) = tokio::select! {
+                news = newest(&mut queue) => match news {
+                    Some((news, shares)) => (shares, news.notice == Notice::Elected),
+                    None => return,
+                },
+                () = tokio::time::sleep(pause) => (Vec::new(), false),
+            };
+            let limit = shares.iter().map(super::Share::left).min();
+            let limit = limit.unwrap_or(super::PATIENCE);
+            let done = tokio::time::timeout(limit, self.reconcile()).await;
+            let trouble = match done {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(format!("{error:#}")),
+                Err(_) => Some("no answer in time".to_owned()),
+            };
+            if let Some(trouble) = &trouble {
+                if !failing {
+                    tracing::warn!(pod = self.pod, trouble, "cannot keep the leader label");
+                }
+                if self.required && first && self.handle.is_leading() {
+                    tracing::warn!("giving up leadership, as --label-required asks");
+                    self.handle.step_down(Duration::from_secs(30));
+                }
+            }
+            failing = trouble.is_some();
+        }
+    }
+
+    /// Own pod first; then, while leading, everybody who still says that it leads.
+    async fn reconcile(&self) -> Result<()> {
+        let (yes, no) = (&self.values.0, &self.values.1);
+        let leading = self.handle.tenure().filter(|tenure| tenure.is_leading());
+        let labelled = self.labelled().await?;
+        let value = |pod: &Value| {
+            pod["metadata"]["labels"][&self.key]
+                .as_str()
+                .map(str::to_owned)
+        };
+        let own = labelled
+            .iter()
+            .find(|pod| pod["metadata"]["name"] == *self.pod);
+        let wanted = if leading.is_some() { yes } else { no };
+        if own.and_then(value).as_ref() != Some(wanted) {
+            let term = leading
+                .as_ref()
+                .map(|tenure| tenure.transitions().to_string());
+            self.patch(&self.pod, wanted, term).await?;
+        }
+        if leading.is_none() {
+            return Ok(());
+        }
+        for pod in labelled {
+            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+            // Looked at before each: whoever leads now may have labelled itself meanwhile.
+            if name != self.pod && value(&pod).as_ref() == Some(yes) && self.handle.is_leading() {
+                self.patch(name, no, None).await?;
+            }
+        }
+        Ok(())
+    }
+
+    async fn labelled(&self) -> Result<Vec<Value>> {
+        let selector = self.key.replace('/', "%2F");
+        let path = format!("{}?labelSelector={selector}", self.path());
+        let list: Value = self
+            .client
+            .request(Request::get(path).body(Vec::new())?)
+            .await
+            .context("cannot list pods")?;
+        Ok(list["items"].as_array().cloned().unwrap_or_default())
+    }
+
+    async fn patch(&self, pod: &str, value: &str, term: Option<String>) -> Result<()> {
+        let mut metadata = json!({ "labels": { &self.key: value } });
+        if let Some(term) = term {
+            metadata["annotations"] = json!({ TERM: term });
+        }
+        let request = Request::patch(format!("{}/{pod}", self.path()))
+            .header(header::CONTENT_TYPE, "application/merge-patch+json")
+            .body(json!({ "metadata": metadata }).to_string().into_bytes())?;
+        match self.client.request::<Value>(request).await {
+            Ok(_) => Ok(()),
+            // A peer that has gone has no label either.
+            Err(kube::Error::Api(status)) if status.code == 404 && pod != self.pod => Ok(()),
+            Err(error) => Err(error).with_context(|| format!("cannot patch pod {pod}")),
+        }
+    }
+
+    fn path(&self) -> String {
+        format!("/api/v1/namespaces/{}/pods", self.namespace)
+    }
+}

@@ -1,0 +1,190 @@
+//! `--endpointslice`: the one EndpointSlice behind a Service without a selector, with the leader's
+//! address in it.
+//!
+//! Invariant: a slice that a later term wrote is never changed. Every write names the version that it
+//! replaces, so whoever was overtaken fails and looks again.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::{Method, Request, header};
+use kube::Client;
+use serde_json::{Value, json};
+use tenure::Handle;
+
+use super::{Queue, newest};
+
+/// The annotation with the transitions of the term that wrote the slice.
+const TERM: &str = "tenure.dev/term";
+
+const AGAIN: Duration = Duration::from_secs(5);
+const RETRY: Duration = Duration::from_secs(1);
+
+/// The slice that follows the leader.
+pub(crate) struct Slice {
+    pub(crate) client: Client,
+    pub(crate) handle: Handle,
+    pub(crate) namespace: String,
+    pub(crate) service: String,
+    pub(crate) pod: String,
+    pub(crate) address: String,
+    pub(crate) node: Option<String>,
+}
+
+/// The name of the slice of a Service.
+pub(crate) fn name_of(service: &str) -> String {
+    format!("{service}-tenure")
+}
+
+impl Slice {
+    /// Keeps the slice right until there is no more news.
+    pub(crate) async fn serve(self, mut queue: Queue) {
+        let mut failing = false;
+        let mut led = false;
+        loop {
+            let pause = if failing { RETRY } else { AGAIN };
+            let shares = tokio::select! {
+                news = newest(&mut queue) => match news {
+                    Some((_, shares)) => shares,
+                    None => return,
+                },
+                () = tokio::time::sleep(pause) => Vec::new(),
+            };
+            let leading = self.handle.tenure().filter(|tenure| tenure.is_leading());
+            let term = leading.map(|tenure| tenure.transitions());
+            if term.is_none() && !led && shares.is_empty() {
+                continue;
+            }
+            let limit = shares.iter().map(super::Share::left).min();
+            let limit = limit.unwrap_or(super::PATIENCE);
+            let done = tokio::time::timeout(limit, self.reconcile(term)).await;
+            let trouble = match done {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(format!("{error:#}")),
+                Err(_) => Some("no answer in time".to_owned()),
+            };
+            if let Some(trouble) = trouble.as_ref().filter(|_| !failing) {
+                tracing::warn!(
+                    service = self.service,
+                    trouble,
+                    "cannot keep the EndpointSlice"
+                );
+            }
+            failing = trouble.is_some();
+            led = term.is_some() || failing;
+        }
+    }
+
+    /// Puts the own address in while leading in this term, and takes it out otherwise.
+    async fn reconcile(&self, term: Option<u32>) -> Result<()> {
+        let name = name_of(&self.service);
+        let slice = self.get(&format!("{}/{name}", self.path())).await?;
+        let wrote = |slice: &Value| {
+            slice["metadata"]["annotations"][TERM]
+                .as_str()?
+                .parse()
+                .ok()
+        };
+        let mine = |slice: &Value| slice["endpoints"][0]["addresses"][0] == *self.address;
+        match (slice, term) {
+            (None, None) => Ok(()),
+            (Some(slice), None) if !mine(&slice) => Ok(()),
+            (Some(mut slice), None) => {
+                slice["endpoints"] = json!([]);
+                self.put(Some(&name), &slice).await
+            }
+            (Some(slice), Some(term)) if wrote(&slice).is_some_and(|by: u32| by > term) => Ok(()),
+            (Some(slice), Some(term)) if mine(&slice) && wrote(&slice) == Some(term) => Ok(()),
+            (slice, Some(term)) => {
+                let wanted = self.wanted(slice.as_ref(), term).await?;
+                if !self.handle.is_leading() {
+                    return Ok(());
+                }
+                self.put(slice.is_some().then_some(&name), &wanted).await
+            }
+        }
+    }
+
+    async fn wanted(&self, slice: Option<&Value>, term: u32) -> Result<Value> {
+        let path = format!(
+            "/api/v1/namespaces/{}/services/{}",
+            self.namespace, self.service
+        );
+        let service = self.get(&path).await?;
+        let service = service.with_context(|| format!("there is no service {}", self.service))?;
+        let ports = service["spec"]["ports"]
+            .as_array()
+            .cloned()
+            .unwrap_or_default();
+        let ports: Vec<Value> = ports.iter().map(port_of).collect();
+        let mut endpoint = json!({
+            "addresses": [self.address],
+            "conditions": { "ready": true },
+            "targetRef": { "kind": "Pod", "name": self.pod, "namespace": self.namespace },
+        });
+        if let Some(node) = &self.node {
+            endpoint["nodeName"] = node.as_str().into();
+        }
+        let blank = || {
+            json!({
+                "apiVersion": "discovery.k8s.io/v1",
+                "kind": "EndpointSlice",
+                "metadata": { "name": name_of(&self.service), "namespace": self.namespace },
+                "addressType": if self.address.contains(':') { "IPv6" } else { "IPv4" },
+            })
+        };
+        let mut slice = slice.cloned().unwrap_or_else(blank);
+        let metadata = &mut slice["metadata"];
+        metadata["labels"]["kubernetes.io/service-name"] = self.service.as_str().into();
+        metadata["labels"]["endpointslice.kubernetes.io/managed-by"] = "tenure.dev".into();
+        metadata["annotations"][TERM] = term.to_string().into();
+        slice["endpoints"] = json!([endpoint]);
+        slice["ports"] = ports.into();
+        Ok(slice)
+    }
+
+    async fn get(&self, path: &str) -> Result<Option<Value>> {
+        let request = Request::get(path).body(Vec::new())?;
+        match self.client.request(request).await {
+            Ok(object) => Ok(Some(object)),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(error) => Err(error).with_context(|| format!("cannot read {path}")),
+        }
+    }
+
+    async fn put(&self, name: Option<&String>, slice: &Value) -> Result<()> {
+        let (method, path) = match name {
+            Some(name) => (Method::PUT, format!("{}/{name}", self.path())),
+            None => (Method::POST, self.path()),
+        };
+        let request = Request::builder()
+            .method(method)
+            .uri(&path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(slice.to_string().into_bytes())?;
+        let written = self.client.request::<Value>(request).await;
+        written.with_context(|| format!("cannot write {path}"))?;
+        Ok(())
+    }
+
+    fn path(&self) -> String {
+        let namespace = &self.namespace;
+        format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices")
+    }
+}
+
+/// A port of a slice for a port of a Service: where the target is a name, only the number of the
+/// Service is known.
+fn port_of(port: &Value) -> Value {
+    let target = &port["targetPort"];
+    let number = if target.is_number() {
+        target
+    } else {
+        &port["port"]
+    };
+    json!({
+        "name": port["name"].as_str().unwrap_or_default(),
+        "port": number,
+        "protocol": port["protocol"].as_str().unwrap_or("TCP"),
+    })
+}

@@ -1,0 +1,138 @@
+//! `--webhook`: every change is posted to a URL, in order, with the term, so that a receiver can drop
+//! what comes late.
+
+use std::str::FromStr;
+use std::time::Duration;
+
+use http::{Request, Uri, header};
+use kube::client::Body;
+use kube::{Client, Config};
+
+use super::{News, Notice, Queue};
+
+/// One attempt may take this long.
+const TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A receiver that is away gets this many attempts, ever further apart.
+const ATTEMPTS: u32 = 6;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+
+/// Where to post.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Target {
+    base: Uri,
+    path: String,
+    shown: String,
+}
+
+impl FromStr for Target {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong =
+            || format!("{text:?} is not a URL: expected http://host/path or https://host/path");
+        let uri: Uri = text.parse().map_err(|_| wrong())?;
+        let (Some("http" | "https"), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
+            return Err(wrong());
+        };
+        let base = Uri::builder()
+            .scheme(uri.scheme_str().unwrap_or("http"))
+            .authority(authority.as_str())
+            .path_and_query("/")
+            .build()
+            .map_err(|_| wrong())?;
+        let path = uri.path_and_query().map_or("/", |path| path.as_str());
+        Ok(Self {
+            base,
+            path: path.to_owned(),
+            shown: text.to_owned(),
+        })
+    }
+}
+
+impl Target {
+    /// Asks the URL; anything but 2xx is an error.
+    ///
+    /// Makes a client each time: a check every few seconds should see what a new caller sees.
+    pub(crate) async fn get(&self) -> Result<(), String> {
+        let client = Client::try_from(Config::new(self.base.clone()));
+        let client = client.map_err(|error| error.to_string())?;
+        let request = Request::get(&self.path).body(Body::empty());
+        let request = request.map_err(|error| error.to_string())?;
+        let answer = client.send(request).await;
+        let status = answer
+            .map_err(|error| format!("{}: {error}", self.shown))?
+            .status();
+        let good = status.is_success().then_some(());
+        good.ok_or_else(|| format!("{} answered {status}", self.shown))
+    }
+
+    /// Posts until there is no more news. Nobody waits for a receiver: its share of a term is dropped
+    /// before the first attempt.
+    pub(crate) async fn serve(self, mut queue: Queue) {
+        let client = match Client::try_from(Config::new(self.base.clone())) {
+            Ok(client) => client,
+            Err(error) => {
+                tracing::warn!(url = self.shown, %error, "the webhook cannot be used");
+                return;
+            }
+        };
+        while let Some(mut news) = queue.recv().await {
+            news.term = None;
+            if news.notice != Notice::Started {
+                self.deliver(&client, &news).await;
+            }
+        }
+    }
+
+    async fn deliver(&self, client: &Client, news: &News) {
+        let mut pause = FIRST_PAUSE;
+        for attempt in 1..=ATTEMPTS {
+            let why = match tokio::time::timeout(TIMEOUT, self.post(client, news)).await {
+                Ok(Ok(())) => return,
+                Ok(Err(why)) => why,
+                Err(_) => "no answer in time".to_owned(),
+            };
+            if attempt == ATTEMPTS {
+                tracing::warn!(url = self.shown, why, "gave up on the webhook");
+                return;
+            }
+            tracing::debug!(url = self.shown, why, "the webhook failed");
+            tokio::time::sleep(pause).await;
+            pause *= 2;
+        }
+    }
+
+    async fn post(&self, client: &Client, news: &News) -> Result<(), String> {
+        let mut body = serde_json::to_value(&news.answer).map_err(|error| error.to_string())?;
+        body["event"] = serde_json::json!(news.notice);
+        body["previous"] = news.previous.clone().into();
+        let request = Request::post(&self.path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .header("X-Tenure-Term", news.answer.term.unwrap_or_default())
+            .body(Body::from(body.to_string().into_bytes()))
+            .map_err(|error| error.to_string())?;
+        let answer = client.send(request).await.map_err(|e| e.to_string())?;
+        let status = answer.status();
+        status
+            .is_success()
+            .then_some(())
+            .ok_or_else(|| status.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn urls() {
+        let target: Target = "http://localhost:9000/hook?x=1".parse().unwrap();
+        assert_eq!(target.base, "http://localhost:9000/");
+        assert_eq!(target.path, "/hook?x=1");
+        for bad in ["localhost:9000", "ftp://x/", "", "/path"] {
+            assert!(bad.parse::<Target>().is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,242 @@
+//! The election loop of the sidecar: it hears of changes, publishes them, and gives terms back.
+//!
+//! Nothing here waits for anybody else: whoever must be told is told through a queue.
+
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::Result;
+use jiff::Timestamp;
+use rustix::process::Signal;
+use tenure::{Candidate, Event, StopReason, Term};
+
+use super::outlets::{News, Notice, Outlets, PATIENCE, Share};
+use super::view::{Seen, View};
+use super::{UNREACHABLE, refuse};
+use crate::events::{Change, EventLog, What};
+use crate::signals::{Asked, Signals};
+
+/// How long the release may take when asked to end, after everybody was told.
+const RELEASE: Duration = Duration::from_secs(5);
+
+/// How long a candidacy that holds nothing may take to end.
+const HASTE: Duration = Duration::from_millis(400);
+
+/// How long the last news may take to arrive, after the release.
+const FAREWELL: Duration = Duration::from_secs(2);
+
+/// How long a leader that was sent away by a signal stays away.
+const SIT_OUT: Duration = Duration::from_secs(30);
+
+/// Others that a release waits for.
+#[derive(Clone, Debug)]
+pub(super) struct Linger {
+    pub(super) delay: Option<Duration>,
+    pub(super) pid: Option<i32>,
+}
+
+/// The election loop.
+pub(super) struct Sidecar {
+    pub(super) candidate: Candidate,
+    pub(super) signals: Signals,
+    pub(super) view: View,
+    pub(super) log: EventLog,
+    pub(super) outlets: Outlets,
+    /// Print `X is the leader` as the old sidecar did; scripts look for it.
+    pub(super) print: bool,
+    pub(super) dry_run: bool,
+    pub(super) startup_timeout: Option<Duration>,
+    pub(super) linger: Linger,
+    /// The term that ended last, until it is known whether it was given back.
+    pub(super) ended: Option<Change>,
+}
+
+impl Sidecar {
+    pub(super) async fn attend(mut self) -> Result<u8> {
+        let mut term: Option<Term> = None;
+        self.tell(Notice::Started, None);
+        let startup = self.startup_timeout;
+        let late = tokio::time::sleep(startup.unwrap_or(Duration::MAX));
+        tokio::pin!(late);
+        let mut starting = startup.is_some();
+        loop {
+            tokio::select! {
+                event = self.candidate.next() => match event {
+                    Some(event) => self.heard(event, &mut term),
+                    None => return refuse(1, &"the election has ended by itself"),
+                },
+                asked = self.signals.next() => match asked {
+                    Asked::End(_) => break,
+                    Asked::Forward(Signal::USR1) => self.view.handle.step_down(SIT_OUT),
+                    Asked::Forward(_) | Asked::Child => {}
+                },
+                () = &mut late, if starting => {
+                    starting = false;
+                    if self.view.notes.heard().is_none() {
+                        let why = self.view.handle.health().trouble();
+                        let why = why.map_or_else(|| "no answer".to_owned(), |t| t.to_string());
+                        let lock = self.view.handle.lock();
+                        let limit = startup.unwrap_or_default();
+                        let why = format!("{lock} was not seen within {limit:?}: {why}");
+                        return refuse(UNREACHABLE, &why);
+                    }
+                }
+            }
+        }
+        self.leave(term).await;
+        Ok(0)
+    }
+
+    /// Puts the guard out, tells everybody, and only then gives the lease back. A second signal ends
+    /// the wait.
+    async fn leave(mut self, mut term: Option<Term>) {
+        let leads = term.is_some() || self.ended.is_some();
+        self.candidate.shutdown();
+        // Whoever holds nothing waits for nothing: a request may hang.
+        let limit = if leads {
+            PATIENCE + RELEASE + self.linger.delay.unwrap_or_default()
+        } else {
+            HASTE
+        };
+        let end = tokio::time::sleep(limit);
+        tokio::pin!(end);
+        loop {
+            tokio::select! {
+                event = self.candidate.next() => match event {
+                    Some(Event::Finished) | None => break,
+                    Some(event) => self.heard(event, &mut term),
+                },
+                () = &mut end => break,
+                _ = self.signals.end() => return,
+            }
+        }
+        let patience = if leads { FAREWELL } else { Duration::ZERO };
+        self.outlets.close(patience).await;
+    }
+
+    fn heard(&mut self, event: Event, term: &mut Option<Term>) {
+        match event {
+            Event::Lead(won) => {
+                let identity = self.view.handle.identity().to_owned();
+                self.see(&identity, "acquired");
+                self.log.write(What::Acquired, &Change::own(&won));
+                *term = Some(won);
+                self.tell(Notice::Elected, None);
+                self.tell(Notice::Changed, None);
+            }
+            Event::Stop(reason) => {
+                if let Some(term) = term.take() {
+                    self.lost(term, &reason);
+                }
+            }
+            Event::NewLeader(leader) => {
+                if leader == self.view.handle.identity() {
+                    return;
+                }
+                let reason = if leader.is_empty() {
+                    "released"
+                } else {
+                    "observed"
+                };
+                self.see(&leader, reason);
+                let identity = self.view.handle.identity();
+                let change = Change::seen(&leader, identity, &self.view.notes);
+                self.log.write(What::Observed, &change);
+                self.tell(Notice::Changed, None);
+                if self.dry_run && leader.is_empty() {
+                    tracing::info!("dry run: this candidate would campaign now");
+                }
+            }
+            Event::Released => {
+                if let Some(change) = self.ended.take() {
+                    self.log.write(What::Released, &change.released());
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// The term is over. It ends for good, and the lease is given back, when everybody who must hear
+    /// of it first has heard.
+    fn lost(&mut self, term: Term, reason: &StopReason) {
+        let change = Change::own(&term).ended(&term);
+        let why = match reason {
+            StopReason::GuardExpired => "expired",
+            _ => "lost",
+        };
+        self.view.seen.send_modify(|seen| seen.leader.clear());
+        self.log.write(What::Lost, &change);
+        tracing::info!(
+            election = self.view.facts.election,
+            leader = "",
+            previous = change.leader,
+            term = term.transitions(),
+            reason = why,
+            why = reason.as_str(),
+            "leader changed"
+        );
+        self.ended = Some(change);
+        let share = Share::new(term);
+        if self.linger.any() {
+            tokio::spawn(self.linger.clone().wait(share.clone()));
+        }
+        self.tell(Notice::Lost, Some(share));
+    }
+
+    fn tell(&self, notice: Notice, term: Option<Share>) {
+        let mut answer = self.view.answer();
+        if let Some(share) = &term {
+            // Late deliveries carry the term that they are about.
+            answer.term = Some(share.term().transitions());
+            answer.fencing_token = Some(share.term().token().to_string());
+        }
+        let previous = self.view.notes.previous();
+        self.outlets.tell(&News {
+            notice,
+            answer,
+            previous,
+            term,
+        });
+    }
+
+    fn see(&self, leader: &str, reason: &str) {
+        if self.print {
+            // A reader that has gone away does not end an election.
+            let _ = writeln!(std::io::stdout(), "{leader} is the leader");
+        }
+        tracing::info!(
+            election = self.view.facts.election,
+            leader,
+            previous = self.view.notes.previous(),
+            term = self.view.notes.record().map(|record| record.transitions),
+            reason,
+            "leader changed"
+        );
+        self.view.seen.send_replace(Seen {
+            leader: leader.to_owned(),
+            observed_at: Some(Timestamp::now()),
+        });
+    }
+}
+
+impl Linger {
+    fn any(&self) -> bool {
+        self.delay.is_some() || self.pid.is_some()
+    }
+
+    /// Keeps a share of the term until the others are done, as long as the lease can be kept.
+    async fn wait(self, share: Share) {
+        let step = Duration::from_millis(50);
+        let mut waited = Duration::ZERO;
+        let runs = |pid: i32| PathBuf::from(format!("/proc/{pid}")).exists();
+        while waited < self.delay.unwrap_or_default() || self.pid.is_some_and(runs) {
+            if share.term_left().is_zero() {
+                tracing::warn!("the lease cannot be kept any longer for programs beside");
+                return;
+            }
+            tokio::time::sleep(step).await;
+            waited += step;
+        }
+    }
+}

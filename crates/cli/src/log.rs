@@ -1,0 +1,57 @@
+//! What goes to standard error besides messages for the user.
+
+use std::io::{IsTerminal, stderr};
+
+use clap::{ArgAction, Args, ValueEnum};
+use tracing_subscriber::EnvFilter;
+
+/// Flags about the log.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Log {
+    /// Say more; twice for everything. `TENURE_LOG` chooses more finely, as `RUST_LOG` does elsewhere
+    #[arg(short, long, action = ArgAction::Count, global = true)]
+    verbose: u8,
+    /// How to write log lines
+    #[arg(
+        long,
+        value_enum,
+        value_name = "FORMAT",
+        env = "TENURE_LOG_FORMAT",
+        default_value_t,
+        global = true
+    )]
+    log_format: Format,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+enum Format {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object per line
+    Json,
+}
+
+impl Log {
+    /// Begins to log. The sidecar says one line per change; the others only warn. The client's own
+    /// lines are left out: what went wrong is said once, by whoever asked.
+    pub(crate) fn start(&self, sidecar: bool) {
+        let filter = match (self.verbose, sidecar) {
+            (0, false) => "warn,kube_client=off",
+            (0, true) => "warn,tenure::elect=info,tenure::handle=info,kube_client=off",
+            (1, _) => "info,tenure=debug,tenure_lock=debug,kube_client=off",
+            _ => "debug,tenure=trace,tenure_lock=trace",
+        };
+        let filter =
+            EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
+        let log = tracing_subscriber::fmt()
+            .with_env_filter(filter)
+            .with_writer(stderr)
+            .with_ansi(stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+            .with_target(false);
+        match self.log_format {
+            Format::Text => log.init(),
+            Format::Json => log.json().flatten_event(true).with_ansi(false).init(),
+        }
+    }
+}

@@ -1,0 +1,85 @@
+//! What is left on the lock object at the end: a note that the work was done, or no object at all.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use http::{Request, header};
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::{Value, json};
+use tenure::lock::{Resource, Sighting};
+
+use crate::sight::Notes;
+
+/// The annotation with the time at which a holder completed its work.
+pub(super) const COMPLETED: &str = "tenure.dev/completed";
+
+/// The annotation with the holder that did.
+const COMPLETED_BY: &str = "tenure.dev/completed-by";
+
+/// Whether somebody completed the work at or after `since`, by their clock: when, and who.
+pub(super) fn completed_since(notes: &Notes, since: Timestamp) -> Option<(Timestamp, String)> {
+    let object = notes.sighting()?.object();
+    let annotations = &object["metadata"]["annotations"];
+    let at: Timestamp = annotations[COMPLETED].as_str()?.parse().ok()?;
+    let by = annotations[COMPLETED_BY].as_str().unwrap_or("somebody");
+    (at >= since).then(|| (at, by.to_owned()))
+}
+
+/// Notes on the lock that the work was done, for those who wait to do it `--once`.
+pub(super) async fn note_completed(client: &Client, notes: &Notes, by: &str) -> Result<()> {
+    let sighting = notes.sighting().context("the lock was never seen")?;
+    let patch = json!({ "metadata": { "annotations": {
+        COMPLETED: Timestamp::now().to_string(),
+        COMPLETED_BY: by,
+    } } });
+    let path = path_of(&sighting.object()).context("the lock has no path")?;
+    let request = Request::patch(&path)
+        .header(header::CONTENT_TYPE, "application/merge-patch+json")
+        .body(patch.to_string().into_bytes())?;
+    let patched = tokio::time::timeout(Duration::from_secs(2), client.request::<Value>(request));
+    patched.await.context("no answer in time")??;
+    Ok(())
+}
+
+/// Removes the lock object, or both of a multi lock, if it is free and still as it was released.
+pub(super) async fn delete(client: &Client, sighting: &Sighting) -> Result<()> {
+    if !sighting.observation().record.is_free() {
+        return Ok(());
+    }
+    for object in [Some(sighting.object()), sighting.secondary()]
+        .into_iter()
+        .flatten()
+    {
+        let path = path_of(&object).context("the lock has no path")?;
+        let metadata = &object["metadata"];
+        let options = json!({ "kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+        } });
+        let request = Request::delete(&path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(options.to_string().into_bytes())?;
+        match client.request::<Value>(request).await {
+            Ok(_) => {}
+            // Gone already, or somebody else uses it by now.
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot delete {path}")),
+        }
+    }
+    Ok(())
+}
+
+fn path_of(object: &Value) -> Option<String> {
+    let kinds = [Resource::LEASE, Resource::CONFIG_MAP, Resource::ENDPOINTS];
+    // Objects in lists and watches may come without their kind.
+    let kind = object["kind"].as_str();
+    let guess = || kinds.iter().find(|_| object.get("spec").is_some());
+    let resource = kinds
+        .iter()
+        .find(|known| Some(known.kind) == kind)
+        .or_else(guess)?;
+    let metadata = &object["metadata"];
+    let (namespace, name) = (metadata["namespace"].as_str()?, metadata["name"].as_str()?);
+    Some(format!("{}/{name}", resource.path(namespace)))
+}

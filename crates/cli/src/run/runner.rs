@@ -1,0 +1,394 @@
+//! A campaign of `tenure run`: wait for a term, do its work, give it back, and again.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use futures_util::future::select_all;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use tenure::deadline::Overrun;
+use tenure::{Candidate, Event, Hub, Status, Term};
+
+use super::args::{OnLost, Run, Stdin};
+use super::group::Spec;
+use super::work::{End, Running, Work};
+use super::{code_of, finish, slots, terminal};
+use crate::election::Entry;
+use crate::events::{Change, EventLog, What};
+use crate::sight::{Gate, Notes, rfc3339};
+use crate::signals::Signals;
+
+/// How long the release may take after the work has ended.
+const RELEASE: Duration = Duration::from_secs(5);
+
+/// How long to wait for the end of a candidacy that holds nothing.
+const FAREWELL: Duration = Duration::from_millis(400);
+
+/// A campaign under way.
+pub(super) struct Runner {
+    run: Run,
+    client: Client,
+    namespace: String,
+    signals: Signals,
+    running: Running,
+    foreground: bool,
+    /// When this process was started, for `--once`.
+    began: Timestamp,
+    /// One candidacy, or one per slot until one of them leads.
+    entries: Vec<Entered>,
+    /// The candidacies for other slots, which end.
+    leaving: Vec<Candidate>,
+    gate: Gate,
+    hub: Hub,
+    /// The term that ended last, until it is known whether it was given back.
+    ended: Option<Change>,
+    retry: Duration,
+    mark: String,
+}
+
+/// One candidacy.
+struct Entered {
+    candidate: Candidate,
+    notes: Notes,
+    slot: Option<u32>,
+}
+
+/// The next event of any of them, and whose it is. Cancel safe.
+async fn next(entries: &mut [Entered]) -> (Option<Event>, usize) {
+    let events = entries
+        .iter_mut()
+        .map(|entry| Box::pin(entry.candidate.next()));
+    let (event, at, _) = select_all(events).await;
+    (event, at)
+}
+
+enum Waited {
+    Lead(usize, Term),
+    Code(u8),
+}
+
+impl Runner {
+    pub(super) fn new(
+        run: Run,
+        client: Client,
+        namespace: String,
+        signals: Signals,
+        foreground: bool,
+        began: Timestamp,
+    ) -> Self {
+        let gate = match run.slots {
+            Some(_) => Gate::one_winner(),
+            None => Gate::open(),
+        };
+        let hub = Hub::new(client.clone());
+        let mark = format!("{}.{}", std::process::id(), began.as_nanosecond());
+        Self {
+            run,
+            client,
+            namespace,
+            signals,
+            running: Running::default(),
+            foreground,
+            began,
+            entries: Vec::new(),
+            leaving: Vec::new(),
+            gate,
+            hub,
+            ended: None,
+            retry: Duration::ZERO,
+            mark,
+        }
+    }
+
+    /// Begins to campaign, for the election or for each of its slots.
+    pub(super) fn enter(&mut self, last: Option<u32>) -> Result<()> {
+        let election = self.run.election.election.clone();
+        let Some(count) = self.run.slots else {
+            return self.enter_one(&election, None, &BTreeMap::new());
+        };
+        let random =
+            u64::from(std::process::id()) ^ self.began.subsec_nanosecond().unsigned_abs() as u64;
+        for slot in slots::order(count, last, random) {
+            // The slot that is held, or just was, has its candidacy.
+            if self.entries.iter().any(|entry| entry.slot == Some(slot)) {
+                continue;
+            }
+            let name = slots::name_of(&election, slot);
+            self.enter_one(&name, Some(slot), &slots::labels(&election))?;
+        }
+        Ok(())
+    }
+
+    fn enter_one(
+        &mut self,
+        name: &str,
+        slot: Option<u32>,
+        labels: &BTreeMap<String, String>,
+    ) -> Result<()> {
+        let place = (self.namespace.as_str(), name);
+        let election = &self.run.election;
+        let Entry { builder, notes } = election.enter(&self.client, place, labels, &self.gate)?;
+        let at_fence = self.running.clone();
+        let elector = builder
+            .hub(&self.hub)
+            .on_overrun(Overrun::call(move |_| at_fence.kill()))
+            .build()?;
+        self.retry = elector.timing().retry_period();
+        let candidate = elector.start();
+        self.entries.push(Entered {
+            candidate,
+            notes,
+            slot,
+        });
+        Ok(())
+    }
+
+    pub(super) async fn campaign(&mut self) -> Result<u8> {
+        let election = self.run.election.election.clone();
+        let mut log = EventLog::open(self.run.output_events.as_deref(), &election)?;
+        let mut patience = self.run.wait.filter(|wait| !wait.is_zero());
+        loop {
+            let (at, term) = match self.wait_for_term(patience, &mut log).await {
+                Waited::Lead(at, term) => (at, term),
+                Waited::Code(code) => return Ok(code),
+            };
+            // One slot is enough: the other candidacies end here.
+            self.entries.swap(0, at);
+            let others = self.entries.drain(1..).map(|entry| entry.candidate);
+            self.leaving = others.inspect(Candidate::shutdown).collect();
+            if let Some((at, by)) = self.done_before() {
+                eprintln!("tenure: {by} has done it at {at}: nothing to do");
+                return Ok(0);
+            }
+            let change = Change::own(&term);
+            log.write(What::Acquired, &change);
+            let end = self.work(&term).run(&term, &mut self.signals).await;
+            self.note_completed(&end, &term).await;
+            let change = change.ended(&term);
+            log.write(What::Lost, &change);
+            self.ended = Some(change);
+            // Only now may the lease be given back: everybody has gone.
+            drop(term);
+            match end {
+                End::Exited(exit) | End::Asked(_, Some(exit)) => {
+                    return self.released(&mut log, exit.code()).await;
+                }
+                End::Asked(signal, None) => return self.released(&mut log, code_of(signal)).await,
+                End::NotStarted(error) => return Err(error).context("cannot start the command"),
+                End::HeldLongEnough | End::Lost if self.run.on_lost == OnLost::Rejoin => {}
+                End::HeldLongEnough => return self.released(&mut log, 0).await,
+                End::Lost => {
+                    eprintln!("tenure: lost the election {election}");
+                    let code = self.run.lost_exit_code;
+                    return self.released(&mut log, code).await;
+                }
+            }
+            patience = None;
+            self.gate.reopen().await;
+            let last = self.entries.first().and_then(|entry| entry.slot);
+            self.enter(last).context("cannot campaign again")?;
+        }
+    }
+
+    async fn wait_for_term(&mut self, patience: Option<Duration>, log: &mut EventLog) -> Waited {
+        let timeout = tokio::time::sleep(patience.unwrap_or(Duration::MAX));
+        tokio::pin!(timeout);
+        loop {
+            tokio::select! {
+                (event, at) = next(&mut self.entries) => match event {
+                    Some(Event::Lead(term)) => return Waited::Lead(at, term),
+                    Some(Event::NewLeader(holder)) => {
+                        let entry = &self.entries[at];
+                        let identity = entry.candidate.handle().identity().to_owned();
+                        let seen = Change::seen(&holder, &identity, &entry.notes);
+                        log.write(What::Observed, &seen);
+                        if self.run.nonblock && self.is_taken() {
+                            let election = &self.run.election.election;
+                            eprintln!("tenure: {holder} holds the election {election}");
+                            return Waited::Code(self.run.conflict_exit_code);
+                        }
+                    }
+                    Some(Event::Released) => self.note_released(log),
+                    Some(_) => {}
+                    None => return Waited::Code(125),
+                },
+                signal = self.signals.end() => return Waited::Code(code_of(signal)),
+                () = &mut timeout, if patience.is_some() => {
+                    self.explain(patience.unwrap_or_default());
+                    return Waited::Code(self.run.conflict_exit_code);
+                }
+            }
+        }
+    }
+
+    /// Whether every slot was seen in another's hands.
+    fn is_taken(&self) -> bool {
+        let taken = |entry: &Entered| {
+            let record = entry.notes.record();
+            record.is_some_and(|record| !record.is_free())
+        };
+        self.entries.iter().all(taken)
+    }
+
+    /// Why the wait was in vain: somebody else leads, or the API server is out of reach.
+    fn explain(&self, waited: Duration) {
+        let Some(entry) = self.entries.first() else {
+            return;
+        };
+        let handle = entry.candidate.handle();
+        let why = match (handle.health().trouble(), handle.status()) {
+            (Some(trouble), _) => trouble.to_string(),
+            (None, Status::Follower { leader }) => format!("{leader} leads"),
+            (None, _) => "nobody leads yet".to_owned(),
+        };
+        let election = &self.run.election.election;
+        eprintln!("tenure: not elected in {election} within {waited:?}: {why}");
+    }
+
+    /// With `--once`: who did it since this process was started, or a little before.
+    fn done_before(&self) -> Option<(Timestamp, String)> {
+        let window = SignedDuration::try_from(self.run.once?).unwrap_or_default();
+        let since = self.began.checked_sub(window).ok()?;
+        finish::completed_since(&self.entries.first()?.notes, since)
+    }
+
+    /// Tells those who wait with `--once`, while the lease is still held.
+    async fn note_completed(&self, end: &End, term: &Term) {
+        let done = matches!(end, End::Exited(exit) if exit.success());
+        let Some(entry) = self
+            .entries
+            .first()
+            .filter(|_| done && self.run.once.is_some())
+        else {
+            return;
+        };
+        let noted = finish::note_completed(&self.client, &entry.notes, term.identity());
+        if let Err(error) = noted.await {
+            eprintln!("tenure: others may do it again: {error:#}");
+        }
+    }
+
+    fn work(&self, term: &Term) -> Work {
+        let run = &self.run;
+        Work {
+            spec: Spec {
+                argv: run.command.clone(),
+                env: self.environment(term),
+                stdin: run.stdin == Stdin::Inherit,
+                keep: run.keep_fd.clone(),
+                mark: self.mark.clone(),
+            },
+            on_exit: run.on_exit,
+            on_failure: run.on_exit_failure.unwrap_or(run.on_exit),
+            max_restarts: run.max_restarts,
+            stop_signal: run.stop_signal,
+            max_hold: run.max_hold,
+            min_validity: run.min_validity.unwrap_or(self.retry),
+            step_down_signal: run.step_down_signal,
+            handle: self.entries[0].candidate.handle(),
+            foreground: self.foreground,
+            running: self.running.clone(),
+        }
+    }
+
+    /// What the command learns about its term.
+    fn environment(&self, term: &Term) -> Vec<(String, String)> {
+        let election = &self.run.election;
+        let entry = &self.entries[0];
+        let record = entry.notes.record().unwrap_or_default();
+        let acquired = record.acquire_time.and_then(rfc3339).unwrap_or_default();
+        let mut env: Vec<(String, String)> = [
+            ("LOCK_HELD", "true".to_owned()),
+            ("ELECTION", election.election.clone()),
+            ("NAMESPACE", self.namespace.clone()),
+            ("LOCK_KIND", election.lock.to_string()),
+            ("LEADER_ID", term.identity().to_owned()),
+            ("PREVIOUS_LEADER", entry.notes.previous()),
+            ("TERM", term.transitions().to_string()),
+            ("FENCING_TOKEN", term.token().to_string()),
+            ("FENCING_TOKEN_SORTABLE", term.token().sortable()),
+            ("LEASE_UID", entry.notes.uid().unwrap_or_default()),
+            ("ACQUIRE_TIME", acquired),
+            (
+                "LEASE_DURATION",
+                format!("{}s", record.lease_duration_seconds),
+            ),
+        ]
+        .into_iter()
+        .chain(entry.slot.map(|slot| ("SLOT", slot.to_string())))
+        .map(|(name, value)| (format!("{}{name}", self.run.env_prefix), value))
+        .collect();
+        if self.foreground {
+            env.push((terminal::FOREGROUND.to_owned(), "1".to_owned()));
+        }
+        env
+    }
+
+    fn note_released(&mut self, log: &mut EventLog) {
+        if let Some(change) = self.ended.take() {
+            log.write(What::Released, &change.released());
+        }
+    }
+
+    /// The work is over: gives the lease back and says so, but waits not for ever.
+    async fn released(&mut self, log: &mut EventLog, code: u8) -> Result<u8> {
+        if let Some(entry) = self.entries.first() {
+            entry.candidate.shutdown();
+        }
+        let mut given_back = false;
+        let finished = async {
+            let Some(entry) = self.entries.first_mut() else {
+                return;
+            };
+            while let Some(event) = entry.candidate.next().await {
+                given_back |= matches!(event, Event::Released);
+                if matches!(event, Event::Finished) {
+                    break;
+                }
+            }
+        };
+        tokio::select! {
+            () = finished => {}
+            () = tokio::time::sleep(RELEASE) => {}
+            _ = self.signals.end() => {}
+        }
+        if given_back {
+            self.note_released(log);
+        }
+        if let Some(entry) = self
+            .entries
+            .first()
+            .filter(|_| self.run.delete_on_exit && given_back)
+            && let Some(sighting) = entry.notes.sighting()
+        {
+            let deleted = tokio::time::timeout(RELEASE, finish::delete(&self.client, &sighting));
+            match deleted.await {
+                Ok(Ok(())) => {}
+                Ok(Err(error)) => eprintln!("tenure: {error:#}"),
+                Err(_) => eprintln!("tenure: the lock object was not deleted in time"),
+            }
+        }
+        Ok(code)
+    }
+
+    /// Ends the candidacies that hold nothing. A hanging request ends with the process.
+    pub(super) async fn leave(&mut self) {
+        let entries = self.entries.drain(..).map(|entry| entry.candidate);
+        self.leaving.extend(entries.inspect(Candidate::shutdown));
+        let finished = async {
+            for candidate in &mut self.leaving {
+                while let Some(event) = candidate.next().await {
+                    if matches!(event, Event::Finished) {
+                        break;
+                    }
+                }
+            }
+        };
+        tokio::select! {
+            () = finished => {}
+            () = tokio::time::sleep(FAREWELL) => {}
+            _ = self.signals.end() => {}
+        }
+    }
+}

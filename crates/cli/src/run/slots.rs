@@ -1,0 +1,126 @@
+//! `--slots N`: a semaphore. N ordinary leases `<election>-0` to `<election>-<N-1>`, of which a
+//! candidate holds at most one.
+//!
+//! Everybody must mean the same N: it is written on the lease of slot 0, and whoever says otherwise is
+//! refused unless it says `--resize`. After a shrink, holders of slots that are gone finish their work.
+
+use std::collections::BTreeMap;
+
+use anyhow::{Context, Result};
+use http::{Request, header};
+use kube::Client;
+use serde_json::{Value, json};
+use tenure::lock::{LockKind, Resource};
+
+use super::args::Run;
+
+/// The label of every slot's lease.
+pub(super) const LABEL: &str = "tenure.dev/semaphore";
+
+/// The annotation with N on the lease of slot 0.
+const SLOTS: &str = "tenure.dev/slots";
+
+/// The name of a slot's lease.
+pub(super) fn name_of(election: &str, slot: u32) -> String {
+    format!("{election}-{slot}")
+}
+
+/// The labels of every slot's lease.
+pub(super) fn labels(election: &str) -> BTreeMap<String, String> {
+    [(LABEL.to_owned(), election.to_owned())].into()
+}
+
+/// The order in which a candidate tries the slots: the one it had, then the others from a random one
+/// on, so that candidates that start together do not all want the first.
+pub(super) fn order(slots: u32, last: Option<u32>, random: u64) -> Vec<u32> {
+    let start = u32::try_from(random % u64::from(slots.max(1))).unwrap_or(0);
+    let others = (0..slots).map(|step| (start + step) % slots);
+    let last = last.filter(|last| *last < slots);
+    last.into_iter()
+        .chain(others.filter(|slot| Some(*slot) != last))
+        .collect()
+}
+
+/// Makes sure that everybody means the same number of slots; the inner error is for the user.
+pub(super) async fn agree(
+    client: &Client,
+    run: &Run,
+    namespace: &str,
+    slots: u32,
+) -> Result<Result<(), String>> {
+    let election = &run.election.election;
+    if run.election.lock != LockKind::Leases {
+        return Ok(Err("--slots works with --lock=leases only".to_owned()));
+    }
+    let all = Resource::LEASE.path(namespace);
+    let path = format!("{all}/{}", name_of(election, 0));
+    // A few rounds: somebody may create or delete it between our requests.
+    for _ in 0..5 {
+        let get = Request::get(&path).body(Vec::new())?;
+        let lease = match client.request::<Value>(get).await {
+            Ok(lease) => lease,
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                let blank = json!({
+                    "apiVersion": Resource::LEASE.api_version(),
+                    "kind": Resource::LEASE.kind,
+                    "metadata": {
+                        "name": name_of(election, 0),
+                        "namespace": namespace,
+                        "labels": labels(election),
+                        "annotations": { SLOTS: slots.to_string() },
+                    },
+                });
+                let create = Request::post(&all)
+                    .header(header::CONTENT_TYPE, "application/json")
+                    .body(blank.to_string().into_bytes())?;
+                match client.request::<Value>(create).await {
+                    Ok(_) => return Ok(Ok(())),
+                    Err(kube::Error::Api(status)) if status.code == 409 => continue,
+                    Err(error) => {
+                        return Err(error).with_context(|| format!("cannot create {path}"));
+                    }
+                }
+            }
+            Err(error) => return Err(error).with_context(|| format!("cannot read {path}")),
+        };
+        let agreed = lease["metadata"]["annotations"][SLOTS].as_str();
+        let agreed = agreed.and_then(|text| text.parse::<u32>().ok());
+        match agreed {
+            Some(agreed) if agreed == slots => return Ok(Ok(())),
+            Some(agreed) if !run.resize => {
+                return Ok(Err(format!(
+                    "election {namespace}/{election} has {agreed} slots, not {slots}: use --slots \
+                     {agreed}, or --resize to change it for everybody"
+                )));
+            }
+            _ => {}
+        }
+        let version = &lease["metadata"]["resourceVersion"];
+        let patch = json!({
+            "metadata": { "resourceVersion": version, "annotations": { SLOTS: slots.to_string() } },
+        });
+        let patch = Request::patch(&path)
+            .header(header::CONTENT_TYPE, "application/merge-patch+json")
+            .body(patch.to_string().into_bytes())?;
+        match client.request::<Value>(patch).await {
+            Ok(_) => return Ok(Ok(())),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
+            Err(error) => return Err(error).with_context(|| format!("cannot patch {path}")),
+        }
+    }
+    Ok(Err(format!(
+        "the slots of {namespace}/{election} change too fast; try again"
+    )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_slot_is_tried_once_and_the_last_one_first() {
+        assert_eq!(order(3, None, 4), [1, 2, 0]);
+        assert_eq!(order(3, Some(2), 0), [2, 0, 1]);
+        assert_eq!(order(2, Some(7), 0), [0, 1], "a slot that is gone");
+    }
+}

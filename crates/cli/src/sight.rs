@@ -1,0 +1,330 @@
+//! The lock of an election with two additions: it remembers what it last saw, for people and programs
+//! that ask, and it can be told not to win.
+//!
+//! Invariant: a closed gate holds back only writes that would win. Renewals and releases always pass.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use jiff::Timestamp;
+use serde_json::Value;
+use tenure::clock::{Clock, SystemClock};
+use tenure::core::{LocalTime, Record, WallTime, WriteKind};
+use tenure::lock::{
+    Attempt, BoxFuture, Error, Lock, ObjectName, ObjectRef, Precision, Refusal, Sight, Sighting,
+    Verb, Watch,
+};
+
+/// A lock that is observed and may be held back.
+#[derive(Debug)]
+pub(crate) struct ObservedLock {
+    inner: Arc<dyn Lock>,
+    notes: Notes,
+    gate: Gate,
+}
+
+impl ObservedLock {
+    pub(crate) fn new(inner: Arc<dyn Lock>, notes: Notes, gate: Gate) -> Self {
+        Self { inner, notes, gate }
+    }
+
+    /// The error for a write that is held back. Nothing was sent, so it is a refusal.
+    fn held_back(&self, verb: Verb, why: String) -> Option<Error> {
+        let object = self.object()?;
+        Some(Error::Refused {
+            attempt: Attempt { verb, object },
+            why: Refusal::Conflict(why),
+        })
+    }
+
+    fn object(&self) -> Option<ObjectName> {
+        match self.inner.watch() {
+            Watch::Objects(targets) => targets.into_iter().next().map(|target| target.object),
+            _ => None,
+        }
+    }
+}
+
+impl Lock for ObservedLock {
+    fn describe(&self) -> &str {
+        self.inner.describe()
+    }
+
+    fn precision(&self) -> Precision {
+        self.inner.precision()
+    }
+
+    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
+        Box::pin(async {
+            let result = self.inner.read().await;
+            if let Ok(seen) = &result {
+                self.notes.see(seen.as_ref());
+            }
+            result
+        })
+    }
+
+    fn write<'a>(
+        &'a self,
+        kind: &'a WriteKind,
+        record: &'a Record,
+        base: Option<&'a Sighting>,
+    ) -> BoxFuture<'a, Result<Sighting, Error>> {
+        Box::pin(async move {
+            let verb = match kind {
+                WriteKind::Create => Some(Verb::Create),
+                WriteKind::Acquire(_) => Some(Verb::Update),
+                WriteKind::Renew(_) | WriteKind::Release(_) => None,
+            };
+            let pass = match verb {
+                None => None,
+                Some(verb) => match self.gate.pass().await {
+                    Ok(pass) => Some(pass),
+                    Err(why) => match self.held_back(verb, why) {
+                        Some(error) => return Err(error),
+                        // A lock in this process is never held back.
+                        None => None,
+                    },
+                },
+            };
+            let result = self.inner.write(kind, record, base).await;
+            if let Ok(written) = &result {
+                self.notes.see(Some(written));
+                if let Some(pass) = pass {
+                    pass.keep();
+                }
+            }
+            result
+        })
+    }
+
+    fn watch(&self) -> Watch {
+        self.inner.watch()
+    }
+
+    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
+        let sight = self.inner.sight(target, object, last);
+        match &sight {
+            Sight::Seen(seen) => self.notes.see(Some(seen)),
+            Sight::Absent => self.notes.see(None),
+            Sight::ReadNeeded => {}
+        }
+        sight
+    }
+
+    fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
+        self.inner.references(sighting)
+    }
+}
+
+/// What was last seen of the lock object.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Notes(Arc<Mutex<Noted>>);
+
+#[derive(Clone, Debug, Default)]
+struct Noted {
+    sighting: Option<Sighting>,
+    heard: Option<Timestamp>,
+    /// When the record last changed, and since when somebody has held it or nobody has.
+    changed: LocalTime,
+    taken: LocalTime,
+    previous: String,
+}
+
+impl Notes {
+    fn see(&self, seen: Option<&Sighting>) {
+        let now = SystemClock.now().local;
+        let mut noted = self.lock();
+        let holder = |sighting: Option<&Sighting>| {
+            sighting.map_or(String::new(), |s| s.observation().record.holder.clone())
+        };
+        let print = |sighting: Option<&Sighting>| sighting.map(|s| s.observation().fingerprint);
+        let (before, after) = (holder(noted.sighting.as_ref()), holder(seen));
+        if noted.heard.is_none() || print(noted.sighting.as_ref()) != print(seen) {
+            noted.changed = now;
+        }
+        if noted.heard.is_none() || before.is_empty() != after.is_empty() {
+            noted.taken = now;
+        }
+        if !before.is_empty() && before != after {
+            noted.previous = before;
+        }
+        noted.sighting = seen.cloned();
+        noted.heard = Some(Timestamp::now());
+    }
+
+    /// Whether the lock was seen at all, and when last.
+    pub(crate) fn heard(&self) -> Option<Timestamp> {
+        self.lock().heard
+    }
+
+    /// The record, if there is one.
+    pub(crate) fn record(&self) -> Option<Record> {
+        let noted = self.lock();
+        Some(noted.sighting.as_ref()?.observation().record.clone())
+    }
+
+    /// Who held the lock before the present holder.
+    pub(crate) fn previous(&self) -> String {
+        self.lock().previous.clone()
+    }
+
+    /// The last sighting.
+    pub(crate) fn sighting(&self) -> Option<Sighting> {
+        self.lock().sighting.clone()
+    }
+
+    /// How long the present record still keeps others away, by the time since it was first seen.
+    pub(crate) fn valid_for(&self) -> Duration {
+        let noted = self.lock();
+        let Some(sighting) = &noted.sighting else {
+            return Duration::ZERO;
+        };
+        let record = &sighting.observation().record;
+        if record.is_free() {
+            return Duration::ZERO;
+        }
+        let age = SystemClock.now().local.since(noted.changed);
+        record.lease_duration().saturating_sub(age)
+    }
+
+    /// How long nobody has led: nobody holds the lock, or its holder has not been heard of for a
+    /// lease duration. Zero while somebody does.
+    pub(crate) fn leaderless_for(&self) -> Duration {
+        let noted = self.lock();
+        if noted.heard.is_none() {
+            return Duration::ZERO;
+        }
+        let now = SystemClock.now().local;
+        let record = noted.sighting.as_ref().map(|s| &s.observation().record);
+        match record.filter(|record| !record.is_free()) {
+            None => now.since(noted.taken),
+            Some(record) => now
+                .since(noted.changed)
+                .saturating_sub(record.lease_duration()),
+        }
+    }
+
+    /// `metadata.uid` of the lock object.
+    pub(crate) fn uid(&self) -> Option<String> {
+        let noted = self.lock();
+        Some(noted.sighting.as_ref()?.observation().version.uid.clone())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Noted> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// RFC 3339 for people and programs.
+pub(crate) fn rfc3339(time: WallTime) -> Option<String> {
+    let time = Timestamp::from_microsecond(time.as_micros()).ok()?;
+    Some(time.to_string())
+}
+
+/// Whether this candidate may win now. Clones are the same gate; the locks of several elections that
+/// share one win one after the other, and only one of them until [`reopen`](Self::reopen).
+#[derive(Clone)]
+pub(crate) struct Gate(Arc<GateState>);
+
+struct GateState {
+    closed: Mutex<Option<String>>,
+    /// For gates that let only one winner through: held by whoever tries, true once one has won.
+    turn: Option<tokio::sync::Mutex<bool>>,
+}
+
+impl Gate {
+    /// Always open.
+    pub(crate) fn open() -> Self {
+        Self::new(None)
+    }
+
+    /// Lets one winner through.
+    pub(crate) fn one_winner() -> Self {
+        Self::new(Some(tokio::sync::Mutex::new(false)))
+    }
+
+    fn new(turn: Option<tokio::sync::Mutex<bool>>) -> Self {
+        let closed = Mutex::new(None);
+        Self(Arc::new(GateState { closed, turn }))
+    }
+
+    /// Holds winning writes back, for a reason that logs show; `None` lets them through again.
+    pub(crate) fn close(&self, why: Option<String>) {
+        *self.closed() = why;
+    }
+
+    /// Why it is closed.
+    pub(crate) fn reason(&self) -> Option<String> {
+        self.closed().clone()
+    }
+
+    /// After a winner has left: lets the next one through.
+    pub(crate) async fn reopen(&self) {
+        if let Some(turn) = &self.0.turn {
+            *turn.lock().await = false;
+        }
+    }
+
+    async fn pass(&self) -> Result<Pass<'_>, String> {
+        if let Some(why) = self.reason() {
+            return Err(why);
+        }
+        let Some(turn) = &self.0.turn else {
+            return Ok(Pass(None));
+        };
+        let won = turn.lock().await;
+        if *won {
+            return Err("another slot was won".to_owned());
+        }
+        Ok(Pass(Some(won)))
+    }
+
+    fn closed(&self) -> MutexGuard<'_, Option<String>> {
+        let closed = &self.0.closed;
+        closed.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Gate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Gate").field(&self.reason()).finish()
+    }
+}
+
+/// The right to send one winning write.
+struct Pass<'a>(Option<tokio::sync::MutexGuard<'a, bool>>);
+
+impl Pass<'_> {
+    /// The write won: nobody else passes until the gate is reopened.
+    fn keep(self) {
+        if let Some(mut won) = self.0 {
+            *won = true;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn one_winner_until_the_gate_is_reopened() {
+        let gate = Gate::one_winner();
+        drop(gate.pass().await.unwrap());
+        gate.pass().await.unwrap().keep();
+        assert!(gate.pass().await.is_err(), "one has won");
+        gate.reopen().await;
+        assert!(gate.pass().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_closed_gate_says_why() {
+        let gate = Gate::open();
+        gate.close(Some("unhealthy".into()));
+        assert_eq!(gate.pass().await.err().as_deref(), Some("unhealthy"));
+        gate.close(None);
+        assert!(gate.pass().await.is_ok());
+    }
+}

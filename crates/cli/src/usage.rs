@@ -1,0 +1,152 @@
+//! Wrong command lines: one line that says what is wrong and how to put it right.
+
+use std::ffi::OsString;
+
+use clap::CommandFactory;
+use clap::error::{ContextKind, ContextValue, ErrorKind};
+
+use crate::Tenure;
+
+/// Flags of other sidecars and what they are called here.
+const OLD: &[(&str, &str)] = &[
+    ("--port", "--http=:PORT"),
+    ("--leader-elect-lease-duration", "--lease-duration"),
+    ("--leader-elect-renew-deadline", "--renew-deadline"),
+    ("--leader-elect-retry-period", "--retry-period"),
+    ("--leader-elect-resource-lock", "--lock"),
+    ("--leader-elect-resource-name", "--election"),
+    ("--leader-elect-resource-namespace", "--election-namespace"),
+    ("--lock-type", "--lock"),
+    ("--election-type", "--lock"),
+    ("--type", "--lock"),
+    ("--pod-name", "the variable POD_NAME, or --id"),
+    ("--name", "--election"),
+    ("--lease-name", "--election"),
+    ("--lock-name", "--election"),
+    ("--identity", "--id"),
+    ("--server", "--kubeconfig"),
+    ("--master", "--kubeconfig"),
+    ("--reelect-after", "--max-hold"),
+    ("--timeout", "--wait"),
+    ("--try", "--nonblock"),
+    ("--limit", "--slots"),
+];
+
+/// Prints what clap found wrong, in one line, and returns the exit code: `run` follows flock(1), the
+/// rest the old sidecar. Help and version that were asked for are no errors.
+pub(crate) fn report(error: &clap::Error, args: &[OsString]) -> u8 {
+    match error.kind() {
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
+            let _ = error.print();
+            return 0;
+        }
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            let _ = error.print();
+            return code(args);
+        }
+        _ => {}
+    }
+    let known = |name: &String| Tenure::command().find_subcommand(name).is_some();
+    let command = command(args).filter(known);
+    let help = match command.as_deref() {
+        Some(command) => format!("tenure {command} --help"),
+        None => "tenure --help".to_owned(),
+    };
+    let from = variable(error, args, command.as_deref());
+    let from = from.map_or(String::new(), |name| format!(" (from the variable {name})"));
+    eprintln!("tenure: {}{from}; see `{help}`", describe(error));
+    code(args)
+}
+
+/// The environment variable that a wrong value came from, if it was not on the command line.
+fn variable(error: &clap::Error, args: &[OsString], command: Option<&str>) -> Option<String> {
+    let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
+        return None;
+    };
+    let flag = flag.split([' ', '[']).next()?;
+    let given = |arg: &OsString| {
+        arg.to_str()
+            .is_some_and(|arg| arg.split('=').next() == Some(flag))
+    };
+    if args.iter().any(given) {
+        return None;
+    }
+    let tenure = Tenure::command();
+    let command = command
+        .and_then(|name| tenure.find_subcommand(name))
+        .unwrap_or(&tenure);
+    let long = flag.strip_prefix("--")?;
+    let mut arguments = command.get_arguments().chain(tenure.get_arguments());
+    let argument = arguments.find(|argument| argument.get_long() == Some(long))?;
+    let name = argument.get_env()?.to_str()?;
+    std::env::var_os(name).map(|_| name.to_owned())
+}
+
+/// The first line of clap's message, with its hints.
+fn describe(error: &clap::Error) -> String {
+    let rendered = error.render().to_string();
+    let mut parts: Vec<String> = Vec::new();
+    let missing = error.kind() == ErrorKind::MissingRequiredArgument;
+    for line in rendered.lines() {
+        let line = line.trim();
+        if line.starts_with("Usage:") || line.starts_with("For more information") {
+            break;
+        }
+        let line = line.strip_prefix("error: ").unwrap_or(line);
+        if missing && line.starts_with("the following required arguments") {
+            parts.push("missing".to_owned());
+        } else if !line.is_empty() {
+            parts.push(line.trim_start_matches("tip: ").to_owned());
+        }
+    }
+    let mut text = if missing {
+        parts.join(" ")
+    } else {
+        parts.join("; ")
+    };
+    if error.kind() == ErrorKind::UnknownArgument
+        && let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg)
+    {
+        let flag = flag.split(['=', ' ']).next().unwrap_or_default();
+        let known = OLD.iter().find(|(old, _)| *old == flag);
+        if let Some((_, new)) = known {
+            text = format!("there is no {flag}; here it is {new}");
+        }
+    }
+    text
+}
+
+fn code(args: &[OsString]) -> u8 {
+    match command(args).as_deref() {
+        Some("run") => 64,
+        _ => 2,
+    }
+}
+
+/// The subcommand, whatever flags stand before it.
+pub(crate) fn command(args: &[OsString]) -> Option<String> {
+    let mut args = args.iter().skip(1).filter_map(|arg| arg.to_str());
+    while let Some(arg) = args.next() {
+        match arg {
+            "--kubeconfig" | "--context" | "--log-format" => _ = args.next(),
+            flag if flag.starts_with('-') => {}
+            command => return Some(command.to_owned()),
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_before_the_command_do_not_hide_it() {
+        let args = |line: &str| line.split(' ').map(Into::into).collect::<Vec<_>>();
+        assert_eq!(code(&args("tenure run --bad")), 64);
+        assert_eq!(code(&args("tenure --kubeconfig x run --bad")), 64);
+        assert_eq!(code(&args("tenure --log-format=json run --bad")), 64);
+        assert_eq!(code(&args("tenure elect --bad")), 2);
+        assert_eq!(code(&args("tenure --bad")), 2);
+    }
+}
