@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::fence::ResourceVersion;
+use crate::fence::{FencingToken, ResourceVersion};
 use crate::record::Record;
 
 /// Names one version of the lock object, for compare-and-set.
@@ -97,6 +97,9 @@ pub enum Input {
     /// The guarded work of this term has ended; answers a [`Stop`](crate::Command::Stop), or the work
     /// ended by itself.
     WorkEnded,
+    /// The guard of the term with this token was seen to have run out, perhaps only for a moment, by a
+    /// wall clock that jumped ahead and was set back. A term that was seen to end is over.
+    Expired(FencingToken),
     /// Give up the term, if there is one, and do not campaign for this long.
     StepDown(Duration),
     /// End it all: stop the work, release, and finish.

@@ -42,6 +42,8 @@ mutants! {
     ShortLease = "V7 lease cut short on the wire",
     /// Our name in the record means that it is ours.
     OwnName = "V8 own name is mine",
+    /// Whole-second times are taken for proof of who wrote.
+    ClaimByTimes = "V8 same second is mine",
     /// After a deletion the object is created at once.
     CreateAtOnce = "V9 create at once after deletion",
     /// The token is the count of transitions.

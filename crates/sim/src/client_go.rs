@@ -129,7 +129,8 @@ impl ClientGo {
             | Input::WorkEnded
             | Input::Watching(_)
             | Input::Observed(..)
-            | Input::Absent(..) => {}
+            | Input::Absent(..)
+            | Input::Expired(_) => {}
         }
         if let Some((id, _, expires)) = self.call
             && now.local >= expires

@@ -190,7 +190,8 @@ impl Plan {
             clocks,
             outsiders,
             release: rng.percent(75),
-            whole_seconds: !one_name && lease >= 5_000_000_000 && rng.percent(10),
+            // Namesakes on a lock of whole seconds write the same text in the same second.
+            whole_seconds: lease >= 5_000_000_000 && rng.percent(if one_name { 50 } else { 10 }),
             one_name,
             late_answers: rng.percent(60),
             faults,

@@ -205,11 +205,15 @@ impl World {
     }
 
     fn start(&mut self) {
+        let time_of_day = self.rng.below(1 << 45) as i64;
+        // Namesakes must be able to act in the same second of the day.
+        let in_step = self.plan.one_name && self.plan.whole_seconds;
         for i in 0..self.plan.nodes {
+            let offset = self.rng.below(1 << 45) as i64;
             let clock = Clock::new(
                 self.rng.below(1 << 50),
                 self.plan.rates_ppm[i],
-                self.rng.below(1 << 45) as i64,
+                if in_step { time_of_day } else { offset },
             );
             let node = self.incarnate(i, clock);
             self.nodes.push(node);

@@ -94,6 +94,9 @@ impl Election {
         if guard.left(now) < guard.length() / 2 {
             return;
         }
+        // Elections of one process that are won together renew apart: the first renewal comes early by
+        // a random part of the retry period, and each later one keeps its place in it.
+        let first = self.random(self.config.timing.retry_period());
         let term = Term {
             token: token.clone(),
             uid: version.uid.clone(),
@@ -101,7 +104,7 @@ impl Election {
             acquire_time: attempt.record.acquire_time,
             strategy: attempt.record.strategy.clone(),
             guard,
-            next_renewal: attempt.sent.local + self.config.timing.retry_period(),
+            next_renewal: attempt.sent.local + first,
         };
         if self.shutdown || now.local < self.sit_out_until {
             // Asked to stop while the winning write was under way: no work, straight to release.
@@ -144,7 +147,7 @@ impl Election {
                         && !seen.lapsed)
                         .then(|| seen.since.max(self.sit_out_until));
                 }
-                if self.wrote(record) {
+                if self.wrote(observation) {
                     seen.since
                 } else if record.is_free() && !observation.unreadable {
                     let to_another = observation.orders.step_down.as_ref().is_some_and(|order| {
@@ -240,7 +243,7 @@ impl Election {
         // A late renewal of a term that has ended is left to run out (S4): only the write that would
         // have begun a term is taken back.
         let found = self
-            .attempt_of(&seen.observation.record)
+            .attempt_of(&seen.observation)
             .filter(|attempt| matches!(attempt.kind, WriteKind::Create | WriteKind::Acquire(_)));
         let found = found.cloned();
         match (found, version.revision.as_str().parse::<FencingToken>()) {

@@ -1,5 +1,7 @@
 //! Leading: one renewal per retry period, no reads unless something went wrong.
 
+use std::time::Duration;
+
 use super::observe::Known;
 use super::request::Attempt;
 use super::{Election, State, Term, Winding};
@@ -75,19 +77,22 @@ impl Election {
     pub(super) fn renewed(&mut self, now: Now, sent: Now, out: &mut Vec<Command>) {
         let guard = self.guard_from(now, sent);
         let timing = &self.config.timing;
-        let next = sent.local + timing.retry_period();
+        let retry = timing.retry_period();
         let fence = timing.fence();
         match &mut self.state {
             State::Leading(term) if guard.until() > term.guard.until() => {
                 term.guard = guard;
-                term.next_renewal = next.max(now.local);
+                term.next_renewal =
+                    next_renewal(term.next_renewal, sent.local, retry).max(now.local);
                 if guard.holds(now) {
                     out.push(Command::Extend { guard });
                 }
             }
             State::Stopping(winding) if guard.until() > winding.term.guard.until() => {
-                winding.term.guard = guard;
-                winding.term.next_renewal = next.max(now.local);
+                let term = &mut winding.term;
+                term.guard = guard;
+                term.next_renewal =
+                    next_renewal(term.next_renewal, sent.local, retry).max(now.local);
                 if winding.keep_until.is_some() && !winding.overrun {
                     winding.deadline = sent.local + fence;
                     out.push(Command::Drain {
@@ -116,5 +121,17 @@ impl Election {
         } else {
             term.next_renewal
         }
+    }
+}
+
+/// When to renew after a renewal that was due at one instant and sent at another: never later than a
+/// retry period after it was sent. Usually a retry period after it was due, so that elections which a
+/// busy moment makes late together do not stay together.
+fn next_renewal(due: LocalTime, sent: LocalTime, retry: Duration) -> LocalTime {
+    let (in_place, latest) = (due + retry, sent + retry);
+    if in_place >= sent + retry / 2 {
+        in_place.min(latest)
+    } else {
+        latest
     }
 }

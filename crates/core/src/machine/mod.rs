@@ -211,6 +211,11 @@ impl Election {
                 }
             }
             Input::WorkEnded => self.work_ended(now, &mut out),
+            Input::Expired(token) => {
+                if matches!(&self.state, State::Leading(term) if term.token == token) {
+                    self.stop(now, StopReason::GuardExpired, &mut out);
+                }
+            }
             Input::StepDown(pause) => {
                 self.sit_out_until = self.sit_out_until.max(now.local + pause);
                 self.stop(now, StopReason::StepDown, &mut out);

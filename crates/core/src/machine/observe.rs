@@ -112,7 +112,7 @@ impl Election {
         if let Known::Present(seen) = &self.known {
             let record = &seen.observation.record;
             let held = !record.is_free() || seen.observation.unreadable;
-            if held && !self.wrote(record) {
+            if held && !self.wrote(&seen.observation) {
                 self.hold_until = Some(seen.since + self.patience(&seen.observation));
             }
         }
@@ -254,7 +254,7 @@ impl Election {
             Some(StopReason::Recreated)
         } else if news == News::WentBack {
             Some(StopReason::WentBack)
-        } else if self.wrote(&seen.record) && !seen.unreadable {
+        } else if self.wrote(seen) && !seen.unreadable {
             None
         } else if seen.unreadable || seen.record.holder == self.config.identity {
             Some(StopReason::Edited)
@@ -268,7 +268,7 @@ impl Election {
     /// Takes an observation in. The time of first sight is kept while the record stays the same, so
     /// edits of labels do not keep a dead leader's lease alive.
     fn know(&mut self, now: Now, source: Source, observation: Observation, news: News) {
-        let own = self.wrote(&observation.record);
+        let own = self.wrote(&observation);
         let kept = match &self.known {
             Known::Present(seen)
                 if news == News::Forward
@@ -293,10 +293,13 @@ impl Election {
         if own {
             self.forget_dead_attempts(&observation, news);
         } else {
-            // None of our open attempts made this version; they name an older one and are dead,
-            // unless time went back and they name this one again.
+            // None of our open attempts is known to have made this version; they name an older one
+            // and are dead, unless time went back and they name this one again. One that reads the
+            // same may yet be answered, and proven.
             if news == News::Forward && !self.names_open_base(&observation.version) {
-                self.attempts.clear();
+                let record = &observation.record;
+                self.attempts
+                    .retain(|attempt| !attempt.answered && attempt.record.same_write(record));
             }
         }
         self.known = Known::Present(Box::new(Seen {
@@ -309,9 +312,12 @@ impl Election {
 
     /// One of our attempts made this version: it comes first, and those on older versions are dead.
     fn forget_dead_attempts(&mut self, observation: &Observation, news: News) {
-        let author = |attempt: &Attempt| attempt.record.same_write(&observation.record);
-        if let Some(at) = self.attempts.iter().position(author) {
-            let attempt = self.attempts.remove(at);
+        if let Some(at) = self.author(observation) {
+            let mut attempt = self.attempts.remove(at);
+            attempt.made = self
+                .config
+                .whole_seconds
+                .then(|| observation.version.clone());
             if news == News::Forward {
                 self.attempts
                     .retain(|other| other.kind.base() == Some(&observation.version));
@@ -345,7 +351,7 @@ impl Election {
         let Known::Present(seen) = &self.known else {
             return;
         };
-        if let Some(mut attempt) = self.attempt_of(&seen.observation.record).cloned() {
+        if let Some(mut attempt) = self.attempt_of(&seen.observation).cloned() {
             if extends {
                 attempt.sent = now;
             }

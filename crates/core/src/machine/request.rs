@@ -31,6 +31,9 @@ pub(super) struct Attempt {
     pub(super) kind: WriteKind,
     /// It was answered as applied. An answer that is repeated must not win a second term.
     pub(super) answered: bool,
+    /// The version that is known to come from it, by its answer or by a look during our own term;
+    /// only where that is needed as a proof.
+    pub(super) made: Option<Version>,
 }
 
 /// The request under way.
@@ -77,12 +80,15 @@ impl Election {
             // The first is the one that made the version last seen; the object may still show it.
             self.attempts.remove(1);
         }
+        // Hardly ever more than two, and a process may have thousands of elections.
+        self.attempts.reserve_exact(1);
         self.attempts.push(Attempt {
             id,
             record: record.clone(),
             sent: now,
             kind: kind.clone(),
             answered: false,
+            made: None,
         });
         out.push(Command::Write {
             id,
@@ -99,30 +105,53 @@ impl Election {
         match (&self.known, kind.base()) {
             (Known::Absent { .. }, None) => true,
             (Known::Present(seen), Some(base)) if seen.observation.version == *base => {
-                let Observation {
-                    record, unreadable, ..
-                } = &seen.observation;
-                self.wrote(record)
-                    || (record.is_free() && !unreadable)
-                    || now.local >= seen.since + self.patience(&seen.observation)
+                let observation = &seen.observation;
+                let record = &observation.record;
+                self.wrote(observation)
+                    || (record.is_free() && !observation.unreadable)
+                    || now.local >= seen.since + self.patience(observation)
                     || (self.config.coordinated && record.holder == self.config.identity)
             }
             _ => false,
         }
     }
 
-    /// Whether this incarnation wrote the record (duty 9: the name alone proves nothing).
-    pub(super) fn wrote(&self, record: &Record) -> bool {
-        self.attempt_of(record).is_some()
-            || (self.is(Mutant::OwnName) && record.holder == self.config.identity)
+    /// Whether this incarnation wrote what was seen (duty 9: the name alone proves nothing).
+    pub(super) fn wrote(&self, seen: &Observation) -> bool {
+        self.attempt_of(seen).is_some()
+            || (self.is(Mutant::OwnName) && seen.record.holder == self.config.identity)
     }
 
-    /// The attempt that wrote the record. With whole-second times two attempts can look alike; the
+    /// The attempt that wrote what was seen. With whole-second times two attempts can look alike; the
     /// earlier one counts, which can only shorten a guard.
-    pub(super) fn attempt_of(&self, record: &Record) -> Option<&Attempt> {
-        self.attempts
-            .iter()
-            .find(|attempt| attempt.record.same_write(record))
+    pub(super) fn attempt_of(&self, seen: &Observation) -> Option<&Attempt> {
+        self.author(seen).map(|at| &self.attempts[at])
+    }
+
+    /// Which attempt wrote what was seen.
+    pub(super) fn author(&self, seen: &Observation) -> Option<usize> {
+        let wrote = |attempt: &Attempt| {
+            attempt.record.same_write(&seen.record) && self.proven(attempt, seen)
+        };
+        self.attempts.iter().position(wrote)
+    }
+
+    /// Whether a record that reads like an attempt's must come from it, and not from another process
+    /// with our name.
+    ///
+    /// Microseconds tell two writers apart. Whole seconds do not: two processes that share a name and
+    /// try in the same second write the same text, and the loser must not take the winner's record
+    /// for its own. Then only the version counts that the answer named. During a term that is not
+    /// needed: nobody else may replace our record while our guard is good, whatever it says.
+    fn proven(&self, attempt: &Attempt, seen: &Observation) -> bool {
+        let holding = matches!(
+            self.state,
+            State::Leading(_) | State::Stopping(_) | State::Releasing(_)
+        );
+        !self.config.whole_seconds
+            || holding
+            || attempt.made.as_ref() == Some(&seen.version)
+            || self.is(Mutant::ClaimByTimes)
     }
 
     /// The time to stamp into the next record: never the same twice, because a write that changes
@@ -175,6 +204,7 @@ impl Election {
                 };
                 let mut attempt = self.attempts.remove(at);
                 attempt.answered = true;
+                attempt.made = self.config.whole_seconds.then(|| version.clone());
                 self.applied(now, attempt, &version, out);
             }
             outcome => {

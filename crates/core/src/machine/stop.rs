@@ -160,9 +160,10 @@ impl Election {
             return;
         };
         let record = &seen.observation.record;
-        if (!self.wrote(record) && !self.is(Mutant::ReleaseUnchecked)) || record.is_free() {
+        let own = self.wrote(&seen.observation);
+        if (!own && !self.is(Mutant::ReleaseUnchecked)) || record.is_free() {
             // Somebody else's, or an earlier release of ours whose answer was lost.
-            let released = self.wrote(record);
+            let released = own;
             if released {
                 out.push(Command::Released);
             }

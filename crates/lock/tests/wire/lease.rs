@@ -73,7 +73,7 @@ async fn case_27_create_and_get_return_all_fields() {
 }
 
 #[tokio::test]
-async fn cases_28_and_29_events_refer_to_the_lease_seen_or_not() {
+async fn case_28_and_29_events_refer_to_the_lease_seen_or_not() {
     let script = Script::new([get(LEASE).answers(200, &lease("a", 0, "7"))]);
     let lock = lock(&script);
     let unseen = lock.references(None);

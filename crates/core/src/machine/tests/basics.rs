@@ -68,26 +68,26 @@ fn an_order_to_step_down_is_obeyed_once_by_the_term_it_names() {
         0.01    read1 absent             create#2 baz/15 t0
         0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
         0.03    watching                 -
-        1       watch wrote2 v6 order=7  -
-        2       watch wrote2 v7 order=0  STOP ordered by=14.51
-        2.1     worked                   read#3
-        2.2     read3 wrote2 v7 order=0  release#4 over 7 /1 t0
-        2.3     ok4 8                    released
-        2.4     tick                     -
-        7.1     tick                     acquire#5 over 8 baz/15 t1
+        0.2     watch wrote2 v6 order=7  -
+        0.4     watch wrote2 v7 order=0  STOP ordered by=14.51
+        0.5     worked                   read#3
+        0.6     read3 wrote2 v7 order=0  release#4 over 7 /1 t0
+        0.7     ok4 8                    released
+        0.8     tick                     -
+        5.5     tick                     acquire#5 over 8 baz/15 t1
     "#]]
     .assert_eq(&play(
         "0 start
          0.01 read1 absent
          0.02 ok2 5
          0.03 watching
-         1 watch wrote2 v6 order=7
-         2 watch wrote2 v7 order=0
-         2.1 worked
-         2.2 read3 wrote2 v7 order=0
-         2.3 ok4 8
-         2.4 tick
-         7.1 tick",
+         0.2 watch wrote2 v6 order=7
+         0.4 watch wrote2 v7 order=0
+         0.5 worked
+         0.6 read3 wrote2 v7 order=0
+         0.7 ok4 8
+         0.8 tick
+         5.5 tick",
     ));
 }
 

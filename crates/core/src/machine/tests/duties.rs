@@ -60,7 +60,7 @@ fn duty_02_an_unknown_outcome_extends_nothing_until_a_read_shows_its_record() {
         3       unknown3                 renew#4 over 5 baz/15 t0
         3.5     refused4                 -
         3.8     tick                     read#5
-        4       read5 wrote3 v6          extend until=12.50
+        4       read5 wrote3 v6          extend until=12.50, renew#6 over 6 baz/15 t0
     "#]]
     .assert_eq(&after_leading(
         "2.5 tick
@@ -340,7 +340,7 @@ fn duty_09_the_name_alone_proves_nothing_not_even_in_the_middle_of_a_term() {
 }
 
 #[test]
-fn duty_10_fractions_and_timings_without_margin_are_refused() {
+fn duty_10_and_extra_7_fractions_and_timings_without_margin_are_refused() {
     let timing = |lease, renew, retry| {
         Timing::builder()
             .lease_duration(Duration::from_millis(lease))
@@ -373,9 +373,9 @@ fn duty_11_a_backward_jump_changes_nothing() {
         0       start                    read#1
         0.5     read1 absent             create#2 baz/15 t0
         1.0     ok2 5                    LEAD token=5 t0 until=10.50, leader "baz"
-        2.1     tick                     -
-        2.5     tick                     renew#3 over 5 baz/15 t0
-        2.6     ok3 6                    extend until=12.50
+        2.1     tick                     renew#3 over 5 baz/15 t0
+        2.5     tick                     -
+        2.6     ok3 6                    extend until=12.10
     "#]]
     .assert_eq(&after_leading(
         "2 wall -3600
@@ -399,5 +399,26 @@ fn duty_13_after_a_long_pause_the_first_step_ends_the_term_whatever_it_brings() 
         "2.5 tick
          60 ok3 6
          60.1 worked",
+    ));
+}
+
+/// The deadline thread looks four times a second, and may see a jump that no step of the machine falls
+/// into. The work was cancelled then, so the term must not go on without it.
+#[test]
+fn duty_11_a_jump_that_was_seen_and_undone_ends_the_term_all_the_same() {
+    expect![[r#"
+        0       start                    read#1
+        0.5     read1 absent             create#2 baz/15 t0
+        1.0     ok2 5                    LEAD token=5 t0 until=10.50, leader "baz"
+        1.1     expired 4                -
+        1.2     expired 5                STOP guard-expired by=15.00
+        1.3     worked                   acquire#3 over 5 baz/15 t1
+        1.4     expired 5                -
+    "#]]
+    .assert_eq(&after_leading(
+        "1.1 expired 4
+         1.2 expired 5
+         1.3 worked
+         1.4 expired 5",
     ));
 }

@@ -12,6 +12,8 @@
 mod basics;
 mod client_go;
 mod duties;
+mod same_name;
+mod spread;
 mod unhappy;
 
 use std::fmt::Write as _;
@@ -121,7 +123,9 @@ impl Table {
             "watch" => return self.sight(Source::Watch, &words[1..]),
             _ => {}
         }
-        if let Some(id) = id("readfail") {
+        if head == "expired" {
+            Input::Expired(words[1].parse().expect("a token"))
+        } else if let Some(id) = id("readfail") {
             Input::ReadFailed(id)
         } else if let Some(id) = id("read") {
             self.sight(Source::Read(id), &words[1..])
