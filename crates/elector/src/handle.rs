@@ -19,7 +19,7 @@ use crate::deadline::Watchdog;
 use crate::guard::Tenure;
 use crate::health::{Health, Vitals};
 use crate::hub::{Ask, Message};
-use crate::status::Status;
+use crate::status::{Board, Status};
 
 /// What a [`Candidate`] hears, in the order in which it happened.
 #[derive(Debug)]
@@ -139,16 +139,12 @@ impl Handle {
     /// Gives up the term, if there is one: its work is cancelled and joined, then the lock is
     /// released. This candidate does not campaign for `sit_out`.
     pub fn step_down(&self, sit_out: Duration) {
-        if let Some((inbox, id)) = self.shared.link.get()
-            && let Some(inbox) = inbox.upgrade()
-        {
-            Link { inbox, id: *id }.send(Ask::StepDown(sit_out));
-        }
+        self.shared.ask(Ask::StepDown(sit_out));
     }
 
     /// Who leads, as far as this candidate knows.
     pub fn status(&self) -> Status {
-        self.shared.status.borrow().clone()
+        self.shared.status.get()
     }
 
     /// A channel of who leads. It wakes on changes, not on renewals.
@@ -212,7 +208,7 @@ pub(crate) struct Shared {
     pub(crate) identity: Arc<str>,
     pub(crate) lease: Duration,
     pub(crate) clock: Arc<dyn Clock>,
-    pub(crate) status: watch::Sender<Status>,
+    pub(crate) status: Board,
     pub(crate) vitals: Mutex<Vitals>,
     pub(crate) term: Mutex<Option<Tenure>>,
     pub(crate) link: OnceLock<(mpsc::WeakUnboundedSender<Message>, u64)>,
@@ -241,11 +237,20 @@ impl Shared {
             identity,
             lease,
             clock,
-            status: watch::Sender::new(Status::Unknown),
+            status: Board::default(),
             vitals: Mutex::default(),
             term: Mutex::default(),
             link: OnceLock::new(),
             mail: Mutex::default(),
+        }
+    }
+
+    /// Asks something of the driver, if it still runs.
+    pub(crate) fn ask(&self, ask: Ask) {
+        if let Some((inbox, id)) = self.link.get()
+            && let Some(inbox) = inbox.upgrade()
+        {
+            Link { inbox, id: *id }.send(ask);
         }
     }
 
@@ -285,14 +290,6 @@ impl Shared {
         if let Some(waker) = mail.waker.take() {
             waker.wake();
         }
-    }
-
-    pub(crate) fn publish(&self, next: Status) {
-        self.status.send_if_modified(|present| {
-            let news = present.differs(&next);
-            *present = next;
-            news
-        });
     }
 
     /// A request was answered, or the watch works again.

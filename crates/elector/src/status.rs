@@ -1,6 +1,11 @@
 //! Who leads, as a value that can be watched.
 
+use std::sync::{Mutex, OnceLock};
+
 use tenure_core::{FencingToken, LocalTime};
+use tokio::sync::watch;
+
+use crate::handle::lock;
 
 /// What this candidate knows about who leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,5 +36,69 @@ impl Status {
             (Self::Leader { token: a, .. }, Self::Leader { token: b, .. }) => a != b,
             (a, b) => a != b,
         }
+    }
+}
+
+/// The present status, and those who watch it.
+#[derive(Debug, Default)]
+pub(crate) struct Board {
+    present: Mutex<Status>,
+    /// Made for the first who watches: a channel is many times as big as what it carries here.
+    channel: OnceLock<watch::Sender<Status>>,
+}
+
+impl Board {
+    pub(crate) fn get(&self) -> Status {
+        lock(&self.present).clone()
+    }
+
+    pub(crate) fn leads(&self) -> bool {
+        matches!(*lock(&self.present), Status::Leader { .. })
+    }
+
+    pub(crate) fn subscribe(&self) -> watch::Receiver<Status> {
+        // Under the lock, so that nothing is published between the look and the subscription.
+        let present = lock(&self.present);
+        let channel = self
+            .channel
+            .get_or_init(|| watch::Sender::new(present.clone()));
+        channel.subscribe()
+    }
+
+    pub(crate) fn publish(&self, next: Status) {
+        let mut present = lock(&self.present);
+        if let Some(channel) = self.channel.get() {
+            channel.send_if_modified(|shown| {
+                let news = shown.differs(&next);
+                shown.clone_from(&next);
+                news
+            });
+        }
+        *present = next;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn follower(leader: &str) -> Status {
+        Status::Follower {
+            leader: leader.to_owned(),
+        }
+    }
+
+    #[test]
+    fn whoever_comes_late_sees_the_present_and_what_follows() {
+        let board = Board::default();
+        board.publish(follower("a"));
+        let mut watcher = board.subscribe();
+        assert_eq!(*watcher.borrow_and_update(), follower("a"));
+        assert!(!watcher.has_changed().unwrap());
+        board.publish(follower("a"));
+        assert!(!watcher.has_changed().unwrap(), "no news");
+        board.publish(follower("b"));
+        assert!(watcher.has_changed().unwrap());
+        assert_eq!(*watcher.borrow_and_update(), board.get());
     }
 }

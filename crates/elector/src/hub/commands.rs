@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Command, FencingToken, Guard, WriteKind};
+use tenure_core::{Command, FencingToken, Guard, StopReason, WriteKind};
 use tenure_lock::Sighting;
 use tokio::time::timeout as within;
 use tracing::Instrument as _;
 
-use super::entry::{Done, Entry, Request, World};
+use super::Ask;
+use super::entry::{Done, Entry, Job, Request, Stage, World};
 use crate::deadline::Watchdog;
 use crate::events::Note;
 use crate::guard::{Cell, Tenure};
@@ -23,9 +24,7 @@ impl Entry {
         match command {
             Command::Read { id, timeout } => {
                 self.slow |= self.term.is_some();
-                let lock = self.settings.lock.clone();
-                let read = async move { Done::Read(id, lock.read().await) };
-                self.send(world, id, timeout, false, read);
+                self.queue(world, id, timeout, false, Job::Read);
             }
             Command::Write {
                 id,
@@ -37,11 +36,9 @@ impl Entry {
                 if renewal && std::mem::take(&mut self.slow) {
                     self.record(|metrics| metrics.slow_renewal());
                 }
-                let (lock, base) = (self.settings.lock.clone(), self.base(&kind));
-                let write = async move {
-                    Done::Written(id, lock.write(&kind, &record, base.as_ref()).await)
-                };
-                self.send(world, id, timeout, renewal, write);
+                let base = self.base(&kind);
+                let job = Job::Write(Box::new((kind, record, base)));
+                self.queue(world, id, timeout, renewal, job);
             }
             Command::Lead {
                 token,
@@ -96,63 +93,75 @@ impl Entry {
         }
     }
 
-    fn send(
-        &mut self,
-        world: &mut World,
-        id: u64,
-        timeout: Duration,
-        renewal: bool,
-        request: impl Future<Output = Done> + Send + 'static,
-    ) {
+    fn queue(&mut self, world: &mut World, id: u64, timeout: Duration, renewal: bool, job: Job) {
         let sent = world.clock.now().local;
-        let gate = world.gate.clone();
-        let request = async move {
-            // Nobody closes the gate.
-            let _pass = gate.acquire().await;
-            request.await
-        };
-        let abort = world.spawn(self.id, request.instrument(self.span.clone()));
-        // The state machine may have given up on the one before by itself.
-        if let Some(late) = self.request.take() {
-            late.abort.abort();
-        }
-        self.request = Some(Request {
+        world.requests.queue(sent, self.id, id);
+        let request = Request {
             id,
             sent,
             expires: sent + timeout,
             renewal,
-            abort,
-        });
+            stage: Stage::Queued(job),
+        };
+        // The state machine may have given up on the one before by itself.
+        if let Some(late) = self.request.replace(request) {
+            late.abort();
+        }
+    }
+
+    /// Sends the request whose turn it is, unless it was given up in the queue.
+    pub(super) fn send(&mut self, world: &mut World, id: u64) {
+        let Some(request) = self.request.as_mut().filter(|request| request.id == id) else {
+            return;
+        };
+        let Stage::Queued(job) = &mut request.stage else {
+            return;
+        };
+        let (job, lock) = (std::mem::replace(job, Job::Read), self.lock.clone());
+        let send = async move {
+            match job {
+                Job::Read => Done::Read(id, lock.read().await),
+                Job::Write(write) => {
+                    let (kind, record, base) = *write;
+                    Done::Written(id, lock.write(&kind, &record, base.as_ref()).await)
+                }
+            }
+        };
+        let send = send.instrument(self.span.clone());
+        request.stage = Stage::Sent(world.requests.send(self.id, send));
     }
 
     /// Posts an Event about the lock object. Elections do not wait for it, except at their very end.
     fn note(&mut self, world: &mut World, what: &'static str, token: &FencingToken) {
-        let Some(client) = world.client.clone().filter(|_| self.settings.events) else {
+        if world.client.is_none() || !self.events {
             return;
-        };
-        let at = world.clock.now().wall;
-        for about in self.settings.lock.references(self.last.as_ref()) {
+        }
+        let now = world.clock.now();
+        for about in self.lock.references(self.last.as_ref()) {
             let note = Note {
                 about,
-                identity: self.settings.core.identity.clone(),
+                identity: self.election.config().identity.clone(),
                 what,
                 token: token.clone(),
-                at,
+                at: now.wall,
             };
-            let (gate, client) = (world.gate.clone(), client.clone());
-            let post = async move {
-                let _pass = gate.acquire().await;
-                note.post(client).await
-            };
-            let post = async move {
-                Done::Posted(match within(POST, post).await {
-                    Ok(result) => result.map_err(|error| error.to_string()),
-                    Err(_) => Err("no answer in time".to_owned()),
-                })
-            };
-            world.spawn(self.id, post);
+            world.requests.queue_post(now.local, self.id, note);
             self.posts += 1;
         }
+    }
+
+    /// Posts an Event whose turn it is.
+    pub(super) fn post(&self, world: &mut World, note: Note) {
+        let Some(client) = world.client.clone() else {
+            return;
+        };
+        let post = async move {
+            Done::Posted(match within(POST, note.post(client)).await {
+                Ok(result) => result.map_err(|error| error.to_string()),
+                Err(_) => Err("no answer in time".to_owned()),
+            })
+        };
+        world.requests.post(self.id, post);
     }
 
     fn base(&self, kind: &WriteKind) -> Option<Sighting> {
@@ -164,6 +173,7 @@ impl Entry {
 
     fn lead(&mut self, token: FencingToken, transitions: u32, guard: Guard) {
         let shared = &self.shared;
+        let won = token.clone();
         let cell = Arc::new(Cell::new(
             shared.lock.clone(),
             shared.identity.clone(),
@@ -172,19 +182,22 @@ impl Entry {
             guard,
         ));
         let tenure = Tenure::new(cell.clone());
-        let status = Arc::downgrade(shared);
-        tenure.at_end(move |_| {
-            // The deadline thread may be the one that ends it, while the driver is stuck.
-            let Some(shared) = status.upgrade() else {
+        let weak = Arc::downgrade(shared);
+        tenure.at_end(move |reason| {
+            // The deadline thread may be the one that ends it, while the driver is stuck, or on the
+            // evidence of a wall clock that is set back before the driver looks.
+            let Some(shared) = weak.upgrade() else {
                 return;
             };
-            let leads = matches!(*shared.status.borrow(), Status::Leader { .. });
-            if leads {
-                shared.publish(Status::Unknown);
+            if shared.status.leads() {
+                shared.status.publish(Status::Unknown);
+            }
+            if *reason == StopReason::GuardExpired {
+                shared.ask(Ask::Expired(won.clone()));
             }
         });
-        let fence = self.settings.core.timing.fence();
-        let dog = Watchdog::start(cell, fence, self.settings.overrun.clone());
+        let fence = self.election.config().timing.fence();
+        let dog = Watchdog::start(cell, fence, self.overrun.clone());
         self.term = Some(dog.clone());
         *lock(&shared.term) = Some(tenure);
         let inbox = shared.link.get().and_then(|(inbox, _)| inbox.upgrade());

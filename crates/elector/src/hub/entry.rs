@@ -3,23 +3,24 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{AbortHandle, Abortable};
-use futures_util::stream::FuturesUnordered;
+use futures_util::future::AbortHandle;
 use kube::Client;
 use serde_json::Value;
-use tenure_core::{Election, Input, LocalTime, Outcome, Phase, Source, StopReason};
+use tenure_core::{
+    Election, Input, LocalTime, Outcome, Phase, Record, Source, StopReason, WriteKind,
+};
 use tenure_lock::candidate::CandidateSighting;
-use tenure_lock::{BoxFuture, Class, Sight, Sighting, Watch, WatchTarget};
-use tokio::sync::{Semaphore, watch};
+use tenure_lock::{Class, Lock, Sight, Sighting, Watch, WatchTarget};
+use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::Span;
 
 use super::Start;
 use super::announce::Announcer;
+use super::requests::Requests;
 use super::watches::{Told, Watches};
-use crate::builder::Settings;
 use crate::clock::Clock;
-use crate::deadline::Watchdog;
+use crate::deadline::{Overrun, Watchdog};
 use crate::handle::{Event, Shared, lock};
 use crate::metrics::Recorder;
 use crate::status::Status;
@@ -29,16 +30,10 @@ pub(super) struct World {
     pub(super) client: Option<Client>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) watches: Watches,
-    pub(super) requests: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Done)>>>,
-    /// Keeps thousands of elections from opening thousands of connections at once. A request that
-    /// waits here counts as sent all the same, so waiting shortens guards and never lengthens them.
-    pub(super) gate: Arc<Semaphore>,
+    pub(super) requests: Requests,
     /// Events could not be posted, and somebody was told.
     events_fail: bool,
 }
-
-/// Requests of one hub that are under way together, at most.
-const IN_FLIGHT: usize = 64;
 
 impl World {
     pub(super) fn new(client: Option<Client>, clock: Arc<dyn Clock>) -> Self {
@@ -46,22 +41,9 @@ impl World {
             client: client.clone(),
             clock,
             watches: Watches::new(client),
-            requests: FuturesUnordered::new(),
-            gate: Arc::new(Semaphore::new(IN_FLIGHT)),
+            requests: Requests::default(),
             events_fail: false,
         }
-    }
-
-    /// Polls a future in the hub's task until it is done or aborted.
-    pub(super) fn spawn(
-        &mut self,
-        id: u64,
-        future: impl Future<Output = Done> + Send + 'static,
-    ) -> AbortHandle {
-        let (abort, registration) = AbortHandle::new_pair();
-        let future: BoxFuture<'static, _> = Box::pin(async move { (id, future.await) });
-        self.requests.push(Abortable::new(future, registration));
-        abort
     }
 }
 
@@ -88,10 +70,13 @@ const ANNOUNCE: Duration = Duration::from_secs(10);
 /// One election.
 pub(super) struct Entry {
     pub(super) id: u64,
-    pub(super) settings: Settings,
+    pub(super) lock: Arc<dyn Lock>,
+    pub(super) overrun: Overrun,
+    /// Whether Events are posted.
+    pub(super) events: bool,
     pub(super) shared: Arc<Shared>,
     pub(super) span: Span,
-    election: Election,
+    pub(super) election: Election,
     /// The sighting of the version that the state machine knows.
     pub(super) last: Option<Sighting>,
     pub(super) request: Option<Request>,
@@ -111,13 +96,36 @@ pub(super) struct Entry {
     pub(super) slow: bool,
 }
 
-/// The request under way.
+/// The request that the state machine waits for.
 pub(super) struct Request {
     pub(super) id: u64,
     pub(super) sent: LocalTime,
     pub(super) expires: LocalTime,
     pub(super) renewal: bool,
-    pub(super) abort: AbortHandle,
+    pub(super) stage: Stage,
+}
+
+/// Where a request is.
+pub(super) enum Stage {
+    /// In the queue of the hub.
+    Queued(Job),
+    /// Under way.
+    Sent(AbortHandle),
+}
+
+/// What a request asks of the lock.
+pub(super) enum Job {
+    Read,
+    Write(Box<(WriteKind, Record, Option<Sighting>)>),
+}
+
+impl Request {
+    /// Gives it up, and with it its connection; in the queue its turn is passed over.
+    pub(super) fn abort(&self) {
+        if let Stage::Sent(abort) = &self.stage {
+            abort.abort();
+        }
+    }
 }
 
 /// How changes of the lock become known.
@@ -146,15 +154,17 @@ impl Entry {
             settings,
             shared,
         } = start;
-        let election = Election::new(settings.core.clone());
+        let election = Election::new(settings.core);
         let (lock, identity) = (&*shared.lock, &*shared.identity);
         let span = tracing::info_span!("election", lock, identity);
-        let announcer = settings.candidate.clone().map(Announcer::new);
+        let announcer = settings.candidate.map(Announcer::new);
         let metrics = settings.metrics.as_ref();
         let recorder = metrics.map(|metrics| metrics.recorder(&shared));
         Self {
             id,
-            settings,
+            lock: settings.lock,
+            overrun: settings.overrun,
+            events: settings.events,
             shared,
             span,
             election,
@@ -177,7 +187,7 @@ impl Entry {
     /// that saves a read.
     pub(super) fn begin(&mut self, world: &mut World) {
         let now = world.clock.now();
-        let patience = self.settings.core.timing.request_timeout();
+        let patience = self.election.config().timing.request_timeout();
         self.begun = Begun::Not(now.local + patience);
         self.campaigning = now.local;
         if let Some(announcer) = &self.announcer {
@@ -185,7 +195,7 @@ impl Entry {
             world.watches.join(&watched.object, (self.id, CANDIDATE));
         }
         self.announce(world);
-        match self.settings.lock.watch() {
+        match self.lock.watch() {
             Watch::Local(changes) => {
                 self.local(world, changes);
                 self.input(world, Input::Watching(true));
@@ -309,7 +319,7 @@ impl Entry {
             return;
         };
         let candidate = announcer.candidate.clone();
-        world.spawn(self.id, async move {
+        world.requests.poll(self.id, async move {
             let ensured = timeout(ANNOUNCE, candidate.ensure(now.wall, last.as_ref()));
             match ensured.await {
                 Ok(result) => Done::Announced(result.map_err(|error| error.to_string())),
@@ -325,7 +335,7 @@ impl Entry {
         object: Option<Value>,
         revision: Option<tenure_core::ResourceVersion>,
     ) {
-        match self.settings.lock.sight(target, object, self.last.as_ref()) {
+        match self.lock.sight(target, object, self.last.as_ref()) {
             Sight::Seen(sighting) => self.observe(world, Source::Watch, sighting),
             Sight::Absent => self.step(world, Input::Absent(Source::Watch, revision), None),
             Sight::ReadNeeded => self.step(world, Input::Absent(Source::Watch, None), None),
@@ -373,7 +383,7 @@ impl Entry {
             let _ = changes.changed().await;
             Done::Changed(changes)
         };
-        self.watching = Watching::Local(world.spawn(self.id, wait));
+        self.watching = Watching::Local(world.requests.poll(self.id, wait));
     }
 
     pub(super) fn done(&mut self, world: &mut World, done: Done) {
@@ -433,8 +443,8 @@ impl Entry {
     pub(super) fn drop_late_request(&mut self, world: &World) {
         let now = world.clock.now();
         if let Some(late) = self.request.take_if(|r| r.expires <= now.local) {
-            late.abort.abort();
-            let error = format!("no answer about {} in time", self.settings.lock.describe());
+            late.abort();
+            let error = format!("no answer about {} in time", self.lock.describe());
             self.record(|metrics| metrics.failed(Class::Unknown, now.wall));
             self.shared.fails(now, &error.into());
         }
@@ -505,11 +515,11 @@ impl Entry {
         if !matches!(phase, Phase::Leading | Phase::Stopping) && self.term.take().is_some() {
             *lock(&self.shared.term) = None;
         }
-        let identity = &self.settings.core.identity;
+        let identity = &self.election.config().identity;
         let holder = self.election.record().map(|record| record.holder.as_str());
         lock(&self.shared.vitals).held = holder == Some(identity.as_str());
         let ended = self.term.as_ref().is_none_or(|dog| dog.cell.has_ended());
-        self.shared.publish(
+        self.shared.status.publish(
             match (self.election.guard(), self.election.token(), holder) {
                 (Some(guard), Some(token), _) if !ended => Status::Leader {
                     token: token.clone(),
@@ -530,7 +540,7 @@ impl Drop for Entry {
     fn drop(&mut self) {
         // Also when the runtime goes away with the hub in it: no term outlives its driver.
         if !self.finished {
-            let lock = self.settings.lock.describe();
+            let lock = self.lock.describe();
             tracing::warn!(lock, "the election was dropped with its runtime");
         }
         if let Some(dog) = &self.term {
@@ -538,10 +548,10 @@ impl Drop for Entry {
         }
         *lock(&self.shared.term) = None;
         self.record(|metrics| metrics.leading(false));
-        self.shared.publish(Status::Unknown);
+        self.shared.status.publish(Status::Unknown);
         self.shared.no_more_mail();
         if let Some(request) = &self.request {
-            request.abort.abort();
+            request.abort();
         }
         if let Watching::Local(wait) = &self.watching {
             wait.abort();

@@ -14,6 +14,7 @@ mod announce;
 mod commands;
 mod entry;
 mod feed;
+mod requests;
 mod task;
 mod timers;
 mod watches;
@@ -23,7 +24,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kube::Client;
-use tenure_core::Input;
+use tenure_core::{FencingToken, Input};
 use tokio::sync::{mpsc, watch};
 
 use crate::builder::Settings;
@@ -136,6 +137,8 @@ pub(crate) enum Ask {
     Shutdown,
     StepDown(Duration),
     WorkEnded,
+    /// The deadline thread ended the term with this token.
+    Expired(FencingToken),
 }
 
 impl From<Ask> for Input {
@@ -144,6 +147,7 @@ impl From<Ask> for Input {
             Ask::Shutdown => Self::Shutdown,
             Ask::StepDown(sit_out) => Self::StepDown(sit_out),
             Ask::WorkEnded => Self::WorkEnded,
+            Ask::Expired(token) => Self::Expired(token),
         }
     }
 }

@@ -2,13 +2,15 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::time::Duration;
 
-use futures_util::StreamExt as _;
 use kube::Client;
-use tenure_core::Input;
+use tenure_core::{Input, LocalTime};
+use tenure_lock::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::entry::{Done, Entry, World};
+use super::requests::Turn;
 use super::timers::Timers;
 use super::{Message, Start};
 use crate::clock::Clock;
@@ -17,10 +19,17 @@ use crate::clock::Clock;
 /// watch.
 const BATCH: usize = 1024;
 
+/// From this many elections on, timers may ring a little late, several together.
+const MANY: usize = 64;
+
+/// How late. A renewal may be later by this much, a guard ends on time.
+const SLACK: Duration = Duration::from_millis(5);
+
 /// The one task of a hub.
 pub(super) struct Task {
     inbox: mpsc::UnboundedReceiver<Message>,
-    entries: HashMap<u64, Entry>,
+    /// Boxed, because a map has room for twice as many as it holds.
+    entries: HashMap<u64, Box<Entry>>,
     timers: Timers,
     world: World,
 }
@@ -43,18 +52,18 @@ impl Task {
     pub(super) async fn run(mut self) {
         let mut open = true;
         let mut batch = Vec::new();
+        let mut alarm = Alarm::default();
         while open || !self.entries.is_empty() {
             self.fire_due();
             self.world.watches.settle();
-            let next = self.timers.next();
-            let clock = self.world.clock.clone();
-            let alarm = async {
-                match next {
-                    Some(at) => clock.sleep_until(at).await,
-                    None => std::future::pending().await,
-                }
-            };
+            self.take_turns();
+            if let Some(next) = self.timers.next() {
+                alarm.set(&*self.world.clock, next + self.slack());
+            }
+            // In this order, so that a simulated run depends on its seed alone. Nothing starves: timers
+            // are looked at in every round, and whoever sends more waits for an answer first.
             tokio::select! {
+                biased;
                 taken = self.inbox.recv_many(&mut batch, BATCH), if open => {
                     open = taken > 0;
                     for message in batch.drain(..) {
@@ -64,18 +73,36 @@ impl Task {
                         batch = Vec::new();
                     }
                 }
-                Some(done) = self.world.requests.next(), if !self.world.requests.is_empty() => {
-                    if let Ok((id, done)) = done {
-                        self.done(id, done);
+                done = self.world.requests.next(), if !self.world.requests.is_idle() => {
+                    // What else is done needs no round of its own.
+                    let mut next = Some(done);
+                    while let Some(done) = next {
+                        if let Some((id, done)) = done {
+                            self.done(id, done);
+                        }
+                        next = self.world.requests.next_now();
                     }
                 }
                 (feed, news) = self.world.watches.next() => {
-                    for ((id, target), told) in self.world.watches.sort(feed, news) {
-                        self.with(id, |entry, world| entry.told(world, target, told));
+                    let mut next = Some((feed, news));
+                    while let Some((feed, news)) = next {
+                        for ((id, target), told) in self.world.watches.sort(feed, news) {
+                            self.with(id, |entry, world| entry.told(world, target, told));
+                        }
+                        next = self.world.watches.next_now();
                     }
                 }
-                () = alarm => {}
+                () = alarm.rings() => {}
             }
+        }
+    }
+
+    /// Many elections are woken a few at a time; few are woken on the spot.
+    fn slack(&self) -> Duration {
+        if self.entries.len() < MANY {
+            Duration::ZERO
+        } else {
+            SLACK
         }
     }
 
@@ -83,8 +110,7 @@ impl Task {
         match message {
             Message::Start(start) => {
                 let Start { id, .. } = *start;
-                let entry = Entry::new(*start);
-                self.entries.insert(id, entry);
+                self.entries.insert(id, Box::new(Entry::new(*start)));
                 self.with(id, Entry::begin);
             }
             Message::Ask(id, ask) => self.with(id, |entry, world| entry.input(world, ask.into())),
@@ -105,6 +131,25 @@ impl Task {
         }
     }
 
+    /// Sends what has waited long enough.
+    fn take_turns(&mut self) {
+        let now = self.world.clock.now().local;
+        while let Some(turn) = self.world.requests.next_turn(now) {
+            let (Turn::Request(id, _) | Turn::Post(id, _) | Turn::TooLate(id)) = turn;
+            let Some(entry) = self.entries.get_mut(&id) else {
+                continue;
+            };
+            match turn {
+                Turn::Request(_, request) => entry.send(&mut self.world, request),
+                Turn::Post(_, note) => entry.post(&mut self.world, *note),
+                Turn::TooLate(_) => {
+                    let late = "too many at once".to_owned();
+                    self.done(id, Done::Posted(Err(late)));
+                }
+            }
+        }
+    }
+
     /// Does something with an election, then arms its timer, or forgets it if it has finished.
     fn with(&mut self, id: u64, act: impl FnOnce(&mut Entry, &mut World)) {
         let Some(entry) = self.entries.get_mut(&id) else {
@@ -122,5 +167,31 @@ impl Task {
         } else {
             self.timers.set(id, entry.deadline());
         }
+    }
+}
+
+/// One sleep that is kept from round to round: most rounds do not change what comes next.
+#[derive(Default)]
+struct Alarm {
+    at: Option<LocalTime>,
+    sleep: Option<BoxFuture<'static, ()>>,
+}
+
+impl Alarm {
+    /// Rings at the instant or earlier; an alarm that rings too early is set again.
+    fn set(&mut self, clock: &dyn Clock, at: LocalTime) {
+        if self.at.is_none_or(|set| at < set) {
+            self.at = Some(at);
+            self.sleep = Some(clock.sleep_until(at));
+        }
+    }
+
+    /// Completes when it rings; never, if it is not set. Cancel safe.
+    async fn rings(&mut self) {
+        match &mut self.sleep {
+            Some(sleep) => sleep.await,
+            None => std::future::pending().await,
+        }
+        *self = Self::default();
     }
 }

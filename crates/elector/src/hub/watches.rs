@@ -82,7 +82,10 @@ impl Watches {
         let up = [Some(name.clone()), None]
             .iter()
             .any(|key| group.feeds.get(key).is_some_and(|running| running.up));
-        group.members.entry(name).or_default().push(member);
+        // Nearly always one.
+        let members = group.members.entry(name).or_default();
+        members.reserve_exact(1);
+        members.push(member);
         self.changed.push(place);
         Some(up)
     }
@@ -141,6 +144,11 @@ impl Watches {
             // Cannot be: we hold a sender. Waiting is the harmless answer.
             None => std::future::pending().await,
         }
+    }
+
+    /// The same without waiting.
+    pub(super) fn next_now(&mut self) -> Option<(u64, News)> {
+        self.receiver.try_recv().ok()
     }
 
     /// Whom to tell what because of news of a feed.

@@ -37,7 +37,7 @@ fn recording(lock: &MemoryLock) -> (Callbacks, Log) {
 }
 
 #[tokio::test(start_paused = true)]
-async fn callback_order_started_wound_down_stopped_and_only_then_released() {
+async fn extra_9_callback_order_started_wound_down_stopped_and_only_then_released() {
     let lock = MemoryLock::new("x");
     let (callbacks, log) = recording(&lock);
     let elector = Wire::to(&lock).elector("a").build().unwrap();

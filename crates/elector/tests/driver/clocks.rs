@@ -4,22 +4,22 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
 use std::time::Duration;
 
-use tenure::clock::{Clock, TokioClock};
+use tenure::clock::{Clock, SystemClock, TokioClock};
 use tenure::core::{LocalTime, Now, WallTime};
 use tenure::lock::BoxFuture;
-use tenure::{Elector, MemoryLock, Overrun, StopReason};
+use tenure::{Elector, Event, MemoryLock, Overrun, StopReason};
 
 use crate::term::lead;
 use crate::wire::{Wire, pass, secs};
 
-/// Tokio's time with a wall clock that somebody sets.
-#[derive(Debug)]
-struct Jumpy {
-    clock: TokioClock,
+/// A clock with a wall clock that somebody sets.
+#[derive(Debug, Default)]
+struct Jumpy<C> {
+    clock: C,
     ahead: AtomicI64,
 }
 
-impl Clock for Jumpy {
+impl<C: Clock> Clock for Jumpy<C> {
     fn now(&self) -> Now {
         let now = self.clock.now();
         let wall = now.wall.as_micros() + self.ahead.load(SeqCst);
@@ -34,17 +34,14 @@ impl Clock for Jumpy {
     }
 
     fn is_real(&self) -> bool {
-        false
+        self.clock.is_real()
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_wall_clock_that_jumps_forward_ends_the_term_and_one_set_back_does_not() {
     let lock = MemoryLock::new("x");
-    let clock = Arc::new(Jumpy {
-        clock: TokioClock::new(),
-        ahead: AtomicI64::new(0),
-    });
+    let clock = Arc::new(Jumpy::<TokioClock>::default());
     let elector = Wire::to(&lock).elector("a").clock(clock.clone());
     let mut candidate = elector.build().unwrap().start();
     let term = lead(&mut candidate).await;
@@ -88,5 +85,35 @@ fn a_stuck_runtime_does_not_keep_the_term_alive() {
         assert!(!term.is_leading());
         assert!(!handle.is_leading());
         assert_eq!(ended.recv(), Ok("overrun"), "the work has still not ended");
+    });
+}
+
+/// On the real clock, like the one above: waits for events only.
+#[test]
+fn a_jump_of_the_wall_clock_that_the_driver_does_not_see_is_told_to_it() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let clock = Arc::new(Jumpy::<SystemClock>::default());
+        let lock = Arc::new(MemoryLock::new("x"));
+        let elector = Elector::builder(lock).clock(clock.clone());
+        let mut candidate = elector.build().unwrap().start();
+        let term = lead(&mut candidate).await;
+        let (send, ended) = std::sync::mpsc::channel();
+        term.at_end(move |reason| send.send(reason.as_str()).unwrap());
+        clock.ahead.store(3_600_000_000, SeqCst);
+        // This blocks the only thread of the runtime, so the driver sees no clock meanwhile.
+        assert_eq!(ended.recv(), Ok("guard-expired"));
+        clock.ahead.store(0, SeqCst);
+        loop {
+            match candidate.next().await {
+                Some(Event::Stop(reason)) => break assert_eq!(reason, StopReason::GuardExpired),
+                Some(Event::NewLeader(_)) => {}
+                other => panic!("{other:?} instead of the end of the term"),
+            }
+        }
+        assert!(!term.is_leading());
     });
 }

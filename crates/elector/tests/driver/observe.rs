@@ -1,10 +1,11 @@
 //! Status, metrics and health.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use prometheus_client::encoding::text::encode;
 use tenure::metrics::Registry;
-use tenure::{MemoryLock, Metrics, Status};
+use tenure::{Elector, MemoryLock, Metrics, Status};
 
 use crate::term::lead;
 use crate::wire::{Wire, pass, secs};
@@ -22,7 +23,7 @@ fn value(text: &str, metric: &str) -> f64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn metrics_after_cancel_say_that_it_does_not_lead() {
+async fn extra_8_metrics_after_cancel_say_that_it_does_not_lead() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock);
     let mut registry = Registry::default();
@@ -40,8 +41,11 @@ async fn metrics_after_cancel_say_that_it_does_not_lead() {
     pass(secs(7)).await;
     let now = text(&registry);
     assert_eq!(value(&now, status), 1.0);
-    assert_eq!(value(&now, "tenure_validity_seconds{name=\"my\"}"), 9.0);
-    assert_eq!(value(&now, "tenure_renew_seconds_count{name=\"my\"}"), 3.0);
+    // One renewal in every two seconds, the first at a random instant.
+    let valid = value(&now, "tenure_validity_seconds{name=\"my\"}");
+    assert!((8.0..=10.0).contains(&valid), "{valid}");
+    let renewals = value(&now, "tenure_renew_seconds_count{name=\"my\"}");
+    assert!((3.0..=4.0).contains(&renewals), "{renewals}");
     assert_eq!(value(&now, "tenure_terms_total{name=\"my\"}"), 1.0);
     assert_eq!(value(&now, "tenure_transitions{name=\"my\"}"), 0.0);
     candidate.shutdown();
@@ -125,4 +129,54 @@ async fn the_status_wakes_on_changes_and_not_on_renewals() {
     pass(secs(1)).await;
     assert_eq!(handle.status(), Status::Follower { leader });
     drop(Arc::new(term));
+}
+
+/// On the real clock and with threads, because that is what the case is about. It waits for renewals, not
+/// for time.
+#[test]
+fn case_20_health_may_be_checked_from_many_threads_while_it_renews() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let lock = MemoryLock::new("x");
+        let mut candidate = Elector::builder(Arc::new(lock.clone()))
+            .lease_duration(secs(2))
+            .renew_deadline(secs(1))
+            .retry_period(Duration::from_millis(5))
+            .build()
+            .unwrap()
+            .start();
+        let term = lead(&mut candidate).await;
+        let health = candidate.handle().health();
+        let renewed = move || {
+            let object = lock.object().unwrap();
+            let version = object["metadata"]["resourceVersion"].as_str().unwrap();
+            version.parse::<u64>().unwrap()
+        };
+        let threads: Vec<_> = (0..4)
+            .map(|_| {
+                let (health, handle, renewed) =
+                    (health.clone(), candidate.handle(), renewed.clone());
+                std::thread::spawn(move || {
+                    let mut checks = 0;
+                    while renewed() < 40 {
+                        health.check(Duration::from_secs(20)).unwrap();
+                        assert!(handle.tenure().is_some());
+                        checks += 1;
+                    }
+                    checks
+                })
+            })
+            .collect();
+        // Joined outside the runtime's threads, which go on driving the election.
+        let checks = tokio::task::spawn_blocking(move || {
+            let each = threads.into_iter().map(|thread| thread.join().unwrap());
+            each.sum::<u64>()
+        });
+        assert!(checks.await.unwrap() > 0);
+        drop(term);
+    });
 }

@@ -61,7 +61,7 @@ async fn shutdown_cancels_the_work_joins_it_and_only_then_releases() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn partition_with_release_ends_the_term_before_another_can_lead() {
+async fn extra_1_partition_with_release_ends_the_term_before_another_can_lead() {
     let lock = MemoryLock::new("x");
     let (near, far) = (Wire::to(&lock), Wire::to(&lock));
     let leader = Arc::new(AtomicBool::new(false));
@@ -96,7 +96,7 @@ async fn partition_with_release_ends_the_term_before_another_can_lead() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_foreign_holder_mid_term_stops_the_work_at_once() {
+async fn extra_2_a_foreign_holder_mid_term_stops_the_work_at_once() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock);
     let mut candidate = wire.elector("a").build().unwrap().start();
@@ -120,7 +120,7 @@ async fn a_foreign_holder_mid_term_stops_the_work_at_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_deleted_lock_ends_the_term_and_is_won_anew_with_a_greater_token() {
+async fn extra_5_a_deleted_lock_ends_the_term_and_is_won_anew_with_a_greater_token() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock);
     let mut candidate = wire.elector("a").build().unwrap().start();
@@ -135,7 +135,7 @@ async fn a_deleted_lock_ends_the_term_and_is_won_anew_with_a_greater_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn release_racing_a_take_over_leaves_the_successor_alone() {
+async fn extra_4_release_racing_a_take_over_leaves_the_successor_alone() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock).unwatched();
     let mut candidate = wire.elector("a").build().unwrap().start_once();
@@ -250,6 +250,27 @@ async fn case_15_a_release_follows_a_renewal_whose_answer_was_lost() {
     drop(term);
     pass(Duration::from_millis(500)).await;
     wire.lose_answers(false);
+    while !matches!(candidate.next().await, Some(Event::Finished) | None) {}
+    assert_eq!(holder(&lock).as_deref(), Some(""));
+}
+
+#[tokio::test(start_paused = true)]
+async fn case_16_a_release_follows_a_read_whose_answer_was_lost() {
+    let lock = MemoryLock::new("x");
+    let wire = Wire::to(&lock).unwatched();
+    let mut candidate = wire.elector("a").build().unwrap().start();
+    let term = lead(&mut candidate).await;
+    wire.requests();
+    // A conflict makes it read, and the answer to that is lost.
+    lock.edit(|object| object["metadata"]["labels"] = serde_json::json!({ "by": "somebody" }));
+    wire.lose_reads(true);
+    while wire.requests().last() != Some(&"get") {
+        pass(Duration::from_millis(10)).await;
+    }
+    candidate.shutdown();
+    drop(term);
+    pass(Duration::from_millis(500)).await;
+    wire.lose_reads(false);
     while !matches!(candidate.next().await, Some(Event::Finished) | None) {}
     assert_eq!(holder(&lock).as_deref(), Some(""));
 }

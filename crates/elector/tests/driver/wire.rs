@@ -25,6 +25,8 @@ struct Faults {
     cut: AtomicBool,
     /// Writes are applied, their answers are lost.
     deaf: AtomicBool,
+    /// Answers to reads are lost.
+    blind: AtomicBool,
     /// There is no watch at all.
     unwatched: AtomicBool,
     log: Mutex<Vec<&'static str>>,
@@ -68,6 +70,10 @@ impl Wire {
         self.faults.deaf.store(yes, SeqCst);
     }
 
+    pub(crate) fn lose_reads(&self, yes: bool) {
+        self.faults.blind.store(yes, SeqCst);
+    }
+
     /// The requests sent since the last call.
     pub(crate) fn requests(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.faults.log.lock().unwrap())
@@ -104,6 +110,9 @@ impl Lock for Wire {
         self.note("get");
         Box::pin(async move {
             self.pass().await;
+            if self.faults.blind.load(SeqCst) {
+                std::future::pending::<()>().await;
+            }
             self.lock.read().await
         })
     }
