@@ -5,6 +5,7 @@ mod apiserver_clients;
 mod apiserver_interop;
 mod apiserver_nemesis;
 mod clients;
+mod election_overrun;
 mod interop;
 mod nemesis;
 mod real_client_go;

@@ -34,14 +34,22 @@ pub fn bench(real: bool) -> anyhow::Result<String> {
     match peers {
         Ok(()) => {
             eprintln!("client-go on {place} ...");
-            reports.push(measure(&kubeconfig, "client-go", Election::client_go)?);
+            reports.push(measure(&kubeconfig, "client-go", Election::client_go, &[])?);
         }
         Err(skip) => eprintln!("without client-go: {skip}"),
     }
     eprintln!("tenure on {place} ...");
-    reports.push(measure(&kubeconfig, "tenure", Election::library)?);
+    reports.push(measure(
+        &kubeconfig,
+        "tenure",
+        Election::library,
+        &[LINGER],
+    )?);
     Ok(format!("### Elections on {place}\n\n{}", Table(&reports)))
 }
+
+/// A flag of our candidate: it stays when its elections have ended.
+const LINGER: &str = "--linger";
 
 /// How candidates of one make are started.
 pub type Start = fn(&Election, &str, &[&str]) -> Result<Process, candidate::Error>;
@@ -64,6 +72,17 @@ pub struct Report {
     pub many_resident: u64,
     /// The share of one core that it uses.
     pub many_cpu: f64,
+    /// What is left in that process when all its elections have ended; tenure only.
+    pub left: Option<Left>,
+}
+
+/// What ended elections leave behind.
+#[derive(Clone, Copy, Debug)]
+pub struct Left {
+    /// Tasks alive.
+    pub tasks: u64,
+    /// Resident memory, in bytes.
+    pub resident: u64,
 }
 
 /// Why there is no report.
@@ -85,7 +104,12 @@ pub enum Error {
 ///
 /// # Errors
 /// A candidate does not start or does not lead.
-pub fn measure(kubeconfig: &Path, make: &'static str, start: Start) -> Result<Report, Error> {
+pub fn measure(
+    kubeconfig: &Path,
+    make: &'static str,
+    start: Start,
+    extra: &[&str],
+) -> Result<Report, Error> {
     let name = |what: &str| format!("measure-{what}-{}", clock::now().0);
     let election = Election::new(kubeconfig.to_owned(), name("one"));
     let mut fleet = Fleet::default();
@@ -125,7 +149,8 @@ pub fn measure(kubeconfig: &Path, make: &'static str, start: Start) -> Result<Re
         name: name("many"),
         ..election
     };
-    let many = start(&many, "many", &["--elections", &MANY.to_string()])?;
+    let count = MANY.to_string();
+    let mut many = start(&many, "many", &[&["--elections", &count], extra].concat())?;
     let leading = || {
         let events = many.events();
         events
@@ -138,14 +163,30 @@ pub fn measure(kubeconfig: &Path, make: &'static str, start: Start) -> Result<Re
     let (began, before) = (clock::now(), cpu(&many)?);
     sleep(Duration::from_secs(20));
     let many_cpu = (cpu(&many)? - before).as_secs_f64() / clock::now().since(began).as_secs_f64();
+    let (many_led, many_resident) = (leading().min(MANY), resident(&many)?);
+    many.terminate();
+    let left = if extra.contains(&LINGER) {
+        let stats = many.wait_for(Kind::Stats, Nanos(0), LIMIT)?;
+        let tasks = stats.rest.get("tasks").and_then(serde_json::Value::as_u64);
+        let left = Left {
+            tasks: tasks.unwrap_or_default(),
+            resident: resident(&many)?,
+        };
+        many.terminate();
+        Some(left)
+    } else {
+        None
+    };
+    many.wait(LIMIT)?;
     Ok(Report {
         make,
         hand_overs,
         follower_requests,
         one_resident,
-        many_led: leading().min(MANY),
-        many_resident: resident(&many)?,
+        many_led,
+        many_resident,
         many_cpu,
+        left,
     })
 }
 
@@ -155,6 +196,10 @@ fn resident(process: &Process) -> Result<u64, Error> {
 
 fn cpu(process: &Process) -> Result<Duration, Error> {
     process.cpu_time().ok_or(Error::Proc(process.pid()))
+}
+
+fn megabytes(bytes: u64) -> String {
+    format!("{:.1} MB", bytes as f64 / 1e6)
 }
 
 /// A Markdown table with a column for each make.
@@ -187,7 +232,7 @@ impl fmt::Display for Table<'_> {
             )
         })?;
         row("memory of one elector process", &|report| {
-            format!("{} MiB", report.one_resident >> 20)
+            megabytes(report.one_resident)
         })?;
         row(
             &format!("of {MANY} elections, one process leads"),
@@ -195,11 +240,17 @@ impl fmt::Display for Table<'_> {
         )?;
         row(
             &format!("memory of {MANY} elections in one process"),
-            &|report| format!("{} MiB", report.many_resident >> 20),
+            &|report| megabytes(report.many_resident),
         )?;
         row(
             &format!("CPU of {MANY} elections in one process"),
             &|report| format!("{:.0} % of a core", report.many_cpu * 100.0),
-        )
+        )?;
+        row("what is left when they have ended", &|report| {
+            report.left.map_or_else(
+                || "not measured".to_owned(),
+                |left| format!("{} tasks, {}", left.tasks, megabytes(left.resident)),
+            )
+        })
     }
 }

@@ -3,10 +3,13 @@
 
 use std::io::Write;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
 use clap::Parser;
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use serde_json::{Map, Value, json};
 use tenure::{Candidate, Elector, Event, Hub, LockKind, Tenure, Term};
@@ -43,6 +46,12 @@ struct Options {
     /// With --work, send each piece of work to this store too, with the term's token
     #[arg(long)]
     store: Option<String>,
+    /// Work on whatever happens, as a thread that asks nobody
+    #[arg(long, requires = "work")]
+    stubborn: bool,
+    /// After SIGTERM, stay until a second one: for a look at what ended elections leave behind
+    #[arg(long)]
+    linger: bool,
 }
 
 fn millis(text: &str) -> Result<Duration, String> {
@@ -61,6 +70,7 @@ async fn main() -> Result<()> {
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     let client = tenure::client(config)?;
     let hub = Hub::new(client.clone());
+    let me: Arc<str> = options.id.as_str().into();
     let (stop, stopping) = watch::channel(false);
 
     let names = match options.elections {
@@ -73,8 +83,10 @@ async fn main() -> Result<()> {
         every,
         renewed_within: options.retry_period,
         store: options.store.clone(),
+        stubborn: options.stubborn,
     });
-    let mut running = tokio::task::JoinSet::new();
+    // Not a task each: what an election costs is what the library needs for it.
+    let mut running = FuturesUnordered::new();
     for name in names {
         let elector = Elector::open(client.clone(), options.lock, &options.namespace, &name)
             .hub(&hub)
@@ -86,19 +98,33 @@ async fn main() -> Result<()> {
             .map_err(|error| anyhow!("{error}"))?;
         let voice = Voice {
             election: name,
-            me: options.id.clone(),
+            me: me.clone(),
         };
-        running.spawn(contend(
-            elector.start(),
-            voice,
-            stopping.clone(),
-            work.clone(),
-        ));
+        let contend = contend(elector.start(), voice, stopping.clone(), work.clone());
+        running.push(contend);
     }
     let mut terminate = signal(SignalKind::terminate()).context("SIGTERM")?;
-    terminate.recv().await;
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            Some(()) = running.next() => {}
+        }
+    }
     stop.send_replace(true);
-    while running.join_next().await.is_some() {}
+    while running.next().await.is_some() {}
+    drop(running);
+    if options.linger {
+        drop(hub);
+        drop(client);
+        // Connections close in tasks of their own.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let tasks = tokio::runtime::Handle::current()
+            .metrics()
+            .num_alive_tasks();
+        let line = json!({ "t": clock::now().0, "event": "stats", "tasks": tasks });
+        _ = writeln!(std::io::stdout(), "{line}");
+        terminate.recv().await;
+    }
     Ok(())
 }
 
@@ -108,7 +134,7 @@ async fn contend(
     mut stopping: watch::Receiver<bool>,
     work: Option<Work>,
 ) {
-    let mut term: Option<(Term, tokio::task::JoinHandle<Nanos>)> = None;
+    let mut term: Option<(Term, Option<tokio::task::JoinHandle<Nanos>>)> = None;
     let mut asked = false;
     loop {
         let event = tokio::select! {
@@ -122,13 +148,17 @@ async fn contend(
         match event {
             Some(Event::Lead(won)) => {
                 voice.say("acquired", &voice.me, Some(&won), None);
-                let worker =
-                    tokio::spawn(do_work(won.tenure().clone(), voice.clone(), work.clone()));
+                let worker = work
+                    .clone()
+                    .map(|work| tokio::spawn(do_work(won.tenure().clone(), voice.clone(), work)));
                 term = Some((won, worker));
             }
             Some(Event::Stop(_)) => {
                 if let Some((term, worker)) = term.take() {
-                    let until = worker.await.unwrap_or_else(|_| clock::now());
+                    let until = match worker {
+                        Some(worker) => worker.await.unwrap_or_else(|_| clock::now()),
+                        None => clock::now(),
+                    };
                     voice.say("lost", "", Some(&term), Some(until));
                 }
             }
@@ -145,11 +175,16 @@ async fn contend(
 /// Work that runs in small steps, each after a look at the guard, ends with the guard and not when this
 /// task gets to run again, which may be much later. A renewal after the last look may have moved the end
 /// of the guard, by no more than a retry period.
-async fn do_work(tenure: Tenure, voice: Voice, work: Option<Work>) -> Nanos {
-    let Some(work) = work else {
-        tenure.cancelled().await;
-        return clock::now();
-    };
+async fn do_work(tenure: Tenure, voice: Voice, work: Work) -> Nanos {
+    if work.stubborn {
+        std::thread::spawn(move || {
+            loop {
+                voice.say("working", &voice.me, Some(&tenure), None);
+                std::thread::sleep(work.every);
+            }
+        });
+        return std::future::pending().await;
+    }
     let mut store = match &work.store {
         Some(address) => tokio::net::TcpStream::connect(address).await.ok(),
         None => None,
@@ -187,12 +222,13 @@ struct Work {
     every: Duration,
     renewed_within: Duration,
     store: Option<String>,
+    stubborn: bool,
 }
 
 #[derive(Clone)]
 struct Voice {
     election: String,
-    me: String,
+    me: Arc<str>,
 }
 
 impl Voice {
@@ -213,7 +249,7 @@ impl Voice {
         line.insert("event".to_owned(), json!(event));
         line.insert("election".to_owned(), json!(self.election));
         line.insert("leader".to_owned(), json!(leader));
-        line.insert("self".to_owned(), json!(self.me));
+        line.insert("self".to_owned(), json!(&*self.me));
         if let Some(term) = term {
             line.insert("token".to_owned(), json!(term.token().to_string()));
             line.insert("transitions".to_owned(), json!(term.transitions()));

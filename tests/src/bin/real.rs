@@ -91,7 +91,7 @@ fn measure_all(args: &[&str]) -> Result<()> {
     ];
     let mut reports = Vec::new();
     for (make, start) in makes {
-        reports.push(elections::measure(&kubeconfig, make, start).context(make)?);
+        reports.push(elections::measure(&kubeconfig, make, start, &[]).context(make)?);
     }
     say(&elections::Table(&reports).to_string());
     drop(cluster);
