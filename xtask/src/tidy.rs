@@ -15,6 +15,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-lock", &["tenure-core"]),
     ("tenure", &["tenure-core", "tenure-lock"]),
     ("tenure-manager", &["tenure"]),
+    (
+        "tenure-server",
+        &["tenure", "tenure-manager", "tenure-apiserver"],
+    ),
     ("tenure-apiserver", &[]),
     ("tenure-csi", &[]),
     (
@@ -23,7 +27,14 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "tenure-cli",
-        &["tenure-core", "tenure-lock", "tenure", "tenure-apiserver"],
+        &[
+            "tenure-core",
+            "tenure-lock",
+            "tenure",
+            "tenure-apiserver",
+            "tenure-manager",
+            "tenure-server",
+        ],
     ),
     ("tenure-examples", &["tenure", "tenure-apiserver"]),
     (

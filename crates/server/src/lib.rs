@@ -1,0 +1,42 @@
+//! A server in the k3s shape: the embedded API server, or a remote one, and controllers under the
+//! manager.
+//!
+//! ```no_run
+//! use tenure_apiserver::server::{Engine, Server as ApiServer};
+//! use tenure_manager::Runnable;
+//! use tenure_server::Server;
+//!
+//! # #[tokio::main]
+//! # async fn main() -> Result<(), tenure_server::Error> {
+//! let api = ApiServer::builder().data_dir("/var/lib/mine").engine(Engine::Redb);
+//! Server::embedded(api)
+//!     .with_controllers(|manager, _client| {
+//!         manager
+//!             .every(Runnable::new("tunnel", |scope| async move { scope.cancelled().await }))
+//!             .leader("mine", Runnable::new("helm", |scope| async move { scope.cancelled().await }))
+//!     })
+//!     .start()
+//!     .await?
+//!     .run_until_signal()
+//!     .await
+//! # }
+//! ```
+//!
+//! Place in the picture: above the manager and the API server, which meet only here, and over HTTP.
+//!
+//! | controller | does |
+//! |---|---|
+//! | `default-service-account`, `root-ca` | a `default` ServiceAccount and a `kube-root-ca.crt` ConfigMap in each namespace |
+//! | `garbage-collector` | deletes objects whose owners are gone; carries out foreground and orphan deletions |
+//! | `namespace-purge` | empties namespaces that are being deleted, where the API server does not |
+//!
+//! Events expire in the API server, ours and the real one, so there is no controller for them here.
+#![forbid(unsafe_code)]
+
+mod collector;
+mod namespaces;
+mod purge;
+mod resources;
+mod server;
+
+pub use server::{CONTROLLERS, Error, GROUP, Server, Started};

@@ -1,0 +1,240 @@
+//! The order of a server: API server, ready gate, controllers; and back.
+
+use std::net::SocketAddr;
+
+use base64::Engine as _;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use tenure_apiserver::server::{self as api, StartError};
+use tenure_manager::{Manager, api_ready};
+
+use crate::{collector, namespaces, purge};
+
+/// The leader group of the built-in controllers, and the name of its Lease in `kube-system`.
+pub const GROUP: &str = "tenure-server";
+
+/// The names of the built-in controllers.
+pub const CONTROLLERS: &[&str] = &[
+    "default-service-account",
+    "root-ca",
+    "garbage-collector",
+    "namespace-purge",
+];
+
+type Extend = Box<dyn FnOnce(tenure_manager::Builder, &Client) -> tenure_manager::Builder + Send>;
+
+/// A server to be started.
+#[must_use = "nothing happens until it is started"]
+pub struct Server {
+    place: Place,
+    disabled: Vec<String>,
+    extend: Vec<Extend>,
+    probes: Option<SocketAddr>,
+    metrics: Option<SocketAddr>,
+}
+
+enum Place {
+    Embedded(Box<api::Builder>),
+    Remote(Box<Config>),
+}
+
+/// Why a server did not start, or ended without being asked to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The API server did not start.
+    #[error(transparent)]
+    ApiServer(#[from] StartError),
+    /// Its own kubeconfig cannot be used.
+    #[error("the kubeconfig of the embedded API server: {0}")]
+    Kubeconfig(#[from] kube::config::KubeconfigError),
+    /// A client cannot be set up.
+    #[error("cannot set up the client: {0}")]
+    Client(#[from] kube::Error),
+    /// The manager ended.
+    #[error(transparent)]
+    Manager(#[from] tenure_manager::Error),
+    /// A controller to be left out does not exist.
+    #[error("there is no controller {0:?}; there are {list}", list = CONTROLLERS.join(", "))]
+    NoSuchController(String),
+}
+
+impl Server {
+    /// A server with its own API server. Its store has one writer, so there is no election: this process
+    /// leads.
+    pub fn embedded(api: api::Builder) -> Self {
+        Self::new(Place::Embedded(Box::new(api)))
+    }
+
+    /// The controllers alone, for another API server. Any number of such servers elect one leader.
+    pub fn remote(config: Config) -> Self {
+        Self::new(Place::Remote(Box::new(config)))
+    }
+
+    fn new(place: Place) -> Self {
+        Self {
+            place,
+            disabled: Vec::new(),
+            extend: Vec::new(),
+            probes: None,
+            metrics: None,
+        }
+    }
+
+    /// Leaves a built-in controller out.
+    pub fn disable(mut self, controller: &str) -> Self {
+        self.disabled.push(controller.to_owned());
+        self
+    }
+
+    /// Adds one's own controllers, hooks and checks (k3s's `RunWithControllers`).
+    pub fn with_controllers(
+        mut self,
+        extend: impl FnOnce(tenure_manager::Builder, &Client) -> tenure_manager::Builder
+        + Send
+        + 'static,
+    ) -> Self {
+        self.extend.push(Box::new(extend));
+        self
+    }
+
+    /// Serves `/healthz` and `/readyz` of the controllers on this address.
+    pub fn probe_address(mut self, address: SocketAddr) -> Self {
+        self.probes = Some(address);
+        self
+    }
+
+    /// Serves the metrics of the controllers on this address.
+    pub fn metrics_address(mut self, address: SocketAddr) -> Self {
+        self.metrics = Some(address);
+        self
+    }
+
+    /// Starts the API server if it is this one's, and prepares the controllers, which start when it is run.
+    ///
+    /// # Errors
+    /// Says what stands in the way. Nothing is left running.
+    pub async fn start(self) -> Result<Started, Error> {
+        if let Some(unknown) = self
+            .disabled
+            .iter()
+            .find(|name| !CONTROLLERS.contains(&name.as_str()))
+        {
+            return Err(Error::NoSuchController(unknown.clone()));
+        }
+        let (api, config) = match self.place {
+            Place::Remote(config) => (None, *config),
+            Place::Embedded(builder) => {
+                let handle = builder.start().await?;
+                let kubeconfig = Kubeconfig::from_yaml(handle.kubeconfig())?;
+                let options = KubeConfigOptions::default();
+                let config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+                (Some(handle), config)
+            }
+        };
+        let client = Client::try_from(config.clone())?;
+        let ca = config.root_cert.as_deref().map(pem);
+        let mut manager = Manager::builder(config)
+            .gate(api_ready())
+            .namespace("kube-system")
+            .no_leader_elect(api.is_some());
+        if let Some(address) = self.probes {
+            manager = manager.probe_address(address);
+        }
+        if let Some(address) = self.metrics {
+            manager = manager.metrics_address(address);
+        }
+        let wanted = |name: &str| self.disabled.iter().all(|disabled| disabled != name);
+        if wanted("default-service-account") {
+            manager = namespaces::service_accounts(manager, GROUP, &client);
+        }
+        // Without TLS there is no certificate to hand out.
+        if let Some(ca) = ca.filter(|_| wanted("root-ca")) {
+            manager = namespaces::root_ca(manager, GROUP, &client, &ca);
+        }
+        if wanted("garbage-collector") {
+            manager = manager.leader(GROUP, collector::runnable(client.clone()));
+        }
+        // The embedded API server does it itself.
+        if api.is_none() && wanted("namespace-purge") {
+            manager = purge::purge(manager, GROUP, &client);
+        }
+        for extend in self.extend {
+            manager = extend(manager, &client);
+        }
+        let manager = manager.build()?;
+        Ok(Started { api, manager })
+    }
+}
+
+impl std::fmt::Debug for Server {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Server")
+            .field("disabled", &self.disabled)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A server whose API server answers. Dropping it ends it.
+#[must_use = "dropping it ends the server"]
+pub struct Started {
+    api: Option<api::Handle>,
+    manager: Manager,
+}
+
+impl Started {
+    /// The API server, if it is this one's.
+    pub fn api(&self) -> Option<&api::Handle> {
+        self.api.as_ref()
+    }
+
+    /// The manager of the controllers.
+    pub fn manager(&self) -> &Manager {
+        &self.manager
+    }
+
+    /// Runs the controllers until `shutdown`; then stops them, and after them the API server.
+    ///
+    /// # Errors
+    /// What ended the controllers, if it was not the shutdown.
+    pub async fn run(self, shutdown: impl Future) -> Result<(), Error> {
+        let ended = self.manager.run(shutdown).await;
+        if let Some(api) = self.api {
+            api.shutdown().await;
+        }
+        Ok(ended?)
+    }
+
+    /// Runs until SIGTERM or SIGINT; a second one ends the process with 1.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run).
+    pub async fn run_until_signal(self) -> Result<(), Error> {
+        let asked = tenure_manager::signals::shutdown().map_err(tenure_manager::Error::Signals)?;
+        self.run(asked).await
+    }
+}
+
+impl std::fmt::Debug for Started {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Started")
+            .field("embedded", &self.api.is_some())
+            .field("manager", &self.manager)
+            .finish()
+    }
+}
+
+/// Certificates as text.
+fn pem(certificates: &[Vec<u8>]) -> String {
+    let mut text = String::new();
+    for der in certificates {
+        text.push_str("-----BEGIN CERTIFICATE-----\n");
+        let encoded = base64::engine::general_purpose::STANDARD.encode(der);
+        for line in encoded.as_bytes().chunks(64) {
+            text.push_str(&String::from_utf8_lossy(line));
+            text.push('\n');
+        }
+        text.push_str("-----END CERTIFICATE-----\n");
+    }
+    text
+}

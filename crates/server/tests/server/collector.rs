@@ -1,0 +1,127 @@
+//! Owners and dependents.
+
+use k8s_openapi::api::core::v1::ConfigMap;
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
+use kube::{Api, ResourceExt as _};
+use serde_json::json;
+
+use super::{Running, embedded, until};
+
+/// Config maps that own each other.
+struct Maps(Api<ConfigMap>);
+
+impl Maps {
+    /// Makes one and returns its uid.
+    async fn make(&self, name: &str, owners: &[(&str, &str)], finalizers: &[&str]) -> String {
+        let owners: Vec<_> = owners
+            .iter()
+            .map(|(name, uid)| {
+                json!({ "apiVersion": "v1", "kind": "ConfigMap", "name": name, "uid": uid,
+                    "blockOwnerDeletion": true })
+            })
+            .collect();
+        let map = json!({ "metadata": { "name": name, "ownerReferences": owners,
+            "finalizers": finalizers } });
+        let map = serde_json::from_value(map).unwrap();
+        let made = self.0.create(&PostParams::default(), &map).await;
+        made.unwrap().uid().unwrap()
+    }
+
+    async fn delete(&self, name: &str, policy: PropagationPolicy) {
+        let parameters = DeleteParams {
+            propagation_policy: Some(policy),
+            ..DeleteParams::default()
+        };
+        self.0.delete(name, &parameters).await.unwrap();
+    }
+
+    async fn get(&self, name: &str) -> Option<ConfigMap> {
+        self.0.get_opt(name).await.unwrap()
+    }
+
+    async fn gone(&self, name: &str) {
+        until(&format!("{name} is gone"), async || {
+            self.get(name).await.is_none()
+        })
+        .await;
+    }
+}
+
+async fn start() -> (Running, Maps) {
+    let server = Running::start(embedded()).await;
+    let maps = Maps(Api::namespaced(server.client.clone(), "default"));
+    (server, maps)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn background_dependents_of_dependents_follow_their_owner() {
+    let (server, maps) = start().await;
+    let a = maps.make("a", &[], &[]).await;
+    let b = maps.make("b", &[("a", &a)], &[]).await;
+    maps.make("c", &[("b", &b)], &[]).await;
+    let other = maps.make("other", &[], &[]).await;
+    maps.make("shared", &[("a", &a), ("other", &other)], &[])
+        .await;
+    maps.delete("a", PropagationPolicy::Background).await;
+    maps.gone("c").await;
+    maps.gone("b").await;
+    until("the shared one has one owner", async || {
+        let shared = maps.get("shared").await.unwrap();
+        shared.owner_references().len() == 1
+    })
+    .await;
+    let shared = maps.get("shared").await.unwrap();
+    assert_eq!(shared.owner_references()[0].name, "other");
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_owner_that_never_was_takes_its_dependent_along() {
+    let (server, maps) = start().await;
+    maps.make("a", &[("nobody", "0000")], &[]).await;
+    maps.gone("a").await;
+    // The same name is not the same object.
+    maps.make("owner", &[], &[]).await;
+    maps.make("b", &[("owner", "0001")], &[]).await;
+    maps.gone("b").await;
+    assert!(maps.get("owner").await.is_some());
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreground_an_owner_goes_after_its_dependents() {
+    let (server, maps) = start().await;
+    let a = maps.make("a", &[], &[]).await;
+    let b = maps.make("b", &[("a", &a)], &[]).await;
+    maps.make("c", &[("b", &b)], &["x.io/hold"]).await;
+    maps.delete("a", PropagationPolicy::Foreground).await;
+    until("c is being deleted", async || {
+        let c = maps.get("c").await.unwrap();
+        c.metadata.deletion_timestamp.is_some()
+    })
+    .await;
+    assert!(maps.get("a").await.is_some(), "it waits for b");
+    assert!(maps.get("b").await.is_some(), "it waits for c");
+    let free = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
+    let freed = maps.0.patch("c", &PatchParams::default(), &free).await;
+    freed.unwrap();
+    maps.gone("c").await;
+    maps.gone("b").await;
+    maps.gone("a").await;
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn orphan_dependents_stay_without_their_owner() {
+    let (server, maps) = start().await;
+    let a = maps.make("a", &[], &[]).await;
+    maps.make("b", &[("a", &a)], &[]).await;
+    maps.make("c", &[("a", &a)], &[]).await;
+    maps.delete("a", PropagationPolicy::Orphan).await;
+    maps.gone("a").await;
+    for name in ["b", "c"] {
+        let map = maps.get(name).await.unwrap();
+        assert!(map.owner_references().is_empty(), "{map:?}");
+    }
+    server.stop().await;
+}
