@@ -9,7 +9,7 @@ use crate::registry::DeleteOptions;
 use crate::registry::rules::text;
 use crate::status::{Cause, Failure};
 
-const POLICIES: &[&str] = &["Background", "Foreground", "Orphan"];
+const POLICIES: &[&str] = &["Foreground", "Background", "Orphan"];
 
 /// Reads them from a body and a query; the body counts where both say something.
 pub(super) fn parse(
@@ -48,7 +48,8 @@ pub(super) fn parse(
     .find(|policy| !policy.is_empty());
     if let Some(policy) = policy {
         if !POLICIES.contains(&policy) {
-            let cause = Cause::unsupported("propagationPolicy", &json!(policy), POLICIES);
+            let supported = [POLICIES, &["nil"]].concat();
+            let cause = Cause::unsupported("propagationPolicy", &json!(policy), &supported);
             return Err(invalid(cause));
         }
         if orphan.is_some() {

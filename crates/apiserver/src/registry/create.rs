@@ -26,7 +26,8 @@ impl Registry {
         check_namespace(target, &object)?;
         let _active = self.lifecycle.read().await;
         self.check_namespace_active(target, text(&object, "/metadata/name"))?;
-        if !text(&object, "/metadata/resourceVersion").is_empty() {
+        let sent_version = object.pointer("/metadata/resourceVersion").cloned();
+        if !text(&object, "/metadata/resourceVersion").is_empty() && !options.dry_run {
             let why = "resourceVersion should not be set on objects to be created";
             return Err(Failure::new(500, "", why));
         }
@@ -39,6 +40,7 @@ impl Registry {
         for attempt in 1.. {
             prepare(target, &mut object)?;
             owners::put(&mut object, owners.clone());
+            give_back_version(&mut object, sent_version.as_ref(), options);
             let name = text(&object, "/metadata/name").to_owned();
             let key = target.key_of(&name);
             if let Some(done) = self.try_create(target, key, &object, options).await? {
@@ -46,8 +48,17 @@ impl Registry {
             }
             if !generated || attempt == NAME_ATTEMPTS {
                 let mut failure = Failure::already_exists(target.kind.resource(), &name);
-                if let Some(details) = failure.details.as_mut().filter(|_| generated) {
+                let there = self.store.get(&target.key_of(&name));
+                if there.is_some_and(|there| parsed(&there).is_ok_and(|it| meta::is_deleting(&it)))
+                {
+                    failure.message = format!("object is being deleted: {}", failure.message);
+                }
+                if !text(&object, "/metadata/generateName").is_empty()
+                    && let Some(details) = &mut failure.details
+                {
                     details.retry_after_seconds = Some(1);
+                    failure.message +=
+                        ", the server was not able to generate a unique name for the object";
                 }
                 return Err(failure);
             }
@@ -71,8 +82,10 @@ impl Registry {
         self.check_namespace_active(target, target.name)?;
         self.check_grant(target, user, &object)?;
         self.admit(target, &mut object);
+        let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
         owners::put(&mut object, owners);
+        give_back_version(&mut object, sent.as_ref(), options);
         self.try_create(target, target.key(), &object, options)
             .await
     }
@@ -176,6 +189,13 @@ fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
         Err(Failure::bad_request(
             "the namespace of the provided object does not match the namespace sent on the request",
         ))
+    }
+}
+
+/// A dry run writes nothing that could have a version, so the client gets its own back.
+fn give_back_version(object: &mut Value, sent: Option<&Value>, options: &WriteOptions) {
+    if let Some(version) = sent.filter(|_| options.dry_run) {
+        meta::metadata(object).insert("resourceVersion".into(), version.clone());
     }
 }
 

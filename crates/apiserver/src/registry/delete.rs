@@ -41,6 +41,8 @@ pub(crate) enum Deleted {
 enum Step {
     Remove,
     Mark(Value),
+    /// Marks it, for watchers to see, and removes it in the same breath.
+    MarkAndRemove(Value),
     Nothing,
 }
 
@@ -62,7 +64,24 @@ impl Registry {
             let (change, ending) = match step {
                 Step::Nothing => return Ok(Deleted::Ending(current.json.clone())),
                 Step::Mark(new) if dry => return Ok(Deleted::Ending(unparsed(&new))),
+                Step::MarkAndRemove(new) if dry => return Ok(Deleted::Gone(unparsed(&new))),
                 Step::Remove if dry => return Ok(Deleted::Gone(current.json.clone())),
+                Step::MarkAndRemove(new) => {
+                    let expected = Expected::Revision(current.revision);
+                    let (key, change) = (target.key(), Change::Put(new));
+                    let marked = self
+                        .write(target, key, expected, change, &options.write)
+                        .await?;
+                    let Some(marked) = marked else { continue };
+                    let expected = Expected::Revision(marked.revision);
+                    let (key, change) = (target.key(), Change::Delete);
+                    // If somebody else was quicker it is their removal; it is over in any case.
+                    let removed = self
+                        .write(target, key, expected, change, &options.write)
+                        .await?;
+                    self.after_removal(target);
+                    return Ok(Deleted::Gone(removed.unwrap_or(marked).json.clone()));
+                }
                 Step::Mark(new) => (Change::Put(new), true),
                 Step::Remove => (Change::Delete, false),
             };
@@ -162,7 +181,7 @@ fn next_step(
         if !shorter {
             return Step::Mark(new);
         }
-    } else if !held && grace == 0 {
+    } else if !held && grace == 0 && !target.kind.graceful {
         return Step::Remove;
     }
     let now = Timestamp::now();
@@ -183,6 +202,9 @@ fn next_step(
         // Namespaces end when their content is gone; there is no time involved.
         metadata.remove("deletionGracePeriodSeconds");
         new["status"]["phase"] = json!("Terminating");
+    }
+    if !held && grace == 0 {
+        return Step::MarkAndRemove(new);
     }
     Step::Mark(new)
 }

@@ -261,7 +261,7 @@ static GENERAL: &[Kind] = &[
         plural: "endpointslices",
         singular: "endpointslice",
         storage: "discovery.k8s.io/endpointslices",
-        generation: Generation::All,
+        generation: Generation::Labels,
         columns: columns::ENDPOINT_SLICE,
         default: rules::endpoints::default_slice,
         validate: rules::endpoints::validate_slice,

@@ -99,7 +99,7 @@ pub(crate) fn keep_system(old: &Value, new: &mut Value) {
     {
         metadata.remove(*member);
     }
-    let fixed = ["namespace", "name", "generateName"];
+    let fixed = ["namespace", "name"];
     for member in SYSTEM.iter().chain(&fixed) {
         if let Some(value) = old.and_then(|old| old.get(*member)) {
             metadata.insert((*member).to_owned(), value.clone());
@@ -168,6 +168,22 @@ pub(crate) fn validate(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
             causes.push(Cause::invalid("metadata.finalizers", finalizer, &why));
         }
     }
+    if kind.group != "coordination.k8s.io" {
+        validate_finalizer_domains(object, causes);
+    }
+}
+
+/// Finalizers without a domain are those that Kubernetes itself knows.
+fn validate_finalizer_domains(object: &Value, causes: &mut Vec<Cause>) {
+    let known = ["kubernetes", "orphan", "foregroundDeletion"];
+    for (index, finalizer) in items(object, "/metadata/finalizers").iter().enumerate() {
+        let name = finalizer.as_str().unwrap_or_default();
+        if !name.contains('/') && !known.contains(&name) {
+            let field = format!("metadata.finalizers[{index}]");
+            let why = "name is neither a standard finalizer name nor is it fully qualified";
+            causes.push(Cause::invalid(field, finalizer, why));
+        }
+    }
 }
 
 /// Checks what an update does to metadata; system members are already carried over.
@@ -226,10 +242,15 @@ pub(crate) fn unique_owners(object: &mut Value) -> Vec<String> {
 fn validate_owners(object: &Value, causes: &mut Vec<Cause>) {
     let mut controller: Option<&str> = None;
     for owner in items(object, "/metadata/ownerReferences") {
-        for member in ["apiVersion", "kind", "name", "uid"] {
+        for (member, why) in [
+            ("apiVersion", "version must not be empty"),
+            ("kind", "must not be empty"),
+            ("name", "must not be empty"),
+            ("uid", "must not be empty"),
+        ] {
             if text(owner, &format!("/{member}")).is_empty() {
                 let field = format!("metadata.ownerReferences.{member}");
-                causes.push(Cause::invalid(field, &json!(""), "must not be empty"));
+                causes.push(Cause::invalid(field, &json!(""), why));
             }
         }
         if owner.get("controller") == Some(&json!(true)) {

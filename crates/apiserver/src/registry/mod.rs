@@ -90,8 +90,8 @@ pub(crate) enum Generation {
     None,
     /// Everything but metadata and status.
     Content,
-    /// Content and what clients write into metadata.
-    All,
+    /// Content and labels.
+    Labels,
 }
 
 /// One served version of a kind.

@@ -51,11 +51,7 @@ impl Registry {
                         let owners = owners::updated(target, None, None, &body, sent, options);
                         (body, owners)
                     }
-                    Source::Replace(body) => {
-                        check_uid(target, None, body)?;
-                        return Err(target.not_found());
-                    }
-                    Source::Patch(_) => return Err(target.not_found()),
+                    Source::Replace(_) | Source::Patch(_) => return Err(target.not_found()),
                 };
                 let created = self.create_by_update(target, body, owners, user, options);
                 match created.await? {
@@ -331,6 +327,8 @@ fn counts(kind: &Kind, old: &Value, new: &Value) -> bool {
     match kind.generation {
         Generation::None => false,
         Generation::Content => content(old) != content(new),
-        Generation::All => content(old) != content(new) || old["metadata"] != new["metadata"],
+        Generation::Labels => {
+            content(old) != content(new) || old["metadata"]["labels"] != new["metadata"]["labels"]
+        }
     }
 }

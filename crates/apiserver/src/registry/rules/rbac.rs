@@ -50,8 +50,13 @@ pub(in crate::registry) fn validate_binding_update(
     causes: &mut Vec<Cause>,
 ) {
     if old.get("roleRef") != new.get("roleRef") {
-        let value = new.get("roleRef").unwrap_or(&Value::Null);
-        causes.push(Cause::invalid("roleRef", value, "cannot change roleRef"));
+        // The real server shows this value under the names of its own struct.
+        let value = json!({
+            "APIGroup": text(new, "/roleRef/apiGroup"),
+            "Kind": text(new, "/roleRef/kind"),
+            "Name": text(new, "/roleRef/name"),
+        });
+        causes.push(Cause::invalid("roleRef", &value, "cannot change roleRef"));
     }
 }
 

@@ -127,6 +127,15 @@ pub(in crate::registry) fn validate_service(service: &Value, causes: &mut Vec<Ca
             let why = "must be between 1 and 65535, inclusive";
             causes.push(Cause::invalid(format!("{at}.port"), &json!(number), why));
         }
+        let target = port.get("targetPort").and_then(Value::as_i64);
+        if let Some(number) = target.filter(|number| !(1..=65_535).contains(number)) {
+            let why = "must be between 1 and 65535, inclusive";
+            causes.push(Cause::invalid(
+                format!("{at}.targetPort"),
+                &json!(number),
+                why,
+            ));
+        }
         let protocol = text(port, "/protocol");
         if !["SCTP", "TCP", "UDP"].contains(&protocol) {
             let known = ["SCTP", "TCP", "UDP"];
@@ -158,7 +167,7 @@ pub(in crate::registry) fn validate_service_update(
         .iter()
         .any(|s| text(s, "/spec/type") == "ExternalName");
     if !external && text(old, "/spec/clusterIP") != text(new, "/spec/clusterIP") {
-        let value = new.pointer("/spec/clusterIPs").unwrap_or(&Value::Null);
+        let value = &json!([text(new, "/spec/clusterIP")]);
         let why = "may not change once set";
         causes.push(Cause::invalid("spec.clusterIPs[0]", value, why));
     }
