@@ -7,6 +7,7 @@
 pub mod bench;
 pub mod candidate;
 pub mod clock;
+pub mod differential;
 pub mod embedded;
 pub mod event;
 pub mod home;

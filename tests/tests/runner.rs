@@ -10,6 +10,7 @@ mod interop;
 mod nemesis;
 mod real_client_go;
 mod real_clients;
+mod real_differential;
 mod real_harness;
 mod real_interop;
 mod real_nemesis;

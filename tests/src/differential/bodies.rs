@@ -1,0 +1,239 @@
+//! Objects of the kinds that are compared: good ones, and changes that make them bad in one place.
+
+use serde_json::{Value, json};
+
+use crate::nemesis::seed::Seeded;
+
+/// A kind.
+#[derive(Debug)]
+pub struct Kind {
+    /// `/api/v1` or `/apis/GROUP/VERSION`.
+    pub api: &'static str,
+    /// As in paths.
+    pub resource: &'static str,
+    /// As in objects.
+    pub kind: &'static str,
+    /// A good object, apart from its metadata, that differs a little each time.
+    good: fn(&mut Seeded) -> Value,
+    /// What makes it bad: a JSON pointer and a value.
+    bad: &'static [(&'static str, &'static str)],
+}
+
+/// The kinds in question.
+pub const KINDS: &[Kind] = &[
+    Kind {
+        api: "/api/v1",
+        resource: "configmaps",
+        kind: "ConfigMap",
+        good: |seeded| json!({"data": {*seeded.pick(&["a", "b.c", "d-e"]): word(seeded)}}),
+        bad: &[
+            ("/data", r#"{"bad key!": "x"}"#),
+            ("/data", r#"{"a": 7}"#),
+            ("/data", r#"["a"]"#),
+            ("/binaryData", r#"{"a": "!!!"}"#),
+            ("/immutable", r#""yes""#),
+            ("/immutable", "true"),
+        ],
+    },
+    Kind {
+        api: "/api/v1",
+        resource: "secrets",
+        kind: "Secret",
+        good: |seeded| json!({"type": "Opaque", "stringData": {"a": word(seeded)}}),
+        bad: &[
+            ("/data", r#"{"a": "not base64"}"#),
+            ("/data", r#"{"bad key!": "eA=="}"#),
+            ("/type", r#""kubernetes.io/tls""#),
+            ("/type", r#""kubernetes.io/dockerconfigjson""#),
+            ("/immutable", "true"),
+        ],
+    },
+    Kind {
+        api: "/apis/coordination.k8s.io/v1",
+        resource: "leases",
+        kind: "Lease",
+        good: |seeded| {
+            json!({"spec": {"holderIdentity": word(seeded), "leaseDurationSeconds": 15,
+                "leaseTransitions": seeded.below(9),
+                "renewTime": format!("2026-01-02T03:04:05.{:06}Z", seeded.below(1_000_000))}})
+        },
+        bad: &[
+            ("/spec/leaseDurationSeconds", "0"),
+            ("/spec/leaseDurationSeconds", r#""15""#),
+            ("/spec/leaseTransitions", "-1"),
+            ("/spec/renewTime", r#""yesterday""#),
+            ("/spec", "null"),
+        ],
+    },
+    Kind {
+        api: "/api/v1",
+        resource: "serviceaccounts",
+        kind: "ServiceAccount",
+        good: |seeded| json!({"automountServiceAccountToken": seeded.percent(50)}),
+        bad: &[
+            ("/secrets", r#""x""#),
+            ("/automountServiceAccountToken", "1"),
+        ],
+    },
+    Kind {
+        api: "/api/v1",
+        resource: "endpoints",
+        kind: "Endpoints",
+        good: |seeded| {
+            json!({"subsets": [{"addresses": [{"ip": format!("10.1.2.{}", seeded.below(200) + 1)}],
+                "ports": [{"port": seeded.below(1000) + 1}]}]})
+        },
+        bad: &[
+            ("/subsets/0/addresses/0/ip", r#""not an ip""#),
+            ("/subsets/0/ports/0/port", "70000"),
+            ("/subsets/0/ports/0/protocol", r#""XYZ""#),
+            ("/subsets/0/addresses", "[]"),
+        ],
+    },
+    Kind {
+        api: "/api/v1",
+        resource: "services",
+        kind: "Service",
+        good: |seeded| json!({"spec": {"selector": {"app": word(seeded)}, "ports": [{"port": seeded.below(1000) + 1}]}}),
+        bad: &[
+            ("/spec/ports", "[]"),
+            ("/spec/ports/0/port", "0"),
+            ("/spec/type", r#""Sometimes""#),
+            ("/spec/sessionAffinity", r#""Never""#),
+            ("/spec/clusterIP", r#""None""#),
+        ],
+    },
+    Kind {
+        api: "/apis/rbac.authorization.k8s.io/v1",
+        resource: "roles",
+        kind: "Role",
+        good: |seeded| json!({"rules": [{"apiGroups": [""], "resources": ["pods"], "verbs": [*seeded.pick(&["get", "list"])]}]}),
+        bad: &[
+            ("/rules/0/verbs", "[]"),
+            ("/rules/0/resources", "[]"),
+            ("/rules/0/nonResourceURLs", r#"["/x"]"#),
+            ("/rules", r#"{"a": 1}"#),
+        ],
+    },
+    Kind {
+        api: "/apis/rbac.authorization.k8s.io/v1",
+        resource: "rolebindings",
+        kind: "RoleBinding",
+        good: |seeded| {
+            json!({"roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "a"},
+                "subjects": [{"kind": "User", "name": word(seeded)}]})
+        },
+        bad: &[
+            ("/roleRef/name", r#""""#),
+            ("/roleRef/kind", r#""Pod""#),
+            ("/roleRef/name", r#""other""#),
+            ("/subjects/0/kind", r#""Robot""#),
+        ],
+    },
+    Kind {
+        api: "/apis/discovery.k8s.io/v1",
+        resource: "endpointslices",
+        kind: "EndpointSlice",
+        good: |seeded| {
+            json!({"addressType": "IPv4", "ports": [{"name": "p", "port": seeded.below(1000) + 1}],
+                "endpoints": [{"addresses": [format!("10.1.2.{}", seeded.below(200) + 1)]}]})
+        },
+        bad: &[
+            ("/addressType", r#""IPv5""#),
+            ("/endpoints/0/addresses", "[]"),
+            ("/addressType", r#""FQDN""#),
+        ],
+    },
+    Kind {
+        api: "/api/v1",
+        resource: "pods",
+        kind: "Pod",
+        good: |seeded| json!({"spec": {"containers": [{"name": "c", "image": word(seeded)}]}}),
+        bad: &[
+            ("/spec/containers", "[]"),
+            ("/spec/containers/0/name", r#""Bad Name""#),
+            ("/spec/containers/0/image", r#""""#),
+            ("/spec/restartPolicy", r#""Perhaps""#),
+            ("/spec/nodeName", r#""n""#),
+        ],
+    },
+];
+
+const LABELS: [&str; 3] = ["red", "green", "blue"];
+
+/// A word of a few.
+pub(super) fn word(seeded: &mut Seeded) -> String {
+    (*seeded.pick(&["one", "two", "three", "four"])).to_owned()
+}
+
+impl Kind {
+    /// The path of the collection.
+    pub(super) fn path(&self) -> String {
+        format!("{}/namespaces/@namespace/{}", self.api, self.resource)
+    }
+
+    /// A whole object of this name; now and then with a mistake.
+    pub(super) fn object(&self, seeded: &mut Seeded, name: &str) -> Value {
+        let mut object = (self.good)(seeded);
+        let version = self
+            .api
+            .trim_start_matches("/apis/")
+            .trim_start_matches("/api/");
+        object["apiVersion"] = json!(version);
+        object["kind"] = json!(self.kind);
+        object["metadata"] = json!({"name": name, "labels": {"color": seeded.pick(&LABELS)}});
+        match seeded.below(20) {
+            0..3 => set(&mut object, *seeded.pick(self.bad)),
+            3 => set(&mut object, *seeded.pick(&BAD_METADATA)),
+            4 => object["metadata"]["annotations"] = json!({"note": word(seeded)}),
+            5 => object["metadata"]["finalizers"] = json!(["example.com/f"]),
+            6 => object["unknown"] = json!(1),
+            _ => {}
+        }
+        object
+    }
+
+    /// A part of an object, for a merge.
+    pub(super) fn change(&self, seeded: &mut Seeded) -> Value {
+        match seeded.below(8) {
+            0 => json!({"metadata": {"labels": {"color": seeded.pick(&LABELS)}}}),
+            1 => json!({"metadata": {"labels": {"color": null}}}),
+            2 => json!({"metadata": {"annotations": {"note": word(seeded)}}}),
+            3 => json!({"metadata": {"finalizers": null}}),
+            4 => {
+                let mut change = json!({});
+                set(&mut change, *seeded.pick(self.bad));
+                change
+            }
+            _ => (self.good)(seeded),
+        }
+    }
+}
+
+const BAD_METADATA: [(&str, &str); 8] = [
+    ("/metadata/name", r#""Bad_Name""#),
+    ("/metadata/labels", r#"{"color": "no spaces"}"#),
+    ("/metadata/labels", r#"{"-x": "y"}"#),
+    ("/metadata/namespace", r#""elsewhere""#),
+    ("/metadata/resourceVersion", r#""12345""#),
+    ("/metadata/uid", r#""00000000-0000-0000-0000-000000000000""#),
+    ("/metadata/ownerReferences", r#"[{"kind": "x"}]"#),
+    ("/metadata/finalizers", r#"["nodomain"]"#),
+];
+
+/// Sets what a JSON pointer names, with all that is missing on the way to it.
+fn set(object: &mut Value, (pointer, value): (&str, &str)) {
+    let mut place = object;
+    for part in pointer.split('/').skip(1) {
+        place = match part.parse::<usize>() {
+            Ok(index) if place.is_array() => &mut place[index],
+            _ => {
+                if !place.is_object() {
+                    *place = json!({});
+                }
+                &mut place[part]
+            }
+        };
+    }
+    *place = serde_json::from_str(value).unwrap_or_else(|_| json!(value));
+}

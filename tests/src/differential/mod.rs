@@ -1,0 +1,168 @@
+//! The same random requests to two API servers: ours must say what the real one says.
+//!
+//! A sequence of operations plays in a namespace of its own. Answers are compared after everything that differs
+//! by nature is masked: uids, times, generated names, and revisions, of which only the order counts.
+//! The first difference ends a sequence, because everything after it may follow from it.
+
+mod bodies;
+mod mask;
+mod op;
+
+use std::fmt;
+
+use anyhow::{Context, Result};
+use http::Method;
+use serde_json::{Value, json};
+
+use crate::nemesis::seed::Seeded;
+use crate::wire::{Answer, Wire};
+pub use bodies::{KINDS, Kind};
+use mask::Mask;
+pub use op::Op;
+
+/// How many operations a sequence has.
+pub const LENGTH: usize = 40;
+
+/// What two servers said differently.
+#[derive(Clone, Debug)]
+pub struct Difference {
+    /// The seed of the sequence.
+    pub seed: u64,
+    /// The operations before, and the one in question as the last.
+    pub history: Vec<String>,
+    /// What the first server said, masked.
+    pub left: Value,
+    /// What the second server said, masked.
+    pub right: Value,
+}
+
+/// One server, and what is known about its objects.
+pub struct Side {
+    wire: Wire,
+    mask: Mask,
+}
+
+impl Side {
+    /// A server that is reached by this client.
+    pub fn new(wire: Wire) -> Self {
+        Self {
+            wire,
+            mask: Mask::default(),
+        }
+    }
+
+    fn play(&mut self, op: &Op, namespace: &str) -> Result<Value> {
+        let path = self.mask.resolve(&op.path).replace("@namespace", namespace);
+        let body = self.mask.resolve(&op.body).replace("@namespace", namespace);
+        let answer = self
+            .wire
+            .send_as(&op.method, &path, op.content, body.into_bytes())
+            .with_context(|| op.to_string())?;
+        Ok(self.mask.answer(&answer, op))
+    }
+
+    fn create_namespace(&mut self, namespace: &str) -> Result<Answer> {
+        self.mask = Mask::default();
+        let body = json!({"metadata": {"name": namespace}});
+        let answer = self
+            .wire
+            .send(&Method::POST, "/api/v1/namespaces", Some(&body))?;
+        self.mask.start(&answer.body);
+        Ok(answer)
+    }
+}
+
+/// Plays the sequence of a seed on both servers.
+///
+/// # Errors
+/// A server does not answer.
+pub fn play(left: &mut Side, right: &mut Side, seed: u64) -> Result<Option<Difference>> {
+    let namespace = format!("diff-{seed}");
+    for side in [&mut *left, &mut *right] {
+        let created = side.create_namespace(&namespace)?;
+        anyhow::ensure!(created.status.is_success(), "{namespace}: {created:?}");
+    }
+    let mut seeded = Seeded::new(seed);
+    let mut kinds = [seeded.pick(KINDS), seeded.pick(KINDS)];
+    if kinds
+        .iter()
+        .all(|kind| matches!(kind.resource, "services" | "endpoints"))
+    {
+        // There the end of a Service is the end of the Endpoints of its name, here it is not.
+        kinds[1] = kinds[0];
+    }
+    let mut history = Vec::new();
+    let found = 'found: {
+        let watches = kinds.map(Op::watch);
+        let ops = std::iter::repeat_with(|| Op::random(&mut seeded, kinds));
+        for op in ops
+            .take(LENGTH)
+            .collect::<Vec<_>>()
+            .into_iter()
+            .chain(watches)
+        {
+            history.push(op.to_string());
+            // Both at once: a watch takes a second.
+            let answers = std::thread::scope(|scope| {
+                let other = scope.spawn(|| left.play(&op, &namespace));
+                let answer = right.play(&op, &namespace);
+                let other = other
+                    .join()
+                    .unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+                (other, answer)
+            });
+            let (left, right) = (answers.0?, answers.1?);
+            if left != right {
+                break 'found Some(Difference {
+                    seed,
+                    history,
+                    left,
+                    right,
+                });
+            }
+        }
+        None
+    };
+    let path = format!("/api/v1/namespaces/{namespace}");
+    for side in [left, right] {
+        _ = side.wire.send(&Method::DELETE, &path, None);
+    }
+    Ok(found)
+}
+
+impl fmt::Display for Difference {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "seed {}:", self.seed)?;
+        let from = self.history.len().saturating_sub(6);
+        for op in &self.history[from..] {
+            writeln!(f, "  {op}")?;
+        }
+        let mut lines = Vec::new();
+        differences("", &self.left, &self.right, &mut lines);
+        for line in lines {
+            writeln!(f, "    {line}")?;
+        }
+        Ok(())
+    }
+}
+
+/// Where two values differ.
+fn differences(path: &str, left: &Value, right: &Value, found: &mut Vec<String>) {
+    match (left, right) {
+        _ if left == right => {}
+        (Value::Object(a), Value::Object(b)) => {
+            for key in a.keys().chain(b.keys().filter(|key| !a.contains_key(*key))) {
+                let value = |map: &serde_json::Map<String, Value>| {
+                    map.get(key).cloned().unwrap_or(json!("(absent)"))
+                };
+                differences(&format!("{path}/{key}"), &value(a), &value(b), found);
+            }
+        }
+        (Value::Array(a), Value::Array(b)) if a.len() == b.len() => {
+            for (index, (a, b)) in a.iter().zip(b).enumerate() {
+                differences(&format!("{path}/{index}"), a, b, found);
+            }
+        }
+        _ => found.push(format!("{path}: {left} here, {right} there")),
+    }
+}
