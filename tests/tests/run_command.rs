@@ -2,6 +2,7 @@
 //! API server goes away. Each test has its own home, and so its own local server.
 
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Child, Output};
@@ -348,4 +349,227 @@ fn read_events(path: &Path) -> Vec<serde_json::Value> {
     text.lines()
         .map(|line| serde_json::from_str(line).unwrap())
         .collect()
+}
+
+#[test]
+fn run_command_lets_as_many_lead_as_there_are_slots() {
+    let home = Home::new();
+    let slots = ["--slots=2", "--delete-on-exit"];
+    let line =
+        |name: &str| format!("echo $TENURE_SLOT > slot-{name}; echo $$ > {name}; sleep 1000");
+    let mut a = start(&home, &slots, &line("a"));
+    let mut b = start(&home, &slots, &line("b"));
+    pid(&home, "a");
+    pid(&home, "b");
+    let slot = |name: &str| fs::read_to_string(home.path(format!("slot-{name}"))).unwrap();
+    assert_ne!(slot("a"), slot("b"), "each has its own");
+    let args = [
+        "run",
+        "--election=e",
+        "--slots=2",
+        "--nonblock",
+        "--",
+        "true",
+    ];
+    let third = home.tenure(&args);
+    assert_eq!(code(&third), 75, "both are taken: {}", stderr(&third));
+    let wrong = home.tenure(&["run", "--election=e", "--slots=3", "--", "true"]);
+    assert_eq!(code(&wrong), 64);
+    assert!(
+        stderr(&wrong).contains("has 2 slots, not 3"),
+        "{}",
+        stderr(&wrong)
+    );
+    let mut c = start(&home, &slots, &line("c"));
+    signal(&a, Signal::TERM);
+    pid(&home, "c");
+    assert_eq!(slot("c"), slot("a"), "the slot that became free");
+    for child in [&mut a, &mut b, &mut c] {
+        // The first has ended by itself.
+        let _ = kill_process(Pid::from_child(child), Signal::TERM);
+        assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+    }
+}
+
+#[test]
+fn run_command_does_once_what_others_wait_to_do() {
+    let home = Home::new();
+    let once = [
+        "run",
+        "--election=e",
+        "--once",
+        "--",
+        "sh",
+        "-c",
+        "echo did >> done",
+    ];
+    for _ in 0..2 {
+        let output = home.tenure(&once);
+        assert_eq!(code(&output), 0, "{}", stderr(&output));
+    }
+    assert_eq!(fs::read_to_string(home.path("done")).unwrap(), "did\n");
+    let failed = home.tenure(&["run", "--election=f", "--once", "--", "false"]);
+    assert_eq!(code(&failed), 1);
+    let after = home.tenure(&["run", "--election=f", "--once", "--", "sh", "-c", "exit 5"]);
+    assert_eq!(code(&after), 5, "a failure is not done");
+}
+
+#[test]
+fn run_command_removes_its_lock_if_asked() {
+    let home = Home::new();
+    for lock in ["leases", "configmapsleases"] {
+        let lock = format!("--lock={lock}");
+        let args = [
+            "run",
+            "--election=e",
+            &lock,
+            "--delete-on-exit",
+            "--",
+            "true",
+        ];
+        assert_eq!(code(&home.tenure(&args)), 0);
+        let rows = home.tenure(&["status", "-o", "json"]);
+        assert_eq!(String::from_utf8_lossy(&rows.stdout).trim(), "[]", "{lock}");
+    }
+}
+
+/// D-bis 6: what leaves the group, and even the session, ends with the term.
+#[test]
+fn run_command_ends_descendants_that_left_the_group() {
+    let home = Home::new();
+    let escape = "setsid sh -c 'echo $$ > escaped; sleep 1000' & echo $$ > child; wait";
+    // The command ends and leaves a daemon behind.
+    let output = home.tenure(&[
+        "run",
+        "--election=e",
+        "--",
+        "sh",
+        "-c",
+        "setsid sh -c 'echo $$ > daemon; exec sleep 1000' & while ! test -s daemon; do sleep 0.05; done; exit 4",
+    ]);
+    assert_eq!(code(&output), 4, "{}", stderr(&output));
+    assert!(gone(pid(&home, "daemon")));
+    // The wrapper is asked to end, and is killed.
+    for how in [Signal::TERM, Signal::KILL] {
+        let mut wrapper = start(&home, &[], escape);
+        pid(&home, "child");
+        let escaped = pid(&home, "escaped");
+        signal(&wrapper, how);
+        wrapper.wait().unwrap();
+        assert!(gone(escaped), "{how:?}");
+        fs::remove_file(home.path("escaped")).unwrap();
+        fs::remove_file(home.path("child")).unwrap();
+    }
+}
+
+#[test]
+fn run_command_passes_on_the_files_that_it_is_told_to_and_no_others() {
+    let home = Home::new();
+    let tenure = home.command().get_program().to_owned();
+    let line = format!(
+        "exec 5</dev/null 6</dev/null; exec {} run --election=e --keep-fd 6 -- sh -c \
+         'test ! -e /proc/self/fd/5 && test -e /proc/self/fd/6'",
+        tenure.display()
+    );
+    let output = in_shell(&home, &line);
+    assert_eq!(code(&output), 0, "{}", stderr(&output));
+}
+
+#[test]
+fn run_command_under_nohup_does_not_hear_of_a_hangup() {
+    let home = Home::new();
+    let tenure = home.command().get_program().to_owned();
+    let line = format!(
+        "trap '' HUP; exec {} run --election=e -- sh -c 'kill -HUP $PPID; sleep 0.3; exit 9'",
+        tenure.display()
+    );
+    let output = in_shell(&home, &line);
+    assert_eq!(code(&output), 9, "{}", stderr(&output));
+}
+
+/// A credential plugin is a child of the wrapper as well; its exit is its own affair.
+#[test]
+fn run_command_leaves_credential_plugins_alone() {
+    let home = Home::new();
+    assert_eq!(
+        code(&home.tenure(&["run", "--election=e", "--", "true"])),
+        0
+    );
+    let status = home.tenure(&["server", "status"]);
+    let instance: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let kubeconfig = instance["kubeconfig"].as_str().unwrap();
+    let mut config =
+        serde_json::to_value(kube::config::Kubeconfig::read_from(kubeconfig).unwrap()).unwrap();
+    let user = config["users"][0]["user"].clone();
+    let decoded = |key: &str| format!("echo {} | base64 -d", user[key].as_str().unwrap());
+    let plugin = format!(
+        "#!/bin/sh\nsleep 0.5\ncert=$({} | sed ':a;N;$!ba;s/\\n/\\\\n/g')\n\
+         key=$({} | sed ':a;N;$!ba;s/\\n/\\\\n/g')\n\
+         printf '{{\"apiVersion\":\"client.authentication.k8s.io/v1\",\"kind\":\"ExecCredential\",\
+         \"status\":{{\"clientCertificateData\":\"%s\",\"clientKeyData\":\"%s\"}}}}' \
+         \"$cert\" \"$key\"\n",
+        decoded("client-certificate-data"),
+        decoded("client-key-data"),
+    );
+    fs::write(home.path("plugin"), plugin).unwrap();
+    fs::set_permissions(home.path("plugin"), PermissionsExt::from_mode(0o755)).unwrap();
+    config["users"][0]["user"] = serde_json::json!({ "exec": {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": home.path("plugin"),
+        "interactiveMode": "Never",
+    } });
+    fs::write(home.path("with-plugin"), config.to_string()).unwrap();
+    let args = [
+        "run",
+        "--kubeconfig=with-plugin",
+        "--election=e",
+        "--",
+        "sh",
+        "-c",
+        "sleep 1; exit 3",
+    ];
+    let output = home.tenure(&args);
+    assert_eq!(code(&output), 3, "{}", stderr(&output));
+}
+
+fn in_shell(home: &Home, line: &str) -> Output {
+    let mut command = std::process::Command::new("sh");
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap())
+        .env("HOME", home.path(""))
+        .current_dir(home.path(""))
+        .args(["-c", line]);
+    command.output().unwrap()
+}
+
+/// D-bis 9: a wrong variable is named with its value and cause.
+#[test]
+fn run_command_says_which_variable_is_wrong() {
+    let home = Home::new();
+    let mut command = home.command();
+    command
+        .env("TENURE_TTL", "soon")
+        .args(["run", "--election=e", "--", "true"]);
+    let output = command.output().unwrap();
+    assert_eq!(code(&output), 64);
+    let said = stderr(&output);
+    assert_eq!(said.trim().lines().count(), 1, "{said}");
+    assert!(
+        said.contains("TENURE_TTL") && said.contains("'soon'"),
+        "{said}"
+    );
+}
+
+#[test]
+fn run_command_has_completions_and_man_pages() {
+    let home = Home::new();
+    for shell in ["bash", "zsh", "fish"] {
+        let script = home.tenure(&["completions", shell]);
+        let script = String::from_utf8_lossy(&script.stdout).into_owned();
+        assert!(script.contains("max-hold"), "{shell}");
+    }
+    assert_eq!(code(&home.tenure(&["man", "--dir", "man"])), 0);
+    let page = fs::read_to_string(home.path("man/tenure-run.1")).unwrap();
+    assert!(page.contains("slots"), "{page}");
 }

@@ -5,6 +5,7 @@ mod apiserver_clients;
 mod apiserver_interop;
 mod apiserver_nemesis;
 mod clients;
+mod deploy;
 mod election_overrun;
 mod interop;
 mod nemesis;
@@ -17,6 +18,8 @@ mod real_nemesis;
 mod run_command;
 mod server_command;
 mod sidecar;
+mod sidecar_access;
+mod sidecar_outlets;
 
 /// A file that nobody lists is a test that never runs.
 #[test]

@@ -14,7 +14,7 @@ use tenure_tests::home::Home;
 const LIMIT: Duration = Duration::from_secs(40);
 
 /// Starts the old command line, under the old name.
-fn sidecar(home: &Home, args: &[&str]) -> Sidecar {
+pub(crate) fn sidecar(home: &Home, args: &[&str]) -> Sidecar {
     let port = free_port();
     let mut command = home.command();
     command
@@ -27,35 +27,28 @@ fn sidecar(home: &Home, args: &[&str]) -> Sidecar {
     }
 }
 
-struct Sidecar {
-    child: Child,
+pub(crate) struct Sidecar {
+    pub(crate) child: Child,
     port: u16,
 }
 
 impl Sidecar {
-    fn request(&self, method: &str, path: &str) -> Option<(u16, String)> {
-        let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-        stream
-            .set_read_timeout(Some(Duration::from_secs(5)))
-            .unwrap();
-        write!(
-            stream,
-            "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
-        )
-        .ok()?;
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).ok()?;
-        let (head, body) = answer.split_once("\r\n\r\n")?;
-        Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
+    pub(crate) fn request(&self, method: &str, path: &str) -> Option<(u16, String)> {
+        request(self.port, method, path)
     }
 
-    fn get(&self, path: &str) -> (u16, String) {
+    /// Asks another port of the same sidecar.
+    pub(crate) fn at(&self, port: u16, path: &str) -> Option<(u16, String)> {
+        request(port, "GET", path)
+    }
+
+    pub(crate) fn get(&self, path: &str) -> (u16, String) {
         self.request("GET", path)
             .unwrap_or_else(|| panic!("no answer for {path}"))
     }
 
     /// Waits until `/` names this leader.
-    fn shows(&self, leader: &str) {
+    pub(crate) fn shows(&self, leader: &str) {
         let expected = format!(r#"{{"name":"{leader}"}}"#);
         let seen = poll(LIMIT, || {
             self.request("GET", "/")
@@ -68,9 +61,25 @@ impl Sidecar {
         );
     }
 
-    fn signal(&self, signal: Signal) {
+    pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
     }
+}
+
+fn request(port: u16, method: &str, path: &str) -> Option<(u16, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream
+        .set_read_timeout(Some(Duration::from_secs(5)))
+        .unwrap();
+    write!(
+        stream,
+        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+    )
+    .ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    Some((head.split(' ').nth(1)?.parse().ok()?, body.to_owned()))
 }
 
 impl Drop for Sidecar {
@@ -80,7 +89,7 @@ impl Drop for Sidecar {
     }
 }
 
-fn free_port() -> u16 {
+pub(crate) fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()

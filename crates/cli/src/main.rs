@@ -16,6 +16,7 @@ mod log;
 mod output;
 mod run;
 mod server;
+mod shells;
 mod sight;
 mod signals;
 mod status;
@@ -27,7 +28,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use connect::Connect;
 
@@ -57,6 +58,8 @@ enum Command {
     Pause(steer::Pause),
     Resume(steer::Resume),
     Server(server::Server),
+    Completions(shells::Completions),
+    Man(shells::Man),
 }
 
 fn main() -> ExitCode {
@@ -76,7 +79,7 @@ fn main() -> ExitCode {
     }
     let old = called_as_sidecar(&args);
     let args = if old { as_elect(args) } else { args };
-    let tenure = match Tenure::try_parse_from(&args) {
+    let tenure = match parse(&args) {
         Ok(tenure) => tenure,
         Err(error) => return usage::report(&error, &args).into(),
     };
@@ -101,6 +104,16 @@ fn main() -> ExitCode {
     code.into()
 }
 
+/// Reads the command line; help shows the name by which kubectl runs plugins.
+fn parse(args: &[OsString]) -> Result<Tenure, clap::Error> {
+    let mut command = Tenure::command();
+    let name = args.first().map(Path::new).and_then(Path::file_name);
+    if name.is_some_and(|name| name == "kubectl-tenure") {
+        command = command.bin_name("kubectl tenure");
+    }
+    Tenure::from_arg_matches(&command.try_get_matches_from(args)?)
+}
+
 async fn dispatch(tenure: Tenure, old: bool) -> u8 {
     let Tenure {
         connect, command, ..
@@ -113,6 +126,8 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
         Command::Pause(order) => (order.run(&connect).await, 1),
         Command::Resume(order) => (order.run(&connect).await, 1),
         Command::Server(server) => (server.run().await, 1),
+        Command::Completions(completions) => (completions.run(), 1),
+        Command::Man(man) => (man.run(), 1),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tenure: {error:#}");

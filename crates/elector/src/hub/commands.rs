@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure_core::{Command, FencingToken, Guard, StopReason, WriteKind};
+use tenure_core::{Command, FencingToken, Guard, StopReason, WallTime, WriteKind};
 use tenure_lock::Sighting;
 use tokio::time::timeout as within;
 use tracing::Instrument as _;
@@ -137,13 +137,20 @@ impl Entry {
             return;
         }
         let now = world.clock.now();
-        for about in self.lock.references(self.last.as_ref()) {
+        // Events are named after their instant: those about the two objects of a multi lock differ.
+        for (about, later) in self
+            .lock
+            .references(self.last.as_ref())
+            .into_iter()
+            .zip(0..)
+        {
+            let at = WallTime::from_micros(now.wall.as_micros() + later);
             let note = Note {
                 about,
                 identity: self.election.config().identity.clone(),
                 what,
                 token: token.clone(),
-                at: now.wall,
+                at,
             };
             world.requests.queue_post(now.local, self.id, note);
             self.posts += 1;

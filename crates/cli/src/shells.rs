@@ -1,0 +1,47 @@
+//! `tenure completions` and `tenure man`: what shells and `man` know about the command.
+
+use std::io::Write;
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::{Args, CommandFactory};
+use clap_complete::Shell;
+
+use crate::Tenure;
+
+/// Print a completion script for a shell
+///
+/// For example: `source <(tenure completions bash)`.
+#[derive(Args, Debug)]
+pub(crate) struct Completions {
+    /// The shell
+    #[arg(value_enum)]
+    shell: Shell,
+}
+
+/// Write the man pages
+#[derive(Args, Debug)]
+pub(crate) struct Man {
+    /// Into this folder, one page per command; it is created if missing
+    #[arg(long, value_name = "DIR")]
+    dir: PathBuf,
+}
+
+impl Completions {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let mut script = Vec::new();
+        clap_complete::generate(self.shell, &mut Tenure::command(), "tenure", &mut script);
+        // A closed pipe (`| head`) is no error.
+        let _ = std::io::stdout().write_all(&script);
+        Ok(0)
+    }
+}
+
+impl Man {
+    pub(crate) fn run(&self) -> Result<u8> {
+        let place = || format!("cannot write man pages into {}", self.dir.display());
+        std::fs::create_dir_all(&self.dir).with_context(place)?;
+        clap_mangen::generate_to(Tenure::command(), &self.dir).with_context(place)?;
+        Ok(0)
+    }
+}

@@ -1,0 +1,306 @@
+//! The Role that `tenure elect --print-rbac` prints, on our own server with RBAC: enough to lead and to
+//! hand over, not one verb more, and the preflight names each verb that is missing (D-bis 12).
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use http::Method;
+use kube::config::Kubeconfig;
+use serde_json::{Value, json};
+use tenure_apiserver::server::Server;
+use tenure_tests::clock::{Nanos, poll};
+use tenure_tests::embedded::Embedded;
+use tenure_tests::event::Kind;
+use tenure_tests::process::Process;
+use tenure_tests::tools;
+use tenure_tests::wire::Wire;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
+
+/// One command line.
+struct Case {
+    user: &'static str,
+    flags: &'static [&'static str],
+}
+
+const CASES: [Case; 9] = [
+    case("leases", &["--lock=leases"]),
+    case("configmaps", &["--lock=configmaps"]),
+    case("endpoints", &["--lock=endpoints"]),
+    case("configmapsleases", &["--lock=configmapsleases"]),
+    case("endpointsleases", &["--lock=endpointsleases"]),
+    case("label", &["--label"]),
+    case("service", &["--service=web"]),
+    case("slice", &["--endpointslice=web"]),
+    case(
+        "everything",
+        &[
+            "--label",
+            "--service=shop",
+            "--endpointslice=shop",
+            "--wait-ready",
+        ],
+    ),
+];
+
+const fn case(user: &'static str, flags: &'static [&'static str]) -> Case {
+    Case { user, flags }
+}
+
+/// A verb on a resource, by name or on all.
+type Permission = (String, String, String, Option<String>);
+
+struct Place {
+    folder: tempfile::TempDir,
+    server: Option<Embedded>,
+    admin: Wire,
+}
+
+impl Place {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let tokens: String = CASES
+            .iter()
+            .map(|case| format!("token-{0},{0},{0}\n", case.user))
+            .collect();
+        std::fs::write(folder.path().join("tokens"), tokens).unwrap();
+        let builder = Server::builder()
+            .token_file(folder.path().join("tokens"))
+            .record_rbac(folder.path().join("recorded.yaml"));
+        let server = Embedded::start_with(builder).unwrap();
+        let admin = Wire::connect(&server.kubeconfig()).unwrap();
+        let place = Self {
+            folder,
+            server: Some(server),
+            admin,
+        };
+        for name in ["web", "shop"] {
+            let service = json!({
+                "apiVersion": "v1", "kind": "Service", "metadata": { "name": name },
+                "spec": { "ports": [{ "port": 80, "targetPort": 8080 }] },
+            });
+            place.create("/api/v1/namespaces/default/services", &service);
+        }
+        let pods = "/api/v1/namespaces/default/pods";
+        place.create(
+            pods,
+            &json!({
+                "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "web-0" },
+                "spec": { "containers": [{ "name": "c", "image": "i" }] },
+            }),
+        );
+        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        let patched = place.admin.send(
+            &Method::PATCH,
+            &format!("{pods}/web-0/status"),
+            Some(&ready),
+        );
+        assert!(patched.unwrap().status.is_success());
+        place
+    }
+
+    fn create(&self, path: &str, object: &Value) {
+        let answer = self.admin.send(&Method::POST, path, Some(object)).unwrap();
+        assert!(answer.status.is_success(), "{path}: {}", answer.body);
+    }
+
+    /// A kubeconfig with the token of a user.
+    fn kubeconfig(&self, user: &str) -> PathBuf {
+        let admin = self.server.as_ref().unwrap().kubeconfig();
+        let mut config = serde_json::to_value(Kubeconfig::read_from(admin).unwrap()).unwrap();
+        config["users"][0]["user"] = json!({ "token": format!("token-{user}") });
+        let path = self.folder.path().join(user);
+        std::fs::write(&path, config.to_string()).unwrap();
+        path
+    }
+
+    fn command(&self, case: &Case) -> Command {
+        let mut command = Command::new(tools::tenure().unwrap());
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap())
+            .env("HOME", self.folder.path())
+            .env("KUBECONFIG", self.kubeconfig(case.user))
+            .env("POD_NAME", "web-0")
+            .env("POD_NAMESPACE", "default")
+            .env("POD_IP", "10.0.0.7")
+            .args([
+                "elect",
+                "--preflight=fail",
+                "--id=me",
+                "--lease-duration=4s",
+            ])
+            .args(["--renew-deadline=2s", "--retry-period=300ms"])
+            .arg(format!("--election={}", case.user))
+            .args(case.flags);
+        command
+    }
+
+    fn printed(&self, case: &Case) -> Value {
+        let output = self.command(case).arg("--print-rbac").output().unwrap();
+        serde_saphyr::from_str(&String::from_utf8_lossy(&output.stdout)).unwrap()
+    }
+
+    fn bind(&self, case: &Case, role: &Value) {
+        self.create(ROLES, role);
+        self.create(
+            "/apis/rbac.authorization.k8s.io/v1/namespaces/default/rolebindings",
+            &json!({
+                "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+                "metadata": { "name": case.user },
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io", "kind": "Role",
+                    "name": role["metadata"]["name"],
+                },
+                "subjects": [{
+                    "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": case.user,
+                }],
+            }),
+        );
+    }
+}
+
+/// Everything that a role grants, one by one.
+fn permissions(role: &Value) -> BTreeSet<Permission> {
+    let list = |value: &Value| -> Vec<String> {
+        let items = value.as_array().cloned().unwrap_or_default();
+        items
+            .iter()
+            .map(|item| item.as_str().unwrap().to_owned())
+            .collect()
+    };
+    let mut all = BTreeSet::new();
+    for rule in role["rules"].as_array().unwrap() {
+        let mut names: Vec<Option<String>> =
+            list(&rule["resourceNames"]).into_iter().map(Some).collect();
+        if names.is_empty() {
+            names.push(None);
+        }
+        for verb in list(&rule["verbs"]) {
+            for name in &names {
+                let (group, resource) =
+                    (&list(&rule["apiGroups"])[0], &list(&rule["resources"])[0]);
+                all.insert((group.clone(), resource.clone(), verb.clone(), name.clone()));
+            }
+        }
+    }
+    all
+}
+
+/// Leads once and hands over, under the printed role.
+fn lead(place: &Place, case: &Case) {
+    let mut command = place.command(case);
+    command.args(["--events=json"]);
+    let mut process = Process::spawn(case.user, command).unwrap();
+    process
+        .wait_for(Kind::Acquired, Nanos(0), LIMIT)
+        .unwrap_or_else(|silence| panic!("{silence}"));
+    let routed = poll(LIMIT, || is_routed(place, case).then_some(()));
+    assert!(routed.is_some(), "{}: {}", case.user, process.transcript());
+    // A renewal at least.
+    std::thread::sleep(Duration::from_millis(500));
+    process.terminate();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+    let released = process.wait_for(Kind::Released, Nanos(0), LIMIT);
+    assert!(released.is_ok(), "{}", process.transcript());
+    let said = process.transcript();
+    assert!(
+        !said.contains("forbidden") && !said.contains("WARN"),
+        "{}: {said}",
+        case.user
+    );
+}
+
+/// Whether the leader got what its flags ask for.
+fn is_routed(place: &Place, case: &Case) -> bool {
+    let get = |path: String| place.admin.get(&path).unwrap().body;
+    let core = "/api/v1/namespaces/default";
+    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+    case.flags.iter().all(|flag| match flag.split_once('=') {
+        None if *flag == "--label" => {
+            let pod = get(format!("{core}/pods/web-0"));
+            pod["metadata"]["labels"]["tenure.dev/leader"] == "true"
+        }
+        Some(("--service", name)) => {
+            let service = get(format!("{core}/services/{name}"));
+            service["spec"]["selector"]["tenure.dev/candidate"] == "web-0"
+        }
+        Some(("--endpointslice", name)) => {
+            let slice = get(format!("{slices}/{name}-tenure"));
+            slice["endpoints"][0]["addresses"][0] == "10.0.0.7"
+        }
+        _ => true,
+    })
+}
+
+/// Removes one permission after the other and looks whether the preflight notices.
+fn each_is_needed(place: &Place, case: &Case, role: &Value) {
+    for (at, rule) in role["rules"].as_array().unwrap().iter().enumerate() {
+        for verb in rule["verbs"].as_array().unwrap() {
+            let mut less = role.clone();
+            let verbs = less["rules"][at]["verbs"].as_array_mut().unwrap();
+            verbs.retain(|kept| kept != verb);
+            if verbs.is_empty() {
+                less["rules"].as_array_mut().unwrap().remove(at);
+            }
+            let path = format!("{ROLES}/{}", role["metadata"]["name"].as_str().unwrap());
+            let put = place.admin.send(&Method::PUT, &path, Some(&less)).unwrap();
+            assert!(put.status.is_success(), "{}", put.body);
+            let output = place.command(case).stdout(Stdio::null()).output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr);
+            let resource = rule["resources"][0].as_str().unwrap();
+            let missing = format!(
+                "missing permissions: {} {resource} in",
+                verb.as_str().unwrap()
+            );
+            assert!(said.contains(&missing), "{}: {missing}: {said}", case.user);
+            assert_eq!(output.status.code(), Some(4), "{said}");
+        }
+    }
+}
+
+#[test]
+fn sidecar_access_is_exactly_what_print_rbac_says() {
+    let mut place = Place::new();
+    let mut printed = Vec::new();
+    for case in &CASES {
+        let role = place.printed(case);
+        place.bind(case, &role);
+        lead(&place, case);
+        printed.push((case, role));
+    }
+    let recorded = place.folder.path().join("recorded.yaml");
+    for (case, role) in &printed {
+        if ["leases", "configmapsleases", "everything"].contains(&case.user) {
+            each_is_needed(&place, case, role);
+        }
+    }
+    // What was recorded is written when the server ends.
+    place.server.take();
+    for (case, role) in printed {
+        let used = used(&recorded, case.user);
+        assert_eq!(used, permissions(&role), "{}: used and printed", case.user);
+    }
+}
+
+/// What a user did, as the server saw it. Pods of a Deployment have no names that a role could list.
+fn used(recorded: &Path, user: &str) -> BTreeSet<Permission> {
+    let text = std::fs::read_to_string(recorded).unwrap();
+    let documents = text
+        .split("---\n")
+        .filter(|document| !document.trim().is_empty());
+    let name = format!("recorded:{user}");
+    let role = documents
+        .map(|document| serde_saphyr::from_str::<Value>(document).unwrap())
+        .find(|role| role["kind"] == "Role" && role["metadata"]["name"] == *name)
+        .unwrap_or_else(|| panic!("nothing recorded of {user}: {text}"));
+    let all = |(group, resource, verb, name): Permission| {
+        let name = name.filter(|_| resource != "pods");
+        (group, resource, verb, name)
+    };
+    permissions(&role).into_iter().map(all).collect()
+}

@@ -1,0 +1,331 @@
+//! Whom the sidecar tells: labels, hooks, webhook, state file, events; and when it may lead at all.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpListener;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use http::Method;
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tenure_tests::clock::{Nanos, now, poll};
+use tenure_tests::embedded::Embedded;
+use tenure_tests::event::Kind;
+use tenure_tests::home::Home;
+use tenure_tests::process::Process;
+use tenure_tests::wire::Wire;
+
+use crate::sidecar::{free_port, sidecar};
+
+const LIMIT: Duration = Duration::from_secs(40);
+
+const QUICK: [&str; 5] = [
+    "elect",
+    "--election=e",
+    "--lease-duration=4s",
+    "--renew-deadline=2s",
+    "--retry-period=300ms",
+];
+
+/// A sidecar whose event lines are read.
+fn start(home: &Home, id: &str, flags: &[&str], env: &[(&str, &str)]) -> Process {
+    let mut command = home.command();
+    command
+        .args(QUICK)
+        .arg(format!("--id={id}"))
+        .arg("--events=json")
+        .args(flags)
+        .envs(env.iter().copied());
+    Process::spawn(id, command).unwrap()
+}
+
+fn leads(process: &Process, since: Nanos) {
+    let led = process.wait_for(Kind::Acquired, since, LIMIT);
+    led.unwrap_or_else(|silence| panic!("{silence}"));
+}
+
+fn command(home: &Home, kubeconfig: &Embedded) -> Command {
+    let mut command = home.command();
+    command.env("KUBECONFIG", kubeconfig.kubeconfig());
+    command
+}
+
+/// D-bis 10: at most one pod says that it leads, and what a dead leader left behind is cleared away.
+#[test]
+fn sidecar_outlets_keep_the_label_on_the_leader_only() {
+    let home = Home::new();
+    let server = Embedded::start().unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let pods = "/api/v1/namespaces/default/pods";
+    for name in ["a", "b"] {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+            "spec": { "containers": [{ "name": "c", "image": "i" }] },
+        });
+        let created = admin.send(&Method::POST, pods, Some(&pod)).unwrap();
+        assert!(created.status.is_success(), "{}", created.body);
+    }
+    let candidate = |pod: &str| {
+        let mut command = command(&home, &server);
+        command
+            .args(QUICK)
+            .args(["--label", "--events=json", "--election-namespace=default"]);
+        command.env("POD_NAME", pod).arg(format!("--id={pod}"));
+        Process::spawn(pod, command).unwrap()
+    };
+    let label = |pod: &str| {
+        let pod = admin.get(&format!("{pods}/{pod}")).unwrap().body;
+        pod["metadata"]["labels"]["tenure.dev/leader"]
+            .as_str()
+            .map(str::to_owned)
+    };
+    let labels = |a: &str, b: &str| {
+        let wanted = (Some(a.to_owned()), Some(b.to_owned()));
+        let seen = poll(LIMIT, || (wanted == (label("a"), label("b"))).then_some(()));
+        assert!(
+            seen.is_some(),
+            "{:?} instead of {wanted:?}",
+            (label("a"), label("b"))
+        );
+    };
+    let mut a = candidate("a");
+    leads(&a, Nanos(0));
+    let b = candidate("b");
+    labels("true", "false");
+    let killed = now();
+    a.kill();
+    leads(&b, killed);
+    labels("false", "true");
+    // Somebody meddles: the label comes back.
+    let meddled = json!({ "metadata": { "labels": { "tenure.dev/leader": "false" } } });
+    admin
+        .send(&Method::PATCH, &format!("{pods}/b"), Some(&meddled))
+        .unwrap();
+    labels("false", "true");
+    // A pod that is not there costs no leadership.
+    b.terminate();
+    labels("false", "false");
+    let ghost = candidate("ghost");
+    leads(&ghost, Nanos(0));
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(
+        ghost
+            .wait_for(Kind::Lost, Nanos(0), Duration::from_millis(1))
+            .is_err()
+    );
+}
+
+#[test]
+fn sidecar_outlets_run_hooks_in_order_and_a_slow_one_delays_no_renewal() {
+    let home = Home::new();
+    // Longer than the lease, and than the guard.
+    let hooks = [
+        "--on-elected=sleep 6; echo elected $TENURE_FENCING_TOKEN >> hooks",
+        "--on-lost=echo lost $TENURE_LOCK_HELD >> hooks",
+        "--state-file=state",
+    ];
+    let mut process = start(&home, "me", &hooks, &[]);
+    leads(&process, Nanos(0));
+    let state = || -> Option<Value> {
+        serde_json::from_str(&fs::read_to_string(home.path("state")).ok()?).ok()
+    };
+    let leader = poll(LIMIT, || state().filter(|state| state["isLeader"] == true));
+    assert_eq!(leader.unwrap()["leader"], "me");
+    let elected = poll(LIMIT, || fs::read_to_string(home.path("hooks")).ok());
+    let token = elected.unwrap();
+    assert!(
+        token.starts_with("elected ") && token.trim().len() > 8,
+        "{token}"
+    );
+    assert!(
+        process
+            .wait_for(Kind::Lost, Nanos(0), Duration::from_millis(1))
+            .is_err(),
+        "the lease was kept: {}",
+        process.transcript()
+    );
+    process.terminate();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+    let hooks = fs::read_to_string(home.path("hooks")).unwrap();
+    assert!(hooks.ends_with("lost false\n"), "{hooks}");
+    assert_eq!(state().unwrap()["isLeader"], false);
+    let events: Vec<_> = process.events().iter().map(|event| event.event).collect();
+    assert!(
+        events.ends_with(&[Kind::Lost, Kind::Released]),
+        "{events:?}"
+    );
+}
+
+#[test]
+fn sidecar_outlets_kill_a_hook_that_never_ends_before_the_lease_is_released() {
+    let home = Home::new();
+    let hook = "--on-lost=echo $$ > hook; sleep 1000";
+    let mut process = start(&home, "me", &[hook], &[]);
+    leads(&process, Nanos(0));
+    process.terminate();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+    let pid = fs::read_to_string(home.path("hook")).unwrap();
+    let stat = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
+    assert!(stat.is_empty() || stat.contains(") Z "), "{stat}");
+}
+
+#[test]
+fn sidecar_outlets_post_changes_to_a_webhook() {
+    let home = Home::new();
+    let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("--webhook=http://{}/hook", receiver.local_addr().unwrap());
+    let process = start(&home, "me", &[&url], &[]);
+    let (mut stream, _) = receiver.accept().unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut text = String::new();
+    let mut chunk = [0; 4096];
+    while !text.contains("\"previous\"") {
+        let read = stream.read(&mut chunk).unwrap();
+        assert_ne!(read, 0, "{text}");
+        text += &String::from_utf8_lossy(&chunk[..read]);
+    }
+    stream
+        .write_all(b"HTTP/1.1 204 No Content\r\n\r\n")
+        .unwrap();
+    assert!(text.starts_with("POST /hook"), "{text}");
+    assert!(text.to_lowercase().contains("x-tenure-term: 0"), "{text}");
+    assert!(text.contains(r#""leader":"me""#), "{text}");
+    drop(process);
+}
+
+#[test]
+fn sidecar_outlets_healthy_candidates_lead_and_sick_ones_step_down() {
+    let home = Home::new();
+    let flags = [
+        "--health-file=healthy",
+        "--health-interval=100ms",
+        "--health-backoff=30s",
+    ];
+    let sick = start(&home, "sick", &flags, &[]);
+    let silent = sick.wait_for(Kind::Acquired, Nanos(0), Duration::from_secs(2));
+    assert!(silent.is_err(), "not healthy yet");
+    fs::write(home.path("healthy"), "").unwrap();
+    leads(&sick, Nanos(0));
+    let other = start(&home, "other", &[], &[]);
+    fs::remove_file(home.path("healthy")).unwrap();
+    leads(&other, Nanos(0));
+    assert!(sick.wait_for(Kind::Released, Nanos(0), LIMIT).is_ok());
+}
+
+#[test]
+fn sidecar_outlets_better_a_sick_leader_than_none_for_ever() {
+    let home = Home::new();
+    let flags = [
+        "--health-cmd=false",
+        "--health-interval=100ms",
+        "--deadlock-grace=1s",
+    ];
+    leads(&start(&home, "sick", &flags, &[]), Nanos(0));
+}
+
+#[test]
+fn sidecar_outlets_dry_run_writes_nothing() {
+    let home = Home::new();
+    let mut dry = start(&home, "dry", &["--dry-run"], &[]);
+    assert!(
+        dry.wait_for(Kind::Acquired, Nanos(0), Duration::from_secs(2))
+            .is_err()
+    );
+    let rows = home.tenure(&["status", "-o", "json"]);
+    assert_eq!(String::from_utf8_lossy(&rows.stdout).trim(), "[]");
+    let leader = start(&home, "leader", &[], &[]);
+    leads(&leader, Nanos(0));
+    let seen = dry.wait_until("leader", LIMIT, |event| event.leader == "leader");
+    assert_eq!(seen.unwrap().event, Kind::Observed);
+    dry.terminate();
+    assert_eq!(dry.wait(LIMIT).unwrap().code(), Some(0));
+}
+
+#[test]
+fn sidecar_outlets_probes_and_metrics_have_their_own_addresses() {
+    let home = Home::new();
+    let (probes, metrics) = (free_port(), free_port());
+    let sidecar = sidecar(
+        &home,
+        &[
+            "--election=e",
+            "--id=me",
+            "--compat=false",
+            &format!("--probe-address=127.0.0.1:{probes}"),
+            &format!("--metrics-address=127.0.0.1:{metrics}"),
+        ],
+    );
+    sidecar.shows("me");
+    assert_eq!(sidecar.get("/metrics").0, 404);
+    assert_eq!(sidecar.get("/livez").0, 404);
+    assert_eq!(
+        sidecar.at(probes, "/livez?verbose").unwrap().1,
+        "[+]ping ok\n[+]leaderElection ok\nlivez check passed\n"
+    );
+    assert_eq!(sidecar.at(probes, "/metrics").unwrap().0, 404);
+    let (code, text) = sidecar.at(metrics, "/metrics").unwrap();
+    assert_eq!(code, 200);
+    assert!(text.contains("leader_election_master_status"), "{text}");
+}
+
+#[test]
+fn sidecar_outlets_step_down_on_a_signal() {
+    let home = Home::new();
+    let first = start(&home, "first", &[], &[]);
+    leads(&first, Nanos(0));
+    let second = start(&home, "second", &[], &[]);
+    assert!(second.wait_for(Kind::Observed, Nanos(0), LIMIT).is_ok());
+    let pid = rustix::process::Pid::from_raw(i32::try_from(first.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::USR1).unwrap();
+    leads(&second, Nanos(0));
+    let lost = first.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
+    assert!(lost.until.is_some() && lost.token.is_some());
+}
+
+#[test]
+fn sidecar_outlets_an_unreachable_server_is_exit_code_6_and_an_interrupt_ends_at_once() {
+    let home = Home::new();
+    // It accepts and never answers.
+    let hole = TcpListener::bind("127.0.0.1:0").unwrap();
+    let config = json!({
+        "apiVersion": "v1", "kind": "Config", "current-context": "x",
+        "clusters": [{ "name": "x", "cluster": { "server": format!("http://{}", hole.local_addr().unwrap()) } }],
+        "users": [{ "name": "x", "user": {} }],
+        "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
+    });
+    fs::write(home.path("kubeconfig"), config.to_string()).unwrap();
+    let mut elect = home.command();
+    elect.args(QUICK).args([
+        "--kubeconfig=kubeconfig",
+        "--preflight=off",
+        "--startup-timeout=500ms",
+    ]);
+    let output = elect.stderr(Stdio::piped()).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(6), "{said}");
+    assert!(said.contains("was not seen within 500ms"), "{said}");
+    for (args, expected) in [
+        (vec!["elect", "--election=e", "--kubeconfig=kubeconfig"], 0),
+        (
+            vec![
+                "run",
+                "--election=e",
+                "--kubeconfig=kubeconfig",
+                "--",
+                "true",
+            ],
+            130,
+        ),
+    ] {
+        let mut hanging = home.command().args(&args).spawn().unwrap();
+        std::thread::sleep(Duration::from_millis(700));
+        let asked = now();
+        let pid = rustix::process::Pid::from_child(&hanging);
+        rustix::process::kill_process(pid, Signal::INT).unwrap();
+        assert_eq!(hanging.wait().unwrap().code(), Some(expected), "{args:?}");
+        let took = now().since(asked);
+        // A second, and what a crowded machine adds.
+        assert!(took < Duration::from_secs(3), "{args:?}: {took:?}");
+    }
+}
