@@ -12,6 +12,7 @@
 //! | [`limits`] | how large a decoded body may become |
 //! | [`quantity`], [`timestamp`] | leaf types with a text of their own |
 //! | [`patch`] | merge, JSON and strategic merge patches |
+//! | `crd` | kinds that clients define |
 //! | `apply` | server-side apply, and who owns which field |
 //! | [`selector`], [`names`] | label and field selectors; which names and keys are well formed |
 //! | [`auth`] | who is asking, and may they |
@@ -29,6 +30,7 @@
 mod apply;
 pub mod auth;
 pub mod canonical;
+mod crd;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod http;

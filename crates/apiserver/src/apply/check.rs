@@ -29,7 +29,7 @@ impl Walk {
         match (shape, shape.parts(value)) {
             (_, Parts::Members) => {
                 for (name, value) in value.as_object().into_iter().flatten() {
-                    if matches!(shape, Shape::Struct(_)) && !shape.names(name) {
+                    if !shape.admits(name) {
                         return self.below(&member(name), |walk| {
                             Err(walk.problem("field not declared in schema"))
                         });
@@ -40,6 +40,10 @@ impl Walk {
             }
             (_, Parts::Elements) => self.elements(shape, value),
             (Shape::Free, Parts::One) => Ok(()),
+            (Shape::Custom(schema), Parts::One) => match schema.wants(value) {
+                Some(wanted) => Err(self.expected(wanted, value)),
+                None => Ok(()),
+            },
             (Shape::List(..), Parts::One) => Err(self.expected("list", value)),
             (_, Parts::One) => Err(self.expected("map", value)),
         }

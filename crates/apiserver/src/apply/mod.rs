@@ -23,7 +23,7 @@ use serde_json::{Value, json};
 pub(crate) use compare::{Comparison, compare};
 pub(crate) use managed::{Managed, Operation, Writer, is_reset, same_but_times};
 pub(crate) use set::Set;
-pub(crate) use shape::Shape;
+pub(crate) use shape::{Shape, keyed};
 
 /// The owner of what was there when a first apply finds no owners.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";

@@ -4,7 +4,8 @@
 
 use serde_json::{Map, Value};
 
-use crate::schema::{Field, ListType, Message, Type};
+use crate::crd::{ListKind, Structural, ValueKind};
+use crate::schema::{Field, ListType, Message, Type, message_by_name};
 
 /// What is known about the value at a path.
 #[derive(Clone, Copy, Debug)]
@@ -17,6 +18,8 @@ pub(crate) enum Shape {
     List(&'static Type, &'static ListType),
     /// One value, whatever is in it.
     Leaf(Option<&'static Type>),
+    /// A value of a custom resource.
+    Custom(&'static Structural),
     /// Not in any schema: maps merge by name, lists are one value.
     Free,
 }
@@ -52,6 +55,13 @@ impl Shape {
     /// How the value is taken apart, which for free values depends on it.
     pub(super) fn parts(self, value: &Value) -> Parts {
         match (self, value) {
+            (Self::Custom(schema), Value::Object(_)) if !schema.atomic => Parts::Members,
+            (Self::Custom(schema), Value::Null) if schema.kind == ValueKind::Object => {
+                Parts::Members
+            }
+            (Self::Custom(schema), Value::Array(_)) if schema.list != ListKind::Atomic => {
+                Parts::Elements
+            }
             (Self::Struct(_) | Self::Map(_), Value::Object(_) | Value::Null)
             | (Self::Free, Value::Object(_)) => Parts::Members,
             (Self::List(..), Value::Array(_) | Value::Null) => Parts::Elements,
@@ -63,6 +73,9 @@ impl Shape {
     pub(super) fn names(self, name: &str) -> bool {
         match self {
             Self::Struct(message) => message.field(name).is_some(),
+            Self::Custom(schema) => {
+                schema.properties.contains_key(name) || (schema.resource && name == "metadata")
+            }
             _ => false,
         }
     }
@@ -72,6 +85,10 @@ impl Shape {
         match self {
             Self::Struct(message) => message.field(name).map_or(Self::Free, Self::of_field),
             Self::Map(of) => Self::of_type(of),
+            Self::Custom(schema) if schema.resource && name == "metadata" => {
+                message_by_name("meta/v1.ObjectMeta").map_or(Self::Free, Self::Struct)
+            }
+            Self::Custom(schema) => schema.member(name).map_or(Self::Free, Self::Custom),
             _ => Self::Free,
         }
     }
@@ -80,6 +97,7 @@ impl Shape {
     pub(super) fn item(self) -> Self {
         match self {
             Self::List(of, _) => Self::of_type(of),
+            Self::Custom(schema) => schema.items.as_deref().map_or(Self::Free, Self::Custom),
             _ => Self::Free,
         }
     }
@@ -104,13 +122,34 @@ impl Shape {
                 };
                 keyed(item, keys.iter().copied(), default)
             }
+            Self::Custom(Structural {
+                list: ListKind::Map(keys),
+                items,
+                ..
+            }) => {
+                let default = |key: &str| items.as_ref()?.properties.get(key)?.default.clone();
+                keyed(item, keys.iter().map(String::as_str), default)
+            }
             _ => scalar(item),
+        }
+    }
+
+    /// Whether a member beside the schema can be there.
+    pub(super) fn admits(self, name: &str) -> bool {
+        match self {
+            Self::Struct(_) => self.names(name),
+            Self::Custom(schema) => {
+                schema.preserve
+                    || schema.member(name).is_some()
+                    || (schema.resource && matches!(name, "apiVersion" | "kind" | "metadata"))
+            }
+            _ => true,
         }
     }
 }
 
 /// The path element of an element that some of its members identify.
-pub(super) fn keyed<'a>(
+pub(crate) fn keyed<'a>(
     item: &Value,
     keys: impl Iterator<Item = &'a str>,
     default: impl Fn(&str) -> Option<Value>,

@@ -7,6 +7,7 @@ use http_body_util::{BodyExt as _, LengthLimitError, Limited};
 use serde_json::Value;
 
 use super::options::FieldValidation;
+use crate::crd::CustomVersion;
 use crate::registry::{Kind, Version, group_version};
 use crate::schema::{self, Message};
 use crate::status::Failure;
@@ -91,12 +92,62 @@ pub(super) fn decode(
     bytes: &[u8],
     validation: FieldValidation,
 ) -> Result<Decoded, Failure> {
-    decode_as(
-        (kind.group, version.name, kind.kind),
-        media,
-        bytes,
-        validation,
-    )
+    let known = (kind.group, version.name, kind.kind);
+    if let Some(custom) = version.custom {
+        return decode_custom(custom, known, media, bytes, validation);
+    }
+    decode_as(known, media, bytes, validation)
+}
+
+/// Decodes a custom resource, whose schema is its definition's.
+fn decode_custom(
+    custom: &CustomVersion,
+    (group, version, kind): (&str, &str, &str),
+    media: Media,
+    bytes: &[u8],
+    validation: FieldValidation,
+) -> Result<Decoded, Failure> {
+    if media == Media::Protobuf {
+        return Err(Failure::new(
+            415,
+            "UnsupportedMediaType",
+            "the body of the request was in an unknown format - accepted media types include: \
+             application/json, application/yaml",
+        ));
+    }
+    let free = FieldValidation::Ignore;
+    let (mut value, mut problems) = match media {
+        Media::Json => strict::decode(None, bytes)
+            .map(|decoded| (decoded.value, decoded.problems))
+            .map_err(|error| Failure::bad_request(format!("couldn't get version/kind; {error}")))?,
+        _ => (
+            decode_as((group, version, kind), media, bytes, free)?.value,
+            Vec::new(),
+        ),
+    };
+    let Some(map) = value.as_object_mut() else {
+        return Err(Failure::bad_request("the body is not an object"));
+    };
+    let sent_version = take_text(map.remove("apiVersion"));
+    let sent_kind = take_text(map.remove("kind"));
+    check_kind((group, version, kind), &sent_version, &sent_kind)?;
+    let (value, unknown) = custom.canonical(value).map_err(|error| {
+        Failure::bad_request(format!(
+            "{kind} in version {version:?} cannot be handled as a {kind}: {error}"
+        ))
+    })?;
+    problems.extend(unknown.into_iter().map(strict::Problem::Unknown));
+    let mut warnings = Vec::new();
+    if !problems.is_empty() {
+        match validation {
+            FieldValidation::Ignore => {}
+            FieldValidation::Warn => warnings.extend(problems.iter().map(ToString::to_string)),
+            FieldValidation::Strict => {
+                return Err(Failure::bad_request(strict::strict_error(&problems)));
+            }
+        }
+    }
+    Ok(Decoded { value, warnings })
 }
 
 /// Decodes an object that must be of this group, version and kind if it says what it is.

@@ -23,18 +23,27 @@ const VERBS: &[&str] = &[
 ];
 
 /// Answers `/api`, `/apis` and what lies between them and the resources; `None` for other paths.
-pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Result<Response<Body>, Failure>> {
+pub(super) fn answer(
+    path: &str,
+    headers: &HeaderMap,
+    kinds: &dyn Fn() -> Vec<&'static Kind>,
+) -> Option<Result<Response<Body>, Failure>> {
+    if !path.starts_with("/api") {
+        return None;
+    }
+    let kinds = kinds();
+    let kinds = kinds.as_slice();
     let segments: Vec<&str> = path.trim_matches('/').split('/').collect();
     let document = match segments.as_slice() {
-        ["api"] => return Some(root(headers, true)),
-        ["apis"] => return Some(root(headers, false)),
-        ["api", version] => match resource_list("", version) {
+        ["api"] => return Some(root(kinds, headers, true)),
+        ["apis"] => return Some(root(kinds, headers, false)),
+        ["api", version] => match resource_list(kinds, "", version) {
             Some(list) => list,
             None => return Some(Err(Failure::no_resource())),
         },
-        ["apis", group] if !group.is_empty() => group_document(group)?,
-        ["apis", group, version] if group_entry(group).is_some() => {
-            match resource_list(group, version) {
+        ["apis", group] if !group.is_empty() => group_document(kinds, group)?,
+        ["apis", group, version] if group_entry(kinds, group).is_some() => {
+            match resource_list(kinds, group, version) {
                 Some(list) => list,
                 None => return Some(Err(Failure::no_resource())),
             }
@@ -45,14 +54,21 @@ pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Result<Response<
     Some(accepted.map(|_| respond::json(StatusCode::OK, document.to_string() + "\n")))
 }
 
-fn root(headers: &HeaderMap, core: bool) -> Result<Response<Body>, Failure> {
+fn root(
+    kinds: &[&'static Kind],
+    headers: &HeaderMap,
+    core: bool,
+) -> Result<Response<Body>, Failure> {
     let (document, kind) = match negotiate(headers)? {
         Form::Discovery(version) => {
             let kind = match version {
                 "v2" => "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList",
                 _ => "application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList",
             };
-            (aggregated(core, version), HeaderValue::from_static(kind))
+            (
+                aggregated(kinds, core, version),
+                HeaderValue::from_static(kind),
+            )
         }
         _ if core => {
             let address = json!([{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]);
@@ -61,10 +77,10 @@ fn root(headers: &HeaderMap, core: bool) -> Result<Response<Body>, Failure> {
             (document, respond::JSON)
         }
         _ => {
-            let groups: Vec<Value> = registry::groups()
+            let groups: Vec<Value> = registry::groups(kinds)
                 .iter()
                 .filter(|(group, _)| !group.is_empty())
-                .filter_map(|(group, _)| group_entry(group))
+                .filter_map(|(group, _)| group_entry(kinds, group))
                 .collect();
             let list = json!({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups});
             (list, respond::JSON)
@@ -92,8 +108,8 @@ fn root(headers: &HeaderMap, core: bool) -> Result<Response<Body>, Failure> {
     Ok(response)
 }
 
-fn group_entry(group: &str) -> Option<Value> {
-    let (_, versions) = registry::groups()
+fn group_entry(kinds: &[&'static Kind], group: &str) -> Option<Value> {
+    let (_, versions) = registry::groups(kinds)
         .into_iter()
         .find(|(name, _)| *name == group)?;
     let entry =
@@ -105,16 +121,20 @@ fn group_entry(group: &str) -> Option<Value> {
     }))
 }
 
-fn group_document(group: &str) -> Option<Value> {
-    let mut document = group_entry(group)?;
+fn group_document(kinds: &[&'static Kind], group: &str) -> Option<Value> {
+    let mut document = group_entry(kinds, group)?;
     document["kind"] = json!("APIGroup");
     document["apiVersion"] = json!("v1");
     Some(document)
 }
 
 /// The kinds of a group-version, by plural name.
-fn kinds_of(group: &str, version: &str) -> Vec<(&'static Kind, &'static Version)> {
-    let mut kinds: Vec<_> = registry::all()
+fn kinds_of(
+    kinds: &[&'static Kind],
+    group: &str,
+    version: &str,
+) -> Vec<(&'static Kind, &'static Version)> {
+    let mut kinds: Vec<_> = kinds
         .iter()
         .copied()
         .filter(|kind| kind.group == group)
@@ -124,8 +144,8 @@ fn kinds_of(group: &str, version: &str) -> Vec<(&'static Kind, &'static Version)
     kinds
 }
 
-fn resource_list(group: &str, version: &str) -> Option<Value> {
-    let kinds = kinds_of(group, version);
+fn resource_list(kinds: &[&'static Kind], group: &str, version: &str) -> Option<Value> {
+    let kinds = kinds_of(kinds, group, version);
     if kinds.is_empty() {
         return None;
     }
@@ -172,15 +192,15 @@ fn resource_list(group: &str, version: &str) -> Option<Value> {
     }))
 }
 
-fn aggregated(core: bool, version: &str) -> Value {
-    let groups = registry::groups();
+fn aggregated(kinds: &[&'static Kind], core: bool, version: &str) -> Value {
+    let groups = registry::groups(kinds);
     let wanted = groups.iter().filter(|(group, _)| group.is_empty() == core);
     let items: Vec<Value> = wanted
         .map(|(group, versions)| {
             let versions: Vec<Value> = versions
                 .iter()
                 .map(|version| {
-                    let kinds = kinds_of(group, version).into_iter();
+                    let kinds = kinds_of(kinds, group, version).into_iter();
                     let resources: Vec<Value> = kinds
                         .map(|(kind, _)| aggregated_resource(kind, version))
                         .collect();
@@ -240,7 +260,9 @@ fn verbs(kind: &Kind) -> &'static [&'static str] {
 
 fn sub_verbs(sub: Subresource) -> &'static [&'static str] {
     match sub {
-        Subresource::Status | Subresource::EphemeralContainers => &["get", "patch", "update"],
+        Subresource::Status | Subresource::EphemeralContainers | Subresource::Scale => {
+            &["get", "patch", "update"]
+        }
         Subresource::Finalize => &["update"],
         Subresource::Token | Subresource::Binding | Subresource::Eviction => &["create"],
     }
@@ -250,6 +272,7 @@ fn sub_kind<'a>(kind: &'a Kind, version: &'a str, sub: Subresource) -> (&'a str,
     match sub {
         Subresource::Token => ("authentication.k8s.io", "v1", "TokenRequest"),
         Subresource::Eviction => ("policy", "v1", "Eviction"),
+        Subresource::Scale => ("autoscaling", "v1", "Scale"),
         Subresource::Binding => (kind.group, version, "Binding"),
         _ => (kind.group, version, kind.kind),
     }

@@ -20,6 +20,7 @@ mod request;
 mod resource;
 mod respond;
 mod reviews;
+mod scale;
 mod version;
 mod watch;
 
@@ -80,6 +81,7 @@ impl Api {
         let registry = Arc::new(Registry::new(store, Arc::clone(&options.access)));
         registry.open_namespaces().await?;
         registry.expire_events();
+        registry.follow_definitions();
         let (shutdown, _) = tokio::sync::watch::channel(false);
         Ok(Arc::new(Self {
             registry,
@@ -128,7 +130,7 @@ impl Api {
         B: hyper::body::Body,
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
-        let (target, subresource) = match resource::resolve(path) {
+        let (target, subresource) = match resource::resolve(&self.registry, path) {
             Resolved::Kind(target, subresource) => (target, subresource),
             Resolved::NoResource => return respond::failure(&Failure::no_resource()),
             Resolved::NoGroup => return not_found(),
@@ -164,7 +166,8 @@ impl Api {
         if !matches!(parts.method, Method::GET | Method::HEAD) {
             return respond::failure(&Failure::method_not_allowed());
         }
-        if let Some(answer) = discovery::answer(path, &parts.headers) {
+        let kinds = || self.registry.kinds();
+        if let Some(answer) = discovery::answer(path, &parts.headers, &kinds) {
             return answer.unwrap_or_else(|failure| respond::failure(&failure));
         }
         match path.trim_end_matches('/') {
@@ -175,7 +178,7 @@ impl Api {
                 respond::bytes(StatusCode::OK, kind, text)
             }
             other if other.starts_with("/openapi/") => {
-                openapi::answer(other, &parts.headers).unwrap_or_else(not_found)
+                openapi::answer(other, &parts.headers, &kinds()).unwrap_or_else(not_found)
             }
             _ => not_found(),
         }

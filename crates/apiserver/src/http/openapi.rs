@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::discovery::hash;
 use super::{Body, respond, version};
-use crate::registry::{self, group_version};
+use crate::registry::{self, Kind, group_version};
 
 const V2_PROTOBUF: HeaderValue =
     HeaderValue::from_static("application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
@@ -18,12 +18,16 @@ const V2_PROTOBUF: HeaderValue =
 const PARAMETERS: &[&str] = &["dryRun", "fieldManager", "fieldValidation"];
 
 /// Answers the paths below `/openapi`; `None` for what is not there.
-pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response<Body>> {
+pub(super) fn answer(
+    path: &str,
+    headers: &HeaderMap,
+    kinds: &[&'static Kind],
+) -> Option<Response<Body>> {
     match path.trim_matches('/') {
-        "openapi/v2" => Some(v2(headers)),
-        "openapi/v3" => Some(respond::json(StatusCode::OK, index().to_string())),
+        "openapi/v2" => Some(v2(kinds, headers)),
+        "openapi/v3" => Some(respond::json(StatusCode::OK, index(kinds).to_string())),
         other => {
-            let document = document(other.strip_prefix("openapi/v3/")?)?.to_string();
+            let document = document(kinds, other.strip_prefix("openapi/v3/")?)?.to_string();
             let tag = format!("\"{}\"", hash(&document));
             let mut response = respond::json(StatusCode::OK, document);
             let cache = HeaderValue::from_static("public, immutable");
@@ -36,16 +40,16 @@ pub(super) fn answer(path: &str, headers: &HeaderMap) -> Option<Response<Body>> 
     }
 }
 
-fn v2(headers: &HeaderMap) -> Response<Body> {
+fn v2(kinds: &[&'static Kind], headers: &HeaderMap) -> Response<Body> {
     let accept = headers
         .get(ACCEPT)
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
     if accept.contains("protobuf") {
-        return respond::bytes(StatusCode::OK, V2_PROTOBUF, v2_protobuf());
+        return respond::bytes(StatusCode::OK, V2_PROTOBUF, v2_protobuf(kinds));
     }
     let mut paths = Map::new();
-    for (path, group, version, kind) in kinds() {
+    for (path, group, version, kind) in served(kinds) {
         let parameters: Vec<Value> = PARAMETERS
             .iter()
             .map(|name| json!({"name": name, "in": "query", "type": "string"}))
@@ -57,12 +61,12 @@ fn v2(headers: &HeaderMap) -> Response<Body> {
     respond::json(StatusCode::OK, document.to_string())
 }
 
-fn index() -> Value {
+fn index(kinds: &[&'static Kind]) -> Value {
     let mut paths = Map::new();
-    for (group, versions) in registry::groups() {
+    for (group, versions) in registry::groups(kinds) {
         for version in versions {
             let path = gv_path(group, version);
-            if let Some(document) = document(&path) {
+            if let Some(document) = document(kinds, &path) {
                 let hash = hash(&document.to_string());
                 let hash: String = hash.chars().filter(char::is_ascii_alphanumeric).collect();
                 let url = format!("/openapi/v3/{path}?hash={hash}");
@@ -73,9 +77,9 @@ fn index() -> Value {
     json!({"paths": paths})
 }
 
-fn document(gv: &str) -> Option<Value> {
+fn document(kinds: &[&'static Kind], gv: &str) -> Option<Value> {
     let mut paths = Map::new();
-    for (path, group, version, kind) in kinds() {
+    for (path, group, version, kind) in served(kinds) {
         if gv_path(group, version) == gv {
             let parameters: Vec<Value> = PARAMETERS
                 .iter()
@@ -85,7 +89,56 @@ fn document(gv: &str) -> Option<Value> {
             paths.insert(path, json!({"patch": operation}));
         }
     }
-    (!paths.is_empty()).then(|| json!({"openapi": "3.0.0", "info": info(), "paths": paths}))
+    let mut document = json!({"openapi": "3.0.0", "info": info(), "paths": paths});
+    let schemas = schemas(kinds, gv);
+    if !schemas.is_empty() {
+        document["components"] = json!({"schemas": schemas});
+    }
+    (!paths.is_empty()).then_some(document)
+}
+
+/// The schemas of custom kinds, which clients cannot know from elsewhere.
+fn schemas(kinds: &[&'static Kind], gv: &str) -> Map<String, Value> {
+    let mut out = Map::new();
+    for kind in kinds {
+        for version in kind.versions {
+            let Some(custom) = version
+                .custom
+                .filter(|_| gv_path(kind.group, version.name) == gv)
+            else {
+                continue;
+            };
+            let mut schema = custom.openapi.clone();
+            schema["type"] = json!("object");
+            schema["x-kubernetes-group-version-kind"] =
+                json!([{"group": kind.group, "version": version.name, "kind": kind.kind}]);
+            for (member, kind) in [
+                ("apiVersion", "string"),
+                ("kind", "string"),
+                ("metadata", "object"),
+            ] {
+                let known = &mut schema["properties"][member];
+                if !known.is_object() {
+                    *known = json!({"type": kind});
+                }
+                if known.get("description").is_none() {
+                    known["description"] = json!(described(member));
+                }
+            }
+            let group: Vec<&str> = kind.group.rsplit('.').collect();
+            let name = format!("{}.{}.{}", group.join("."), version.name, kind.kind);
+            out.insert(name, schema);
+        }
+    }
+    out
+}
+
+fn described(member: &str) -> &'static str {
+    match member {
+        "apiVersion" => "The group and version of this representation of the object.",
+        "kind" => "The kind of the object.",
+        _ => "Standard object's metadata.",
+    }
 }
 
 fn operation(parameters: &[Value], group: &str, version: &str, kind: &str) -> Value {
@@ -109,8 +162,10 @@ fn gv_path(group: &str, version: &str) -> String {
 }
 
 /// Path of one object, group, version and kind of all that is served.
-fn kinds() -> impl Iterator<Item = (String, &'static str, &'static str, &'static str)> {
-    registry::all().iter().flat_map(|kind| {
+fn served(
+    kinds: &[&'static Kind],
+) -> impl Iterator<Item = (String, &'static str, &'static str, &'static str)> {
+    kinds.iter().flat_map(|kind| {
         kind.versions.iter().map(move |version| {
             let prefix = if kind.group.is_empty() { "api" } else { "apis" };
             let gv = group_version(kind.group, version.name);
@@ -127,9 +182,9 @@ fn kinds() -> impl Iterator<Item = (String, &'static str, &'static str, &'static
 
 /// The v2 document in protobuf: `swagger`, and one PATCH per kind with its parameters.
 /// Field numbers: gnostic OpenAPIv2.proto.
-fn v2_protobuf() -> Vec<u8> {
+fn v2_protobuf(kinds: &[&'static Kind]) -> Vec<u8> {
     let mut paths = Vec::new();
-    for (path, group, version, kind) in kinds() {
+    for (path, group, version, kind) in served(kinds) {
         let mut operation = Vec::new();
         for name in PARAMETERS {
             let mut query = Vec::new();
@@ -180,10 +235,10 @@ mod tests {
 
     #[test]
     fn every_group_version_has_a_document_with_its_kinds() {
-        let index = index();
+        let index = index(registry::all());
         let paths = index["paths"].as_object().expect("map");
         assert!(paths.contains_key("api/v1"));
-        let leases = document("apis/coordination.k8s.io/v1").expect("there");
+        let leases = document(registry::all(), "apis/coordination.k8s.io/v1").expect("there");
         let path = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}";
         let names: Vec<_> = leases["paths"][path]["patch"]["parameters"]
             .as_array()
@@ -192,7 +247,7 @@ mod tests {
             .map(|parameter| parameter["name"].as_str().expect("text"))
             .collect();
         assert_eq!(names, PARAMETERS);
-        assert!(document("apis/nope/v1").is_none());
+        assert!(document(registry::all(), "apis/nope/v1").is_none());
     }
 
     #[test]
@@ -201,6 +256,6 @@ mod tests {
         field(&mut out, 1, &[7; 300]);
         assert_eq!(out[..3], [0x0a, 0xac, 0x02]);
         assert_eq!(out.len(), 303);
-        assert!(v2_protobuf().starts_with(b"\x0a\x032.0\x42"));
+        assert!(v2_protobuf(registry::all()).starts_with(b"\x0a\x032.0\x42"));
     }
 }

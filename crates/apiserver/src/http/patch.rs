@@ -149,7 +149,15 @@ impl Change<'_> {
         let patched = match (self.kind, message) {
             ("merge-patch+json", _) => patch::merge(object, change),
             (_, Some(message)) => patch::strategic(message, object, change),
-            (_, None) => return Err(unsupported()),
+            (_, None) => {
+                return Err(Failure::new(
+                    415,
+                    "UnsupportedMediaType",
+                    "the body of the request was in an unknown format - accepted media types \
+                     include: application/json-patch+json, application/merge-patch+json, \
+                     application/apply-patch+yaml",
+                ));
+            }
         };
         patched.map_err(|error| failure(&error))
     }
@@ -214,8 +222,19 @@ fn finish(
 ) -> Result<(Value, Vec<String>), Failure> {
     let Target { kind, version, .. } = *target;
     let message = schema::message(kind.group, version.name, kind.kind);
-    let problems =
-        message.map_or_else(Vec::new, |message| strict::unknown_fields(message, &object));
+    let (object, problems) = match (version.custom, message) {
+        (Some(custom), _) => {
+            let found = custom.canonical(object);
+            let (value, unknown) = found.map_err(|error| unfit(&error.to_string()))?;
+            let unknown = unknown.into_iter().map(strict::Problem::Unknown);
+            (value, unknown.collect())
+        }
+        (None, Some(message)) => {
+            let problems = strict::unknown_fields(message, &object);
+            (object, problems)
+        }
+        (None, None) => (object, Vec::new()),
+    };
     let mut warnings = Vec::new();
     if !problems.is_empty() {
         match validation {

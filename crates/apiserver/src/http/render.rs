@@ -21,6 +21,7 @@ pub(super) struct View {
     prefix: Bytes,
     api_version: String,
     conversion: Option<Conversion>,
+    columns: &'static [Column],
     form: Form,
     include: Include,
 }
@@ -63,6 +64,10 @@ impl View {
             prefix: Bytes::from(prefix),
             api_version,
             conversion: target.version.conversion,
+            columns: target
+                .version
+                .custom
+                .map_or(target.kind.columns, |custom| custom.columns),
             form,
             include,
         })
@@ -192,32 +197,32 @@ impl View {
 
     fn columns(&self) -> Value {
         let describe = |column: &Column| {
-            let format = if column.name == "Name" { "name" } else { "" };
+            let format = if column.name == "Name" {
+                "name"
+            } else {
+                column.format
+            };
             json!({"name": column.name, "type": column.kind, "format": format,
                 "description": column.description, "priority": column.priority})
         };
         if self.names_itself() {
-            return self.kind.columns.iter().map(describe).collect();
+            return self.columns.iter().map(describe).collect();
         }
         let name = json!({"name": "Name", "type": "string", "format": "name",
             "description": NAME_DESCRIPTION, "priority": 0});
-        let others = self.kind.columns.iter().map(describe);
+        let others = self.columns.iter().map(describe);
         std::iter::once(name).chain(others).collect()
     }
 
     /// Most kinds leave the first column, the name, to be added here.
     fn names_itself(&self) -> bool {
-        self.kind.columns.iter().any(|column| column.name == "Name")
+        self.columns.iter().any(|column| column.name == "Name")
     }
 
     fn row(&self, value: &Value) -> Result<Value, Failure> {
         let now = Timestamp::now();
         let name = value.pointer("/metadata/name").cloned().unwrap_or_default();
-        let others = self
-            .kind
-            .columns
-            .iter()
-            .map(|column| (column.cell)(value, now));
+        let others = self.columns.iter().map(|column| column.of(value, now));
         let name = (!self.names_itself()).then_some(name);
         let cells: Vec<Value> = name.into_iter().chain(others).collect();
         let object = match self.include {

@@ -17,7 +17,7 @@ use super::request::ResourcePath;
 use super::watch::Feed;
 use super::{Api, Body, list, respond};
 use crate::auth::User;
-use crate::registry::{self, DeleteOptions, Deleted, Source, Subresource, Target};
+use crate::registry::{self, DeleteOptions, Deleted, Registry, Source, Subresource, Target};
 use crate::schema;
 use crate::status::Failure;
 
@@ -45,11 +45,12 @@ pub(super) enum Resolved<'a> {
 }
 
 /// Finds the kind behind a path.
-pub(super) fn resolve(path: &ResourcePath) -> Resolved<'_> {
-    let found = registry::find(&path.group, &path.resource)
+pub(super) fn resolve<'a>(registry: &Registry, path: &'a ResourcePath) -> Resolved<'a> {
+    let found = registry
+        .find(&path.group, &path.resource)
         .and_then(|kind| Some((kind, kind.version(&path.version)?)));
     let Some((kind, version)) = found else {
-        let known = registry::all().iter().any(|kind| kind.group == path.group);
+        let known = registry.kinds().iter().any(|kind| kind.group == path.group);
         return if known {
             Resolved::NoResource
         } else {
@@ -140,6 +141,7 @@ impl Call<'_> {
             (Subresource::Status | Subresource::EphemeralContainers, "patch") => {
                 self.patch(body).await
             }
+            (Subresource::Scale, "get" | "update" | "patch") => self.scale(body).await,
             (Subresource::Token, "create") => self.issue_token(body).await,
             (Subresource::Binding, "create") => self.bind(body).await,
             (Subresource::Eviction, "create") => self.evict(body).await,

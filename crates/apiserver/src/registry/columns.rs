@@ -6,6 +6,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 /// One column.
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct Column {
     /// Heading.
     pub(crate) name: &'static str,
@@ -15,8 +16,36 @@ pub(crate) struct Column {
     pub(crate) description: &'static str,
     /// 0 is always shown, 1 with `-o wide`.
     pub(crate) priority: i32,
+    /// How programs may show it; `name` for names.
+    pub(crate) format: &'static str,
     /// The cell for an object, at a moment.
     pub(crate) cell: fn(&Value, Timestamp) -> Value,
+    /// Where the value of a custom column is.
+    pub(crate) path: Option<&'static crate::crd::Path>,
+}
+
+impl Column {
+    /// The cell for an object, at a moment.
+    pub(crate) fn of(&self, object: &Value, now: Timestamp) -> Value {
+        let Some(path) = self.path else {
+            return (self.cell)(object, now);
+        };
+        let found = path.find(object);
+        let Some(value) = found.first().filter(|value| !value.is_null()) else {
+            return Value::Null;
+        };
+        match self.kind {
+            "date" => json!(since(value.as_str(), now)),
+            "string" => {
+                let texts: Vec<String> = found.iter().map(|value| scalar(Some(value))).collect();
+                json!(texts.join(" "))
+            }
+            "integer" => value.as_i64().map_or(Value::Null, Value::from),
+            "number" => value.as_f64().map_or(Value::Null, |_| (*value).clone()),
+            "boolean" => value.as_bool().map_or(Value::Null, Value::from),
+            _ => Value::Null,
+        }
+    }
 }
 
 /// Text of the `Name` column, which all kinds have.
@@ -42,7 +71,9 @@ const fn text(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Colum
         kind: "string",
         description: "",
         priority: 0,
+        format: "",
         cell,
+        path: None,
     }
 }
 
@@ -58,7 +89,11 @@ const AGE_COLUMN: Column = Column {
     ..text("Age", age)
 };
 
-pub(super) const AGE: &[Column] = &[AGE_COLUMN];
+pub(crate) const AGE: &[Column] = &[AGE_COLUMN];
+
+pub(super) const DEFINITION: &[Column] = &[text("Created At", |o, _| {
+    string(o, "/metadata/creationTimestamp")
+})];
 
 pub(super) const LEASE: &[Column] = &[
     Column {

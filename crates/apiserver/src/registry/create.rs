@@ -24,6 +24,7 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Bytes, Failure> {
         check_namespace(target, &object)?;
+        self.check_not_ending(target.kind)?;
         let _active = self.lifecycle.read().await;
         self.check_namespace_active(target, text(&object, "/metadata/name"))?;
         let sent_version = object.pointer("/metadata/resourceVersion").cloned();
@@ -33,12 +34,13 @@ impl Registry {
         }
         self.check_grant(target, user, &object)?;
         let sent = owners::take(&mut object);
-        owners::default(target.kind, &mut object);
+        owners::default(target, &mut object);
         let owners = owners::updated(target, None, None, &object, sent.as_ref(), options);
         self.admit(target, &mut object);
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {
             prepare(target, &mut object)?;
+            self.settle_names(target, &mut object);
             owners::put(&mut object, owners.clone());
             give_back_version(&mut object, sent_version.as_ref(), options);
             let name = text(&object, "/metadata/name").to_owned();
@@ -78,12 +80,14 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Option<Bytes>, Failure> {
         self.check_permission(target, user, "create")?;
+        self.check_not_ending(target.kind)?;
         let _active = self.lifecycle.read().await;
         self.check_namespace_active(target, target.name)?;
         self.check_grant(target, user, &object)?;
         self.admit(target, &mut object);
         let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
+        self.settle_names(target, &mut object);
         owners::put(&mut object, owners);
         give_back_version(&mut object, sent.as_ref(), options);
         self.try_create(target, target.key(), &object, options)
@@ -204,9 +208,13 @@ fn prepare(target: &Target<'_>, object: &mut Value) -> Result<(), Failure> {
     let kind = target.kind;
     meta::fill_new(kind, target.namespace, object, Timestamp::now());
     (kind.prepare)(object);
-    (kind.default)(object);
+    if target.version.custom.is_some() && kind.has_status() {
+        // The status of a new object is not its writer's to tell.
+        object.as_object_mut().map(|map| map.remove("status"));
+    }
+    target.default(object);
     let mut causes = Vec::new();
     meta::validate(kind, object, &mut causes);
-    (kind.validate)(object, &mut causes);
+    target.validate(object, &mut causes);
     refuse_invalid(target, text(object, "/metadata/name"), causes)
 }

@@ -57,8 +57,11 @@ impl Registry {
         let is_namespace = target.kind.subresources.contains(&Subresource::Finalize);
         for _ in 0..ATTEMPTS {
             let current = self.get(target)?;
-            let old = parsed(&current)?;
+            let mut old = parsed(&current)?;
             check_preconditions(target, options, &current, &old)?;
+            if target.kind.is_definition() && !meta::is_deleting(&old) {
+                Self::mark_definition(&mut old);
+            }
             let step = next_step(target, options, &old, is_namespace);
             let dry = options.write.dry_run;
             let (change, ending) = match step {

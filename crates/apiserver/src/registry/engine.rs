@@ -3,7 +3,7 @@
 //! Invariant: every change is one compare-and-set on exactly the version that was read and
 //! validated; nothing is written blindly.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
@@ -28,6 +28,10 @@ pub(crate) struct Registry {
     pub(super) lifecycle: RwLock<()>,
     /// Namespaces that are being emptied; true if there is a reason to look again.
     pub(super) purges: Mutex<HashMap<String, bool>>,
+    /// The kinds that clients defined.
+    pub(super) served: std::sync::RwLock<Arc<super::definitions::Served>>,
+    /// Definitions whose objects are being removed.
+    pub(super) ends: Mutex<HashSet<String>>,
 }
 
 /// What a call is about.
@@ -73,6 +77,22 @@ impl Target<'_> {
         }
     }
 
+    /// Fills in what the client left out.
+    pub(super) fn default(&self, object: &mut Value) {
+        match self.version.custom {
+            Some(custom) => custom.schema.fill(object),
+            None => (self.kind.default)(object),
+        }
+    }
+
+    /// Checks an object on its own.
+    pub(super) fn validate(&self, object: &Value, causes: &mut Vec<Cause>) {
+        match self.version.custom {
+            Some(custom) => custom.validate(object, causes),
+            None => (self.kind.validate)(object, causes),
+        }
+    }
+
     pub(super) fn not_found(&self) -> Failure {
         Failure::not_found(self.kind.resource(), self.name)
     }
@@ -85,6 +105,8 @@ impl Registry {
             access,
             lifecycle: RwLock::new(()),
             purges: Mutex::default(),
+            served: std::sync::RwLock::default(),
+            ends: Mutex::default(),
         }
     }
 
@@ -161,7 +183,12 @@ impl Registry {
             fence: options.fence.clone(),
         };
         match self.store.write(write).await {
-            Ok(object) => Ok(Some(object)),
+            Ok(object) => {
+                if target.kind.is_definition() {
+                    self.refresh_definitions();
+                }
+                Ok(Some(object))
+            }
             Err(WriteError::Conflict(_)) => Ok(None),
             Err(error) => Err(write_failure(target, error)),
         }

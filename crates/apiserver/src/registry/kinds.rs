@@ -6,15 +6,17 @@ use std::sync::LazyLock;
 
 use super::rules::{self, events};
 use super::{Conversion, Field, Generation, Kind, NameRule, Subresource, Version, columns};
+use crate::crd::definition;
 
 const V1: Version = Version {
     name: "v1",
     deprecated: None,
     conversion: None,
+    custom: None,
 };
 
 /// What most kinds are: namespaced, stored, PUT without resourceVersion allowed.
-const BASE: Kind = Kind {
+pub(super) const BASE: Kind = Kind {
     group: "",
     versions: &[V1],
     kind: "",
@@ -195,6 +197,26 @@ static GENERAL: &[Kind] = &[
         ..BASE
     },
     Kind {
+        group: crate::crd::GROUP,
+        kind: "CustomResourceDefinition",
+        plural: crate::crd::PLURAL,
+        singular: "customresourcedefinition",
+        short: &["crd", "crds"],
+        categories: &["api-extensions"],
+        storage: "apiextensions.k8s.io/customresourcedefinitions",
+        namespaced: false,
+        unconditional_update: false,
+        returns_deleted: true,
+        generation: Generation::Content,
+        subresources: &[Subresource::Status],
+        columns: columns::DEFINITION,
+        default: definition::default_definition,
+        prepare: definition::prepare_definition,
+        validate: definition::validate_definition,
+        validate_update: definition::validate_definition_update,
+        ..BASE
+    },
+    Kind {
         group: "apps",
         kind: "Deployment",
         plural: "deployments",
@@ -203,7 +225,7 @@ static GENERAL: &[Kind] = &[
         categories: &["all"],
         storage: "apps/deployments",
         generation: Generation::Content,
-        subresources: &[Subresource::Status],
+        subresources: &[Subresource::Scale, Subresource::Status],
         columns: columns::storage::DEPLOYMENT,
         default: rules::apps::default_deployment,
         prepare: rules::apps::prepare_deployment,
@@ -232,7 +254,7 @@ static GENERAL: &[Kind] = &[
                     "coordination.k8s.io/v1beta1 LeaseCandidate is deprecated in v1.36+, \
                      unavailable in v1.39+",
                 ),
-                conversion: None,
+                ..V1
             },
             Version {
                 name: "v1alpha2",
@@ -240,7 +262,7 @@ static GENERAL: &[Kind] = &[
                     "coordination.k8s.io/v1alpha2 LeaseCandidate is deprecated; use \
                      coordination.k8s.io/v1beta1 LeaseCandidate",
                 ),
-                conversion: None,
+                ..V1
             },
         ],
         kind: "LeaseCandidate",

@@ -5,6 +5,7 @@
 
 pub(crate) mod columns;
 mod create;
+mod definitions;
 mod delete;
 mod engine;
 mod expiry;
@@ -102,6 +103,8 @@ pub(crate) struct Version {
     pub(crate) deprecated: Option<&'static str>,
     /// How this version differs from what is stored.
     pub(crate) conversion: Option<Conversion>,
+    /// Its schema and columns, if clients defined it.
+    pub(crate) custom: Option<&'static crate::crd::CustomVersion>,
 }
 
 /// A lossless change of form between the stored version and another.
@@ -128,6 +131,8 @@ pub(crate) enum Subresource {
     Eviction,
     /// `ephemeralcontainers` of a pod.
     EphemeralContainers,
+    /// `scale`: writes change nothing but the number of replicas.
+    Scale,
 }
 
 /// A field selector: its label and where the value is.
@@ -141,7 +146,7 @@ pub(crate) struct Field {
 }
 
 impl Field {
-    const fn new(label: &'static str, pointers: &'static [&'static str]) -> Self {
+    pub(crate) const fn new(label: &'static str, pointers: &'static [&'static str]) -> Self {
         Self {
             label,
             pointers,
@@ -196,6 +201,7 @@ impl Subresource {
             Self::Binding => "binding",
             Self::Eviction => "eviction",
             Self::EphemeralContainers => "ephemeralcontainers",
+            Self::Scale => "scale",
         }
     }
 }
@@ -270,21 +276,26 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| Table {
         .collect(),
 });
 
-/// All kinds, in the order discovery shows them.
+/// All built-in kinds, in the order discovery shows them.
 pub(crate) fn all() -> &'static [&'static Kind] {
     &kinds::KINDS
 }
 
-/// The kind that serves a resource.
+/// What custom kinds have in common.
+pub(crate) fn custom_base() -> Kind {
+    kinds::BASE
+}
+
+/// The built-in kind that serves a resource.
 pub(crate) fn find(group: &str, plural: &str) -> Option<&'static Kind> {
     TABLE.by_resource.get(&(group, plural)).copied()
 }
 
 /// The groups with their versions, in the order discovery shows them: core first, then by first
 /// appearance in the table; versions by preference.
-pub(crate) fn groups() -> Vec<(&'static str, Vec<&'static str>)> {
+pub(crate) fn groups(kinds: &[&'static Kind]) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut out: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
-    for kind in all() {
+    for kind in kinds {
         let index = out
             .iter()
             .position(|(group, _)| *group == kind.group)
@@ -322,7 +333,7 @@ mod tests {
 
     #[test]
     fn groups_start_with_core() {
-        let groups = groups();
+        let groups = groups(all());
         assert_eq!(groups[0], ("", vec!["v1"]));
         let coordination = groups.iter().find(|(g, _)| *g == "coordination.k8s.io");
         assert_eq!(

@@ -154,10 +154,11 @@ impl Registry {
             return Ok(());
         }
         let mut left = 0;
-        for kind in super::all()
-            .iter()
-            .filter(|kind| kind.namespaced && !kind.review)
-        {
+        let kinds = self.kinds();
+        let stored = kinds
+            .into_iter()
+            .filter(|kind| kind.namespaced && !kind.review);
+        for kind in stored {
             for object in self.content(kind, name) {
                 let target = Target {
                     kind,

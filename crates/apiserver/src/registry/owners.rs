@@ -29,11 +29,11 @@ pub(crate) struct Configuration<'a> {
 }
 
 /// Fills in what the client means by leaving it out, and nothing that is the server's to give.
-pub(super) fn default(kind: &Kind, object: &mut Value) {
-    if kind.resource() == ("", "services") {
+pub(super) fn default(target: &Target<'_>, object: &mut Value) {
+    if target.kind.resource() == ("", "services") {
         super::rules::service::default_meant(object);
     } else {
-        (kind.default)(object);
+        target.default(object);
     }
 }
 
@@ -81,7 +81,7 @@ pub(super) fn updated(
         return None;
     }
     let empty = empty(target.kind, target.version);
-    let reset = reset(target.kind, subresource);
+    let reset = reset(target, subresource);
     let compared = |kind: &'static Kind, version: &'static Version| -> Comparison {
         let old = old.map_or(Cow::Borrowed(&empty), |old| in_version(version, old));
         let new = in_version(version, new);
@@ -122,7 +122,7 @@ pub(super) fn applied(
         .ok_or_else(|| Failure::internal("the owners of the stored object cannot be read"))?;
     put(&mut live, None);
     let writer = writer(target, subresource, Operation::Apply, options);
-    let reset = reset(target.kind, subresource);
+    let reset = reset(target, subresource);
     let apply = Apply {
         shape: shape(target.kind, target.version),
         live: &live,
@@ -157,6 +157,9 @@ pub(super) fn applied(
 
 /// The shape of a version of a kind.
 fn shape(kind: &Kind, version: &Version) -> Shape {
+    if let Some(custom) = version.custom {
+        return Shape::Custom(&custom.schema);
+    }
     let message = schema::message(kind.group, version.name, kind.kind);
     message.map_or(Shape::Free, Shape::Struct)
 }
@@ -165,7 +168,7 @@ fn shape(kind: &Kind, version: &Version) -> Shape {
 fn empty(kind: &Kind, version: &Version) -> Value {
     let message = schema::message(kind.group, version.name, kind.kind);
     let empty = message.and_then(|message| crate::canonical::canonicalise(message, json!({})).ok());
-    let mut empty = empty.unwrap_or_else(|| json!({"metadata": {}}));
+    let mut empty = empty.unwrap_or_else(|| json!({}));
     if let Some(map) = empty.as_object_mut() {
         map.remove("apiVersion");
         map.remove("kind");
@@ -192,9 +195,12 @@ fn find_version(
 }
 
 /// What a write by this way cannot change.
-fn reset(kind: &Kind, subresource: Option<Subresource>) -> Set {
+fn reset(target: &Target<'_>, subresource: Option<Subresource>) -> Set {
     match subresource {
-        None if kind.has_status() => Set::of(&[&["status"]]),
+        Some(Subresource::Status) if target.version.custom.is_some() => {
+            Set::of(&[&["metadata"], &["spec"]])
+        }
+        None if target.kind.has_status() => Set::of(&[&["status"]]),
         Some(Subresource::Status) => Set::of(&[&["spec"]]),
         Some(Subresource::Finalize) => Set::of(&[&["status"]]),
         _ => Set::default(),

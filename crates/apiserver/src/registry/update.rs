@@ -11,6 +11,7 @@ use super::rules::{items, service, text};
 use super::{Generation, Kind, Subresource, meta};
 use crate::apply::same_but_times;
 use crate::auth::User;
+use crate::crd::definition;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Object};
 
@@ -46,7 +47,7 @@ impl Registry {
                         check_uid(target, None, body)?;
                         let mut body = body.clone();
                         let sent = owners::take(&mut body);
-                        owners::default(target.kind, &mut body);
+                        owners::default(target, &mut body);
                         let sent = sent.as_ref();
                         let owners = owners::updated(target, None, None, &body, sent, options);
                         (body, owners)
@@ -83,7 +84,7 @@ impl Registry {
             check_version(target, patched, &current, &new)?;
             let sent = owners::take(&mut new);
             let owners = applied.unwrap_or_else(|| {
-                owners::default(target.kind, &mut new);
+                owners::default(target, &mut new);
                 owners::updated(
                     target,
                     subresource,
@@ -93,7 +94,9 @@ impl Registry {
                     options,
                 )
             });
-            let mut new = prepare(target, subresource, &old, new)?;
+            // A scale is a way to write the object, not a part of its own.
+            let part = subresource.filter(|part| *part != Subresource::Scale);
+            let mut new = prepare(target, part, &old, new)?;
             put_owners(&old, &mut new, owners);
             if subresource.is_none() {
                 self.check_grant(target, user, &new)?;
@@ -217,6 +220,10 @@ fn prepare(
     match subresource {
         Some(Subresource::Status) => {
             keep_all_but(old, &mut new, "status");
+            if target.version.custom.is_some() {
+                // Of metadata, a custom status takes the owners only.
+                keep(old, &mut new, "metadata");
+            }
             (kind.change_status)(old, &mut new);
         }
         Some(Subresource::Finalize) => keep_all_but(old, &mut new, "spec"),
@@ -232,9 +239,12 @@ fn prepare(
             if kind.resource() == ("", "services") {
                 service::keep_address(old, &mut new);
             }
+            if kind.is_definition() && definition::is_established(&new) {
+                definition::settle(&mut new, None);
+            }
         }
     }
-    (kind.default)(&mut new);
+    target.default(&mut new);
     if subresource.is_none() && counts(kind, old, &new) {
         let generation = old
             .pointer("/metadata/generation")
@@ -245,10 +255,13 @@ fn prepare(
     meta::validate(kind, &new, &mut causes);
     meta::validate_update(old, &new, &mut causes);
     if subresource.is_none() {
-        (kind.validate)(&new, &mut causes);
+        target.validate(&new, &mut causes);
         (kind.validate_update)(old, &new, &mut causes);
     } else if subresource == Some(Subresource::Status) {
-        (kind.validate_status)(&new, &mut causes);
+        match target.version.custom {
+            Some(custom) => custom.validate(&new, &mut causes),
+            None => (kind.validate_status)(&new, &mut causes),
+        }
     }
     refuse_invalid(target, target.name, causes)?;
     Ok(new)

@@ -9,6 +9,7 @@ mod support;
 
 mod apply;
 mod concurrency;
+mod custom;
 mod discovery;
 mod fencing;
 mod kinds;

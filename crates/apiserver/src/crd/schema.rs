@@ -1,0 +1,305 @@
+//! Structural schemas: compiled once, then used to prune, to default and to say how apply merges.
+
+use std::collections::BTreeMap;
+
+use regex::Regex;
+use serde_json::{Map, Value};
+
+/// What a schema says about a value and what is in it.
+#[derive(Debug, Default)]
+pub(crate) struct Structural {
+    pub(crate) kind: Kind,
+    pub(crate) properties: BTreeMap<String, Structural>,
+    /// The schema of members beside the properties.
+    pub(crate) additional: Option<Box<Structural>>,
+    pub(crate) items: Option<Box<Structural>>,
+    pub(crate) nullable: bool,
+    pub(crate) default: Option<Value>,
+    /// Members that no schema knows are kept.
+    pub(crate) preserve: bool,
+    /// An object with a kind and metadata of its own, as is the root.
+    pub(crate) resource: bool,
+    pub(crate) list: ListKind,
+    pub(crate) atomic: bool,
+    pub(crate) rules: Rules,
+}
+
+/// The type of a value.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Kind {
+    #[default]
+    Any,
+    Object,
+    Array,
+    String,
+    Integer,
+    Number,
+    Boolean,
+    IntOrString,
+}
+
+/// How elements of a list are told apart.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) enum ListKind {
+    #[default]
+    Atomic,
+    Set,
+    Map(Vec<String>),
+}
+
+/// What a value must be beyond its type.
+#[derive(Debug, Default)]
+pub(crate) struct Rules {
+    pub(crate) required: Vec<String>,
+    pub(crate) allowed: Option<Vec<Value>>,
+    pub(crate) minimum: Option<(f64, bool)>,
+    pub(crate) maximum: Option<(f64, bool)>,
+    pub(crate) multiple_of: Option<f64>,
+    pub(crate) min_length: Option<u64>,
+    pub(crate) max_length: Option<u64>,
+    pub(crate) pattern: Option<Regex>,
+    pub(crate) format: Option<String>,
+    pub(crate) min_items: Option<u64>,
+    pub(crate) max_items: Option<u64>,
+    pub(crate) min_properties: Option<u64>,
+    pub(crate) max_properties: Option<u64>,
+    pub(crate) all_of: Vec<Structural>,
+    pub(crate) any_of: Vec<Structural>,
+    pub(crate) one_of: Vec<Structural>,
+    pub(crate) not: Option<Box<Structural>>,
+}
+
+impl Structural {
+    /// Compiles the schema of a version; the root is a resource.
+    pub(crate) fn root(schema: &Value) -> Self {
+        Self {
+            resource: true,
+            ..Self::of(schema)
+        }
+    }
+
+    fn of(schema: &Value) -> Self {
+        let flag = |name: &str| schema.get(name) == Some(&Value::Bool(true));
+        let text = |name: &str| schema.get(name).and_then(Value::as_str).unwrap_or_default();
+        let kind = match text("type") {
+            _ if flag("x-kubernetes-int-or-string") => Kind::IntOrString,
+            "object" => Kind::Object,
+            "array" => Kind::Array,
+            "string" => Kind::String,
+            "integer" => Kind::Integer,
+            "number" => Kind::Number,
+            "boolean" => Kind::Boolean,
+            _ => Kind::Any,
+        };
+        let texts = |name: &str| -> Vec<String> {
+            let list = schema
+                .get(name)
+                .and_then(Value::as_array)
+                .into_iter()
+                .flatten();
+            list.filter_map(Value::as_str).map(str::to_owned).collect()
+        };
+        let additional = match schema.get("additionalProperties") {
+            Some(Value::Object(inner)) => Some(Box::new(Self::of(&Value::Object(inner.clone())))),
+            Some(Value::Bool(true)) => Some(Box::new(Self {
+                preserve: true,
+                ..Self::default()
+            })),
+            _ => None,
+        };
+        let properties = schema.get("properties").and_then(Value::as_object);
+        Self {
+            kind,
+            properties: properties
+                .into_iter()
+                .flatten()
+                .map(|(name, inner)| (name.clone(), Self::of(inner)))
+                .collect(),
+            additional,
+            items: schema.get("items").map(|inner| Box::new(Self::of(inner))),
+            nullable: flag("nullable"),
+            default: schema.get("default").cloned(),
+            preserve: flag("x-kubernetes-preserve-unknown-fields"),
+            resource: flag("x-kubernetes-embedded-resource"),
+            list: match text("x-kubernetes-list-type") {
+                "set" => ListKind::Set,
+                "map" => ListKind::Map(texts("x-kubernetes-list-map-keys")),
+                _ => ListKind::Atomic,
+            },
+            atomic: text("x-kubernetes-map-type") == "atomic",
+            rules: Rules::of(schema),
+        }
+    }
+
+    /// What a value of the wrong type should have been, as apply words it.
+    pub(crate) fn wants(&self, value: &Value) -> Option<&'static str> {
+        let (fits, wanted) = match self.kind {
+            _ if value.is_null() => return None,
+            Kind::Any => return None,
+            Kind::Object => (value.is_object(), "map"),
+            Kind::Array => (value.is_array(), "list"),
+            Kind::String => (value.is_string(), "string"),
+            Kind::Integer | Kind::Number => (value.is_number(), "numeric (int or float)"),
+            Kind::Boolean => (value.is_boolean(), "boolean"),
+            Kind::IntOrString => (value.is_string() || value.is_number(), "string"),
+        };
+        (!fits).then_some(wanted)
+    }
+
+    /// The schema of a member.
+    pub(crate) fn member(&self, name: &str) -> Option<&Self> {
+        self.properties.get(name).or(self.additional.as_deref())
+    }
+
+    /// Takes out what no schema knows; `unknown` gets the paths.
+    pub(crate) fn prune(&self, value: &mut Value, path: &str, unknown: &mut Vec<String>) {
+        match value {
+            Value::Object(map) => {
+                map.retain(|name, value| {
+                    if self.resource && matches!(name.as_str(), "apiVersion" | "kind" | "metadata")
+                    {
+                        return true;
+                    }
+                    let at = if path.is_empty() {
+                        name.clone()
+                    } else {
+                        format!("{path}.{name}")
+                    };
+                    match self.member(name) {
+                        Some(inner) => inner.prune(value, &at, unknown),
+                        None if self.preserve => {}
+                        None => {
+                            unknown.push(at);
+                            return false;
+                        }
+                    }
+                    true
+                });
+            }
+            Value::Array(list) => {
+                let Some(items) = &self.items else {
+                    return;
+                };
+                for (at, item) in list.iter_mut().enumerate() {
+                    items.prune(item, &format!("{path}[{at}]"), unknown);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Fills in defaults. A null where none may be is as good as nothing.
+    pub(crate) fn fill(&self, value: &mut Value) {
+        match value {
+            Value::Object(map) => {
+                for (name, inner) in &self.properties {
+                    let absent = match map.get(name) {
+                        None => true,
+                        Some(value) => value.is_null() && !inner.nullable,
+                    };
+                    match &inner.default {
+                        Some(default) if absent => {
+                            map.insert(name.clone(), default.clone());
+                        }
+                        None if absent => {
+                            map.remove(name);
+                        }
+                        _ => {}
+                    }
+                }
+                for (name, value) in map.iter_mut() {
+                    if let Some(inner) = self.member(name) {
+                        inner.fill(value);
+                    }
+                }
+            }
+            Value::Array(list) => {
+                if let Some(items) = &self.items {
+                    list.iter_mut().for_each(|item| items.fill(item));
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Rules {
+    fn of(schema: &Value) -> Self {
+        let number = |name: &str| schema.get(name).and_then(Value::as_f64);
+        let count = |name: &str| schema.get(name).and_then(Value::as_u64);
+        let flag = |name: &str| schema.get(name) == Some(&Value::Bool(true));
+        let list = |name: &str| schema.get(name).and_then(Value::as_array).cloned();
+        let schemas = |name: &str| -> Vec<Structural> {
+            let list = list(name).unwrap_or_default();
+            list.iter().map(Structural::of).collect()
+        };
+        let text = |name: &str| schema.get(name).and_then(Value::as_str);
+        let required = list("required").unwrap_or_default();
+        Self {
+            required: required
+                .iter()
+                .filter_map(Value::as_str)
+                .map(str::to_owned)
+                .collect(),
+            allowed: list("enum"),
+            minimum: number("minimum").map(|n| (n, flag("exclusiveMinimum"))),
+            maximum: number("maximum").map(|n| (n, flag("exclusiveMaximum"))),
+            multiple_of: number("multipleOf"),
+            min_length: count("minLength"),
+            max_length: count("maxLength"),
+            pattern: text("pattern").and_then(|pattern| Regex::new(pattern).ok()),
+            format: text("format").map(str::to_owned),
+            min_items: count("minItems"),
+            max_items: count("maxItems"),
+            min_properties: count("minProperties"),
+            max_properties: count("maxProperties"),
+            all_of: schemas("allOf"),
+            any_of: schemas("anyOf"),
+            one_of: schemas("oneOf"),
+            not: schema
+                .get("not")
+                .map(|inner| Box::new(Structural::of(inner))),
+        }
+    }
+}
+
+/// Whether a map is there with something in it.
+pub(super) fn members<'a>(schema: &'a Value, name: &str) -> Option<&'a Map<String, Value>> {
+    schema
+        .get(name)
+        .and_then(Value::as_object)
+        .filter(|map| !map.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn unknown_members_go_and_defaults_come() {
+        let schema = Structural::root(&json!({"type": "object", "properties": {"spec": {
+            "type": "object", "default": {}, "properties": {
+                "color": {"type": "string", "default": "red"},
+                "maybe": {"type": "string", "nullable": true},
+                "list": {"type": "array", "items": {"type": "object", "properties": {
+                    "n": {"type": "integer", "default": 1}}}},
+                "free": {"type": "object", "x-kubernetes-preserve-unknown-fields": true},
+                "map": {"type": "object", "additionalProperties": {"type": "string"}}}}}}));
+        let mut value = json!({"metadata": {"name": "n"}, "spec": {"color": null, "maybe": null,
+            "x": 1, "list": [{"y": 1}], "free": {"a": {"b": 1}}, "map": {"k": "v"}}});
+        let mut unknown = Vec::new();
+        schema.prune(&mut value, "", &mut unknown);
+        assert_eq!(unknown, ["spec.list[0].y", "spec.x"]);
+        schema.fill(&mut value);
+        assert_eq!(
+            value,
+            json!({"metadata": {"name": "n"}, "spec": {"color": "red", "maybe": null,
+                "list": [{"n": 1}], "free": {"a": {"b": 1}}, "map": {"k": "v"}}})
+        );
+        let mut bare = json!({});
+        schema.fill(&mut bare);
+        assert_eq!(bare, json!({"spec": {"color": "red"}}));
+    }
+}

@@ -1,0 +1,358 @@
+//! Whether a schema is structural: every value has a type, and nothing but values is restricted.
+
+use regex::Regex;
+use serde_json::{Value, json};
+
+use super::schema::members;
+use crate::status::Cause;
+
+/// Where a schema stands.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Root,
+    Field,
+    Item,
+}
+
+/// Finds what keeps a schema from being structural, sorted as the real server sorts it.
+pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    forbidden(schema, at, causes);
+    let mut found = Vec::new();
+    walk(schema, Level::Root, at, &mut found);
+    found.sort_by(|a, b| (&a.field, &a.message).cmp(&(&b.field, &b.message)));
+    found.dedup();
+    causes.extend(found);
+}
+
+/// Members of JSON schema that no definition may use.
+fn forbidden(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let refuse = |causes: &mut Vec<Cause>, member: &str, why: &str| {
+        causes.push(Cause::forbidden(format!("{at}.{member}"), why));
+    };
+    if schema.get("uniqueItems") == Some(&json!(true)) {
+        let why =
+            "uniqueItems cannot be set to true since the runtime complexity becomes quadratic";
+        refuse(causes, "uniqueItems", why);
+    }
+    match schema.get("additionalProperties") {
+        Some(Value::Bool(false)) => {
+            refuse(
+                causes,
+                "additionalProperties",
+                "additionalProperties cannot be set to false",
+            );
+        }
+        Some(_) if members(schema, "properties").is_some() => {
+            let why = "additionalProperties and properties are mutual exclusive";
+            refuse(causes, "additionalProperties", why);
+        }
+        _ => {}
+    }
+    for (member, shown) in [
+        ("$ref", "$ref"),
+        ("definitions", "definitions"),
+        ("dependencies", "dependencies"),
+        ("id", "id"),
+        ("patternProperties", "patternProperties"),
+        ("additionalItems", "additionalItems"),
+    ] {
+        if schema.get(member).is_some_and(|value| !value.is_null()) {
+            refuse(causes, member, &format!("{shown} is not supported"));
+        }
+    }
+    if schema.get("items").is_some_and(Value::is_array) {
+        refuse(
+            causes,
+            "items",
+            "items must be a schema object and not an array",
+        );
+    }
+    let kind = schema
+        .get("type")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let known = ["array", "boolean", "integer", "number", "object", "string"];
+    if kind == "null" {
+        let why = "type cannot be set to null, use nullable as an alternative";
+        refuse(causes, "type", why);
+    } else if !kind.is_empty() && !known.contains(&kind) {
+        let field = format!("{at}.type");
+        causes.push(Cause::unsupported(field, &json!(kind), &known));
+    }
+    list_rules(schema, at, causes);
+    for (inner, place) in inner_schemas(schema, at) {
+        forbidden(inner, &place, causes);
+    }
+}
+
+fn list_rules(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let text = |name: &str| schema.get(name).and_then(Value::as_str).unwrap_or_default();
+    let list = text("x-kubernetes-list-type");
+    let keys = schema
+        .get("x-kubernetes-list-map-keys")
+        .and_then(Value::as_array);
+    let keys = keys.map(Vec::as_slice).unwrap_or_default();
+    let known = ["atomic", "set", "map"];
+    if !list.is_empty() {
+        if text("type") != "array" {
+            let why = "must be array if x-kubernetes-list-type is specified";
+            causes.push(Cause::invalid(
+                format!("{at}.type"),
+                &json!(text("type")),
+                why,
+            ));
+        }
+        if !known.contains(&list) {
+            let field = format!("{at}.x-kubernetes-list-type");
+            causes.push(Cause::unsupported(
+                field,
+                &json!(list),
+                &["atomic", "map", "set"],
+            ));
+        }
+    }
+    let field = format!("{at}.x-kubernetes-list-map-keys");
+    if list == "map" && keys.is_empty() {
+        let why = "must not be empty if x-kubernetes-list-type is map";
+        causes.push(Cause::required(field, why));
+    } else if list != "map" && !keys.is_empty() {
+        let why = "must be map if x-kubernetes-list-map-keys is non-empty";
+        let field = format!("{at}.x-kubernetes-list-type");
+        causes.push(if list.is_empty() {
+            Cause::required(field, why)
+        } else {
+            Cause::invalid(field, &json!(list), why)
+        });
+    } else if list == "map" {
+        let items = schema.get("items").unwrap_or(&Value::Null);
+        let required = items.get("required").and_then(Value::as_array);
+        for (index, key) in keys.iter().enumerate() {
+            let name = key.as_str().unwrap_or_default();
+            let Some(property) = items.pointer(&format!("/properties/{name}")) else {
+                let why = "entries must all be names of item properties";
+                causes.push(Cause::invalid(format!("{field}[{index}]"), key, why));
+                continue;
+            };
+            let is_required = required.is_some_and(|required| required.contains(key));
+            if property.get("default").is_none() && !is_required {
+                let why = "this property is in x-kubernetes-list-map-keys, so it must have a default \
+                           or be a required property";
+                let field = format!("{at}.items.properties[{name}].default");
+                causes.push(Cause::required(field, why));
+            }
+        }
+    }
+}
+
+/// The schemas inside a schema that describe values of their own.
+fn inner_schemas<'a>(schema: &'a Value, at: &str) -> Vec<(&'a Value, String)> {
+    let mut out = Vec::new();
+    for (name, inner) in members(schema, "properties").into_iter().flatten() {
+        out.push((inner, format!("{at}.properties[{name}]")));
+    }
+    for member in ["additionalProperties", "items"] {
+        if let Some(inner) = schema.get(member).filter(|inner| inner.is_object()) {
+            out.push((inner, format!("{at}.{member}")));
+        }
+    }
+    out
+}
+
+fn walk(schema: &Value, level: Level, at: &str, causes: &mut Vec<Cause>) {
+    let flag = |name: &str| schema.get(name) == Some(&json!(true));
+    let kind = schema
+        .get("type")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    let int_or_string = flag("x-kubernetes-int-or-string");
+    let preserve = flag("x-kubernetes-preserve-unknown-fields");
+    let embedded = flag("x-kubernetes-embedded-resource");
+    if kind == "array" && schema.get("items").is_none() {
+        causes.push(Cause::required(format!("{at}.items"), "must be specified"));
+    }
+    if level == Level::Root && schema.get("additionalProperties").is_some() {
+        let why = "must not be used at the root";
+        causes.push(Cause::forbidden(format!("{at}.additionalProperties"), why));
+    }
+    for (inner, place) in inner_schemas(schema, at) {
+        let below = if place.ends_with(".items") {
+            Level::Item
+        } else {
+            Level::Field
+        };
+        walk(inner, below, &place, causes);
+    }
+    if int_or_string && preserve {
+        let why = "must be false if x-kubernetes-int-or-string is true";
+        let field = format!("{at}.x-kubernetes-preserve-unknown-fields");
+        causes.push(Cause::invalid(field, &json!(true), why));
+    }
+    let field = format!("{at}.type");
+    if embedded && kind != "object" {
+        let why = "must be object if x-kubernetes-embedded-resource is true";
+        causes.push(if kind.is_empty() {
+            Cause::required(field.clone(), why)
+        } else {
+            Cause::invalid(field.clone(), &json!(kind), why)
+        });
+    } else if kind.is_empty() && !int_or_string && !preserve {
+        let place = match level {
+            Level::Root => "at the root",
+            Level::Field => "for specified object fields",
+            Level::Item => "for specified array items",
+        };
+        let why = format!("must not be empty {place}");
+        causes.push(Cause::required(field.clone(), &why));
+    }
+    if level == Level::Root && !kind.is_empty() && kind != "object" {
+        causes.push(Cause::invalid(
+            field,
+            &json!(kind),
+            "must be object at the root",
+        ));
+    }
+    if let Some(metadata) = schema.pointer("/properties/metadata")
+        && level == Level::Root
+    {
+        metadata_only_names(metadata, &format!("{at}.properties[metadata]"), causes);
+    }
+    nested(schema, int_or_string, at, causes);
+    let pattern = schema
+        .get("pattern")
+        .and_then(Value::as_str)
+        .unwrap_or_default();
+    if let Err(error) = Regex::new(pattern) {
+        let why = format!("must be a valid regular expression, but isn't: {error}");
+        causes.push(Cause::invalid(
+            format!("{at}.pattern"),
+            &json!(pattern),
+            &why,
+        ));
+    }
+}
+
+/// The metadata of the root is known; only its names may be restricted.
+fn metadata_only_names(metadata: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let mut rest = metadata.clone();
+    if let Some(map) = rest.as_object_mut() {
+        map.remove("type");
+        map.remove("description");
+        let names = map.get("properties").and_then(Value::as_object);
+        if names.is_some_and(|names| {
+            names
+                .keys()
+                .all(|name| name == "name" || name == "generateName")
+        }) {
+            map.remove("properties");
+        }
+    }
+    if rest.as_object().is_some_and(|map| !map.is_empty()) {
+        let why = "must not specify anything other than name and generateName, but metadata is \
+                   implicitly specified";
+        causes.push(Cause::forbidden(at, why));
+    }
+}
+
+/// Alternatives restrict values; types and defaults belong to the schema around them.
+fn nested(schema: &Value, int_or_string: bool, at: &str, causes: &mut Vec<Cause>) {
+    for member in ["allOf", "anyOf", "oneOf"] {
+        let list = schema.get(member).and_then(Value::as_array);
+        for (index, inner) in list.into_iter().flatten().enumerate() {
+            // int-or-string is written with alternatives of the two types.
+            let pattern = int_or_string && member != "oneOf";
+            restricts_only(inner, pattern, &format!("{at}.{member}[{index}]"), causes);
+        }
+    }
+    if let Some(inner) = schema.get("not") {
+        restricts_only(inner, false, &format!("{at}.not"), causes);
+    }
+}
+
+fn restricts_only(schema: &Value, typed: bool, at: &str, causes: &mut Vec<Cause>) {
+    let why = "must be undefined to be structural";
+    if schema.get("type").is_some() && !typed {
+        let why = "must be empty to be structural";
+        causes.push(Cause::forbidden(format!("{at}.type"), why));
+    }
+    for member in [
+        "additionalProperties",
+        "default",
+        "title",
+        "description",
+        "nullable",
+    ] {
+        if schema.get(member).is_some() {
+            causes.push(Cause::forbidden(format!("{at}.{member}"), why));
+        }
+    }
+    for (inner, place) in inner_schemas(schema, at) {
+        if !place.ends_with(".additionalProperties") {
+            restricts_only(inner, false, &place, causes);
+        }
+    }
+    nested(schema, typed, at, causes);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fields(schema: &Value) -> Vec<String> {
+        let mut causes = Vec::new();
+        check(schema, "s", &mut causes);
+        causes.into_iter().map(|cause| cause.field).collect()
+    }
+
+    #[test]
+    fn what_is_not_structural_is_named() {
+        assert_eq!(fields(&json!({})), ["s.type"]);
+        assert_eq!(
+            fields(&json!({"type": "array", "items": {}})),
+            ["s.items.type", "s.type"]
+        );
+        assert_eq!(
+            fields(
+                &json!({"type": "object", "properties": {"a": {"items": {"type": "string"}},
+                "b": {"type": "array"}, "c": {"type": "string", "pattern": "("},
+                "d": {"type": "object", "oneOf": [{"type": "string"}]},
+                "metadata": {"type": "object", "properties": {"labels": {"type": "object"}}}}})
+            ),
+            [
+                "s.properties[a].type",
+                "s.properties[b].items",
+                "s.properties[c].pattern",
+                "s.properties[d].oneOf[0].type",
+                "s.properties[metadata]",
+            ]
+        );
+        assert_eq!(
+            fields(&json!({"type": "object", "properties": {
+                "p": {"x-kubernetes-int-or-string": true, "anyOf": [{"type": "integer"}, {"type": "string"}]},
+                "q": {"x-kubernetes-preserve-unknown-fields": true},
+                "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}}})),
+            [""; 0]
+        );
+    }
+
+    #[test]
+    fn lists_that_are_maps_have_keys() {
+        let list = |keys: Value, items: Value| {
+            json!({"type": "object", "properties": {"l": {"type": "array", "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": keys, "items": items}}})
+        };
+        let item = json!({"type": "object", "properties": {"k": {"type": "string"}}});
+        let at = "s.properties[l]";
+        assert_eq!(
+            fields(&list(json!([]), item.clone())),
+            [format!("{at}.x-kubernetes-list-map-keys")]
+        );
+        assert_eq!(
+            fields(&list(json!(["x"]), item.clone())),
+            [format!("{at}.x-kubernetes-list-map-keys[0]")]
+        );
+        assert_eq!(
+            fields(&list(json!(["k"]), item)),
+            [format!("{at}.items.properties[k].default")]
+        );
+    }
+}

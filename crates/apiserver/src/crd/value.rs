@@ -1,0 +1,322 @@
+//! Checks values against their schema, with the words of the real server.
+
+use serde_json::{Value, json};
+
+use super::schema::{Kind, ListKind, Structural};
+use crate::apply;
+use crate::quantity::Quantity;
+use crate::status::Cause;
+
+/// Finds all that is wrong with an object of the root schema.
+pub(crate) fn check(schema: &Structural, object: &Value, causes: &mut Vec<Cause>) {
+    check_value(schema, object, "", causes);
+}
+
+fn check_value(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Cause>) {
+    if value.is_null() && schema.nullable {
+        return;
+    }
+    if !fits(schema.kind, value) {
+        causes.push(mistyped(schema.kind, value, at));
+        return;
+    }
+    check_rules(schema, value, at, causes);
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                if schema.resource && matches!(name.as_str(), "apiVersion" | "kind" | "metadata") {
+                    continue;
+                }
+                if let Some(inner) = schema.member(name) {
+                    check_value(inner, value, &below(at, name), causes);
+                }
+            }
+            for name in &schema.rules.required {
+                let implied = schema.resource && name == "metadata";
+                if !implied && !map.contains_key(name) {
+                    causes.push(Cause::required(below(at, name), ""));
+                }
+            }
+        }
+        Value::Array(list) => {
+            if let Some(items) = &schema.items {
+                for (index, item) in list.iter().enumerate() {
+                    check_value(items, item, &format!("{at}[{index}]"), causes);
+                }
+            }
+            check_unique(schema, list, at, causes);
+        }
+        _ => {}
+    }
+}
+
+fn below(at: &str, name: &str) -> String {
+    if at.is_empty() {
+        name.to_owned()
+    } else {
+        format!("{at}.{name}")
+    }
+}
+
+fn fits(kind: Kind, value: &Value) -> bool {
+    match kind {
+        Kind::Any => true,
+        Kind::Object => value.is_object(),
+        Kind::Array => value.is_array(),
+        Kind::String => value.is_string(),
+        Kind::Integer => {
+            value.is_i64() || value.is_u64() || value.as_f64().is_some_and(|n| n.fract() == 0.0)
+        }
+        Kind::Number => value.is_number(),
+        Kind::Boolean => value.is_boolean(),
+        Kind::IntOrString => value.is_string() || value.is_i64() || value.is_u64(),
+    }
+}
+
+fn type_name(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "boolean",
+        Value::Number(n) if n.is_f64() => "number",
+        Value::Number(_) => "integer",
+        Value::String(_) => "string",
+        Value::Array(_) => "array",
+        Value::Object(_) => "object",
+    }
+}
+
+fn mistyped(kind: Kind, value: &Value, at: &str) -> Cause {
+    let wanted = match kind {
+        Kind::Any => "any",
+        Kind::Object => "object",
+        Kind::Array => "array",
+        Kind::String => "string",
+        Kind::Integer => "integer",
+        Kind::Number => "number",
+        Kind::Boolean => "boolean",
+        Kind::IntOrString => "integer,string",
+    };
+    let found = type_name(value);
+    let why = format!("{at} in body must be of type {wanted}: {found:?}");
+    let cause = Cause::invalid(at, &json!(found), &why);
+    Cause {
+        reason: "FieldValueTypeInvalid",
+        ..cause
+    }
+}
+
+fn check_rules(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let rules = &schema.rules;
+    let mut invalid = |why: String| {
+        causes.push(Cause::invalid(at, value, &format!("{at} in body {why}")));
+    };
+    if let Some(number) = value.as_f64() {
+        if let Some((least, exclusive)) = rules.minimum
+            && (number < least || (exclusive && number <= least))
+        {
+            let or_equal = if exclusive { "" } else { " or equal to" };
+            invalid(format!("should be greater than{or_equal} {least}"));
+        }
+        if let Some((most, exclusive)) = rules.maximum
+            && (number > most || (exclusive && number >= most))
+        {
+            let or_equal = if exclusive { "" } else { " or equal to" };
+            invalid(format!("should be less than{or_equal} {most}"));
+        }
+        if let Some(unit) = rules.multiple_of.filter(|unit| *unit != 0.0)
+            && (number / unit).fract() != 0.0
+        {
+            invalid(format!("should be a multiple of {unit}"));
+        }
+    }
+    if let Value::String(text) = value {
+        let length = text.chars().count() as u64;
+        if let Some(least) = rules.min_length.filter(|least| length < *least) {
+            invalid(format!("should be at least {least} chars long"));
+        }
+        if let Some(pattern) = rules.pattern.as_ref().filter(|p| !p.is_match(text)) {
+            invalid(format!("should match '{pattern}'"));
+        }
+        if let Some(format) = rules.format.as_deref().filter(|f| !has_format(f, text)) {
+            invalid(format!("must be of type {format}: {text:?}"));
+        }
+    }
+    let items = value.as_array().map(|list| list.len() as u64);
+    if let (Some(least), Some(items)) = (rules.min_items, items)
+        && items < least
+    {
+        invalid(format!("should have at least {least} items"));
+    }
+    let members = value.as_object().map(|map| map.len() as u64);
+    if let (Some(least), Some(members)) = (rules.min_properties, members)
+        && members < least
+    {
+        invalid(format!("should have at least {least} properties"));
+    }
+    if let (Value::String(text), Some(most)) = (value, rules.max_length)
+        && text.chars().count() as u64 > most
+    {
+        let most = usize::try_from(most).unwrap_or(usize::MAX);
+        causes.push(Cause::too_long(at, most));
+    }
+    for (found, most, what) in [
+        (items, rules.max_items, "items"),
+        (members, rules.max_properties, "items"),
+    ] {
+        if let (Some(found), Some(most)) = (found, most)
+            && found > most
+        {
+            causes.push(Cause {
+                reason: "FieldValueTooMany",
+                message: format!("Too many: {found}: must have at most {most} {what}"),
+                field: at.to_owned(),
+            });
+        }
+    }
+    if let Some(allowed) = &rules.allowed
+        && !allowed.contains(value)
+    {
+        let texts: Vec<String> = allowed
+            .iter()
+            .map(|v| v.as_str().map_or_else(|| v.to_string(), str::to_owned))
+            .collect();
+        let texts: Vec<&str> = texts.iter().map(String::as_str).collect();
+        causes.push(Cause::unsupported(at, value, &texts));
+    }
+    check_alternatives(schema, value, at, causes);
+}
+
+fn check_alternatives(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let rules = &schema.rules;
+    let holds = |inner: &Structural| {
+        let mut found = Vec::new();
+        check_value(inner, value, at, &mut found);
+        found.is_empty()
+    };
+    for inner in &rules.all_of {
+        check_value(inner, value, at, causes);
+    }
+    let mut invalid = |why: &str| {
+        causes.push(Cause::invalid(at, value, &format!("{at:?} {why}")));
+    };
+    if !rules.any_of.is_empty() && !rules.any_of.iter().any(holds) {
+        invalid("must validate at least one schema (anyOf)");
+    }
+    if !rules.one_of.is_empty() {
+        let matching = rules.one_of.iter().filter(|inner| holds(inner)).count();
+        if matching != 1 {
+            invalid(&format!(
+                "must validate one and only one schema (oneOf). Found {}",
+                if matching == 0 {
+                    "none valid".to_owned()
+                } else {
+                    format!("{matching} valid alternatives")
+                }
+            ));
+        }
+    }
+    if rules.not.as_deref().is_some_and(holds) {
+        invalid("must not validate the schema (not)");
+    }
+}
+
+fn check_unique(schema: &Structural, list: &[Value], at: &str, causes: &mut Vec<Cause>) {
+    let mut seen = std::collections::HashSet::new();
+    for (index, item) in list.iter().enumerate() {
+        let field = format!("{at}[{index}]");
+        let (identity, shown) = match &schema.list {
+            ListKind::Atomic => return,
+            ListKind::Set => (item.to_string(), item.clone()),
+            ListKind::Map(keys) => {
+                let defaults = |key: &str| {
+                    let items = schema.items.as_ref()?;
+                    items.properties.get(key)?.default.clone()
+                };
+                match apply::keyed(item, keys.iter().map(String::as_str), defaults) {
+                    Ok(element) => {
+                        let key = element.trim_start_matches("k:").to_owned();
+                        let shown = serde_json::from_str(&key).unwrap_or_default();
+                        (key, shown)
+                    }
+                    Err(_) => continue,
+                }
+            }
+        };
+        if !seen.insert(identity) {
+            causes.push(Cause::duplicate(field, &shown));
+        }
+    }
+}
+
+/// The formats that the real server checks; others pass.
+fn has_format(format: &str, text: &str) -> bool {
+    match format {
+        "date-time" | "datetime" => text.parse::<jiff::Timestamp>().is_ok(),
+        "date" => text.parse::<jiff::civil::Date>().is_ok(),
+        "ipv4" => text.parse::<std::net::Ipv4Addr>().is_ok(),
+        "ipv6" => text.parse::<std::net::Ipv6Addr>().is_ok(),
+        "uuid" => uuid::Uuid::parse_str(text).is_ok(),
+        "cidr" => text.split_once('/').is_some_and(|(address, bits)| {
+            let most = match address.parse::<std::net::IpAddr>() {
+                Ok(std::net::IpAddr::V4(_)) => 32,
+                Ok(std::net::IpAddr::V6(_)) => 128,
+                Err(_) => return false,
+            };
+            bits.parse::<u8>().is_ok_and(|bits| bits <= most)
+        }),
+        "quantity" => text.parse::<Quantity>().is_ok(),
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problems(schema: &Value, value: &Value) -> Vec<(String, &'static str)> {
+        let mut causes = Vec::new();
+        check(&Structural::root(schema), value, &mut causes);
+        causes.into_iter().map(|c| (c.field, c.reason)).collect()
+    }
+
+    #[test]
+    fn every_rule_has_its_reason() {
+        let schema = json!({"type": "object", "properties": {"spec": {"type": "object",
+            "required": ["must"], "properties": {
+            "n": {"type": "integer", "minimum": 1, "multipleOf": 2},
+            "s": {"type": "string", "maxLength": 2, "pattern": "^a"},
+            "t": {"type": "string", "format": "date-time"},
+            "e": {"type": "string", "enum": ["x"]},
+            "l": {"type": "array", "maxItems": 1, "x-kubernetes-list-type": "set", "items": {"type": "string"}},
+            "m": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+                "items": {"type": "object", "properties": {"k": {"type": "string", "default": "d"}}}},
+            "o": {"x-kubernetes-int-or-string": true},
+            "one": {"type": "object", "oneOf": [{"required": ["a"]}, {"required": ["b"]}],
+                "properties": {"a": {"type": "string"}, "b": {"type": "string"}}},
+            "b": {"type": "boolean"}}}}});
+        let bad = json!({"spec": {"n": -3, "s": "bcd", "t": "no", "e": "y", "l": ["a", "a"],
+            "m": [{"k": "d"}, {}], "o": true, "one": {}, "b": null}});
+        assert_eq!(
+            problems(&schema, &bad),
+            [
+                ("spec.b", "FieldValueTypeInvalid"),
+                ("spec.e", "FieldValueNotSupported"),
+                ("spec.l", "FieldValueTooMany"),
+                ("spec.l[1]", "FieldValueDuplicate"),
+                ("spec.m[1]", "FieldValueDuplicate"),
+                ("spec.n", "FieldValueInvalid"),
+                ("spec.n", "FieldValueInvalid"),
+                ("spec.o", "FieldValueTypeInvalid"),
+                ("spec.one", "FieldValueInvalid"),
+                ("spec.s", "FieldValueInvalid"),
+                ("spec.s", "FieldValueTooLong"),
+                ("spec.t", "FieldValueInvalid"),
+                ("spec.must", "FieldValueRequired"),
+            ]
+            .map(|(field, reason)| (field.to_owned(), reason))
+        );
+        let good = json!({"spec": {"must": 1, "n": 4, "s": "ab", "t": "2026-01-01T00:00:00Z", "e": "x",
+            "l": ["a"], "m": [{"k": "1"}, {}], "o": "5%", "one": {"a": ""}}});
+        assert_eq!(problems(&schema, &good), []);
+    }
+}

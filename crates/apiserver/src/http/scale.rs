@@ -1,0 +1,149 @@
+//! The scale of an object: how many replicas are wanted and there, the same for every kind.
+
+use http::{Response, StatusCode};
+use serde_json::{Value, json};
+
+use super::resource::{Call, check_name};
+use super::{Body, body, options, respond};
+use crate::crd::Scale;
+use crate::patch;
+use crate::registry::rules::text;
+use crate::registry::{Source, Subresource, Target};
+use crate::status::{Cause, Failure};
+
+impl Call<'_> {
+    /// Reads or changes the scale.
+    pub(super) async fn scale<B>(&mut self, body: B) -> Result<Response<Body>, Failure>
+    where
+        B: hyper::body::Body,
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let place = place(&self.target).ok_or_else(Failure::no_resource)?;
+        let registry = &self.api.registry;
+        if self.verb == "get" {
+            let stored = registry.get(&self.target)?;
+            return answer(&self.target, &place, &stored.json);
+        }
+        let kind = if self.verb == "patch" {
+            "PatchOptions"
+        } else {
+            "UpdateOptions"
+        };
+        let options = options::write_options(&self.query, &self.parts.headers, kind)?;
+        let bytes = body::read(body, &self.parts.headers).await?;
+        let target = self.target;
+        let content = body::content_type(&self.parts.headers).to_owned();
+        let whole = if self.verb == "patch" {
+            None
+        } else {
+            let media = body::media(&self.parts.headers)?;
+            let known = ("autoscaling", "v1", "Scale");
+            let validation = options::FieldValidation::Ignore;
+            let scale = body::decode_as(known, media, &bytes, validation)?.value;
+            check_name(&target, &scale)?;
+            Some(scale)
+        };
+        let change = |old: &Value| {
+            let scale = match &whole {
+                Some(scale) => scale.clone(),
+                None => patched(scale_of(&target, &place, old), &content, &bytes)?,
+            };
+            let replicas = scale
+                .pointer("/spec/replicas")
+                .and_then(Value::as_i64)
+                .unwrap_or(0);
+            if replicas < 0 {
+                let why = "should be a non-negative integer";
+                let cause = Cause::invalid("spec.replicas", &json!(replicas), why);
+                let kind = ("autoscaling", "Scale");
+                return Err(Failure::invalid(kind, target.name, vec![cause]));
+            }
+            let mut new = old.clone();
+            set(&mut new, &place.replicas, json!(replicas));
+            let version = text(&scale, "/metadata/resourceVersion");
+            if !version.is_empty() {
+                new["metadata"]["resourceVersion"] = json!(version);
+            }
+            Ok(new)
+        };
+        let sub = Some(Subresource::Scale);
+        let (stored, _) = registry
+            .update(&target, sub, Source::Patch(&change), self.user, &options)
+            .await?;
+        answer(&target, &place, &stored)
+    }
+}
+
+/// Where the numbers of a kind are.
+fn place(target: &Target<'_>) -> Option<Scale> {
+    match target.version.custom {
+        Some(custom) => custom.scale.clone(),
+        None => Some(Scale {
+            replicas: "/spec/replicas".to_owned(),
+            status: "/status/replicas".to_owned(),
+            selector: Some("/spec/selector".to_owned()),
+        }),
+    }
+}
+
+fn answer(target: &Target<'_>, place: &Scale, stored: &[u8]) -> Result<Response<Body>, Failure> {
+    let object: Value = serde_json::from_slice(stored)
+        .map_err(|error| Failure::internal(format!("stored object is not JSON: {error}")))?;
+    let scale = scale_of(target, place, &object);
+    Ok(respond::json(StatusCode::OK, scale.to_string() + "\n"))
+}
+
+fn scale_of(target: &Target<'_>, place: &Scale, object: &Value) -> Value {
+    let number = |pointer: &str| object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
+    let mut metadata = json!({"name": target.name});
+    for member in ["namespace", "uid", "resourceVersion", "creationTimestamp"] {
+        if let Some(value) = object.pointer(&format!("/metadata/{member}")) {
+            metadata[member] = value.clone();
+        }
+    }
+    let mut status = json!({"replicas": number(&place.status)});
+    let selector = place
+        .selector
+        .as_deref()
+        .and_then(|pointer| object.pointer(pointer));
+    match selector {
+        Some(Value::String(selector)) => status["selector"] = json!(selector),
+        Some(selector) => {
+            let labels = selector.get("matchLabels").and_then(Value::as_object);
+            let labels = labels.into_iter().flatten();
+            let terms: Vec<String> = labels
+                .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+                .collect();
+            status["selector"] = json!(terms.join(","));
+        }
+        None => {}
+    }
+    let mut spec = json!({});
+    if number(&place.replicas) != 0 {
+        spec["replicas"] = json!(number(&place.replicas));
+    }
+    json!({"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": metadata, "spec": spec,
+        "status": status})
+}
+
+fn patched(scale: Value, content: &str, bytes: &[u8]) -> Result<Value, Failure> {
+    let failed = |error: patch::Error| Failure::new(error.code(), "Invalid", error.to_string());
+    if content == "application/json-patch+json" {
+        return patch::json(scale, bytes).map_err(failed);
+    }
+    let change: Value = serde_json::from_slice(bytes)
+        .map_err(|error| Failure::bad_request(format!("error decoding patch: {error}")))?;
+    patch::merge(scale, change).map_err(failed)
+}
+
+/// Sets a member at a pointer of names, making the maps above it.
+fn set(object: &mut Value, pointer: &str, value: Value) {
+    let mut slot = object;
+    for name in pointer.split('/').skip(1) {
+        if !slot.is_object() {
+            *slot = json!({});
+        }
+        slot = &mut slot[name.replace("~1", "/").replace("~0", "~")];
+    }
+    *slot = value;
+}

@@ -1,0 +1,279 @@
+//! The kinds that clients defined: which are served now, and what becomes of them.
+//!
+//! Invariant: a definition's kind is served before the write that established it is answered, and its
+//! objects are gone before the definition is.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::{Arc, PoisonError, Weak};
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::delete::DeleteOptions;
+use super::engine::{Registry, Target, WriteOptions, parsed};
+use super::rules::{items, text};
+use super::{Kind, Source, meta};
+use crate::auth::User;
+use crate::crd::{self, definition};
+use crate::status::Failure;
+use crate::store::{Object, Range, WatchEnd};
+
+/// How long the removal of objects waits between looks at what holds them.
+const PURGE_PERIOD: Duration = Duration::from_millis(50);
+
+/// What is served beside the built-in kinds.
+#[derive(Default)]
+pub(crate) struct Served {
+    kinds: Vec<&'static Kind>,
+    by_resource: HashMap<(&'static str, &'static str), &'static Kind>,
+    /// Storage names of kinds whose definition is being deleted.
+    ending: HashSet<&'static str>,
+}
+
+impl Kind {
+    /// Whether objects of this kind define kinds.
+    pub(crate) fn is_definition(&self) -> bool {
+        self.resource() == (crd::GROUP, crd::PLURAL)
+    }
+}
+
+impl Registry {
+    /// The kind that serves a resource.
+    pub(crate) fn find(&self, group: &str, plural: &str) -> Option<&'static Kind> {
+        let custom = || self.served().by_resource.get(&(group, plural)).copied();
+        super::find(group, plural).or_else(custom)
+    }
+
+    /// All kinds, in the order discovery shows them.
+    pub(crate) fn kinds(&self) -> Vec<&'static Kind> {
+        let served = self.served();
+        super::all().iter().chain(&served.kinds).copied().collect()
+    }
+
+    fn served(&self) -> Arc<Served> {
+        let served = self.served.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&served)
+    }
+
+    /// Refuses new objects of a kind that is going away.
+    pub(super) fn check_not_ending(&self, kind: &Kind) -> Result<(), Failure> {
+        if self.served().ending.contains(kind.storage) {
+            let message = "create not allowed while custom resource definition is terminating";
+            return Err(Failure::generic(405, "MethodNotAllowed", message));
+        }
+        Ok(())
+    }
+
+    /// Serves what is defined from now on, and takes up unfinished deletions.
+    pub(crate) fn follow_definitions(self: &Arc<Self>) {
+        self.refresh_definitions();
+        self.end_definitions();
+        let registry: Weak<Self> = Arc::downgrade(self);
+        let mut after = self.store.revision();
+        tokio::spawn(async move {
+            while let Some(strong) = registry.upgrade() {
+                let watch = strong.store.watch(definitions(), after);
+                drop(strong);
+                let Ok(mut watch) = watch else {
+                    // Cut off from history: what is there now is all there is to know.
+                    let Some(strong) = registry.upgrade() else {
+                        return;
+                    };
+                    after = strong.store.revision();
+                    strong.refresh_definitions();
+                    continue;
+                };
+                loop {
+                    match watch.next().await {
+                        Ok(event) => after = event.revision,
+                        Err(WatchEnd::Closed) => return,
+                        Err(_) => break,
+                    }
+                    let Some(strong) = registry.upgrade() else {
+                        return;
+                    };
+                    strong.refresh_definitions();
+                    strong.end_definitions();
+                }
+            }
+        });
+    }
+
+    /// Reads all definitions anew.
+    pub(super) fn refresh_definitions(&self) {
+        let mut served = Served::default();
+        for definition in self.definitions() {
+            let Some(kind) = Some(&definition)
+                .filter(|definition| definition::is_established(definition))
+                .and_then(crd::compile)
+            else {
+                continue;
+            };
+            if super::find(kind.group, kind.plural).is_some() {
+                continue;
+            }
+            if meta::is_deleting(&definition) {
+                served.ending.insert(kind.storage);
+            }
+            served.kinds.push(kind);
+            served.by_resource.insert(kind.resource(), kind);
+        }
+        let mut slot = self.served.write().unwrap_or_else(PoisonError::into_inner);
+        *slot = Arc::new(served);
+    }
+
+    fn definitions(&self) -> Vec<Value> {
+        let listing = self.store.list(&definitions(), None);
+        let objects = listing.map(|listing| listing.objects).unwrap_or_default();
+        objects
+            .iter()
+            .filter_map(|object| parsed(object).ok())
+            .collect()
+    }
+
+    /// Settles the names of a new definition: the first to claim a name in a group has it.
+    pub(super) fn settle_names(&self, target: &Target<'_>, object: &mut Value) {
+        if !target.kind.is_definition() {
+            return;
+        }
+        let (group, name) = (text(object, "/spec/group"), text(object, "/metadata/name"));
+        let mut taken: HashSet<String> = HashSet::new();
+        let others = self.definitions();
+        let others = others.iter().filter(|other| {
+            text(other, "/spec/group") == group && text(other, "/metadata/name") != name
+        });
+        for other in others {
+            let names = other
+                .pointer("/status/acceptedNames")
+                .unwrap_or(&Value::Null);
+            taken.extend(
+                definition::claimed_names(names)
+                    .into_iter()
+                    .map(|(name, _)| name),
+            );
+        }
+        let builtin = super::all().iter().filter(|kind| kind.group == group);
+        taken.extend(builtin.flat_map(|kind| [kind.plural.to_owned(), kind.kind.to_owned()]));
+        let names = object.pointer("/spec/names").unwrap_or(&Value::Null);
+        let mine = definition::claimed_names(names);
+        let conflict = mine.keys().find(|name| taken.contains(*name)).cloned();
+        object["status"] = json!({});
+        definition::settle(object, conflict.as_deref());
+    }
+
+    /// What a definition looks like whose deletion was asked for.
+    pub(super) fn mark_definition(definition: &mut Value) {
+        let finalizers = meta::metadata(definition)
+            .entry("finalizers")
+            .or_insert_with(|| json!([]));
+        if let Some(list) = finalizers.as_array_mut()
+            && !list.iter().any(|finalizer| finalizer == crd::CLEANUP)
+        {
+            list.push(json!(crd::CLEANUP));
+        }
+        let message = "CustomResourceDefinition marked for deletion; CustomResource deletion will \
+                       begin soon";
+        let status = &mut definition["status"];
+        definition::set_condition(
+            status,
+            "Terminating",
+            "True",
+            "InstanceDeletionPending",
+            message,
+        );
+    }
+
+    /// Starts the removal of objects whose definition is being deleted, one task for each.
+    fn end_definitions(self: &Arc<Self>) {
+        for definition in self.definitions() {
+            let held = items(&definition, "/metadata/finalizers")
+                .iter()
+                .any(|finalizer| finalizer == crd::CLEANUP);
+            let name = text(&definition, "/metadata/name").to_owned();
+            if !meta::is_deleting(&definition) || !held {
+                continue;
+            }
+            let mut ends = self.ends.lock().unwrap_or_else(PoisonError::into_inner);
+            if !ends.insert(name.clone()) {
+                continue;
+            }
+            drop(ends);
+            let registry: Weak<Self> = Arc::downgrade(self);
+            let kind = crd::compile(&definition);
+            tokio::spawn(async move {
+                while let Some(strong) = registry.upgrade() {
+                    let done = strong.end_definition(kind, &name).await;
+                    if done {
+                        let mut ends = strong.ends.lock().unwrap_or_else(PoisonError::into_inner);
+                        ends.remove(&name);
+                        return;
+                    }
+                    drop(strong);
+                    tokio::time::sleep(PURGE_PERIOD).await;
+                }
+            });
+        }
+    }
+
+    /// Deletes the objects of a kind; once none is left, lets the definition go.
+    async fn end_definition(self: &Arc<Self>, kind: Option<&'static Kind>, name: &str) -> bool {
+        if let Some(kind) = kind {
+            for object in self.objects(kind) {
+                let target = Target {
+                    kind,
+                    version: &kind.versions[0],
+                    namespace: &object.key.namespace,
+                    name: &object.key.name,
+                };
+                // Gone meanwhile is as good; what stays is seen below.
+                _ = self.delete(&target, &DeleteOptions::default()).await;
+            }
+            if !self.objects(kind).is_empty() {
+                return false;
+            }
+        }
+        let release = |old: &Value| {
+            let mut new = old.clone();
+            let finalizers = new
+                .pointer_mut("/metadata/finalizers")
+                .and_then(Value::as_array_mut);
+            if let Some(finalizers) = finalizers {
+                finalizers.retain(|finalizer| finalizer != crd::CLEANUP);
+            }
+            Ok(new)
+        };
+        let target = Target { name, ..target() };
+        let (system, options) = (User::default(), WriteOptions::default());
+        let source = Source::Patch(&release);
+        let released = self.update(&target, None, source, &system, &options).await;
+        released.is_ok_and(|_| true) || self.store.get(&target.key()).is_none()
+    }
+
+    fn objects(&self, kind: &'static Kind) -> Vec<Arc<Object>> {
+        let range = Range {
+            resource: kind.storage_key(),
+            namespace: None,
+            name: None,
+        };
+        let listing = self.store.list(&range, None);
+        listing.map(|listing| listing.objects).unwrap_or_default()
+    }
+}
+
+fn target() -> Target<'static> {
+    let kind = super::find(crd::GROUP, crd::PLURAL).expect("definitions are in the table");
+    Target {
+        kind,
+        version: &kind.versions[0],
+        namespace: "",
+        name: "",
+    }
+}
+
+fn definitions() -> Range {
+    Range {
+        resource: target().kind.storage_key(),
+        namespace: None,
+        name: None,
+    }
+}

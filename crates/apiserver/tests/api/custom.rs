@@ -1,0 +1,437 @@
+//! Kinds that clients define.
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "the tests write their objects in place"
+)]
+
+use serde_json::{Value, json};
+
+use crate::support::{Answer, Server};
+use crate::{create, is};
+
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+const WIDGETS: &str = "/apis/t.example/v1/namespaces/default/widgets";
+
+fn widgets() -> Value {
+    let schema = json!({"type": "object", "description": "A widget.", "properties": {
+        "spec": {"type": "object", "properties": {
+            "replicas": {"type": "integer", "default": 1, "minimum": 0},
+            "color": {"type": "string", "enum": ["red", "blue"], "default": "red"},
+            "parts": {"type": "array", "x-kubernetes-list-type": "map",
+                "x-kubernetes-list-map-keys": ["name"], "items": {"type": "object", "required": ["name"],
+                "properties": {"name": {"type": "string"}, "size": {"type": "integer"}}}}}},
+        "status": {"type": "object", "properties": {"replicas": {"type": "integer"},
+            "selector": {"type": "string"}}}}});
+    let version = |name: &str, storage: bool| {
+        json!({"name": name, "served": true, "storage": storage,
+            "schema": {"openAPIV3Schema": schema},
+            "selectableFields": [{"jsonPath": ".spec.color"}],
+            "additionalPrinterColumns": [
+                {"name": "Replicas", "type": "integer", "jsonPath": ".spec.replicas"},
+                {"name": "Color", "type": "string", "jsonPath": ".spec.color", "priority": 1},
+                {"name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp"}],
+            "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas",
+                "statusReplicasPath": ".status.replicas", "labelSelectorPath": ".status.selector"}}})
+    };
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.t.example"},
+        "spec": {"group": "t.example", "scope": "Namespaced",
+            "names": {"plural": "widgets", "kind": "Widget", "shortNames": ["wd"], "categories": ["all"]},
+            "versions": [version("v1", true), version("v1beta1", false)]}})
+}
+
+fn widget(name: &str, spec: Value) -> Value {
+    json!({"apiVersion": "t.example/v1", "kind": "Widget", "metadata": {"name": name}, "spec": spec})
+}
+
+async fn with_widgets() -> Server {
+    let server = Server::start().await;
+    let made = create(&server, DEFINITIONS, widgets()).await.json();
+    let conditions = made["status"]["conditions"]
+        .as_array()
+        .expect("conditions")
+        .clone();
+    assert!(
+        conditions
+            .iter()
+            .any(|c| c["type"] == "Established" && c["status"] == "True")
+    );
+    server
+}
+
+async fn gone(server: &Server, path: &str) -> Answer {
+    for _ in 0..200 {
+        let answer = server.call("GET", path, None).await;
+        if answer.status == 404 {
+            return answer;
+        }
+        tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+    }
+    panic!("{path} stays");
+}
+
+#[tokio::test]
+async fn a_kind_is_served_as_soon_as_it_is_defined() {
+    let server = with_widgets().await;
+    let made = create(&server, WIDGETS, widget("w", json!({})))
+        .await
+        .json();
+    assert_eq!(made["spec"], json!({"color": "red", "replicas": 1}));
+    assert_eq!(made["metadata"]["generation"], 1);
+    let other = server
+        .call(
+            "GET",
+            "/apis/t.example/v1beta1/namespaces/default/widgets/w",
+            None,
+        )
+        .await;
+    assert_eq!(other.json()["apiVersion"], "t.example/v1beta1");
+    let lists = server
+        .call("GET", "/apis/t.example/v1/widgets", None)
+        .await
+        .json();
+    assert_eq!(
+        (
+            lists["kind"].as_str(),
+            lists["items"][0]["metadata"]["name"].as_str()
+        ),
+        (Some("WidgetList"), Some("w"))
+    );
+    let group = server.call("GET", "/apis/t.example", None).await.json();
+    assert_eq!(group["preferredVersion"]["version"], "v1");
+    let resources = server.call("GET", "/apis/t.example/v1", None).await.json();
+    let names: Vec<&str> = resources["resources"]
+        .as_array()
+        .expect("list")
+        .iter()
+        .map(|r| r["name"].as_str().expect("name"))
+        .collect();
+    assert_eq!(names, ["widgets", "widgets/scale", "widgets/status"]);
+    let groups = server.call("GET", "/apis", None).await.json();
+    assert!(
+        groups["groups"]
+            .as_array()
+            .expect("list")
+            .iter()
+            .any(|g| g["name"] == "t.example")
+    );
+    let document = server
+        .call("GET", "/openapi/v3/apis/t.example/v1", None)
+        .await
+        .json();
+    let schema = &document["components"]["schemas"]["example.t.v1.Widget"];
+    assert_eq!(schema["description"], "A widget.");
+    assert_eq!(
+        schema["properties"]["spec"]["properties"]["color"]["default"],
+        "red"
+    );
+    let index = server.call("GET", "/openapi/v3", None).await.json();
+    assert!(index["paths"].get("apis/t.example/v1beta1").is_some());
+}
+
+#[tokio::test]
+async fn lists_select_by_the_fields_of_the_definition() {
+    let server = with_widgets().await;
+    create(&server, WIDGETS, widget("r", json!({}))).await;
+    create(&server, WIDGETS, widget("b", json!({"color": "blue"}))).await;
+    let blue = format!("{WIDGETS}?fieldSelector=spec.color%3Dblue");
+    let found = server.call("GET", &blue, None).await.json();
+    assert_eq!(found["items"].as_array().expect("items").len(), 1);
+    is(
+        &server
+            .call("GET", &format!("{WIDGETS}?fieldSelector=spec.x%3D1"), None)
+            .await,
+        400,
+        "BadRequest",
+    );
+    let table = [("accept", "application/json;as=Table;v=v1;g=meta.k8s.io")];
+    let table = server.send("GET", WIDGETS, &table, Vec::new()).await.json();
+    let names: Vec<&str> = table["columnDefinitions"]
+        .as_array()
+        .expect("list")
+        .iter()
+        .map(|c| c["name"].as_str().expect("name"))
+        .collect();
+    assert_eq!(names, ["Name", "Replicas", "Color", "Age"]);
+    assert_eq!(table["rows"][0]["cells"][1], 1);
+    assert_eq!(table["rows"][0]["cells"][2], "blue");
+}
+
+#[tokio::test]
+async fn scale_and_status_are_written_apart() {
+    let server = with_widgets().await;
+    create(&server, WIDGETS, widget("w", json!({"replicas": 2}))).await;
+    let one = format!("{WIDGETS}/w");
+    let scale = server
+        .call("GET", &format!("{one}/scale"), None)
+        .await
+        .json();
+    assert_eq!(
+        (&scale["kind"], &scale["spec"]),
+        (&json!("Scale"), &json!({"replicas": 2}))
+    );
+    let mut more = scale.clone();
+    more["spec"]["replicas"] = json!(5);
+    let put = server
+        .call("PUT", &format!("{one}/scale"), Some(more.clone()))
+        .await;
+    assert_eq!(
+        (put.status, put.json()["spec"]["replicas"].as_i64()),
+        (200, Some(5))
+    );
+    is(
+        &server
+            .call("PUT", &format!("{one}/scale"), Some(more))
+            .await,
+        409,
+        "Conflict",
+    );
+    let patch = json!({"spec": {"replicas": -1}});
+    is(
+        &server
+            .call("PATCH", &format!("{one}/scale"), Some(patch))
+            .await,
+        422,
+        "Invalid",
+    );
+    let status = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"replicas": 9},
+        "status": {"replicas": 4, "selector": "x=y"}});
+    let stored = server
+        .call("PATCH", &format!("{one}/status"), Some(status))
+        .await
+        .json();
+    assert_eq!(
+        (&stored["spec"]["replicas"], &stored["status"]["replicas"]),
+        (&json!(5), &json!(4))
+    );
+    assert_eq!(stored["metadata"].get("labels"), None);
+    assert_eq!(stored["metadata"]["generation"], 2);
+    let scale = server
+        .call("GET", &format!("{one}/scale"), None)
+        .await
+        .json();
+    assert_eq!(scale["status"], json!({"replicas": 4, "selector": "x=y"}));
+    let owners: Vec<_> = stored["metadata"]["managedFields"]
+        .as_array()
+        .expect("owners")
+        .iter()
+        .map(|o| o["subresource"].as_str().unwrap_or_default())
+        .collect();
+    assert!(
+        owners.contains(&"scale") && owners.contains(&"status"),
+        "{owners:?}"
+    );
+}
+
+#[tokio::test]
+async fn custom_lists_merge_by_key_when_applied() {
+    let server = with_widgets().await;
+    let kind = [("content-type", "application/apply-patch+yaml")];
+    let path = format!("{WIDGETS}/w");
+    let apply = async |manager: &str, spec: Value| {
+        let target = format!("{path}?fieldManager={manager}");
+        server
+            .send(
+                "PATCH",
+                &target,
+                &kind,
+                widget("w", spec).to_string().into_bytes(),
+            )
+            .await
+    };
+    let part = |name: &str, size: i64| json!({"name": name, "size": size});
+    assert_eq!(
+        apply("a", json!({"parts": [part("x", 1)]})).await.status,
+        201
+    );
+    let both = apply("b", json!({"parts": [part("y", 2)]})).await.json();
+    assert_eq!(both["spec"]["parts"], json!([part("x", 1), part("y", 2)]));
+    let conflict = apply("b", json!({"parts": [part("x", 3)]})).await;
+    is(&conflict, 409, "Conflict");
+    assert_eq!(
+        conflict.json()["details"]["causes"][0]["field"],
+        ".spec.parts[name=\"x\"].size"
+    );
+    assert_eq!(apply("b", json!({"bogus": 1})).await.status, 500);
+    let left = apply("a", json!({})).await.json();
+    assert_eq!(left["spec"]["parts"], json!([part("y", 2)]));
+}
+
+#[tokio::test]
+async fn mistakes_in_objects_and_definitions() {
+    let server = with_widgets().await;
+    let bad = widget(
+        "w",
+        json!({"replicas": -1, "color": 5, "parts": [{"size": "x"}]}),
+    );
+    let refused = server.call("POST", WIDGETS, Some(bad)).await;
+    is(&refused, 422, "Invalid");
+    let fields: Vec<String> = refused.json()["details"]["causes"]
+        .as_array()
+        .expect("causes")
+        .iter()
+        .map(|c| c["field"].as_str().expect("field").to_owned())
+        .collect();
+    assert_eq!(
+        fields,
+        [
+            "spec.color",
+            "spec.parts[0].size",
+            "spec.parts[0].name",
+            "spec.replicas"
+        ]
+    );
+    let strict = format!("{WIDGETS}?fieldValidation=Strict");
+    is(
+        &server
+            .call("POST", &strict, Some(widget("w", json!({"x": 1}))))
+            .await,
+        400,
+        "BadRequest",
+    );
+    let wrong = json!({"apiVersion": "t.example/v1", "kind": "Other", "metadata": {"name": "w"}});
+    is(
+        &server.call("POST", WIDGETS, Some(wrong)).await,
+        400,
+        "BadRequest",
+    );
+    let one = format!("{DEFINITIONS}/widgets.t.example");
+    let fixed = server
+        .call("PATCH", &one, Some(json!({"spec": {"scope": "Cluster"}})))
+        .await;
+    is(&fixed, 422, "Invalid");
+    let mut clash = widgets();
+    clash["metadata"]["name"] = json!("gadgets.t.example");
+    clash["spec"]["names"] = json!({"plural": "gadgets", "kind": "Widget"});
+    let clash = create(&server, DEFINITIONS, clash).await.json();
+    let accepted = clash["status"]["conditions"]
+        .as_array()
+        .expect("list")
+        .iter()
+        .find(|c| c["type"] == "NamesAccepted")
+        .expect("there");
+    assert_eq!(accepted["status"], "False");
+    assert_eq!(
+        server
+            .call("GET", "/apis/t.example/v1/namespaces/default/gadgets", None)
+            .await
+            .status,
+        404
+    );
+}
+
+#[tokio::test]
+async fn a_definition_takes_its_objects_along() {
+    let server = with_widgets().await;
+    create(&server, WIDGETS, widget("free", json!({}))).await;
+    let mut held = widget("held", json!({}));
+    held["metadata"]["finalizers"] = json!(["t.example/hold"]);
+    create(&server, WIDGETS, held).await;
+    let one = format!("{DEFINITIONS}/widgets.t.example");
+    let ending = server.call("DELETE", &one, None).await.json();
+    assert_eq!(
+        ending["metadata"]["finalizers"],
+        json!(["customresourcecleanup.apiextensions.k8s.io"])
+    );
+    gone(&server, &format!("{WIDGETS}/free")).await;
+    assert_eq!(server.call("GET", &one, None).await.status, 200);
+    is(
+        &server
+            .call("POST", WIDGETS, Some(widget("new", json!({}))))
+            .await,
+        405,
+        "MethodNotAllowed",
+    );
+    let release = json!({"metadata": {"finalizers": null}});
+    server
+        .call("PATCH", &format!("{WIDGETS}/held"), Some(release))
+        .await;
+    gone(&server, &one).await;
+    assert_eq!(server.call("GET", WIDGETS, None).await.status, 404);
+    create(&server, DEFINITIONS, widgets()).await;
+    let none = server.call("GET", WIDGETS, None).await.json();
+    assert_eq!(none["items"], json!([]));
+}
+
+#[tokio::test]
+async fn definitions_survive_a_restart_and_namespaces_take_their_objects() {
+    let server = with_widgets().await;
+    create(
+        &server,
+        "/api/v1/namespaces",
+        json!({"metadata": {"name": "n"}}),
+    )
+    .await;
+    let path = "/apis/t.example/v1/namespaces/n/widgets";
+    create(&server, path, widget("w", json!({}))).await;
+    let again = Server::start_on(server.store.clone()).await;
+    assert_eq!(
+        again.call("GET", &format!("{path}/w"), None).await.status,
+        200
+    );
+    again.call("DELETE", "/api/v1/namespaces/n", None).await;
+    gone(&again, "/api/v1/namespaces/n").await;
+    assert_eq!(
+        again.call("GET", &format!("{path}/w"), None).await.status,
+        404
+    );
+}
+
+#[tokio::test]
+async fn definitions_of_the_storage_and_gateway_worlds() {
+    let server = Server::start().await;
+    let yaml = [("content-type", "application/yaml")];
+    for text in [
+        include_str!("../fixtures/crds/volumesnapshots.yaml"),
+        include_str!("../fixtures/crds/referencegrants.yaml"),
+    ] {
+        let made = server
+            .send("POST", DEFINITIONS, &yaml, text.as_bytes().to_vec())
+            .await;
+        assert_eq!(made.status, 201, "{}", made.json());
+    }
+    let snapshots = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots";
+    let of = |source: Value| json!({"metadata": {"name": "s"}, "spec": {"source": source}});
+    let both = json!({"persistentVolumeClaimName": "c", "volumeSnapshotContentName": "d"});
+    is(
+        &server.call("POST", snapshots, Some(of(both))).await,
+        422,
+        "Invalid",
+    );
+    is(
+        &server.call("POST", snapshots, Some(of(json!({})))).await,
+        422,
+        "Invalid",
+    );
+    create(
+        &server,
+        snapshots,
+        of(json!({"persistentVolumeClaimName": "c"})),
+    )
+    .await;
+    let status = json!({"status": {"readyToUse": true, "restoreSize": "1Gi"}});
+    let done = server
+        .call("PATCH", &format!("{snapshots}/s/status"), Some(status))
+        .await;
+    assert_eq!(done.status, 200, "{}", done.json());
+    let bad = json!({"status": {"restoreSize": "much"}});
+    is(
+        &server
+            .call("PATCH", &format!("{snapshots}/s/status"), Some(bad))
+            .await,
+        422,
+        "Invalid",
+    );
+    let grants = "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/default/referencegrants";
+    let grant = json!({"metadata": {"name": "g"}, "spec": {
+        "from": [{"group": "", "kind": "PersistentVolumeClaim", "namespace": "other"}],
+        "to": [{"group": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot"}]}});
+    let made = create(&server, grants, grant).await;
+    assert_eq!(made.headers["warning"], "299 - \"use v1beta1\"");
+    let empty = json!({"metadata": {"name": "e"}, "spec": {"from": [], "to": []}});
+    let refused = server.call("POST", grants, Some(empty)).await;
+    assert_eq!(
+        refused.json()["details"]["causes"].as_array().map(Vec::len),
+        Some(2)
+    );
+}
