@@ -64,6 +64,12 @@ mutants! {
     ReleaseAfterGuard = "release after the guard ran out",
     /// Work that overran is taken for ended.
     ReleaseOnOverrun = "release on overrun",
+    /// An order to step down is not obeyed.
+    IgnoreOrders = "orders ignored",
+    /// A paused election is acquired.
+    IgnorePause = "pause ignored",
+    /// Coordinated: a lease that was given to another is taken when it has run out.
+    TakeUnassigned = "assignment of another taken",
     /// A deletion does not end the term.
     IgnoreDeleted = "deletion ignored",
     /// A refused write is repeated without looking.

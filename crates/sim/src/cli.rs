@@ -175,8 +175,8 @@ fn simulate(options: &Options, limit: Duration) -> bool {
                     "  {:>5.0} s: {} seeds, {:.2} years, {} faults, {} violations",
                     started.elapsed().as_secs_f64(),
                     so_far.seeds,
-                    so_far.years(),
-                    so_far.faults.total(),
+                    so_far.totals.years(),
+                    so_far.totals.faults.total(),
                     so_far.violations.len()
                 );
             }
@@ -197,39 +197,49 @@ fn print_sweep(total: &Sweep, seconds: f64) {
     let unequal = total.unequal.len();
     println!("simulation");
     println!("  seeds                         {:>14}", total.seeds);
-    println!("  simulated cluster-years       {:>14.2}", total.years());
+    println!(
+        "  simulated cluster-years       {:>14.2}",
+        total.totals.years()
+    );
     println!("  real seconds                  {seconds:>14.1}");
     println!(
         "  simulated s per real s        {:>14.0}",
-        total.seconds / seconds
+        total.totals.seconds() / seconds
     );
-    println!("  steps of elections            {:>14}", total.steps);
-    println!("  terms begun                   {:>14}", total.terms);
+    println!("  steps of elections            {:>14}", total.totals.steps);
+    println!("  terms begun                   {:>14}", total.totals.terms);
     println!(
         "  faults injected               {:>14}",
-        total.faults.total()
+        total.totals.faults.total()
     );
-    print!("{}", total.faults);
+    print!("{}", total.totals.faults);
     println!(
         "  violations of S1-S5 and L1    {:>14}",
         total.violations.len()
     );
     println!(
         "  longest overlap of guards     {:>11} ns",
-        total.longest_overlap
+        total.totals.longest_overlap
     );
     println!(
         "  ... with clocks beyond rho    {:>11.1} s  (S1 is void there, S2-S5 are not)",
-        total.wild_overlap as f64 / 1e9
+        total.totals.wild_overlap as f64 / 1e9
     );
-    println!("  effects accepted              {:>14}", total.accepted);
-    println!("  stale effects refused         {:>14}", total.refused);
+    println!(
+        "  effects accepted              {:>14}",
+        total.totals.accepted
+    );
+    println!(
+        "  stale effects refused         {:>14}",
+        total.totals.refused
+    );
     println!(
         "  seeds run twice, unequal      {:>10}, {unequal:>2}",
         total.repeated
     );
     for (crash, what) in [(true, "crash"), (false, "step-down")] {
         let mut times: Vec<u64> = total
+            .totals
             .failovers
             .iter()
             .filter(|(kind, _)| *kind == crash)
@@ -346,8 +356,8 @@ pub fn replay(seed: u64, mutant: Option<&str>) -> bool {
     }
     let faults: Vec<_> = Fault::ALL
         .iter()
-        .filter(|f| report.faults.of(**f) > 0)
-        .map(|f| format!("{} {}", report.faults.of(*f), f.name()))
+        .filter(|f| report.totals.faults.of(**f) > 0)
+        .map(|f| format!("{} {}", report.totals.faults.of(*f), f.name()))
         .collect();
     println!("faults: {}", faults.join(", "));
     println!("trace hash {:016x}", report.hash);

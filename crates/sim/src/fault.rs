@@ -81,6 +81,12 @@ faults! {
     WatchBreak = "watch broken",
     /// Somebody edits labels of the object.
     LabelEdit = "label edit",
+    /// An operator orders the present term to end.
+    Order = "order to step down",
+    /// An operator pauses the election, or resumes it.
+    OrderPause = "pause ordered or lifted",
+    /// Coordinated: the controller would rather have another holder.
+    Preferred = "another holder preferred",
     /// Work takes long to end.
     WorkSlow = "slow work",
     /// Work ignores its cancellation.

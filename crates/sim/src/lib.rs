@@ -23,6 +23,7 @@ pub mod plan;
 pub mod register;
 pub mod rng;
 pub mod sweep;
+pub mod totals;
 pub mod world;
 
 pub use machine::Kind;

@@ -50,6 +50,7 @@ pub(crate) struct Node {
     pub(crate) clock: Clock,
     /// Unique among all incarnations of a run.
     pub(crate) incarnation: u64,
+    pub(crate) identity: String,
     pub(crate) alive: bool,
     /// Real time at which a paused process goes on; 0 while it runs.
     pub(crate) paused_until: u64,
@@ -78,11 +79,12 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    pub(crate) fn new(machine: Machine, clock: Clock, incarnation: u64) -> Self {
+    pub(crate) fn new(machine: Machine, clock: Clock, incarnation: u64, identity: String) -> Self {
         Self {
             machine,
             clock,
             incarnation,
+            identity,
             alive: true,
             paused_until: 0,
             inbox: Vec::new(),

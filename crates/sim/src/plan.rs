@@ -53,6 +53,8 @@ pub struct Plan {
     pub release: bool,
     /// Whether the lock stores whole seconds.
     pub whole_seconds: bool,
+    /// Whether a controller assigns the lease.
+    pub coordinated: bool,
     /// Whether all incarnations share one name.
     pub one_name: bool,
     /// Whether answers still reach the election after their time is up.
@@ -119,6 +121,8 @@ const NEMESIS: &[Fault] = &[
     Fault::WallBack,
     Fault::WatchBreak,
     Fault::LabelEdit,
+    Fault::Order,
+    Fault::OrderPause,
     Fault::WorkEnds,
     Fault::StepDown,
     Fault::Shutdown,
@@ -183,6 +187,10 @@ impl Plan {
         let retry = nanos(timings[0].retry_period());
         let lease = nanos(timings[0].lease());
         let one_name = rng.percent(10);
+        let coordinated = !one_name && outsiders == Outsiders::None && rng.percent(10);
+        if coordinated {
+            faults.add(Fault::Preferred);
+        }
         Self {
             nodes,
             watches,
@@ -191,7 +199,10 @@ impl Plan {
             outsiders,
             release: rng.percent(75),
             // Namesakes on a lock of whole seconds write the same text in the same second.
-            whole_seconds: lease >= 5_000_000_000 && rng.percent(if one_name { 50 } else { 10 }),
+            whole_seconds: !coordinated
+                && lease >= 5_000_000_000
+                && rng.percent(if one_name { 50 } else { 10 }),
+            coordinated,
             one_name,
             late_answers: rng.percent(60),
             faults,
@@ -217,7 +228,8 @@ impl Plan {
 
     /// The kinds that strike by themselves.
     pub fn nemesis_kinds(&self) -> Vec<Fault> {
-        let others = [HUMANS, &[Fault::Restore, Fault::RestoreBumped]].concat();
+        let others = [Fault::Restore, Fault::RestoreBumped, Fault::Preferred];
+        let others = [HUMANS, &others].concat();
         [enabled(NEMESIS, self.faults), enabled(&others, self.faults)].concat()
     }
 

@@ -37,6 +37,10 @@ pub struct Register {
     records: u64,
     terms: u64,
     history: Vec<Rc<Object>>,
+    /// What operators ask for, in annotations that every write keeps.
+    orders: Orders,
+    /// Real time of the last write of a record by an elector or the controller.
+    pub written: u64,
     /// A write is applied whatever version it names: what happens without compare-and-set.
     pub blind: bool,
 }
@@ -124,9 +128,16 @@ impl Register {
         ))
     }
 
+    /// An operator changes what is asked for: another version with the same record.
+    pub fn order(&mut self, orders: Orders) -> Option<Rc<Object>> {
+        self.orders = orders;
+        self.touch()
+    }
+
     /// Somebody deletes the object; the store's revision goes on.
     pub fn delete(&mut self) -> u64 {
         self.current = None;
+        self.orders = Orders::default();
         self.revision += 1;
         self.revision
     }
@@ -134,6 +145,7 @@ impl Register {
     /// The store is restored from a backup of `back` versions ago; `bump` is added to its revision.
     pub fn restore(&mut self, back: usize, bump: u64) -> Option<Rc<Object>> {
         let old = self.past(back)?.clone();
+        self.orders = old.seen.orders.clone();
         if bump == 0 {
             self.revision = old.revision;
             self.current = Some(old.clone());
@@ -173,7 +185,7 @@ impl Register {
                 record,
                 fingerprint,
                 unreadable,
-                orders: Orders::default(),
+                orders: self.orders.clone(),
             },
             revision: self.revision,
             author: author.map(|(author, _)| author),

@@ -4,9 +4,9 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
-use crate::fault::FaultCounts;
 use crate::invariants::Violation;
 use crate::machine::Kind;
+use crate::totals::Totals;
 use crate::world::{Report, World};
 
 /// What many seeds came to.
@@ -14,24 +14,8 @@ use crate::world::{Report, World};
 pub struct Sweep {
     /// How many seeds were run.
     pub seeds: u64,
-    /// Simulated time, in seconds.
-    pub seconds: f64,
-    /// Faults by kind.
-    pub faults: FaultCounts,
-    /// Terms that began.
-    pub terms: u64,
-    /// Steps of elections.
-    pub steps: u64,
-    /// The longest overlap of guards where S1 is promised, in nanoseconds.
-    pub longest_overlap: u64,
-    /// The longest overlap where clocks are beyond what is tolerated.
-    pub wild_overlap: u64,
-    /// Stale effects that were refused.
-    pub refused: u64,
-    /// Effects that were accepted.
-    pub accepted: u64,
-    /// Fail-over times after a crash (true) or a release, in nanoseconds.
-    pub failovers: Vec<(bool, u64)>,
+    /// Their figures.
+    pub totals: Totals,
     /// Seeds whose second run had another trace.
     pub unequal: Vec<u64>,
     /// How many seeds were run twice.
@@ -44,37 +28,16 @@ impl Sweep {
     /// Adds one run.
     pub fn add(&mut self, seed: u64, report: Report) {
         self.seeds += 1;
-        self.seconds += report.simulated as f64 / 1e9;
-        self.faults += &report.faults;
-        self.terms += report.terms;
-        self.steps += report.steps;
-        self.longest_overlap = self.longest_overlap.max(report.longest_overlap);
-        self.wild_overlap = self.wild_overlap.max(report.wild_overlap);
-        self.refused += report.refused;
-        self.accepted += report.accepted;
-        self.failovers.extend(report.failovers);
+        self.totals.add(report.totals);
         self.violations.extend(report.violation.map(|v| (seed, v)));
     }
 
     fn merge(&mut self, other: Self) {
         self.seeds += other.seeds;
-        self.seconds += other.seconds;
-        self.faults += &other.faults;
-        self.terms += other.terms;
-        self.steps += other.steps;
-        self.longest_overlap = self.longest_overlap.max(other.longest_overlap);
-        self.wild_overlap = self.wild_overlap.max(other.wild_overlap);
-        self.refused += other.refused;
-        self.accepted += other.accepted;
-        self.failovers.extend(other.failovers);
+        self.totals.add(other.totals);
         self.unequal.extend(other.unequal);
         self.repeated += other.repeated;
         self.violations.extend(other.violations);
-    }
-
-    /// Simulated cluster-years.
-    pub fn years(&self) -> f64 {
-        self.seconds / (365.25 * 86_400.0)
     }
 }
 

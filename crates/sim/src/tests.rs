@@ -19,13 +19,13 @@ fn a_few_hundred_seeds_keep_every_promise() {
         total.violations.is_empty(),
         "{text}\nreplay: cargo xtask sim --seed {seed}"
     );
-    assert_eq!(total.longest_overlap, 0);
+    assert_eq!(total.totals.longest_overlap, 0);
     // Success must not be for lack of anything happening.
-    assert!(total.terms > 1_000, "{} terms", total.terms);
-    assert!(total.refused > 0, "a stale effect was refused");
+    assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
+    assert!(total.totals.refused > 0, "a stale effect was refused");
     let unused: Vec<_> = Fault::ALL
         .iter()
-        .filter(|f| total.faults.of(**f) == 0)
+        .filter(|f| total.totals.faults.of(**f) == 0)
         .collect();
     assert!(unused.is_empty(), "never injected: {unused:?}");
 }
@@ -49,7 +49,10 @@ fn a_seed_is_a_run() {
         let first = World::run(seed, Kind::Core, false);
         let second = World::run(seed, Kind::Core, true);
         assert_eq!(first.hash, second.hash, "seed {seed}");
-        assert_eq!(first.simulated, second.simulated, "seed {seed}");
+        assert_eq!(
+            first.totals.simulated, second.totals.simulated,
+            "seed {seed}"
+        );
     }
     assert_ne!(
         World::run(1, Kind::Core, false).hash,

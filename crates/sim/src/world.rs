@@ -3,134 +3,43 @@
 //! All randomness comes from one seed and all state is in [`World`], so a seed is a run. Real time is
 //! nanoseconds that only the simulator sees.
 
+mod check;
+mod controller;
+mod event;
 mod nemesis;
 mod network;
+mod work;
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
-use std::rc::Rc;
 
-use tenure_core::{
-    Command, Config, Guard, Input, Outcome, ResourceVersion, Source, StopReason, Timing, WriteKind,
-};
+use tenure_core::{Config, Input, Outcome, ResourceVersion, Source};
 
 use crate::clock::Clock;
-use crate::fault::{Fault, FaultCounts};
+use crate::fault::Fault;
 use crate::invariants::l1_liveness::Calm;
 use crate::invariants::s1_guard_exclusion::{GuardExclusion, check_prompt_stop};
 use crate::invariants::s2_token_order::TokenOrder;
 use crate::invariants::s3_effect_exclusion::FencedStore;
-use crate::invariants::s4_ordered_departure::{Departure, check_release, check_work};
 use crate::invariants::{Invariant, Violation};
 use crate::machine::{Kind, Machine};
-use crate::node::{Letter, Node, Work};
-use crate::plan::{Clocks, Outsiders, Plan, nanos};
-use crate::register::{Object, Register};
+use crate::node::{Letter, Node};
+use crate::plan::{Plan, nanos};
+use crate::register::Register;
 use crate::rng::Rng;
-use network::Request;
+use crate::totals::Totals;
+use check::patience;
+use event::Entry;
+pub(crate) use event::Event;
 
 /// A tick that leads to nothing is normal, a hundred in a row are a busy loop.
 const BUSY: u32 = 100;
 
-/// What happens next.
-#[derive(Debug)]
-pub(crate) enum Event {
-    Tick {
-        node: usize,
-        number: u64,
-    },
-    Arrive(Box<Request>),
-    Letter {
-        node: usize,
-        incarnation: u64,
-        letter: Box<Letter>,
-    },
-    Answer {
-        node: usize,
-        incarnation: u64,
-        id: u64,
-        letter: Box<Letter>,
-    },
-    Timeout {
-        node: usize,
-        incarnation: u64,
-        id: u64,
-        write: bool,
-    },
-    Watch {
-        node: usize,
-        watch: u64,
-        letter: Box<Letter>,
-    },
-    WatchDown {
-        node: usize,
-        watch: u64,
-    },
-    WatchUp {
-        node: usize,
-        incarnation: u64,
-    },
-    WorkEnds {
-        node: usize,
-        incarnation: u64,
-        number: u64,
-    },
-    Effect {
-        term: u64,
-        token: u64,
-    },
-    Resume {
-        node: usize,
-        until: u64,
-    },
-    Restart {
-        node: usize,
-        incarnation: u64,
-    },
-    Nemesis,
-    Calm,
-}
-
-struct Entry(u64, u64, Event);
-
-impl PartialEq for Entry {
-    fn eq(&self, other: &Self) -> bool {
-        (self.0, self.1) == (other.0, other.1)
-    }
-}
-impl Eq for Entry {}
-impl PartialOrd for Entry {
-    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
-        Some(self.cmp(other))
-    }
-}
-impl Ord for Entry {
-    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
-        (self.0, self.1).cmp(&(other.0, other.1))
-    }
-}
-
 /// What a run came to.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Simulated time, in nanoseconds.
-    pub simulated: u64,
-    /// Faults by kind.
-    pub faults: FaultCounts,
-    /// Terms that began.
-    pub terms: u64,
-    /// Steps of elections.
-    pub steps: u64,
-    /// The longest time that two guards were true together although S1 was promised.
-    pub longest_overlap: u64,
-    /// The same in runs whose clocks are beyond what is tolerated.
-    pub wild_overlap: u64,
-    /// Effects of former leaders that the fenced store refused.
-    pub refused: u64,
-    /// Effects that it accepted.
-    pub accepted: u64,
-    /// Fail-over times after a crash and after a step-down, for 15 s / 10 s / 2 s with watches.
-    pub failovers: Vec<(bool, u64)>,
+    /// Its figures.
+    pub totals: Totals,
     /// Changes with every event: equal hashes mean equal runs.
     pub hash: u64,
     /// The first broken promise.
@@ -223,6 +132,9 @@ impl World {
         }
         let first = self.now + self.rng.below(2 * self.plan.nemesis);
         self.at(first, Event::Nemesis);
+        if self.plan.coordinated {
+            self.after(1, Event::Controller);
+        }
         self.at(self.now + self.plan.horizon, Event::Calm);
     }
 
@@ -239,11 +151,13 @@ impl World {
             timing: self.plan.timings[i].clone(),
             release_on_cancel: self.plan.release,
             rejoin: true,
-            coordinated: false,
+            coordinated: self.plan.coordinated,
             whole_seconds: self.plan.whole_seconds,
             seed: self.rng.bits(),
         };
-        Node::new(Machine::new(self.kind, config), clock, self.incarnations)
+        let identity = config.identity.clone();
+        let machine = Machine::new(self.kind, config);
+        Node::new(machine, clock, self.incarnations, identity)
     }
 
     fn launch(&mut self, i: usize) {
@@ -356,6 +270,7 @@ impl World {
                 }
             }
             Event::Nemesis => self.strike(),
+            Event::Controller => self.assign(),
             Event::Calm => self.calm_down(),
         }
     }
@@ -407,6 +322,7 @@ impl World {
         let local = self.nodes[i].clock.now(now);
         self.trace(|_| format!("n{i} {letter:?}"));
         let mut present = None;
+        let mut ordered = false;
         let mut ticked = false;
         let ended = letter.answers();
         let input = match letter {
@@ -418,6 +334,7 @@ impl World {
                     node.sights.saw(me, &object, patience, local);
                 }
                 present = self.foreign_present(i, source, Some(&object));
+                ordered = self.is_ordered(i, source, &object);
                 Input::Observed(source, object.seen.clone())
             }
             Letter::Gone(source, revision) => {
@@ -438,7 +355,7 @@ impl World {
                 input
             }
         };
-        self.report.steps += 1;
+        self.report.totals.steps += 1;
         let commands = self.nodes[i].machine.step(local, input);
         self.mix(i as u64 + 16 * commands.len() as u64);
         self.nodes[i].idle_ticks = if ticked && commands.is_empty() {
@@ -459,28 +376,11 @@ impl World {
         {
             self.violate(Invariant::S1, format!("node {i} {text}"));
         }
+        if ordered && self.nodes[i].leads(now) {
+            let text = format!("node {i} leads on although it was ordered to step down");
+            self.violate(Invariant::L1, text);
+        }
         self.schedule_tick(i);
-    }
-
-    /// Whether what a node is shown is the present state of the object, and not its own.
-    fn foreign_present(
-        &self,
-        i: usize,
-        source: Source,
-        shown: Option<&Rc<Object>>,
-    ) -> Option<&'static str> {
-        // "Absent" has no revision: if the watch brought news meanwhile, it is asked for again.
-        let heeded = self.nodes[i].heeds(source) && (source == Source::Watch || shown.is_some());
-        if !heeded || self.plan.outsiders == Outsiders::RestoresBack {
-            return None;
-        }
-        match (shown, self.register.current()) {
-            (None, None) => Some("the object is gone"),
-            (Some(shown), Some(current)) if Rc::ptr_eq(shown, current) => {
-                (shown.author != Some(self.nodes[i].incarnation)).then_some("it is held by another")
-            }
-            _ => None,
-        }
     }
 
     fn schedule_tick(&mut self, i: usize) {
@@ -502,262 +402,13 @@ impl World {
             && self.plan.faults.has(Fault::TimerLate)
             && self.rng.chance(self.plan.timer_faults)
         {
-            self.report.faults.count(Fault::TimerLate);
+            self.report.totals.faults.count(Fault::TimerLate);
             at += self.rng.below(self.plan.longest_lease());
         }
         self.sequence += 1;
         let number = self.sequence;
         self.nodes[i].tick = Some((deadline, number));
         self.at(at, Event::Tick { node: i, number });
-    }
-
-    fn obey(&mut self, i: usize, command: Command) {
-        match command {
-            Command::Read { id, timeout } => self.send_read(i, id, nanos(timeout)),
-            Command::Write {
-                id,
-                kind,
-                record,
-                timeout,
-            } => {
-                self.check_write(i, &kind);
-                self.send_write(i, id, nanos(timeout), kind, record);
-            }
-            Command::Lead { token, guard, .. } => {
-                let token = token.as_str().parse().unwrap_or_default();
-                self.lead(i, token, guard);
-            }
-            Command::Extend { guard } => {
-                self.nodes[i].guard = Some(guard);
-                self.check_guards();
-                if self.rng.percent(12) {
-                    self.emit_effect(i);
-                }
-            }
-            Command::Stop { reason, .. } => {
-                self.nodes[i].guard = None;
-                self.check_blame(i, &reason);
-                if let Some(calm) = &self.calm
-                    && let Some(text) = calm.stopped(i, &reason)
-                {
-                    self.violate(Invariant::L1, text);
-                }
-                if self.rng.percent(25) {
-                    // Work that checked its guard just before, and is slow.
-                    self.emit_effect(i);
-                }
-                self.end_work(i);
-            }
-            Command::Overrun => {
-                self.nodes[i].overran = true;
-                self.overrun(i);
-            }
-            Command::Finished => {
-                self.crash(i);
-                let incarnation = self.nodes[i].incarnation;
-                let delay = self.rng.below(self.plan.longest_lease());
-                self.after(
-                    delay,
-                    Event::Restart {
-                        node: i,
-                        incarnation,
-                    },
-                );
-            }
-            Command::Drain { .. } | Command::NewLeader { .. } | Command::Released => {}
-        }
-    }
-
-    fn lead(&mut self, i: usize, token: u64, guard: Guard) {
-        let me = self.nodes[i].incarnation;
-        let term = (0..16)
-            .map_while(|back| self.register.past(back))
-            .find(|o| o.author == Some(me) && o.revision == token)
-            .or_else(|| self.register.past(0))
-            .map_or(0, |o| o.term);
-        self.report.terms += 1;
-        if self.plan.checks_work() {
-            let working = self.nodes.iter().enumerate();
-            let working = working.filter(|(_, n)| n.work.is_some()).map(|(j, _)| j);
-            if let Some(text) = check_work(i, working) {
-                self.violate(Invariant::S4, text);
-            }
-        }
-        self.sequence += 1;
-        let number = self.sequence;
-        let node = &mut self.nodes[i];
-        node.guard = Some(guard);
-        node.overran = false;
-        node.work = Some(Work {
-            term,
-            token,
-            number,
-            ending: false,
-        });
-        if let Some(text) = self.tokens.begin(term, token)
-            && self.plan.checks_tokens()
-        {
-            self.violate(Invariant::S2, text);
-        }
-        self.check_guards();
-        self.emit_effect(i);
-        let classic = self.plan.timings.iter().all(|t| *t == Timing::default());
-        if classic
-            && self.plan.release
-            && matches!(self.plan.clocks, Clocks::Good | Clocks::Fair)
-            && self.plan.watches.iter().all(|w| *w)
-            && let Some(failover) = self.calm.as_ref().and_then(|calm| calm.led(self.now))
-        {
-            self.report.failovers.push(failover);
-        }
-    }
-
-    /// S1, at an instant at which a guard may have become true.
-    pub(crate) fn check_guards(&mut self) {
-        let now = self.now;
-        let leading = self.nodes.iter().enumerate().filter_map(|(i, node)| {
-            let stopped = node.paused_until > now && self.plan.faults.has(Fault::MachinePause);
-            let guard = node.guard.filter(|_| node.leads(now) && !stopped)?;
-            Some((i, node.clock.real_at(guard.until(), now)))
-        });
-        let mut guards = self.guards;
-        let text = guards.check(now, leading);
-        if self.plan.checks_guards() {
-            self.guards = guards;
-            if let Some(text) = text {
-                self.violate(Invariant::S1, text);
-            }
-        } else if self.plan.clocks == Clocks::Wild && self.plan.outsiders == Outsiders::None {
-            self.report.wild_overlap = self.report.wild_overlap.max(guards.longest_overlap);
-        }
-    }
-
-    /// S4 and S5, as a write leaves.
-    fn check_write(&mut self, i: usize, kind: &WriteKind) {
-        let node = &self.nodes[i];
-        let now = node.clock.now(self.now);
-        if let WriteKind::Release(base) = kind {
-            let length = self.plan.timings[i].guard();
-            let base = self.register.find(base);
-            let departure = Departure {
-                guard_holds: node.leads(self.now),
-                works: node.work.is_some(),
-                overran: node.overran,
-                guard_ran_out: base.is_some_and(|base| {
-                    base.author == Some(node.incarnation) && now.local >= base.sent + length
-                }),
-            };
-            if let Some(text) = check_release(departure) {
-                return self.violate(Invariant::S4, format!("node {i} {text}"));
-            }
-        }
-        if !self.plan.checks_tokens() {
-            return;
-        }
-        let local = now.local.as_nanos();
-        let text = match kind.base() {
-            // A stale read may hide the term that should be waited out.
-            None if self.plan.faults.has(Fault::StaleRead) => None,
-            None => node.sights.check_create(local),
-            Some(version) => self.register.find(version).and_then(|base| {
-                let lease = patience(base, nanos(self.plan.timings[i].lease()));
-                node.sights
-                    .check_write(node.incarnation, base, lease, local)
-            }),
-        };
-        if let Some(text) = text {
-            self.violate(Invariant::S5, format!("node {i} {text}"));
-        }
-    }
-
-    /// Whoever blames others for a loss is right: where nobody but electors writes, and reads are
-    /// never stale, a record of ours is not edited, deleted or rolled back by anybody.
-    fn check_blame(&mut self, i: usize, reason: &StopReason) {
-        let blames = matches!(
-            reason,
-            StopReason::Edited
-                | StopReason::Emptied
-                | StopReason::Deleted
-                | StopReason::Recreated
-                | StopReason::WentBack
-        );
-        if blames
-            && self.plan.outsiders == Outsiders::None
-            && !self.plan.faults.has(Fault::StaleRead)
-            // A stranger with our own name looks like an edit.
-            && !self.plan.one_name
-        {
-            let reason = reason.as_str();
-            self.violate(Invariant::L1, format!("node {i} stops, wrongly: {reason}"));
-        }
-    }
-
-    /// Work does something that reaches the fenced store now or later.
-    fn emit_effect(&mut self, i: usize) {
-        let Some(Work { term, token, .. }) = self.nodes[i].work else {
-            return;
-        };
-        let delay = if self.rng.percent(30) {
-            self.rng.below(2 * self.plan.longest_lease())
-        } else {
-            self.rng.below(self.plan.latency * 2)
-        };
-        self.after(delay, Event::Effect { term, token });
-    }
-
-    /// The work was told to stop.
-    fn end_work(&mut self, i: usize) {
-        let calm = self.calm.is_some();
-        let (incarnation, faults) = (self.nodes[i].incarnation, self.plan.faults);
-        let Some(work) = self.nodes[i].work.as_mut().filter(|work| !work.ending) else {
-            // It had ended by itself.
-            return;
-        };
-        work.ending = true;
-        let number = work.number;
-        let delay = if !calm && faults.has(Fault::WorkStuck) && self.rng.percent(30) {
-            self.report.faults.count(Fault::WorkStuck);
-            return;
-        } else if !calm && faults.has(Fault::WorkSlow) && self.rng.percent(30) {
-            self.report.faults.count(Fault::WorkSlow);
-            self.rng.below(2 * self.plan.longest_lease())
-        } else {
-            self.rng.below(self.plan.latency * 8)
-        };
-        self.after(
-            delay,
-            Event::WorkEnds {
-                node: i,
-                incarnation,
-                number,
-            },
-        );
-    }
-
-    /// The work did not end in time: the process, or the child that does the work, is ended.
-    fn overrun(&mut self, i: usize) {
-        let incarnation = self.nodes[i].incarnation;
-        if self.rng.percent(50) {
-            self.crash(i);
-            let delay = self.rng.below(self.plan.longest_lease());
-            self.after(
-                delay,
-                Event::Restart {
-                    node: i,
-                    incarnation,
-                },
-            );
-        } else if self.nodes[i].work.take().is_some() {
-            let letter = Box::new(Letter::Other(Input::WorkEnded));
-            self.after(
-                1_000,
-                Event::Letter {
-                    node: i,
-                    incarnation,
-                    letter,
-                },
-            );
-        }
     }
 
     pub(crate) fn at(&mut self, at: u64, event: Event) {
@@ -803,20 +454,11 @@ impl World {
     }
 
     fn finish(mut self) -> Report {
-        self.report.simulated = self.now;
-        self.report.longest_overlap = self.guards.longest_overlap;
-        self.report.refused = self.store.refused;
-        self.report.accepted = self.store.accepted;
+        self.report.totals.simulated = self.now.into();
+        self.report.totals.longest_overlap = self.guards.longest_overlap;
+        self.report.totals.refused = self.store.refused;
+        self.report.totals.accepted = self.store.accepted;
         self.report
-    }
-}
-
-/// How long a record must be left alone, in nanoseconds.
-fn patience(object: &Object, own_lease: u64) -> u64 {
-    if object.seen.unreadable {
-        own_lease
-    } else {
-        nanos(object.seen.record.lease_duration()).max(1_000_000_000)
     }
 }
 

@@ -116,8 +116,7 @@ async fn main() -> Result<()> {
     if options.linger {
         drop(hub);
         drop(client);
-        // Connections close in tasks of their own.
-        tokio::time::sleep(Duration::from_secs(1)).await;
+        settle().await;
         let tasks = tokio::runtime::Handle::current()
             .metrics()
             .num_alive_tasks();
@@ -126,6 +125,12 @@ async fn main() -> Result<()> {
         terminate.recv().await;
     }
     Ok(())
+}
+
+/// Connections close in tasks of their own, when they get to it.
+#[expect(clippy::disallowed_methods, reason = "a pause, not a deadline")]
+async fn settle() {
+    tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
 async fn contend(

@@ -106,7 +106,12 @@ impl Election {
             guard,
             next_renewal: attempt.sent.local + first,
         };
-        if self.shutdown || now.local < self.sit_out_until {
+        // In a coordinated election a term has its number before anybody takes it up.
+        let ordered = self.order_for(term.transitions).map(|order| order.sit_out);
+        if let Some(sit_out) = ordered {
+            self.sit_out_until = self.sit_out_until.max(now.local + sit_out);
+        }
+        if self.shutdown || ordered.is_some() || now.local < self.sit_out_until {
             // Asked to stop while the winning write was under way: no work, straight to release.
             self.release(now, term, out);
             return;
@@ -136,11 +141,11 @@ impl Election {
             Known::Present(seen) => {
                 let observation = &seen.observation;
                 let record = &observation.record;
-                if observation.orders.paused {
+                if observation.orders.paused && !self.is(Mutant::IgnorePause) {
                     return None;
                 }
                 let expiry = seen.since + self.patience(observation);
-                if self.config.coordinated {
+                if self.config.coordinated && !self.is(Mutant::TakeUnassigned) {
                     // Only what was assigned to us, and only while it is fresh.
                     return (record.holder == self.config.identity
                         && record.preferred_holder.is_empty()

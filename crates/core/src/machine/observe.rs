@@ -9,7 +9,7 @@ use super::request::Attempt;
 use super::{Election, State};
 use crate::command::{Command, StopReason};
 use crate::fence::ResourceVersion;
-use crate::input::{Observation, Orders, Source, Version};
+use crate::input::{Observation, Orders, Source, StepDownOrder, Version};
 use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
@@ -359,6 +359,15 @@ impl Election {
         }
     }
 
+    /// The order to give up the term with this number, if there is one.
+    pub(super) fn order_for(&self, transitions: u32) -> Option<&StepDownOrder> {
+        let Known::Present(seen) = &self.known else {
+            return None;
+        };
+        let order = seen.observation.orders.step_down.as_ref();
+        order.filter(|o| o.transitions == transitions && !self.is(Mutant::IgnoreOrders))
+    }
+
     fn obey_orders(&mut self, now: Now, out: &mut Vec<Command>) {
         let State::Leading(term) = &self.state else {
             return;
@@ -366,13 +375,8 @@ impl Election {
         let Known::Present(seen) = &self.known else {
             return;
         };
-        let Observation { record, orders, .. } = &seen.observation;
-        let preferred = &record.preferred_holder;
-        if let Some(order) = orders
-            .step_down
-            .as_ref()
-            .filter(|o| o.transitions == term.transitions)
-        {
+        let preferred = &seen.observation.record.preferred_holder;
+        if let Some(order) = self.order_for(term.transitions) {
             self.sit_out_until = self.sit_out_until.max(now.local + order.sit_out);
             self.stop(now, StopReason::Ordered, out);
         } else if self.config.coordinated

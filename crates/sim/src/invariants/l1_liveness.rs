@@ -33,6 +33,8 @@ pub struct Calm {
     stage: Stage,
     since: u64,
     clocks: Clocks,
+    /// Who leads when is the controller's business.
+    coordinated: bool,
 }
 
 impl Calm {
@@ -41,6 +43,7 @@ impl Calm {
             stage: Stage::First,
             since: world.now,
             clocks: world.plan.clocks,
+            coordinated: world.plan.coordinated,
         };
         let (retry, request) = world.slowest();
         let lease = match world.plan.outsiders {
@@ -67,7 +70,8 @@ impl Calm {
 
     /// A term was told to stop; says what is wrong about that.
     pub(crate) fn stopped(&self, node: usize, reason: &StopReason) -> Option<String> {
-        (self.stage == Stage::Quiet && self.clocks != Clocks::Wild).then(|| {
+        let promised = self.clocks != Clocks::Wild && !self.coordinated;
+        (self.stage == Stage::Quiet && promised).then(|| {
             let reason = reason.as_str();
             format!("node {node} lost its term without any fault: {reason}")
         })
@@ -83,7 +87,7 @@ impl Calm {
         let (retry, request) = world.slowest();
         let lease = world.plan.longest_lease();
         let Some(leader) = leads else {
-            if self.clocks == Clocks::Wild {
+            if self.clocks == Clocks::Wild || self.coordinated {
                 // Nothing is promised about how long such clocks take.
                 self.stage = Stage::Over;
                 world.after(0, Event::Calm);

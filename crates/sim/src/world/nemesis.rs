@@ -7,10 +7,11 @@
 
 use std::time::Duration;
 
-use tenure_core::{Input, Record};
+use tenure_core::{Input, Orders, Record, StepDownOrder};
 
+use super::World;
+use super::event::Event;
 use super::network::SILENT;
-use super::{Event, World};
 use crate::fault::Fault;
 use crate::invariants::Invariant;
 use crate::invariants::l1_liveness::Calm;
@@ -35,7 +36,7 @@ impl World {
             Some(leader) if self.rng.percent(60) => leader,
             _ => self.rng.below(self.plan.nodes as u64) as usize,
         };
-        self.report.faults.count(fault);
+        self.report.totals.faults.count(fault);
         self.trace(|_| format!("n{victim} !! {}", fault.name()));
         self.strike_node(fault, victim);
         self.strike_object(fault);
@@ -148,6 +149,31 @@ impl World {
         let lease = self.plan.longest_lease();
         let object = match fault {
             Fault::LabelEdit => self.register.touch(),
+            Fault::Order => {
+                let to = self.rng.below(2 * self.nodes.len() as u64) as usize;
+                let step_down = StepDownOrder {
+                    transitions: record.transitions,
+                    to: self.nodes.get(to).map(|node| node.identity.clone()),
+                    sit_out: Duration::from_nanos(self.rng.below(lease)),
+                };
+                self.register.order(Orders {
+                    step_down: Some(step_down),
+                    ..current.seen.orders.clone()
+                })
+            }
+            Fault::OrderPause => self.register.order(Orders {
+                paused: !current.seen.orders.paused,
+                ..current.seen.orders.clone()
+            }),
+            Fault::Preferred => {
+                let node = self.rng.below(self.nodes.len() as u64) as usize;
+                let preferred = &self.nodes[node].identity;
+                if record.is_free() || record.holder == *preferred {
+                    return;
+                }
+                record.preferred_holder.clone_from(preferred);
+                Some(self.register.edit(record, false))
+            }
             Fault::HumanDelete => {
                 let revision = self.register.delete();
                 self.announce_gone(revision);
@@ -199,6 +225,9 @@ impl World {
         self.trace(|_| "the faults end".to_owned());
         self.drop_late_traffic();
         self.calm = Some(Calm::begin(self));
+        if let Some(object) = self.register.order(Orders::default()) {
+            self.announce(&object);
+        }
         for i in 0..self.nodes.len() {
             let now = self.now;
             let node = &mut self.nodes[i];

@@ -88,7 +88,7 @@ impl World {
             if !self.plan.faults.has(Fault::HeldTraffic) || self.rng.percent(50) {
                 return;
             }
-            self.report.faults.count(Fault::HeldTraffic);
+            self.report.totals.faults.count(Fault::HeldTraffic);
             delay += blocked - self.now;
             request.late = true;
         }
@@ -117,7 +117,7 @@ impl World {
         {
             return false;
         }
-        self.report.faults.count(fault);
+        self.report.totals.faults.count(fault);
         self.trace(|_| format!("n{}   !! {} ({})", request.node, fault.name(), request.id));
         let long = self.long_delay(timeout);
         match fault {
@@ -206,6 +206,7 @@ impl World {
             Some((kind, record)) => {
                 let outcome = match self.register.write(incarnation, request.sent, kind, record) {
                     Applied::Yes(object) => {
+                        self.register.written = self.now;
                         self.trace(|_| format!("   server: n{node} {id} made {}", object.revision));
                         let version = object.seen.version.clone();
                         self.announce(&object);
@@ -237,7 +238,7 @@ impl World {
             if !self.plan.faults.has(Fault::HeldTraffic) || self.rng.percent(50) {
                 return;
             }
-            self.report.faults.count(Fault::HeldTraffic);
+            self.report.totals.faults.count(Fault::HeldTraffic);
             delay += blocked - self.now;
         }
         let letter = Box::new(letter);
@@ -306,7 +307,7 @@ impl World {
             && self.rng.chance(self.plan.watch_faults)
         {
             let fault = *self.rng.pick(&self.watch_kinds);
-            self.report.faults.count(fault);
+            self.report.totals.faults.count(fault);
             match fault {
                 Fault::WatchLost => return,
                 Fault::WatchLate => delay += self.rng.below(self.plan.longest_lease()),

@@ -348,3 +348,27 @@ fn an_answer_that_is_repeated_does_not_win_a_second_term() {
          1.2 ok2 5",
     ));
 }
+
+/// The controller numbers a term when it assigns it, so an order may be older than the term.
+#[test]
+fn a_coordinated_term_that_was_ordered_to_end_before_it_began_does_no_work() {
+    let mut config = config();
+    config.coordinated = true;
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 baz/5 v4 t=2 order=2 leader "baz", acquire#2 over 4 baz/15 t2
+        0.02    ok2 5                    read#3
+        0.03    read3 wrote2 v5 order=2  release#4 over 5 /1 t2
+        0.04    ok4 6                    released, read#5
+    "#]].assert_eq(
+        &Table::new(config)
+            .play(
+                "0 start
+                 0.01 read1 baz/5 v4 t=2 order=2
+                 0.02 ok2 5
+                 0.03 read3 wrote2 v5 order=2
+                 0.04 ok4 6",
+            )
+            .log,
+    );
+}

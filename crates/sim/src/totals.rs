@@ -1,0 +1,51 @@
+//! What runs come to, one or many.
+
+use crate::fault::FaultCounts;
+
+/// Sums and extremes of one run or of many.
+#[derive(Clone, Debug, Default)]
+pub struct Totals {
+    /// Simulated time, in nanoseconds.
+    pub simulated: u128,
+    /// Faults by kind.
+    pub faults: FaultCounts,
+    /// Terms that began.
+    pub terms: u64,
+    /// Steps of elections.
+    pub steps: u64,
+    /// The longest time that two guards were true together although S1 was promised, in nanoseconds.
+    pub longest_overlap: u64,
+    /// The same in runs whose clocks are beyond what is tolerated.
+    pub wild_overlap: u64,
+    /// Effects of former leaders that the fenced store refused.
+    pub refused: u64,
+    /// Effects that it accepted.
+    pub accepted: u64,
+    /// Fail-over times after a crash (true) and after a step-down, for 15 s / 10 s / 2 s with watches.
+    pub failovers: Vec<(bool, u64)>,
+}
+
+impl Totals {
+    /// Adds those of other runs.
+    pub fn add(&mut self, other: Self) {
+        self.simulated += other.simulated;
+        self.faults += &other.faults;
+        self.terms += other.terms;
+        self.steps += other.steps;
+        self.longest_overlap = self.longest_overlap.max(other.longest_overlap);
+        self.wild_overlap = self.wild_overlap.max(other.wild_overlap);
+        self.refused += other.refused;
+        self.accepted += other.accepted;
+        self.failovers.extend(other.failovers);
+    }
+
+    /// Simulated time, in seconds.
+    pub fn seconds(&self) -> f64 {
+        self.simulated as f64 / 1e9
+    }
+
+    /// Simulated cluster-years.
+    pub fn years(&self) -> f64 {
+        self.seconds() / (365.25 * 86_400.0)
+    }
+}

@@ -1,0 +1,168 @@
+//! The promises, checked where they could be broken: S1 when a guard may have become true, S4 and S5 as a
+//! write leaves.
+
+use std::rc::Rc;
+
+use tenure_core::{Source, StopReason, WriteKind};
+
+use super::World;
+use crate::fault::Fault;
+use crate::invariants::Invariant;
+use crate::invariants::s4_ordered_departure::{Departure, check_release};
+use crate::plan::{Clocks, Outsiders, nanos};
+use crate::register::Object;
+
+impl World {
+    /// Whether what a node is shown is the present state of the object, and not its own.
+    pub(super) fn foreign_present(
+        &self,
+        i: usize,
+        source: Source,
+        shown: Option<&Rc<Object>>,
+    ) -> Option<&'static str> {
+        // "Absent" has no revision: if the watch brought news meanwhile, it is asked for again.
+        let heeded = self.nodes[i].heeds(source) && (source == Source::Watch || shown.is_some());
+        if !heeded || self.plan.outsiders == Outsiders::RestoresBack {
+            return None;
+        }
+        match (shown, self.register.current()) {
+            (None, None) => Some("the object is gone"),
+            (Some(shown), Some(current)) if Rc::ptr_eq(shown, current) => {
+                (shown.author != Some(self.nodes[i].incarnation)).then_some("it is held by another")
+            }
+            _ => None,
+        }
+    }
+
+    /// S1, at an instant at which a guard may have become true.
+    pub(crate) fn check_guards(&mut self) {
+        let now = self.now;
+        let leading = self.nodes.iter().enumerate().filter_map(|(i, node)| {
+            let stopped = node.paused_until > now && self.plan.faults.has(Fault::MachinePause);
+            let guard = node.guard.filter(|_| node.leads(now) && !stopped)?;
+            Some((i, node.clock.real_at(guard.until(), now)))
+        });
+        let mut guards = self.guards;
+        let text = guards.check(now, leading);
+        if self.plan.checks_guards() {
+            self.guards = guards;
+            if let Some(text) = text {
+                self.violate(Invariant::S1, text);
+            }
+        } else if self.plan.clocks == Clocks::Wild && self.plan.outsiders == Outsiders::None {
+            self.report.totals.wild_overlap =
+                self.report.totals.wild_overlap.max(guards.longest_overlap);
+        }
+    }
+
+    /// S4 and S5, as a write leaves.
+    pub(super) fn check_write(&mut self, i: usize, kind: &WriteKind) {
+        let node = &self.nodes[i];
+        let now = node.clock.now(self.now);
+        if let WriteKind::Release(base) = kind {
+            let length = self.plan.timings[i].guard();
+            let base = self.register.find(base);
+            let departure = Departure {
+                guard_holds: node.leads(self.now),
+                works: node.work.is_some(),
+                overran: node.overran,
+                guard_ran_out: base.is_some_and(|base| {
+                    base.author == Some(node.incarnation) && now.local >= base.sent + length
+                }),
+            };
+            if let Some(text) = check_release(departure) {
+                return self.violate(Invariant::S4, format!("node {i} {text}"));
+            }
+        }
+        if !self.plan.checks_tokens() {
+            return;
+        }
+        if let Some(text) = self.check_rights(i, kind) {
+            return self.violate(Invariant::S5, format!("node {i} {text}"));
+        }
+        let node = &self.nodes[i];
+        let local = now.local.as_nanos();
+        let text = match kind.base() {
+            // A stale read may hide the term that should be waited out.
+            None if self.plan.faults.has(Fault::StaleRead) => None,
+            None => node.sights.check_create(local),
+            Some(version) => self.register.find(version).and_then(|base| {
+                // What the controller gave or marked is there to be taken up, kept and given back.
+                if self.plan.coordinated && base.seen.record.holder == node.identity {
+                    return None;
+                }
+                let lease = patience(base, nanos(self.plan.timings[i].lease()));
+                node.sights
+                    .check_write(node.incarnation, base, lease, local)
+            }),
+        };
+        if let Some(text) = text {
+            self.violate(Invariant::S5, format!("node {i} {text}"));
+        }
+    }
+
+    /// Who wins a term must have been let: nobody acquires a paused election, and in a coordinated one
+    /// only whom the controller chose.
+    fn check_rights(&self, i: usize, kind: &WriteKind) -> Option<&'static str> {
+        let base = match kind {
+            WriteKind::Create => return self.plan.coordinated.then_some("creates, uncoordinated"),
+            WriteKind::Acquire(base) => self.register.find(base)?,
+            WriteKind::Renew(_) | WriteKind::Release(_) => return None,
+        };
+        let chosen = base.seen.record.holder == self.nodes[i].identity;
+        if base.seen.orders.paused {
+            Some("acquires while the election is paused")
+        } else if self.plan.coordinated && !chosen {
+            Some("acquires what was given to another")
+        } else {
+            None
+        }
+    }
+
+    /// Whether what a node is shown is its own term, and an order to give it up.
+    pub(super) fn is_ordered(&self, i: usize, source: Source, shown: &Rc<Object>) -> bool {
+        let node = &self.nodes[i];
+        let present = self
+            .register
+            .current()
+            .is_some_and(|now| Rc::ptr_eq(now, shown));
+        let (record, orders) = (&shown.seen.record, &shown.seen.orders);
+        node.heeds(source)
+            && present
+            && self.plan.outsiders != Outsiders::RestoresBack
+            && shown.author == Some(node.incarnation)
+            && !record.is_free()
+            && (orders.step_down.as_ref()).is_some_and(|o| o.transitions == record.transitions)
+    }
+
+    /// Whoever blames others for a loss is right: where nobody but electors writes, and reads are
+    /// never stale, a record of ours is not edited, deleted or rolled back by anybody.
+    pub(super) fn check_blame(&mut self, i: usize, reason: &StopReason) {
+        let blames = matches!(
+            reason,
+            StopReason::Edited
+                | StopReason::Emptied
+                | StopReason::Deleted
+                | StopReason::Recreated
+                | StopReason::WentBack
+        );
+        if blames
+            && self.plan.outsiders == Outsiders::None
+            && !self.plan.faults.has(Fault::StaleRead)
+            // A stranger with our own name looks like an edit.
+            && !self.plan.one_name
+        {
+            let reason = reason.as_str();
+            self.violate(Invariant::L1, format!("node {i} stops, wrongly: {reason}"));
+        }
+    }
+}
+
+/// How long a record must be left alone, in nanoseconds.
+pub(super) fn patience(object: &Object, own_lease: u64) -> u64 {
+    if object.seen.unreadable {
+        own_lease
+    } else {
+        nanos(object.seen.record.lease_duration()).max(1_000_000_000)
+    }
+}

@@ -1,0 +1,85 @@
+//! What can happen in a run, in the order of real time.
+
+use super::network::Request;
+use crate::node::Letter;
+
+/// What happens next.
+#[derive(Debug)]
+pub(crate) enum Event {
+    Tick {
+        node: usize,
+        number: u64,
+    },
+    Arrive(Box<Request>),
+    Letter {
+        node: usize,
+        incarnation: u64,
+        letter: Box<Letter>,
+    },
+    Answer {
+        node: usize,
+        incarnation: u64,
+        id: u64,
+        letter: Box<Letter>,
+    },
+    Timeout {
+        node: usize,
+        incarnation: u64,
+        id: u64,
+        write: bool,
+    },
+    Watch {
+        node: usize,
+        watch: u64,
+        letter: Box<Letter>,
+    },
+    WatchDown {
+        node: usize,
+        watch: u64,
+    },
+    WatchUp {
+        node: usize,
+        incarnation: u64,
+    },
+    WorkEnds {
+        node: usize,
+        incarnation: u64,
+        number: u64,
+    },
+    Effect {
+        term: u64,
+        token: u64,
+    },
+    Resume {
+        node: usize,
+        until: u64,
+    },
+    Restart {
+        node: usize,
+        incarnation: u64,
+    },
+    Nemesis,
+    /// The controller of a coordinated election looks at the object.
+    Controller,
+    Calm,
+}
+
+/// An event at an instant; those of one instant in the order in which they were planned.
+pub(super) struct Entry(pub(super) u64, pub(super) u64, pub(super) Event);
+
+impl PartialEq for Entry {
+    fn eq(&self, other: &Self) -> bool {
+        (self.0, self.1) == (other.0, other.1)
+    }
+}
+impl Eq for Entry {}
+impl PartialOrd for Entry {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+impl Ord for Entry {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        (self.0, self.1).cmp(&(other.0, other.1))
+    }
+}

@@ -1,0 +1,188 @@
+//! What elections ask for, and the guarded work of their terms.
+
+use tenure_core::{Command, Guard, Input, StopReason, Timing};
+
+use super::World;
+use super::event::Event;
+use crate::fault::Fault;
+use crate::invariants::Invariant;
+use crate::invariants::s4_ordered_departure::check_work;
+use crate::node::{Letter, Work};
+use crate::plan::{Clocks, nanos};
+
+impl World {
+    pub(super) fn obey(&mut self, i: usize, command: Command) {
+        match command {
+            Command::Read { id, timeout } => self.send_read(i, id, nanos(timeout)),
+            Command::Write {
+                id,
+                kind,
+                record,
+                timeout,
+            } => {
+                self.check_write(i, &kind);
+                self.send_write(i, id, nanos(timeout), kind, record);
+            }
+            Command::Lead { token, guard, .. } => {
+                let token = token.as_str().parse().unwrap_or_default();
+                self.lead(i, token, guard);
+            }
+            Command::Extend { guard } => {
+                self.nodes[i].guard = Some(guard);
+                self.check_guards();
+                if self.rng.percent(12) {
+                    self.emit_effect(i);
+                }
+            }
+            Command::Stop { reason, .. } => {
+                self.nodes[i].guard = None;
+                self.check_blame(i, &reason);
+                if reason == StopReason::Ordered {
+                    // As long as any order may ask for.
+                    let until = self.now + self.plan.longest_lease();
+                    let node = &mut self.nodes[i];
+                    node.sits_out_until = node.sits_out_until.max(until);
+                }
+                if let Some(calm) = &self.calm
+                    && let Some(text) = calm.stopped(i, &reason)
+                {
+                    self.violate(Invariant::L1, text);
+                }
+                if self.rng.percent(25) {
+                    // Work that checked its guard just before, and is slow.
+                    self.emit_effect(i);
+                }
+                self.end_work(i);
+            }
+            Command::Overrun => {
+                self.nodes[i].overran = true;
+                self.overrun(i);
+            }
+            Command::Finished => {
+                self.crash(i);
+                let incarnation = self.nodes[i].incarnation;
+                let delay = self.rng.below(self.plan.longest_lease());
+                self.after(
+                    delay,
+                    Event::Restart {
+                        node: i,
+                        incarnation,
+                    },
+                );
+            }
+            Command::Drain { .. } | Command::NewLeader { .. } | Command::Released => {}
+        }
+    }
+
+    pub(super) fn lead(&mut self, i: usize, token: u64, guard: Guard) {
+        let me = self.nodes[i].incarnation;
+        let term = (0..16)
+            .map_while(|back| self.register.past(back))
+            .find(|o| o.author == Some(me) && o.revision == token)
+            .or_else(|| self.register.past(0))
+            .map_or(0, |o| o.term);
+        self.report.totals.terms += 1;
+        if self.plan.checks_work() {
+            let working = self.nodes.iter().enumerate();
+            let working = working.filter(|(_, n)| n.work.is_some()).map(|(j, _)| j);
+            if let Some(text) = check_work(i, working) {
+                self.violate(Invariant::S4, text);
+            }
+        }
+        self.sequence += 1;
+        let number = self.sequence;
+        let node = &mut self.nodes[i];
+        node.guard = Some(guard);
+        node.overran = false;
+        node.work = Some(Work {
+            term,
+            token,
+            number,
+            ending: false,
+        });
+        if let Some(text) = self.tokens.begin(term, token)
+            && self.plan.checks_tokens()
+        {
+            self.violate(Invariant::S2, text);
+        }
+        self.check_guards();
+        self.emit_effect(i);
+        let classic = self.plan.timings.iter().all(|t| *t == Timing::default());
+        if classic
+            && self.plan.release
+            && matches!(self.plan.clocks, Clocks::Good | Clocks::Fair)
+            && self.plan.watches.iter().all(|w| *w)
+            && let Some(failover) = self.calm.as_ref().and_then(|calm| calm.led(self.now))
+        {
+            self.report.totals.failovers.push(failover);
+        }
+    }
+
+    /// Work does something that reaches the fenced store now or later.
+    pub(super) fn emit_effect(&mut self, i: usize) {
+        let Some(Work { term, token, .. }) = self.nodes[i].work else {
+            return;
+        };
+        let delay = if self.rng.percent(30) {
+            self.rng.below(2 * self.plan.longest_lease())
+        } else {
+            self.rng.below(self.plan.latency * 2)
+        };
+        self.after(delay, Event::Effect { term, token });
+    }
+
+    /// The work was told to stop.
+    pub(super) fn end_work(&mut self, i: usize) {
+        let calm = self.calm.is_some();
+        let (incarnation, faults) = (self.nodes[i].incarnation, self.plan.faults);
+        let Some(work) = self.nodes[i].work.as_mut().filter(|work| !work.ending) else {
+            // It had ended by itself.
+            return;
+        };
+        work.ending = true;
+        let number = work.number;
+        let delay = if !calm && faults.has(Fault::WorkStuck) && self.rng.percent(30) {
+            self.report.totals.faults.count(Fault::WorkStuck);
+            return;
+        } else if !calm && faults.has(Fault::WorkSlow) && self.rng.percent(30) {
+            self.report.totals.faults.count(Fault::WorkSlow);
+            self.rng.below(2 * self.plan.longest_lease())
+        } else {
+            self.rng.below(self.plan.latency * 8)
+        };
+        self.after(
+            delay,
+            Event::WorkEnds {
+                node: i,
+                incarnation,
+                number,
+            },
+        );
+    }
+
+    /// The work did not end in time: the process, or the child that does the work, is ended.
+    pub(super) fn overrun(&mut self, i: usize) {
+        let incarnation = self.nodes[i].incarnation;
+        if self.rng.percent(50) {
+            self.crash(i);
+            let delay = self.rng.below(self.plan.longest_lease());
+            self.after(
+                delay,
+                Event::Restart {
+                    node: i,
+                    incarnation,
+                },
+            );
+        } else if self.nodes[i].work.take().is_some() {
+            let letter = Box::new(Letter::Other(Input::WorkEnded));
+            self.after(
+                1_000,
+                Event::Letter {
+                    node: i,
+                    incarnation,
+                    letter,
+                },
+            );
+        }
+    }
+}
