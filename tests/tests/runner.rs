@@ -16,6 +16,7 @@ mod real_harness;
 mod real_interop;
 mod real_nemesis;
 mod run_command;
+mod seeing;
 mod server_command;
 mod sidecar;
 mod sidecar_access;

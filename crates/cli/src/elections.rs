@@ -4,18 +4,22 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use anyhow::{Context, Result};
+use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use serde::Serialize;
 use serde_json::Value;
 use tenure::core::WallTime;
-use tenure::lock::{LockKind, Resource, Sight};
+use tenure::lock::{LEADER_ANNOTATION, LockKind, Resource, Sight};
 
-/// The annotation that makes a ConfigMap or Endpoints a lock.
-const LEADER_ANNOTATION: &str = "control-plane.alpha.kubernetes.io/leader";
+use crate::api::{self, Clock};
+
+/// The kinds of objects that are locks; multi locks are seen as their parts.
+pub(crate) const KINDS: [LockKind; 3] =
+    [LockKind::Leases, LockKind::ConfigMaps, LockKind::Endpoints];
 
 /// One election.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Seen {
     pub(crate) namespace: String,
@@ -26,58 +30,62 @@ pub(crate) struct Seen {
     pub(crate) lease_duration_seconds: u32,
     pub(crate) acquire_time: Option<String>,
     pub(crate) renew_time: Option<String>,
-    /// Since the last renewal, by this machine's clock.
+    /// Since the holder won its term, by the server's clock.
+    pub(crate) held_for_seconds: Option<f64>,
+    /// Since the last renewal, by the server's clock.
     pub(crate) renewed_ago_seconds: Option<f64>,
-    /// Until others may take it, by this machine's clock; negative if that is past.
+    /// Until others may take it, by the server's clock; negative if that is past.
     pub(crate) valid_for_seconds: Option<f64>,
     pub(crate) resource_version: String,
     pub(crate) paused: bool,
     pub(crate) state: &'static str,
     /// The renewal seems to lie in the future: somebody's clock is wrong.
     pub(crate) skewed: bool,
+    /// Terms that began in the last ten minutes; unknown if Events may not be read.
+    pub(crate) recent_terms: Option<usize>,
+    /// It changes hands too often.
+    pub(crate) flapping: bool,
+}
+
+/// What was found, and the kinds that could not be looked at.
+pub(crate) struct Listing {
+    pub(crate) elections: Vec<Seen>,
+    pub(crate) refused: Vec<(&'static str, kube::Error)>,
+    pub(crate) clock: Clock,
 }
 
 /// Lists elections. Kinds that may not be listed are left out if another could be.
-pub(crate) async fn list(
-    client: &Client,
-    namespace: Option<&str>,
-    kinds: &[LockKind],
-) -> Result<Vec<Seen>> {
-    let mut elections = Vec::new();
-    let mut refused = None;
-    for kind in kinds {
-        let resource = resource_of(*kind);
-        let root = if resource.group.is_empty() {
-            "api"
-        } else {
-            "apis"
-        };
-        let place = namespace.map_or(String::new(), |namespace| {
-            format!("/namespaces/{namespace}")
-        });
-        let path = format!(
-            "/{root}/{}{place}/{}",
-            resource.api_version(),
-            resource.plural
-        );
-        let request = http::Request::get(&path).body(Vec::new())?;
-        match client.request::<Value>(request).await {
-            Ok(list) => {
-                let items = list["items"].as_array().cloned().unwrap_or_default();
-                elections.extend(
-                    items
-                        .into_iter()
-                        .filter_map(|item| see(client, *kind, item)),
-                );
+pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> Result<Listing> {
+    let answers = join_all(KINDS.map(|kind| async move {
+        let path = collection(kind, namespace);
+        (kind, api::get_as(client, &path, form(kind)).await)
+    }));
+    let mut listing = Listing {
+        elections: Vec::new(),
+        refused: Vec::new(),
+        clock: Clock::default(),
+    };
+    for (kind, answer) in answers.await {
+        let answer = match answer {
+            Ok(answer) => answer,
+            Err(error) => {
+                listing.refused.push((resource_of(kind).plural, error));
+                continue;
             }
-            Err(error) => refused = Some((resource.plural, error)),
-        }
+        };
+        listing.clock = listing.clock.and(answer.clock);
+        let items = answer.body["items"].as_array().cloned().unwrap_or_default();
+        let now = answer.clock.now();
+        let seen = items.into_iter().filter_map(|i| see(client, kind, i, now));
+        listing.elections.extend(seen);
     }
-    if let Some((plural, error)) = refused.filter(|_| elections.is_empty()) {
+    if listing.refused.len() == KINDS.len() {
+        let (plural, error) = listing.refused.remove(0);
         return Err(error).with_context(|| format!("cannot list {plural}"));
     }
-    elections.sort_by(|a, b| (&a.namespace, &a.name).cmp(&(&b.namespace, &b.name)));
-    Ok(elections)
+    let key = |e: &Seen| (e.namespace.clone(), e.name.clone());
+    listing.elections.sort_by_key(key);
+    Ok(listing)
 }
 
 /// Reads one election.
@@ -87,10 +95,8 @@ pub(crate) async fn get(
     namespace: &str,
     name: &str,
 ) -> Result<Option<Seen>> {
-    let path = path_of(kind, namespace, name);
-    let request = http::Request::get(&path).body(Vec::new())?;
-    match client.request::<Value>(request).await {
-        Ok(object) => Ok(see(client, kind, object)),
+    match api::get(client, &path_of(kind, namespace, name)).await {
+        Ok(answer) => Ok(see(client, kind, answer.body, answer.clock.now())),
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
         Err(error) => Err(error).with_context(|| format!("{kind} {namespace}/{name}")),
     }
@@ -113,12 +119,86 @@ pub(crate) async fn patch(
         .with_context(|| format!("cannot patch {kind} {namespace}/{name}"))
 }
 
-fn path_of(kind: LockKind, namespace: &str, name: &str) -> String {
+/// Writes an order on a lock object. Those who take part in an election may update its lock, but often
+/// not patch it.
+pub(crate) async fn order(
+    client: &Client,
+    kind: LockKind,
+    namespace: &str,
+    name: &str,
+    order: &Value,
+) -> Result<()> {
+    let refused = match patch(client, kind, namespace, name, order).await {
+        Ok(_) => return Ok(()),
+        Err(error) if code_of(&error) == Some(403) => error,
+        Err(error) => return Err(error),
+    };
+    let path = path_of(kind, namespace, name);
+    for _ in 0..5 {
+        let mut object = api::get(client, &path).await?.body;
+        let annotations = &mut object["metadata"]["annotations"];
+        for (key, value) in order["metadata"]["annotations"]
+            .as_object()
+            .into_iter()
+            .flatten()
+        {
+            annotations[key.as_str()] = value.clone();
+        }
+        let request = http::Request::put(&path)
+            .header(http::header::CONTENT_TYPE, "application/json")
+            .body(serde_json::to_vec(&object)?)?;
+        match client.request::<Value>(request).await {
+            Ok(_) => return Ok(()),
+            // The holder renewed in between.
+            Err(kube::Error::Api(status)) if status.code == 409 => {}
+            Err(kube::Error::Api(status)) if status.code == 403 => return Err(refused),
+            Err(error) => return Err(error).with_context(|| format!("{kind} {namespace}/{name}")),
+        }
+    }
+    Err(refused)
+}
+
+/// The code of an API server's refusal.
+fn code_of(error: &anyhow::Error) -> Option<u16> {
+    match error.downcast_ref::<kube::Error>() {
+        Some(kube::Error::Api(status)) => Some(status.code),
+        _ => None,
+    }
+}
+
+/// The path of all objects of this kind.
+pub(crate) fn collection(kind: LockKind, namespace: Option<&str>) -> String {
+    let resource = resource_of(kind);
+    match namespace {
+        Some(namespace) => resource.path(namespace),
+        None => {
+            let api_version = resource.api_version();
+            let root = if resource.group.is_empty() {
+                "api"
+            } else {
+                "apis"
+            };
+            format!("/{root}/{api_version}/{}", resource.plural)
+        }
+    }
+}
+
+/// Leases keep their record in the spec, the others in an annotation.
+pub(crate) fn form(kind: LockKind) -> &'static str {
+    if resource_of(kind) == Resource::LEASE {
+        api::WHOLE
+    } else {
+        api::METADATA
+    }
+}
+
+/// The path of a lock object.
+pub(crate) fn path_of(kind: LockKind, namespace: &str, name: &str) -> String {
     format!("{}/{name}", resource_of(kind).path(namespace))
 }
 
 /// The object that carries the orders and the record; of a multi lock the primary one.
-fn resource_of(kind: LockKind) -> Resource {
+pub(crate) fn resource_of(kind: LockKind) -> Resource {
     match kind {
         LockKind::ConfigMaps | LockKind::ConfigMapsLeases => Resource::CONFIG_MAP,
         LockKind::Endpoints | LockKind::EndpointsLeases => Resource::ENDPOINTS,
@@ -126,7 +206,8 @@ fn resource_of(kind: LockKind) -> Resource {
     }
 }
 
-fn see(client: &Client, kind: LockKind, object: Value) -> Option<Seen> {
+/// Reads a lock object; None if the object is no lock.
+pub(crate) fn see(client: &Client, kind: LockKind, object: Value, now: Timestamp) -> Option<Seen> {
     let metadata = &object["metadata"];
     let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
     let (namespace, name) = (text("namespace"), text("name"));
@@ -142,14 +223,12 @@ fn see(client: &Client, kind: LockKind, object: Value) -> Option<Seen> {
     };
     let observation = sighting.observation();
     let record = &observation.record;
-    let now = Timestamp::now();
-    let ago = record
-        .renew_time
-        .and_then(timestamp)
-        .map(|renewed| now.duration_since(renewed));
+    let since = |time: Option<WallTime>| time.and_then(timestamp).map(|t| now.duration_since(t));
+    let ago = since(record.renew_time);
     let lease = SignedDuration::from_secs(i64::from(record.lease_duration_seconds));
     let valid = ago.map(|ago| lease - ago).filter(|_| !record.is_free());
     let seconds = |duration: SignedDuration| duration.as_millis() as f64 / 1000.0;
+    let text = |time: Option<WallTime>| time.and_then(timestamp).map(|time| time.to_string());
     let state = match () {
         () if observation.orders.paused => "paused",
         () if record.is_free() => "free",
@@ -163,20 +242,19 @@ fn see(client: &Client, kind: LockKind, object: Value) -> Option<Seen> {
         holder: record.holder.clone(),
         transitions: record.transitions,
         lease_duration_seconds: record.lease_duration_seconds,
-        acquire_time: record
-            .acquire_time
-            .and_then(timestamp)
-            .map(|time| time.to_string()),
-        renew_time: record
-            .renew_time
-            .and_then(timestamp)
-            .map(|time| time.to_string()),
+        acquire_time: text(record.acquire_time),
+        renew_time: text(record.renew_time),
+        held_for_seconds: since(record.acquire_time)
+            .filter(|_| !record.is_free())
+            .map(seconds),
         renewed_ago_seconds: ago.map(seconds),
         valid_for_seconds: valid.map(seconds),
         resource_version: observation.version.revision.to_string(),
         paused: observation.orders.paused,
         state,
         skewed: ago.is_some_and(|ago| ago < SignedDuration::from_secs(-1)),
+        recent_terms: None,
+        flapping: false,
     })
 }
 

@@ -6,14 +6,20 @@
     reason = "a command talks to people, and its own pauses decide no election"
 )]
 
+mod api;
+mod board;
 mod connect;
+mod demo;
+mod doctor;
 mod elect;
 mod election;
 mod elections;
 mod events;
+mod history;
 mod local;
 mod log;
 mod output;
+mod page;
 mod run;
 mod server;
 mod shells;
@@ -21,6 +27,9 @@ mod sight;
 mod signals;
 mod status;
 mod steer;
+mod terms;
+mod top;
+mod ui;
 mod usage;
 mod values;
 
@@ -54,9 +63,14 @@ enum Command {
     Run(Box<run::Run>),
     Elect(Box<elect::Elect>),
     Status(status::Status),
+    Top(top::Top),
+    Ui(ui::Ui),
+    History(history::History),
     StepDown(steer::StepDown),
     Pause(steer::Pause),
     Resume(steer::Resume),
+    Doctor(doctor::Doctor),
+    Demo(demo::Demo),
     Server(server::Server),
     Completions(shells::Completions),
     Man(shells::Man),
@@ -88,7 +102,7 @@ fn main() -> ExitCode {
     // The child of `run` lives as long as the thread that started it, and most commands need no
     // second thread; the server does.
     let mut builder = match tenure.command {
-        Command::Server(_) => tokio::runtime::Builder::new_multi_thread(),
+        Command::Server(_) | Command::Demo(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = match builder.enable_all().build() {
@@ -122,9 +136,14 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
         Command::Run(run) => (run.run(&connect).await, 125),
         Command::Elect(elect) => (elect.run(&connect, old).await, 1),
         Command::Status(status) => (status.run(&connect).await, 1),
+        Command::Top(top) => (top.run(&connect).await, 1),
+        Command::Ui(ui) => (ui.run(&connect).await, 1),
+        Command::History(history) => (history.run(&connect).await, 1),
         Command::StepDown(order) => (order.run(&connect).await, 1),
         Command::Pause(order) => (order.run(&connect).await, 1),
         Command::Resume(order) => (order.run(&connect).await, 1),
+        Command::Doctor(doctor) => (doctor.run(&connect).await, 1),
+        Command::Demo(demo) => (demo.run().await, 1),
         Command::Server(server) => (server.run().await, 1),
         Command::Completions(completions) => (completions.run(), 1),
         Command::Man(man) => (man.run(), 1),

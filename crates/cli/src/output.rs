@@ -20,6 +20,71 @@ pub(crate) enum Format {
     Yaml,
 }
 
+impl Format {
+    /// Whether people read it.
+    pub(crate) fn is_table(self) -> bool {
+        matches!(self, Self::Table | Self::Wide)
+    }
+}
+
+/// A colour, on terminals.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Paint {
+    Plain,
+    Green,
+    Yellow,
+    Red,
+    Faint,
+}
+
+/// Text in a colour, if standard output is a terminal that wants colours.
+pub(crate) fn paint(paint: Paint, text: &str) -> String {
+    let code = match paint {
+        Paint::Plain => return text.to_owned(),
+        Paint::Green => 32,
+        Paint::Yellow => 33,
+        Paint::Red => 31,
+        Paint::Faint => 2,
+    };
+    if has_colours() {
+        format!("\x1b[{code}m{text}\x1b[0m")
+    } else {
+        text.to_owned()
+    }
+}
+
+/// A time for people: `850ms`, `12.3s`, `4m10s`, `3h5m`, `12d3h`.
+pub(crate) fn span(seconds: f64) -> String {
+    let sign = if seconds < 0.0 { "-" } else { "" };
+    let millis = (seconds.abs() * 1000.0).round().min(1e15);
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "it is rounded, positive and bounded"
+    )]
+    let millis = millis as u64;
+    let whole = millis / 1000;
+    let two = |big: u64, unit: &str, small: u64, sub: &str| match small {
+        0 => format!("{sign}{big}{unit}"),
+        small => format!("{sign}{big}{unit}{small}{sub}"),
+    };
+    match whole {
+        0 => format!("{sign}{millis}ms"),
+        1..60 => format!("{sign}{whole}.{}s", millis % 1000 / 100),
+        60..3600 => two(whole / 60, "m", whole % 60, "s"),
+        3600..86400 => two(whole / 3600, "h", whole % 3600 / 60, "m"),
+        _ => two(whole / 86400, "d", whole % 86400 / 3600, "h"),
+    }
+}
+
+/// Prints one value for programs; tables are the caller's affair.
+pub(crate) fn print_value<T: Serialize>(format: Format, value: &T) -> Result<()> {
+    write(&match format {
+        Format::Yaml => yaml(&serde_json::to_value(value)?, 0),
+        _ => serde_json::to_string_pretty(value)? + "\n",
+    })
+}
+
 /// Prints rows in the chosen format; `table` gives header and cells for people.
 pub(crate) fn print<T: Serialize>(
     format: Format,
@@ -32,16 +97,42 @@ pub(crate) fn print<T: Serialize>(
         Format::Yaml => yaml(&serde_json::to_value(rows)?, 0),
         Format::Table | Format::Wide => align(header, rows.iter().map(table).collect()),
     };
-    // A closed pipe (`| head`) is no error.
+    write(&text)
+}
+
+/// Writes to standard output. A closed pipe (`| head`) is no error.
+pub(crate) fn write(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
         _ => Ok(()),
     }
 }
 
-/// Whether colours and cursor movement make sense.
+/// Whether cursor movement makes sense.
 pub(crate) fn is_terminal() -> bool {
-    io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none()
+    io::stdout().is_terminal()
+}
+
+/// Whether colours are wanted.
+pub(crate) fn has_colours() -> bool {
+    let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
+    let able = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
+    wanted && able && is_terminal()
+}
+
+/// How many columns a text takes, colours left out.
+fn width_of(text: &str) -> usize {
+    let mut width = 0;
+    let mut escaped = false;
+    for character in text.chars() {
+        match character {
+            '\x1b' => escaped = true,
+            'm' if escaped => escaped = false,
+            _ if !escaped => width += 1,
+            _ => {}
+        }
+    }
+    width
 }
 
 /// Columns as wide as their longest cell, three spaces apart, as kubectl prints them.
@@ -52,7 +143,7 @@ pub(crate) fn align(header: &[&str], rows: Vec<Vec<String>>) -> String {
         lines
             .iter()
             .filter_map(|line| line.get(column))
-            .map(|cell| cell.chars().count())
+            .map(|cell| width_of(cell))
             .max()
     };
     let widths: Vec<usize> = (0..header.len())
@@ -62,7 +153,9 @@ pub(crate) fn align(header: &[&str], rows: Vec<Vec<String>>) -> String {
     for line in &lines {
         let mut shown = String::new();
         for (cell, width) in line.iter().zip(&widths) {
-            shown.push_str(&format!("{cell:<width$}   "));
+            let pad = " ".repeat(width.saturating_sub(width_of(cell)) + 3);
+            shown.push_str(cell);
+            shown.push_str(&pad);
         }
         text.push_str(shown.trim_end());
         text.push('\n');
@@ -111,6 +204,22 @@ mod tests {
             vec![vec!["a-long-name".into(), "x".into()]],
         );
         assert_eq!(text, "NAME          HOLDER\na-long-name   x\n");
+    }
+
+    #[test]
+    fn colours_take_no_room() {
+        let rows = vec![vec!["\x1b[32mheld\x1b[0m".into(), "x".into()]];
+        let text = align(&["STATE", "B"], rows);
+        assert_eq!(text, "STATE   B\n\x1b[32mheld\x1b[0m    x\n");
+    }
+
+    #[test]
+    fn spans_have_two_units_at_most() {
+        let spans = [0.0, 0.85, 12.34, 250.0, 11_100.0, 1_054_800.0, -3.0].map(span);
+        assert_eq!(
+            spans,
+            ["0ms", "850ms", "12.3s", "4m10s", "3h5m", "12d5h", "-3.0s"]
+        );
     }
 
     #[test]

@@ -15,6 +15,7 @@ use tenure_apiserver::store::{RedbStore, backup};
 
 use crate::connect::Connect;
 use crate::local;
+use crate::page::{self, OnServer};
 
 /// The file that holds the data; see docs/storage.md.
 const STORE: &str = "store.redb";
@@ -169,8 +170,12 @@ impl Options {
         if let Some(path) = self.record_rbac {
             builder = builder.record_rbac(path);
         }
+        let (builder, page) = OnServer::add(builder);
         let handle = builder.start().await?;
+        page.open(&handle).await?;
         eprintln!("tenure: serving on {}", handle.url());
+        let plain = handle.insecure_url().unwrap_or(handle.url());
+        eprintln!("tenure: page on {plain}{}", page::PREFIX);
         if let Some(path) = handle.kubeconfig_path() {
             eprintln!("tenure: export KUBECONFIG={}", path.display());
         }

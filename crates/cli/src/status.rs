@@ -1,15 +1,15 @@
 //! `tenure status`: every election, who holds it, and for how long.
 
-use std::time::Duration;
-
 use anyhow::Result;
 use clap::Args;
 use kube::Client;
-use tenure::lock::LockKind;
 
+use crate::board::{Board, Scope};
 use crate::connect::Connect;
 use crate::elections::{self, Seen};
-use crate::output::{self, Format};
+use crate::output::{self, Format, Paint};
+use crate::signals::Signals;
+use crate::terms;
 
 /// Show elections
 #[derive(Args, Debug)]
@@ -22,7 +22,7 @@ pub(crate) struct Status {
     /// In all namespaces
     #[arg(short = 'A', long)]
     all_namespaces: bool,
-    /// Show again every second until interrupted
+    /// Go on until interrupted: on a terminal redrawn, else printed again at every change of leader
     #[arg(short, long)]
     watch: bool,
     /// How to print
@@ -39,29 +39,116 @@ impl Status {
             .unwrap_or_else(|| config.default_namespace.clone());
         let namespace = (!self.all_namespaces).then_some(own);
         let client = Client::try_from(config)?;
+        if self.watch {
+            return self.follow(client, namespace).await;
+        }
+        let rows = self.read(&client, namespace.as_deref()).await?;
+        self.print(&rows, namespace.is_none())?;
+        if rows.is_empty() && self.output.is_table() {
+            let place = namespace.map_or("any namespace".into(), |n| format!("namespace {n}"));
+            match &self.name {
+                Some(name) => eprintln!("no election {name} in {place}"),
+                None => eprintln!("no elections in {place}"),
+            }
+        }
+        Ok(u8::from(rows.is_empty() && self.name.is_some()))
+    }
+
+    async fn read(&self, client: &Client, namespace: Option<&str>) -> Result<Vec<Seen>> {
+        let (listing, words) = futures_util::future::join(
+            elections::list(client, namespace),
+            terms::words(client, namespace),
+        )
+        .await;
+        let listing = listing?;
+        let now = listing.clock.now();
+        let mut rows = listing.elections;
+        rows.retain(|row| self.name.as_ref().is_none_or(|name| row.name == *name));
+        if let Ok(words) = words {
+            for row in &mut rows {
+                let own = |w: &&terms::Word| w.namespace == row.namespace && w.name == row.name;
+                let terms = terms::spoken(words.iter().filter(own));
+                row.count_terms(&terms, now);
+            }
+        }
+        let ahead = listing.clock.ahead();
+        if ahead.abs() > jiff::SignedDuration::from_secs(2) {
+            let word = if ahead.is_positive() {
+                "ahead of"
+            } else {
+                "behind"
+            };
+            let by = output::span(ahead.unsigned_abs().as_secs_f64());
+            eprintln!("tenure: the API server's clock is {by} {word} this machine's");
+        }
+        Ok(rows)
+    }
+
+    /// Shows a board until a signal.
+    async fn follow(self, client: Client, namespace: Option<String>) -> Result<u8> {
+        let mut signals = Signals::listen()?;
+        let all = namespace.is_none();
+        let mut board = Board::open(
+            client,
+            Scope {
+                namespace,
+                name: self.name.clone(),
+                kind: None,
+            },
+        );
+        let redraw = output::is_terminal() && self.output.is_table();
+        let mut shown = Vec::new();
         loop {
-            let kinds = [LockKind::Leases, LockKind::ConfigMaps, LockKind::Endpoints];
-            let mut rows = elections::list(&client, namespace.as_deref(), &kinds).await?;
-            rows.retain(|row| self.name.as_ref().is_none_or(|name| row.name == *name));
-            if self.watch && output::is_terminal() {
+            let rows: Vec<Seen> = board.rows().map(|row| row.seen_now()).collect();
+            // A pipe wants news, not the passing of time.
+            let news: Vec<_> = rows
+                .iter()
+                .map(|row| {
+                    (
+                        row.namespace.clone(),
+                        row.name.clone(),
+                        row.holder.clone(),
+                        row.state,
+                    )
+                })
+                .collect();
+            if redraw {
                 print!("\x1b[H\x1b[2J");
             }
-            self.print(&rows, namespace.is_none())?;
-            if !self.watch {
-                if rows.is_empty() && matches!(self.output, Format::Table | Format::Wide) {
-                    let place =
-                        namespace.map_or("any namespace".into(), |n| format!("namespace {n}"));
-                    eprintln!("no elections in {place}");
+            if redraw || (board.is_ready() && news != shown) {
+                if let Some(trouble) = board.trouble().filter(|_| redraw) {
+                    println!("out of date: {trouble}");
                 }
-                return Ok(u8::from(rows.is_empty() && self.name.is_some()));
+                self.print(&rows, all)?;
+                shown = news;
             }
-            tokio::time::sleep(Duration::from_secs(1)).await;
+            let tick = async {
+                if redraw {
+                    tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+                } else {
+                    std::future::pending().await
+                }
+            };
+            tokio::select! {
+                () = board.changed() => {}
+                () = tick => {}
+                _ = signals.end() => return Ok(0),
+            }
         }
     }
 
     fn print(&self, rows: &[Seen], all: bool) -> Result<()> {
         let wide = self.output == Format::Wide;
-        let mut header = vec!["NAME", "HOLDER", "STATE", "RENEWED", "LEFT", "TRANSITIONS"];
+        let mut header = vec![
+            "NAME",
+            "HOLDER",
+            "STATE",
+            "AGE",
+            "RENEWED",
+            "LEFT",
+            "TRANSITIONS",
+            "NOTES",
+        ];
         if all {
             header.insert(0, "NAMESPACE");
         }
@@ -70,25 +157,28 @@ impl Status {
         }
         output::print(self.output, rows, &header, |row| {
             let dash = || "-".to_owned();
-            let seconds =
-                |value: Option<f64>| value.map_or_else(dash, |value| format!("{value:.1}s"));
-            let renewed = if row.skewed {
-                "in the future?".into()
-            } else {
-                row.renewed_ago_seconds
-                    .map_or_else(dash, |ago| format!("{ago:.1}s ago"))
+            let renewed = match row.renewed_ago_seconds {
+                _ if row.skewed => "in the future?".to_owned(),
+                Some(ago) => format!("{} ago", output::span(ago)),
+                None => dash(),
             };
+            let left = row.valid_for_seconds.map_or_else(dash, |left| {
+                if left < 0.0 {
+                    "none".into()
+                } else {
+                    output::span(left)
+                }
+            });
+            let holder = Some(row.holder.clone()).filter(|holder| !holder.is_empty());
             let mut cells = vec![
                 row.name.clone(),
-                if row.holder.is_empty() {
-                    dash()
-                } else {
-                    row.holder.clone()
-                },
-                row.state.to_owned(),
+                holder.unwrap_or_else(dash),
+                output::paint(state_colour(row.state), row.state),
+                row.held_for_seconds.map_or_else(dash, output::span),
                 renewed,
-                seconds(row.valid_for_seconds),
+                left,
                 row.transitions.to_string(),
+                notes(row),
             ];
             if all {
                 cells.insert(0, row.namespace.clone());
@@ -103,5 +193,44 @@ impl Status {
             }
             cells
         })
+    }
+}
+
+impl Seen {
+    /// Judges from the known terms how often it changes hands.
+    pub(crate) fn count_terms(&mut self, terms: &[terms::Term], now: jiff::Timestamp) {
+        let recent = terms::recent(terms, now);
+        self.recent_terms = Some(recent);
+        self.flapping = recent >= terms::FLAPPING;
+    }
+}
+
+/// Green is well, yellow needs a look, red is nobody where somebody should be.
+pub(crate) fn state_colour(state: &str) -> Paint {
+    match state {
+        "held" => Paint::Green,
+        "expired" => Paint::Red,
+        "paused" => Paint::Yellow,
+        _ => Paint::Plain,
+    }
+}
+
+/// What deserves a second look.
+fn notes(row: &Seen) -> String {
+    let mut notes = Vec::new();
+    if row.flapping {
+        let recent = row.recent_terms.unwrap_or_default();
+        notes.push(output::paint(
+            Paint::Yellow,
+            &format!("flapping ({recent} terms in 10 min)"),
+        ));
+    }
+    if row.skewed {
+        notes.push(output::paint(Paint::Yellow, "clock skew?"));
+    }
+    if notes.is_empty() {
+        "-".to_owned()
+    } else {
+        notes.join(", ")
     }
 }

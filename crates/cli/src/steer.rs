@@ -67,7 +67,7 @@ impl Which {
 
     async fn order(&self, connect: &Connect, patch: &serde_json::Value) -> Result<()> {
         let (client, namespace) = self.open(connect).await?;
-        elections::patch(&client, self.lock, &namespace, &self.name, patch).await?;
+        elections::order(&client, self.lock, &namespace, &self.name, patch).await?;
         Ok(())
     }
 }
@@ -83,12 +83,18 @@ impl StepDown {
             bail!("nobody holds election {namespace}/{name}");
         }
         let patch = orders::step_down_patch(before.transitions, self.to.as_deref(), self.sit_out);
-        elections::patch(&client, *lock, &namespace, name, &patch).await?;
+        elections::order(&client, *lock, &namespace, name, &patch).await?;
         if self.no_wait {
             return Ok(0);
         }
         let patience = u64::from(before.lease_duration_seconds) * 2 + 5;
-        for _ in 0..patience * 20 {
+        for turn in 0..patience * 20 {
+            if turn == 20 {
+                eprintln!(
+                    "tenure: waiting up to {patience} s for {} to hand over",
+                    before.holder
+                );
+            }
             tokio::time::sleep(Duration::from_millis(50)).await;
             let now = elections::get(&client, *lock, &namespace, name).await?;
             if let Some(now) = now.filter(|now| now.transitions != before.transitions) {

@@ -11,6 +11,8 @@ pub(crate) struct Note {
     pub(crate) about: ObjectRef,
     pub(crate) identity: String,
     pub(crate) what: &'static str,
+    /// Why a term ended, in the words of [`tenure_core::StopReason::as_str`].
+    pub(crate) reason: Option<&'static str>,
     pub(crate) token: FencingToken,
     pub(crate) at: WallTime,
 }
@@ -33,13 +35,17 @@ impl Note {
         let seconds = rfc3339(self.at.whole_seconds(), 0);
         // The instant in the name keeps Events apart, as client-go's recorder does it.
         let name = format!("{}.{:x}", about.name, self.at.as_micros());
+        let mut annotations = json!({ "tenure.dev/fencing-token": self.token.as_str() });
+        if let Some(reason) = self.reason {
+            annotations["tenure.dev/reason"] = reason.into();
+        }
         json!({
             "apiVersion": "v1",
             "kind": "Event",
             "metadata": {
                 "name": name,
                 "namespace": about.namespace,
-                "annotations": { "tenure.dev/fencing-token": self.token.as_str() },
+                "annotations": annotations,
             },
             "involvedObject": {
                 "apiVersion": about.api_version,
@@ -84,6 +90,7 @@ mod tests {
             },
             identity: "baz".into(),
             what: "became leader",
+            reason: None,
             token: FencingToken::from(7),
             at: WallTime::from_micros(1_600_000_000_250_000),
         };
@@ -94,5 +101,6 @@ mod tests {
         assert_eq!(body["involvedObject"]["kind"], "Lease");
         assert_eq!(body["firstTimestamp"], "2020-09-13T12:26:40Z");
         assert_eq!(body["metadata"]["name"], "x.5af3107a7d090");
+        assert!(body["metadata"]["annotations"]["tenure.dev/reason"].is_null());
     }
 }

@@ -10,7 +10,7 @@ use http::Response;
 use super::connection::Limits;
 use super::faults::Faults;
 use super::instance::DataDirError;
-use super::pipeline::PublicRoute;
+use super::pipeline::{PublicAnswer, PublicRoute};
 use crate::auth::{Mode, TokenFile, TokenFileError, User, token};
 use crate::http::Body;
 use crate::pki::PkiError;
@@ -222,12 +222,17 @@ impl Builder {
     }
 
     /// Serves a path, and all below it, to everybody without asking who they are: for pages that are
-    /// the same for all. `prefix` begins with a slash and has none at its end.
-    pub fn public_route(
+    /// the same for all, or that ask for credentials themselves. `prefix` begins with a slash and has
+    /// none at its end.
+    pub fn public_route<F>(
         mut self,
         prefix: impl Into<String>,
-        route: impl Fn(&http::request::Parts) -> Response<Body> + Send + Sync + 'static,
-    ) -> Self {
+        route: impl Fn(http::request::Parts) -> F + Send + Sync + 'static,
+    ) -> Self
+    where
+        F: Future<Output = Response<Body>> + Send + 'static,
+    {
+        let route = move |parts| -> PublicAnswer { Box::pin(route(parts)) };
         self.public.push((prefix.into(), Arc::new(route)));
         self
     }

@@ -46,7 +46,7 @@ pub use builder::{Builder, Engine, StartError};
 pub use faults::{Action, Added, Fault, Faults, Requests};
 pub use handle::Handle;
 pub use instance::{DataDirError, Instance, Stopped, default_data_dir};
-pub use pipeline::PublicRoute;
+pub use pipeline::{PublicAnswer, PublicRoute};
 
 /// The entry: [`Server::builder`].
 #[derive(Clone, Copy, Debug)]

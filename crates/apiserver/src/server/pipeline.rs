@@ -1,5 +1,6 @@
 //! The way of a request: who, as whom, may they, then the API.
 
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,7 +27,10 @@ pub(super) enum Peer {
 }
 
 /// Answers requests below a path, before anybody asks who sends them.
-pub type PublicRoute = Arc<dyn Fn(&http::request::Parts) -> Response<Body> + Send + Sync>;
+pub type PublicRoute = Arc<dyn Fn(http::request::Parts) -> PublicAnswer + Send + Sync>;
+
+/// What a [`PublicRoute`] will answer.
+pub type PublicAnswer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
 /// The answer is to be withheld, and the connection closed.
 #[derive(Debug, thiserror::Error)]
@@ -62,7 +66,10 @@ impl Pipeline {
             .iter()
             .find(|(prefix, _)| is_below(path, prefix))
         {
-            return Ok(route(&request.into_parts().0));
+            let answer = route(request.into_parts().0).await;
+            let mut ending = self.ending.clone();
+            let end = async move { _ = ending.wait_for(|ending| *ending).await };
+            return Ok(answer.map(|body| until(body, end)));
         }
         let uri = request.uri();
         let info = RequestInfo::parse(request.method(), uri.path(), uri.query());

@@ -19,6 +19,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::sync::Semaphore;
 
 use super::view::View;
+use crate::page::Page;
 
 /// How long a leader may be expired before `/livez` fails, on top of the lease (client-go's watchdog).
 const TOLERANCE: Duration = Duration::from_secs(20);
@@ -87,6 +88,8 @@ pub(crate) struct Site {
     pub(crate) parts: Parts,
     /// Every path and method answers like `/`, as the old sidecar did.
     pub(crate) compat: bool,
+    /// Under `/ui`.
+    pub(crate) page: Page,
     /// Required for `POST /v1/step-down`; without it only a unix socket may.
     pub(crate) token: Option<Arc<str>>,
     /// One place per connection: a crowd of clients must not eat the memory of the election.
@@ -140,9 +143,15 @@ where
     };
     tokio::spawn(async move {
         let _place = place;
-        let service = service_fn(move |request| {
-            let answer = site.answer(&request, private);
-            async move { Ok::<_, Infallible>(answer) }
+        let service = service_fn(move |request: Request<Incoming>| {
+            let site = site.clone();
+            async move {
+                if site.parts.leader && Page::has(request.uri().path()) {
+                    let parts = request.into_parts().0;
+                    return Ok::<_, Infallible>(site.page.answer(&parts).await);
+                }
+                Ok(site.answer(&request, private))
+            }
         });
         // A client that goes away, or never finishes its request, is its own affair.
         let _ = http1::Builder::new()

@@ -20,6 +20,7 @@ use tokio::sync::{Semaphore, watch};
 use crate::connect::Connect;
 use crate::election::{self, pod_name, pod_namespace, variable};
 use crate::events::EventLog;
+use crate::page::{Door, Page};
 use crate::sight::Gate;
 use crate::signals::Signals;
 pub(crate) use args::Elect;
@@ -92,7 +93,7 @@ impl Elect {
             notes,
             seen: watch::Sender::new(Seen::default()),
         };
-        if let Err(error) = self.serve(&view, &metrics, compat).await {
+        if let Err(error) = self.serve(&client, &view, &metrics, compat).await {
             return refuse(CANNOT_LISTEN, &format!("{error:#}"));
         }
         self.announce(&elector, &namespace);
@@ -209,7 +210,13 @@ impl Elect {
     }
 
     /// Listens on every address that was given.
-    async fn serve(&self, view: &View, metrics: &Metrics, compat: bool) -> Result<()> {
+    async fn serve(
+        &self,
+        client: &Client,
+        view: &View,
+        metrics: &Metrics,
+        compat: bool,
+    ) -> Result<()> {
         let listen = &self.listen;
         let mut registry = Registry::default();
         metrics.register(&mut registry);
@@ -226,7 +233,14 @@ impl Elect {
             let token = std::fs::read_to_string(path);
             token.with_context(|| format!("cannot read {}", path.display()))
         });
-        let token = token.transpose()?.map(|token| token.trim().into());
+        let token: Option<Arc<str>> = token.transpose()?.map(|token| token.trim().into());
+        let page = Page::new(Door::Sidecar {
+            client: client.clone(),
+            namespace: view.facts.namespace.clone(),
+            name: self.election.election.clone(),
+            kind: self.election.lock,
+            token: token.clone(),
+        });
         let site = Site {
             view: view.clone(),
             metrics,
@@ -236,6 +250,7 @@ impl Elect {
                 metrics: listen.metrics_address.is_none(),
             },
             compat,
+            page,
             token,
             places: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
         };

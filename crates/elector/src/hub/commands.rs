@@ -51,7 +51,7 @@ impl Entry {
                     metrics.leading(true);
                     metrics.acquired(took);
                 });
-                self.note(world, "became leader", &token);
+                self.note(world, "became leader", None, &token);
                 self.lead(token, transitions, guard);
             }
             Command::Extend { guard } => {
@@ -65,7 +65,8 @@ impl Entry {
                 if let Some(dog) = self.term.clone() {
                     dog.set_deadline(deadline);
                     dog.cell.end(reason.clone());
-                    self.note(world, "stopped leading", &dog.cell.token);
+                    let why = Some(reason.as_str());
+                    self.note(world, "stopped leading", why, &dog.cell.token);
                 }
                 self.slow = false;
                 self.campaigning = world.clock.now().local;
@@ -132,7 +133,13 @@ impl Entry {
     }
 
     /// Posts an Event about the lock object. Elections do not wait for it, except at their very end.
-    fn note(&mut self, world: &mut World, what: &'static str, token: &FencingToken) {
+    fn note(
+        &mut self,
+        world: &mut World,
+        what: &'static str,
+        reason: Option<&'static str>,
+        token: &FencingToken,
+    ) {
         if world.client.is_none() || !self.events {
             return;
         }
@@ -149,6 +156,7 @@ impl Entry {
                 about,
                 identity: self.election.config().identity.clone(),
                 what,
+                reason,
                 token: token.clone(),
                 at,
             };

@@ -291,7 +291,7 @@ async fn public_routes_ask_nobody() {
     use http_body_util::{BodyExt as _, Full};
     let builder = Server::builder().no_tls().public_route("/ui", |parts| {
         let body = Full::new(parts.uri.path().to_owned().into()).map_err(|e| match e {});
-        http::Response::new(body.boxed_unsync())
+        std::future::ready(http::Response::new(body.boxed_unsync()))
     });
     let server = TestServer::start_with(builder).await.unwrap();
     for path in ["/ui", "/ui/", "/ui/app.js"] {

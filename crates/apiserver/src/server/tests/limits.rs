@@ -65,14 +65,15 @@ impl Drop for Flag {
 async fn a_client_that_never_reads_is_given_up() {
     let gone = Arc::new(AtomicBool::new(false));
     let flag = Arc::clone(&gone);
-    let endless = move |_: &http::request::Parts| {
+    let endless = move |_: http::request::Parts| {
         let flag = Flag(Arc::clone(&flag));
         let chunk = Bytes::from_static(&[b'x'; 65536]);
         let chunks = stream::repeat(chunk).map(move |chunk| {
             let _ = &flag;
             Ok(Frame::data(chunk))
         });
-        http::Response::new(StreamBody::new(chunks).boxed_unsync())
+        let body = StreamBody::new(chunks).boxed_unsync();
+        std::future::ready(http::Response::new(body))
     };
     let builder = Server::builder()
         .no_tls()

@@ -1,0 +1,153 @@
+//! Plain reads from the API server, with what they tell about its clock and its pace.
+
+use std::time::{Duration, Instant};
+
+use http::header::DATE;
+use http_body_util::BodyExt;
+use jiff::fmt::rfc2822;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use kube::core::Status;
+use serde_json::Value;
+
+/// An answer.
+pub(crate) struct Answer {
+    pub(crate) body: Value,
+    pub(crate) clock: Clock,
+    pub(crate) took: Duration,
+}
+
+/// How far the server's clock is ahead of ours: at least and at most this much. Its `Date` has whole
+/// seconds, so one answer tells little; bounds of several answers together tell more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Clock {
+    at_least: SignedDuration,
+    at_most: SignedDuration,
+}
+
+impl Default for Clock {
+    fn default() -> Self {
+        Self {
+            at_least: SignedDuration::MIN,
+            at_most: SignedDuration::MAX,
+        }
+    }
+}
+
+impl Clock {
+    /// From the `Date` of an answer to a request sent and answered at these instants of our clock.
+    fn of(date: Timestamp, sent: Timestamp, answered: Timestamp) -> Self {
+        Self {
+            at_least: date.duration_since(answered),
+            at_most: date.duration_since(sent) + SignedDuration::from_secs(1),
+        }
+    }
+
+    /// What both say together.
+    pub(crate) fn and(self, other: Self) -> Self {
+        Self {
+            at_least: self.at_least.max(other.at_least),
+            at_most: self.at_most.min(other.at_most),
+        }
+    }
+
+    /// The least difference that explains what was seen; none if the clocks may agree.
+    pub(crate) fn ahead(self) -> SignedDuration {
+        let zero = SignedDuration::ZERO;
+        if self.at_least > zero {
+            self.at_least
+        } else if self.at_most < zero {
+            self.at_most
+        } else {
+            zero
+        }
+    }
+
+    /// The time now by the server's clock, as far as known.
+    pub(crate) fn now(self) -> Timestamp {
+        let now = Timestamp::now();
+        now.checked_add(self.ahead()).unwrap_or(now)
+    }
+}
+
+/// For objects of which only the metadata matter.
+pub(crate) const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
+                                   application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
+                                   application/json";
+
+/// Everything.
+pub(crate) const WHOLE: &str = "application/json";
+
+/// Reads a path as JSON.
+pub(crate) async fn get(client: &Client, path: &str) -> Result<Answer, kube::Error> {
+    get_as(client, path, WHOLE).await
+}
+
+/// Reads a path as JSON, in one of the forms above.
+pub(crate) async fn get_as(
+    client: &Client,
+    path: &str,
+    form: &'static str,
+) -> Result<Answer, kube::Error> {
+    let request = http::Request::get(path)
+        .header(http::header::ACCEPT, form)
+        .body(kube::client::Body::empty())
+        .map_err(kube::Error::HttpError)?;
+    let (sent, start) = (Timestamp::now(), Instant::now());
+    let response = client.send(request).await?;
+    let (answered, code) = (Timestamp::now(), response.status());
+    let date = response.headers().get(DATE).and_then(|date| {
+        let date = rfc2822::parse(date.to_str().ok()?).ok()?;
+        Some(Clock::of(date.timestamp(), sent, answered))
+    });
+    let body = response.into_body().collect().await?.to_bytes();
+    let took = start.elapsed();
+    if !code.is_success() {
+        let text = String::from_utf8_lossy(&body);
+        let status = serde_json::from_slice(&body).unwrap_or_else(|_| {
+            let message = format!("{code}: {}", text.trim());
+            Status::failure(&message, "Failed").with_code(code.as_u16())
+        });
+        return Err(kube::Error::Api(Box::new(status)));
+    }
+    Ok(Answer {
+        // Health checks answer plain text.
+        body: serde_json::from_slice(&body)
+            .unwrap_or_else(|_| String::from_utf8_lossy(&body).into()),
+        clock: date.unwrap_or_default(),
+        took,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(milliseconds: i64) -> Timestamp {
+        Timestamp::from_millisecond(milliseconds).unwrap()
+    }
+
+    #[test]
+    fn clocks_that_may_agree_do_agree() {
+        let clock = Clock::of(at(10_000), at(10_300), at(10_400));
+        assert_eq!(clock.ahead(), SignedDuration::ZERO);
+    }
+
+    #[test]
+    fn a_difference_is_the_least_that_explains_the_dates() {
+        let ahead = Clock::of(at(20_000), at(10_300), at(10_400));
+        assert_eq!(ahead.ahead(), SignedDuration::from_millis(9_600));
+        let behind = Clock::of(at(5_000), at(10_300), at(10_400));
+        assert_eq!(behind.ahead(), SignedDuration::from_millis(-4_300));
+    }
+
+    #[test]
+    fn more_answers_tell_more() {
+        let first = Clock::of(at(20_000), at(10_300), at(10_400));
+        let second = Clock::of(at(21_000), at(11_010), at(11_020));
+        assert_eq!(
+            first.and(second).ahead(),
+            SignedDuration::from_millis(9_980)
+        );
+    }
+}

@@ -1,0 +1,424 @@
+//! All elections as they change: what the live views show.
+//!
+//! A board lists once and then watches, so an idle cluster costs nothing. Validity is counted from the
+//! moment a renewal was *seen*, as candidates count it, so wrong clocks do not change it.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use jiff::Timestamp;
+use kube::Client;
+use kube::core::WatchEvent;
+use serde::Serialize;
+use serde_json::Value;
+use tenure::lock::LockKind;
+use tokio::sync::mpsc;
+use tokio::task::JoinSet;
+
+use crate::api::{self, Clock};
+use crate::elections::{self, KINDS, Seen};
+use crate::terms::{self, Term, Word};
+
+/// The API server ends a watch after this many seconds; we give it up a little later.
+const WATCH_SECONDS: u64 = 240;
+
+/// After a failure.
+const RETRY: Duration = Duration::from_secs(1);
+
+/// After a refusal, which seldom changes.
+const REFUSED_RETRY: Duration = Duration::from_secs(30);
+
+/// A renewal that is seen this long before or after its time comes from another clock.
+const SKEW_SECONDS: f64 = 3.0;
+
+/// Which elections.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Scope {
+    /// All namespaces without it.
+    pub(crate) namespace: Option<String>,
+    /// All names without it.
+    pub(crate) name: Option<String>,
+    /// All kinds of locks without it, and Events too. With it no Events are read, because those who
+    /// take part in one election seldom may.
+    pub(crate) kind: Option<LockKind>,
+}
+
+/// An election is named by namespace, name and lock.
+pub(crate) type Key = (String, String, &'static str);
+
+/// One election on the board.
+#[derive(Clone, Debug)]
+pub(crate) struct Row {
+    seen: Seen,
+    /// When the times in `seen` were right.
+    at: Instant,
+    /// Oldest first.
+    pub(crate) terms: Vec<Term>,
+}
+
+/// What programs are told about an election.
+#[derive(Clone, Debug, Serialize)]
+pub(crate) struct Told {
+    #[serde(flatten)]
+    pub(crate) seen: Seen,
+    pub(crate) terms: Vec<Term>,
+}
+
+/// The live state; dropping it ends its watches.
+pub(crate) struct Board {
+    news: mpsc::Receiver<News>,
+    rows: BTreeMap<Key, Arc<Row>>,
+    words: BTreeMap<(String, String), Vec<Word>>,
+    waiting: BTreeSet<&'static str>,
+    refused: BTreeMap<&'static str, String>,
+    troubled: BTreeMap<&'static str, String>,
+    _tasks: JoinSet<()>,
+}
+
+enum News {
+    /// Everything of this kind.
+    All(LockKind, Vec<Seen>),
+    Put(Box<Seen>),
+    Gone(Key),
+    Words(Vec<Word>),
+    Well(&'static str),
+    Refused(&'static str, String),
+    Trouble(&'static str, String),
+}
+
+/// What one task watches.
+#[derive(Clone, Copy)]
+enum Source {
+    Locks(LockKind),
+    Events,
+}
+
+impl Board {
+    /// Begins to list and watch.
+    pub(crate) fn open(client: Client, scope: Scope) -> Self {
+        let (send, news) = mpsc::channel(256);
+        let mut tasks = JoinSet::new();
+        let sources: Vec<Source> = match scope.kind {
+            Some(kind) => vec![Source::Locks(kind)],
+            None => KINDS
+                .into_iter()
+                .map(Source::Locks)
+                .chain([Source::Events])
+                .collect(),
+        };
+        let waiting = sources.iter().map(|source| source.word()).collect();
+        for source in sources {
+            let follower = Follower {
+                client: client.clone(),
+                scope: scope.clone(),
+                source,
+                news: send.clone(),
+            };
+            tasks.spawn(follower.follow());
+        }
+        Self {
+            news,
+            rows: BTreeMap::new(),
+            words: BTreeMap::new(),
+            waiting,
+            refused: BTreeMap::new(),
+            troubled: BTreeMap::new(),
+            _tasks: tasks,
+        }
+    }
+
+    /// Waits for news and takes all there is. Cancel safe.
+    pub(crate) async fn changed(&mut self) {
+        match self.news.recv().await {
+            Some(news) => self.take(news),
+            None => std::future::pending().await,
+        }
+        while let Ok(news) = self.news.try_recv() {
+            self.take(news);
+        }
+    }
+
+    /// Whether everything that can be listed was listed once.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// The elections by namespace and name.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = &Arc<Row>> {
+        self.rows.values()
+    }
+
+    /// Why the board is out of date, or empty.
+    pub(crate) fn trouble(&self) -> Option<String> {
+        let words = |map: &BTreeMap<&str, String>| {
+            let first = map.iter().next();
+            first.map(|(kind, why)| format!("{kind}: {why}"))
+        };
+        let locks = |map: &BTreeMap<&str, String>| map.keys().filter(|k| **k != "events").count();
+        let blind = self.rows.is_empty() && locks(&self.refused) > 0 && self.is_ready();
+        words(&self.troubled).or_else(|| words(&self.refused).filter(|_| blind))
+    }
+
+    fn take(&mut self, news: News) {
+        match news {
+            News::All(kind, elections) => {
+                let lock = kind.as_str();
+                let keys: BTreeSet<Key> = elections.iter().map(key).collect();
+                self.rows.retain(|k, _| k.2 != lock || keys.contains(k));
+                for seen in elections {
+                    self.put(seen, false);
+                }
+            }
+            News::Put(seen) => self.put(*seen, true),
+            News::Gone(key) => drop(self.rows.remove(&key)),
+            News::Words(words) => {
+                for word in words {
+                    let place = (word.namespace.clone(), word.name.clone());
+                    word.join(self.words.entry(place.clone()).or_default());
+                    self.retell(&place);
+                }
+            }
+            News::Well(kind) => {
+                self.waiting.remove(kind);
+                self.troubled.remove(kind);
+                self.refused.remove(kind);
+            }
+            News::Refused(kind, why) => {
+                self.waiting.remove(kind);
+                self.troubled.remove(kind);
+                self.refused.insert(kind, why);
+            }
+            News::Trouble(kind, why) => drop(self.troubled.insert(kind, why)),
+        }
+    }
+
+    /// `live`: it has changed just now.
+    fn put(&mut self, mut seen: Seen, live: bool) {
+        let key = key(&seen);
+        let before = self.rows.get(&key);
+        let renewed = before.is_some_and(|row| row.seen.renew_time != seen.renew_time);
+        if live && renewed && !seen.holder.is_empty() {
+            seen.skewed = seen
+                .renewed_ago_seconds
+                .is_some_and(|ago| ago.abs() > SKEW_SECONDS);
+            seen.renewed_ago_seconds = Some(0.0);
+            seen.valid_for_seconds = Some(f64::from(seen.lease_duration_seconds));
+            if !seen.paused {
+                seen.state = "held";
+            }
+        }
+        let place = (seen.namespace.clone(), seen.name.clone());
+        if let Some(word) = Word::of_change(before.map(|row| &row.seen), &seen) {
+            word.join(self.words.entry(place.clone()).or_default());
+        }
+        let row = Row {
+            seen,
+            at: Instant::now(),
+            terms: Vec::new(),
+        };
+        self.rows.insert(key, Arc::new(row));
+        self.retell(&place);
+    }
+
+    /// Works the terms of an election out anew.
+    fn retell(&mut self, place: &(String, String)) {
+        let words = self.words.get(place).map(Vec::as_slice).unwrap_or_default();
+        for kind in KINDS {
+            let key = (place.0.clone(), place.1.clone(), kind.as_str());
+            let Some(row) = self.rows.get_mut(&key) else {
+                continue;
+            };
+            let mut terms = terms::spoken(words);
+            terms::settle(&mut terms, &row.seen);
+            let row = Arc::make_mut(row);
+            row.seen.count_terms(&terms, Timestamp::now());
+            row.terms = terms;
+        }
+    }
+}
+
+impl Row {
+    /// What is seen now: the same, but time has passed.
+    pub(crate) fn seen_now(&self) -> Seen {
+        let passed = self.at.elapsed().as_secs_f64();
+        let mut seen = self.seen.clone();
+        let later = |time: Option<f64>| time.map(|time| time + passed);
+        seen.held_for_seconds = later(seen.held_for_seconds);
+        seen.renewed_ago_seconds = later(seen.renewed_ago_seconds);
+        seen.valid_for_seconds = seen.valid_for_seconds.map(|left| left - passed);
+        if seen.state == "held" && seen.valid_for_seconds.is_some_and(|left| left < 0.0) {
+            seen.state = "expired";
+        }
+        seen
+    }
+
+    /// The same with its last terms, for programs.
+    pub(crate) fn told(&self, terms: usize) -> Told {
+        let skip = self.terms.len().saturating_sub(terms);
+        Told {
+            seen: self.seen_now(),
+            terms: self.terms[skip..].to_vec(),
+        }
+    }
+
+    /// What it is called.
+    pub(crate) fn key(&self) -> Key {
+        key(&self.seen)
+    }
+}
+
+fn key(seen: &Seen) -> Key {
+    (seen.namespace.clone(), seen.name.clone(), seen.lock)
+}
+
+impl Source {
+    fn word(self) -> &'static str {
+        match self {
+            Self::Locks(kind) => elections::resource_of(kind).plural,
+            Self::Events => "events",
+        }
+    }
+}
+
+/// Lists and watches one kind of objects.
+struct Follower {
+    client: Client,
+    scope: Scope,
+    source: Source,
+    news: mpsc::Sender<News>,
+}
+
+impl Follower {
+    async fn follow(self) {
+        loop {
+            let pause = match self.list_and_watch().await {
+                Ok(()) => Duration::ZERO,
+                Err(error) => {
+                    let refused = matches!(&error, kube::Error::Api(status)
+                        if [401, 403, 404, 405].contains(&status.code));
+                    let (word, why) = (self.source.word(), shorten(&error));
+                    let (news, pause) = if refused {
+                        (News::Refused(word, why), REFUSED_RETRY)
+                    } else {
+                        (News::Trouble(word, why), RETRY)
+                    };
+                    self.tell(news).await;
+                    pause
+                }
+            };
+            tokio::time::sleep(pause).await;
+        }
+    }
+
+    /// Ends without an error when a new list is needed.
+    async fn list_and_watch(&self) -> Result<(), kube::Error> {
+        let (path, form) = self.path();
+        let answer = api::get_as(&self.client, &path, form).await?;
+        let clock = answer.clock;
+        let mut version = text(&answer.body["metadata"]["resourceVersion"]);
+        let items = answer.body["items"].as_array().cloned().unwrap_or_default();
+        self.tell(match self.source {
+            Source::Locks(kind) => {
+                let see = |item| elections::see(&self.client, kind, item, clock.now());
+                News::All(kind, items.into_iter().filter_map(see).collect())
+            }
+            Source::Events => News::Words(items.iter().filter_map(Word::read).collect()),
+        })
+        .await;
+        self.tell(News::Well(self.source.word())).await;
+        let join = if path.contains('?') { '&' } else { '?' };
+        loop {
+            let uri = format!(
+                "{path}{join}watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}\
+                 &resourceVersion={version}"
+            );
+            let request = http::Request::get(uri)
+                .header(http::header::ACCEPT, form)
+                .body(Vec::new())
+                .map_err(kube::Error::HttpError)?;
+            let events = self.client.request_events::<Value>(request).await?;
+            let mut events = std::pin::pin!(events);
+            let patience = Duration::from_secs(WATCH_SECONDS + 10);
+            while let Ok(Some(event)) = tokio::time::timeout(patience, events.next()).await {
+                match event? {
+                    WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+                        version = text(&object["metadata"]["resourceVersion"]);
+                        self.put(object, clock).await;
+                    }
+                    WatchEvent::Deleted(object) => {
+                        version = text(&object["metadata"]["resourceVersion"]);
+                        self.gone(&object).await;
+                    }
+                    WatchEvent::Bookmark(mark) => version = mark.metadata.resource_version,
+                    WatchEvent::Error(_) => return Ok(()),
+                }
+            }
+        }
+    }
+
+    async fn put(&self, object: Value, clock: Clock) {
+        let news = match self.source {
+            Source::Locks(kind) => elections::see(&self.client, kind, object, clock.now())
+                .map(|seen| News::Put(Box::new(seen))),
+            Source::Events => Word::read(&object).map(|word| News::Words(vec![word])),
+        };
+        if let Some(news) = news {
+            self.tell(news).await;
+        }
+    }
+
+    async fn gone(&self, object: &Value) {
+        // That an Event was forgotten does not make it untrue.
+        if let Source::Locks(kind) = self.source {
+            let metadata = &object["metadata"];
+            let key = (
+                text(&metadata["namespace"]),
+                text(&metadata["name"]),
+                kind.as_str(),
+            );
+            self.tell(News::Gone(key)).await;
+        }
+    }
+
+    async fn tell(&self, news: News) {
+        // Nobody listens only when this task is about to be ended.
+        let _ = self.news.send(news).await;
+    }
+
+    fn path(&self) -> (String, &'static str) {
+        let Scope {
+            namespace, name, ..
+        } = &self.scope;
+        match self.source {
+            Source::Events => (terms::path(namespace.as_deref()), api::WHOLE),
+            Source::Locks(kind) => {
+                let path = elections::collection(kind, namespace.as_deref());
+                let only = name.as_ref().map_or(String::new(), |n| {
+                    format!("?fieldSelector=metadata.name%3D{n}")
+                });
+                (path + &only, elections::form(kind))
+            }
+        }
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().unwrap_or_default().to_owned()
+}
+
+/// The part of an error that a person needs.
+fn shorten(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => {
+            // The innermost cause says what happened; the rest is about our own layers.
+            let mut cause: &dyn std::error::Error = other;
+            while let Some(next) = cause.source() {
+                cause = next;
+            }
+            cause.to_string()
+        }
+    }
+}

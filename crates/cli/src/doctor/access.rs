@@ -1,0 +1,198 @@
+//! Which permissions are there, and which verb is missing for what.
+
+use futures_util::future::join_all;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client};
+use serde_json::json;
+use tenure::lock::{LockKind, Resource};
+
+use super::{Finding, Level};
+
+/// Something that one may want to do.
+struct Purpose {
+    what: &'static str,
+    without: Level,
+    /// Group, resource, verb, and whether it is about the one lock object.
+    needs: Vec<(&'static str, &'static str, &'static str, bool)>,
+}
+
+/// Asks the API server about every verb.
+pub(super) async fn check(
+    client: &Client,
+    kind: LockKind,
+    namespace: &str,
+    name: Option<&str>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for purpose in purposes(kind) {
+        let asked = purpose.needs.iter().map(|need| async move {
+            let allowed = allowed(client, namespace, name, *need).await;
+            (format!("{} {}", need.2, need.1), *need, allowed)
+        });
+        let mut missing = Vec::new();
+        let mut failed = None;
+        for (text, need, allowed) in join_all(asked).await {
+            match allowed {
+                Ok(true) => {}
+                Ok(false) => missing.push((text, need)),
+                Err(error) => failed = Some(error),
+            }
+        }
+        let what = purpose.what;
+        findings.push(match (failed, missing.is_empty()) {
+            (Some(error), _) => {
+                let summary = format!("to {what}: cannot ask for permissions: {error}");
+                Finding::new("access", Level::Warn, summary)
+            }
+            (None, true) => Finding::new("access", Level::Ok, format!("to {what}: all granted")),
+            (None, false) => {
+                let verbs: Vec<&str> = missing.iter().map(|(text, _)| text.as_str()).collect();
+                let summary = format!("to {what}: missing {}", verbs.join(", "));
+                Finding::new("access", purpose.without, summary)
+                    .advice(rules(namespace, name, &missing))
+                    .figures(json!({ "missing": verbs }))
+            }
+        });
+    }
+    findings
+}
+
+fn purposes(kind: LockKind) -> Vec<Purpose> {
+    let mut locks = Vec::new();
+    if matches!(kind, LockKind::ConfigMaps | LockKind::ConfigMapsLeases) {
+        locks.push(Resource::CONFIG_MAP);
+    }
+    if matches!(kind, LockKind::Endpoints | LockKind::EndpointsLeases) {
+        locks.push(Resource::ENDPOINTS);
+    }
+    if !matches!(kind, LockKind::ConfigMaps | LockKind::Endpoints) {
+        locks.push(Resource::LEASE);
+    }
+    let each = |verbs: &[(&'static str, bool)]| -> Vec<_> {
+        let of = |lock: &Resource| {
+            let (group, plural) = (lock.group, lock.plural);
+            let needs = verbs
+                .iter()
+                .map(move |(verb, named)| (group, plural, *verb, *named));
+            needs.collect::<Vec<_>>()
+        };
+        locks.iter().flat_map(of).collect()
+    };
+    let take_part = [
+        ("get", true),
+        ("list", true),
+        ("watch", true),
+        ("update", true),
+        ("create", false),
+    ];
+    vec![
+        Purpose {
+            what: "take part",
+            without: Level::Fail,
+            needs: each(&take_part),
+        },
+        Purpose {
+            what: "announce terms (history)",
+            without: Level::Warn,
+            needs: vec![
+                ("", "events", "create", false),
+                ("", "events", "patch", false),
+            ],
+        },
+        Purpose {
+            what: "see elections (status, top, history)",
+            without: Level::Warn,
+            needs: {
+                let mut needs = each(&[("list", false), ("watch", false)]);
+                needs.push(("", "events", "list", false));
+                needs
+            },
+        },
+        Purpose {
+            what: "steer (step-down, pause)",
+            without: Level::Warn,
+            needs: each(&[("patch", true)]),
+        },
+    ]
+}
+
+async fn allowed(
+    client: &Client,
+    namespace: &str,
+    name: Option<&str>,
+    (group, resource, verb, named): (&str, &str, &str, bool),
+) -> Result<bool, kube::Error> {
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                group: Some(group.to_owned()),
+                resource: Some(resource.to_owned()),
+                namespace: Some(namespace.to_owned()),
+                verb: Some(verb.to_owned()),
+                name: name.filter(|_| named).map(str::to_owned),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    let answer = reviews.create(&PostParams::default(), &review).await?;
+    Ok(answer.status.is_some_and(|status| status.allowed))
+}
+
+/// The rules to add to a Role.
+fn rules(
+    namespace: &str,
+    name: Option<&str>,
+    missing: &[(String, (&'static str, &'static str, &'static str, bool))],
+) -> String {
+    let mut text = format!("add to a Role in namespace {namespace}:");
+    for (_, (group, resource, verb, named)) in missing {
+        text += &format!(
+            "\n- {{apiGroups: [\"{group}\"], resources: [{resource}], verbs: [{verb}]{}}}",
+            match name {
+                Some(name) if *named => format!(", resourceNames: [{name}]"),
+                _ => String::new(),
+            }
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rules_name_the_object_where_they_can() {
+        let missing = [
+            ("x".to_owned(), ("", "events", "create", false)),
+            (
+                "y".to_owned(),
+                ("coordination.k8s.io", "leases", "get", true),
+            ),
+        ];
+        let text = rules("ns", Some("web"), &missing);
+        assert!(
+            text.contains("resources: [events], verbs: [create]}"),
+            "{text}"
+        );
+        assert!(
+            text.contains("verbs: [get], resourceNames: [web]}"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn multi_locks_need_both_objects() {
+        let purposes = purposes(LockKind::EndpointsLeases);
+        let take_part = &purposes[0].needs;
+        assert_eq!(take_part.len(), 10);
+        assert!(take_part.contains(&("", "endpoints", "update", true)));
+        assert!(take_part.contains(&("coordination.k8s.io", "leases", "create", false)));
+    }
+}

@@ -1,0 +1,44 @@
+//! Do the clocks agree? Elections do not need it; people who read times do.
+
+use serde_json::json;
+
+use super::pace::Measured;
+use super::{Finding, Level};
+use crate::elections::Seen;
+use crate::output;
+
+/// More than this is worth a word.
+const NOTEWORTHY: f64 = 1.0;
+
+pub(super) fn check(measured: &Measured, seen: &[Seen]) -> Finding {
+    let ahead = measured.clock.ahead().as_secs_f64();
+    let figures = json!({ "serverAheadSeconds": ahead });
+    let skewed: Vec<&str> = seen
+        .iter()
+        .filter(|seen| seen.skewed)
+        .map(|seen| seen.holder.as_str())
+        .collect();
+    if !skewed.is_empty() {
+        let holders = skewed.join(", ");
+        return Finding::new(
+            "clock",
+            Level::Warn,
+            format!("renewals of {holders} lie in the future of the API server"),
+        )
+        .advice("look at the clock (NTP) on the holder's machine; elections are not harmed")
+        .figures(figures);
+    }
+    if ahead.abs() > NOTEWORTHY {
+        let word = if ahead > 0.0 { "ahead of" } else { "behind" };
+        let by = output::span(ahead.abs());
+        return Finding::new(
+            "clock",
+            Level::Warn,
+            format!("the API server's clock is {by} {word} this machine's"),
+        )
+        .advice("look at NTP on both; elections are not harmed, the times that people read are")
+        .figures(figures);
+    }
+    let summary = "this machine and the API server agree within a second";
+    Finding::new("clock", Level::Ok, summary).figures(figures)
+}

@@ -1,0 +1,295 @@
+//! `tenure doctor`: is this a good place to elect leaders?
+//!
+//! Every finding says what was measured, and what to do about it if anything is. It writes nothing.
+
+mod access;
+mod clock;
+mod pace;
+mod twins;
+
+use std::time::Duration;
+
+use anyhow::Result;
+use clap::Args;
+use kube::Client;
+use serde::Serialize;
+use tenure::core::Timing;
+use tenure::lock::LockKind;
+
+use crate::api;
+use crate::connect::Connect;
+use crate::elections::{self, Seen};
+use crate::output::{self, Format, Paint};
+use crate::values::duration;
+
+/// Check access, timings, clocks, identities and latency
+#[derive(Args, Debug)]
+pub(crate) struct Doctor {
+    /// Look at this election in particular
+    name: Option<String>,
+    /// In this namespace; by default that of the kubeconfig's context
+    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    namespace: Option<String>,
+    /// Kind of the lock
+    #[arg(long, default_value = "leases")]
+    lock: LockKind,
+    /// Judge this lease duration
+    #[arg(long, value_name = "D", default_value = "15s", value_parser = duration)]
+    lease_duration: Duration,
+    /// Judge this renew deadline
+    #[arg(long, value_name = "D", default_value = "10s", value_parser = duration)]
+    renew_deadline: Duration,
+    /// Judge this retry period
+    #[arg(long, value_name = "D", default_value = "2s", value_parser = duration)]
+    retry_period: Duration,
+    /// How many requests to measure
+    #[arg(long, value_name = "N", default_value_t = 50)]
+    samples: u32,
+    /// How long to watch renewals for signs of two processes with one identity
+    #[arg(long, value_name = "D", default_value = "7s", value_parser = duration)]
+    observe: Duration,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+/// How bad it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub(super) enum Level {
+    Ok,
+    Warn,
+    Fail,
+}
+
+/// One result.
+#[derive(Debug, Serialize)]
+pub(super) struct Finding {
+    check: &'static str,
+    level: Level,
+    summary: String,
+    /// What to do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    advice: Option<String>,
+    /// Figures for programs.
+    #[serde(skip_serializing_if = "serde_json::Value::is_null")]
+    figures: serde_json::Value,
+}
+
+impl Finding {
+    pub(super) fn new(check: &'static str, level: Level, summary: impl Into<String>) -> Self {
+        Self {
+            check,
+            level,
+            summary: summary.into(),
+            advice: None,
+            figures: serde_json::Value::Null,
+        }
+    }
+
+    pub(super) fn advice(mut self, advice: impl Into<String>) -> Self {
+        self.advice = Some(advice.into());
+        self
+    }
+
+    pub(super) fn figures(mut self, figures: serde_json::Value) -> Self {
+        self.figures = figures;
+        self
+    }
+}
+
+#[derive(Serialize)]
+struct Report {
+    healthy: bool,
+    server: String,
+    namespace: String,
+    findings: Vec<Finding>,
+}
+
+impl Doctor {
+    pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
+        let config = connect.config().await?;
+        let namespace = self
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
+        let server = config.cluster_url.to_string();
+        let client = Client::try_from(config)?;
+        let findings = self.examine(&client, &namespace, &server).await;
+        let healthy = findings.iter().all(|f| f.level != Level::Fail);
+        let report = Report {
+            healthy,
+            server,
+            namespace,
+            findings,
+        };
+        if self.output.is_table() {
+            output::write(&text(&report))?;
+        } else {
+            output::print_value(self.output, &report)?;
+        }
+        Ok(u8::from(!healthy))
+    }
+
+    async fn examine(&self, client: &Client, namespace: &str, server: &str) -> Vec<Finding> {
+        let version = match api::get(client, "/version").await {
+            Ok(answer) => answer.body["gitVersion"].as_str().unwrap_or("?").to_owned(),
+            Err(error) => {
+                let finding = Finding::new(
+                    "connection",
+                    Level::Fail,
+                    format!("{server} does not answer: {error}"),
+                )
+                .advice("check the address and the credentials in the kubeconfig");
+                return vec![finding];
+            }
+        };
+        let connected = format!("{server} answers, Kubernetes {version}");
+        let mut findings = vec![Finding::new("connection", Level::Ok, connected)];
+        findings.extend(access::check(client, self.lock, namespace, self.name.as_deref()).await);
+        let seen = self.look(client, namespace, &mut findings).await;
+        findings.push(self.timing(&seen));
+        progress("measuring latency");
+        let path = match seen.first() {
+            Some(seen) => elections::path_of(self.lock, namespace, &seen.name),
+            None => elections::collection(self.lock, Some(namespace)) + "?limit=1",
+        };
+        let measured = pace::measure(client, &path, self.samples).await;
+        findings.push(clock::check(&measured, &seen));
+        findings.push(pace::check(&measured, self.retry_period));
+        if !self.observe.is_zero() && seen.iter().any(|seen| !seen.holder.is_empty()) {
+            progress(&format!(
+                "watching renewals for {}",
+                output::span(self.observe.as_secs_f64())
+            ));
+            findings
+                .push(twins::check(client, namespace, self.name.as_deref(), self.observe).await);
+        }
+        findings
+    }
+
+    /// The elections to look at.
+    async fn look(
+        &self,
+        client: &Client,
+        namespace: &str,
+        findings: &mut Vec<Finding>,
+    ) -> Vec<Seen> {
+        let listed = match &self.name {
+            Some(name) => elections::get(client, self.lock, namespace, name)
+                .await
+                .map(|seen| seen.into_iter().collect()),
+            None => elections::list(client, Some(namespace))
+                .await
+                .map(|listing| listing.elections),
+        };
+        let seen: Vec<Seen> = match listed {
+            Ok(seen) => seen,
+            Err(error) => {
+                let why = format!("cannot look at elections: {error:#}");
+                findings.push(Finding::new("elections", Level::Fail, why));
+                return Vec::new();
+            }
+        };
+        let trouble = |wanted: fn(&Seen) -> bool| -> Vec<&str> {
+            let names = seen.iter().filter(|s| wanted(s)).map(|s| s.name.as_str());
+            names.collect()
+        };
+        let expired = trouble(|seen| seen.state == "expired");
+        let held = seen.iter().filter(|seen| seen.state == "held").count();
+        let plural = if seen.len() == 1 { "" } else { "s" };
+        let summary = format!(
+            "{} election{plural} in {namespace}, {held} held",
+            seen.len()
+        );
+        let finding = if expired.is_empty() {
+            Finding::new("elections", Level::Ok, summary)
+        } else {
+            let summary = format!("{summary}; nobody renews {}", expired.join(", "));
+            Finding::new("elections", Level::Warn, summary)
+                .advice("start a candidate, or delete the lock if the election is over")
+        };
+        findings.push(finding);
+        seen
+    }
+
+    /// The durations and what they allow for.
+    fn timing(&self, seen: &[Seen]) -> Finding {
+        let timing = Timing::builder()
+            .lease_duration(self.lease_duration)
+            .renew_deadline(self.renew_deadline)
+            .retry_period(self.retry_period)
+            .build();
+        let span = tenure::lock::duration::format;
+        let timing = match timing {
+            Ok(timing) => timing,
+            Err(error) => {
+                return Finding::new("timing", Level::Fail, error.to_string())
+                    .advice("lease 15s, renew deadline 10s, retry period 2s are a good start");
+            }
+        };
+        let other = seen
+            .iter()
+            .filter(|s| !s.holder.is_empty())
+            .find(|s| s.lease_duration_seconds != timing.lease_seconds());
+        // A renewal that is sent just before the guard runs out comes too late.
+        let outage = timing
+            .renew_deadline()
+            .saturating_sub(timing.retry_period());
+        let missed = outage.as_millis() / timing.retry_period().as_millis().max(1);
+        let crash = timing.lease() + timing.retry_period();
+        let summary = format!(
+            "{} / {} / {}: survives API outages of {} ({missed} failed renewals), clocks that run \
+             {:.0} % apart; work gets {} to wind down; after a crash the next leader comes within {}",
+            span(timing.lease()),
+            span(timing.renew_deadline()),
+            span(timing.retry_period()),
+            span(outage),
+            timing.tolerated_rate_error() * 100.0,
+            span(timing.grace()),
+            span(crash),
+        );
+        let figures = serde_json::json!({
+            "leaseSeconds": timing.lease_seconds(),
+            "renewDeadlineSeconds": timing.renew_deadline().as_secs_f64(),
+            "retryPeriodSeconds": timing.retry_period().as_secs_f64(),
+            "toleratedOutageSeconds": outage.as_secs_f64(),
+            "toleratedFailedRenewals": u64::try_from(missed).unwrap_or(u64::MAX),
+            "toleratedClockRateError": timing.tolerated_rate_error(),
+            "graceSeconds": timing.grace().as_secs_f64(),
+            "takeOverAfterCrashSeconds": crash.as_secs_f64(),
+        });
+        let finding = Finding::new("timing", Level::Ok, summary).figures(figures);
+        match other {
+            Some(other) => finding.advice(format!(
+                "{} is held with a lease of {} s; give --lease-duration, --renew-deadline and \
+                 --retry-period to judge its timing",
+                other.name, other.lease_duration_seconds
+            )),
+            None => finding,
+        }
+    }
+}
+
+fn progress(what: &str) {
+    eprintln!("tenure: {what}");
+}
+
+fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for finding in &report.findings {
+        let (paint, mark) = match finding.level {
+            Level::Ok => (Paint::Green, "ok  "),
+            Level::Warn => (Paint::Yellow, "warn"),
+            Level::Fail => (Paint::Red, "FAIL"),
+        };
+        let mark = output::paint(paint, mark);
+        text += &format!("{mark}  {:<11} {}\n", finding.check, finding.summary);
+        if let Some(advice) = &finding.advice {
+            for line in advice.lines() {
+                text += &format!("{:<18}{}\n", "", output::paint(Paint::Faint, line));
+            }
+        }
+    }
+    text
+}

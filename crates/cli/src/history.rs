@@ -1,0 +1,131 @@
+//! `tenure history`: who led when, and why it ended.
+
+use anyhow::{Result, bail};
+use clap::Args;
+use jiff::Timestamp;
+use kube::Client;
+use serde::Serialize;
+use tenure::lock::LockKind;
+
+use crate::connect::Connect;
+use crate::elections;
+use crate::output::{self, Format, Paint};
+use crate::terms::{self, Term, Word};
+
+/// Show who led an election when, and why each term ended
+#[derive(Args, Debug)]
+pub(crate) struct History {
+    /// The election
+    name: String,
+    /// In this namespace; by default that of the kubeconfig's context
+    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    namespace: Option<String>,
+    /// Kind of the lock
+    #[arg(long, default_value = "leases")]
+    lock: LockKind,
+    /// How to print
+    #[arg(short, long, value_enum, default_value_t)]
+    output: Format,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    namespace: String,
+    name: String,
+    /// Oldest first.
+    terms: Vec<Term>,
+    /// How often the lock says that it changed hands, if there is a lock object.
+    transitions: Option<u32>,
+    /// Terms that are known to have been, but not known.
+    earlier_terms: u32,
+    /// What this report cannot know.
+    limits: Vec<String>,
+}
+
+impl History {
+    pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
+        let config = connect.config().await?;
+        let namespace = self
+            .namespace
+            .clone()
+            .unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config)?;
+        let report = self.gather(&client, namespace).await?;
+        if !self.output.is_table() {
+            output::print_value(self.output, &report)?;
+            return Ok(0);
+        }
+        let now = Timestamp::now();
+        output::print(
+            self.output,
+            &report.terms,
+            &["FROM", "TO", "FOR", "HOLDER", "TOKEN", "ENDED"],
+            |term| row(term, now),
+        )?;
+        for limit in &report.limits {
+            output::write(&(output::paint(Paint::Faint, &format!("# {limit}")) + "\n"))?;
+        }
+        Ok(0)
+    }
+
+    async fn gather(&self, client: &Client, namespace: String) -> Result<Report> {
+        let seen = elections::get(client, self.lock, &namespace, &self.name).await?;
+        let words = terms::words(client, Some(&namespace)).await;
+        let mut limits = Vec::new();
+        let words = words.unwrap_or_else(|error| {
+            limits.push(format!(
+                "Events cannot be read ({error:#}): only the present term is known"
+            ));
+            Vec::new()
+        });
+        let own: Vec<&Word> = words.iter().filter(|w| w.name == self.name).collect();
+        if seen.is_none() && own.is_empty() {
+            bail!(
+                "there is no election {namespace}/{} with a {} lock, nor any Event about one",
+                self.name,
+                self.lock
+            );
+        }
+        let mut terms = terms::spoken(own);
+        let transitions = seen.as_ref().map(|seen| seen.transitions);
+        match &seen {
+            Some(seen) => terms::settle(&mut terms, seen),
+            None => limits.push("the lock object is gone; this is what Events still say".into()),
+        }
+        // The first term is no transition.
+        let count = u32::try_from(terms.len()).unwrap_or(u32::MAX);
+        let earlier = transitions.map_or(0, |n| n.saturating_add(1).saturating_sub(count));
+        if earlier > 0 {
+            limits.push(format!(
+                "{earlier} earlier term{} known only by number: API servers forget Events after \
+                 about an hour, and not every candidate writes them",
+                if earlier == 1 { " is" } else { "s are" }
+            ));
+        }
+        Ok(Report {
+            namespace,
+            name: self.name.clone(),
+            terms,
+            transitions,
+            earlier_terms: earlier,
+            limits,
+        })
+    }
+}
+
+fn row(term: &Term, now: Timestamp) -> Vec<String> {
+    let time = |time: Option<Timestamp>| time.map(|t| format!("{t:.3}"));
+    let length = term.from.map(|from| {
+        let span = term.to.unwrap_or(now).duration_since(from);
+        output::span(span.as_secs_f64())
+    });
+    vec![
+        time(term.from).unwrap_or_else(|| "unknown".into()),
+        time(term.to).unwrap_or_else(|| output::paint(Paint::Green, "now")),
+        length.unwrap_or_else(|| "-".into()),
+        term.holder.clone(),
+        term.token.clone().unwrap_or_else(|| "-".into()),
+        term.ended.clone().unwrap_or_else(|| "-".into()),
+    ]
+}

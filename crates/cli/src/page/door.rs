@@ -1,0 +1,239 @@
+//! What opens the page, and in whose name it then acts.
+
+use std::sync::{Arc, OnceLock};
+
+use anyhow::Context;
+use http::StatusCode;
+use k8s_openapi::api::authorization::v1::{
+    ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
+};
+use kube::api::PostParams;
+use kube::{Api, Client, Config};
+use tenure::lock::LockKind;
+
+use super::feed::{Hello, Steer};
+use crate::api;
+use crate::board::{Board, Scope};
+use crate::elections;
+
+/// A code and a reason.
+pub(crate) struct Refusal(pub(crate) StatusCode, pub(crate) String);
+
+/// Who may enter, and with whose power.
+pub(crate) enum Door {
+    /// Whoever knows the secret acts with our credentials.
+    Secret {
+        secret: String,
+        config: Box<Config>,
+        namespace: Option<String>,
+    },
+    /// Everybody acts with the credentials they bring; the API server decides. The configuration
+    /// becomes known when the server has started.
+    Caller(Arc<OnceLock<Config>>),
+    /// Everybody may look at one election, as at the sidecar's other answers; whoever knows the
+    /// token may step its holder down.
+    Sidecar {
+        client: Client,
+        namespace: String,
+        name: String,
+        kind: LockKind,
+        token: Option<Arc<str>>,
+    },
+}
+
+impl Door {
+    /// A board to look at, and what may be done with it.
+    pub(super) async fn enter(&self, token: Option<&str>) -> Result<(Hello, Board), Refusal> {
+        let (client, server, steer, scope) = match self {
+            Self::Secret {
+                secret,
+                config,
+                namespace,
+            } => {
+                if !token.is_some_and(|token| same(token, secret)) {
+                    return Err(unknown("open the address that `tenure ui` printed"));
+                }
+                let scope = Scope {
+                    namespace: namespace.clone(),
+                    ..Scope::default()
+                };
+                let client = connect(config.as_ref().clone())?;
+                (client, host(config), None, scope)
+            }
+            Self::Caller(config) => {
+                let config = as_caller(config, token)?;
+                let server = host(&config);
+                (connect(config)?, server, None, Scope::default())
+            }
+            Self::Sidecar {
+                client,
+                namespace,
+                name,
+                kind,
+                token: wanted,
+            } => {
+                let scope = Scope {
+                    namespace: Some(namespace.clone()),
+                    name: Some(name.clone()),
+                    kind: Some(*kind),
+                };
+                let steer = match (wanted, token) {
+                    (None, _) => no("this sidecar runs without --step-down-token-file"),
+                    (Some(wanted), Some(token)) if same(token, wanted) => yes(),
+                    (Some(_), Some(_)) => no("that is not the step-down token"),
+                    (Some(_), None) => no("needs the step-down token: use Credential"),
+                };
+                (client.clone(), String::new(), Some(steer), scope)
+            }
+        };
+        let steer = match steer {
+            Some(steer) => steer,
+            None => {
+                check(&client, &scope).await?;
+                may_steer(&client, &scope, token.is_some()).await
+            }
+        };
+        Ok((Hello { server, steer }, Board::open(client, scope)))
+    }
+
+    /// A client that may order.
+    pub(super) fn steer(
+        &self,
+        token: &str,
+        kind: LockKind,
+        namespace: &str,
+        name: &str,
+    ) -> Result<Client, Refusal> {
+        match self {
+            Self::Secret { secret, config, .. } => {
+                if !same(token, secret) {
+                    return Err(unknown("that is not the credential of this page"));
+                }
+                connect(config.as_ref().clone())
+            }
+            Self::Caller(config) => connect(as_caller(config, Some(token))?),
+            Self::Sidecar {
+                client,
+                namespace: own,
+                name: election,
+                kind: lock,
+                token: wanted,
+            } => {
+                if !wanted.as_ref().is_some_and(|wanted| same(token, wanted)) {
+                    return Err(unknown("that is not the token of --step-down-token-file"));
+                }
+                // This process has its credentials for one election.
+                let parts = |kind| elections::resource_of(kind);
+                if (own.as_str(), election.as_str(), parts(*lock)) != (namespace, name, parts(kind))
+                {
+                    let why = "this sidecar takes part in another election".to_owned();
+                    return Err(Refusal(StatusCode::FORBIDDEN, why));
+                }
+                Ok(client.clone())
+            }
+        }
+    }
+}
+
+/// Compares without telling by its duration how much was right.
+fn same(given: &str, wanted: &str) -> bool {
+    let digest = |text: &str| ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
+    let (given, wanted) = (digest(given), digest(wanted));
+    let pairs = given.as_ref().iter().zip(wanted.as_ref());
+    pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
+}
+
+fn unknown(why: &str) -> Refusal {
+    Refusal(StatusCode::UNAUTHORIZED, why.to_owned())
+}
+
+fn yes() -> Steer {
+    Steer {
+        able: true,
+        why: String::new(),
+    }
+}
+
+fn no(why: &str) -> Steer {
+    Steer {
+        able: false,
+        why: why.to_owned(),
+    }
+}
+
+fn host(config: &Config) -> String {
+    config.cluster_url.host().unwrap_or_default().to_owned()
+}
+
+fn connect(config: Config) -> Result<Client, Refusal> {
+    let failed = |error| Refusal(StatusCode::BAD_GATEWAY, format!("{error}"));
+    Client::try_from(config).map_err(failed)
+}
+
+/// The server's own address with the caller's token, or with nothing.
+fn as_caller(config: &OnceLock<Config>, token: Option<&str>) -> Result<Config, Refusal> {
+    let mut config = config.get().cloned().ok_or_else(|| {
+        Refusal(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the server is starting".into(),
+        )
+    })?;
+    let auth = match token {
+        Some(token) => serde_json::json!({ "token": token }),
+        None => serde_json::json!({}),
+    };
+    config.auth_info = serde_json::from_value(auth)
+        .context("credentials")
+        .map_err(|error| Refusal(StatusCode::BAD_REQUEST, format!("{error:#}")))?;
+    Ok(config)
+}
+
+/// Whether the API server lets us look; its answer is the page's.
+async fn check(client: &Client, scope: &Scope) -> Result<(), Refusal> {
+    let path = elections::collection(LockKind::Leases, scope.namespace.as_deref()) + "?limit=1";
+    match api::get(client, &path).await {
+        Ok(_) => Ok(()),
+        Err(kube::Error::Api(status)) if [401, 403].contains(&status.code) => Err(Refusal(
+            StatusCode::from_u16(status.code).unwrap_or(StatusCode::FORBIDDEN),
+            status.message.clone(),
+        )),
+        // The board will say what is wrong, and go on trying.
+        Err(_) => Ok(()),
+    }
+}
+
+async fn may_steer(client: &Client, scope: &Scope, known: bool) -> Steer {
+    if !known {
+        return no("needs a credential");
+    }
+    let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
+    let review = SelfSubjectAccessReview {
+        spec: SelfSubjectAccessReviewSpec {
+            resource_attributes: Some(ResourceAttributes {
+                group: Some("coordination.k8s.io".into()),
+                resource: Some("leases".into()),
+                namespace: scope.namespace.clone(),
+                verb: Some("patch".into()),
+                ..ResourceAttributes::default()
+            }),
+            ..SelfSubjectAccessReviewSpec::default()
+        },
+        ..SelfSubjectAccessReview::default()
+    };
+    match reviews.create(&PostParams::default(), &review).await {
+        Ok(answer) if answer.status.as_ref().is_some_and(|s| s.allowed) => yes(),
+        Ok(_) => no("this credential may not patch leases"),
+        Err(_) => no("the API server does not say whether this credential may patch leases"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::same;
+
+    #[test]
+    fn secrets_are_equal_or_not() {
+        assert!(same("abc", "abc"));
+        assert!(!same("abc", "abd") && !same("", "abc") && !same("abcd", "abc"));
+    }
+}

@@ -1,0 +1,329 @@
+//! The page: live elections in a browser, from one file without outside resources.
+//!
+//! It is served under `/ui` by `tenure server`, `tenure elect --http` and `tenure ui`. Whoever serves it
+//! says what opens it (a [`Door`]); the page itself has no power. Credentials travel in the
+//! `Authorization` header only, never in a cookie or an address, so no other site can use them.
+
+mod door;
+mod feed;
+
+use std::convert::Infallible;
+use std::sync::{Arc, LazyLock, OnceLock};
+
+use anyhow::Result;
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use futures_util::stream;
+use http::request::Parts;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+use http_body_util::combinators::BoxBody;
+use http_body_util::{BodyExt, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use kube::Config;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tenure::lock::{LockKind, orders};
+use tenure_apiserver::server::{Builder, Handle};
+use tokio::sync::{Semaphore, mpsc};
+
+use crate::elections;
+pub(crate) use door::{Door, Refusal};
+
+/// Where it is.
+pub(crate) const PREFIX: &str = "/ui";
+
+/// How many may watch at once.
+const FEEDS: usize = 64;
+
+const HTML: &str = include_str!("page.html");
+
+/// Only what is in the file may run: its script and style are named by their hashes.
+static POLICY: LazyLock<String> = LazyLock::new(|| {
+    let hash = |tag: &str| {
+        let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
+        let inner = HTML
+            .split_once(&open)
+            .and_then(|(_, rest)| rest.split_once(&close));
+        let (inner, _) = inner.expect("the page has one style and one script");
+        let digest = ring::digest::digest(&ring::digest::SHA256, inner.as_bytes());
+        format!("'sha256-{}'", STANDARD.encode(digest))
+    };
+    format!(
+        "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; \
+         base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+        hash("script"),
+        hash("style")
+    )
+});
+
+/// The body of an answer.
+pub(crate) type Body = BoxBody<Bytes, Infallible>;
+
+/// The page behind a door.
+#[derive(Clone)]
+pub(crate) struct Page {
+    door: Arc<Door>,
+    feeds: Arc<Semaphore>,
+}
+
+impl Page {
+    pub(crate) fn new(door: Door) -> Self {
+        Self {
+            door: Arc::new(door),
+            feeds: Arc::new(Semaphore::new(FEEDS)),
+        }
+    }
+
+    /// Whether a path is the page's.
+    pub(crate) fn has(path: &str) -> bool {
+        path.strip_prefix(PREFIX)
+            .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    }
+
+    /// Answers a request for a path of the page.
+    pub(crate) async fn answer(&self, parts: &Parts) -> Response<Body> {
+        let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
+        let read = matches!(parts.method, Method::GET | Method::HEAD);
+        match (path, read) {
+            ("" | "/", true) => html(),
+            ("/feed", true) => self.feed(parts).await,
+            ("/step-down", false) if parts.method == Method::POST => {
+                match self.step_down(parts).await {
+                    Ok(text) => plain(StatusCode::ACCEPTED, text),
+                    Err(Refusal(code, why)) => plain(code, why),
+                }
+            }
+            ("" | "/" | "/feed" | "/step-down", _) => plain(
+                StatusCode::METHOD_NOT_ALLOWED,
+                "GET the page and the feed, POST step-down".into(),
+            ),
+            _ => plain(StatusCode::NOT_FOUND, "no such path".into()),
+        }
+    }
+
+    async fn feed(&self, parts: &Parts) -> Response<Body> {
+        let Ok(seat) = Arc::clone(&self.feeds).try_acquire_owned() else {
+            let why = "too many pages are open".into();
+            return plain(StatusCode::SERVICE_UNAVAILABLE, why);
+        };
+        let (hello, board) = match self.door.enter(bearer(parts)).await {
+            Ok(entered) => entered,
+            Err(Refusal(code, why)) => return plain(code, why),
+        };
+        let (lines, heard) = mpsc::channel(16);
+        tokio::spawn(async move {
+            feed::tell(board, &hello, lines).await;
+            drop(seat);
+        });
+        let frames = stream::unfold(heard, |mut heard| async move {
+            let text: Bytes = heard.recv().await?;
+            Some((Ok(Frame::data(text)), heard))
+        });
+        let mut response = Response::new(BodyExt::boxed(StreamBody::new(frames)));
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("text/event-stream"),
+        );
+        headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        response
+    }
+
+    async fn step_down(&self, parts: &Parts) -> Result<String, Refusal> {
+        // Without this header another site could send the request; with it browsers do not let it.
+        let Some(token) = bearer(parts) else {
+            let why = "step-down needs a bearer token".to_owned();
+            return Err(Refusal(StatusCode::UNAUTHORIZED, why));
+        };
+        let query = parts.uri.query().unwrap_or_default();
+        let value = |key: &str| parameter(query, key);
+        let bad = |why: &str| Refusal(StatusCode::BAD_REQUEST, why.to_owned());
+        let (Some(namespace), Some(name)) = (value("namespace"), value("name")) else {
+            return Err(bad("namespace and name are needed"));
+        };
+        if [&namespace, &name].iter().any(|part| !is_name(part)) {
+            return Err(bad("that is no name of an object"));
+        }
+        let kind: LockKind = value("lock")
+            .as_deref()
+            .unwrap_or("leases")
+            .parse()
+            .map_err(|_| bad("that is no kind of lock"))?;
+        let client = self.door.steer(token, kind, &namespace, &name)?;
+        let failed = |error: anyhow::Error| {
+            let code = match error.downcast_ref::<kube::Error>() {
+                Some(kube::Error::Api(status)) => StatusCode::from_u16(status.code).ok(),
+                _ => None,
+            };
+            Refusal(
+                code.unwrap_or(StatusCode::BAD_GATEWAY),
+                format!("{error:#}"),
+            )
+        };
+        let seen = elections::get(&client, kind, &namespace, &name).await;
+        let seen = seen
+            .map_err(failed)?
+            .filter(|seen| !seen.holder.is_empty())
+            .ok_or_else(|| Refusal(StatusCode::CONFLICT, "nobody holds it".into()))?;
+        let meant = value("transitions").and_then(|count| count.parse().ok());
+        if meant.is_some_and(|meant: u32| meant != seen.transitions) {
+            let why = format!("{} leads by now", seen.holder);
+            return Err(Refusal(StatusCode::CONFLICT, why));
+        }
+        let to = value("to").filter(|to| !to.is_empty());
+        let patch = orders::step_down_patch(seen.transitions, to.as_deref(), None);
+        elections::order(&client, kind, &namespace, &name, &patch)
+            .await
+            .map_err(failed)?;
+        Ok(format!("{} was asked to step down", seen.holder))
+    }
+}
+
+/// The page on an embedded API server, which itself knows nothing of elections.
+pub(crate) struct OnServer {
+    address: Arc<OnceLock<Config>>,
+}
+
+impl OnServer {
+    /// Adds the page to a server that is being set up.
+    pub(crate) fn add(server: Builder) -> (Builder, Self) {
+        let address = Arc::new(OnceLock::new());
+        let page = Page::new(Door::Caller(Arc::clone(&address)));
+        let server = server.public_route(PREFIX, move |parts| {
+            let page = page.clone();
+            async move {
+                let answer = page.answer(&parts).await;
+                answer.map(|body| body.map_err(|never| match never {}).boxed_unsync())
+            }
+        });
+        (server, Self { address })
+    }
+
+    /// Tells it where its server is.
+    pub(crate) async fn open(self, server: &Handle) -> Result<()> {
+        let config = Kubeconfig::from_yaml(server.kubeconfig())?;
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(config, &options).await?;
+        let _ = self.address.set(config);
+        Ok(())
+    }
+}
+
+fn html() -> Response<Body> {
+    let mut response = respond(StatusCode::OK, "text/html; charset=utf-8", HTML.into());
+    let headers = response.headers_mut();
+    let policy = HeaderValue::from_str(&POLICY).expect("hashes are printable");
+    headers.insert(header::CONTENT_SECURITY_POLICY, policy);
+    headers.insert(
+        header::REFERRER_POLICY,
+        HeaderValue::from_static("no-referrer"),
+    );
+    headers.insert(header::X_FRAME_OPTIONS, HeaderValue::from_static("DENY"));
+    let own = HeaderValue::from_static("same-origin");
+    headers.insert("cross-origin-opener-policy", own.clone());
+    headers.insert("cross-origin-resource-policy", own);
+    response
+}
+
+fn plain(code: StatusCode, text: String) -> Response<Body> {
+    respond(code, "text/plain; charset=utf-8", text)
+}
+
+fn respond(code: StatusCode, kind: &'static str, body: String) -> Response<Body> {
+    let mut response = Response::new(BodyExt::boxed(Full::new(Bytes::from(body))));
+    *response.status_mut() = code;
+    let headers = response.headers_mut();
+    headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+    let nosniff = HeaderValue::from_static("nosniff");
+    headers.insert(header::X_CONTENT_TYPE_OPTIONS, nosniff);
+    response
+}
+
+fn bearer(parts: &Parts) -> Option<&str> {
+    let value = parts.headers.get(header::AUTHORIZATION)?.to_str().ok()?;
+    let token = value.strip_prefix("Bearer ")?.trim();
+    (!token.is_empty()).then_some(token)
+}
+
+/// Names of objects go into paths.
+fn is_name(text: &str) -> bool {
+    let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
+    !text.is_empty() && text.len() <= 253 && text.chars().all(allowed) && !text.starts_with('.')
+}
+
+/// A parameter of a query, decoded.
+fn parameter(query: &str, key: &str) -> Option<String> {
+    let pair = |pair: &str| {
+        let (name, value) = pair.split_once('=')?;
+        (name == key).then(|| decode(value))
+    };
+    query.split('&').find_map(pair)
+}
+
+fn decode(text: &str) -> String {
+    let mut bytes = text.bytes();
+    let mut decoded = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        let mut digit = || bytes.next().and_then(|b| char::from(b).to_digit(16));
+        decoded.push(match byte {
+            b'+' => b' ',
+            b'%' => match (digit(), digit()) {
+                (Some(high), Some(low)) => u8::try_from(high * 16 + low).unwrap_or(b'?'),
+                _ => b'?',
+            },
+            byte => byte,
+        });
+    }
+    String::from_utf8_lossy(&decoded).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_comes_from_the_one_file() {
+        let outside = |text: &str| HTML.contains(text);
+        assert!(!outside("src=\"http") && !outside("@import") && !outside("url("));
+        // Namespaces of SVG are names, not addresses.
+        let addresses = HTML.replace("http://www.w3.org/2000/svg", "");
+        assert!(!addresses.contains("http://") && !addresses.contains("https://"));
+        assert!(
+            !HTML.contains("innerHTML") && !HTML.contains("style=\"") && !HTML.contains(" onclick")
+        );
+    }
+
+    #[test]
+    fn the_policy_allows_the_one_script_and_style_only() {
+        assert_eq!(POLICY.matches("'sha256-").count(), 2);
+        assert!(POLICY.starts_with("default-src 'none'"));
+        assert!(!POLICY.contains("unsafe"));
+        assert_eq!(HTML.matches("<script").count(), 1);
+        assert_eq!(HTML.matches("<style").count(), 1);
+    }
+
+    #[test]
+    fn parameters_are_decoded() {
+        assert_eq!(
+            parameter("a=1&to=x%20y%2Fz+w", "to").as_deref(),
+            Some("x y/z w")
+        );
+        assert_eq!(parameter("a=%", "a").as_deref(), Some("?"));
+        assert_eq!(parameter("a=1", "b"), None);
+    }
+
+    #[test]
+    fn names_cannot_leave_their_place_in_a_path() {
+        assert!(is_name("web") && is_name("a.b-c"));
+        for bad in ["", "..", "a/b", "a?b", "a%2fb", "a b"] {
+            assert!(!is_name(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn paths_are_below_the_prefix_by_whole_segments() {
+        assert!(Page::has("/ui") && Page::has("/ui/") && Page::has("/ui/feed"));
+        assert!(!Page::has("/") && !Page::has("/uix"));
+    }
+}

@@ -1,0 +1,393 @@
+//! Terms of an election: who led from when to when, and why it ended.
+//!
+//! The lock object knows only its present holder. What came before is in Events, which the API server
+//! forgets after about an hour, and which candidates may fail to write. So a history says where
+//! knowledge ends instead of guessing.
+
+use anyhow::Result;
+use jiff::{SignedDuration, Timestamp};
+use kube::Client;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+use crate::api;
+use crate::elections::Seen;
+
+/// What Events of elections are called.
+const REASON: &str = "LeaderElection";
+
+/// The annotation of Events that says why a term ended.
+const WHY: &str = "tenure.dev/reason";
+
+const TOKEN: &str = "tenure.dev/fencing-token";
+
+/// Terms of a flapping election begin this often within [`RECENT`].
+pub(crate) const FLAPPING: usize = 4;
+
+/// What counts as recent for flapping.
+pub(crate) const RECENT: SignedDuration = SignedDuration::from_mins(10);
+
+/// How many words about one election are kept.
+const MEMORY: usize = 200;
+
+/// Why a term ended that was not announced to end.
+const SILENT: &str = "no word from it: it crashed, was cut off, or could not write Events";
+
+/// Something that a candidate said about itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Word {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    at: Timestamp,
+    holder: String,
+    began: bool,
+    why: Option<String>,
+    token: Option<String>,
+}
+
+/// One term.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub(crate) struct Term {
+    pub(crate) holder: String,
+    /// Unknown if only its end is on record.
+    #[serde(serialize_with = "time")]
+    pub(crate) from: Option<Timestamp>,
+    /// None while it goes on.
+    #[serde(serialize_with = "time")]
+    pub(crate) to: Option<Timestamp>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) token: Option<String>,
+    /// None while it goes on.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) ended: Option<String>,
+}
+
+/// Where to look for Events.
+pub(crate) fn path(namespace: Option<&str>) -> String {
+    let place = namespace.map_or(String::new(), |name| format!("/namespaces/{name}"));
+    format!("/api/v1{place}/events?fieldSelector=reason%3D{REASON}")
+}
+
+/// What candidates said, oldest first.
+pub(crate) async fn words(client: &Client, namespace: Option<&str>) -> Result<Vec<Word>> {
+    let list = api::get(client, &path(namespace)).await?.body;
+    let items = list["items"].as_array().map(Vec::as_slice);
+    let mut words: Vec<Word> = items
+        .unwrap_or_default()
+        .iter()
+        .filter_map(Word::read)
+        .collect();
+    words.sort_by_key(|word| word.at);
+    Ok(words)
+}
+
+impl Word {
+    /// What a change of the lock object says.
+    pub(crate) fn of_change(before: Option<&Seen>, after: &Seen) -> Option<Self> {
+        let held = before.map_or("", |seen| seen.holder.as_str());
+        let parse = |time: &Option<String>| time.as_deref()?.parse().ok();
+        let same = before.is_some_and(|b| b.transitions == after.transitions);
+        if held == after.holder && (same || held.is_empty()) {
+            return None;
+        }
+        let began = !after.holder.is_empty();
+        Some(Self {
+            namespace: after.namespace.clone(),
+            name: after.name.clone(),
+            at: parse(&after.acquire_time).or(parse(&after.renew_time))?,
+            holder: if began { &after.holder } else { held }.to_owned(),
+            began,
+            why: (!began).then(|| "it released".to_owned()),
+            token: None,
+        })
+    }
+
+    /// Puts a word in its place. The same may be heard twice, from an Event and from the lock; the
+    /// Event knows more.
+    pub(crate) fn join(self, words: &mut Vec<Self>) {
+        let near = |other: &&mut Self| {
+            (&other.holder, other.began) == (&self.holder, self.began)
+                && other.at.duration_since(self.at).abs() < SignedDuration::from_millis(1500)
+        };
+        match words.iter_mut().rev().find(near) {
+            Some(known) => {
+                if self.token.is_some() {
+                    *known = self;
+                }
+            }
+            None => words.push(self),
+        }
+        words.sort_by_key(|word| word.at);
+        if words.len() > MEMORY {
+            words.remove(0);
+        }
+    }
+
+    /// Reads an Event; None if it is about something else.
+    pub(crate) fn read(event: &Value) -> Option<Self> {
+        let text = |value: &Value| value.as_str().map(str::to_owned);
+        let message = event["message"].as_str()?;
+        let (holder, began) = match message.strip_suffix(" became leader") {
+            Some(holder) => (holder, true),
+            None => (message.strip_suffix(" stopped leading")?, false),
+        };
+        let about = &event["involvedObject"];
+        if event["reason"] != REASON {
+            return None;
+        }
+        Some(Self {
+            namespace: text(&about["namespace"])?,
+            name: text(&about["name"])?,
+            at: instant(event)?,
+            holder: holder.to_owned(),
+            began,
+            why: text(&event["metadata"]["annotations"][WHY]),
+            token: text(&event["metadata"]["annotations"][TOKEN]),
+        })
+    }
+}
+
+/// The terms that these words tell, oldest first.
+pub(crate) fn spoken<'a>(words: impl IntoIterator<Item = &'a Word>) -> Vec<Term> {
+    let mut terms: Vec<Term> = Vec::new();
+    for word in words {
+        let open = terms.last_mut().filter(|term| term.to.is_none());
+        match (word.began, open) {
+            (true, open) => {
+                if let Some(open) = open {
+                    open.end(word.at, SILENT);
+                }
+                terms.push(Term {
+                    holder: word.holder.clone(),
+                    from: Some(word.at),
+                    to: None,
+                    token: word.token.clone(),
+                    ended: None,
+                });
+            }
+            (false, Some(open)) if open.holder == word.holder => open.end(word.at, &word.why()),
+            // A late word of a holder whose follower has spoken already: now it is known why.
+            (false, _) => match terms
+                .iter_mut()
+                .rev()
+                .find(|t| t.holder == word.holder && t.ended.as_deref() == Some(SILENT))
+            {
+                Some(term) => term.ended = Some(word.why()),
+                None => terms.push(Term {
+                    holder: word.holder.clone(),
+                    from: None,
+                    to: Some(word.at),
+                    token: word.token.clone(),
+                    ended: Some(word.why()),
+                }),
+            },
+        }
+    }
+    terms
+}
+
+/// Brings the terms in line with what the lock object says now.
+pub(crate) fn settle(terms: &mut Vec<Term>, seen: &Seen) {
+    let parse = |time: &Option<String>| time.as_deref().and_then(|time| time.parse().ok());
+    let (acquired, renewed): (Option<Timestamp>, Option<Timestamp>) =
+        (parse(&seen.acquire_time), parse(&seen.renew_time));
+    let lease = SignedDuration::from_secs(i64::from(seen.lease_duration_seconds));
+    let last = terms.last_mut().filter(|term| term.to.is_none());
+    if seen.holder.is_empty() {
+        if let Some(open) = last {
+            let at = renewed.or(open.from).unwrap_or_default();
+            open.end(at, "released");
+        }
+        return;
+    }
+    let mut end = None;
+    if seen.state == "expired" {
+        end = renewed.map(|renewed| renewed.saturating_add(lease).unwrap_or(renewed));
+    }
+    match last {
+        Some(open) if open.holder == seen.holder => {}
+        open => {
+            if let Some(open) = open {
+                open.end(acquired.or(open.from).unwrap_or_default(), SILENT);
+            }
+            // The last word may be that the term ended, and the lease not yet be given back.
+            let ended = terms.last().is_some_and(|term| {
+                let since = acquired.zip(term.to).is_some_and(|(from, to)| from <= to);
+                term.holder == seen.holder && since
+            });
+            if ended {
+                return;
+            }
+            terms.push(Term {
+                holder: seen.holder.clone(),
+                from: acquired,
+                to: None,
+                token: None,
+                ended: None,
+            });
+        }
+    }
+    if let (Some(end), Some(open)) = (end, terms.last_mut()) {
+        open.end(end, "its lease ran out, and nobody has followed");
+    }
+}
+
+/// How many terms began recently.
+pub(crate) fn recent(terms: &[Term], now: Timestamp) -> usize {
+    let begun = terms.iter().filter_map(|term| term.from);
+    begun
+        .filter(|from| now.duration_since(*from) < RECENT)
+        .count()
+}
+
+impl Term {
+    fn end(&mut self, at: Timestamp, why: &str) {
+        self.to = Some(self.from.map_or(at, |from| at.max(from)));
+        self.ended = Some(why.to_owned());
+    }
+}
+
+impl Word {
+    /// Stop reasons of `tenure_core::StopReason`, for people.
+    fn why(&self) -> String {
+        match self.why.as_deref() {
+            None => "it stopped leading; it did not say why",
+            Some("guard-expired") => "it could not renew in time",
+            Some("foreign-holder") => "somebody else took the lock",
+            Some("emptied") => "somebody emptied the lock",
+            Some("edited") => "somebody edited the lock",
+            Some("deleted") => "the lock was deleted",
+            Some("recreated") => "the lock was deleted and made again",
+            Some("went-back") => "the API server's store was restored",
+            Some("ordered") => "an operator ordered it to step down",
+            Some("preferred-holder") => "another holder was preferred",
+            Some("step-down") => "it stepped down",
+            Some("work-ended") => "its work ended",
+            Some("shutdown") => "it was shut down",
+            Some(other) => other,
+        }
+        .to_owned()
+    }
+}
+
+/// When an Event happened. Names end in the instant, in hexadecimal nanoseconds (client-go) or
+/// microseconds (ours), which is finer than the timestamps.
+fn instant(event: &Value) -> Option<Timestamp> {
+    let first = ["firstTimestamp", "eventTime"]
+        .into_iter()
+        .find_map(|key| event[key].as_str()?.parse::<Timestamp>().ok())?;
+    let fine = || {
+        let (_, digits) = event["metadata"]["name"].as_str()?.rsplit_once('.')?;
+        let number = i64::from_str_radix(digits, 16).ok()?;
+        let micros = if number > 100_000_000_000_000_000 {
+            number / 1000
+        } else {
+            number
+        };
+        let fine = Timestamp::from_microsecond(micros).ok()?;
+        (fine.duration_since(first).abs() < SignedDuration::from_secs(2)).then_some(fine)
+    };
+    Some(fine().unwrap_or(first))
+}
+
+#[expect(clippy::ref_option, reason = "serde calls it")]
+fn time<S: Serializer>(time: &Option<Timestamp>, serializer: S) -> Result<S::Ok, S::Error> {
+    match time {
+        Some(time) => serializer.collect_str(time),
+        None => serializer.serialize_none(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    fn event(micros: i64, message: &str, why: Option<&str>) -> Value {
+        let at = Timestamp::from_microsecond(micros).unwrap();
+        json!({
+            "metadata": {
+                "name": format!("x.{micros:x}"),
+                "annotations": { "tenure.dev/fencing-token": "7", "tenure.dev/reason": why },
+            },
+            "involvedObject": { "namespace": "ns", "name": "x" },
+            "reason": "LeaderElection",
+            "message": message,
+            "firstTimestamp": format!("{at:.0}"),
+        })
+    }
+
+    fn told(events: &[Value]) -> Vec<(String, Option<i64>, Option<i64>, String)> {
+        let words: Vec<Word> = events.iter().filter_map(Word::read).collect();
+        let micros = |time: Option<Timestamp>| time.map(Timestamp::as_microsecond);
+        spoken(&words)
+            .into_iter()
+            .map(|t| {
+                let ended = t.ended.unwrap_or_default();
+                (t.holder, micros(t.from), micros(t.to), ended)
+            })
+            .collect()
+    }
+
+    const T: i64 = 1_600_000_000_250_000;
+
+    #[test]
+    fn a_term_that_was_announced_to_end_says_why() {
+        let events = [
+            event(T, "a became leader", None),
+            event(T + 5, "a stopped leading", Some("shutdown")),
+            event(T + 9, "b became leader", None),
+        ];
+        assert_eq!(
+            told(&events),
+            [
+                ("a".into(), Some(T), Some(T + 5), "it was shut down".into()),
+                ("b".into(), Some(T + 9), None, String::new()),
+            ]
+        );
+    }
+
+    #[test]
+    fn a_silent_end_is_said_to_be_one() {
+        let events = [
+            event(T, "a became leader", None),
+            event(T + 9, "b became leader", None),
+            event(T + 12, "c stopped leading", None),
+        ];
+        let told = told(&events);
+        assert_eq!(told[0].3, SILENT);
+        assert_eq!((told[2].0.as_str(), told[2].1), ("c", None));
+    }
+
+    #[test]
+    fn a_late_word_explains_an_end_that_seemed_silent() {
+        let events = [
+            event(T, "a became leader", None),
+            event(T + 9, "b became leader", None),
+            event(T + 12, "a stopped leading", Some("guard-expired")),
+        ];
+        let told = told(&events);
+        assert_eq!(told.len(), 2);
+        assert_eq!(told[0].3, "it could not renew in time");
+    }
+
+    #[test]
+    fn other_events_are_left_out() {
+        assert_eq!(Word::read(&event(T, "pulled an image", None)), None);
+        let mut other = event(T, "a became leader", None);
+        other["reason"] = "Scheduled".into();
+        assert_eq!(Word::read(&other), None);
+    }
+
+    #[test]
+    fn names_are_finer_than_timestamps_but_not_believed_blindly() {
+        let at = |event: &Value| instant(event).unwrap().as_microsecond();
+        assert_eq!(at(&event(T, "a became leader", None)), T);
+        let mut nanos = event(T, "a became leader", None);
+        nanos["metadata"]["name"] = format!("x.{:x}", T * 1000 + 7).into();
+        assert_eq!(at(&nanos), T);
+        nanos["metadata"]["name"] = "x.17".into();
+        assert_eq!(at(&nanos), 1_600_000_000_000_000);
+    }
+}

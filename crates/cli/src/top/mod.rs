@@ -1,0 +1,126 @@
+//! `tenure top`: all elections, live, in a terminal.
+//!
+//! The terminal is given back however this ends: by a key, a signal or a panic.
+
+mod screen;
+mod view;
+
+use std::time::Duration;
+
+use anyhow::{Result, bail};
+use clap::Args;
+use kube::Client;
+use ratatui::crossterm::event::{self, Event, KeyEventKind};
+use tenure::lock::{LockKind, orders};
+use tokio::sync::mpsc;
+
+use crate::board::{Board, Scope};
+use crate::connect::Connect;
+use crate::elections::{self, Seen};
+use crate::output;
+use crate::signals::Signals;
+use screen::{Act, Screen};
+
+/// Times pass on the screen this often.
+const TICK: Duration = Duration::from_millis(250);
+
+/// Show elections live in this terminal
+#[derive(Args, Debug)]
+pub(crate) struct Top {
+    /// Only this namespace; all by default
+    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    namespace: Option<String>,
+}
+
+impl Top {
+    pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
+        if !output::is_terminal() {
+            bail!("top needs a terminal; `tenure status -w` prints changes anywhere");
+        }
+        let mut signals = Signals::listen()?;
+        let config = connect.config().await?;
+        let server = config.cluster_url.host().unwrap_or_default().to_owned();
+        let client = Client::try_from(config)?;
+        let scope = Scope {
+            namespace: self.namespace,
+            ..Scope::default()
+        };
+        let board = Board::open(client.clone(), scope);
+        // This also makes panics give the terminal back first.
+        let terminal = ratatui::try_init()?;
+        let result = live(terminal, board, client, Screen::new(server), &mut signals).await;
+        ratatui::restore();
+        result
+    }
+}
+
+async fn live(
+    mut terminal: ratatui::DefaultTerminal,
+    mut board: Board,
+    client: Client,
+    mut screen: Screen,
+    signals: &mut Signals,
+) -> Result<u8> {
+    let mut keys = keys();
+    let (answers, mut answered) = mpsc::unbounded_channel();
+    let mut tick = tokio::time::interval(TICK);
+    loop {
+        let rows = board.rows().map(|row| row.seen_now()).collect();
+        screen.show(rows, board.is_ready(), board.trouble());
+        terminal.draw(|frame| view::draw(frame, &mut screen))?;
+        let event = tokio::select! {
+            () = board.changed() => None,
+            _ = tick.tick() => None,
+            answer = answered.recv() => {
+                screen.message = answer;
+                None
+            }
+            event = keys.recv() => match event {
+                Some(event) => Some(event),
+                // The terminal is gone.
+                None => return Ok(0),
+            },
+            _ = signals.end() => return Ok(0),
+        };
+        let Some(Event::Key(key)) = event else {
+            continue;
+        };
+        if key.kind == KeyEventKind::Release {
+            continue;
+        }
+        match screen.press(key) {
+            Act::None => {}
+            Act::Quit => return Ok(0),
+            Act::StepDown(seen) => {
+                let (client, answers) = (client.clone(), answers.clone());
+                tokio::spawn(async move {
+                    let holder = seen.holder.clone();
+                    let answer = match step_down(&client, &seen).await {
+                        Ok(()) => format!("{holder} was asked to step down from {}", seen.name),
+                        Err(error) => format!("{error:#}"),
+                    };
+                    let _ = answers.send(answer);
+                });
+            }
+        }
+    }
+}
+
+async fn step_down(client: &Client, seen: &Seen) -> Result<()> {
+    let kind: LockKind = seen.lock.parse()?;
+    let patch = orders::step_down_patch(seen.transitions, None, None);
+    elections::order(client, kind, &seen.namespace, &seen.name, &patch).await
+}
+
+/// Reads the terminal on a thread of its own: a read cannot be given up, and ends with the process.
+fn keys() -> mpsc::UnboundedReceiver<Event> {
+    let (send, receive) = mpsc::unbounded_channel();
+    std::thread::spawn(move || {
+        while let Ok(event) = event::read() {
+            if send.send(event).is_err() {
+                break;
+            }
+        }
+    });
+    receive
+}

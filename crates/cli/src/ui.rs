@@ -1,0 +1,101 @@
+//! `tenure ui`: the page, for whoever started it.
+
+use std::convert::Infallible;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
+use clap::Args;
+use http::{HeaderValue, Request, Response, StatusCode, header};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use ring::rand::{SecureRandom, SystemRandom};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::connect::Connect;
+use crate::page::{Body, Door, PREFIX, Page};
+use crate::signals::Signals;
+
+/// Show elections in a browser
+#[derive(Args, Debug)]
+pub(crate) struct Ui {
+    /// Address to listen on; port 0 takes a free one
+    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
+    listen: String,
+    /// Only this namespace; all by default
+    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    namespace: Option<String>,
+}
+
+impl Ui {
+    pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
+        let mut signals = Signals::listen()?;
+        let config = connect.config().await?;
+        let listener = TcpListener::bind(&self.listen).await;
+        let listener = listener.with_context(|| format!("cannot listen on {}", self.listen))?;
+        let secret = secret()?;
+        let address = listener.local_addr()?;
+        if !address.ip().is_loopback() {
+            eprintln!("tenure: {address} can be reached by others, without encryption");
+        }
+        println!("http://{address}{PREFIX}#token={secret}");
+        eprintln!("tenure: open that address in a browser; ^C ends it");
+        let page = Page::new(Door::Secret {
+            secret,
+            config: Box::new(config),
+            namespace: self.namespace,
+        });
+        loop {
+            tokio::select! {
+                accepted = listener.accept() => match accepted {
+                    Ok((stream, _)) => serve(stream, page.clone()),
+                    Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+                },
+                _ = signals.end() => return Ok(0),
+            }
+        }
+    }
+}
+
+/// Nobody guesses it: 144 random bits.
+fn secret() -> Result<String> {
+    let mut bytes = [0; 18];
+    let filled = SystemRandom::new().fill(&mut bytes);
+    filled.map_err(|_| anyhow::anyhow!("the system gives no random numbers"))?;
+    Ok(URL_SAFE_NO_PAD.encode(bytes))
+}
+
+fn serve(stream: TcpStream, page: Page) {
+    tokio::spawn(async move {
+        let service = service_fn(move |request: Request<Incoming>| {
+            let page = page.clone();
+            async move { Ok::<_, Infallible>(answer(&page, request).await) }
+        });
+        // A browser that goes away is no error of ours.
+        let _ = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(Duration::from_secs(10))
+            .serve_connection(TokioIo::new(stream), service)
+            .await;
+    });
+}
+
+async fn answer(page: &Page, request: Request<Incoming>) -> Response<Body> {
+    let parts = request.into_parts().0;
+    if Page::has(parts.uri.path()) {
+        return page.answer(&parts).await;
+    }
+    let mut response = Response::new(BodyExt::boxed(Full::default()));
+    if parts.uri.path() == "/" {
+        *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
+        let place = HeaderValue::from_static(PREFIX);
+        response.headers_mut().insert(header::LOCATION, place);
+    } else {
+        *response.status_mut() = StatusCode::NOT_FOUND;
+    }
+    response
+}
