@@ -37,6 +37,37 @@ pub fn node_client() -> Result<PathBuf, Skip> {
     }
 }
 
+/// The file of the browser driver to import; Node.js and Chromium are there then.
+///
+/// # Errors
+/// One of them is not installed.
+pub fn playwright() -> Result<PathBuf, Skip> {
+    if !succeeds(Command::new("node").arg("--version")) {
+        return Err(Skip("Node.js is not installed".to_owned()));
+    }
+    if !Path::new("/usr/bin/chromium").exists() {
+        return Err(Skip(format!("no Chromium: {HINT}")));
+    }
+    let library = folder().join("node/node_modules/playwright-core/index.js");
+    if library.exists() {
+        Ok(library)
+    } else {
+        Err(Skip(format!("no Playwright: {HINT}")))
+    }
+}
+
+/// A terminal that tests can look at.
+///
+/// # Errors
+/// It is not installed.
+pub fn tmux() -> Result<(), Skip> {
+    if succeeds(Command::new("tmux").arg("-V")) {
+        Ok(())
+    } else {
+        Err(Skip(format!("no tmux: {HINT}")))
+    }
+}
+
 /// The kubectl on the PATH, usually the distribution's and older than the one in `peers/`.
 ///
 /// # Errors

@@ -7,8 +7,10 @@ mod apiserver_nemesis;
 mod clients;
 mod deploy;
 mod election_overrun;
+mod demo;
 mod interop;
 mod nemesis;
+mod page;
 mod real_client_go;
 mod real_clients;
 mod real_differential;
@@ -21,6 +23,7 @@ mod server_command;
 mod sidecar;
 mod sidecar_access;
 mod sidecar_outlets;
+mod top;
 
 /// A file that nobody lists is a test that never runs.
 #[test]

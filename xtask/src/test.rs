@@ -57,11 +57,13 @@ const TIERS: &[Tier] = &[
     },
     Tier {
         name: "process",
-        about: "real processes and outside clients (kubectl, client-go, Python, Node) against us",
+        about: "real processes and outside clients (kubectl, client-go, Python, Node, Chromium) against us",
         prepare: || {
             setup::debian("kubectl", "kubernetes-client")?;
             setup::python(&["kubernetes"])?;
-            setup::node(&["@kubernetes/client-node@1"])?;
+            setup::debian("tmux", "tmux")?;
+            setup::debian("chromium", "chromium")?;
+            setup::node(&["@kubernetes/client-node@1", "playwright-core@1"])?;
             setup::toolchain("go")
         },
         run: || process_tests(&["--skip", "real_"]),

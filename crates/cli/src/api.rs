@@ -70,10 +70,13 @@ impl Clock {
     }
 }
 
-/// For objects of which only the metadata matter.
-pub(crate) const METADATA: &str = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,\
-                                   application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,\
-                                   application/json";
+/// For lists of objects of which only the metadata matter.
+pub(crate) const METADATA_LIST: &str =
+    "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
+
+/// For watches of such objects.
+pub(crate) const METADATA: &str =
+    "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
 /// Everything.
 pub(crate) const WHOLE: &str = "application/json";

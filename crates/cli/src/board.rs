@@ -314,8 +314,8 @@ impl Follower {
 
     /// Ends without an error when a new list is needed.
     async fn list_and_watch(&self) -> Result<(), kube::Error> {
-        let (path, form) = self.path();
-        let answer = api::get_as(&self.client, &path, form).await?;
+        let (path, (listed, watched)) = self.path();
+        let answer = api::get_as(&self.client, &path, listed).await?;
         let clock = answer.clock;
         let mut version = text(&answer.body["metadata"]["resourceVersion"]);
         let items = answer.body["items"].as_array().cloned().unwrap_or_default();
@@ -335,7 +335,7 @@ impl Follower {
                  &resourceVersion={version}"
             );
             let request = http::Request::get(uri)
-                .header(http::header::ACCEPT, form)
+                .header(http::header::ACCEPT, watched)
                 .body(Vec::new())
                 .map_err(kube::Error::HttpError)?;
             let events = self.client.request_events::<Value>(request).await?;
@@ -387,18 +387,22 @@ impl Follower {
         let _ = self.news.send(news).await;
     }
 
-    fn path(&self) -> (String, &'static str) {
+    /// Where, and how to ask for a list and a watch.
+    fn path(&self) -> (String, (&'static str, &'static str)) {
         let Scope {
             namespace, name, ..
         } = &self.scope;
         match self.source {
-            Source::Events => (terms::path(namespace.as_deref()), api::WHOLE),
+            Source::Events => {
+                let whole = (api::WHOLE, api::WHOLE);
+                (terms::path(namespace.as_deref()), whole)
+            }
             Source::Locks(kind) => {
                 let path = elections::collection(kind, namespace.as_deref());
                 let only = name.as_ref().map_or(String::new(), |n| {
                     format!("?fieldSelector=metadata.name%3D{n}")
                 });
-                (path + &only, elections::form(kind))
+                (path + &only, elections::forms(kind))
             }
         }
     }

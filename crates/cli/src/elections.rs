@@ -58,7 +58,7 @@ pub(crate) struct Listing {
 pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> Result<Listing> {
     let answers = join_all(KINDS.map(|kind| async move {
         let path = collection(kind, namespace);
-        (kind, api::get_as(client, &path, form(kind)).await)
+        (kind, api::get_as(client, &path, forms(kind).0).await)
     }));
     let mut listing = Listing {
         elections: Vec::new(),
@@ -183,12 +183,13 @@ pub(crate) fn collection(kind: LockKind, namespace: Option<&str>) -> String {
     }
 }
 
-/// Leases keep their record in the spec, the others in an annotation.
-pub(crate) fn form(kind: LockKind) -> &'static str {
+/// How to ask for a list and a watch. Leases keep their record in the spec, the others in an
+/// annotation.
+pub(crate) fn forms(kind: LockKind) -> (&'static str, &'static str) {
     if resource_of(kind) == Resource::LEASE {
-        api::WHOLE
+        (api::WHOLE, api::WHOLE)
     } else {
-        api::METADATA
+        (api::METADATA_LIST, api::METADATA)
     }
 }
 

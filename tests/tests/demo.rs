@@ -1,0 +1,87 @@
+//! `tenure demo`: it measures hand-overs and leaves nothing behind.
+
+use std::process::Command;
+use std::time::Duration;
+
+use tenure_tests::clock::poll;
+use tenure_tests::process::Process;
+use tenure_tests::tools;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn demo(args: &[&str]) -> Process {
+    let mut command = Command::new(tools::tenure().unwrap());
+    command.arg("demo").args(args);
+    Process::spawn("demo", command).unwrap()
+}
+
+/// Candidates of the demo with this process id, by the name of its folder in their command line.
+fn candidates(demo: u32) -> usize {
+    let mark = format!("tenure-demo-{demo}/");
+    let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
+    processes
+        .filter(|entry| {
+            let line = std::fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            String::from_utf8_lossy(&line).contains(&mark)
+        })
+        .count()
+}
+
+#[test]
+fn demo_kills_leaders_and_takes_the_time() {
+    let mut demo = demo(&["--rounds", "2", "--no-page", "--pause", "300ms"]);
+    let pid = demo.pid();
+    assert!(demo.wait(LIMIT).unwrap().success(), "{}", demo.transcript());
+    let text = demo.text().join("\n");
+    let line = |mark: &str| {
+        let found = text.lines().find(|line| line.contains(mark));
+        found
+            .unwrap_or_else(|| panic!("no {mark:?} in {text}"))
+            .to_owned()
+    };
+    assert!(line("1. SIGTERM").contains("->"));
+    // Its lease has to run out first.
+    let crash = line("2. SIGKILL");
+    let seconds: f64 = crash
+        .rsplit(' ')
+        .next()
+        .unwrap()
+        .trim_end_matches('s')
+        .parse()
+        .unwrap();
+    assert!((1.0..20.0).contains(&seconds), "{crash}");
+    assert!(line("after SIGTERM").contains("1 times") && line("after SIGKILL").contains("1 times"));
+    assert!(!text.contains("http://"), "no page was asked for");
+    assert_eq!(candidates(pid), 0);
+}
+
+#[test]
+fn demo_ends_cleanly_when_interrupted() {
+    let mut demo = demo(&["--pause", "60s"]);
+    let pid = demo.pid();
+    let shown = poll(LIMIT, || {
+        let text = demo.text();
+        let page = text.iter().any(|line| line.contains("/ui#token="));
+        (page && text.iter().any(|line| line.contains(" leads."))).then_some(())
+    });
+    assert!(shown.is_some(), "{}", demo.transcript());
+    assert_eq!(candidates(pid), 3);
+    let folder = std::env::temp_dir().join(format!("tenure-demo-{pid}"));
+    assert!(folder.exists());
+    demo.terminate();
+    assert!(demo.wait(LIMIT).unwrap().success());
+    assert_eq!(candidates(pid), 0);
+    assert!(!folder.exists());
+}
+
+#[test]
+fn demo_that_is_killed_takes_its_candidates_along() {
+    let mut demo = demo(&["--no-page", "--pause", "60s"]);
+    let pid = demo.pid();
+    let all = poll(LIMIT, || (candidates(pid) == 3).then_some(()));
+    assert!(all.is_some(), "{}", demo.transcript());
+    demo.kill();
+    let gone = poll(LIMIT, || (candidates(pid) == 0).then_some(()));
+    assert!(gone.is_some());
+    let _ = std::fs::remove_dir_all(std::env::temp_dir().join(format!("tenure-demo-{pid}")));
+}

@@ -1,0 +1,175 @@
+//! The page in real Chromium: `tenure ui`, `tenure elect --http` and `tenure server` serve it.
+
+use std::fs;
+use std::net::TcpListener;
+use std::path::Path;
+use std::process::Command;
+use std::time::Duration;
+
+use tenure_tests::clock::{Nanos, poll};
+use tenure_tests::event::Kind;
+use tenure_tests::process::Process;
+use tenure_tests::{Skip, tools};
+
+use crate::seeing::Place;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// A browser at work.
+struct Browser(Process);
+
+impl Browser {
+    fn open(scenario: &str, url: &str, library: &Path) -> Self {
+        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/page.mjs");
+        let mut command = Command::new("node");
+        command.arg(script).args([scenario, url]).arg(library);
+        // Where to put pictures for people, if somebody wants to look.
+        command.args(std::env::var_os("TENURE_SCREENSHOTS"));
+        Self(Process::spawn("browser", command).unwrap())
+    }
+
+    /// The nth line that begins like this, without its beginning.
+    fn line(&self, start: &str, nth: usize) -> String {
+        let said = poll(LIMIT, || {
+            let lines = self.0.text();
+            let own = lines.iter().filter_map(|line| line.strip_prefix(start));
+            own.map(|rest| rest.trim().to_owned()).nth(nth)
+        });
+        said.unwrap_or_else(|| panic!("no {start:?} #{nth}: {}", self.0.text().join("\n")))
+    }
+
+    fn ends_well(mut self) {
+        let status = self.0.wait(LIMIT).unwrap();
+        let said = self.0.text();
+        assert!(
+            status.success() && said.iter().any(|l| l == "done"),
+            "{}",
+            said.join("\n")
+        );
+    }
+}
+
+/// The first text of a process that holds `mark`, from there on.
+fn said(process: &Process, mark: &str) -> String {
+    let found = poll(LIMIT, || {
+        let lines = process.text();
+        let line = lines.iter().find(|line| line.contains(mark))?;
+        Some(line[line.find(mark)?..].to_owned())
+    });
+    found.unwrap_or_else(|| panic!("no {mark:?}: {}", process.transcript()))
+}
+
+#[test]
+fn page_shows_the_next_leader_without_reload_and_steps_it_down() {
+    let Some(library) = Skip::unless(tools::playwright()) else {
+        return;
+    };
+    let place = Place::new();
+    let web = place.election("web");
+    let mut candidates = vec![place.leader(&web, "a")];
+    candidates.extend(["b", "c"].map(|id| place.follower(&web, id)));
+    let mut command = place.command();
+    command.arg("ui");
+    let ui = Process::spawn("ui", command).unwrap();
+    let browser = Browser::open("ui", &said(&ui, "http://"), &library);
+    assert_eq!(browser.line("shown ", 0), "a");
+    candidates[0].kill();
+    let second = browser.line("shown ", 1);
+    assert!(["b", "c"].contains(&second.as_str()), "{second}");
+    // Only one is left that has neither been killed nor sent away.
+    let third = browser.line("shown ", 2);
+    assert_ne!(third, second);
+    browser.ends_well();
+    assert!(ui.transcript().contains("^C ends it"));
+}
+
+#[test]
+fn page_of_a_sidecar_outlives_a_broken_feed() {
+    let Some(library) = Skip::unless(tools::playwright()) else {
+        return;
+    };
+    let place = Place::new();
+    let web = place.election("web");
+    let port = {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let address = format!("--http=127.0.0.1:{port}");
+    let mut first = web.tenure("first", &[&address]).unwrap();
+    first.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
+    let browser = Browser::open("sidecar", &format!("http://127.0.0.1:{port}/ui"), &library);
+    assert_eq!(browser.line("shown ", 0), "first");
+    first.terminate();
+    first.wait(LIMIT).unwrap();
+    browser.line("stale", 0);
+    let _second = web.tenure("second", &[&address]).unwrap();
+    assert_eq!(browser.line("shown ", 1), "second");
+    browser.ends_well();
+}
+
+#[test]
+fn page_of_a_server_acts_in_the_name_of_whoever_opened_it() {
+    let Some(library) = Skip::unless(tools::playwright()) else {
+        return;
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    fs::write(&tokens, "s3cret,admin,1,\"system:masters\"\n").unwrap();
+    let kubeconfig = folder.path().join("kubeconfig");
+    let mut command = Command::new(tools::tenure().unwrap());
+    command.args(["server", "--listen=127.0.0.1:0", "--store=memory"]);
+    command.arg("--data-dir").arg(folder.path().join("data"));
+    command.arg("--token-auth-file").arg(&tokens);
+    command.arg("--write-kubeconfig").arg(&kubeconfig);
+    let server = Process::spawn("server", command).unwrap();
+    let page = said(&server, "https://");
+    let page = said(&server, &format!("page on {page}")).replace("page on ", "");
+    let web = tenure_tests::candidate::Election::new(kubeconfig, "web").quick();
+    let me = web.tenure("me", &[]).unwrap();
+    me.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
+    let browser = Browser::open("server", &page, &library);
+    assert_eq!(browser.line("shown ", 0), "me");
+    browser.ends_well();
+}
+
+#[test]
+fn page_is_never_at_the_root_of_a_sidecar() {
+    use std::io::{Read, Write};
+    use std::net::TcpStream;
+    let place = Place::new();
+    let port = {
+        let free = TcpListener::bind("127.0.0.1:0").unwrap();
+        free.local_addr().unwrap().port()
+    };
+    let web = place.election("web");
+    let sidecar = web
+        .tenure("me", &[&format!("--http=127.0.0.1:{port}")])
+        .unwrap();
+    sidecar.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
+    let ask = |method: &str, path: &str, more: &str| -> String {
+        let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let head =
+            format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{more}\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    };
+    assert!(ask("GET", "/", "").ends_with(r#"{"name":"me"}"#));
+    let page = ask("GET", "/ui", "").to_lowercase();
+    assert!(page.starts_with("http/1.1 200"), "{page}");
+    for header in [
+        "content-type: text/html",
+        "content-security-policy: default-src 'none'; script-src 'sha256-",
+        "x-content-type-options: nosniff",
+        "referrer-policy: no-referrer",
+    ] {
+        assert!(page.contains(header), "no {header}");
+    }
+    let order = "/ui/step-down?namespace=default&name=web&lock=leases";
+    assert!(ask("POST", order, "").starts_with("HTTP/1.1 401"));
+    assert!(ask("POST", order, "Authorization: Bearer x\r\n").starts_with("HTTP/1.1 401"));
+    assert!(ask("GET", order, "").starts_with("HTTP/1.1 405"));
+    assert!(ask("GET", "/ui/../etc/passwd", "").starts_with("HTTP/1.1 404"));
+}

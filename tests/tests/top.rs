@@ -1,0 +1,149 @@
+//! `tenure top` in a real terminal, which tmux keeps.
+
+use std::process::{Command, Output};
+use std::time::Duration;
+
+use tenure_tests::clock::poll;
+use tenure_tests::{Skip, tools};
+
+use crate::seeing::Place;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// A tmux server of our own; it ends with the test.
+struct Terminal {
+    socket: String,
+}
+
+impl Terminal {
+    /// Starts `sh` and types the command line into it, so that its end can be seen.
+    fn start(name: &str, line: &str) -> Self {
+        let terminal = Self {
+            socket: format!("tenure-{name}-{}", std::process::id()),
+        };
+        let size = ["-x", "120", "-y", "24"];
+        terminal.tmux(&[&["new-session", "-d"], &size[..], &["sh"]].concat());
+        terminal.tmux(&["send-keys", "-l", line]);
+        terminal.keys(&["Enter"]);
+        terminal
+    }
+
+    fn tmux(&self, args: &[&str]) -> Output {
+        let mut command = Command::new("tmux");
+        command
+            .args(["-f", "/dev/null", "-L", &self.socket])
+            .args(args);
+        command.env("TERM", "xterm-256color").output().unwrap()
+    }
+
+    fn keys(&self, keys: &[&str]) {
+        self.tmux(&[&["send-keys"], keys].concat());
+    }
+
+    fn screen(&self) -> String {
+        let output = self.tmux(&["capture-pane", "-p"]);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Waits until the screen shows all of these.
+    fn shows(&self, texts: &[&str]) -> String {
+        let seen = poll(LIMIT, || {
+            let screen = self.screen();
+            texts
+                .iter()
+                .all(|text| screen.contains(text))
+                .then_some(screen)
+        });
+        seen.unwrap_or_else(|| panic!("no {texts:?} on\n{}", self.screen()))
+    }
+}
+
+impl Drop for Terminal {
+    fn drop(&mut self) {
+        self.tmux(&["kill-server"]);
+    }
+}
+
+fn line(place: &Place) -> String {
+    let command = place.command();
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<String> = words.map(|w| w.to_string_lossy().into_owned()).collect();
+    format!(
+        "{} top; echo ended with $?; stty -a | grep -o -- '-\\?echo '",
+        words.join(" ")
+    )
+}
+
+#[test]
+fn top_shows_sorts_filters_and_steps_down() {
+    if Skip::unless(tools::tmux()).is_none() {
+        return;
+    }
+    let place = Place::new();
+    let (web, db) = (place.election("web"), place.election("db"));
+    let _leaders = [place.leader(&web, "alice"), place.leader(&db, "zoe")];
+    let _follower = place.follower(&web, "bob");
+    let terminal = Terminal::start("top", &line(&place));
+    let screen = terminal.shows(&["2 elections, 2 held", "alice", "zoe", "held", "q quit"]);
+    let place_of = |screen: &str, text: &str| screen.find(text).unwrap();
+    assert!(
+        place_of(&screen, "zoe") < place_of(&screen, "alice"),
+        "by name\n{screen}"
+    );
+    terminal.keys(&["h"]);
+    let screen = terminal.shows(&["HOLDER ▾"]);
+    assert!(
+        place_of(&screen, "alice") < place_of(&screen, "zoe"),
+        "by holder\n{screen}"
+    );
+    terminal.keys(&["/", "w", "e", "b", "Enter"]);
+    terminal.shows(&["filter \"web\": 1"]);
+    assert!(!terminal.screen().contains("zoe"));
+    terminal.keys(&["d"]);
+    terminal.shows(&["ask alice to step down from default/web? y yes"]);
+    terminal.keys(&["y"]);
+    // Watch-driven: the change shows by itself.
+    let changed = poll(LIMIT, || {
+        let screen = terminal.screen();
+        let row = screen
+            .lines()
+            .find(|line| line.starts_with("web"))?
+            .to_owned();
+        row.contains("bob").then_some(())
+    });
+    assert!(changed.is_some(), "{}", terminal.screen());
+    terminal.keys(&["?"]);
+    terminal.shows(&["sort by n name"]);
+    terminal.keys(&["x", "q"]);
+    let screen = terminal.shows(&["ended with 0", " echo"]);
+    assert!(
+        !screen.contains("elections, "),
+        "the terminal is as it was\n{screen}"
+    );
+}
+
+#[test]
+fn top_gives_the_terminal_back_on_a_signal() {
+    if Skip::unless(tools::tmux()).is_none() {
+        return;
+    }
+    let place = Place::new();
+    let terminal = Terminal::start("signal", &line(&place));
+    terminal.shows(&["no elections yet"]);
+    let shell = terminal.tmux(&["display-message", "-p", "#{pane_pid}"]);
+    let shell = String::from_utf8_lossy(&shell.stdout).trim().to_owned();
+    let children = format!("/proc/{shell}/task/{shell}/children");
+    let child = std::fs::read_to_string(children).unwrap();
+    let killed = Command::new("kill").arg(child.trim()).status().unwrap();
+    assert!(killed.success());
+    let screen = terminal.shows(&["ended with 0", " echo"]);
+    assert!(!screen.contains("no elections yet"), "{screen}");
+}
+
+#[test]
+fn top_wants_a_terminal() {
+    let place = Place::new();
+    let output = place.tenure(&["top"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("tenure status -w"));
+}
