@@ -97,7 +97,7 @@ enum Source {
 
 impl Board {
     /// Begins to list and watch.
-    pub(crate) fn open(client: Client, scope: Scope) -> Self {
+    pub(crate) fn open(client: &Client, scope: &Scope) -> Self {
         let (send, news) = mpsc::channel(256);
         let mut tasks = JoinSet::new();
         let sources: Vec<Source> = match scope.kind {

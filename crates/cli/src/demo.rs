@@ -102,10 +102,7 @@ impl Demo {
             "{} leads. Leaders are asked to end (SIGTERM) and killed (SIGKILL) in turn.\n",
             first.id
         );
-        println!(
-            "{:<4} {:<8} {:<6} -> {:<6} {}",
-            "", "BY", "FROM", "TO", "HAND-OVER"
-        );
+        println!("     BY       FROM   -> TO     HAND-OVER");
         let mut leader = first.id;
         let mut round = 0;
         while self.rounds.is_none_or(|rounds| round < rounds) {

@@ -40,7 +40,7 @@ impl Status {
         let namespace = (!self.all_namespaces).then_some(own);
         let client = Client::try_from(config)?;
         if self.watch {
-            return self.follow(client, namespace).await;
+            return self.follow(&client, namespace).await;
         }
         let rows = self.read(&client, namespace.as_deref()).await?;
         self.print(&rows, namespace.is_none())?;
@@ -85,17 +85,15 @@ impl Status {
     }
 
     /// Shows a board until a signal.
-    async fn follow(self, client: Client, namespace: Option<String>) -> Result<u8> {
+    async fn follow(self, client: &Client, namespace: Option<String>) -> Result<u8> {
         let mut signals = Signals::listen()?;
         let all = namespace.is_none();
-        let mut board = Board::open(
-            client,
-            Scope {
-                namespace,
-                name: self.name.clone(),
-                kind: None,
-            },
-        );
+        let scope = Scope {
+            namespace,
+            name: self.name.clone(),
+            kind: None,
+        };
+        let mut board = Board::open(client, &scope);
         let redraw = output::is_terminal() && self.output.is_table();
         let mut shown = Vec::new();
         loop {
@@ -126,7 +124,7 @@ impl Status {
                 if redraw {
                     tokio::time::sleep(std::time::Duration::from_secs(1)).await;
                 } else {
-                    std::future::pending().await
+                    std::future::pending::<()>().await;
                 }
             };
             tokio::select! {

@@ -11,12 +11,14 @@ use tenure::lock::{LockKind, Resource};
 
 use super::{Finding, Level};
 
+/// Group, resource, verb, and whether it is about the one lock object.
+type Need = (&'static str, &'static str, &'static str, bool);
+
 /// Something that one may want to do.
 struct Purpose {
     what: &'static str,
     without: Level,
-    /// Group, resource, verb, and whether it is about the one lock object.
-    needs: Vec<(&'static str, &'static str, &'static str, bool)>,
+    needs: Vec<Need>,
 }
 
 /// Asks the API server about every verb.
@@ -145,11 +147,7 @@ async fn allowed(
 }
 
 /// The rules to add to a Role.
-fn rules(
-    namespace: &str,
-    name: Option<&str>,
-    missing: &[(String, (&'static str, &'static str, &'static str, bool))],
-) -> String {
+fn rules(namespace: &str, name: Option<&str>, missing: &[(String, Need)]) -> String {
     let mut text = format!("add to a Role in namespace {namespace}:");
     for (_, (group, resource, verb, named)) in missing {
         text += &format!(

@@ -29,7 +29,7 @@ pub(super) async fn check(
         name: name.map(str::to_owned),
         kind: None,
     };
-    let mut board = Board::open(client.clone(), scope);
+    let mut board = Board::open(client, &scope);
     let mut renewals: BTreeMap<(String, String), Vec<Timestamp>> = BTreeMap::new();
     let end = tokio::time::Instant::now() + observe;
     while tokio::time::timeout_at(end, board.changed()).await.is_ok() {

@@ -93,7 +93,7 @@ impl Door {
                 may_steer(&client, &scope, token.is_some()).await
             }
         };
-        Ok((Hello { server, steer }, Board::open(client, scope)))
+        Ok((Hello { server, steer }, Board::open(&client, &scope)))
     }
 
     /// A client that may order.

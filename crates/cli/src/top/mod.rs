@@ -45,7 +45,7 @@ impl Top {
             namespace: self.namespace,
             ..Scope::default()
         };
-        let board = Board::open(client.clone(), scope);
+        let board = Board::open(&client, &scope);
         // This also makes panics give the terminal back first.
         let terminal = ratatui::try_init()?;
         let result = live(terminal, board, client, Screen::new(server), &mut signals).await;
