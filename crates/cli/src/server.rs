@@ -17,9 +17,6 @@ use crate::connect::Connect;
 use crate::local;
 use crate::page::{self, OnServer};
 
-/// The file that holds the data; see docs/storage.md.
-const STORE: &str = "store.redb";
-
 /// Run the embedded API server, or look after one
 #[derive(Args, Debug)]
 pub(crate) struct Server {
@@ -131,11 +128,15 @@ impl Server {
                         dir.display()
                     );
                 }
-                let report = restore(&file, &dir)?;
+                // Takes the directory for itself, so a server that starts meanwhile is refused.
+                let (report, kept) = backup::replace(&file, &dir)?;
                 println!(
                     "{} objects; revisions go on from {}",
                     report.objects, report.revision
                 );
+                if let Some(kept) = kept {
+                    println!("the data from before are in {}", kept.display());
+                }
                 Ok(0)
             }
         }
@@ -184,29 +185,6 @@ impl Options {
     }
 }
 
-/// Makes a store from the backup beside the present one, which is kept under another name.
-fn restore(file: &Path, dir: &Path) -> Result<backup::Report> {
-    let fresh = dir.join("restored");
-    // What an interrupted restore left behind was never in use.
-    if fresh.exists() {
-        std::fs::remove_dir_all(&fresh).with_context(|| format!("{}", fresh.display()))?;
-    }
-    let report = backup::restore(file, &fresh)?;
-    let store = dir.join(STORE);
-    let swap = || -> std::io::Result<()> {
-        if store.exists() {
-            std::fs::rename(
-                &store,
-                dir.join(format!("{STORE}.before-{}", report.revision)),
-            )?;
-        }
-        std::fs::rename(fresh.join(STORE), &store)?;
-        std::fs::remove_dir_all(&fresh)
-    };
-    swap().with_context(|| format!("cannot replace {}", store.display()))?;
-    Ok(report)
-}
-
 /// Asks a running server for its data, or reads those of a stopped one.
 async fn save(dir: &Path, file: &Path) -> Result<u8> {
     let Some(instance) = Instance::read(dir)?.filter(Instance::is_alive) else {
@@ -222,22 +200,40 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
     let request = http::Request::get("/tenure/backup").body(kube::client::Body::empty())?;
     let response = client.send(request).await?;
     let status = response.status();
-    let body = response.into_body().collect().await?.to_bytes();
     if !status.is_success() {
+        let body = response.into_body().collect().await?.to_bytes();
         bail!(
             "the server refused: {status} {}",
             String::from_utf8_lossy(&body)
         );
     }
-    // For its owner only: there are secrets in it.
+    // Under another name until it is complete: half a backup is none.
+    let mut part = file.as_os_str().to_owned();
+    part.push(".part");
+    let part = PathBuf::from(part);
+    let received = receive(response.into_body(), &part).await;
+    let bytes = received.inspect_err(|_| _ = std::fs::remove_file(&part))?;
+    std::fs::rename(&part, file).with_context(|| format!("cannot write {}", file.display()))?;
+    println!("{bytes} bytes");
+    Ok(0)
+}
+
+/// Writes an answer to a file, for its owner only: there are secrets in it.
+async fn receive(mut body: kube::client::Body, path: &Path) -> Result<usize> {
+    let failed = || format!("cannot write {}", path.display());
     let mut options = std::fs::OpenOptions::new();
     options.write(true).create(true).truncate(true).mode(0o600);
-    options
-        .open(file)
-        .and_then(|mut open| open.write_all(&body))
-        .with_context(|| format!("cannot write {}", file.display()))?;
-    println!("{} bytes", body.len());
-    Ok(0)
+    let mut file = options.open(path).with_context(failed)?;
+    let mut bytes = 0;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.context("the backup ended too early")?;
+        if let Ok(data) = frame.into_data() {
+            file.write_all(&data).with_context(failed)?;
+            bytes += data.len();
+        }
+    }
+    file.sync_all().with_context(failed)?;
+    Ok(bytes)
 }
 
 async fn stop(dir: &Path, timeout: Duration) -> Result<u8> {

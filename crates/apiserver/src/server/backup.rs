@@ -54,17 +54,24 @@ impl Saver {
         }
     }
 
+    /// The file is made, opened and unlinked in one go that no departing client interrupts.
     async fn open(&self) -> Result<tokio::fs::File, Box<dyn std::error::Error + Send + Sync>> {
-        let name = format!("tenure-backup-{}", uuid::Uuid::new_v4());
-        let folder = std::env::temp_dir().join(name);
-        crate::pki::create_private_folder(&folder)?;
-        let path = folder.join("backup");
-        let opened = match self.save(&path).await {
-            Ok(_) => tokio::fs::File::open(&path).await.map_err(Into::into),
-            Err(error) => Err(error.into()),
-        };
-        let _ = tokio::fs::remove_dir_all(&folder).await;
-        opened
+        let saver = self.clone();
+        let opened = tokio::task::spawn_blocking(move || {
+            let name = format!("tenure-backup-{}", uuid::Uuid::new_v4());
+            let folder = std::env::temp_dir().join(name);
+            crate::pki::create_private_folder(&folder)?;
+            let path = folder.join("backup");
+            let opened = backup::save(&saver, &path)
+                .map_err(Into::into)
+                .and_then(|_| std::fs::File::open(&path).map_err(Into::into));
+            let _ = std::fs::remove_dir_all(&folder);
+            opened
+        });
+        let opened = opened
+            .await
+            .unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
+        opened.map(tokio::fs::File::from_std)
     }
 }
 

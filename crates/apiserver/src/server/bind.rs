@@ -1,10 +1,12 @@
 //! The sockets that a server listens on.
 
+use std::io;
 use std::net::{Ipv6Addr, SocketAddr};
-use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use rustix::fs::Mode;
 use tokio::net::{TcpListener, UnixListener};
 use tokio_rustls::TlsAcceptor;
 
@@ -105,18 +107,45 @@ fn bind_socket(builder: &Builder) -> Result<Option<(UnixListener, PathBuf)>, Sta
         address: path.display().to_string(),
         source,
     };
-    // A file left by a server that was killed; a live one still answers.
-    match std::os::unix::net::UnixStream::connect(path) {
-        Ok(_) => return Err(failed(std::io::ErrorKind::AddrInUse.into())),
-        Err(e) if e.kind() == std::io::ErrorKind::ConnectionRefused => {
-            let _ = std::fs::remove_file(path);
-        }
-        Err(_) => {}
-    }
-    let listener = UnixListener::bind(path).map_err(failed)?;
-    let private = std::fs::Permissions::from_mode(0o600);
-    std::fs::set_permissions(path, private).map_err(failed)?;
+    remove_stale(path).map_err(failed)?;
+    let listener = private_socket(path).map_err(failed)?;
     Ok(Some((listener, path.clone())))
+}
+
+/// Removes the socket of a server that was killed. A live one still answers, and what is no socket is
+/// somebody's file.
+fn remove_stale(path: &Path) -> io::Result<()> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(error),
+        Ok(found) if !found.file_type().is_socket() => {
+            let why = "there is a file that is no socket";
+            return Err(io::Error::new(io::ErrorKind::AlreadyExists, why));
+        }
+        Ok(_) => {}
+    }
+    match std::os::unix::net::UnixStream::connect(path) {
+        Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+            std::fs::remove_file(path)
+        }
+        Err(error) => Err(error),
+    }
+}
+
+/// A socket file for its owner only, from its first moment: it takes the mode that the socket has
+/// when it is bound.
+fn private_socket(path: &Path) -> io::Result<UnixListener> {
+    use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let kind = SocketType::STREAM;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
+    rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
+    bind(&socket, &SocketAddrUnix::new(path)?)?;
+    // Systems that do not look at the socket's mode look at this.
+    std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
+    listen(&socket, 1024)?;
+    UnixListener::from_std(socket.into())
 }
 
 /// An address that can be connected to, for one that means all of them.

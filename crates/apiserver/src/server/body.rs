@@ -12,6 +12,7 @@ use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Sleep;
 
+use super::progress::Progress;
 use crate::http::Body;
 
 /// A request body that fails when the client pauses too long.
@@ -117,18 +118,30 @@ impl Drop for BusyGuard {
     }
 }
 
-/// An answer that keeps its connection busy until it is sent.
+/// The most bytes that are handed over at once; the rest waits where it is counted for nobody.
+const PIECE: usize = 64 * 1024;
+
+/// An answer that keeps its connection busy until it is sent, in pieces whose way out is watched.
 pub(super) struct Guarded {
     inner: Body,
+    rest: Bytes,
+    progress: Arc<Progress>,
     _guard: BusyGuard,
 }
 
 impl Guarded {
-    pub(super) fn new(inner: Body, guard: BusyGuard) -> Self {
+    pub(super) fn new(inner: Body, guard: BusyGuard, progress: Arc<Progress>) -> Self {
         Self {
             inner,
+            rest: Bytes::new(),
+            progress,
             _guard: guard,
         }
+    }
+
+    fn piece(&mut self) -> Frame<Bytes> {
+        let piece = self.rest.split_to(self.rest.len().min(PIECE));
+        Frame::data(self.progress.count(piece))
     }
 }
 
@@ -140,14 +153,31 @@ impl HttpBody for Guarded {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        Pin::new(&mut self.inner).poll_frame(cx)
+        if self.rest.is_empty() {
+            let frame = match std::task::ready!(Pin::new(&mut self.inner).poll_frame(cx)) {
+                Some(Ok(frame)) => frame,
+                other => return Poll::Ready(other),
+            };
+            match frame.into_data() {
+                Ok(data) => self.rest = data,
+                Err(other) => return Poll::Ready(Some(Ok(other))),
+            }
+        }
+        Poll::Ready(Some(Ok(self.piece())))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
+        self.rest.is_empty() && self.inner.is_end_stream()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
+        let rest = self.rest.len() as u64;
+        let inner = self.inner.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower() + rest);
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper + rest);
+        }
+        hint
     }
 }

@@ -14,6 +14,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::body::{Busy, Guarded};
 use super::pipeline::{Peer, Pipeline};
+use super::progress::Progress;
 use super::stall::Stall;
 use crate::tls::certificate_user;
 
@@ -40,6 +41,8 @@ pub(super) struct Link {
     pub(super) busy: Busy,
     /// Asks an idle connection to make room.
     pub(super) close: Arc<Notify>,
+    /// Whether the client takes its answers.
+    pub(super) progress: Arc<Progress>,
 }
 
 /// What serves connections.
@@ -115,12 +118,14 @@ impl Serving {
     {
         let pipeline = Arc::clone(&self.pipeline);
         let (peer, busy) = (Arc::new(peer), link.busy.clone());
+        let progress = Arc::clone(&link.progress);
         let service = service_fn(move |request| {
             let (pipeline, peer, guard) = (Arc::clone(&pipeline), Arc::clone(&peer), busy.begin());
+            let progress = Arc::clone(&progress);
             async move {
                 let response = pipeline.answer(&peer, request).await?;
                 Ok::<_, super::pipeline::Dropped>(
-                    response.map(|body| Guarded::new(body, guard).boxed_unsync()),
+                    response.map(|body| Guarded::new(body, guard, progress).boxed_unsync()),
                 )
             }
         });
@@ -128,6 +133,9 @@ impl Serving {
         let mut ending = self.ending.clone();
         tokio::select! {
             ended = connection.as_mut() => return note(ended),
+            () = link.progress.stalled(self.limits.write) => {
+                return tracing::debug!("the client leaves an answer lying");
+            }
             () = self.should_close(&link) => {}
             _ = ending.wait_for(|ending| *ending) => {}
         }

@@ -159,7 +159,7 @@ pub fn default_data_dir() -> Option<PathBuf> {
 pub(super) struct DataDir {
     path: PathBuf,
     /// The lock lasts as long as the file is open.
-    _lock: File,
+    lock: File,
 }
 
 impl DataDir {
@@ -202,7 +202,7 @@ impl DataDir {
             writeln!(lock, "{}", std::process::id())
         };
         write().map_err(|e| file(&name, e))?;
-        Ok(Self { path, _lock: lock })
+        Ok(Self { path, lock })
     }
 
     pub(super) fn path(&self) -> &Path {
@@ -219,6 +219,8 @@ impl DataDir {
 impl Drop for DataDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(self.path.join("server.json"));
+        // Closing is not enough: a child that is just being started has a copy of the file.
+        let _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
     }
 }
 

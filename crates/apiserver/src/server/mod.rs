@@ -37,6 +37,7 @@ mod handle;
 mod instance;
 mod listener;
 mod pipeline;
+mod progress;
 mod stall;
 mod start;
 #[cfg(test)]

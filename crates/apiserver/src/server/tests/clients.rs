@@ -1,12 +1,19 @@
 //! Clients that nobody here wrote, with nothing but the kubeconfig.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
-use kube::api::{Api, PostParams};
+use k8s_openapi::api::events::v1::Event;
+use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::controller::{Action, Controller};
+use kube::runtime::events::{EventType, Recorder, Reporter};
+use kube::runtime::finalizer::{self, finalizer};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
+use kube::{Resource as _, ResourceExt as _};
 
 use crate::TestServer;
 
@@ -61,11 +68,176 @@ async fn a_reflector_follows_over_tls() {
             if let Some(found) = store.get(&name) {
                 return found;
             }
-            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+            tokio::time::sleep(Duration::from_millis(5)).await;
         }
     };
-    let limit = std::time::Duration::from_secs(20);
+    let limit = Duration::from_secs(20);
     let found: Arc<ConfigMap> = tokio::time::timeout(limit, found).await.unwrap();
     assert_eq!(found.metadata.name.as_deref(), Some("m"));
     following.abort();
+}
+
+const LIMIT: Duration = Duration::from_secs(20);
+
+fn map(name: &str) -> ConfigMap {
+    serde_json::from_value(serde_json::json!({ "metadata": { "name": name } })).unwrap()
+}
+
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !holds().await {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let in_time = tokio::time::timeout(LIMIT, wait).await;
+    assert!(in_time.is_ok(), "{what}");
+}
+
+#[tokio::test]
+async fn a_watcher_lists_or_streams_and_goes_on_after_an_expired_revision() {
+    for streaming in [false, true] {
+        let server = TestServer::start().await.unwrap();
+        let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
+        for name in ["a", "b"] {
+            maps.create(&PostParams::default(), &map(name))
+                .await
+                .unwrap();
+        }
+        let config = if streaming {
+            watcher::Config::default().streaming_lists()
+        } else {
+            watcher::Config::default()
+        };
+        let mut events = Box::pin(watcher(maps.clone(), config).default_backoff());
+        let mut next = async || loop {
+            let event = tokio::time::timeout(LIMIT, events.next()).await;
+            // A cut stream is an error that the watcher gets over by itself.
+            if let Ok(event) = event.expect("an event in time").unwrap() {
+                return event;
+            }
+        };
+        let mut start = async |wanted: &[&str]| {
+            assert!(matches!(next().await, watcher::Event::Init));
+            for name in wanted {
+                let watcher::Event::InitApply(found) = next().await else {
+                    panic!("an object of the list");
+                };
+                assert_eq!(found.name_any(), *name);
+            }
+            assert!(matches!(next().await, watcher::Event::InitDone));
+        };
+        start(&["a", "b"]).await;
+        server.jump_revision(1000).await.unwrap();
+        start(&["a", "b"]).await;
+        maps.create(&PostParams::default(), &map("c"))
+            .await
+            .unwrap();
+        let watcher::Event::Apply(found) = next().await else {
+            panic!("the new object");
+        };
+        assert_eq!(found.name_any(), "c");
+        maps.delete("c", &DeleteParams::default()).await.unwrap();
+        assert!(matches!(next().await, watcher::Event::Delete(_)));
+    }
+}
+
+struct Context {
+    client: kube::Client,
+    applied: AtomicUsize,
+    cleaned: AtomicUsize,
+}
+
+async fn reconcile(
+    map: Arc<ConfigMap>,
+    context: Arc<Context>,
+) -> Result<Action, finalizer::Error<kube::Error>> {
+    let maps: Api<ConfigMap> = Api::namespaced(context.client.clone(), "default");
+    finalizer(&maps, "tests.tenure.dev/cleanup", map, async |event| {
+        match event {
+            finalizer::Event::Apply(map) => {
+                context.applied.fetch_add(1, Ordering::SeqCst);
+                let patch = serde_json::json!({ "data": { "seen": "yes" } });
+                let (name, params) = (map.name_any(), PatchParams::default());
+                maps.patch(&name, &params, &Patch::Merge(patch)).await?;
+            }
+            finalizer::Event::Cleanup(_) => {
+                context.cleaned.fetch_add(1, Ordering::SeqCst);
+            }
+        }
+        Ok(Action::await_change())
+    })
+    .await
+}
+
+#[tokio::test]
+async fn a_controller_with_a_finalizer_sees_every_end() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let context = Arc::new(Context {
+        client,
+        applied: AtomicUsize::new(0),
+        cleaned: AtomicUsize::new(0),
+    });
+    let retry = |_: Arc<ConfigMap>, _: &finalizer::Error<kube::Error>, _: Arc<Context>| {
+        Action::requeue(Duration::from_millis(10))
+    };
+    let controller = Controller::new(maps.clone(), watcher::Config::default()).run(
+        reconcile,
+        retry,
+        Arc::clone(&context),
+    );
+    let controller = tokio::spawn(controller.for_each(async |_| ()));
+    maps.create(&PostParams::default(), &map("m"))
+        .await
+        .unwrap();
+    eventually("it is reconciled", async || {
+        let found = maps.get("m").await.unwrap();
+        found.data.is_some_and(|data| data.contains_key("seen"))
+            && found.metadata.finalizers.is_some()
+    })
+    .await;
+    maps.delete("m", &DeleteParams::default()).await.unwrap();
+    eventually("it is gone", async || {
+        maps.get_opt("m").await.unwrap().is_none()
+    })
+    .await;
+    assert_eq!(context.cleaned.load(Ordering::SeqCst), 1);
+    assert!(context.applied.load(Ordering::SeqCst) >= 1);
+    controller.abort();
+}
+
+#[tokio::test]
+async fn a_recorder_publishes_and_counts_repetitions() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let about = maps
+        .create(&PostParams::default(), &map("m"))
+        .await
+        .unwrap();
+    let reporter = Reporter {
+        controller: "tests".into(),
+        instance: Some("one".into()),
+    };
+    let recorder = Recorder::new(client.clone(), reporter);
+    let event = kube::runtime::events::Event {
+        type_: EventType::Normal,
+        reason: "Tested".into(),
+        note: Some("it works".into()),
+        action: "Testing".into(),
+        secondary: None,
+    };
+    for _ in 0..3 {
+        recorder
+            .publish(&event, &about.object_ref(&()))
+            .await
+            .unwrap();
+    }
+    let events: Api<Event> = Api::namespaced(client, "default");
+    let found = events.list(&Default::default()).await.unwrap().items;
+    assert_eq!(found.len(), 1, "{found:?}");
+    assert_eq!(found[0].reason.as_deref(), Some("Tested"));
+    let series = found[0].series.as_ref().map(|series| series.count);
+    assert_eq!(series, Some(3));
 }

@@ -95,6 +95,44 @@ async fn a_client_that_never_reads_is_given_up() {
 }
 
 #[tokio::test]
+async fn an_answer_that_is_left_lying_ends_its_connection() {
+    let large = |_: &http::request::Parts| {
+        let body = http_body_util::Full::new(Bytes::from(vec![b'x'; 1 << 20]));
+        http::Response::new(body.map_err(|never| match never {}).boxed_unsync())
+    };
+    let builder = Server::builder()
+        .no_tls()
+        .write_timeout(SHORT)
+        .public_route("/large", large);
+    let server = TestServer::start_with(builder).await.unwrap();
+    // The client reads from its socket all the time, and grants one answer no more than this.
+    let (mut sender, connection) =
+        hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new())
+            .initial_stream_window_size(1000)
+            .handshake(hyper_util::rt::TokioIo::new(connect(server.url()).await))
+            .await
+            .unwrap();
+    let connection = tokio::spawn(connection);
+    let uri = format!("{}/large", server.url());
+    let request = http::Request::get(uri).body(http_body_util::Empty::<Bytes>::new());
+    let unread = sender.send_request(request.unwrap()).await.unwrap();
+    assert_eq!(unread.status(), 200);
+    let ended = tokio::time::timeout(Duration::from_secs(20), connection).await;
+    let _ = ended.expect("the server closes the connection").unwrap();
+
+    // An answer of many pieces is whole for who takes it.
+    let uri = format!("{}/large", server.url());
+    let io = hyper_util::rt::TokioIo::new(connect(server.url()).await);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
+    tokio::spawn(connection);
+    let request = http::Request::get(uri).body(http_body_util::Empty::<Bytes>::new());
+    let answer = sender.send_request(request.unwrap()).await.unwrap();
+    assert_eq!(answer.headers()["content-length"], "1048576");
+    let body = answer.into_body().collect().await.unwrap().to_bytes();
+    assert_eq!(body.len(), 1 << 20);
+}
+
+#[tokio::test]
 async fn silent_connections_are_closed_in_the_end() {
     let builder = Server::builder().no_tls().idle_timeout(SHORT);
     let server = TestServer::start_with(builder).await.unwrap();

@@ -1,0 +1,31 @@
+//! What others need to check the tokens of service accounts: who signs them, and with which keys.
+
+use http::{HeaderValue, Response, StatusCode};
+use serde_json::json;
+
+use super::access::{Access, DEFAULT_AUDIENCE};
+use super::{Body, respond};
+
+const KEYS: &str = "/openid/v1/jwks";
+
+/// Answers the two paths; `None` for others, and where there are no keys.
+pub(super) fn answer(path: &str, access: &dyn Access) -> Option<Response<Body>> {
+    let keys = access.key_set()?;
+    match path {
+        KEYS => {
+            let kind = HeaderValue::from_static("application/jwk-set+json");
+            Some(respond::bytes(StatusCode::OK, kind, keys.to_string()))
+        }
+        "/.well-known/openid-configuration" => {
+            let document = json!({
+                "issuer": DEFAULT_AUDIENCE,
+                "jwks_uri": format!("{DEFAULT_AUDIENCE}{KEYS}"),
+                "response_types_supported": ["id_token"],
+                "subject_types_supported": ["public"],
+                "id_token_signing_alg_values_supported": ["ES256"],
+            });
+            Some(respond::json(StatusCode::OK, document.to_string()))
+        }
+        _ => None,
+    }
+}
