@@ -4,9 +4,12 @@
 
 use std::collections::BTreeMap;
 
+use http::Method;
 use serde_json::{Map, Value};
 
+use crate::auth::Target;
 use crate::canonical::canonicalise;
+use crate::http::{RequestInfo, Route};
 use crate::limits::{MAX_DEPTH, depth};
 use crate::schema::{self, Message};
 use crate::selector::{FieldSelector, LabelSelector};
@@ -100,6 +103,71 @@ pub fn selector(bytes: &[u8]) {
             .sort_by(|a, b| a.field.cmp(&b.field).then_with(|| a.value.cmp(&b.value)));
         assert_eq!(terms.0, terms.1, "{text:?}");
     }
+}
+
+/// A request line, `METHOD TARGET`: what is authorized is what the path says, however it is written.
+pub fn path(bytes: &[u8]) {
+    let Ok(text) = std::str::from_utf8(bytes) else {
+        return;
+    };
+    let (method, target) = text.split_once(' ').unwrap_or(("GET", text));
+    let Ok(method) = Method::from_bytes(method.as_bytes()) else {
+        return;
+    };
+    let (path, query) = target
+        .split_once('?')
+        .map_or((target, None), |(path, query)| (path, Some(query)));
+    let info = RequestInfo::parse(&method, path, query);
+    let Route::Resource(parts) = &info.route else {
+        assert_eq!(info.attributes().target, Target::Path(path));
+        return;
+    };
+    assert!(!parts.resource.is_empty() && !parts.version.is_empty());
+    assert!(parts.subresource.is_empty() || !parts.name.is_empty());
+    let Target::Resource {
+        resource,
+        namespace,
+        name,
+        subresource,
+        ..
+    } = info.attributes().target
+    else {
+        panic!("a resource is authorized as one");
+    };
+    assert_eq!(resource, parts.resource);
+    assert_eq!(namespace, parts.namespace);
+    assert_eq!(subresource, parts.subresource);
+    if !parts.name.is_empty() {
+        assert_eq!(
+            name, parts.name,
+            "a selector does not rename what the path names"
+        );
+    }
+
+    // The plain way to write the same path is the same request.
+    let mut plain = vec![
+        if parts.group.is_empty() {
+            "api"
+        } else {
+            "apis"
+        }
+        .to_owned(),
+    ];
+    plain.extend((!parts.group.is_empty()).then(|| parts.group.clone()));
+    plain.push(parts.version.clone());
+    plain.extend((info.verb == "watch").then(|| "watch".to_owned()));
+    if !parts.namespace.is_empty() && parts.resource != "namespaces" {
+        plain.extend(["namespaces".to_owned(), parts.namespace.clone()]);
+    }
+    plain.push(parts.resource.clone());
+    plain.extend([&parts.name, &parts.subresource].into_iter().cloned());
+    let odd = |segment: &String| segment.contains(['/', '%', '?']);
+    if plain.iter().any(odd) || parts.resource == "watch" || parts.resource == "namespaces" {
+        return;
+    }
+    plain.retain(|segment| !segment.is_empty());
+    let again = RequestInfo::parse(&method, &format!("/{}", plain.join("/")), query);
+    assert_eq!(again, info, "{plain:?}");
 }
 
 fn messages() -> impl Iterator<Item = &'static Message> {

@@ -126,6 +126,40 @@ const SELECTOR_PIECES: &[&str] = &[
     "",
 ];
 
+const PATH_PIECES: &[&str] = &[
+    "/api/v1",
+    "/apis/coordination.k8s.io/v1",
+    "/apis",
+    "/namespaces",
+    "/default",
+    "/leases",
+    "/pods",
+    "/status",
+    "/finalize",
+    "/watch",
+    "/",
+    "//",
+    "/%6e",
+    "/%2f",
+    "/%",
+    "/%zz",
+    "/%00",
+    "/.",
+    "/..",
+    "/é",
+];
+const QUERIES: &[&str] = &[
+    "",
+    "?",
+    "?watch=true",
+    "?watch=1&fieldSelector=metadata.name%3Dx",
+    "?fieldSelector=metadata.name==a,metadata.name=b",
+    "?fieldSelector=metadata.name%3D%zz",
+    "?watch=false&watch=true",
+    "?%77atch=true",
+    "?limit=1&continue=x",
+];
+
 const TARGET: &str = r#"{"metadata":{"name":"p","finalizers":["a","b"]},"spec":{"containers":[{"name":"a","ports":[{"containerPort":1}],"env":[{"name":"E","value":"v"}]},{"name":"b"}],"volumes":[{"name":"v","emptyDir":{}}],"holderIdentity":"h"}}"#;
 const STRATEGIC: &str = r#"{"metadata":{"finalizers":["c"]},"spec":{"$setElementOrder/containers":[{"name":"b"},{"name":"a"}],"containers":[{"name":"a","image":"i","env":[{"name":"E","$patch":"delete"}]}]}}"#;
 const OPERATIONS: &str = r#"[{"op":"test","path":"/metadata/name","value":"p"},{"op":"add","path":"/spec/containers/-","value":{"name":"c"}},{"op":"remove","path":"/spec/volumes"}]"#;
@@ -142,6 +176,7 @@ proptest! {
         fuzzing::json(&bytes);
         fuzzing::patch(&bytes);
         fuzzing::selector(&bytes);
+        fuzzing::path(&bytes);
     }
 
     #[test]
@@ -162,6 +197,15 @@ proptest! {
         let mut bytes = format!("{TARGET}\n").into_bytes();
         bytes.extend(mutate(patch.as_bytes().to_vec(), mutations));
         fuzzing::patch(&bytes);
+    }
+
+    #[test]
+    fn paths_of_segments(
+        method in prop::sample::select(&["GET", "PUT", "POST", "DELETE", "PATCH", "HEAD", "X"][..]),
+        segments in prop::collection::vec(prop::sample::select(PATH_PIECES), 0..10),
+        query in prop::sample::select(QUERIES),
+    ) {
+        fuzzing::path(format!("{method} {}{query}", segments.concat()).as_bytes());
     }
 
     #[test]
