@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{Attributes, Auth, User, rbac::Rule, token};
-use crate::http::{Access, Decision, IssuedToken, Rules, TokenClaims};
+use crate::http::{Access, Decision, IssuedToken, NotGranted, Rules, TokenClaims};
 
 impl Access for Auth {
     fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
@@ -45,12 +45,17 @@ impl Access for Auth {
         user: &User,
         resource: &str,
         namespace: &str,
+        old: Option<&Value>,
         object: &Value,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotGranted> {
         match &self.rbac {
-            Some(rbac) => rbac.check_grant(user, resource, namespace, object),
+            Some(rbac) => rbac.check_grant(user, resource, namespace, old, object),
             None => Ok(()),
         }
+    }
+
+    fn key_set(&self) -> Option<Value> {
+        Some(self.issuer.key_set())
     }
 
     fn rules(&self, user: &User, namespace: &str) -> Rules {

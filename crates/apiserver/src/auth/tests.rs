@@ -6,7 +6,7 @@ use http::{HeaderMap, HeaderValue};
 use serde_json::{Value, json};
 
 use super::{Attributes, Auth, Mode, Options, Target, TokenFile, User, bootstrap};
-use crate::http::{Access as _, TokenClaims};
+use crate::http::{Access as _, BoundObject, NotGranted, TokenClaims};
 use crate::store::{Change, Expected, Key, MemoryStore, Store, Write};
 
 const RBAC: &str = "rbac.authorization.k8s.io";
@@ -291,7 +291,9 @@ async fn nobody_grants_more_than_they_have() {
     let role = |rules: Value| json!({ "metadata": { "name": "more" }, "rules": rules });
     let bind = |kind: &str, name: &str| json!({ "metadata": { "name": "bind" }, "roleRef": { "kind": kind, "name": name } });
     let grant = |resource: &str, namespace: &str, object: &Value| {
-        world.auth.check_grant(&alice, resource, namespace, object)
+        world
+            .auth
+            .check_grant(&alice, resource, namespace, None, object)
     };
     world
         .role(
@@ -320,13 +322,19 @@ async fn nobody_grants_more_than_they_have() {
     )
     .unwrap_err();
     assert_eq!(
-        why,
+        why.to_string(),
         "user \"alice\" (groups=[\"devs\" \"system:authenticated\"]) is attempting to grant RBAC \
          permissions not currently held:\n{APIGroups:[\"\"], Resources:[\"pods\"], Verbs:[\"delete\"]}"
     );
     assert_eq!(grant("rolebindings", "a", &bind("Role", "r")), Ok(()));
     assert!(grant("rolebindings", "a", &bind("ClusterRole", "cluster-admin")).is_err());
-    assert!(grant("rolebindings", "a", &bind("Role", "absent")).is_err());
+    assert_eq!(
+        grant("rolebindings", "a", &bind("Role", "absent")),
+        Err(NotGranted::NoRole {
+            resource: "roles",
+            name: "absent".into()
+        })
+    );
 
     // An update that leaves the rules alone is nobody's concern.
     world
@@ -335,7 +343,14 @@ async fn nobody_grants_more_than_they_have() {
     let same = json!({
         "metadata": { "name": "big", "labels": { "x": "y" } }, "rules": [rule("*", "*", &["*"])],
     });
-    assert_eq!(grant("roles", "a", &same), Ok(()));
+    let update = |old: &Value| {
+        let auth = &world.auth;
+        auth.check_grant(&alice, "roles", "a", Some(old), &same)
+    };
+    assert_eq!(update(&same), Ok(()));
+    // To create what another has is to grant it, and so is to replace something else by it.
+    assert!(grant("roles", "a", &same).is_err());
+    assert!(update(&both).is_err());
 
     // The verbs that lift the check.
     world
@@ -366,7 +381,9 @@ async fn nobody_grants_more_than_they_have() {
     );
     let admin = User::admin();
     assert_eq!(
-        world.auth.check_grant(&admin, "clusterroles", "", &both),
+        world
+            .auth
+            .check_grant(&admin, "clusterroles", "", None, &both),
         Ok(())
     );
 }
@@ -433,6 +450,7 @@ async fn a_service_account_token_ends_with_its_account() {
         uid: "u1",
         audiences: &["https://kubernetes.default.svc".to_owned()],
         seconds: 600,
+        bound: None,
     };
     let token = world.auth.issue_token(&claims).unwrap().token;
     let who = |token: &str, audiences: &[&str]| {
@@ -466,6 +484,33 @@ async fn a_service_account_token_ends_with_its_account() {
     };
     let old = world.auth.issue_token(&old).unwrap().token;
     assert!(who(&old, &["vault"]).is_err());
+
+    // A bound token ends with what it is bound to.
+    let named = [
+        ("Pod", "/pods", "ns"),
+        ("Secret", "/secrets", "ns"),
+        ("Node", "/nodes", ""),
+    ];
+    for (kind, resource, namespace) in named {
+        world.put(resource, namespace, "x", account("b1")).await;
+        let bound = TokenClaims {
+            bound: Some(BoundObject {
+                kind,
+                name: "x",
+                uid: "b1",
+            }),
+            audiences: &["https://kubernetes.default.svc".to_owned()],
+            ..claims.clone()
+        };
+        let bound = world.auth.issue_token(&bound).unwrap().token;
+        let (user, _) = who(&bound, &[]).unwrap();
+        let pod = user.extra.get("authentication.kubernetes.io/pod-uid");
+        assert_eq!(pod.is_some(), kind == "Pod", "{:?}", user.extra);
+        world.put(resource, namespace, "x", account("b2")).await;
+        assert!(who(&bound, &[]).is_err(), "{kind} with another uid");
+        world.delete(resource, namespace, "x").await;
+        assert!(who(&bound, &[]).is_err(), "no {kind}");
+    }
 
     world
         .put("/serviceaccounts", "ns", "sa", account("u2"))
@@ -522,7 +567,7 @@ async fn always_allow_asks_nobody() {
     assert_eq!(
         world
             .auth
-            .check_grant(&User::anonymous(), "roles", "a", &json!({})),
+            .check_grant(&User::anonymous(), "roles", "a", None, &json!({})),
         Ok(())
     );
     assert_eq!(

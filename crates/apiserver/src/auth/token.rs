@@ -1,7 +1,7 @@
 //! Tokens of ServiceAccounts: JSON web tokens with the claims that Kubernetes gives them.
 //!
-//! A token is good while its signature, issuer, audience and times are, and while the ServiceAccount
-//! still exists with the uid that it was issued for.
+//! A token is good while its signature, issuer, audience and times are, and while the ServiceAccount,
+//! and the object that it is bound to if there is one, still exist with the uids that it was issued for.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -124,6 +124,12 @@ struct Claims {
 struct Bound {
     namespace: String,
     serviceaccount: Named,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pod: Option<Named>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    secret: Option<Named>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<Named>,
 }
 
 /// One object's name and uid.
@@ -152,6 +158,9 @@ pub enum Rejected {
     /// The account is gone or was made anew.
     #[error("the service account no longer exists")]
     Gone,
+    /// What the token was bound to is gone or was made anew.
+    #[error("the object that the token is bound to no longer exists")]
+    Unbound,
 }
 
 /// Signs tokens and verifies them.
@@ -193,6 +202,13 @@ impl Issuer {
     pub(super) fn issue(&self, wanted: &TokenClaims<'_>) -> Option<IssuedToken> {
         let now = Timestamp::now().as_second();
         let expires_at = now.saturating_add(wanted.seconds);
+        let bound = |kind| {
+            let object = wanted.bound.filter(|object| object.kind == kind)?;
+            Some(Named {
+                name: object.name.into(),
+                uid: object.uid.into(),
+            })
+        };
         let claims = Claims {
             aud: wanted.audiences.to_vec(),
             exp: expires_at,
@@ -205,6 +221,9 @@ impl Issuer {
                     name: wanted.name.into(),
                     uid: wanted.uid.into(),
                 },
+                pod: bound("Pod"),
+                secret: bound("Secret"),
+                node: bound("Node"),
             },
             nbf: now,
             sub: format!("system:serviceaccount:{}:{}", wanted.namespace, wanted.name),
@@ -246,10 +265,24 @@ impl Issuer {
         let Bound {
             namespace,
             serviceaccount,
+            pod,
+            secret,
+            node,
         } = &claims.kubernetes;
-        let uid = uid_of(store, "/serviceaccounts", namespace, &serviceaccount.name);
-        if uid.as_ref() != Some(&serviceaccount.uid) {
+        if !serviceaccount.exists(store, "/serviceaccounts", namespace, false) {
             return Err(Rejected::Gone);
+        }
+        // What a pod does while it ends still needs its token.
+        let bound = [
+            (pod, "/pods", namespace.as_str()),
+            (secret, "/secrets", namespace),
+            (node, "/nodes", ""),
+        ];
+        for (object, resource, namespace) in bound {
+            let gone = |object: &Named| !object.exists(store, resource, namespace, true);
+            if object.as_ref().is_some_and(gone) {
+                return Err(Rejected::Unbound);
+            }
         }
         Ok(claims.user())
     }
@@ -305,6 +338,13 @@ impl Claims {
             "authentication.kubernetes.io/credential-id".into(),
             credential,
         );
+        let Bound { pod, node, .. } = &self.kubernetes;
+        for (kind, object) in [("pod", pod), ("node", node)] {
+            let Some(object) = object else { continue };
+            let member = |what: &str| format!("authentication.kubernetes.io/{kind}-{what}");
+            user.extra.insert(member("name"), vec![object.name.clone()]);
+            user.extra.insert(member("uid"), vec![object.uid.clone()]);
+        }
         user
     }
 }
@@ -317,28 +357,30 @@ pub(super) fn service_account_groups(namespace: &str) -> Vec<String> {
     ]
 }
 
-/// The uid of an object, if it exists and is not being deleted.
-fn uid_of(store: &dyn Store, resource: &str, namespace: &str, name: &str) -> Option<String> {
-    #[derive(Deserialize)]
-    struct Read {
-        metadata: Meta,
+impl Named {
+    /// Whether the object is there with this uid; one that is being deleted may count or not.
+    fn exists(&self, store: &dyn Store, resource: &str, namespace: &str, ending: bool) -> bool {
+        #[derive(Deserialize)]
+        struct Read {
+            metadata: Meta,
+        }
+        #[derive(Deserialize)]
+        #[serde(rename_all = "camelCase")]
+        struct Meta {
+            uid: String,
+            deletion_timestamp: Option<String>,
+        }
+        let key = Key {
+            resource: Arc::from(resource),
+            namespace: namespace.into(),
+            name: self.name.clone(),
+        };
+        let object = store.get(&key);
+        let read = object.and_then(|object| serde_json::from_slice::<Read>(&object.json).ok());
+        read.is_some_and(|Read { metadata }| {
+            metadata.uid == self.uid && (ending || metadata.deletion_timestamp.is_none())
+        })
     }
-    #[derive(Deserialize)]
-    #[serde(rename_all = "camelCase")]
-    struct Meta {
-        uid: String,
-        deletion_timestamp: Option<String>,
-    }
-    let key = Key {
-        resource: Arc::from(resource),
-        namespace: namespace.into(),
-        name: name.into(),
-    };
-    let read: Read = serde_json::from_slice(&store.get(&key)?.json).ok()?;
-    read.metadata
-        .deletion_timestamp
-        .is_none()
-        .then_some(read.metadata.uid)
 }
 
 #[cfg(test)]
@@ -359,6 +401,9 @@ mod tests {
             kubernetes: Bound {
                 namespace: "d".into(),
                 serviceaccount: named,
+                pod: None,
+                secret: None,
+                node: None,
             },
             nbf: 1,
             sub: "system:serviceaccount:d:sa".into(),

@@ -39,6 +39,19 @@ pub struct TokenClaims<'a> {
     pub audiences: &'a [String],
     /// How long it shall live.
     pub seconds: i64,
+    /// What it lives and dies with besides the account.
+    pub bound: Option<BoundObject<'a>>,
+}
+
+/// An object that a token is bound to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BoundObject<'a> {
+    /// `Pod`, `Secret` or `Node`.
+    pub kind: &'a str,
+    /// Its name.
+    pub name: &'a str,
+    /// Its uid.
+    pub uid: &'a str,
 }
 
 /// The rules that apply to one user in one namespace, as `SelfSubjectRulesReview` shows them.
@@ -48,6 +61,23 @@ pub struct Rules {
     pub resource_rules: Vec<Value>,
     /// Items of `nonResourceRules`: `{verbs, nonResourceURLs}`.
     pub non_resource_rules: Vec<Value>,
+}
+
+/// Why a role or a binding may not be stored.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum NotGranted {
+    /// It grants more than the writer has; the request is answered 403.
+    #[error("{0}")]
+    Beyond(String),
+    /// What a binding would grant is unknown, because its role is not there; answered 404.
+    #[error("{resource}.rbac.authorization.k8s.io {name:?} not found")]
+    NoRole {
+        /// `roles` or `clusterroles`.
+        resource: &'static str,
+        /// Of the role.
+        name: String,
+    },
 }
 
 /// The audience of tokens when a client names none.
@@ -70,18 +100,27 @@ pub trait Access: Send + Sync + 'static {
     fn issue_token(&self, claims: &TokenClaims<'_>) -> Result<IssuedToken, String>;
 
     /// May this user store this role or binding? Called before every write of an RBAC kind, with
-    /// the plural name, the namespace (empty at cluster scope) and the object after the write.
-    /// `Err` says what it would grant beyond what the user has; the request is answered 403.
+    /// the plural name, the namespace (empty at cluster scope), the version that the write replaces
+    /// (`None` where it creates) and the object after the write.
+    ///
+    /// # Errors
+    /// Why not.
     fn check_grant(
         &self,
         user: &User,
         resource: &str,
         namespace: &str,
+        old: Option<&Value>,
         object: &Value,
-    ) -> Result<(), String>;
+    ) -> Result<(), NotGranted>;
 
     /// The rules of a user in a namespace.
     fn rules(&self, user: &User, namespace: &str) -> Rules;
+
+    /// The public keys of service account tokens as a JSON web key set, if there are any.
+    fn key_set(&self) -> Option<Value> {
+        None
+    }
 }
 
 /// Allows everything and knows no tokens; for plain tests of the API.
@@ -104,7 +143,14 @@ impl Access for AllowAll {
         Err("this server makes no tokens".into())
     }
 
-    fn check_grant(&self, _: &User, _: &str, _: &str, _: &Value) -> Result<(), String> {
+    fn check_grant(
+        &self,
+        _: &User,
+        _: &str,
+        _: &str,
+        _: Option<&Value>,
+        _: &Value,
+    ) -> Result<(), NotGranted> {
         Ok(())
     }
 

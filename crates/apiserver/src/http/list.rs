@@ -12,7 +12,7 @@ use super::options::{ListOptions, Match, Selection};
 use super::render::ListMeta;
 use crate::registry::{Kind, Target};
 use crate::status::{Cause, Failure};
-use crate::store::{Object, Range, Store};
+use crate::store::{Expired, Listing, Object, Range, Store, Window};
 
 /// How long a request waits for a revision that is not there yet.
 const FUTURE_WAIT: Duration = Duration::from_secs(3);
@@ -78,73 +78,105 @@ pub(super) async fn list(
     };
     let wanted = exact.or(options.revision).unwrap_or(0);
     wait_for(store, wanted).await?;
-    let listing = store
-        .list(&range, exact)
-        .map_err(|_| expired(token.as_ref()))?;
-    let mut objects = listing.objects;
-    if let Some(token) = &token {
-        let start = objects.partition_point(|object| {
-            (object.key.namespace.as_str(), object.key.name.as_str())
-                <= (token.after.0.as_str(), token.after.1.as_str())
-        });
-        objects.drain(..start);
-    }
     // "Any version" is served whole, as from a cache.
     let limit = if options.revision == Some(0) && token.is_none() {
         0
     } else {
         options.limit
     };
-    let mut meta = ListMeta {
-        revision: listing.revision,
-        ..ListMeta::default()
+    let after = token.as_ref().map(|token| token.after.clone());
+    let reading = Reading {
+        store,
+        kind: target.kind,
+        range,
+        selection: &options.selection,
+        exact,
     };
-    select(target.kind, options, limit, &mut objects, &mut meta);
-    Ok(Page { meta, objects })
+    let page = match reading.page(after.clone(), limit, WINDOW) {
+        // So much was written meanwhile that the revision of the first window is history.
+        Err(_) if exact.is_none() => reading.page(after, limit, usize::MAX),
+        page => page,
+    };
+    page.map_err(|_| expired(token.as_ref()))
 }
 
-/// Filters and cuts; says in `meta` what is left.
-///
-/// With selectors the page is cut before it is known whether anything more will match, so a token
-/// is given whenever unread objects remain.
-fn select(
-    kind: &Kind,
-    options: &ListOptions,
-    limit: usize,
-    objects: &mut Vec<Arc<Object>>,
-    meta: &mut ListMeta,
-) {
-    let all = options.selection.is_empty();
-    if limit == 0 {
-        if !all {
-            objects.retain(|object| options.selection.matches(kind, object));
-        }
-        return;
-    }
-    let total = objects.len();
-    let mut taken = Vec::with_capacity(limit.min(total));
-    let mut read = 0;
-    for object in objects.drain(..) {
-        if taken.len() == limit {
-            break;
-        }
-        read += 1;
-        if all || options.selection.matches(kind, &object) {
-            taken.push(object);
-        }
-    }
-    if let Some(last) = taken.last().filter(|_| read < total) {
-        let after = (last.key.namespace.clone(), last.key.name.clone());
-        meta.continue_token = Some(
-            Token {
-                revision: Some(meta.revision),
-                after,
+/// So many objects are taken from the store at a time: writers wait while it looks.
+const WINDOW: usize = 4096;
+
+/// A list on its way out of the store.
+struct Reading<'a> {
+    store: &'a Arc<dyn Store>,
+    kind: &'a Kind,
+    range: Range,
+    selection: &'a Selection,
+    exact: Option<u64>,
+}
+
+impl Reading<'_> {
+    /// All windows belong to the revision of the first.
+    ///
+    /// With selectors the page is cut before it is known whether anything more will match, so a
+    /// token is given whenever unread objects remain.
+    fn page(
+        &self,
+        mut after: Option<(String, String)>,
+        limit: usize,
+        window: usize,
+    ) -> Result<Page, Expired> {
+        let all = self.selection.is_empty();
+        let (mut at, mut taken) = (self.exact, Vec::new());
+        loop {
+            let wanted = if limit > 0 && all { limit } else { window };
+            let part = Window {
+                after: after
+                    .as_ref()
+                    .map(|(namespace, name)| (&**namespace, &**name)),
+                limit: Some(wanted),
+            };
+            let Listing {
+                revision,
+                objects,
+                remaining,
+            } = self.store.page(&self.range, at, &part)?;
+            let (read, mut seen) = (objects.len(), 0);
+            after = objects.last().map(|last| place(last)).or(after);
+            for object in objects {
+                if limit > 0 && taken.len() == limit {
+                    break;
+                }
+                seen += 1;
+                if all || self.selection.matches(self.kind, &object) {
+                    taken.push(object);
+                }
             }
-            .text(),
-        );
-        meta.remaining = all.then_some(total - read);
+            let left = remaining + read - seen;
+            let full = limit > 0 && taken.len() == limit;
+            if left > 0 && !full {
+                at = Some(revision);
+                continue;
+            }
+            let mut meta = ListMeta {
+                revision,
+                ..ListMeta::default()
+            };
+            if let Some(last) = taken.last().filter(|_| left > 0) {
+                let token = Token {
+                    revision: Some(revision),
+                    after: place(last),
+                };
+                meta.continue_token = Some(token.text());
+                meta.remaining = all.then_some(left);
+            }
+            return Ok(Page {
+                meta,
+                objects: taken,
+            });
+        }
     }
-    *objects = taken;
+}
+
+fn place(object: &Object) -> (String, String) {
+    (object.key.namespace.clone(), object.key.name.clone())
 }
 
 /// Waits for a revision that a client has seen elsewhere.

@@ -12,6 +12,7 @@ mod discovery;
 mod list;
 mod metrics;
 mod openapi;
+mod openid;
 mod options;
 mod patch;
 mod query;
@@ -32,7 +33,10 @@ use http::header::WARNING;
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use http_body_util::combinators::UnsyncBoxBody;
 
-pub use access::{Access, AllowAll, DEFAULT_AUDIENCE, Decision, IssuedToken, Rules, TokenClaims};
+pub use access::{
+    Access, AllowAll, BoundObject, DEFAULT_AUDIENCE, Decision, IssuedToken, NotGranted, Rules,
+    TokenClaims,
+};
 pub use request::{RequestInfo, ResourcePath, Route};
 pub use respond::failure as failure_response;
 
@@ -180,7 +184,7 @@ impl Api {
             other if other.starts_with("/openapi/") => {
                 openapi::answer(other, &parts.headers, &kinds()).unwrap_or_else(not_found)
             }
-            _ => not_found(),
+            other => openid::answer(other, self.access.as_ref()).unwrap_or_else(not_found),
         }
     }
 }

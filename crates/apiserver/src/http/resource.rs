@@ -59,7 +59,7 @@ pub(super) fn resolve<'a>(registry: &Registry, path: &'a ResourcePath) -> Resolv
     };
     let in_namespace = !path.namespace.is_empty();
     // A namespace lies in itself and in no other: permissions in one say nothing about another.
-    let own = kind.plural == "namespaces" && path.namespace == path.name;
+    let own = kind.is_namespace && path.namespace == path.name;
     let misplaced = (in_namespace && !kind.namespaced && !own)
         || (kind.namespaced && !in_namespace && !path.name.is_empty());
     if misplaced {

@@ -5,7 +5,7 @@ use http::{Response, StatusCode};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::access::{DEFAULT_AUDIENCE, TokenClaims};
+use super::access::{BoundObject, DEFAULT_AUDIENCE, TokenClaims};
 use super::body;
 use super::options::{self, FieldValidation};
 use super::resource::Call;
@@ -97,7 +97,12 @@ impl Call<'_> {
             let kind = ("authentication.k8s.io", "TokenRequest");
             return Err(Failure::invalid(kind, "", vec![cause]));
         }
+        let bound = self.bound_object(&request)?;
+        let bound = bound
+            .as_ref()
+            .map(|(kind, name, uid)| BoundObject { kind, name, uid });
         let claims = TokenClaims {
+            bound,
             namespace: self.target.namespace,
             name: self.target.name,
             uid,
@@ -120,6 +125,53 @@ impl Call<'_> {
             "boundObjectRef": request.pointer("/spec/boundObjectRef")});
         request["status"] = json!({"token": issued.token, "expirationTimestamp": rfc3339(expires)});
         self.answer_question("TokenRequest", "authentication.k8s.io/v1", &request)
+    }
+
+    /// Kind, name and uid of the object that a token shall be bound to.
+    fn bound_object(&self, request: &Value) -> Result<Option<(String, String, String)>, Failure> {
+        let Some(wanted) = request
+            .pointer("/spec/boundObjectRef")
+            .filter(|wanted| !wanted.is_null())
+        else {
+            return Ok(None);
+        };
+        let account = self.target.name;
+        let (kind, name) = (text(wanted, "/kind"), text(wanted, "/name"));
+        let plural = match (text(wanted, "/apiVersion"), kind) {
+            ("v1", "Pod") => "pods",
+            ("v1", "Secret") => "secrets",
+            ("v1", "Node") => "nodes",
+            (version, kind) => {
+                return Err(Failure::bad_request(format!(
+                    "cannot bind token for serviceaccount {account:?} to object of type \
+                     {version}, Kind={kind}"
+                )));
+            }
+        };
+        let kind_entry = registry::find("", plural).expect("pods, secrets and nodes are kinds");
+        let target = registry::Target {
+            kind: kind_entry,
+            version: &kind_entry.versions[0],
+            namespace: self.target.namespace,
+            name,
+        };
+        let object = self.api.registry.get(&target)?;
+        let object: Value = serde_json::from_slice(&object.json).unwrap_or_default();
+        if kind == "Pod" && text(&object, "/spec/serviceAccountName") != account {
+            return Err(Failure::bad_request(format!(
+                "cannot bind token for serviceaccount {account:?} to pod running with different \
+                 serviceaccount name."
+            )));
+        }
+        let (asked, uid) = (text(wanted, "/uid"), text(&object, "/metadata/uid"));
+        if !asked.is_empty() && asked != uid {
+            let why = format!(
+                "the UID in the bound object reference ({asked}) does not match the UID in record. \
+                 The object might have been deleted and then recreated"
+            );
+            return Err(Failure::conflict(("", plural), name, &why));
+        }
+        Ok(Some((kind.to_owned(), name.to_owned(), uid.to_owned())))
     }
 
     /// `POST pods/NAME/binding`: places a pod on a node.

@@ -32,7 +32,7 @@ impl Registry {
             let why = "resourceVersion should not be set on objects to be created";
             return Err(Failure::new(500, "", why));
         }
-        self.check_grant(target, user, &object)?;
+        self.check_grant(target, user, None, &object)?;
         let sent = owners::take(&mut object);
         owners::default(target, &mut object);
         let owners = owners::updated(target, None, None, &object, sent.as_ref(), options);
@@ -83,7 +83,7 @@ impl Registry {
         self.check_not_ending(target.kind)?;
         let _active = self.lifecycle.read().await;
         self.check_namespace_active(target, target.name)?;
-        self.check_grant(target, user, &object)?;
+        self.check_grant(target, user, None, &object)?;
         self.admit(target, &mut object);
         let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
@@ -140,6 +140,7 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Option<Bytes>, Failure> {
         if options.dry_run {
+            self.check_fence(target, options)?;
             return Ok(self.store.get(&key).is_none().then(|| unparsed(object)));
         }
         let change = Change::Put(object.clone());

@@ -7,8 +7,8 @@ use jiff::{SignedDuration, Timestamp};
 use serde_json::{Value, json};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, unparsed};
+use super::meta;
 use super::rules::{items, pod, text};
-use super::{Subresource, meta};
 use crate::status::Failure;
 use crate::store::{Change, Expected, Object};
 
@@ -54,7 +54,7 @@ impl Registry {
         options: &DeleteOptions,
     ) -> Result<Deleted, Failure> {
         self.check_deletable(target)?;
-        let is_namespace = target.kind.subresources.contains(&Subresource::Finalize);
+        let is_namespace = target.kind.is_namespace;
         for _ in 0..ATTEMPTS {
             let current = self.get(target)?;
             let mut old = parsed(&current)?;
@@ -64,6 +64,9 @@ impl Registry {
             }
             let step = next_step(target, options, &old, is_namespace);
             let dry = options.write.dry_run;
+            if dry || matches!(step, Step::Nothing) {
+                self.check_fence(target, &options.write)?;
+            }
             let (change, ending) = match step {
                 Step::Nothing => return Ok(Deleted::Ending(current.json.clone())),
                 Step::Mark(new) if dry => return Ok(Deleted::Ending(unparsed(&new))),
@@ -122,7 +125,7 @@ fn check_preconditions(
     current: &Object,
     old: &Value,
 ) -> Result<(), Failure> {
-    let is_namespace = target.kind.subresources.contains(&Subresource::Finalize);
+    let is_namespace = target.kind.is_namespace;
     let kind = if is_namespace {
         target.kind.resource()
     } else {

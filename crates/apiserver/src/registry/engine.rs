@@ -12,7 +12,7 @@ use tokio::sync::RwLock;
 
 use super::{Kind, Version};
 use crate::auth::{Attributes, User};
-use crate::http::Access;
+use crate::http::{Access, NotGranted};
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Fence, Key, Object, Store, Write, WriteError};
 
@@ -117,11 +117,13 @@ impl Registry {
             .ok_or_else(|| target.not_found())
     }
 
-    /// Refuses a write that would grant more than the writer has.
+    /// Refuses a write that would grant more than the writer has. `old` is the very version that
+    /// the write replaces.
     pub(super) fn check_grant(
         &self,
         target: &Target<'_>,
         user: &User,
+        old: Option<&Value>,
         object: &Value,
     ) -> Result<(), Failure> {
         if !target.kind.grants {
@@ -129,8 +131,11 @@ impl Registry {
         }
         let (group, plural) = target.kind.resource();
         self.access
-            .check_grant(user, plural, target.namespace, object)
+            .check_grant(user, plural, target.namespace, old, object)
             .map_err(|why| {
+                if let NotGranted::NoRole { resource, name } = &why {
+                    return Failure::not_found((group, resource), name);
+                }
                 let name = super::rules::text(object, "/metadata/name");
                 let resource = crate::status::qualified(plural, group);
                 let message = format!("{resource} {name:?} is forbidden: {why}");
@@ -164,6 +169,21 @@ impl Registry {
                 &attributes,
                 &decision.reason,
             ))
+        }
+    }
+
+    /// Checks the fence of a request that writes nothing.
+    pub(super) fn check_fence(
+        &self,
+        target: &Target<'_>,
+        options: &WriteOptions,
+    ) -> Result<(), Failure> {
+        match &options.fence {
+            None => Ok(()),
+            Some(fence) => self
+                .store
+                .check_fence(fence)
+                .map_err(|error| write_failure(target, error)),
         }
     }
 
@@ -212,6 +232,14 @@ fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
                     field: String::new(),
                 };
                 details.causes.push(cause);
+            }
+            failure
+        }
+        WriteError::Busy => {
+            let why = "the server has more writes waiting than it takes on; try again later";
+            let mut failure = Failure::generic(429, "TooManyRequests", why.to_owned());
+            if let Some(details) = &mut failure.details {
+                details.retry_after_seconds = Some(1);
             }
             failure
         }

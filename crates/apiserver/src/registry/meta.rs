@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-use super::rules::{entries, items, text};
+use super::rules::{at, entries, items, text};
 use super::{Generation, Kind, NameRule};
 use crate::names;
 use crate::status::Cause;
@@ -109,9 +109,7 @@ pub(crate) fn keep_system(old: &Value, new: &mut Value) {
 
 /// Whether an object is being deleted.
 pub(crate) fn is_deleting(object: &Value) -> bool {
-    object
-        .pointer("/metadata/deletionTimestamp")
-        .is_some_and(|t| !t.is_null())
+    at(object, "/metadata/deletionTimestamp").is_some_and(|t| !t.is_null())
 }
 
 /// Checks metadata on its own.

@@ -46,6 +46,8 @@ pub(crate) struct Kind {
     pub(crate) categories: &'static [&'static str],
     /// Whether objects live in a namespace.
     pub(crate) namespaced: bool,
+    /// Objects are namespaces: others live in them, and they end when they are empty.
+    pub(crate) is_namespace: bool,
     /// Storage name, `group/plural`; kinds that are two views of one thing share it.
     pub(crate) storage: &'static str,
     /// Nothing is stored: only `create`, answered from what the server knows.

@@ -7,13 +7,15 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::sync::{Arc, MutexGuard, PoisonError};
+use std::time::Duration;
 
+use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::delete::DeleteOptions;
 use super::engine::{Registry, Target, WriteOptions, parsed};
-use super::rules::items;
 use super::rules::namespace::FINALIZER;
+use super::rules::{items, text};
 use super::update::Source;
 use super::{Kind, Subresource, meta};
 use crate::auth::User;
@@ -23,6 +25,10 @@ use crate::store::{Key, Object, Range, WriteError};
 /// Namespaces that exist from the start and cannot be deleted.
 const PERMANENT: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
 
+/// The pauses before a purge that failed is tried again.
+const FIRST_RETRY: Duration = Duration::from_millis(100);
+const LAST_RETRY: Duration = Duration::from_secs(30);
+
 impl Registry {
     /// Makes the permanent namespaces and takes up unfinished deletions.
     pub(crate) async fn open_namespaces(self: &Arc<Self>) -> Result<(), WriteError> {
@@ -30,22 +36,27 @@ impl Registry {
             name: "system:apiserver".into(),
             ..User::default()
         };
-        for name in PERMANENT {
-            if self.namespace(name).is_none() {
-                let body = json!({"metadata": {"name": name}});
-                let target = Target {
-                    name,
-                    ..namespaces()
-                };
-                let made = self
-                    .create(&target, body, &system, &WriteOptions::default())
-                    .await;
-                if let Err(failure) = made.map_err(|failure| failure.message)
-                    && self.namespace(name).is_none()
-                {
-                    return Err(WriteError::Failed(failure));
+        let absent = PERMANENT
+            .iter()
+            .filter(|name| self.namespace(name).is_none());
+        let made = absent.map(async |name| {
+            let body = json!({"metadata": {"name": name}});
+            let target = Target {
+                name,
+                ..namespaces()
+            };
+            let options = WriteOptions::default();
+            let made = self.create(&target, body, &system, &options).await;
+            match made {
+                Err(failure) if self.namespace(name).is_none() => {
+                    Err(WriteError::Failed(failure.message))
                 }
+                _ => Ok(()),
             }
+        });
+        // Together, so that they take one turn of the disk.
+        for made in join_all(made).await {
+            made?;
         }
         let range = Range {
             resource: namespaces().kind.storage_key(),
@@ -76,8 +87,7 @@ impl Registry {
 
     /// The permanent namespaces stay.
     pub(super) fn check_deletable(&self, target: &Target<'_>) -> Result<(), Failure> {
-        let is_namespace = target.kind.subresources.contains(&Subresource::Finalize);
-        if is_namespace && PERMANENT.contains(&target.name) {
+        if target.kind.is_namespace && PERMANENT.contains(&target.name) {
             let name = target.name;
             let message =
                 format!("namespaces {name:?} is forbidden: this namespace may not be deleted");
@@ -107,7 +117,8 @@ impl Registry {
 
     /// Starts to empty a namespace that is being deleted.
     ///
-    /// One purge runs per namespace; what happens meanwhile makes it look again at its end.
+    /// One purge runs per namespace; what happens meanwhile makes it look again at its end, and
+    /// after a failure, as of a full disk, it tries again until the namespace or the server is gone.
     pub(super) fn purge_later(self: &Arc<Self>, name: &str) {
         match self.purges().entry(name.to_owned()) {
             Entry::Occupied(mut running) => {
@@ -116,16 +127,20 @@ impl Registry {
             }
             Entry::Vacant(free) => free.insert(false),
         };
-        let (registry, name) = (Arc::clone(self), name.to_owned());
+        let (registry, name) = (Arc::downgrade(self), name.to_owned());
         tokio::spawn(async move {
-            loop {
-                if let Err(failure) = registry.purge(&name).await {
-                    tracing::warn!(
-                        namespace = name,
-                        error = failure.message,
-                        "purge not finished"
-                    );
+            let mut pause = FIRST_RETRY;
+            while let Some(registry) = registry.upgrade() {
+                let done = registry.purge(&name).await;
+                if let Err(failure) = &done {
+                    let error = &failure.message;
+                    tracing::warn!(namespace = name, error, "purge not finished; trying again");
+                    drop(registry);
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(LAST_RETRY);
+                    continue;
                 }
+                pause = FIRST_RETRY;
                 let mut purges = registry.purges();
                 match purges.get_mut(&name) {
                     Some(again) if *again => *again = false,
@@ -142,36 +157,25 @@ impl Registry {
         self.purges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Deletes what is in a namespace that is being deleted, and the namespace when that is all gone.
     async fn purge(self: &Arc<Self>, name: &str) -> Result<(), Failure> {
-        let Some(namespace) = self.namespace(name) else {
+        let Some(uid) = self.ending_uid(name)? else {
             return Ok(());
         };
-        let value = parsed(&namespace)?;
-        let own = items(&value, "/spec/finalizers")
-            .iter()
-            .any(|f| f == FINALIZER);
-        if !meta::is_deleting(&value) || !own {
-            return Ok(());
-        }
         let mut left = 0;
         let kinds = self.kinds();
         let stored = kinds
             .into_iter()
             .filter(|kind| kind.namespaced && !kind.review);
         for kind in stored {
-            for object in self.content(kind, name) {
-                let target = Target {
-                    kind,
-                    version: &kind.versions[0],
-                    namespace: name,
-                    name: &object.key.name,
-                };
-                let background = DeleteOptions {
-                    propagation: Some("Background".into()),
-                    ..Default::default()
-                };
-                // Gone meanwhile is as good; anything else is counted below.
-                _ = Box::pin(self.delete(&target, &background)).await;
+            let content = self.content(kind, name);
+            // Nothing is created in an ending namespace. So if it is still the same one now, what was
+            // listed before is its content, and not that of a successor of the same name.
+            if self.ending_uid(name)?.as_ref() != Some(&uid) {
+                return Ok(());
+            }
+            for object in content {
+                self.purge_object(kind, &object).await?;
             }
             left += self.content(kind, name).len();
         }
@@ -180,6 +184,9 @@ impl Registry {
         }
         let system = User::default();
         let finalize = |old: &Value| {
+            if text(old, "/metadata/uid") != uid {
+                return Err(Failure::not_found(("", "namespaces"), name));
+            }
             let mut new = old.clone();
             let rest: Vec<Value> = items(old, "/spec/finalizers")
                 .iter()
@@ -195,15 +202,47 @@ impl Registry {
         };
         let options = WriteOptions::default();
         let source = Source::Patch(&finalize);
-        self.update(
+        let finalized = self.update(
             &target,
             Some(Subresource::Finalize),
             source,
             &system,
             &options,
-        )
-        .await?;
-        Ok(())
+        );
+        gone_is_fine(finalized.await)
+    }
+
+    async fn purge_object(
+        self: &Arc<Self>,
+        kind: &'static Kind,
+        object: &Object,
+    ) -> Result<(), Failure> {
+        let target = Target {
+            kind,
+            version: &kind.versions[0],
+            namespace: &object.key.namespace,
+            name: &object.key.name,
+        };
+        let uid = parsed(object).map(|value| text(&value, "/metadata/uid").to_owned())?;
+        let background = DeleteOptions {
+            propagation: Some("Background".into()),
+            uid: Some(uid),
+            ..Default::default()
+        };
+        gone_is_fine(Box::pin(self.delete(&target, &background)).await)
+    }
+
+    /// The uid of a namespace that is being deleted and waits for its content to go.
+    fn ending_uid(&self, name: &str) -> Result<Option<String>, Failure> {
+        let Some(namespace) = self.namespace(name) else {
+            return Ok(None);
+        };
+        let value = parsed(&namespace)?;
+        let own = items(&value, "/spec/finalizers")
+            .iter()
+            .any(|f| f == FINALIZER);
+        let ending = meta::is_deleting(&value) && own;
+        Ok(ending.then(|| text(&value, "/metadata/uid").to_owned()))
     }
 
     fn content(&self, kind: &'static Kind, namespace: &str) -> Vec<Arc<Object>> {
@@ -216,6 +255,14 @@ impl Registry {
             .list(&range, None)
             .map(|listing| listing.objects)
             .unwrap_or_default()
+    }
+}
+
+/// What is gone, or has a successor of the same name, need not be deleted.
+fn gone_is_fine<T>(done: Result<T, Failure>) -> Result<(), Failure> {
+    match done {
+        Err(failure) if !matches!(failure.code, 404 | 409) => Err(failure),
+        _ => Ok(()),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
 use super::owners::{self, Configuration};
-use super::rules::{items, service, text};
+use super::rules::{at, items, service, text};
 use super::{Generation, Kind, Subresource, meta};
 use crate::apply::same_but_times;
 use crate::auth::User;
@@ -99,9 +99,12 @@ impl Registry {
             let mut new = prepare(target, part, &old, new)?;
             put_owners(&old, &mut new, owners);
             if subresource.is_none() {
-                self.check_grant(target, user, &new)?;
+                self.check_grant(target, user, Some(&old), &new)?;
             }
-            if new == old && options.fence.is_none() {
+            if new == old || options.dry_run {
+                self.check_fence(target, options)?;
+            }
+            if new == old {
                 return Ok((current.json.clone(), false));
             }
             if options.dry_run {
@@ -135,7 +138,7 @@ impl Registry {
 /// Sets the owners. Where nothing else is new, times are not either: a write that changes nothing
 /// must not become one that does.
 fn put_owners(old: &Value, new: &mut Value, owners: Option<Value>) {
-    let before = old.pointer("/metadata/managedFields");
+    let before = at(old, "/metadata/managedFields");
     let only_times = matches!((before, &owners), (Some(before), Some(owners))
         if before != owners && same_but_times(before, owners));
     if only_times {
@@ -208,10 +211,7 @@ fn prepare(
         causes.extend([cause.clone(), cause]);
     }
     let grace = "/metadata/deletionGracePeriodSeconds";
-    if let Some(seconds) = new
-        .pointer(grace)
-        .filter(|g| !g.is_null() && !meta::is_deleting(old))
-    {
+    if let Some(seconds) = at(&new, grace).filter(|g| !g.is_null() && !meta::is_deleting(old)) {
         let field = "metadata.deletionGracePeriodSeconds";
         let cause = Cause::invalid(field, seconds, "field is immutable");
         causes.extend([cause.clone(), cause]);
@@ -233,7 +233,7 @@ fn prepare(
             if kind.has_status() {
                 keep(old, &mut new, "status");
             }
-            if kind.subresources.contains(&Subresource::Finalize) {
+            if kind.is_namespace {
                 keep_spec_finalizers(old, &mut new);
             }
             if kind.resource() == ("", "services") {
@@ -269,11 +269,8 @@ fn prepare(
 
 /// Whether nothing holds a deleted object back any more.
 fn is_over(target: &Target<'_>, object: &Value) -> bool {
-    let grace = object
-        .pointer("/metadata/deletionGracePeriodSeconds")
-        .and_then(Value::as_i64);
-    let held = target.kind.subresources.contains(&Subresource::Finalize)
-        && !items(object, "/spec/finalizers").is_empty();
+    let grace = at(object, "/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
+    let held = target.kind.is_namespace && !items(object, "/spec/finalizers").is_empty();
     meta::is_deleting(object)
         && grace.unwrap_or(0) == 0
         && items(object, "/metadata/finalizers").is_empty()

@@ -4,12 +4,16 @@
 //!
 //! A restored store never continues the old numbering. Between the backup and the loss of the old
 //! store, revisions were handed out that the backup does not know; they live on in clients, as
-//! resource versions and as fencing tokens. So a restore starts at
-//! `max(backup + 2^40, seconds since 1970 * 2^20)`:
-//! - 2^40 is more than ten thousand writes a second make in three years after the backup;
-//! - the clock keeps two restores of the same file apart, as long as less than a million writes a
-//!   second happen in between, and keeps the number below 2^53 for the next two centuries, which is
-//!   what a client in JavaScript can count to.
+//! resource versions and as fencing tokens. So a restored store starts at the number of microseconds
+//! since 1970:
+//! - no store gets there by writing, as long as it makes less than a million writes a second;
+//! - two restores are never at the same microsecond, also of the same file into two places;
+//! - the number stays below 2^53 for the next two centuries, which is what a client in JavaScript can
+//!   count to.
+//!
+//! Where the clock cannot be right, because it shows the distant past or a number that the backup or
+//! the replaced store is beyond, a restore goes up from those by 2^40 and a random part instead: that
+//! is more than ten thousand writes a second make in three years.
 //!
 //! Everything older is expired, so watches start over, and no lease has a valid token until its next
 //! term: the backup cannot know who won the lease after it was taken.
@@ -24,10 +28,14 @@ use super::batch::Entry;
 use super::durable::format::{Summary, decode_record, encode_key, encode_record};
 use super::durable::{self, Image, OpenError};
 use super::mvcc::Mvcc;
+use super::published::Published as _;
 use super::{MemoryStore, RedbStore};
 
-/// A restore goes up by at least this; the module says why.
-pub const JUMP: u64 = 1 << 40;
+/// A restore without a usable clock goes up by at least this; the module says why.
+const JUMP: u64 = 1 << 40;
+
+/// A clock that shows less was never set: 2026-01-01, in microseconds.
+const PLAUSIBLE: u64 = 1_767_225_600_000_000;
 
 const MAGIC: &[u8; 8] = b"TENUREBK";
 const VERSION: u32 = 1;
@@ -142,18 +150,63 @@ pub fn save(store: &impl Source, path: impl AsRef<Path>) -> Result<Report, Backu
 /// were.
 pub fn restore(path: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, BackupError> {
     let path = path.as_ref();
-    let Snapshot {
-        revision,
-        mut entries,
-    } = read(path)?;
-    entries.iter_mut().for_each(|entry| entry.term = 0);
-    let now = SystemTime::now()
-        .duration_since(UNIX_EPOCH)
-        .map_or(0, |since| since.as_secs());
-    let revision = revision.saturating_add(JUMP).max(now << 20);
-    let objects = entries.len();
-    durable::create(dir.as_ref(), Image { revision, entries })?;
-    Ok(Report { revision, objects })
+    let snapshot = read(path)?;
+    let image = snapshot.into_image(None);
+    let report = image.report();
+    durable::create(dir.as_ref(), image)?;
+    Ok(report)
+}
+
+/// Puts a backup in the place of the store in `dir`, if there is one; it is kept beside the new one
+/// under the returned name. A crash at any moment leaves one of the two as the store.
+///
+/// # Errors
+///
+/// Refuses a damaged backup and a directory that is in use, and leaves both as they were.
+pub fn replace(
+    path: impl AsRef<Path>,
+    dir: impl AsRef<Path>,
+) -> Result<(Report, Option<PathBuf>), BackupError> {
+    let snapshot = read(path.as_ref())?;
+    let mut report = None;
+    let kept = durable::replace(dir.as_ref(), |present| {
+        let image = snapshot.into_image(present);
+        report = Some(image.report());
+        image
+    })?;
+    let report = report.expect("a store that was replaced has its new content");
+    Ok((report, kept))
+}
+
+impl Snapshot {
+    /// The content of a restored store, above everything that was ever used.
+    fn into_image(mut self, present: Option<u64>) -> Image {
+        self.entries.iter_mut().for_each(|entry| entry.term = 0);
+        let now = SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .map_or(0, |since| u64::try_from(since.as_micros()).unwrap_or(0));
+        Image {
+            revision: first_revision(self.revision.max(present.unwrap_or(0)), now),
+            entries: self.entries,
+        }
+    }
+}
+
+fn first_revision(used: u64, now: u64) -> u64 {
+    if now >= PLAUSIBLE && now > used {
+        return now;
+    }
+    let random = uuid::Uuid::new_v4().as_u64_pair().1 % JUMP;
+    used.saturating_add(JUMP + random)
+}
+
+impl Image {
+    fn report(&self) -> Report {
+        Report {
+            revision: self.revision,
+            objects: self.entries.len(),
+        }
+    }
 }
 
 /// `MAGIC, version, revision`, then per object `key length, record length, key, record`, and at the

@@ -208,7 +208,8 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), String> {
+/// Whether the token is the one of the lease's present term; says why not.
+pub(super) fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), String> {
     let Fence {
         lease: key,
         token,

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use super::batch::{Batch, Prepared};
 use super::history::Retention;
 use super::mvcc::Mvcc;
-use super::{BoxFuture, Expired, Key, Listing, Object, Range, Store, Watch, Write, WriteError};
+use super::published::Published;
+use super::{BoxFuture, Object, Write, WriteError};
 
 /// A store in memory only. A write is durable when it is in the map.
 #[derive(Debug)]
@@ -38,11 +39,7 @@ impl MemoryStore {
         self.mvcc.close();
     }
 
-    pub(super) fn mvcc(&self) -> &Mvcc {
-        &self.mvcc
-    }
-
-    fn put(&self, write: Write) -> Result<Arc<Object>, WriteError> {
+    fn write_now(&self, write: Write) -> Result<Arc<Object>, WriteError> {
         let present = self.mvcc.get(&write.key);
         let write = Prepared::new(write, present)?;
         self.mvcc.publish_with(|state| {
@@ -57,39 +54,23 @@ impl MemoryStore {
     }
 }
 
-impl Store for MemoryStore {
-    fn revision(&self) -> u64 {
-        self.mvcc.revision()
+impl Published for MemoryStore {
+    fn mvcc(&self) -> &Arc<Mvcc> {
+        &self.mvcc
     }
 
-    fn get(&self, key: &Key) -> Option<Arc<Object>> {
-        self.mvcc.get(key)
+    fn put(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>> {
+        Box::pin(async move { self.write_now(write) })
     }
 
-    fn list(&self, range: &Range, at: Option<u64>) -> Result<Listing, Expired> {
-        self.mvcc.list(range, at)
-    }
-
-    fn reached(&self, revision: u64) -> BoxFuture<'_, ()> {
-        self.mvcc.reached(revision)
-    }
-
-    fn write(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>> {
-        Box::pin(async move { self.put(write) })
-    }
-
-    fn watch(&self, range: Range, after: u64) -> Result<Box<dyn Watch>, Expired> {
-        Ok(Box::new(self.mvcc.watch(range, after)?))
-    }
-
-    fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>> {
+    fn raise(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>> {
         Box::pin(async move {
-            self.mvcc.jump(self.mvcc.revision() + by);
+            self.mvcc.jump(self.mvcc.revision().saturating_add(by));
             Ok(self.mvcc.revision())
         })
     }
 
-    fn failure(&self) -> Option<String> {
+    fn trouble(&self) -> Option<String> {
         None
     }
 }

@@ -15,6 +15,7 @@ mod durable;
 mod history;
 mod memory;
 mod mvcc;
+mod published;
 mod record;
 #[cfg(test)]
 mod testing;
@@ -98,6 +99,15 @@ impl Range {
     }
 }
 
+/// The part of a listing that is wanted.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Window<'a> {
+    /// Only what comes after this namespace and name.
+    pub after: Option<(&'a str, &'a str)>,
+    /// At most so many objects.
+    pub limit: Option<usize>,
+}
+
 /// The state of a range at one revision, ordered by namespace and name.
 #[derive(Debug)]
 pub struct Listing {
@@ -105,6 +115,8 @@ pub struct Listing {
     pub revision: u64,
     /// The objects.
     pub objects: Vec<Arc<Object>>,
+    /// How many more there are beyond the limit.
+    pub remaining: usize,
 }
 
 /// What must be true of the present version for a write to happen.
@@ -159,6 +171,9 @@ pub enum WriteError {
     /// The fencing token is not, or no longer, the lease's.
     #[error("stale fencing token: {0}")]
     Fenced(String),
+    /// More writes wait than the engine takes on; nothing was changed.
+    #[error("too many writes are waiting")]
+    Busy,
     /// There is no room; nothing was changed, and writes work again when there is.
     #[error("no space left for writes: {0}")]
     Full(String),
@@ -231,9 +246,19 @@ pub trait Store: Send + Sync + 'static {
     fn revision(&self) -> u64;
     /// The present version.
     fn get(&self, key: &Key) -> Option<Arc<Object>>;
-    /// The range now, or exactly at a past revision; a revision that is not reached yet means now,
-    /// so who needs it awaits [`Store::reached`] first.
-    fn list(&self, range: &Range, at: Option<u64>) -> Result<Listing, Expired>;
+    /// A part of the range, now or exactly at a past revision; a revision that is not reached yet
+    /// means now, so who needs it awaits [`Store::reached`] first.
+    fn page(&self, range: &Range, at: Option<u64>, window: &Window<'_>)
+    -> Result<Listing, Expired>;
+    /// All of the range; see [`Store::page`].
+    fn list(&self, range: &Range, at: Option<u64>) -> Result<Listing, Expired> {
+        self.page(range, at, &Window::default())
+    }
+    /// Whether a fence holds now, for requests that write nothing.
+    ///
+    /// # Errors
+    /// [`WriteError::Fenced`], as a write would get it.
+    fn check_fence(&self, fence: &Fence) -> Result<(), WriteError>;
     /// Waits until the published revision is at least this one.
     fn reached(&self, revision: u64) -> BoxFuture<'_, ()>;
     /// Applies one compare-and-set, and returns the stored version (for a removal, the last state

@@ -4,15 +4,18 @@
 //! writes becomes visible as a whole, in one critical section, after its engine made it durable.
 
 use std::collections::{BTreeMap, HashMap};
+use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 
-use super::batch::{Commit, Entry};
+use super::batch::{Commit, Entry, check_fence};
 use super::cursor::Cursor;
 use super::history::{History, Retention};
-use super::{BoxFuture, Event, Expired, Key, Listing, Object, Range, WatchEnd};
+use super::{
+    BoxFuture, Event, Expired, Fence, Key, Listing, Object, Range, WatchEnd, Window, WriteError,
+};
 
 /// How often the histories of quiet resources are trimmed.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
@@ -83,19 +86,23 @@ impl Mvcc {
         self.read().entry(key).map(|entry| entry.object.clone())
     }
 
-    /// See [`super::Store::list`]; a revision that is not reached yet means now.
-    pub(super) fn list(&self, range: &Range, at: Option<u64>) -> Result<Listing, Expired> {
+    /// See [`super::Store::page`].
+    pub(super) fn page(
+        &self,
+        range: &Range,
+        at: Option<u64>,
+        window: &Window<'_>,
+    ) -> Result<Listing, Expired> {
         let state = self.read();
         match at {
-            Some(at) if at < state.revision => Ok(Listing {
-                revision: at,
-                objects: state.past(range, at)?,
-            }),
-            _ => Ok(Listing {
-                revision: state.revision,
-                objects: state.present(range),
-            }),
+            Some(at) if at < state.revision => state.past(range, at, window),
+            _ => Ok(state.present(range, window)),
         }
+    }
+
+    /// See [`super::Store::check_fence`].
+    pub(super) fn check_fence(&self, fence: &Fence) -> Result<(), WriteError> {
+        check_fence(fence, self.read().entry(&fence.lease)).map_err(WriteError::Fenced)
     }
 
     /// See [`super::Store::reached`].
@@ -139,8 +146,8 @@ impl Mvcc {
     /// Validates and publishes under one lock, for the engine that has nothing to wait for.
     pub(super) fn publish_with<T>(
         &self,
-        write: impl FnOnce(&State) -> Result<(Commit, T), super::WriteError>,
-    ) -> Result<T, super::WriteError> {
+        write: impl FnOnce(&State) -> Result<(Commit, T), WriteError>,
+    ) -> Result<T, WriteError> {
         let mut wake = Vec::with_capacity(4);
         let mut state = self.lock();
         let (commit, answer) = write(&state)?;
@@ -252,14 +259,16 @@ impl State {
             })
     }
 
-    fn present(&self, range: &Range) -> Vec<Arc<Object>> {
-        self.shelves
-            .get(&range.resource)
-            .map_or_else(Vec::new, |shelf| shelf.select(range))
+    fn present(&self, range: &Range, window: &Window<'_>) -> Listing {
+        let shelf = self.shelves.get(&range.resource);
+        let objects = shelf
+            .into_iter()
+            .flat_map(|s| s.select(range, window.after));
+        listing(self.revision, objects, window)
     }
 
     /// The present with every later event undone.
-    fn past(&self, range: &Range, at: u64) -> Result<Vec<Arc<Object>>, Expired> {
+    fn past(&self, range: &Range, at: u64, window: &Window<'_>) -> Result<Listing, Expired> {
         let Some(shelf) = self.shelves.get(&range.resource) else {
             return if at < self.floor {
                 Err(Expired {
@@ -267,20 +276,30 @@ impl State {
                     oldest: self.floor,
                 })
             } else {
-                Ok(Vec::new())
+                Ok(listing(at, std::iter::empty(), window))
             };
         };
         shelf.history.check(at)?;
-        let mut undone: HashMap<&Key, Option<&Arc<Object>>> = HashMap::new();
-        let later = shelf.history.newest_first(at);
-        for event in later.filter(|event| range.covers(&event.object.key)) {
-            undone.insert(&event.object.key, event.previous.as_ref());
+        let mut undone: BTreeMap<(&str, &str), Option<&Arc<Object>>> = BTreeMap::new();
+        for event in shelf.history.newest_first(at) {
+            let key = &event.object.key;
+            let place = (key.namespace.as_str(), key.name.as_str());
+            if range.covers(key) && window.after.is_none_or(|after| place > after) {
+                undone.insert(place, event.previous.as_ref());
+            }
         }
-        let mut objects = shelf.select(range);
-        objects.retain(|object| !undone.contains_key(&object.key));
-        objects.extend(undone.into_values().flatten().cloned());
-        objects.sort_unstable_by(|a, b| a.key.cmp(&b.key));
-        Ok(objects)
+        let mut before = undone.values().flatten().copied().peekable();
+        let mut still = shelf
+            .select(range, window.after)
+            .filter(|object| !undone.contains_key(&place(object)))
+            .peekable();
+        // Both are in order, and so is what they make together.
+        let both = std::iter::from_fn(|| match (before.peek(), still.peek()) {
+            (Some(a), Some(b)) if place(a) < place(b) => before.next(),
+            (Some(_), None) => before.next(),
+            _ => still.next(),
+        });
+        Ok(listing(at, both, window))
     }
 
     fn apply(&mut self, commit: Commit, now: Instant, wake: &mut Vec<Arc<Notify>>) {
@@ -331,23 +350,47 @@ impl State {
 }
 
 impl Shelf {
-    fn select(&self, range: &Range) -> Vec<Arc<Object>> {
-        let namespaces: Vec<_> = match &range.namespace {
-            Some(namespace) => self.objects.get(namespace).into_iter().collect(),
-            None => self.objects.values().collect(),
-        };
-        match &range.name {
-            Some(name) => namespaces
-                .into_iter()
-                .filter_map(|names| Some(names.get(name.as_str())?.object.clone()))
-                .collect(),
-            None => {
-                let mut objects = Vec::with_capacity(namespaces.iter().map(|n| n.len()).sum());
-                for names in namespaces {
-                    objects.extend(names.values().map(|entry| entry.object.clone()));
-                }
-                objects
-            }
-        }
+    /// The objects of a range after a namespace and a name, in order.
+    fn select<'a>(
+        &'a self,
+        range: &'a Range,
+        after: Option<(&'a str, &'a str)>,
+    ) -> impl Iterator<Item = &'a Arc<Object>> {
+        let wanted = range.namespace.as_deref();
+        let first = wanted.max(after.map(|(namespace, _)| namespace));
+        let from = first.map_or(Unbounded, Included);
+        self.objects
+            .range::<str, _>((from, Unbounded))
+            .take_while(move |(namespace, _)| wanted.is_none_or(|wanted| wanted == *namespace))
+            .flat_map(move |(namespace, names)| {
+                let bounds = match (range.name.as_deref(), after) {
+                    (Some(name), _) => (Included(name), Included(name)),
+                    (None, Some((last, name))) if last == namespace => (Excluded(name), Unbounded),
+                    _ => (Unbounded, Unbounded),
+                };
+                names
+                    .range::<str, _>(bounds)
+                    .map(|(_, entry)| &entry.object)
+            })
+            .filter(move |object| after.is_none_or(|after| place(object) > after))
+    }
+}
+
+/// Where an object stands in a list.
+fn place(object: &Object) -> (&str, &str) {
+    (&object.key.namespace, &object.key.name)
+}
+
+fn listing<'a>(
+    revision: u64,
+    mut objects: impl Iterator<Item = &'a Arc<Object>>,
+    window: &Window<'_>,
+) -> Listing {
+    let limit = window.limit.unwrap_or(usize::MAX);
+    let taken = objects.by_ref().take(limit).cloned().collect();
+    Listing {
+        revision,
+        objects: taken,
+        remaining: objects.count(),
     }
 }

@@ -71,7 +71,43 @@ async fn only_the_present_holder_writes() {
             "Conflict",
         );
     }
-    assert_eq!(server.call("GET", &path, None).await.status, 200);
+    // Also where nothing would be written: a dry run, and a change that is none.
+    let present = server.call("GET", &path, None).await;
+    for (method, query) in [
+        ("PUT", ""),
+        ("PUT", "?dryRun=All"),
+        ("DELETE", "?dryRun=All"),
+    ] {
+        for (token, holder, code) in [(first, "a", 409), (second, "b", 200)] {
+            let fence = fence(holder, token);
+            let headers = [
+                ("tenure-fence", fence.as_str()),
+                ("content-type", "application/json"),
+            ];
+            let body = if method == "DELETE" {
+                Vec::new()
+            } else {
+                present.bytes.to_vec()
+            };
+            let path = format!("{path}{query}");
+            let answer = server.send(method, &path, &headers, body).await;
+            assert_eq!(answer.status, code, "{method} {path}: {}", answer.json());
+        }
+    }
+    let after = server.call("GET", &path, None).await;
+    assert_eq!(after.version(), present.version(), "nothing was written");
+    let fence = fence("a", first);
+    let headers = [
+        ("tenure-fence", fence.as_str()),
+        ("content-type", "application/json"),
+    ];
+    let body = map("six", "1").to_string().into_bytes();
+    let dry = format!("{MAPS}?dryRun=All");
+    is(
+        &server.send("POST", &dry, &headers, body).await,
+        409,
+        "Conflict",
+    );
     let bad = server
         .send(
             "POST",

@@ -7,6 +7,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod access;
 mod apply;
 mod concurrency;
 mod custom;
@@ -16,6 +17,7 @@ mod kinds;
 mod lifecycle;
 mod lists;
 mod malformed;
+mod purge;
 mod watches;
 mod writes;
 

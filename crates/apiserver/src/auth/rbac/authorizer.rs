@@ -13,7 +13,7 @@ use super::Rule;
 use super::policy::{Policy, RESOURCES};
 use crate::auth::{Attributes, User};
 use crate::http::Decision;
-use crate::store::{EventKind, Key, Object, Range, Store, Watch};
+use crate::store::{EventKind, Range, Store, Watch};
 
 /// Decides by the roles and bindings in a store.
 pub(crate) struct Authorizer {
@@ -50,10 +50,6 @@ impl Authorizer {
     /// Every rule that the user has in a namespace.
     pub(crate) fn rules(&self, user: &User, namespace: &str) -> Vec<Rule> {
         self.read(|policy| policy.rules(user, namespace))
-    }
-
-    pub(super) fn stored(&self, key: &Key) -> Option<Arc<Object>> {
-        self.store.get(key)
     }
 
     pub(super) fn read<T>(&self, with: impl FnOnce(&Policy) -> T) -> T {
@@ -199,7 +195,7 @@ mod tests {
     }
 
     fn write(store: &dyn Store, step: &Step) {
-        let key = Key {
+        let key = crate::store::Key {
             resource: RESOURCES[step.kind].into(),
             namespace: step.namespace.into(),
             name: step.name.into(),

@@ -10,10 +10,11 @@ use super::authorizer::Authorizer;
 use super::policy::RoleRef;
 use super::{GROUP, Rule};
 use crate::auth::{Attributes, Target, User};
-use crate::store::Key;
+use crate::http::NotGranted;
 
 impl Authorizer {
-    /// Checks a write of a role or a binding (`resource` is its plural).
+    /// Checks a write of a role or a binding (`resource` is its plural) over the version that the
+    /// write replaces; what that one grants already is not granted anew.
     ///
     /// # Errors
     /// Says what the write would grant beyond what the caller has.
@@ -22,22 +23,15 @@ impl Authorizer {
         user: &User,
         resource: &str,
         namespace: &str,
+        old: Option<&Value>,
         new: &Value,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotGranted> {
         let name = new
             .pointer("/metadata/name")
             .and_then(Value::as_str)
             .unwrap_or_default();
-        let key = Key {
-            resource: format!("{GROUP}/{resource}").into(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
-        let old = self.stored(&key);
-        let old: Option<Value> = old.and_then(|o| serde_json::from_slice(&o.json).ok());
         let unchanged = |fields: [&str; 2]| {
-            old.as_ref()
-                .is_some_and(|old| fields.iter().all(|f| old.get(f) == new.get(f)))
+            old.is_some_and(|old| fields.iter().all(|f| old.get(f) == new.get(f)))
         };
         match resource {
             "roles" | "clusterroles" if !unchanged(["rules", "aggregationRule"]) => {
@@ -57,7 +51,7 @@ impl Authorizer {
         namespace: &str,
         name: &str,
         new: &Value,
-    ) -> Result<(), String> {
+    ) -> Result<(), NotGranted> {
         if self.may(user, "escalate", resource, namespace, name) {
             return Ok(());
         }
@@ -69,7 +63,7 @@ impl Authorizer {
         self.check_covered(user, namespace, &wanted)
     }
 
-    fn check_binding(&self, user: &User, namespace: &str, new: &Value) -> Result<(), String> {
+    fn check_binding(&self, user: &User, namespace: &str, new: &Value) -> Result<(), NotGranted> {
         let role: RoleRef = new
             .get("roleRef")
             .and_then(|r| serde::Deserialize::deserialize(r).ok())
@@ -84,7 +78,10 @@ impl Authorizer {
         }
         let granted = self
             .read(|policy| policy.rules_of(namespace, &role).map(<[Rule]>::to_vec))
-            .ok_or_else(|| role.not_found())?;
+            .ok_or_else(|| NotGranted::NoRole {
+                resource: plural,
+                name: role.name.clone(),
+            })?;
         self.check_covered(user, namespace, &granted)
     }
 
@@ -99,7 +96,12 @@ impl Authorizer {
         self.decide(user, &Attributes { verb, target }).allowed
     }
 
-    fn check_covered(&self, user: &User, namespace: &str, wanted: &[Rule]) -> Result<(), String> {
+    fn check_covered(
+        &self,
+        user: &User,
+        namespace: &str,
+        wanted: &[Rule],
+    ) -> Result<(), NotGranted> {
         let had = self.rules(user, namespace);
         let missing: Vec<String> = wanted
             .iter()
@@ -111,12 +113,12 @@ impl Authorizer {
             return Ok(());
         }
         let groups: Vec<String> = user.groups.iter().map(|g| format!("{g:?}")).collect();
-        Err(format!(
+        Err(NotGranted::Beyond(format!(
             "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
             user.name,
             groups.join(" "),
             missing.join("\n"),
-        ))
+        )))
     }
 }
 

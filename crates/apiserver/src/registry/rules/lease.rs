@@ -2,14 +2,14 @@
 
 use serde_json::{Value, json};
 
-use super::{immutable, text};
+use super::{at, immutable, text};
 use crate::names;
 use crate::status::Cause;
 
 const STRATEGY: &str = "OldestEmulationVersion";
 
 pub(in crate::registry) fn validate_lease(lease: &Value, causes: &mut Vec<Cause>) {
-    let number = |pointer| lease.pointer(pointer).and_then(Value::as_i64);
+    let number = |pointer| at(lease, pointer).and_then(Value::as_i64);
     if let Some(seconds) = number("/spec/leaseDurationSeconds").filter(|n| *n <= 0) {
         let field = "spec.leaseDurationSeconds";
         causes.push(Cause::invalid(
@@ -26,7 +26,7 @@ pub(in crate::registry) fn validate_lease(lease: &Value, causes: &mut Vec<Cause>
             why,
         ));
     }
-    let strategy = lease.pointer("/spec/strategy").and_then(Value::as_str);
+    let strategy = at(lease, "/spec/strategy").and_then(Value::as_str);
     if let Some(strategy) = strategy {
         check_strategy(strategy, "spec.strategy.strategy", causes);
     }

@@ -3,7 +3,7 @@
 //! While one group is on its way to disk, the next one queues up; so the number of syncs per second
 //! stays what the disk can do, and the number of writes grows with the number of writers.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -23,6 +23,12 @@ const MAX_BATCH: usize = 1024;
 /// About the most bytes in one transaction.
 const MAX_BYTES: usize = 4 << 20;
 
+/// The most bytes that wait for a disk; a slow one must not take the memory.
+pub(super) const QUEUE_BYTES: usize = 64 << 20;
+
+/// What a write takes besides its content.
+const OVERHEAD: usize = 1 << 10;
+
 /// How often a full disk is tried again when nobody writes.
 const RETRY: Duration = Duration::from_secs(1);
 
@@ -30,10 +36,15 @@ const CLOSED: &str = "the store is closed";
 
 type Answer = oneshot::Sender<Result<Arc<Object>, WriteError>>;
 
-type Queued = (Box<Prepared>, Answer);
+/// A write that waits, and its place in the queue.
+struct Queued {
+    write: Box<Prepared>,
+    answer: Answer,
+    _place: Place,
+}
 
 enum Job {
-    Write(Box<Prepared>, Answer),
+    Write(Queued),
     Jump(u64, oneshot::Sender<Result<u64, WriteError>>),
     Stop,
 }
@@ -51,13 +62,46 @@ struct Status {
     trouble: Mutex<Option<String>>,
     /// The trouble is for good.
     broken: AtomicBool,
+    /// How many bytes wait.
+    queued: AtomicUsize,
+    limit: usize,
+}
+
+/// Room in the queue, given back when dropped.
+struct Place {
+    status: Arc<Status>,
+    bytes: usize,
+}
+
+impl Place {
+    fn take(status: &Arc<Status>, bytes: usize) -> Result<Self, WriteError> {
+        let place = Self {
+            status: status.clone(),
+            bytes,
+        };
+        let before = status.queued.fetch_add(bytes, Ordering::AcqRel);
+        // One write fits into an empty queue, however large it is.
+        if before > 0 && before + bytes > status.limit {
+            return Err(WriteError::Busy);
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.status.queued.fetch_sub(self.bytes, Ordering::AcqRel);
+    }
 }
 
 impl Committer {
     /// Starts the thread over a disk whose content is already published.
-    pub(super) fn start(disk: Disk, mvcc: Arc<Mvcc>) -> Result<Self, OpenError> {
+    pub(super) fn start(disk: Disk, mvcc: Arc<Mvcc>, limit: usize) -> Result<Self, OpenError> {
         let (queue, jobs) = mpsc::channel();
-        let status = Arc::<Status>::default();
+        let status = Arc::new(Status {
+            limit,
+            ..Status::default()
+        });
         let path = disk.path().to_owned();
         let worker = Worker {
             disk,
@@ -79,9 +123,14 @@ impl Committer {
     /// Queues a write and waits for its answer.
     pub(super) async fn write(&self, write: Prepared) -> Result<Arc<Object>, WriteError> {
         self.status.check()?;
+        let place = Place::take(&self.status, OVERHEAD + write.size())?;
         let (answer, answered) = oneshot::channel();
-        self.ask(Job::Write(Box::new(write), answer), answered)
-            .await
+        let queued = Queued {
+            write: Box::new(write),
+            answer,
+            _place: place,
+        };
+        self.ask(Job::Write(queued), answered).await
     }
 
     /// Queues a jump of the revision.
@@ -183,8 +232,8 @@ impl Worker {
             };
             match job {
                 Ok(Job::Stop) | Err(RecvTimeoutError::Disconnected) => break,
-                Ok(Job::Write(write, answer)) => {
-                    let (writes, then) = self.gather(write, answer);
+                Ok(Job::Write(first)) => {
+                    let (writes, then) = self.gather(first);
                     full = self.commit(writes, full);
                     match then {
                         Some(Job::Stop) => break,
@@ -207,14 +256,14 @@ impl Worker {
     }
 
     /// Everything that is queued, up to a job of another kind, which follows.
-    fn gather(&self, write: Box<Prepared>, answer: Answer) -> (Vec<Queued>, Option<Job>) {
-        let mut bytes = write.size();
-        let mut writes = vec![(write, answer)];
+    fn gather(&self, first: Queued) -> (Vec<Queued>, Option<Job>) {
+        let mut bytes = first.write.size();
+        let mut writes = vec![first];
         while writes.len() < MAX_BATCH && bytes < MAX_BYTES {
             match self.jobs.try_recv() {
-                Ok(Job::Write(write, answer)) => {
-                    bytes += write.size();
-                    writes.push((write, answer));
+                Ok(Job::Write(next)) => {
+                    bytes += next.write.size();
+                    writes.push(next);
                 }
                 Ok(other) => return (writes, Some(other)),
                 Err(_) => break,
@@ -230,7 +279,14 @@ impl Worker {
         let mvcc = self.mvcc.clone();
         let state = mvcc.read();
         let mut batch = Batch::new(&state, state.revision);
-        for (write, answer) in writes {
+        let mut places = Vec::with_capacity(writes.len());
+        for queued in writes {
+            let Queued {
+                write,
+                answer,
+                _place: place,
+            } = queued;
+            places.push(place);
             match batch.add(*write) {
                 Ok(object) => accepted.push((answer, object)),
                 Err(refusal) if refusal.unpublished => refused.push((answer, refusal.error)),

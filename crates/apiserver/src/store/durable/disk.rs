@@ -24,7 +24,7 @@ use crate::store::mvcc::Mvcc;
 
 /// The database file in the data directory, and the file whose lock says who has it.
 const DATABASE: &str = "store.redb";
-const LOCK: &str = "lock";
+const LOCK_FILE: &str = "lock";
 /// The database file until it is complete.
 const UNFINISHED: &str = "store.redb.part";
 
@@ -44,6 +44,8 @@ const CACHE_BYTES: usize = 16 << 20;
 pub(in crate::store) struct Config {
     pub(in crate::store) retention: Retention,
     pub(in crate::store) log_bytes: usize,
+    /// Writes that wait beyond this are refused.
+    pub(in crate::store) queue_bytes: usize,
 }
 
 impl Default for Config {
@@ -51,6 +53,7 @@ impl Default for Config {
         Self {
             retention: Retention::default(),
             log_bytes: LOG_BYTES,
+            queue_bytes: super::committer::QUEUE_BYTES,
         }
     }
 }
@@ -96,7 +99,7 @@ pub(super) struct Disk {
     sync_failed: Arc<AtomicBool>,
     /// Why there must be no more commits.
     broken: Option<String>,
-    _lock: Option<File>,
+    _lock: Option<Lock>,
 }
 
 impl Disk {
@@ -105,13 +108,11 @@ impl Disk {
         let lock = lock(dir)?;
         let path = dir.join(DATABASE);
         if !path.exists() {
-            fill(
-                dir,
-                Image {
-                    revision: FIRST,
-                    entries: Vec::new(),
-                },
-            )?;
+            let empty = Image {
+                revision: FIRST,
+                entries: Vec::new(),
+            };
+            move_in(dir, &fill(dir, empty)?)?;
         }
         // A store is made under another name, so an empty file was not always empty. redb would take
         // it for a new one.
@@ -122,14 +123,14 @@ impl Disk {
                 what: "it is empty".to_owned(),
             });
         }
-        Self::with(path.clone(), file_media(path), Some(lock), config)
+        Self::with(path.clone(), file_media(path, false), Some(lock), config)
     }
 
     /// Opens whatever `media` gives; `path` is for messages.
     pub(super) fn with(
         path: PathBuf,
         media: Media,
-        lock: Option<File>,
+        lock: Option<Lock>,
         config: Config,
     ) -> Result<(Self, Mvcc), OpenError> {
         let sync_failed = Arc::new(AtomicBool::new(false));
@@ -177,8 +178,30 @@ impl Disk {
         if path.exists() {
             Err(OpenError::Exists { path })
         } else {
-            fill(dir, image)
+            move_in(dir, &fill(dir, image)?)
         }
+    }
+
+    /// Makes a database with the given content in the place of another, which gets another name.
+    /// At any moment there is a complete one: the present, or the new.
+    pub(super) fn replace(
+        dir: &Path,
+        image: impl FnOnce(Option<u64>) -> Image,
+    ) -> Result<Option<PathBuf>, OpenError> {
+        let _lock = lock(dir)?;
+        let path = dir.join(DATABASE);
+        let present = path.exists().then(|| used_up_to(&path)).flatten();
+        let image = image(present);
+        let kept = dir.join(format!("{DATABASE}.before-{}", image.revision));
+        let part = fill(dir, image)?;
+        let kept = if path.exists() {
+            fs::hard_link(&path, &kept).map_err(io_error(&kept))?;
+            Some(kept)
+        } else {
+            None
+        };
+        move_in(dir, &part)?;
+        Ok(kept)
     }
 
     /// Makes a batch durable; `revision` is the last of it, and `mvcc` has what is published.
@@ -204,7 +227,9 @@ impl Disk {
 
     /// Marks the file as closed in order. The disk takes no commits afterwards.
     pub(super) fn close(&mut self, mvcc: &Mvcc) -> Result<(), String> {
+        // An open that found the disk full has published a revision that no commit knows.
         let state = State {
+            revision: self.state.revision.max(mvcc.revision()),
             closed: true,
             ..self.state
         };
@@ -309,17 +334,17 @@ impl Disk {
     }
 }
 
-/// Writes a database under another name until it is complete, so that half of one is not taken for a
-/// store. The directory is locked.
-fn fill(dir: &Path, image: Image) -> Result<(), OpenError> {
-    let (path, part) = (dir.join(DATABASE), dir.join(UNFINISHED));
+/// Writes a database under another name, so that half of one is not taken for a store, and returns
+/// that name. The directory is locked.
+fn fill(dir: &Path, image: Image) -> Result<PathBuf, OpenError> {
+    let part = dir.join(UNFINISHED);
     match fs::remove_file(&part) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => {
             return Err(io_error(&part)(error));
         }
         _ => {}
     }
-    let media = file_media(part.clone());
+    let media = file_media(part.clone(), true);
     let (mut disk, mvcc) = Disk::with(part.clone(), media, None, Config::default())?;
     let Image { revision, entries } = image;
     let mut state = State {
@@ -333,8 +358,28 @@ fn fill(dir: &Path, image: Image) -> Result<(), OpenError> {
     let filled = disk.attempt(state, &[], &mvcc, &entries).done();
     let closed = filled.and_then(|()| disk.close(&mvcc));
     closed.map_err(|error| io_error(&part)(io::Error::other(error)))?;
-    fs::rename(&part, &path).map_err(io_error(&path))?;
+    let complete = File::open(&part).and_then(|file| file.sync_all());
+    complete.map_err(io_error(&part))?;
+    Ok(part)
+}
+
+/// Gives a complete database its name, for good.
+fn move_in(dir: &Path, part: &Path) -> Result<(), OpenError> {
+    let path = dir.join(DATABASE);
+    fs::rename(part, &path).map_err(io_error(&path))?;
     sync_dir(dir).map_err(io_error(dir))
+}
+
+/// The last revision that the process of a database may have used. A damaged one does not say.
+fn used_up_to(path: &Path) -> Option<u64> {
+    let sync_failed = Arc::new(AtomicBool::new(false));
+    let database = connect(&file_media(path.to_owned(), false), &sync_failed).ok()?;
+    let (_, state) = guarded(|| journal::last(&database)).ok()??;
+    Some(if state.closed {
+        state.revision
+    } else {
+        state.ceiling
+    })
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
@@ -378,7 +423,7 @@ fn latest(mvcc: &Mvcc, key: &[u8]) -> Option<u64> {
 }
 
 /// A file for its owner only: there are secrets in it.
-fn file_media(path: PathBuf) -> Media {
+fn file_media(path: PathBuf, unfinished: bool) -> Media {
     Box::new(move || {
         let mut options = File::options();
         options
@@ -387,14 +432,26 @@ fn file_media(path: PathBuf) -> Media {
             .create(true)
             .truncate(false)
             .mode(0o600);
-        Ok(Box::new(ClaimedFile(options.open(&path)?)))
+        let file = options.open(&path)?;
+        Ok(Box::new(ClaimedFile { file, unfinished }))
     })
 }
 
+/// A directory that this process has.
+#[derive(Debug)]
+pub(super) struct Lock(File);
+
+impl Drop for Lock {
+    fn drop(&mut self) {
+        // Closing is not enough: a child that is just being started has a copy of the file.
+        let _ = self.0.unlock();
+    }
+}
+
 /// Takes the directory for this process, or says who has it.
-fn lock(dir: &Path) -> Result<File, OpenError> {
+fn lock(dir: &Path) -> Result<Lock, OpenError> {
     fs::create_dir_all(dir).map_err(io_error(dir))?;
-    let path = dir.join(LOCK);
+    let path = dir.join(LOCK_FILE);
     let mut options = File::options();
     let mut file = options
         .read(true)
@@ -409,7 +466,7 @@ fn lock(dir: &Path) -> Result<File, OpenError> {
             let _ = file
                 .set_len(0)
                 .and_then(|()| write!(file, "{}", std::process::id()));
-            Ok(file)
+            Ok(Lock(file))
         }
         Err(TryLockError::WouldBlock) => {
             let mut pid = String::new();

@@ -15,36 +15,43 @@ use rustix::fs::FallocateFlags;
 
 /// A file that claims its space.
 #[derive(Debug)]
-pub(super) struct ClaimedFile(pub(super) File);
+pub(super) struct ClaimedFile {
+    pub(super) file: File,
+    /// Nobody relies on it yet: it is synced once, when it is complete.
+    pub(super) unfinished: bool,
+}
 
 impl StorageBackend for ClaimedFile {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.metadata()?.len())
+        Ok(self.file.metadata()?.len())
     }
 
     fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        self.0.read_exact_at(out, offset)
+        self.file.read_exact_at(out, offset)
     }
 
     fn set_len(&self, len: u64) -> io::Result<()> {
         let present = self.len()?;
         if len > present {
             let more = len - present;
-            if rustix::fs::fallocate(&self.0, FallocateFlags::empty(), present, more).is_err() {
+            if rustix::fs::fallocate(&self.file, FallocateFlags::empty(), present, more).is_err() {
                 // The database asks for twice its size, to use a bit of it. What is left of the disk
                 // may do for now; if not, the write of a page says so.
-                let _ = self.0.set_len(present);
+                let _ = self.file.set_len(present);
             }
         }
-        self.0.set_len(len)
+        self.file.set_len(len)
     }
 
     fn sync_data(&self) -> io::Result<()> {
-        self.0.sync_data()
+        if self.unfinished {
+            return Ok(());
+        }
+        self.file.sync_data()
     }
 
     fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
-        self.0.write_all_at(data, offset)
+        self.file.write_all_at(data, offset)
     }
 }
 

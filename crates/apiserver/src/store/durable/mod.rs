@@ -29,7 +29,8 @@ pub(super) use self::disk::{Config, Image, sync_dir};
 use super::batch::Prepared;
 use super::history::Retention;
 use super::mvcc::Mvcc;
-use super::{BoxFuture, Expired, Key, Listing, Object, Range, Store, Watch, Write, WriteError};
+use super::published::Published;
+use super::{BoxFuture, Object, Write, WriteError};
 
 /// Why a store did not open.
 #[derive(Debug, thiserror::Error)]
@@ -111,18 +112,19 @@ impl RedbStore {
     }
 
     pub(super) fn configured(dir: impl AsRef<Path>, config: Config) -> Result<Self, OpenError> {
-        Self::start(Disk::open(dir.as_ref(), config)?)
+        Self::start(Disk::open(dir.as_ref(), config)?, config.queue_bytes)
     }
 
     /// Opens what is not a file.
     #[cfg(test)]
     pub(super) fn on(media: Media, config: Config) -> Result<Self, OpenError> {
-        Self::start(Disk::with(PathBuf::from("medium"), media, None, config)?)
+        let disk = Disk::with(PathBuf::from("medium"), media, None, config)?;
+        Self::start(disk, config.queue_bytes)
     }
 
-    fn start((disk, mvcc): (Disk, Mvcc)) -> Result<Self, OpenError> {
+    fn start((disk, mvcc): (Disk, Mvcc), queue_bytes: usize) -> Result<Self, OpenError> {
         let mvcc = Arc::new(mvcc);
-        let committer = Committer::start(disk, mvcc.clone())?;
+        let committer = Committer::start(disk, mvcc.clone(), queue_bytes)?;
         Ok(Self { mvcc, committer })
     }
 
@@ -132,45 +134,25 @@ impl RedbStore {
         self.committer.stop();
         self.mvcc.close();
     }
-
-    pub(super) fn mvcc(&self) -> &Arc<Mvcc> {
-        &self.mvcc
-    }
 }
 
-impl Store for RedbStore {
-    fn revision(&self) -> u64 {
-        self.mvcc.revision()
+impl Published for RedbStore {
+    fn mvcc(&self) -> &Arc<Mvcc> {
+        &self.mvcc
     }
 
-    fn get(&self, key: &Key) -> Option<Arc<Object>> {
-        self.mvcc.get(key)
-    }
-
-    fn list(&self, range: &Range, at: Option<u64>) -> Result<Listing, Expired> {
-        self.mvcc.list(range, at)
-    }
-
-    fn reached(&self, revision: u64) -> BoxFuture<'_, ()> {
-        self.mvcc.reached(revision)
-    }
-
-    fn write(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>> {
+    fn put(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>> {
         Box::pin(async move {
             let present = self.mvcc.get(&write.key);
             self.committer.write(Prepared::new(write, present)?).await
         })
     }
 
-    fn watch(&self, range: Range, after: u64) -> Result<Box<dyn Watch>, Expired> {
-        Ok(Box::new(self.mvcc.watch(range, after)?))
+    fn raise(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>> {
+        self.committer.jump(by)
     }
 
-    fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>> {
-        Box::pin(self.committer.jump(by))
-    }
-
-    fn failure(&self) -> Option<String> {
+    fn trouble(&self) -> Option<String> {
         self.committer.failure()
     }
 }
@@ -184,4 +166,13 @@ impl Drop for RedbStore {
 /// Makes a new store in a directory from what a backup holds.
 pub(super) fn create(dir: &Path, image: Image) -> Result<(), OpenError> {
     Disk::create(dir, image)
+}
+
+/// Puts what a backup holds in the place of the store in a directory, which is kept under the
+/// returned name. The content is decided when the present store's last revision is known.
+pub(super) fn replace(
+    dir: &Path,
+    image: impl FnOnce(Option<u64>) -> Image,
+) -> Result<Option<PathBuf>, OpenError> {
+    Disk::replace(dir, image)
 }

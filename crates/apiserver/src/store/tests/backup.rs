@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::json;
 
-use super::super::backup::{BackupError, JUMP, restore, save};
+use super::super::backup::{BackupError, replace, restore, save};
 use super::super::testing::{everything, key, lease, put, set};
 use super::super::{Expected, Fence, MemoryStore, OpenError, RedbStore, Store, Write, WriteError};
 use super::durable::content;
@@ -30,7 +30,7 @@ async fn a_restore_has_the_objects_and_a_later_revision() {
     let new = dir.path().join("new");
     let report = restore(&file, &new).unwrap();
     assert_eq!(report.objects, 2);
-    assert!(report.revision >= saved.revision + JUMP);
+    assert!(report.revision > saved.revision + (1 << 40));
     assert!(report.revision < 1 << 53);
     let restored = RedbStore::open(&new).unwrap();
     assert_eq!(restored.revision(), report.revision);
@@ -141,4 +141,70 @@ async fn a_damaged_backup_is_refused_and_leaves_nothing() {
             "cut at {at}"
         );
     }
+}
+
+#[tokio::test]
+async fn restores_of_one_backup_start_apart() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("backup");
+    let store = MemoryStore::new();
+    set(&store, &key("a", "x"), json!({})).await;
+    save(&store, &file).unwrap();
+    // The second generation: the backup of a store that was itself restored a moment ago.
+    restore(&file, dir.path().join("first")).unwrap();
+    let first = RedbStore::open(dir.path().join("first")).unwrap();
+    save(&first, &file).unwrap();
+    let mut highest = first.revision();
+    for n in 0..5 {
+        let report = restore(&file, dir.path().join(n.to_string())).unwrap();
+        assert!(
+            report.revision > highest,
+            "{} after {highest}",
+            report.revision
+        );
+        highest = report.revision;
+    }
+}
+
+#[tokio::test]
+async fn a_store_is_replaced_whole_and_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, home) = (dir.path().join("backup"), dir.path().join("home"));
+    let store = RedbStore::open(&home).unwrap();
+    set(&store, &key("a", "saved"), json!({})).await;
+    save(&store, &file).unwrap();
+    set(&store, &key("a", "later"), json!({})).await;
+    let error = replace(&file, &home).unwrap_err();
+    assert!(
+        matches!(error, BackupError::Store(OpenError::InUse { .. })),
+        "{error}"
+    );
+    // Far ahead of the clock, as after a restore on a day when it was wrong.
+    let ahead = store.jump(1 << 60).await.unwrap();
+    let before = content(&store);
+    drop(store);
+
+    let (report, kept) = replace(&file, &home).unwrap();
+    assert_eq!(report.objects, 1);
+    assert!(report.revision > ahead);
+    let store = RedbStore::open(&home).unwrap();
+    assert_eq!(store.revision(), report.revision);
+    assert!(store.get(&key("a", "later")).is_none());
+    assert!(store.get(&key("a", "saved")).is_some());
+    drop(store);
+    let old = dir.path().join("old");
+    std::fs::create_dir(&old).unwrap();
+    std::fs::rename(kept.unwrap(), old.join("store.redb")).unwrap();
+    assert_eq!(content(&RedbStore::open(&old).unwrap()), before);
+
+    // What a crash in the middle leaves: a part, and a second name of the store.
+    std::fs::write(home.join("store.redb.part"), "half").unwrap();
+    std::fs::hard_link(home.join("store.redb"), home.join("store.redb.before-1")).unwrap();
+    assert!(
+        RedbStore::open(&home)
+            .unwrap()
+            .get(&key("a", "saved"))
+            .is_some()
+    );
+    replace(&file, &home).unwrap();
 }

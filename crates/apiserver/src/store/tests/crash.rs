@@ -11,10 +11,11 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::env;
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
 use std::process::{Command, Stdio};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use serde_json::{Value, json};
@@ -24,7 +25,9 @@ use super::super::{Expected, Object, RedbStore, Store, WriteError};
 use super::medium::small;
 
 const DIR: &str = "TENURE_CRASH_DIR";
-const ITERATIONS: &str = "TENURE_CRASH_ITERATIONS";
+/// How many children are killed.
+const CRASHES: &str = "TENURE_CRASHES";
+const WORKERS: usize = 4;
 const WRITERS: usize = 6;
 
 fn say(line: &str) {
@@ -157,7 +160,7 @@ impl History {
 
     /// Compares what was said with what is there.
     fn check(&mut self, store: &dyn Store) {
-        assert!(store.revision() > self.highest);
+        assert!(store.revision() >= self.highest);
         let mut used = HashMap::new();
         for (name, attempts) in &self.attempts {
             let key = if name == "shared" {
@@ -241,8 +244,28 @@ fn versions(attempts: &[Attempt], present: Option<&Object>) -> Vec<(u64, u64)> {
     revisions
 }
 
+/// When a child is killed.
+#[derive(Clone, Copy, Debug)]
+enum Life {
+    /// So long after it was started, which may be before or while it opens the store.
+    FromTheStart(Duration),
+    /// So long after its first write may have begun.
+    FromTheFirstWrite(Duration),
+}
+
+impl Life {
+    fn random() -> Self {
+        let micros = |most| Duration::from_micros(rand::random_range(0..most));
+        if rand::random_ratio(1, 4) {
+            Self::FromTheStart(micros(60_000))
+        } else {
+            Self::FromTheFirstWrite(micros(40_000))
+        }
+    }
+}
+
 /// Runs the child until it is killed; returns what it said.
-fn run(dir: &Path, life: Duration) -> String {
+fn run(dir: &Path, life: Life) -> String {
     let mut child = Command::new(env::current_exe().unwrap())
         .args([
             "--exact",
@@ -255,44 +278,83 @@ fn run(dir: &Path, life: Duration) -> String {
         .stdout(Stdio::piped())
         .spawn()
         .unwrap();
-    let mut stdout = child.stdout.take().unwrap();
+    let mut stdout = BufReader::new(child.stdout.take().unwrap());
+    let (started, opened) = mpsc::channel();
     let reader = std::thread::spawn(move || {
         let mut output = String::new();
+        while stdout.read_line(&mut output).is_ok_and(|read| read > 0) {
+            if output.ends_with('\n') && output.contains("@start ") {
+                let _ = started.send(());
+                break;
+            }
+        }
         stdout.read_to_string(&mut output).map(|_| output)
     });
-    std::thread::sleep(life);
+    match life {
+        Life::FromTheStart(life) => std::thread::sleep(life),
+        Life::FromTheFirstWrite(life) => {
+            opened
+                .recv_timeout(Duration::from_secs(60))
+                .expect("the child opens the store");
+            std::thread::sleep(life);
+        }
+    }
     child.kill().unwrap();
     let status = child.wait().unwrap();
     assert_eq!(status.code(), None, "the child ended by itself: {status}");
     reader.join().unwrap().unwrap()
 }
 
-#[test]
-fn kill_minus_nine_loses_nothing_and_repeats_nothing() {
-    let iterations = env::var(ITERATIONS)
-        .ok()
-        .map_or(150, |n| n.parse().unwrap());
-    let dir = tempfile::tempdir().unwrap();
+/// Half of the stores are in memory, where a child gets much further before it is killed.
+fn place(worker: usize) -> tempfile::TempDir {
+    let memory = Path::new("/dev/shm");
+    if worker.is_multiple_of(2) && memory.is_dir() {
+        tempfile::tempdir_in(memory).unwrap()
+    } else {
+        tempfile::tempdir().unwrap()
+    }
+}
+
+/// Kills children on one store until `left` is used up.
+fn crash(worker: usize, left: &AtomicUsize) -> History {
+    let dir = place(worker);
     let mut history = History::default();
-    for iteration in 0..iterations {
-        let life = Duration::from_millis(rand::random_range(15..215));
-        history.read(&run(dir.path(), life));
+    let take = || left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+    while take().is_ok() {
+        history.read(&run(dir.path(), Life::random()));
         // Now and then the next child recovers alone, from a file that nobody has put in order.
-        if iteration % 3 == 0 || iteration + 1 == iterations {
-            let store = RedbStore::configured(dir.path(), small()).unwrap();
-            history.check(&store);
+        if rand::random_ratio(1, 3) {
+            history.check(&RedbStore::configured(dir.path(), small()).unwrap());
         }
     }
-    let attempts: Vec<_> = history.attempts.values().flatten().collect();
+    history.check(&RedbStore::configured(dir.path(), small()).unwrap());
+    history
+}
+
+#[test]
+fn kill_minus_nine_loses_nothing_and_repeats_nothing() {
+    let crashes = env::var(CRASHES).ok().map_or(1000, |n| n.parse().unwrap());
+    let left = AtomicUsize::new(crashes);
+    let histories: Vec<History> = std::thread::scope(|scope| {
+        let work = |worker| {
+            let left = &left;
+            scope.spawn(move || crash(worker, left))
+        };
+        let workers: Vec<_> = (0..WORKERS).map(work).collect();
+        workers.into_iter().map(|w| w.join().unwrap()).collect()
+    });
+    let attempts: Vec<_> = histories
+        .iter()
+        .flat_map(|history| history.attempts.values().flatten())
+        .collect();
     let count = |wanted: fn(&&&Attempt) -> bool| attempts.iter().filter(wanted).count();
     println!(
-        "{iterations} kills: {} writes acknowledged, {} refused, {} unanswered; revision {}",
+        "{crashes} kills: {} writes acknowledged, {} refused, {} unanswered",
         count(|a| a.revision().is_some()),
         count(|a| matches!(a.answer, Some((_, None)))),
         count(|a| a.answer.is_none()),
-        history.highest
     );
-    assert!(attempts.len() > iterations * 3, "the children hardly wrote");
+    assert!(attempts.len() > crashes * 3, "the children hardly wrote");
 }
 
 #[test]

@@ -350,3 +350,69 @@ impl Drop for Tmpfs {
             .output();
     }
 }
+
+#[tokio::test]
+async fn an_open_on_a_full_disk_is_no_step_back() {
+    let medium = Medium::default();
+    let store = open(&medium);
+    set(&store, &key("a", "x"), json!({})).await;
+    let crashed = medium.bytes();
+    let mut hits = 0;
+    // The room runs out at every write of the repair and of the first commit.
+    for writes in 0..60 {
+        let disk = Medium::of(crashed.clone());
+        disk.fault(Faults {
+            writes: Some(writes),
+            ..Faults::default()
+        });
+        let Ok(full) = RedbStore::on(disk.media(), small()) else {
+            continue;
+        };
+        let seen = full.revision();
+        assert!(seen > store.revision() + 1000, "it starts beyond the crash");
+        let refused = try_set(&full, &key("a", "y"), json!({})).await;
+        hits += usize::from(matches!(refused, Err(WriteError::Full(_))));
+        disk.fault(Faults::default());
+        let seen = seen.max(full.revision());
+        full.close();
+        let revision = open(&Medium::of(disk.bytes())).revision();
+        assert!(revision >= seen, "{revision} after {seen}");
+    }
+    assert!(hits > 0, "the disk was never full");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_disk_that_hangs_does_not_take_the_memory() {
+    let medium = Medium::default();
+    let config = super::super::durable::Config {
+        queue_bytes: 64 << 10,
+        ..small()
+    };
+    let store = Arc::new(RedbStore::on(medium.media(), config).unwrap());
+    let mut writes = tokio::task::JoinSet::new();
+    let hang = medium.hang();
+    for n in 0..200 {
+        let store = store.clone();
+        writes.spawn(async move {
+            let value = json!({"x": "y".repeat(1000)});
+            try_set(&*store, &key("a", &n.to_string()), value).await
+        });
+    }
+    // Those that find no room hear of it while the others wait for the disk.
+    let busy = writes.join_next().await.unwrap().unwrap();
+    assert!(matches!(busy, Err(WriteError::Busy)), "{busy:?}");
+    drop(hang);
+    let (mut done, mut refused) = (0, 1);
+    while let Some(result) = writes.join_next().await {
+        match result.unwrap() {
+            Ok(_) => done += 1,
+            Err(WriteError::Busy) => refused += 1,
+            Err(other) => panic!("{other}"),
+        }
+    }
+    assert!(
+        done >= 20 && refused >= 100,
+        "{done} done, {refused} refused"
+    );
+    set(&*store, &key("a", "after"), json!({})).await;
+}

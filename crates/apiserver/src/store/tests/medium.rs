@@ -1,7 +1,7 @@
 //! A disk in memory: it remembers what was synced, and fails when told to.
 
 use std::io;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 
 use redb::StorageBackend;
 
@@ -13,6 +13,7 @@ pub(super) fn small() -> Config {
     Config {
         retention: Retention::default(),
         log_bytes: 8 << 10,
+        ..Config::default()
     }
 }
 
@@ -73,6 +74,13 @@ impl Medium {
         self.0.lock().unwrap().faults = faults;
     }
 
+    /// Every operation waits until this is dropped.
+    pub(super) fn hang(&self) -> Hang<'_> {
+        Hang {
+            _held: self.0.lock().unwrap(),
+        }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.0.lock().unwrap().bytes.len()
     }
@@ -95,6 +103,11 @@ impl Medium {
         let photo = inner.photo.take();
         photo.unwrap_or_else(|| (inner.synced.clone(), inner.pending.clone()))
     }
+}
+
+/// A disk that does not answer.
+pub(super) struct Hang<'a> {
+    _held: MutexGuard<'a, Inner>,
 }
 
 /// Repeats one operation on an image.

@@ -1,6 +1,7 @@
 //! Both engines against the simplest possible store: a list of everything that ever happened.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use futures_util::FutureExt as _;
 use proptest::prelude::*;
@@ -9,8 +10,8 @@ use serde_json::{Value, json};
 use super::super::durable::Config;
 use super::super::testing::{delete, put};
 use super::super::{
-    EventKind, Expected, Key, MemoryStore, Range, RedbStore, Retention, Store, Watch, Write,
-    WriteError,
+    EventKind, Expected, Key, Listing, MemoryStore, Object, Range, RedbStore, Retention, Store,
+    Watch, Window, Write, WriteError,
 };
 use super::medium::Medium;
 
@@ -26,6 +27,7 @@ const RETENTION: Retention = Retention {
 const CONFIG: Config = Config {
     retention: RETENTION,
     log_bytes: 600,
+    queue_bytes: 1 << 20,
 };
 
 #[derive(Clone, Debug)]
@@ -303,6 +305,7 @@ fn list(store: &dyn Store, model: &Model, range: &Range, back: u64) {
                     )
                 })
                 .collect();
+            in_pages(store, range, (back > 0).then_some(at), &listing);
             assert_eq!(
                 found,
                 model
@@ -315,6 +318,35 @@ fn list(store: &dyn Store, model: &Model, range: &Range, back: u64) {
             assert!(at < model.oldest(range));
             assert_eq!(expired.oldest, model.oldest(range));
         }
+    }
+}
+
+/// A list in pages is the list.
+fn in_pages(store: &dyn Store, range: &Range, at: Option<u64>, whole: &Listing) {
+    let place = |o: &Arc<Object>| (o.key.namespace.clone(), o.key.name.clone());
+    for limit in 1..4 {
+        let mut taken: Vec<Arc<Object>> = Vec::new();
+        loop {
+            let last = taken.last().map(place);
+            let window = Window {
+                after: last
+                    .as_ref()
+                    .map(|(namespace, name)| (&**namespace, &**name)),
+                limit: Some(limit),
+            };
+            let page = store.page(range, at, &window).unwrap();
+            assert_eq!(page.revision, whole.revision);
+            assert!(page.objects.len() <= limit);
+            taken.extend(page.objects);
+            assert_eq!(taken.len() + page.remaining, whole.objects.len());
+            if page.remaining == 0 {
+                break;
+            }
+        }
+        let all = |objects: &[Arc<Object>]| objects.iter().map(place).collect::<Vec<_>>();
+        assert_eq!(all(&taken), all(&whole.objects));
+        let same = |(a, b): (&Arc<Object>, &Arc<Object>)| Arc::ptr_eq(a, b);
+        assert!(taken.iter().zip(&whole.objects).all(same));
     }
 }
 

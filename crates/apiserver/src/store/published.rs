@@ -1,0 +1,63 @@
+//! What all engines share: reads and watches come from the published state, and only writes differ.
+
+use std::sync::Arc;
+
+use super::mvcc::Mvcc;
+use super::{
+    BoxFuture, Expired, Fence, Key, Listing, Object, Range, Store, Watch, Window, Write, WriteError,
+};
+
+/// An engine over a published state.
+pub(super) trait Published: Send + Sync + 'static {
+    /// What is published.
+    fn mvcc(&self) -> &Arc<Mvcc>;
+    /// See [`Store::write`].
+    fn put(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>>;
+    /// See [`Store::jump`].
+    fn raise(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>>;
+    /// See [`Store::failure`].
+    fn trouble(&self) -> Option<String>;
+}
+
+impl<E: Published> Store for E {
+    fn revision(&self) -> u64 {
+        self.mvcc().revision()
+    }
+
+    fn get(&self, key: &Key) -> Option<Arc<Object>> {
+        self.mvcc().get(key)
+    }
+
+    fn page(
+        &self,
+        range: &Range,
+        at: Option<u64>,
+        window: &Window<'_>,
+    ) -> Result<Listing, Expired> {
+        self.mvcc().page(range, at, window)
+    }
+
+    fn check_fence(&self, fence: &Fence) -> Result<(), WriteError> {
+        self.mvcc().check_fence(fence)
+    }
+
+    fn reached(&self, revision: u64) -> BoxFuture<'_, ()> {
+        self.mvcc().reached(revision)
+    }
+
+    fn write(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>> {
+        self.put(write)
+    }
+
+    fn watch(&self, range: Range, after: u64) -> Result<Box<dyn Watch>, Expired> {
+        Ok(Box::new(self.mvcc().watch(range, after)?))
+    }
+
+    fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>> {
+        self.raise(by)
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.trouble()
+    }
+}

@@ -1,0 +1,170 @@
+//! Ending namespaces when the store is in trouble, or somebody is quicker.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use futures_util::FutureExt as _;
+use serde_json::json;
+use tenure_apiserver::store::{
+    BoxFuture, Change, Expected, Expired, Fence, Key, Listing, MemoryStore, Object, Range, Store,
+    Watch, Window, Write, WriteError,
+};
+
+use crate::support::Server;
+use crate::{create, map};
+
+const MAPS: &str = "/api/v1/namespaces/n/configmaps";
+
+/// A store that refuses removals for a while, and that has somebody else write at the right moment.
+struct Odd {
+    inner: MemoryStore,
+    /// So many removals of ConfigMaps fail for want of space.
+    refusals: AtomicUsize,
+    /// Once the content of the namespace is looked at, it has a successor with content of its own.
+    succeed: AtomicBool,
+}
+
+impl Odd {
+    fn new() -> Arc<Self> {
+        Arc::new(Self {
+            inner: MemoryStore::new(),
+            refusals: AtomicUsize::new(0),
+            succeed: AtomicBool::new(false),
+        })
+    }
+
+    fn replace_namespace(&self) {
+        let key = |resource: &str, namespace: &str, name: &str| Key {
+            resource: resource.into(),
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        };
+        let write = |key: Key, expected, change| {
+            let write = Write {
+                key,
+                expected,
+                change,
+                fence: None,
+            };
+            let done = self.inner.write(write).now_or_never();
+            done.expect("memory is quick").expect("it is written")
+        };
+        let namespace = key("/namespaces", "", "n");
+        let old = self.inner.get(&namespace).expect("the old one").revision;
+        write(namespace.clone(), Expected::Revision(old), Change::Delete);
+        let new = json!({"metadata": {"name": "n", "uid": "new"},
+            "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
+        write(namespace, Expected::Absent, Change::Put(new));
+        let content = json!({"metadata": {"name": "new", "namespace": "n", "uid": "content"}});
+        let content_key = key("/configmaps", "n", "new");
+        write(content_key, Expected::Absent, Change::Put(content));
+    }
+}
+
+impl Store for Odd {
+    fn revision(&self) -> u64 {
+        self.inner.revision()
+    }
+
+    fn get(&self, key: &Key) -> Option<Arc<Object>> {
+        self.inner.get(key)
+    }
+
+    fn page(
+        &self,
+        range: &Range,
+        at: Option<u64>,
+        window: &Window<'_>,
+    ) -> Result<Listing, Expired> {
+        let looked_at =
+            &*range.resource == "/configmaps" && range.namespace.as_deref() == Some("n");
+        if looked_at && self.succeed.swap(false, Ordering::SeqCst) {
+            self.replace_namespace();
+        }
+        self.inner.page(range, at, window)
+    }
+
+    fn check_fence(&self, fence: &Fence) -> Result<(), WriteError> {
+        self.inner.check_fence(fence)
+    }
+
+    fn reached(&self, revision: u64) -> BoxFuture<'_, ()> {
+        self.inner.reached(revision)
+    }
+
+    fn write(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>> {
+        let removal = matches!(write.change, Change::Delete);
+        let less = |left: usize| left.checked_sub(1);
+        if removal
+            && &*write.key.resource == "/configmaps"
+            && self
+                .refusals
+                .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
+                .is_ok()
+        {
+            return Box::pin(async { Err(WriteError::Full("no room in this test".into())) });
+        }
+        self.inner.write(write)
+    }
+
+    fn watch(&self, range: Range, after: u64) -> Result<Box<dyn Watch>, Expired> {
+        self.inner.watch(range, after)
+    }
+
+    fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>> {
+        self.inner.jump(by)
+    }
+
+    fn failure(&self) -> Option<String> {
+        self.inner.failure()
+    }
+}
+
+async fn eventually(what: &str, mut holds: impl AsyncFnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(20);
+    while !holds().await {
+        assert!(Instant::now() < end, "{what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+async fn namespace_with_content(server: &Server) {
+    let namespace = json!({"metadata": {"name": "n"}});
+    create(server, "/api/v1/namespaces", namespace).await;
+    create(server, MAPS, map("a", "1")).await;
+}
+
+#[tokio::test]
+async fn a_purge_that_failed_is_tried_again() {
+    let store = Odd::new();
+    let server = Server::start_on(store.clone()).await;
+    namespace_with_content(&server).await;
+    store.refusals.store(3, Ordering::SeqCst);
+    server.call("DELETE", "/api/v1/namespaces/n", None).await;
+    eventually("the namespace goes when there is room", async || {
+        let answer = server.call("GET", "/api/v1/namespaces/n", None).await;
+        answer.status == 404
+    })
+    .await;
+    assert_eq!(store.refusals.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test]
+async fn a_purge_leaves_the_successor_alone() {
+    let store = Odd::new();
+    let server = Server::start_on(store.clone()).await;
+    namespace_with_content(&server).await;
+    store.succeed.store(true, Ordering::SeqCst);
+    server.call("DELETE", "/api/v1/namespaces/n", None).await;
+    eventually("the purge looks at the content", async || {
+        !store.succeed.load(Ordering::SeqCst)
+    })
+    .await;
+    // Long enough for what the purge would do next, which is immediate.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    let content = server.call("GET", &format!("{MAPS}/new"), None).await;
+    assert_eq!(content.status, 200, "the successor keeps its content");
+    let namespace = server.call("GET", "/api/v1/namespaces/n", None).await;
+    assert_eq!(namespace.json()["metadata"]["uid"], "new");
+}
