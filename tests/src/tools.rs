@@ -68,16 +68,16 @@ pub fn tmux() -> Result<(), Skip> {
     }
 }
 
-/// The kubectl on the PATH, usually the distribution's and older than the one in `peers/`.
+/// The kubectl of the distribution, years older than the one in `peers/` (1.20 on Debian bookworm).
 ///
 /// # Errors
-/// There is none.
-pub fn kubectl() -> Result<PathBuf, Skip> {
-    let found = succeeds(Command::new("kubectl").args(["version", "--client"]));
-    if found {
-        Ok("kubectl".into())
+/// It is not unpacked.
+pub fn distribution_kubectl() -> Result<PathBuf, Skip> {
+    let kubectl = folder().join("kubernetes-client/usr/bin/kubectl");
+    if succeeds(Command::new(&kubectl).args(["version", "--client"])) {
+        Ok(kubectl)
     } else {
-        Err(Skip(format!("no kubectl on the PATH: {HINT}")))
+        Err(Skip(format!("no kubectl of the distribution: {HINT}")))
     }
 }
 

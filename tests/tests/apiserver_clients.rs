@@ -40,8 +40,8 @@ fn kubectl() {
 }
 
 #[test]
-fn kubectl_on_the_path() {
-    if let Some(program) = Skip::unless(tools::kubectl()) {
+fn kubectl_of_the_distribution() {
+    if let Some(program) = Skip::unless(tools::distribution_kubectl()) {
         let server = Embedded::start().unwrap();
         clients::kubectl(&program, &server.kubeconfig(), "kubectl");
     }

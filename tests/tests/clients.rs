@@ -205,6 +205,7 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
         kubectl.ok(&format!("{how} -f {}", file.display()));
         kubectl.ok("-n NS get lease applied -o jsonpath={.spec.holderIdentity}")
     };
+    assert_eq!(apply("one", "create"), "one");
     assert_eq!(apply("one", "apply"), "one");
     assert_eq!(apply("two", "apply"), "two");
     assert_eq!(apply("three", "replace"), "three");
@@ -223,9 +224,10 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
     kubectl.watch("-n NS get configmap made -w -o name", || {
         kubectl.ok("-n NS label configmap made watched=yes");
     });
+    let differs = kubectl.run(&format!("diff -f {}", file.display()));
+    assert_eq!(differs.status.code(), Some(1), "{}", said(&differs));
+    assert!(said(&differs).contains("+  holderIdentity: three"));
     if modern {
-        let differs = kubectl.run(&format!("diff -f {}", file.display()));
-        assert_eq!(differs.status.code(), Some(1), "{}", said(&differs));
         let edited = "--for=jsonpath={.spec.holderIdentity}=edited --timeout=20s";
         kubectl.ok(&format!("-n NS wait lease/applied {edited}"));
         assert!(kubectl.ok("auth whoami").contains("Username"));
@@ -242,7 +244,13 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
             .fails("-n NS create configmap made")
             .contains("already exists")
     );
-    kubectl.ok("-n NS delete lease applied");
+    kubectl.during(
+        "-n NS wait --for=delete lease/applied --timeout=60s",
+        || {
+            kubectl.ok("-n NS delete lease applied");
+        },
+    );
+    kubectl.ready_pod(&cache.path().join("pod.json"));
     kubectl.ok("delete namespace NS --wait=false");
 }
 
@@ -313,6 +321,31 @@ impl Kubectl<'_> {
             "kubectl {line} saw no change: {:?}",
             process.text()
         );
+    }
+
+    /// Runs a command that ends well because of what happens meanwhile.
+    fn during(&self, line: &str, change: impl FnOnce()) {
+        let child = self.command(line).spawn();
+        let mut child = child.expect("checked before the test");
+        change();
+        assert!(child.wait().expect("our child").success(), "kubectl {line}");
+    }
+
+    /// Waits for a condition of a Pod that becomes true.
+    fn ready_pod(&self, file: &Path) {
+        let pod = json!({"apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": "ready", "namespace": self.namespace},
+            "spec": {"containers": [{"name": "c", "image": "i"}]}});
+        std::fs::write(file, pod.to_string()).expect("a writable temporary folder");
+        self.ok(&format!("create -f {}", file.display()));
+        let wait = "-n NS wait --for=condition=Ready pod/ready --timeout=60s";
+        self.during(wait, || {
+            let wire = Wire::connect(self.kubeconfig).expect("the harness wrote it");
+            let path = object_path("/api/v1", self.namespace, "pods", "ready") + "/status";
+            let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+            send(&wire, &Method::PATCH, &path, Some(&ready));
+        });
+        assert!(self.ok("-n NS get pods -o wide").contains("ready"));
     }
 
     fn ok(&self, line: &str) -> String {

@@ -46,8 +46,9 @@ fn kubectl() {
 }
 
 #[test]
-fn kubectl_on_the_path() {
-    let (Some(cluster), Some(kubectl)) = (cluster(), Skip::unless(tools::kubectl())) else {
+fn kubectl_of_the_distribution() {
+    let (Some(cluster), Some(kubectl)) = (cluster(), Skip::unless(tools::distribution_kubectl()))
+    else {
         return;
     };
     clients::kubectl(&kubectl, &cluster.kubeconfig(), "kubectl-path");

@@ -1,10 +1,13 @@
 //! `tenure server` as a process: one server per directory, backup and restore.
 
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use tenure_tests::clock::poll;
 use tenure_tests::home::Home;
+use tenure_tests::process::Process;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -87,4 +90,54 @@ fn server_command_ends_cleanly_when_asked() {
     let gone = || (home.tenure(&["server", "status"]).status.code() == Some(1)).then_some(());
     assert!(poll(LIMIT, gone).is_some());
     assert!(token(&home) > 0, "the next one starts on the same data");
+}
+
+#[test]
+fn server_command_carries_ten_thousand_idle_connections() {
+    const CONNECTIONS: usize = 10_000;
+    let home = Home::new();
+    raise_file_limit(CONNECTIONS as u64 + 500);
+    let mut command = home.command();
+    command.args([
+        "server",
+        "run",
+        "--listen=127.0.0.1:0",
+        "--insecure-listen=127.0.0.1:0",
+        "--store=memory",
+    ]);
+    let server = Process::spawn("server", command).unwrap();
+    let instance = poll(LIMIT, || {
+        let status = home.tenure(&["server", "status"]);
+        serde_json::from_slice::<serde_json::Value>(&status.stdout).ok()
+    });
+    let instance = instance.expect("the server starts");
+    let address = instance["insecureUrl"].as_str().unwrap();
+    let address = address.trim_start_matches("http://");
+    let memory = || server.resident_bytes().unwrap();
+    let before = memory();
+    let idle: Vec<TcpStream> = (0..CONNECTIONS)
+        .map(|_| TcpStream::connect(address).unwrap())
+        .collect();
+    for _ in 0..10 {
+        let mut client = TcpStream::connect(address).unwrap();
+        let request = b"GET /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+        client.write_all(request).unwrap();
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).unwrap();
+        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    }
+    let each = memory().saturating_sub(before) / CONNECTIONS as u64;
+    assert!(each < 20_000, "{each} bytes for an idle connection");
+    assert_eq!(idle.len(), CONNECTIONS);
+}
+
+/// As far as the system allows it.
+fn raise_file_limit(wanted: u64) {
+    use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+    let limit = getrlimit(Resource::Nofile);
+    if limit.current.is_some_and(|current| current < wanted) {
+        let current = Some(wanted);
+        let maximum = limit.maximum;
+        setrlimit(Resource::Nofile, Rlimit { current, maximum }).expect("ten thousand files");
+    }
 }

@@ -1,7 +1,7 @@
 //! Running other programs, with what they are shown before they run.
 
 use std::ffi::OsStr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
@@ -35,6 +35,12 @@ impl Run {
     pub(crate) fn args(mut self, args: &[String]) -> Self {
         self.command.args(args);
         self.shown = args.iter().fold(self.shown, |shown, arg| shown + " " + arg);
+        self
+    }
+
+    /// Elsewhere than in the root of the workspace.
+    pub(crate) fn inside(mut self, folder: &Path) -> Self {
+        self.command.current_dir(folder);
         self
     }
 

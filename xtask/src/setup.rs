@@ -61,6 +61,43 @@ pub(crate) fn debian(program: &str, package: &str) -> Result<(), Missing> {
     }
 }
 
+/// A file of a Debian package, unpacked under target/ and not installed: the machine may have another version on
+/// the PATH.
+pub(crate) fn unpacked(package: &str, file: &str) -> Result<(), Missing> {
+    let folder = tools().join(package);
+    if folder.join(file).exists() {
+        return Ok(());
+    }
+    for program in ["apt-get", "dpkg-deb"] {
+        toolchain(program)?;
+    }
+    let unpack = || -> Result<()> {
+        std::fs::create_dir_all(&folder)?;
+        let download = || {
+            let download = Run::new("apt-get", ["download", "-qq", package]);
+            download.inside(&folder).go()
+        };
+        if download().is_err() {
+            // The lists of packages may be old or missing; only root may fetch them.
+            Run::new("apt-get", ["update", "-qq"]).go()?;
+            download()?;
+        }
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            if path.extension().is_some_and(|extension| extension == "deb") {
+                let paths = [path.display().to_string(), folder.display().to_string()];
+                Run::new("dpkg-deb", ["-x"]).args(&paths).go()?;
+            }
+        }
+        Ok(())
+    };
+    match unpack() {
+        Ok(()) if folder.join(file).exists() => Ok(()),
+        Ok(()) => Err(Missing::Package(format!("{package} has no {file}"))),
+        Err(error) => Err(Missing::Package(format!("cannot get {package}: {error:#}"))),
+    }
+}
+
 /// A Python interpreter with packages, in a virtual environment under target/.
 pub(crate) fn python(packages: &[&str]) -> Result<(), Missing> {
     toolchain("python3")?;

@@ -59,7 +59,7 @@ const TIERS: &[Tier] = &[
         name: "process",
         about: "real processes and outside clients (kubectl, client-go, Python, Node, Chromium) against us",
         prepare: || {
-            setup::debian("kubectl", "kubernetes-client")?;
+            setup::unpacked("kubernetes-client", "usr/bin/kubectl")?;
             setup::python(&["kubernetes"])?;
             setup::debian("tmux", "tmux")?;
             setup::debian("chromium", "chromium")?;

@@ -1,0 +1,195 @@
+//! A client that costs little: one HTTP/1.1 connection over TLS, requests from prepared text, answers searched and
+//! not parsed. The same for every server, so that on a small machine the servers are what is measured.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context, Result, bail};
+use bytes::Bytes;
+use http::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use http::{HeaderValue, Method, Request};
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{self, SendRequest};
+use hyper_util::rt::TokioIo;
+use kube::Config;
+use kube::client::ConfigExt;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use rustls::pki_types::ServerName;
+use tokio::net::TcpStream;
+use tokio_rustls::TlsConnector;
+
+/// Where Leases are.
+pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+
+/// How to reach a server, as its kubeconfig says.
+#[derive(Clone)]
+pub(super) struct Server {
+    host: String,
+    port: u16,
+    tls: TlsConnector,
+    authorization: Option<HeaderValue>,
+}
+
+impl Server {
+    /// Reads a kubeconfig.
+    ///
+    /// # Errors
+    /// It cannot be read or used.
+    pub(super) async fn new(kubeconfig: &Path) -> Result<Self> {
+        let file = Kubeconfig::read_from(kubeconfig)?;
+        let plain = serde_json::to_value(&file)?;
+        let token = plain.pointer("/users/0/user/token");
+        let authorization = token
+            .and_then(serde_json::Value::as_str)
+            .map(|token| HeaderValue::try_from(format!("Bearer {token}")))
+            .transpose()?;
+        let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+        let url = &config.cluster_url;
+        Ok(Self {
+            host: url.host().context("no host in the kubeconfig")?.to_owned(),
+            port: url.port_u16().unwrap_or(443),
+            tls: TlsConnector::from(Arc::new(config.rustls_client_config()?)),
+            authorization,
+        })
+    }
+
+    /// Opens a connection of its own.
+    ///
+    /// # Errors
+    /// There is no server.
+    pub(super) async fn connect(&self) -> Result<Client> {
+        let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+        stream.set_nodelay(true)?;
+        let name = ServerName::try_from(self.host.clone())?;
+        let stream = self.tls.connect(name, stream).await?;
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
+        // It ends with its sender.
+        tokio::spawn(connection);
+        Ok(Client {
+            sender,
+            host: HeaderValue::try_from(&self.host)?,
+            authorization: self.authorization.clone(),
+        })
+    }
+}
+
+/// One connection.
+pub(super) struct Client {
+    sender: SendRequest<Full<Bytes>>,
+    host: HeaderValue,
+    authorization: Option<HeaderValue>,
+}
+
+impl Client {
+    /// Sends a request and gives the whole answer.
+    ///
+    /// # Errors
+    /// The answer is no success.
+    pub(super) async fn send(&mut self, method: Method, path: &str, body: String) -> Result<Bytes> {
+        let response = self.open(method, path, body).await?;
+        Ok(response.collect().await?.to_bytes())
+    }
+
+    /// Sends a request and gives the body of its answer as it comes.
+    ///
+    /// # Errors
+    /// The answer is no success.
+    pub(super) async fn open(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<Incoming> {
+        let mut request = Request::builder()
+            .method(method.clone())
+            .uri(path)
+            .header(HOST, self.host.clone())
+            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+        if let Some(authorization) = &self.authorization {
+            request = request.header(AUTHORIZATION, authorization.clone());
+        }
+        self.sender.ready().await?;
+        let request = request.body(Full::new(Bytes::from(body)))?;
+        let response = self.sender.send_request(request).await?;
+        let status = response.status();
+        if !status.is_success() {
+            let answer = response.into_body().collect().await?.to_bytes();
+            let answer = String::from_utf8_lossy(&answer);
+            bail!("{method} {path}: {status} {answer}");
+        }
+        Ok(response.into_body())
+    }
+}
+
+/// A Lease that is written again and again.
+pub(super) struct Lease {
+    name: String,
+    version: String,
+    writes: u32,
+}
+
+impl Lease {
+    /// Creates it.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub(super) async fn create(client: &mut Client, name: String) -> Result<Self> {
+        let mut lease = Self {
+            name,
+            version: String::new(),
+            writes: 0,
+        };
+        let answer = client.send(Method::POST, LEASES, lease.body()).await?;
+        lease.note(&answer)?;
+        Ok(lease)
+    }
+
+    /// Renews it, as its holder does.
+    ///
+    /// # Errors
+    /// The server refuses.
+    pub(super) async fn renew(&mut self, client: &mut Client) -> Result<()> {
+        self.writes += 1;
+        let path = format!("{LEASES}/{}", self.name);
+        let answer = client.send(Method::PUT, &path, self.body()).await?;
+        self.note(&answer)
+    }
+
+    /// The resource version of the last write.
+    pub(super) fn version(&self) -> &str {
+        &self.version
+    }
+
+    fn body(&self) -> String {
+        let Self {
+            name,
+            version,
+            writes,
+        } = self;
+        let micros = writes % 1_000_000;
+        format!(
+            "{{\"apiVersion\":\"coordination.k8s.io/v1\",\"kind\":\"Lease\",\
+             \"metadata\":{{\"name\":\"{name}\",\"namespace\":\"default\",\
+             \"resourceVersion\":\"{version}\"}},\
+             \"spec\":{{\"holderIdentity\":\"load\",\"leaseDurationSeconds\":15,\
+             \"leaseTransitions\":0,\"acquireTime\":\"2026-01-02T03:04:05.000006Z\",\
+             \"renewTime\":\"2026-01-02T03:04:05.{micros:06}Z\"}}}}"
+        )
+    }
+
+    fn note(&mut self, answer: &[u8]) -> Result<()> {
+        let version = version(answer).context("an answer without a resource version")?;
+        version.clone_into(&mut self.version);
+        Ok(())
+    }
+}
+
+/// The first resource version in a JSON text.
+pub(super) fn version(json: &[u8]) -> Option<&str> {
+    const MEMBER: &[u8] = b"\"resourceVersion\":\"";
+    let at = json.windows(MEMBER.len()).position(|part| part == MEMBER)?;
+    let rest = &json[at + MEMBER.len()..];
+    let end = rest.iter().position(|byte| *byte == b'"')?;
+    std::str::from_utf8(&rest[..end]).ok()
+}

@@ -1,0 +1,137 @@
+//! `tenure server` as a process of its own, with the durable store.
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Result, bail};
+use futures_util::StreamExt as _;
+use http::Method;
+use serde_json::json;
+use tempfile::TempDir;
+use tenure_apiserver::store::{Change, Expected, Key, RedbStore, Store, Write};
+
+use super::client::Server;
+use super::runtime;
+use crate::tools;
+
+/// A running server. Dropping it ends it.
+#[derive(Debug)]
+pub struct Ours {
+    child: Child,
+    folder: TempDir,
+    /// From the start of the process to `ok` from readyz.
+    pub ready: Duration,
+}
+
+impl Ours {
+    /// Starts it on an empty folder.
+    ///
+    /// # Errors
+    /// It is not built or does not answer.
+    pub fn start() -> Result<Self> {
+        Self::start_on(tempfile::tempdir()?)
+    }
+
+    /// Starts it on a folder.
+    ///
+    /// # Errors
+    /// It is not built or does not answer.
+    pub fn start_on(folder: TempDir) -> Result<Self> {
+        // What an earlier server wrote there says nothing about this one.
+        let _ = std::fs::remove_file(folder.path().join("kubeconfig"));
+        let began = Instant::now();
+        let child = Command::new(tools::tenure()?)
+            .args(["server", "run", "--listen=127.0.0.1:0", "--data-dir"])
+            .arg(folder.path())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let mut ours = Self {
+            child,
+            folder,
+            ready: Duration::ZERO,
+        };
+        let runtime = runtime()?;
+        while began.elapsed() < Duration::from_secs(60) {
+            if ours.kubeconfig().exists() && runtime.block_on(is_ready(&ours.kubeconfig())).is_ok()
+            {
+                ours.ready = began.elapsed();
+                return Ok(ours);
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        bail!("tenure server is not ready after 60 s");
+    }
+
+    /// Ends it and keeps its folder.
+    ///
+    /// # Errors
+    /// It does not end.
+    pub fn stop(mut self) -> Result<TempDir> {
+        self.child.kill()?;
+        self.child.wait()?;
+        let folder = std::mem::replace(&mut self.folder, tempfile::tempdir()?);
+        Ok(folder)
+    }
+
+    /// The kubeconfig of its administrator.
+    pub fn kubeconfig(&self) -> PathBuf {
+        self.folder.path().join("kubeconfig")
+    }
+
+    /// Its process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Ours {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+async fn is_ready(kubeconfig: &Path) -> Result<()> {
+    let mut client = Server::new(kubeconfig).await?.connect().await?;
+    client.send(Method::GET, "/readyz", String::new()).await?;
+    Ok(())
+}
+
+/// Puts so many Leases into the store of a server that does not run.
+///
+/// # Errors
+/// The store does not open or refuses a write.
+pub(super) async fn fill(folder: &Path, leases: usize) -> Result<()> {
+    let store = RedbStore::open(folder)?;
+    let put = async |index: usize| {
+        let name = format!("lease-{index}");
+        let value = json!({
+            "metadata": { "name": name, "namespace": "default", "uid": format!("{index:032}"),
+                "creationTimestamp": "2026-01-02T03:04:05Z" },
+            "spec": { "holderIdentity": "load", "leaseDurationSeconds": 15, "leaseTransitions": 0,
+                "acquireTime": "2026-01-02T03:04:05.000006Z", "renewTime": "2026-01-02T03:04:05.000006Z" },
+        });
+        let key = Key {
+            resource: "coordination.k8s.io/leases".into(),
+            namespace: "default".to_owned(),
+            name,
+        };
+        let write = Write {
+            key,
+            expected: Expected::Absent,
+            change: Change::Put(value),
+            fence: None,
+        };
+        store.write(write).await
+    };
+    let mut writes = futures_util::stream::iter(0..leases)
+        .map(put)
+        .buffer_unordered(1024);
+    while let Some(written) = writes.next().await {
+        written?;
+    }
+    drop(writes);
+    store.close();
+    Ok(())
+}
