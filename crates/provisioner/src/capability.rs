@@ -1,0 +1,70 @@
+//! What a claim wants to do with its volume, in the words of CSI.
+
+use tenure_csi::v1::VolumeCapability;
+use tenure_csi::v1::volume_capability::access_mode::Mode;
+use tenure_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, MountVolume};
+
+use crate::objects::Claim;
+
+/// One capability for each access mode, in the order of the claim.
+pub(crate) fn of_claim(
+    claim: &Claim,
+    fs_type: &str,
+    mount_options: &[String],
+    knows_multi_writer: bool,
+) -> Result<Vec<VolumeCapability>, String> {
+    let access_type = || {
+        if claim.is_block() {
+            return AccessType::Block(BlockVolume {});
+        }
+        AccessType::Mount(MountVolume {
+            fs_type: fs_type.to_owned(),
+            mount_flags: mount_options.to_vec(),
+            ..MountVolume::default()
+        })
+    };
+    let capability = |name: &String| {
+        let mode = mode(name, knows_multi_writer)
+            .ok_or_else(|| format!("access mode {name:?} of the claim is unknown"))?;
+        Ok(VolumeCapability {
+            access_type: Some(access_type()),
+            access_mode: Some(AccessMode { mode: mode.into() }),
+        })
+    };
+    claim.spec.access_modes.iter().map(capability).collect()
+}
+
+/// Drivers that know SINGLE_NODE_MULTI_WRITER are told whether one node or one pod may write.
+fn mode(name: &str, knows_multi_writer: bool) -> Option<Mode> {
+    Some(match (name, knows_multi_writer) {
+        ("ReadWriteOnce", false) | ("ReadWriteOncePod", false) => Mode::SingleNodeWriter,
+        ("ReadWriteOnce", true) => Mode::SingleNodeMultiWriter,
+        ("ReadWriteOncePod", true) => Mode::SingleNodeSingleWriter,
+        ("ReadOnlyMany", _) => Mode::MultiNodeReaderOnly,
+        ("ReadWriteMany", _) => Mode::MultiNodeMultiWriter,
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn access_modes() {
+        for (name, without, with) in [
+            ("ReadWriteOnce", 1, 7),
+            ("ReadWriteOncePod", 1, 6),
+            ("ReadOnlyMany", 3, 3),
+            ("ReadWriteMany", 5, 5),
+        ] {
+            for (knows, expected) in [(false, without), (true, with)] {
+                assert_eq!(mode(name, knows).map(i32::from), Some(expected), "{name}");
+            }
+        }
+        let mut claim = Claim::default();
+        claim.spec.access_modes = vec!["ReadSometimes".to_owned()];
+        let error = of_claim(&claim, "", &[], false).unwrap_err();
+        assert!(error.contains("ReadSometimes"), "{error}");
+    }
+}

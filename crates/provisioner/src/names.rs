@@ -1,0 +1,114 @@
+//! The names by which provisioner, volume binder and drivers understand each other.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// On a claim: who is to provision it. Written by the volume binder.
+pub(crate) const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
+/// The same, as older binders write it.
+pub(crate) const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
+/// On a claim: the node that its first pod was scheduled to.
+pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
+/// The same, as older schedulers write it.
+pub(crate) const ALPHA_SELECTED_NODE: &str = "volume.alpha.kubernetes.io/selected-node";
+/// On a claim: its class, as very old claims carry it.
+pub(crate) const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
+/// On a claim or volume of an in-tree plugin: the driver that took it over.
+pub(crate) const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+/// On a volume: who made it.
+pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
+/// On a volume: the secret that deleting it takes.
+pub(crate) const DELETION_SECRET_NAME: &str =
+    "volume.kubernetes.io/provisioner-deletion-secret-name";
+/// Where that secret is.
+pub(crate) const DELETION_SECRET_NAMESPACE: &str =
+    "volume.kubernetes.io/provisioner-deletion-secret-namespace";
+/// On a volume: the secret that modifying it takes.
+pub(crate) const MODIFY_SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
+/// Where that secret is.
+pub(crate) const MODIFY_SECRET_NAMESPACE: &str =
+    "volume.kubernetes.io/controller-modify-secret-namespace";
+/// On a snapshot's content: a restore may change the volume mode.
+pub(crate) const ALLOW_MODE_CHANGE: &str =
+    "snapshot.storage.kubernetes.io/allow-volume-mode-change";
+/// On a volume, with a flag: the fencing token of the term that made it.
+pub(crate) const FENCING_TOKEN: &str = "tenure.dev/fencing-token";
+
+/// Keeps a volume object until the storage behind it is gone.
+pub(crate) const VOLUME_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
+/// Keeps a claim while another is cloned from it.
+pub(crate) const CLONE_FINALIZER: &str = "provisioner.storage.kubernetes.io/cloning-protection";
+/// Keeps a snapshot while a claim is restored from it.
+pub(crate) const SNAPSHOT_FINALIZER: &str =
+    "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
+/// Keeps a claim whose volume may exist without a volume object (`--provision-journal`).
+pub(crate) const JOURNAL_FINALIZER: &str = "tenure.dev/provisioning";
+
+/// Parameters of a class with this prefix are for us, not for the driver.
+pub(crate) const RESERVED_PREFIX: &str = "csi.storage.k8s.io/";
+/// In the attributes of a volume: which run of the provisioner made it. Nobody compares it.
+pub(crate) const IDENTITY_ATTRIBUTE: &str = "storage.kubernetes.io/csiProvisionerIdentity";
+
+/// The name of the lock, as csi-lib-utils makes it of the driver's name.
+pub(crate) fn lock_name(driver: &str) -> String {
+    let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
+    let mut name: String = driver.chars().map(keep).collect();
+    if name.ends_with('-') {
+        name.push('X');
+    }
+    name
+}
+
+/// `<milliseconds>-<random>-<driver>`, unique enough to tell runs apart.
+pub(crate) fn run_identity(driver: &str, now: jiff::Timestamp) -> String {
+    let random = uuid::Uuid::new_v4().as_u64_pair().0 % 10_000;
+    format!("{}-{random}-{driver}", now.as_millisecond())
+}
+
+/// The name of a claim's volume: prefix and uid, or the first `length` characters of the uid.
+pub(crate) fn volume_name(
+    prefix: &str,
+    length: Option<usize>,
+    uid: &str,
+) -> Result<String, String> {
+    if prefix.is_empty() {
+        return Err("volume name prefix cannot be of length 0".to_owned());
+    }
+    if uid.is_empty() {
+        return Err("the claim has no uid".to_owned());
+    }
+    Ok(match length {
+        None => format!("{prefix}-{uid}"),
+        Some(length) => {
+            let short: String = uid.chars().filter(|c| *c != '-').take(length).collect();
+            format!("{prefix}-{short}")
+        }
+    })
+}
+
+/// Numbers that are never used twice in one process.
+pub(crate) fn serial() -> u64 {
+    static NEXT: AtomicU64 = AtomicU64::new(0);
+    NEXT.fetch_add(1, Ordering::Relaxed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn locks_are_named_as_by_csi_lib_utils() {
+        assert_eq!(lock_name("hostpath.csi.k8s.io"), "hostpath-csi-k8s-io");
+        assert_eq!(lock_name("example.com/nfs"), "example-com-nfs");
+        assert_eq!(lock_name("a.b."), "a-b-X");
+    }
+
+    #[test]
+    fn volumes_are_named_by_their_claims() {
+        let uid = "0a1b2c3d-0000-4000-8000-123456789abc";
+        assert_eq!(volume_name("pvc", None, uid), Ok(format!("pvc-{uid}")));
+        let short = volume_name("vol", Some(10), uid);
+        assert_eq!(short.as_deref(), Ok("vol-0a1b2c3d00"));
+        assert!(volume_name("", None, uid).is_err());
+        assert!(volume_name("pvc", None, "").is_err());
+    }
+}

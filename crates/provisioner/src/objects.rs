@@ -1,0 +1,481 @@
+//! The kinds that are watched, with the fields that are used and no others: a cluster has many claims
+//! and volumes, and a provisioner keeps them all.
+
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
+use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
+use serde::{Deserialize, Deserializer};
+
+use crate::names::{
+    ALPHA_SELECTED_NODE, BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE,
+    STORAGE_PROVISIONER,
+};
+
+macro_rules! resource {
+    ($type:ty, $kind:literal, $plural:literal, $group:literal, $version:literal, $scope:ty) => {
+        impl kube::Resource for $type {
+            type DynamicType = ();
+            type Scope = $scope;
+
+            fn kind(_: &()) -> Cow<'_, str> {
+                $kind.into()
+            }
+            fn group(_: &()) -> Cow<'_, str> {
+                $group.into()
+            }
+            fn version(_: &()) -> Cow<'_, str> {
+                $version.into()
+            }
+            fn plural(_: &()) -> Cow<'_, str> {
+                $plural.into()
+            }
+            fn meta(&self) -> &ObjectMeta {
+                &self.metadata
+            }
+            fn meta_mut(&mut self) -> &mut ObjectMeta {
+                &mut self.metadata
+            }
+        }
+    };
+}
+
+resource!(
+    Claim,
+    "PersistentVolumeClaim",
+    "persistentvolumeclaims",
+    "",
+    "v1",
+    NamespaceResourceScope
+);
+resource!(
+    Volume,
+    "PersistentVolume",
+    "persistentvolumes",
+    "",
+    "v1",
+    ClusterResourceScope
+);
+resource!(
+    Class,
+    "StorageClass",
+    "storageclasses",
+    "storage.k8s.io",
+    "v1",
+    ClusterResourceScope
+);
+resource!(Node, "Node", "nodes", "", "v1", ClusterResourceScope);
+resource!(
+    CsiNode,
+    "CSINode",
+    "csinodes",
+    "storage.k8s.io",
+    "v1",
+    ClusterResourceScope
+);
+resource!(
+    Attachment,
+    "VolumeAttachment",
+    "volumeattachments",
+    "storage.k8s.io",
+    "v1",
+    ClusterResourceScope
+);
+resource!(
+    AttributesClass,
+    "VolumeAttributesClass",
+    "volumeattributesclasses",
+    "storage.k8s.io",
+    "v1",
+    ClusterResourceScope
+);
+resource!(
+    Snapshot,
+    "VolumeSnapshot",
+    "volumesnapshots",
+    "snapshot.storage.k8s.io",
+    "v1",
+    NamespaceResourceScope
+);
+resource!(
+    SnapshotContent,
+    "VolumeSnapshotContent",
+    "volumesnapshotcontents",
+    "snapshot.storage.k8s.io",
+    "v1",
+    ClusterResourceScope
+);
+
+/// A PersistentVolumeClaim.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Claim {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: ClaimSpec,
+    pub(crate) status: Phase,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct ClaimSpec {
+    pub(crate) access_modes: Vec<String>,
+    pub(crate) resources: Requests,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) volume_name: String,
+    pub(crate) storage_class_name: Option<String>,
+    pub(crate) volume_mode: Option<String>,
+    pub(crate) selector: Option<serde::de::IgnoredAny>,
+    pub(crate) data_source: Option<DataSource>,
+    pub(crate) data_source_ref: Option<DataSource>,
+    pub(crate) volume_attributes_class_name: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Requests {
+    pub(crate) requests: BTreeMap<String, String>,
+}
+
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct DataSource {
+    pub(crate) api_group: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) name: String,
+    pub(crate) namespace: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Phase {
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) phase: String,
+}
+
+impl Claim {
+    pub(crate) fn uid(&self) -> &str {
+        self.metadata.uid.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn namespace(&self) -> &str {
+        self.metadata.namespace.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
+        annotation(&self.metadata, key)
+    }
+
+    /// Who is to provision it, by the volume binder.
+    pub(crate) fn provisioner(&self) -> Option<&str> {
+        let newer = self.annotation(STORAGE_PROVISIONER);
+        newer.or_else(|| self.annotation(BETA_STORAGE_PROVISIONER))
+    }
+
+    /// The name of its class; the old annotation wins, as everywhere in Kubernetes.
+    pub(crate) fn class(&self) -> &str {
+        let old = self.annotation(BETA_STORAGE_CLASS);
+        old.or(self.spec.storage_class_name.as_deref())
+            .unwrap_or_default()
+    }
+
+    pub(crate) fn selected_node(&self) -> Option<&str> {
+        let newer = self
+            .annotation(SELECTED_NODE)
+            .filter(|node| !node.is_empty());
+        newer.or_else(|| {
+            self.annotation(ALPHA_SELECTED_NODE)
+                .filter(|node| !node.is_empty())
+        })
+    }
+
+    /// The requested size, 0 if there is none.
+    pub(crate) fn requested(&self) -> Result<i64, String> {
+        let quantity = self.spec.resources.requests.get("storage");
+        quantity.map_or(Ok(0), |quantity| crate::quantity::parse(quantity))
+    }
+
+    pub(crate) fn is_block(&self) -> bool {
+        self.spec.volume_mode.as_deref() == Some("Block")
+    }
+
+    /// `namespace/name`.
+    pub(crate) fn key(&self) -> String {
+        format!("{}/{}", self.namespace(), self.name())
+    }
+}
+
+/// A PersistentVolume.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Volume {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: VolumeSpec,
+    pub(crate) status: Phase,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct VolumeSpec {
+    pub(crate) csi: Option<CsiSource>,
+    pub(crate) claim_ref: Option<ClaimRef>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) persistent_volume_reclaim_policy: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) storage_class_name: String,
+    pub(crate) node_affinity: Option<Box<NodeAffinity>>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct CsiSource {
+    pub(crate) driver: String,
+    pub(crate) volume_handle: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct ClaimRef {
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) uid: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeAffinity {
+    pub(crate) required: Option<NodeSelector>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct NodeSelector {
+    pub(crate) node_selector_terms: Vec<NodeSelectorTerm>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct NodeSelectorTerm {
+    pub(crate) match_expressions: Vec<AllowedExpression>,
+}
+
+impl Volume {
+    pub(crate) fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn annotation(&self, key: &str) -> Option<&str> {
+        annotation(&self.metadata, key)
+    }
+
+    pub(crate) fn has_finalizer(&self, name: &str) -> bool {
+        has_finalizer(&self.metadata, name)
+    }
+}
+
+/// A StorageClass.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Class {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) provisioner: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) parameters: BTreeMap<String, String>,
+    pub(crate) reclaim_policy: Option<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) mount_options: Vec<String>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) volume_binding_mode: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) allowed_topologies: Vec<AllowedTerm>,
+}
+
+/// All expressions of a term must hold.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct AllowedTerm {
+    pub(crate) match_label_expressions: Vec<AllowedExpression>,
+}
+
+/// The key has one of the values.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct AllowedExpression {
+    pub(crate) key: String,
+    pub(crate) values: Vec<String>,
+}
+
+impl Class {
+    pub(crate) fn name(&self) -> &str {
+        self.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn waits_for_consumer(&self) -> bool {
+        self.volume_binding_mode == "WaitForFirstConsumer"
+    }
+}
+
+/// A Node: only its labels count.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Node {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+}
+
+/// A CSINode.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct CsiNode {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: CsiNodeSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct CsiNodeSpec {
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) drivers: Vec<CsiNodeDriver>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct CsiNodeDriver {
+    pub(crate) name: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) topology_keys: Vec<String>,
+}
+
+/// A VolumeAttachment.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Attachment {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: AttachmentSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct AttachmentSpec {
+    pub(crate) node_name: String,
+    pub(crate) source: AttachmentSource,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct AttachmentSource {
+    pub(crate) persistent_volume_name: Option<String>,
+}
+
+/// A VolumeAttributesClass.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct AttributesClass {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) driver_name: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) parameters: BTreeMap<String, String>,
+}
+
+/// A VolumeSnapshot.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Snapshot {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) status: SnapshotStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct SnapshotStatus {
+    pub(crate) bound_volume_snapshot_content_name: Option<String>,
+    pub(crate) ready_to_use: Option<bool>,
+    pub(crate) restore_size: Option<String>,
+}
+
+/// A VolumeSnapshotContent.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct SnapshotContent {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: SnapshotContentSpec,
+    pub(crate) status: SnapshotContentStatus,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct SnapshotContentSpec {
+    pub(crate) driver: String,
+    pub(crate) volume_snapshot_ref: ClaimRef,
+    pub(crate) source_volume_mode: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct SnapshotContentStatus {
+    pub(crate) snapshot_handle: Option<String>,
+}
+
+pub(crate) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+pub(crate) fn has_finalizer(meta: &ObjectMeta, name: &str) -> bool {
+    meta.finalizers
+        .iter()
+        .flatten()
+        .any(|finalizer| finalizer == name)
+}
+
+/// What is kept of the metadata: managed fields alone can be larger than all the rest.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct Slim {
+    name: Option<String>,
+    namespace: Option<String>,
+    uid: Option<String>,
+    resource_version: Option<String>,
+    deletion_timestamp: Option<Time>,
+    finalizers: Option<Vec<String>>,
+    labels: Option<BTreeMap<String, String>>,
+    annotations: Option<BTreeMap<String, String>>,
+    owner_references: Option<Vec<OwnerReference>>,
+}
+
+fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let slim = Slim::deserialize(deserializer)?;
+    Ok(ObjectMeta {
+        name: slim.name,
+        namespace: slim.namespace,
+        uid: slim.uid,
+        resource_version: slim.resource_version,
+        deletion_timestamp: slim.deletion_timestamp,
+        finalizers: slim.finalizers,
+        labels: slim.labels,
+        annotations: slim.annotations,
+        owner_references: slim.owner_references,
+        ..ObjectMeta::default()
+    })
+}
+
+/// `null` is the same as nothing.
+fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
+where
+    D: Deserializer<'de>,
+    T: Deserialize<'de> + Default,
+{
+    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}

@@ -1,0 +1,120 @@
+//! What can be set, with the defaults of csi-provisioner.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use tenure::LockKind;
+
+/// The settings of a provisioner; the flags of `tenure provision` by other names.
+#[derive(Clone, Debug)]
+pub struct Options {
+    /// `--csi-address`: the driver's socket.
+    pub csi_address: String,
+    /// `--timeout`: of each call to the driver.
+    pub timeout: Duration,
+    /// `--volume-name-prefix`
+    pub volume_name_prefix: String,
+    /// `--volume-name-uuid-length`: how much of the uid is used, without dashes; all of it by default.
+    pub volume_name_uuid_length: Option<usize>,
+    /// `--retry-interval-start`
+    pub retry_interval_start: Duration,
+    /// `--retry-interval-max`
+    pub retry_interval_max: Duration,
+    /// `--worker-threads`: so many claims, and so many volumes, at a time.
+    pub worker_threads: usize,
+    /// `--cloning-protection-threads`
+    pub cloning_protection_threads: usize,
+    /// `--snapshot-orphan-sweep-interval`; never if zero.
+    pub snapshot_orphan_sweep_interval: Duration,
+    /// `--strict-topology`
+    pub strict_topology: bool,
+    /// `--immediate-topology`
+    pub immediate_topology: bool,
+    /// `--extra-create-metadata`
+    pub extra_create_metadata: bool,
+    /// `--default-fstype`
+    pub default_fstype: String,
+    /// `--controller-publish-readonly`
+    pub controller_publish_readonly: bool,
+    /// `--prevent-volume-mode-conversion`
+    pub prevent_volume_mode_conversion: bool,
+    /// `--kube-api-qps`
+    pub kube_api_qps: f64,
+    /// `--kube-api-burst`
+    pub kube_api_burst: u32,
+    /// Feature gate `Topology`.
+    pub topology: bool,
+    /// Feature gate `VolumeAttributesClass`; by default if the API server knows the kind.
+    pub volume_attributes_class: Option<bool>,
+    /// `--provision-journal`: claims are held by a finalizer while a volume may exist without an object.
+    pub provision_journal: bool,
+    /// `--fencing-token-annotation`: volumes carry the token of the term that made them.
+    pub fencing_token_annotation: bool,
+    /// `--warm-standby`: watch while others lead, to be quick when it is our turn.
+    pub warm_standby: bool,
+    /// `--leader-election`
+    pub election: Option<Election>,
+    /// `--http-endpoint`
+    pub http: Option<Http>,
+}
+
+/// The election among the replicas.
+#[derive(Clone, Debug)]
+pub struct Election {
+    /// `--leader-election-type`
+    pub kind: LockKind,
+    /// `--leader-election-namespace`
+    pub namespace: String,
+    /// `--leader-election-lease-duration`
+    pub lease_duration: Duration,
+    /// `--leader-election-renew-deadline`
+    pub renew_deadline: Duration,
+    /// `--leader-election-retry-period`
+    pub retry_period: Duration,
+    /// `--leader-election-labels`
+    pub labels: BTreeMap<String, String>,
+    /// Feature gate `ReleaseLeaderElectionOnExit`
+    pub release_on_exit: bool,
+}
+
+/// The HTTP server.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Http {
+    /// `host:port`
+    pub address: String,
+    /// `--metrics-path`
+    pub metrics_path: String,
+    /// Whether there is `/healthz/leader-election`.
+    pub leader_health: bool,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            csi_address: "/run/csi/socket".to_owned(),
+            timeout: Duration::from_secs(10),
+            volume_name_prefix: "pvc".to_owned(),
+            volume_name_uuid_length: None,
+            retry_interval_start: Duration::from_secs(1),
+            retry_interval_max: Duration::from_secs(300),
+            worker_threads: 100,
+            cloning_protection_threads: 1,
+            snapshot_orphan_sweep_interval: Duration::from_secs(300),
+            strict_topology: false,
+            immediate_topology: true,
+            extra_create_metadata: false,
+            default_fstype: String::new(),
+            controller_publish_readonly: false,
+            prevent_volume_mode_conversion: true,
+            kube_api_qps: 5.0,
+            kube_api_burst: 10,
+            topology: true,
+            volume_attributes_class: None,
+            provision_journal: false,
+            fencing_token_annotation: false,
+            warm_standby: false,
+            election: None,
+            http: None,
+        }
+    }
+}
