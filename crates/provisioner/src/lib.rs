@@ -9,20 +9,41 @@
 //! | the request: capabilities, parameters, secrets, topology | `plan`, `capability`, `parameters`, `secrets`, `topology` |
 //! | the volume object | `volume` |
 //! | how an attempt ended | `state` |
+//! | start, election, end | [`run`] |
+//! | the workers | `claims`, `provision`, `source`, `volumes`, `clone` |
+//! | what they share: caches, queues, the API server, events | `controller`, `informers`, `cluster`, `events` |
+//!
+//! The invariants: no call that makes or deletes storage leaves without the guard having been asked
+//! right before; nothing makes and deletes the same volume at a time; storage that was made is either
+//! behind a volume object, or deleted, or pursued.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod capability;
+mod claims;
+mod clone;
+mod cluster;
+mod controller;
 mod decide;
+mod events;
+mod informers;
+mod metrics;
 mod names;
 mod objects;
 mod options;
 mod parameters;
 mod plan;
+mod provision;
 mod quantity;
+mod run;
 mod secrets;
+mod serve;
+mod source;
 mod state;
 mod template;
 mod topology;
 mod volume;
+mod volumes;
 
 pub use options::{Election, Http, Options};
+pub use run::{RunError, run};

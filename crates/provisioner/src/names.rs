@@ -1,7 +1,5 @@
 //! The names by which provisioner, volume binder and drivers understand each other.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 /// On a claim: who is to provision it. Written by the volume binder.
 pub(crate) const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
 /// The same, as older binders write it.
@@ -83,12 +81,6 @@ pub(crate) fn volume_name(
             format!("{prefix}-{short}")
         }
     })
-}
-
-/// Numbers that are never used twice in one process.
-pub(crate) fn serial() -> u64 {
-    static NEXT: AtomicU64 = AtomicU64::new(0);
-    NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
 #[cfg(test)]

@@ -1,0 +1,351 @@
+//! The claim worker: from a claim to a volume object, or to a retry.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use tokio::time::Instant;
+
+use crate::cluster::{ClusterError, Posted};
+use crate::controller::{Controller, lock};
+use crate::decide::should_provision;
+use crate::events::Kind;
+use crate::metrics::ClaimLabels;
+use crate::names::{ALPHA_SELECTED_NODE, JOURNAL_FINALIZER, SELECTED_NODE, volume_name};
+use crate::objects::{Claim, Class, Volume, has_finalizer};
+use crate::state::{Failure, FailureKind, State};
+
+/// How often a volume object that cannot be posted is tried at once.
+const SAVERS: usize = 4;
+
+/// What to do with the item.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Next {
+    /// Nothing, until something changes.
+    Done,
+    /// Again, later each time.
+    Retry,
+}
+
+impl Controller {
+    /// Works on claims until the queue is shut down.
+    pub(crate) async fn claim_worker(self: Arc<Self>) {
+        while let Some(uid) = self.queues.claims.get().await {
+            match self.sync_claim(&uid).await {
+                Next::Done => self.queues.claims.forget(&uid),
+                Next::Retry => self.queues.claims.add_rate_limited(uid.clone()),
+            }
+        }
+    }
+
+    async fn sync_claim(&self, uid: &String) -> Next {
+        let cached = self.caches.claims.get(uid);
+        let Some(claim) = cached.or_else(|| self.progress().get(uid).cloned()) else {
+            self.forget_claim(uid);
+            return Next::Done;
+        };
+        let class = self.caches.classes.get(claim.class());
+        if let Some(class) = &class
+            && self.is_slow(uid, class)
+        {
+            return Next::Retry;
+        }
+        if self.options.provision_journal && self.needs_no_volume(&claim) {
+            return self.let_go(&claim).await;
+        }
+        match should_provision(&claim, &self.facts.name, class.as_deref()) {
+            Ok(false) => return Next::Done,
+            Ok(true) => {}
+            Err(message) => {
+                tracing::warn!(claim = claim.key(), error = message, "cannot provision");
+                self.metrics.provision_failed(&labels(&claim));
+                return Next::Retry;
+            }
+        }
+        let prefix = &self.options.volume_name_prefix;
+        let name = volume_name(prefix, self.options.volume_name_uuid_length, uid);
+        let work = self.provision_claim(&claim, class.as_deref());
+        match name {
+            Ok(name) => self.busy.with(&name, work).await,
+            // Provisioning says what is wrong with the name.
+            Err(_) => work.await,
+        }
+    }
+
+    /// Everything that is remembered of a claim that is gone for good.
+    fn forget_claim(&self, uid: &str) {
+        lock(&self.memory).remove(uid);
+        lock(&self.slow).remove(uid);
+        lock(&self.settled).remove(uid);
+    }
+
+    fn is_slow(&self, uid: &str, class: &Class) -> bool {
+        let mut slow = lock(&self.slow);
+        let Some((class_uid, until)) = slow.get(uid) else {
+            return false;
+        };
+        if *class_uid == class.metadata.uid && Instant::now() < *until {
+            return true;
+        }
+        slow.remove(uid);
+        false
+    }
+
+    async fn provision_claim(&self, claim: &Arc<Claim>, class: Option<&Class>) -> Next {
+        let started = Instant::now();
+        let uid = claim.uid();
+        let prefix = &self.options.volume_name_prefix;
+        let name = volume_name(prefix, self.options.volume_name_uuid_length, uid);
+        let name = name.unwrap_or_default();
+        if self.caches.volumes.contains(&name) || lock(&self.unsaved).contains_key(&name) {
+            self.progress().remove(uid);
+            return if self.options.provision_journal {
+                self.let_go(claim).await
+            } else {
+                Next::Done
+            };
+        }
+        // A volume of this name was deleted: a claim that still asks for it may be a stale copy.
+        if lock(&self.deleted).contains(&name) && !self.still_wants(claim).await {
+            self.progress().remove(uid);
+            return Next::Done;
+        }
+        let Some(class) = class.filter(|class| class.provisioner == self.facts.name) else {
+            self.progress().remove(uid);
+            return Next::Done;
+        };
+        self.events.claim(
+            claim,
+            Kind::Normal,
+            "Provisioning",
+            format!(
+                "External provisioner is provisioning volume for claim \"{}\"",
+                claim.key()
+            ),
+        );
+        match self.provision(claim, class).await {
+            Ok(volume) => {
+                self.progress().remove(uid);
+                lock(&self.memory).remove(uid);
+                self.metrics.provisioned(&labels(claim), started.elapsed());
+                self.save(volume, claim).await;
+                if self.options.provision_journal {
+                    self.let_go(claim).await
+                } else {
+                    Next::Done
+                }
+            }
+            Err(failure) => self.failed(claim, class, &failure).await,
+        }
+    }
+
+    async fn failed(&self, claim: &Arc<Claim>, class: &Class, failure: &Failure) -> Next {
+        let uid = claim.uid().to_owned();
+        match failure.state {
+            State::Finished | State::Reschedule => {
+                self.progress().remove(&uid);
+                lock(&self.memory).remove(&uid);
+                lock(&self.settled).insert(uid.clone());
+            }
+            State::InBackground => {
+                lock(&self.settled).remove(&uid);
+                self.progress().insert(uid.clone(), claim.clone());
+            }
+            State::NoChange => {}
+        }
+        if failure.kind == FailureKind::Ignored {
+            return Next::Done;
+        }
+        tracing::warn!(
+            claim = claim.key(), error = failure.message, state = ?failure.state, token = self.token(),
+            "provisioning failed"
+        );
+        if failure.kind == FailureKind::Infeasible {
+            let until = Instant::now() + self.options.retry_interval_max;
+            let mut slow = lock(&self.slow);
+            slow.entry(uid)
+                .or_insert((class.metadata.uid.clone(), until));
+            drop(slow);
+            let message = format!(
+                "Volume provisioning failed with infeasible error. Retries will be delayed. {failure}"
+            );
+            self.events
+                .claim(claim, Kind::Warning, "ProvisioningFailed", message);
+            self.metrics.provision_failed(&labels(claim));
+            return Next::Retry;
+        }
+        self.events
+            .claim(claim, Kind::Warning, "ProvisioningFailed", &failure.message);
+        if failure.state == State::Reschedule && claim.selected_node().is_some() {
+            return match self.give_back(claim).await {
+                Ok(()) => Next::Done,
+                Err(error) => {
+                    tracing::warn!(claim = claim.key(), %error, "cannot give the claim back to the scheduler");
+                    Next::Retry
+                }
+            };
+        }
+        self.metrics.provision_failed(&labels(claim));
+        Next::Retry
+    }
+
+    /// Takes the selected node off, so that the scheduler chooses again.
+    async fn give_back(&self, claim: &Claim) -> Result<(), ClusterError> {
+        let node = claim.selected_node();
+        self.cluster
+            .update::<Claim>(claim.namespace(), claim.name(), |object| {
+                if object.metadata.uid != claim.metadata.uid {
+                    return false;
+                }
+                let annotations = object.metadata.annotations.get_or_insert_default();
+                // Another node may have been selected since.
+                let mut changed = false;
+                for key in [SELECTED_NODE, ALPHA_SELECTED_NODE] {
+                    if annotations.get(key).map(String::as_str) == node {
+                        changed |= annotations.remove(key).is_some();
+                    }
+                }
+                changed
+            })
+            .await
+            .map(drop)
+    }
+
+    /// Asks the API server whether a claim is there and without a volume.
+    async fn still_wants(&self, claim: &Claim) -> bool {
+        match self
+            .cluster
+            .get_in::<Claim>(claim.namespace(), claim.name())
+            .await
+        {
+            Ok(live) => live.uid() == claim.uid() && live.spec.volume_name.is_empty(),
+            // One that is in progress is pursued although it is gone.
+            Err(error) => !error.is_not_found() || self.progress().contains_key(claim.uid()),
+        }
+    }
+
+    /// Posts a volume object. The storage is there, so this is never given up: what cannot be posted now
+    /// is posted later.
+    async fn save(&self, volume: PersistentVolume, claim: &Arc<Claim>) {
+        let name = volume.metadata.name.clone().unwrap_or_default();
+        match self.cluster.create_volume(&volume).await {
+            Ok(posted) => self.saved(&volume, claim, &posted).await,
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "cannot post the volume object yet");
+                lock(&self.unsaved).insert(name.clone(), (volume, claim.clone()));
+                self.queues.unsaved.add_rate_limited(name);
+            }
+        }
+    }
+
+    /// Posts what could not be posted, until the queue is shut down.
+    pub(crate) async fn save_worker(self: Arc<Self>) {
+        while let Some(name) = self.queues.unsaved.get().await {
+            let waiting = lock(&self.unsaved).get(&*name).cloned();
+            let Some((volume, claim)) = waiting else {
+                continue;
+            };
+            match self.cluster.create_volume(&volume).await {
+                Ok(posted) => {
+                    self.saved(&volume, &claim, &posted).await;
+                    lock(&self.unsaved).remove(&*name);
+                    self.queues.unsaved.forget(&name);
+                    self.queues.claims.add(claim.uid().to_owned());
+                }
+                Err(error) => {
+                    tracing::warn!(volume = *name, %error, "cannot post the volume object yet");
+                    self.queues.unsaved.add_rate_limited(name.clone());
+                }
+            }
+        }
+    }
+
+    async fn saved(&self, volume: &PersistentVolume, claim: &Claim, posted: &Posted) {
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        if *posted == Posted::Exists {
+            self.drop_loser(volume, name).await;
+        }
+        tracing::info!(
+            claim = claim.key(),
+            volume = name,
+            token = self.token(),
+            "provisioned"
+        );
+        let message = format!("Successfully provisioned volume {name}");
+        self.events
+            .claim(claim, Kind::Normal, "ProvisioningSucceeded", message);
+    }
+
+    /// There was an object of this name. If it stands for other storage, ours is nobody's.
+    async fn drop_loser(&self, volume: &PersistentVolume, name: &str) {
+        let handle = |volume: &PersistentVolume| {
+            let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
+            csi.map(|csi| csi.volume_handle.clone())
+        };
+        let Some(ours) = handle(volume) else { return };
+        match self.cluster.get::<Volume>(name).await {
+            Ok(live)
+                if live
+                    .spec
+                    .csi
+                    .as_ref()
+                    .is_some_and(|csi| csi.volume_handle != ours) =>
+            {
+                tracing::warn!(
+                    volume = name,
+                    handle = ours,
+                    "another volume of this name exists: deleting ours"
+                );
+                if let Err(error) = self.delete_storage(&ours, Default::default()).await {
+                    tracing::error!(volume = name, handle = ours, %error, "the storage is left behind");
+                }
+            }
+            Ok(_) => {}
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "cannot look at the volume of this name")
+            }
+        }
+    }
+
+    /// Whether a claim that is being deleted has certainly no volume in the making.
+    fn needs_no_volume(&self, claim: &Claim) -> bool {
+        let bound = !claim.spec.volume_name.is_empty();
+        let over = claim.metadata.deletion_timestamp.is_some()
+            && lock(&self.settled).contains(claim.uid());
+        has_finalizer(&claim.metadata, JOURNAL_FINALIZER) && (bound || over)
+    }
+
+    /// `--provision-journal`: nothing can be lost any more, so the claim may go.
+    async fn let_go(&self, claim: &Claim) -> Next {
+        let uid = claim.metadata.uid.as_deref();
+        let change = (JOURNAL_FINALIZER, false);
+        let (namespace, name) = (claim.namespace(), claim.name());
+        match self
+            .cluster
+            .set_finalizer::<Claim>(namespace, name, uid, change)
+            .await
+        {
+            Ok(_) => Next::Done,
+            Err(error) => {
+                tracing::warn!(claim = claim.key(), %error, "cannot take the claim's finalizer off");
+                Next::Retry
+            }
+        }
+    }
+}
+
+/// How many of each worker there are.
+pub(crate) const fn savers() -> usize {
+    SAVERS
+}
+
+/// Objects are looked at again this often, whatever was missed.
+pub(crate) const RESYNC: Duration = Duration::from_secs(15 * 60);
+
+fn labels(claim: &Claim) -> ClaimLabels {
+    let source = claim.spec.data_source.as_ref();
+    ClaimLabels {
+        class: claim.spec.storage_class_name.clone().unwrap_or_default(),
+        source: source.map_or_else(String::new, |source| source.kind.clone()),
+    }
+}

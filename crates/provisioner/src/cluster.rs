@@ -1,0 +1,306 @@
+//! Requests to the API server: paced by the flags, bounded in time, objects named in errors.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
+use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::core::ApiResource;
+use kube::{Client, Resource};
+use serde::de::DeserializeOwned;
+use serde_json::json;
+use tenure_manager::queue::{RateLimiter as _, TokenBucket};
+use tokio::time::Instant;
+
+use crate::objects::Volume;
+use crate::secrets::SecretRef;
+
+/// No request takes longer; a server that is gone must not hold a worker for ever.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// How often a change of an object that others change too is tried.
+const CONFLICTS: usize = 5;
+
+/// So many requests a second, after a first burst: `--kube-api-qps` and `--kube-api-burst`.
+#[derive(Clone)]
+pub(crate) struct Pace(Arc<Mutex<TokenBucket>>);
+
+impl Pace {
+    pub(crate) fn new(per_second: f64, burst: u32) -> Self {
+        Self(Arc::new(Mutex::new(TokenBucket::new(per_second, burst))))
+    }
+
+    /// Waits for its turn.
+    pub(crate) async fn turn(&self) {
+        let now = Instant::now();
+        let delay = {
+            let mut bucket = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            bucket.when(&(), now)
+        };
+        if !delay.is_zero() {
+            tokio::time::sleep_until(now + delay).await;
+        }
+    }
+}
+
+impl fmt::Debug for Pace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Pace")
+    }
+}
+
+/// A request that failed.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ClusterError {
+    #[error("{what}: {source}")]
+    Request {
+        what: String,
+        source: Box<kube::Error>,
+    },
+    #[error("{what}: no answer within {LIMIT:?}")]
+    TimedOut { what: String },
+}
+
+impl ClusterError {
+    fn code(&self) -> Option<u16> {
+        match self {
+            Self::Request { source, .. } => match &**source {
+                kube::Error::Api(status) => Some(status.code),
+                _ => None,
+            },
+            Self::TimedOut { .. } => None,
+        }
+    }
+
+    pub(crate) fn is_not_found(&self) -> bool {
+        self.code() == Some(404)
+    }
+
+    pub(crate) fn is_conflict(&self) -> bool {
+        self.code() == Some(409)
+    }
+
+    pub(crate) fn is_forbidden(&self) -> bool {
+        self.code() == Some(403)
+    }
+}
+
+/// The API server.
+#[derive(Clone)]
+pub(crate) struct Cluster {
+    client: Client,
+    pace: Pace,
+}
+
+/// What became of a posted object.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Posted {
+    Created,
+    /// There is one of this name already.
+    Exists,
+}
+
+impl Cluster {
+    pub(crate) fn new(client: Client, pace: Pace) -> Self {
+        Self { client, pace }
+    }
+
+    pub(crate) fn client(&self) -> Client {
+        self.client.clone()
+    }
+
+    async fn ask<T>(
+        &self,
+        what: impl Fn() -> String,
+        request: impl Future<Output = Result<T, kube::Error>>,
+    ) -> Result<T, ClusterError> {
+        self.pace.turn().await;
+        match tokio::time::timeout(LIMIT, request).await {
+            Ok(Ok(answer)) => Ok(answer),
+            Ok(Err(source)) => Err(ClusterError::Request {
+                what: what(),
+                source: Box::new(source),
+            }),
+            Err(_) => Err(ClusterError::TimedOut { what: what() }),
+        }
+    }
+
+    /// A fresh copy of an object of the cluster.
+    pub(crate) async fn get<K>(&self, name: &str) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
+            + Clone
+            + DeserializeOwned
+            + fmt::Debug,
+    {
+        let api: Api<K> = Api::all(self.client.clone());
+        let what = || format!("get {} {name}", K::plural(&()));
+        self.ask(what, api.get(name)).await
+    }
+
+    /// A fresh copy of an object in a namespace.
+    pub(crate) async fn get_in<K>(&self, namespace: &str, name: &str) -> Result<K, ClusterError>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("get {} {namespace}/{name}", K::plural(&()));
+        self.ask(what, api.get(name)).await
+    }
+
+    /// The contents of a secret, for the driver.
+    pub(crate) async fn secret(
+        &self,
+        at: &SecretRef,
+    ) -> Result<std::collections::BTreeMap<String, String>, ClusterError> {
+        let secret: Secret = self.get_in(&at.namespace, &at.name).await?;
+        let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
+        let data = secret.data.unwrap_or_default();
+        Ok(data
+            .into_iter()
+            .map(|(key, value)| (key, text(value.0)))
+            .collect())
+    }
+
+    pub(crate) async fn create_volume(
+        &self,
+        volume: &PersistentVolume,
+    ) -> Result<Posted, ClusterError> {
+        let api: Api<PersistentVolume> = Api::all(self.client.clone());
+        let name = volume.metadata.name.as_deref().unwrap_or_default();
+        let what = || format!("create persistentvolumes {name}");
+        let parameters = PostParams::default();
+        match self.ask(what, api.create(&parameters, volume)).await {
+            Ok(_) => Ok(Posted::Created),
+            Err(error) if error.is_conflict() => Ok(Posted::Exists),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Deletes a volume object; what is left of it if finalizers hold it.
+    pub(crate) async fn delete_volume(&self, name: &str) -> Result<Option<Volume>, ClusterError> {
+        let api: Api<Volume> = Api::all(self.client.clone());
+        let what = || format!("delete persistentvolumes {name}");
+        let parameters = DeleteParams::default();
+        match self.ask(what, api.delete(name, &parameters)).await {
+            Ok(answer) => Ok(answer.left()),
+            Err(error) if error.is_not_found() => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Adds or removes a finalizer of a volume. Others change the list too, so it is written against the
+    /// version it was read from, and read again if that has passed.
+    pub(crate) async fn set_volume_finalizer(
+        &self,
+        volume: &Volume,
+        finalizer: &str,
+        wanted: bool,
+    ) -> Result<(), ClusterError> {
+        let api: Api<Volume> = Api::all(self.client.clone());
+        let name = volume.name();
+        let mut seen = volume.clone();
+        for attempt in 1.. {
+            let mut finalizers = seen.metadata.finalizers.clone().unwrap_or_default();
+            if finalizers.iter().any(|f| f == finalizer) == wanted {
+                return Ok(());
+            }
+            finalizers.retain(|f| f != finalizer);
+            if wanted {
+                finalizers.push(finalizer.to_owned());
+            }
+            let patch = json!({
+                "metadata": {
+                    "resourceVersion": seen.metadata.resource_version,
+                    "uid": seen.metadata.uid,
+                    "finalizers": finalizers,
+                }
+            });
+            let what = || format!("patch persistentvolumes {name}");
+            let parameters = PatchParams::default();
+            let patch = Patch::Merge(patch);
+            match self.ask(what, api.patch(name, &parameters, &patch)).await {
+                Ok(_) => return Ok(()),
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) if error.is_conflict() && attempt < CONFLICTS => {}
+                Err(error) => return Err(error),
+            }
+            seen = match self.get(name).await {
+                Ok(volume) => volume,
+                Err(error) if error.is_not_found() => return Ok(()),
+                Err(error) => return Err(error),
+            };
+            if seen.metadata.uid != volume.metadata.uid {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads an object, changes it, and writes it whole, which is what old roles allow; again if it was
+    /// changed meanwhile. `change` says whether there is something to write.
+    pub(crate) async fn update<K>(
+        &self,
+        namespace: &str,
+        name: &str,
+        mut change: impl FnMut(&mut DynamicObject) -> bool,
+    ) -> Result<Option<DynamicObject>, ClusterError>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        let resource = ApiResource::erase::<K>(&());
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let what = |verb: &str| format!("{verb} {} {namespace}/{name}", resource.plural);
+        for attempt in 1.. {
+            let mut object = match self.ask(|| what("get"), api.get(name)).await {
+                Ok(object) => object,
+                Err(error) if error.is_not_found() => return Ok(None),
+                Err(error) => return Err(error),
+            };
+            if !change(&mut object) {
+                return Ok(Some(object));
+            }
+            let parameters = PostParams::default();
+            let put = api.replace(name, &parameters, &object);
+            match self.ask(|| what("update"), put).await {
+                Ok(object) => return Ok(Some(object)),
+                Err(error) if error.is_not_found() => return Ok(None),
+                Err(error) if error.is_conflict() && attempt < CONFLICTS => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Adds or removes a finalizer of an object in a namespace. False if the object is gone.
+    pub(crate) async fn set_finalizer<K>(
+        &self,
+        namespace: &str,
+        name: &str,
+        uid: Option<&str>,
+        (finalizer, wanted): (&str, bool),
+    ) -> Result<bool, ClusterError>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>,
+    {
+        let mut same = true;
+        let written = self
+            .update::<K>(namespace, name, |object| {
+                same = uid.is_none() || object.metadata.uid.as_deref() == uid;
+                let list = object.metadata.finalizers.get_or_insert_default();
+                let present = list.iter().any(|f| f == finalizer);
+                list.retain(|f| f != finalizer);
+                if wanted {
+                    list.push(finalizer.to_owned());
+                }
+                same && present != wanted
+            })
+            .await?;
+        Ok(written.is_some() && same)
+    }
+}

@@ -1,0 +1,134 @@
+//! The caches, and what their changes set in motion.
+
+use std::fmt::Debug;
+
+use k8s_openapi::ClusterResourceScope;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+use tenure_csi::{ControllerCapability, Facts};
+use tokio::task::JoinSet;
+
+use crate::cache::{Cache, Change};
+use crate::controller::Queues;
+use crate::decide;
+use crate::names::{CLONE_FINALIZER, JOURNAL_FINALIZER};
+use crate::objects::{Attachment, Claim, Class, CsiNode, Node, Volume, has_finalizer};
+
+/// What is watched. Claims that have their volume, and volumes of others, are not kept.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Caches {
+    /// By uid.
+    pub(crate) claims: Cache<Claim>,
+    /// Those of our driver, by name.
+    pub(crate) volumes: Cache<Volume>,
+    pub(crate) classes: Cache<Class>,
+    /// Only with topology.
+    pub(crate) nodes: Cache<Node>,
+    /// Only with topology.
+    pub(crate) csi_nodes: Cache<CsiNode>,
+    /// Only if the driver attaches.
+    pub(crate) attachments: Cache<Attachment>,
+}
+
+/// What of it the driver makes necessary.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Needs {
+    pub(crate) topology: bool,
+    pub(crate) attachments: bool,
+}
+
+impl Needs {
+    pub(crate) fn of(facts: &Facts, topology: bool) -> Self {
+        Self {
+            topology: topology && facts.topology(),
+            attachments: facts.controller(ControllerCapability::PublishUnpublishVolume),
+        }
+    }
+}
+
+impl Caches {
+    /// Starts to watch. What comes in goes into the queues.
+    pub(crate) fn start(
+        &self,
+        client: &Client,
+        driver: &str,
+        needs: Needs,
+        queues: &Queues,
+    ) -> JoinSet<()> {
+        let mut tasks = JoinSet::new();
+        let (claims, clones) = (queues.claims.clone(), queues.clones.clone());
+        let run = self.claims.clone().run(
+            Api::all(client.clone()),
+            |claim| claim.uid().to_owned(),
+            is_of_interest,
+            move |uid, change| match change {
+                Change::Applied => {
+                    claims.add(uid.to_owned());
+                    clones.add(uid.to_owned());
+                }
+                // One that the driver may still be making is known without the cache.
+                Change::Gone => claims.add(uid.to_owned()),
+            },
+        );
+        tasks.spawn(run);
+        let volumes = queues.volumes.clone();
+        let driver = driver.to_owned();
+        let run = self.volumes.clone().run(
+            Api::all(client.clone()),
+            |volume| volume.name().to_owned(),
+            move |volume| decide::is_our_volume(volume, &driver),
+            move |name, change| match change {
+                Change::Applied => volumes.add(name.to_owned()),
+                Change::Gone => volumes.forget(&name.to_owned()),
+            },
+        );
+        tasks.spawn(run);
+        tasks.spawn(quiet(&self.classes, client));
+        if needs.topology {
+            tasks.spawn(quiet(&self.nodes, client));
+            tasks.spawn(quiet(&self.csi_nodes, client));
+        }
+        if needs.attachments {
+            tasks.spawn(quiet(&self.attachments, client));
+        }
+        tasks
+    }
+
+    /// Waits until all of them show what is there.
+    pub(crate) async fn synced(&self, needs: Needs) {
+        self.classes.synced().await;
+        if needs.topology {
+            self.nodes.synced().await;
+            self.csi_nodes.synced().await;
+        }
+        if needs.attachments {
+            self.attachments.synced().await;
+        }
+        self.claims.synced().await;
+        self.volumes.synced().await;
+    }
+}
+
+/// A claim that waits for its volume, or that we hold.
+fn is_of_interest(claim: &Claim) -> bool {
+    claim.spec.volume_name.is_empty()
+        || has_finalizer(&claim.metadata, JOURNAL_FINALIZER)
+        || (claim.metadata.deletion_timestamp.is_some()
+            && has_finalizer(&claim.metadata, CLONE_FINALIZER))
+}
+
+/// A cache that is only looked at.
+fn quiet<K>(cache: &Cache<K>, client: &Client) -> impl Future<Output = ()> + Send + 'static
+where
+    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
+        + Clone
+        + DeserializeOwned
+        + Debug
+        + Send
+        + Sync
+        + 'static,
+{
+    let name = |object: &K| object.meta().name.clone().unwrap_or_default();
+    let api = Api::all(client.clone());
+    cache.clone().run(api, name, |_| true, |_, _| {})
+}

@@ -1,0 +1,185 @@
+//! One attempt to provision: look everything up, ask the driver, check its answer.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::PersistentVolume;
+use tenure_csi::CallError;
+use tenure_csi::v1::DeleteVolumeRequest;
+
+use crate::controller::{Controller, lock};
+use crate::names::JOURNAL_FINALIZER;
+use crate::objects::{AttributesClass, Claim, Class, has_finalizer};
+use crate::plan::{self, Draft};
+use crate::secrets::Secrets;
+use crate::state::{Failure, FailureKind, State};
+use crate::topology::{self, Input};
+use crate::volume::{self, Parts};
+
+/// How often an unfit volume is deleted before it is left to the next try.
+const CLEAN_UPS: usize = 5;
+
+impl Controller {
+    /// Makes the volume of a claim; the object is not posted yet.
+    pub(crate) async fn provision(
+        &self,
+        claim: &Claim,
+        class: &Class,
+    ) -> Result<PersistentVolume, Failure> {
+        let draft = plan::draft(&self.facts, &self.options, self.attributes, claim, class);
+        let draft = draft.inspect_err(|failure| {
+            if failure.kind == FailureKind::Ignored {
+                let message = "Assuming an external populator will provision the volume";
+                self.events
+                    .claim_as("external-provisioner", claim, "Provisioning", message);
+            }
+        })?;
+        let Draft {
+            mut request,
+            fs_type,
+            source,
+            attributes_class,
+        } = draft;
+        if let Some(source) = &source {
+            request.volume_content_source = Some(self.content_source(claim, class, source).await?);
+        }
+        let node = claim.selected_node();
+        if self.topology() {
+            let input = Input {
+                claim: claim.name(),
+                driver: &self.facts.name,
+                allowed: &class.allowed_topologies,
+                selected: node,
+                strict: self.options.strict_topology,
+                immediate: self.options.immediate_topology,
+            };
+            let mut memory = lock(&self.memory)
+                .get(claim.uid())
+                .cloned()
+                .unwrap_or_default();
+            request.accessibility_requirements = topology::requirement(&input, self, &mut memory)?;
+            lock(&self.memory).insert(claim.uid().to_owned(), memory);
+        }
+        let secrets = Secrets::resolve(&class.parameters, &request.name, claim);
+        let secrets = secrets.map_err(Failure::no_change)?;
+        if let Some(secret) = &secrets.provisioner {
+            let found = self.cluster.secret(secret).await;
+            request.secrets = found.map_err(|error| Failure::no_change(error.to_string()))?;
+        }
+        if let Some(name) = &attributes_class {
+            request.mutable_parameters = self.mutable_parameters(name).await?;
+        }
+
+        let name = request.name.clone();
+        let requested = request
+            .capacity_range
+            .map_or(0, |range| range.required_bytes);
+        let credentials = request.secrets.clone();
+        self.hold(claim).await?;
+        self.check()?;
+        tracing::info!(
+            claim = claim.key(),
+            volume = name,
+            token = self.token(),
+            "CreateVolume"
+        );
+        // Until there is an answer, the driver may be at work.
+        let answer = self.driver.create_volume(request).await;
+        let can_move = self.topology() && node.is_some();
+        let answer = answer.map_err(|error| Failure::of_call(&error, can_move))?;
+        let accepted = volume::accept(answer, requested, source.is_some());
+        let (made, bytes) = match accepted {
+            Ok(accepted) => accepted,
+            Err(unfit) => return Err(self.clean_up(unfit, credentials).await),
+        };
+        if let Some(source) = &source {
+            self.source_used(claim, source).await;
+        }
+        let token = self.options.fencing_token_annotation.then(|| self.token());
+        Ok(volume::build(&Parts {
+            driver: &self.facts.name,
+            identity: &self.identity,
+            claim,
+            class,
+            name: &name,
+            fs_type: &fs_type,
+            secrets: &secrets,
+            volume: &made,
+            bytes,
+            topology: self.topology(),
+            readonly: self.options.controller_publish_readonly,
+            attributes_class: attributes_class.as_deref(),
+            token: token.filter(|token| !token.is_empty()),
+        }))
+    }
+
+    async fn mutable_parameters(&self, name: &str) -> Result<BTreeMap<String, String>, Failure> {
+        let found = self.cluster.get::<AttributesClass>(name).await;
+        let found = found.map_err(|error| Failure::no_change(error.to_string()))?;
+        if found.driver_name != self.facts.name {
+            return Err(Failure::finished(format!(
+                "volumeattributesclasses {name}: it is for driver {:?}, not {:?}",
+                found.driver_name, self.facts.name
+            )));
+        }
+        Ok(found.parameters)
+    }
+
+    /// `--provision-journal`: the claim stays until there is a volume object or certainly no volume, so
+    /// that a successor finds it even if this process dies now.
+    async fn hold(&self, claim: &Claim) -> Result<(), Failure> {
+        let held = has_finalizer(&claim.metadata, JOURNAL_FINALIZER);
+        let deleting = claim.metadata.deletion_timestamp.is_some();
+        let pursued = self.progress().contains_key(claim.uid());
+        if !self.options.provision_journal || held || pursued || deleting {
+            return Ok(());
+        }
+        let uid = claim.metadata.uid.as_deref();
+        let change = (JOURNAL_FINALIZER, true);
+        let (namespace, name) = (claim.namespace(), claim.name());
+        let set = self
+            .cluster
+            .set_finalizer::<Claim>(namespace, name, uid, change)
+            .await;
+        match set {
+            Ok(true) => Ok(()),
+            Ok(false) => Err(Failure::ignored("the claim is gone")),
+            Err(error) => Err(Failure::no_change(error.to_string())),
+        }
+    }
+
+    /// Deletes a volume that does not fit. Only its end makes the next try a new one.
+    async fn clean_up(&self, unfit: volume::Unfit, secrets: BTreeMap<String, String>) -> Failure {
+        let mut message = unfit.message;
+        let Some(id) = unfit.volume_id else {
+            return Failure::new(State::InBackground, message);
+        };
+        for _ in 0..CLEAN_UPS {
+            match self.delete_storage(&id, secrets.clone()).await {
+                Ok(()) => return Failure::in_background(message),
+                Err(error) => {
+                    tracing::warn!(volume_id = id, %error, "cannot delete the unfit volume")
+                }
+            }
+        }
+        message.push_str(&format!(
+            "; deleting volume {id} failed, it may be left behind"
+        ));
+        Failure::in_background(message)
+    }
+
+    /// The one place where storage is deleted.
+    pub(crate) async fn delete_storage(
+        &self,
+        id: &str,
+        secrets: BTreeMap<String, String>,
+    ) -> Result<(), CallError> {
+        let allowed = self.check();
+        allowed.map_err(|failure| CallError::new(tenure_csi::Code::Aborted, failure.message))?;
+        tracing::info!(volume_id = id, token = self.token(), "DeleteVolume");
+        let request = DeleteVolumeRequest {
+            volume_id: id.to_owned(),
+            secrets,
+        };
+        self.driver.delete_volume(request).await.map(drop)
+    }
+}

@@ -1,0 +1,333 @@
+//! From the options to a provisioner that runs, and its end.
+
+use std::future::Future;
+use std::io;
+use std::sync::Arc;
+
+use kube::{Client, Config};
+use prometheus_client::registry::Registry;
+use tenure::{Elector, Ended, HealthAdaptor, StopReason, Tenure};
+use tenure_csi::{ConnectError, ControllerCapability, Driver, StartError};
+use tenure_manager::queue::QueueMetrics;
+use tokio::task::JoinSet;
+
+use crate::claims::{RESYNC, savers};
+use crate::cluster::{Cluster, Pace};
+use crate::controller::{Busy, Controller, Queues};
+use crate::events::Recorder;
+use crate::informers::{Caches, Needs};
+use crate::metrics::Metrics;
+use crate::names;
+use crate::options::{Election, Options};
+use crate::serve::{self, Site, TOLERANCE};
+
+/// Why a provisioner ended although nobody asked it to.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RunError {
+    /// No connection to the driver.
+    #[error(transparent)]
+    Connect(#[from] ConnectError),
+    /// The driver cannot be used.
+    #[error(transparent)]
+    Start(#[from] StartError),
+    /// The driver went away. Another replica may have one that is there.
+    #[error("lost connection to CSI driver, exiting")]
+    LostDriver,
+    /// No client for the API server.
+    #[error("client for the API server: {0}")]
+    Client(#[source] Box<kube::Error>),
+    /// The HTTP server cannot listen.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why.
+        source: io::Error,
+    },
+    /// The election cannot be configured.
+    #[error("leader election: {0}")]
+    Election(#[source] Box<tenure::BuildError>),
+    /// Another may lead now, so this process must not go on.
+    #[error("leader election lost: {0}")]
+    LostLease(&'static str),
+    /// A defect.
+    #[error("a worker panicked")]
+    Panicked,
+}
+
+/// Runs a provisioner until `shutdown`, and then ends it in order: no work in the middle, the lock given
+/// back.
+///
+/// # Errors
+/// What it cannot go on with; the process should end with an exit code that is not 0.
+pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Result<(), RunError> {
+    let csi_metrics = tenure_csi::Metrics::default();
+    let mut csi = tenure_csi::Config::new(options.csi_address.clone());
+    csi.timeout = options.timeout;
+    let mut shutdown = std::pin::pin!(shutdown);
+    let start = async {
+        let driver = Driver::connect(&csi, &csi_metrics).await?;
+        driver.ready().await?;
+        let facts = driver.facts().await?;
+        Ok::<_, RunError>((driver, facts))
+    };
+    let (driver, facts) = tokio::select! {
+        started = start => started?,
+        _ = &mut shutdown => return Ok(()),
+    };
+    tracing::info!(driver = facts.name, version = facts.version, "connected");
+
+    let client_error = |error| RunError::Client(Box::new(error));
+    let client = Client::try_from(config.clone()).map_err(client_error)?;
+    let lock_client = tenure::client(config).map_err(client_error)?;
+    let attributes = knows_attributes(&client, options.volume_attributes_class).await;
+    let queue_metrics = QueueMetrics::new();
+    let parts = Parts {
+        queues: Queues::new(&options, &queue_metrics),
+        metrics: Metrics::default(),
+        caches: Caches::default(),
+        identity: names::run_identity(&facts.name, now()),
+        pace: Pace::new(options.kube_api_qps, options.kube_api_burst),
+        needs: Needs::of(&facts, options.topology),
+        driver: driver.clone(),
+        facts,
+        client,
+        attributes,
+        options,
+    };
+    let election_metrics = tenure::Metrics::new();
+    let health = Arc::new(HealthAdaptor::new(TOLERANCE));
+    if let Some(http) = &parts.options.http {
+        let mut registry = Registry::default();
+        csi_metrics.register(&mut registry);
+        queue_metrics.register(&mut registry);
+        parts.metrics.register(&mut registry);
+        election_metrics.register(&mut registry);
+        let listen = serve::listen(Site {
+            http: http.clone(),
+            registry,
+            health: parts.options.election.is_some().then(|| health.clone()),
+        });
+        listen.await.map_err(|source| RunError::Listen {
+            address: http.address.clone(),
+            source,
+        })?;
+    }
+
+    let work = async {
+        match parts.options.election.clone() {
+            None => parts.lead(None, async { _ = shutdown.await }).await,
+            Some(election) => {
+                let elector = elector(&election, lock_client, &parts.facts.name)
+                    .watchdog(&health)
+                    .metrics(&election_metrics)
+                    .build();
+                let elector = elector.map_err(|error| RunError::Election(Box::new(error)))?;
+                parts.campaign(elector, shutdown).await
+            }
+        }
+    };
+    tokio::select! {
+        result = work => result,
+        () = driver.lost() => {
+            note_for_kubelet("Lost connection to CSI driver, exiting");
+            Err(RunError::LostDriver)
+        }
+    }
+}
+
+fn elector(election: &Election, client: Client, driver: &str) -> tenure::Builder {
+    let name = names::lock_name(driver);
+    Elector::open(client, election.kind, &election.namespace, &name)
+        .lease_duration(election.lease_duration)
+        .renew_deadline(election.renew_deadline)
+        .retry_period(election.retry_period)
+        .labels(election.labels.clone())
+        .release_on_cancel(election.release_on_exit)
+        .client_go_compat(true)
+}
+
+/// What a term is made of.
+struct Parts {
+    options: Options,
+    driver: Driver,
+    facts: tenure_csi::Facts,
+    client: Client,
+    attributes: bool,
+    queues: Queues,
+    metrics: Metrics,
+    caches: Caches,
+    identity: String,
+    pace: Pace,
+    needs: Needs,
+}
+
+impl Parts {
+    async fn campaign(&self, elector: Elector, shutdown: impl Future) -> Result<(), RunError> {
+        let warm = self.options.warm_standby.then(|| self.watch());
+        let ended = elector
+            .run(shutdown, |term| {
+                let stopped = {
+                    let term = term.clone();
+                    async move { term.cancelled().await }
+                };
+                self.lead(Some(term), stopped)
+            })
+            .await;
+        drop(warm);
+        match ended {
+            Ended::NeverLed => Ok(()),
+            Ended::Stopped {
+                reason: StopReason::Shutdown,
+                ..
+            } => Ok(()),
+            Ended::Stopped { reason, .. } => Err(RunError::LostLease(reason.as_str())),
+            Ended::Completed(result) => result,
+            Ended::Panicked(_) => Err(RunError::Panicked),
+        }
+    }
+
+    fn watch(&self) -> JoinSet<()> {
+        self.caches
+            .start(&self.client, &self.facts.name, self.needs, &self.queues)
+    }
+
+    /// Works until told to stop. Then nothing new is begun; what is at the driver is awaited, because its
+    /// answer would be lost. A term that was lost does not even wait for that.
+    async fn lead(
+        &self,
+        term: Option<Tenure>,
+        stopped: impl Future<Output = ()>,
+    ) -> Result<(), RunError> {
+        let token = term.as_ref().map(|term| term.token().as_str().to_owned());
+        tracing::info!(token = token.as_deref().unwrap_or_default(), "provisioning");
+        let watching = (!self.options.warm_standby || term.is_none()).then(|| self.watch());
+        let mut stopped = std::pin::pin!(stopped);
+        tokio::select! {
+            () = self.caches.synced(self.needs) => {}
+            () = &mut stopped => return Ok(()),
+        }
+        let controller = Arc::new(self.controller(term.clone()));
+        let mut workers = JoinSet::new();
+        for _ in 0..self.options.worker_threads {
+            workers.spawn(controller.clone().claim_worker());
+            workers.spawn(controller.clone().volume_worker());
+        }
+        for _ in 0..savers() {
+            workers.spawn(controller.clone().save_worker());
+        }
+        let mut background = JoinSet::new();
+        if self.facts.controller(ControllerCapability::CloneVolume) {
+            for _ in 0..self.options.cloning_protection_threads {
+                workers.spawn(controller.clone().clone_worker());
+            }
+        } else {
+            // Nobody takes them out.
+            self.queues.clones.shut_down();
+        }
+        let sweeps = !self.options.snapshot_orphan_sweep_interval.is_zero();
+        if sweeps
+            && self
+                .facts
+                .controller(ControllerCapability::CreateDeleteSnapshot)
+        {
+            background.spawn(controller.clone().sweep_snapshots());
+        }
+        background.spawn(resync(controller.clone()));
+
+        tokio::select! {
+            () = &mut stopped => {}
+            // Workers end when their queues do.
+            Some(Err(error)) = workers.join_next() => {
+                tracing::error!(%error, "a worker ended");
+                return Err(RunError::Panicked);
+            }
+        }
+        drop((watching, background));
+        self.queues.shut_down();
+        let lost = term
+            .and_then(|term| term.reason())
+            .is_some_and(|reason| reason != StopReason::Shutdown);
+        if !lost {
+            tracing::info!("stopping: waiting for calls in flight");
+            while workers.join_next().await.is_some() {}
+        }
+        Ok(())
+    }
+
+    fn controller(&self, term: Option<Tenure>) -> Controller {
+        let host = tenure::identity::hostname();
+        let component = format!("{}_{}", self.facts.name, tenure::identity::host_uuid());
+        // Events are for people: they wait behind nothing else, and nothing waits for them.
+        let pace = Pace::new(self.options.kube_api_qps, self.options.kube_api_burst);
+        Controller {
+            driver: self.driver.clone(),
+            facts: self.facts.clone(),
+            options: self.options.clone(),
+            cluster: Cluster::new(self.client.clone(), self.pace.clone()),
+            caches: self.caches.clone(),
+            queues: self.queues.clone(),
+            events: Recorder::start(self.client.clone(), component, host, pace),
+            metrics: self.metrics.clone(),
+            term,
+            identity: self.identity.clone(),
+            attributes: self.attributes,
+            in_progress: Default::default(),
+            slow: Default::default(),
+            settled: Default::default(),
+            memory: Default::default(),
+            unsaved: Default::default(),
+            deleted: Default::default(),
+            busy: Busy::default(),
+        }
+    }
+}
+
+/// Looks at everything again once in a while.
+async fn resync(controller: Arc<Controller>) {
+    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + RESYNC, RESYNC);
+    loop {
+        ticks.tick().await;
+        for uid in controller.caches.claims.keys() {
+            controller.queues.claims.add(uid.clone());
+            controller.queues.clones.add(uid);
+        }
+        for name in controller.caches.volumes.keys() {
+            controller.queues.volumes.add(name);
+        }
+    }
+}
+
+/// Whether claims may name a VolumeAttributesClass: as told, else if the API server knows the kind. If it
+/// does not say, they may.
+async fn knows_attributes(client: &Client, told: Option<bool>) -> bool {
+    if let Some(told) = told {
+        return told;
+    }
+    match client.list_api_group_resources("storage.k8s.io/v1").await {
+        Ok(list) => list
+            .resources
+            .iter()
+            .any(|r| r.kind == "VolumeAttributesClass"),
+        Err(error) => {
+            tracing::info!(%error, "the API server does not say whether it knows VolumeAttributesClass");
+            true
+        }
+    }
+}
+
+/// What `kubectl describe pod` shows as the reason of the exit.
+fn note_for_kubelet(message: &str) {
+    if let Err(error) = std::fs::write("/dev/termination-log", message) {
+        tracing::debug!(%error, "no termination log");
+    }
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a name for this run; nothing is decided by it"
+)]
+fn now() -> jiff::Timestamp {
+    jiff::Timestamp::now()
+}

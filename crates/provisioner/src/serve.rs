@@ -1,0 +1,102 @@
+//! `--http-endpoint`: metrics, and whether a leader still renews.
+
+use std::convert::Infallible;
+use std::io;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::{Method, Request, Response, StatusCode, header};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use prometheus_client::registry::Registry;
+use tenure::HealthAdaptor;
+use tokio::net::TcpListener;
+
+use crate::options::Http;
+
+/// How late a renewal may be beyond the lease before the probe fails.
+pub(crate) const TOLERANCE: Duration = Duration::from_secs(20);
+
+/// What is answered.
+#[derive(Debug)]
+pub(crate) struct Site {
+    pub(crate) http: Http,
+    pub(crate) registry: Registry,
+    /// There if this process takes part in an election.
+    pub(crate) health: Option<Arc<HealthAdaptor>>,
+}
+
+/// Binds the address and answers there until the process ends.
+pub(crate) async fn listen(site: Site) -> io::Result<()> {
+    let address = &site.http.address;
+    let address = match address.strip_prefix(':') {
+        Some(port) => format!("0.0.0.0:{port}"),
+        None => address.clone(),
+    };
+    let listener = TcpListener::bind(&address).await?;
+    let site = Arc::new(site);
+    tokio::spawn(async move {
+        loop {
+            let Ok((stream, _)) = listener.accept().await else {
+                tokio::task::yield_now().await;
+                continue;
+            };
+            let site = site.clone();
+            tokio::spawn(async move {
+                let service = service_fn(move |request: Request<Incoming>| {
+                    let answer = site.answer(request.method(), request.uri().path());
+                    async move { Ok::<_, Infallible>(answer) }
+                });
+                // A client that goes away, or never finishes its request, is its own affair.
+                _ = http1::Builder::new()
+                    .timer(TokioTimer::new())
+                    .header_read_timeout(Duration::from_secs(10))
+                    .serve_connection(TokioIo::new(stream), service)
+                    .await;
+            });
+        }
+    });
+    Ok(())
+}
+
+impl Site {
+    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+        if !matches!(*method, Method::GET | Method::HEAD) {
+            return text(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n");
+        }
+        if path == self.http.metrics_path {
+            let mut body = String::new();
+            if prometheus_client::encoding::text::encode(&mut body, &self.registry).is_err() {
+                return text(
+                    StatusCode::INTERNAL_SERVER_ERROR,
+                    "metrics cannot be written\n",
+                );
+            }
+            let mut answer = text(StatusCode::OK, &body);
+            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            let headers = answer.headers_mut();
+            headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+            return answer;
+        }
+        match &self.health {
+            Some(health) if path == "/healthz/leader-election" && self.http.leader_health => {
+                match health.check() {
+                    Ok(()) => text(StatusCode::OK, "ok"),
+                    Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, &error.to_string()),
+                }
+            }
+            _ => text(StatusCode::NOT_FOUND, "no such path\n"),
+        }
+    }
+}
+
+fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
+    let mut response = Response::new(Full::from(body.to_owned()));
+    *response.status_mut() = code;
+    let kind = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}

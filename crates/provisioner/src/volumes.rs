@@ -1,0 +1,159 @@
+//! The volume worker: finalizers, and the deletion of what is released.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use tenure_csi::ControllerCapability;
+use tokio::time::Instant;
+
+use crate::controller::{Controller, lock};
+use crate::decide::{Finalizer, finalizer, should_delete};
+use crate::events::Kind;
+use crate::names::{DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, VOLUME_FINALIZER};
+use crate::objects::{Claim, Volume};
+use crate::plan::check_can_provision;
+use crate::secrets::{self, SecretRef};
+
+impl Controller {
+    /// Works on volumes until the queue is shut down.
+    pub(crate) async fn volume_worker(self: Arc<Self>) {
+        while let Some(name) = self.queues.volumes.get().await {
+            match self.sync_volume(&name).await {
+                Ok(()) => self.queues.volumes.forget(&name),
+                Err(error) => {
+                    tracing::warn!(
+                        volume = *name,
+                        error,
+                        token = self.token(),
+                        "volume not done"
+                    );
+                    self.queues.volumes.add_rate_limited(name.clone());
+                }
+            }
+        }
+    }
+
+    async fn sync_volume(&self, name: &str) -> Result<(), String> {
+        let Some(volume) = self.caches.volumes.get(name) else {
+            return Ok(());
+        };
+        let wanted = match finalizer(&volume) {
+            Finalizer::Add => Some(true),
+            Finalizer::Remove => Some(false),
+            Finalizer::Keep => None,
+        };
+        if let Some(wanted) = wanted {
+            let change = self
+                .cluster
+                .set_volume_finalizer(&volume, VOLUME_FINALIZER, wanted)
+                .await;
+            change.map_err(|error| error.to_string())?;
+        }
+        if !should_delete(&volume) {
+            return Ok(());
+        }
+        self.busy.with(name, self.delete(&volume)).await
+    }
+
+    async fn delete(&self, volume: &Volume) -> Result<(), String> {
+        // It may have been done while we waited for our turn.
+        if !self.caches.volumes.contains(volume.name()) {
+            return Ok(());
+        }
+        let started = Instant::now();
+        let class = &volume.spec.storage_class_name;
+        if let Err(error) = self.delete_behind(volume).await {
+            self.events
+                .volume(volume, Kind::Warning, "VolumeFailedDelete", &error);
+            self.metrics.delete_failed(class);
+            return Err(error);
+        }
+        self.metrics.deleted(class, started.elapsed());
+        lock(&self.deleted).insert(volume.name().to_owned());
+        let deleted = self.cluster.delete_volume(volume.name()).await;
+        let left = deleted.map_err(|error| error.to_string())?;
+        if let Some(left) = left {
+            let change = self
+                .cluster
+                .set_volume_finalizer(&left, VOLUME_FINALIZER, false)
+                .await;
+            change.map_err(|error| error.to_string())?;
+        }
+        tracing::info!(volume = volume.name(), token = self.token(), "deleted");
+        Ok(())
+    }
+
+    /// Deletes the storage behind a volume.
+    async fn delete_behind(&self, volume: &Volume) -> Result<(), String> {
+        let Some(csi) = &volume.spec.csi else {
+            return Err("invalid CSI PV: it has no spec.csi".to_owned());
+        };
+        check_can_provision(&self.facts)?;
+        let secrets = self.deletion_secrets(volume).await?;
+        if self
+            .facts
+            .controller(ControllerCapability::PublishUnpublishVolume)
+        {
+            let name = Some(volume.name());
+            let node = self.caches.attachments.find_map(|attachment| {
+                let source = attachment.spec.source.persistent_volume_name.as_deref();
+                (source == name).then(|| attachment.spec.node_name.clone())
+            });
+            if let Some(node) = node {
+                return Err(format!(
+                    "persistentvolume {} is still attached to node {node}",
+                    volume.name()
+                ));
+            }
+        }
+        let deleted = self.delete_storage(&csi.volume_handle, secrets).await;
+        deleted.map_err(|error| error.to_string())
+    }
+
+    /// What the volume's annotations name; for old volumes, what the class names.
+    async fn deletion_secrets(&self, volume: &Volume) -> Result<BTreeMap<String, String>, String> {
+        let noted = (
+            volume.annotation(DELETION_SECRET_NAME),
+            volume.annotation(DELETION_SECRET_NAMESPACE),
+        );
+        let secret = match noted {
+            (Some(name), Some(namespace)) => Some(SecretRef {
+                name: name.to_owned(),
+                namespace: namespace.to_owned(),
+            })
+            .filter(|secret| !secret.name.is_empty() && !secret.namespace.is_empty()),
+            _ => self.secret_of_class(volume)?,
+        };
+        let Some(secret) = secret else {
+            return Ok(BTreeMap::new());
+        };
+        // The secret may be gone before the volume; the driver decides whether it can do without.
+        Ok(self.cluster.secret(&secret).await.unwrap_or_else(|error| {
+            tracing::warn!(volume = volume.name(), %error, "deleting without the secret");
+            BTreeMap::new()
+        }))
+    }
+
+    fn secret_of_class(&self, volume: &Volume) -> Result<Option<SecretRef>, String> {
+        let Some(class) = self.caches.classes.get(&volume.spec.storage_class_name) else {
+            tracing::warn!(
+                volume = volume.name(),
+                class = volume.spec.storage_class_name,
+                "the class is gone: deleting without a secret"
+            );
+            return Ok(None);
+        };
+        let Some(reference) = &volume.spec.claim_ref else {
+            return Ok(None);
+        };
+        let mut claim = Claim::default();
+        claim.metadata.name = Some(reference.name.clone());
+        claim.metadata.namespace = Some(reference.namespace.clone());
+        secrets::resolve(
+            &secrets::PROVISIONER,
+            &class.parameters,
+            volume.name(),
+            &claim,
+        )
+    }
+}
