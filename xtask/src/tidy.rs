@@ -22,6 +22,10 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-apiserver", &[]),
     ("tenure-csi", &[]),
     (
+        "tenure-provisioner",
+        &["tenure", "tenure-csi", "tenure-manager"],
+    ),
+    (
         "tenure-sim",
         &["tenure-core", "tenure-lock", "tenure", "tenure-apiserver"],
     ),
@@ -34,6 +38,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-apiserver",
             "tenure-manager",
             "tenure-server",
+            "tenure-provisioner",
         ],
     ),
     ("tenure-examples", &["tenure", "tenure-apiserver"]),
@@ -44,6 +49,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-lock",
             "tenure",
             "tenure-apiserver",
+            "tenure-csi",
             "tenure-sim",
         ],
     ),

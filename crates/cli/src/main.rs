@@ -20,6 +20,7 @@ mod local;
 mod log;
 mod output;
 mod page;
+mod provision;
 mod run;
 mod server;
 mod shells;
@@ -74,6 +75,7 @@ enum Command {
     Server(server::Server),
     Completions(shells::Completions),
     Man(shells::Man),
+    Provision(Box<provision::Provision>),
 }
 
 fn main() -> ExitCode {
@@ -91,14 +93,22 @@ fn main() -> ExitCode {
         Some(local::DETACHED) => return local::start_server(&args[2..]).into(),
         _ => {}
     }
+    let args = if called_as(&args, &["csi-provisioner"]) {
+        provision::with_command(args)
+    } else {
+        args
+    };
+    let args = provision::spell(args);
     let old = called_as_sidecar(&args);
     let args = if old { as_elect(args) } else { args };
     let tenure = match parse(&args) {
         Ok(tenure) => tenure,
         Err(error) => return usage::report(&error, &args).into(),
     };
-    let elects = matches!(tenure.command, Command::Elect(_));
-    tenure.log.start(elects);
+    match &tenure.command {
+        Command::Provision(provision) => provision.log(),
+        command => tenure.log.start(matches!(command, Command::Elect(_))),
+    }
     // The child of `run` lives as long as the thread that started it, and most commands need no
     // second thread; the server does.
     let mut builder = match tenure.command {
@@ -147,6 +157,7 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
         Command::Server(server) => (server.run().await, 1),
         Command::Completions(completions) => (completions.run(), 1),
         Command::Man(man) => (man.run(), 1),
+        Command::Provision(provision) => (provision.run(&connect).await, 1),
     };
     result.unwrap_or_else(|error| {
         eprintln!("tenure: {error:#}");
@@ -154,10 +165,15 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
     })
 }
 
+/// Whether the program was started under one of these names.
+fn called_as(args: &[OsString], names: &[&str]) -> bool {
+    let name = args.first().map(Path::new).and_then(Path::file_name);
+    name.is_some_and(|name| names.iter().any(|known| name == *known))
+}
+
 /// Whether this is a command line for the old sidecar: called by its name, or with flags first.
 fn called_as_sidecar(args: &[OsString]) -> bool {
-    let name = args.first().map(Path::new).and_then(Path::file_name);
-    let by_name = name.is_some_and(|name| name == "leader-elector" || name == "server");
+    let by_name = called_as(args, &["leader-elector", "server"]);
     let first = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
     let asks = ["-h", "--help", "-V", "--version"].contains(&first);
     let command = usage::command(args);

@@ -314,10 +314,6 @@ pub(crate) struct AllowedExpression {
 }
 
 impl Class {
-    pub(crate) fn name(&self) -> &str {
-        self.metadata.name.as_deref().unwrap_or_default()
-    }
-
     pub(crate) fn waits_for_consumer(&self) -> bool {
         self.volume_binding_mode == "WaitForFirstConsumer"
     }
