@@ -180,7 +180,7 @@ impl Set {
         }
     }
 
-    /// All paths for people, in order: `.spec.ports[port=80].name`.
+    /// All paths for people, those of one level before those below: `.spec.ports[port=80].name`.
     pub(crate) fn paths(&self) -> Vec<String> {
         let mut out = Vec::new();
         self.write_paths("", &mut out);
@@ -188,13 +188,15 @@ impl Set {
     }
 
     fn write_paths(&self, prefix: &str, out: &mut Vec<String>) {
-        for (element, node) in &self.nodes {
+        let path = |element: &str| {
             let mut path = prefix.to_owned();
             push_element(&mut path, element);
-            if node.member {
-                out.push(path.clone());
-            }
-            node.below.write_paths(&path, out);
+            path
+        };
+        let members = self.nodes.iter().filter(|(_, node)| node.member);
+        out.extend(members.map(|(element, _)| path(element)));
+        for (element, node) in &self.nodes {
+            node.below.write_paths(&path(element), out);
         }
     }
 }

@@ -36,6 +36,7 @@ impl Shape {
     fn of_field(field: &'static Field) -> Self {
         match &field.ty {
             ty if field.atomic => Self::Leaf(Some(ty)),
+            Type::Message(message) if field.granular => Self::Struct(message),
             ty @ Type::List(of) => match &field.list_type {
                 ListType::Unset | ListType::Atomic => Self::Leaf(Some(ty)),
                 kind => Self::List(of, kind),

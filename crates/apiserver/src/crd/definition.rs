@@ -192,6 +192,69 @@ pub(crate) fn validate_definition(definition: &Value, causes: &mut Vec<Cause>) {
         let why = "required when strategy is set to Webhook";
         causes.push(Cause::required("spec.conversion.webhookClientConfig", why));
     }
+    if strategy == "Webhook"
+        && items(spec, "/conversion/webhook/conversionReviewVersions").is_empty()
+    {
+        let field = "spec.conversion.conversionReviewVersions";
+        causes.push(Cause::required(field, ""));
+    }
+    validate_stored_versions(definition, causes);
+    validate_approval(definition, group, causes);
+}
+
+fn validate_stored_versions(definition: &Value, causes: &mut Vec<Cause>) {
+    const FIELD: &str = "status.storedVersions";
+    let stored = items(definition, "/status/storedVersions");
+    if stored.is_empty() {
+        let why = "must have at least one stored version";
+        causes.push(Cause::invalid(FIELD, &Value::Null, why));
+    }
+    let mut missing: Vec<&Value> = stored.iter().collect();
+    for version in items(definition, "/spec/versions") {
+        let name = &version["name"];
+        let known = missing.iter().position(|stored| *stored == name);
+        match known {
+            Some(at) => _ = missing.remove(at),
+            None if version["storage"] == true => {
+                let why = format!("must have the storage version {}", text(version, "/name"));
+                causes.push(Cause::invalid(FIELD, &json!(stored), &why));
+            }
+            None => {}
+        }
+    }
+    for (index, name) in stored
+        .iter()
+        .enumerate()
+        .filter(|(_, name)| missing.contains(name))
+    {
+        let why =
+            "missing from spec.versions; must remain in spec.versions to be a storage version";
+        causes.push(Cause::invalid(format!("{FIELD}[{index}]"), name, why));
+    }
+}
+
+/// Groups of the Kubernetes project are not for everybody to define kinds in.
+fn validate_approval(definition: &Value, group: &str, causes: &mut Vec<Cause>) {
+    const APPROVED: &str = "api-approved.kubernetes.io";
+    let protected = ["k8s.io", "kubernetes.io"]
+        .iter()
+        .any(|owner| group == *owner || group.ends_with(&format!(".{owner}")));
+    if !protected {
+        return;
+    }
+    let field = format!("metadata.annotations[{APPROVED}]");
+    let annotation = definition
+        .pointer("/metadata/annotations")
+        .and_then(|annotations| annotations.get(APPROVED));
+    let text = annotation.and_then(Value::as_str).unwrap_or_default();
+    if text.is_empty() {
+        let why = format!("protected groups must have approval annotation {APPROVED:?}");
+        causes.push(Cause::required(field, &why));
+    } else if !text.starts_with("unapproved") && !text.contains("://") {
+        let why = "protected groups must have approval annotation with either a URL or a reason \
+                   starting with \"unapproved\"";
+        causes.push(Cause::invalid(field, &json!(text), why));
+    }
 }
 
 fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
@@ -212,6 +275,7 @@ fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
     };
     let same_schema = same(&schema);
     let same_columns = same(&|version| version.get("additionalPrinterColumns").cloned());
+    let same_fields = same(&|version| version.get("selectableFields").cloned());
     let same_subresources = same(&|version| version.get("subresources").cloned());
     for (index, version) in versions.iter().enumerate() {
         let at = format!("spec.versions[{index}]");
@@ -219,7 +283,12 @@ fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
         let problems = names::dns1035_label(name);
         if !problems.is_empty() {
             let field = format!("{at}.name");
-            causes.push(Cause::invalid(field, &json!(name), &problems.join(",")));
+            let why = problems.join(",");
+            causes.push(Cause::invalid(field, &json!(name), &why));
+            if index == 0 {
+                // The first version was once the only one, and has a field for it still.
+                causes.push(Cause::invalid("spec.version", &json!(name), &why));
+            }
         }
         let first = index == 0;
         let place = |same: bool, hoisted: &str, own: &str| {
@@ -250,7 +319,10 @@ fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
                 validate_column(column, &format!("{at}[{index}]"), causes);
             }
         }
-        validate_selectable(version, &format!("{at}.selectableFields"), causes);
+        if first || !same_fields {
+            let at = place(same_fields, "spec.selectableFields", "selectableFields");
+            validate_selectable(version, &at, causes);
+        }
         if versions[..index]
             .iter()
             .any(|other| text(other, "/name") == name)
@@ -324,12 +396,11 @@ fn validate_scale(scale: Option<&Value>, at: &str, causes: &mut Vec<Cause>) {
     for (member, prefixes, place) in cases {
         let path = text(scale, &format!("/{member}"));
         let field = format!("{at}.scale.{member}");
-        let simple = Path::parse(path).and_then(|path| path.pointer());
         if path.is_empty() {
             if member != "labelSelectorPath" {
                 causes.push(Cause::required(field, ""));
             }
-        } else if simple.is_none() || !path.starts_with('.') {
+        } else if Path::parse(path).is_none() || !path.starts_with('.') {
             let why = "is an invalid path: must be a simple path of field names";
             causes.push(Cause::invalid(field, &json!(path), why));
         } else if !prefixes.iter().any(|prefix| path.starts_with(prefix)) {
@@ -400,7 +471,8 @@ fn validate_selectable(version: &Value, at: &str, causes: &mut Vec<Cause>) {
             });
         if names.first() == Some(&"metadata") {
             let why = "must not point to fields in metadata";
-            causes.push(Cause::invalid(at.clone(), &json!(path), why));
+            causes.push(Cause::invalid(at, &json!(path), why));
+            continue;
         }
         let Some(found) = found else {
             let why = "is an invalid path: does not refer to a valid field";
@@ -486,20 +558,16 @@ pub(crate) fn validate_definition_update(old: &Value, new: &Value, causes: &mut 
             causes.push(Cause::invalid(field, value, "field is immutable"));
         }
     }
-    let versions: Vec<&str> = items(new, "/spec/versions")
-        .iter()
-        .map(|v| text(v, "/name"))
-        .collect();
-    for (index, stored) in items(new, "/status/storedVersions").iter().enumerate() {
-        if !stored
-            .as_str()
-            .is_some_and(|stored| versions.contains(&stored))
-        {
-            let field = format!("status.storedVersions[{index}]");
-            let why =
-                "missing from spec.versions; must remain in spec.versions to be a storage version";
-            causes.push(Cause::invalid(field, stored, why));
-        }
+    // The name follows from names that cannot change, so it is not at fault.
+    let name = |object: &Value| {
+        let (plural, group) = (
+            text(object, "/spec/names/plural"),
+            text(object, "/spec/group"),
+        );
+        format!("{plural}.{group}")
+    };
+    if name(old) != name(new) {
+        causes.retain(|cause| cause.field != "metadata.name");
     }
 }
 
@@ -533,6 +601,7 @@ mod tests {
                     "properties": {"n": {"type": "integer"}}}}}}}]}});
         change(&mut definition);
         default_definition(&mut definition);
+        prepare_definition(&mut definition);
         definition
     }
 
@@ -560,11 +629,11 @@ mod tests {
         );
         assert_eq!(
             fields(|d| d["spec"]["versions"][0]["storage"] = json!(false)),
-            ["spec.versions"]
+            ["spec.versions", "status.storedVersions"]
         );
         assert_eq!(
             fields(|d| d["spec"]["versions"][0]["name"] = json!("V1")),
-            ["spec.versions[0].name"]
+            ["spec.versions[0].name", "spec.version"]
         );
         assert_eq!(
             fields(|d| d["spec"]["versions"][0]["additionalPrinterColumns"] =
@@ -586,8 +655,8 @@ mod tests {
             fields(|d| d["spec"]["versions"][0]["selectableFields"] =
                 json!([{"jsonPath": ".spec"}, {"jsonPath": ".spec.x"}])),
             [
-                "spec.versions[0].selectableFields[0].jsonPath",
-                "spec.versions[0].selectableFields[1].jsonPath"
+                "spec.selectableFields[0].jsonPath",
+                "spec.selectableFields[1].jsonPath"
             ]
         );
         let bad_default = |d: &mut Value| {
@@ -621,10 +690,9 @@ mod tests {
         prepare_definition(&mut old);
         let mut new = old.clone();
         new["spec"]["scope"] = json!("Cluster");
-        new["spec"]["versions"] = json!([]);
         let mut causes = Vec::new();
         validate_definition_update(&old, &new, &mut causes);
         let fields: Vec<_> = causes.iter().map(|c| c.field.as_str()).collect();
-        assert_eq!(fields, ["spec.scope", "status.storedVersions[0]"]);
+        assert_eq!(fields, ["spec.scope"]);
     }
 }

@@ -16,7 +16,20 @@ enum Level {
 
 /// Finds what keeps a schema from being structural, sorted as the real server sorts it.
 pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let before = causes.len();
     forbidden(schema, at, causes);
+    if let Some(metadata) = schema.pointer("/properties/metadata")
+        && metadata.get("default").is_some()
+    {
+        let field = format!("{at}.properties[metadata].default");
+        causes.push(Cause::forbidden(
+            field,
+            "must not be set in top-level metadata",
+        ));
+    }
+    if causes.len() > before {
+        return;
+    }
     let mut found = Vec::new();
     walk(schema, Level::Root, at, &mut found);
     found.sort_by(|a, b| (&a.field, &a.message).cmp(&(&b.field, &b.message)));
@@ -35,13 +48,6 @@ fn forbidden(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
         refuse(causes, "uniqueItems", why);
     }
     match schema.get("additionalProperties") {
-        Some(Value::Bool(false)) => {
-            refuse(
-                causes,
-                "additionalProperties",
-                "additionalProperties cannot be set to false",
-            );
-        }
         Some(_) if members(schema, "properties").is_some() => {
             let why = "additionalProperties and properties are mutual exclusive";
             refuse(causes, "additionalProperties", why);
@@ -72,12 +78,19 @@ fn forbidden(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
         .and_then(Value::as_str)
         .unwrap_or_default();
     let known = ["array", "boolean", "integer", "number", "object", "string"];
+    if !kind.is_empty() && !known.contains(&kind) {
+        let field = format!("{at}.type");
+        causes.push(Cause::unsupported(field, &json!(kind), &known));
+    }
     if kind == "null" {
         let why = "type cannot be set to null, use nullable as an alternative";
         refuse(causes, "type", why);
-    } else if !kind.is_empty() && !known.contains(&kind) {
-        let field = format!("{at}.type");
-        causes.push(Cause::unsupported(field, &json!(kind), &known));
+    }
+    let map = schema.get("x-kubernetes-map-type").and_then(Value::as_str);
+    let known = ["atomic", "granular"];
+    if let Some(map) = map.filter(|map| !known.contains(map)) {
+        let field = format!("{at}.x-kubernetes-map-type");
+        causes.push(Cause::unsupported(field, &json!(map), &known));
     }
     list_rules(schema, at, causes);
     for (inner, place) in inner_schemas(schema, at) {
@@ -111,6 +124,22 @@ fn list_rules(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
             ));
         }
     }
+    let item = schema.get("items").unwrap_or(&Value::Null);
+    let item_text = |name: &str| item.get(name).and_then(Value::as_str).unwrap_or_default();
+    for (kind, marker) in [
+        ("object", "x-kubernetes-map-type"),
+        ("array", "x-kubernetes-list-type"),
+    ] {
+        let marked = match item_text(marker) {
+            "" => kind == "array",
+            mark => mark == "atomic",
+        };
+        if list == "set" && item_text("type") == kind && !marked {
+            let value = item.get(marker).unwrap_or(&Value::Null);
+            let why = "must be atomic as item of a list with x-kubernetes-list-type=set";
+            causes.push(Cause::invalid(format!("{at}.items.{marker}"), value, why));
+        }
+    }
     let field = format!("{at}.x-kubernetes-list-map-keys");
     if list == "map" && keys.is_empty() {
         let why = "must not be empty if x-kubernetes-list-type is map";
@@ -126,11 +155,11 @@ fn list_rules(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     } else if list == "map" {
         let items = schema.get("items").unwrap_or(&Value::Null);
         let required = items.get("required").and_then(Value::as_array);
-        for (index, key) in keys.iter().enumerate() {
+        for key in keys {
             let name = key.as_str().unwrap_or_default();
             let Some(property) = items.pointer(&format!("/properties/{name}")) else {
                 let why = "entries must all be names of item properties";
-                causes.push(Cause::invalid(format!("{field}[{index}]"), key, why));
+                causes.push(Cause::invalid(field.clone(), &json!(keys), why));
                 continue;
             };
             let is_required = required.is_some_and(|required| required.contains(key));
@@ -203,6 +232,11 @@ fn walk(schema: &Value, level: Level, at: &str, causes: &mut Vec<Cause>) {
         };
         let why = format!("must not be empty {place}");
         causes.push(Cause::required(field.clone(), &why));
+    }
+    if embedded && !preserve && members(schema, "properties").is_none() {
+        let why = "must not be empty if x-kubernetes-embedded-resource is true without \
+                   x-kubernetes-preserve-unknown-fields";
+        causes.push(Cause::required(format!("{at}.properties"), why));
     }
     if level == Level::Root && !kind.is_empty() && kind != "object" {
         causes.push(Cause::invalid(
@@ -348,7 +382,7 @@ mod tests {
         );
         assert_eq!(
             fields(&list(json!(["x"]), item.clone())),
-            [format!("{at}.x-kubernetes-list-map-keys[0]")]
+            [format!("{at}.x-kubernetes-list-map-keys")]
         );
         assert_eq!(
             fields(&list(json!(["k"]), item)),

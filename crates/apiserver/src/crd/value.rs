@@ -10,6 +10,29 @@ use crate::status::Cause;
 /// Finds all that is wrong with an object of the root schema.
 pub(crate) fn check(schema: &Structural, object: &Value, causes: &mut Vec<Cause>) {
     check_value(schema, object, "", causes);
+    check_lists(schema, object, "", causes);
+}
+
+/// Elements of sets and maps are there once. Looked at after all else, as the real server does.
+fn check_lists(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Cause>) {
+    match value {
+        Value::Object(map) => {
+            for (name, value) in map {
+                if let Some(inner) = schema.member(name) {
+                    check_lists(inner, value, &below(at, name), causes);
+                }
+            }
+        }
+        Value::Array(list) => {
+            check_unique(schema, list, at, causes);
+            if let Some(items) = &schema.items {
+                for (index, item) in list.iter().enumerate() {
+                    check_lists(items, item, &format!("{at}[{index}]"), causes);
+                }
+            }
+        }
+        _ => {}
+    }
 }
 
 fn check_value(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Cause>) {
@@ -44,7 +67,6 @@ fn check_value(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Ca
                     check_value(items, item, &format!("{at}[{index}]"), causes);
                 }
             }
-            check_unique(schema, list, at, causes);
         }
         _ => {}
     }
@@ -107,7 +129,7 @@ fn mistyped(kind: Kind, value: &Value, at: &str) -> Cause {
 
 fn check_rules(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Cause>) {
     let rules = &schema.rules;
-    let mut invalid = |why: String| {
+    let invalid = |causes: &mut Vec<Cause>, why: String| {
         causes.push(Cause::invalid(at, value, &format!("{at} in body {why}")));
     };
     if let Some(number) = value.as_f64() {
@@ -115,49 +137,50 @@ fn check_rules(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Ca
             && (number < least || (exclusive && number <= least))
         {
             let or_equal = if exclusive { "" } else { " or equal to" };
-            invalid(format!("should be greater than{or_equal} {least}"));
+            invalid(causes, format!("should be greater than{or_equal} {least}"));
         }
         if let Some((most, exclusive)) = rules.maximum
             && (number > most || (exclusive && number >= most))
         {
             let or_equal = if exclusive { "" } else { " or equal to" };
-            invalid(format!("should be less than{or_equal} {most}"));
+            invalid(causes, format!("should be less than{or_equal} {most}"));
         }
         if let Some(unit) = rules.multiple_of.filter(|unit| *unit != 0.0)
             && (number / unit).fract() != 0.0
         {
-            invalid(format!("should be a multiple of {unit}"));
+            invalid(causes, format!("should be a multiple of {unit}"));
         }
     }
     if let Value::String(text) = value {
+        // Of a text, the first thing that is wrong is told.
         let length = text.chars().count() as u64;
-        if let Some(least) = rules.min_length.filter(|least| length < *least) {
-            invalid(format!("should be at least {least} chars long"));
-        }
-        if let Some(pattern) = rules.pattern.as_ref().filter(|p| !p.is_match(text)) {
-            invalid(format!("should match '{pattern}'"));
+        if let Some(most) = rules.max_length.filter(|most| length > *most) {
+            let most = usize::try_from(most).unwrap_or(usize::MAX);
+            causes.push(Cause::too_long(at, most));
+        } else if let Some(least) = rules.min_length.filter(|least| length < *least) {
+            invalid(causes, format!("should be at least {least} chars long"));
+        } else if let Some(pattern) = rules.pattern.as_ref().filter(|p| !p.is_match(text)) {
+            invalid(causes, format!("should match '{pattern}'"));
         }
         if let Some(format) = rules.format.as_deref().filter(|f| !has_format(f, text)) {
-            invalid(format!("must be of type {format}: {text:?}"));
+            let why = format!("{at} in body must be of type {format}: {text:?}");
+            causes.push(Cause {
+                reason: "FieldValueTypeInvalid",
+                ..Cause::invalid(at, value, &why)
+            });
         }
     }
     let items = value.as_array().map(|list| list.len() as u64);
     if let (Some(least), Some(items)) = (rules.min_items, items)
         && items < least
     {
-        invalid(format!("should have at least {least} items"));
+        invalid(causes, format!("should have at least {least} items"));
     }
     let members = value.as_object().map(|map| map.len() as u64);
     if let (Some(least), Some(members)) = (rules.min_properties, members)
         && members < least
     {
-        invalid(format!("should have at least {least} properties"));
-    }
-    if let (Value::String(text), Some(most)) = (value, rules.max_length)
-        && text.chars().count() as u64 > most
-    {
-        let most = usize::try_from(most).unwrap_or(usize::MAX);
-        causes.push(Cause::too_long(at, most));
+        invalid(causes, format!("should have at least {least} properties"));
     }
     for (found, most, what) in [
         (items, rules.max_items, "items"),
@@ -196,27 +219,36 @@ fn check_alternatives(schema: &Structural, value: &Value, at: &str, causes: &mut
     for inner in &rules.all_of {
         check_value(inner, value, at, causes);
     }
-    let mut invalid = |why: &str| {
-        causes.push(Cause::invalid(at, value, &format!("{at:?} {why}")));
+    let invalid = |causes: &mut Vec<Cause>, why: &str| {
+        // The real server has lost the place by then.
+        causes.push(Cause::invalid(
+            "<nil>",
+            &json!(""),
+            &format!("{at:?} {why}"),
+        ));
     };
     if !rules.any_of.is_empty() && !rules.any_of.iter().any(holds) {
-        invalid("must validate at least one schema (anyOf)");
+        invalid(causes, "must validate at least one schema (anyOf)");
     }
     if !rules.one_of.is_empty() {
         let matching = rules.one_of.iter().filter(|inner| holds(inner)).count();
         if matching != 1 {
-            invalid(&format!(
+            let why = format!(
                 "must validate one and only one schema (oneOf). Found {}",
                 if matching == 0 {
                     "none valid".to_owned()
                 } else {
                     format!("{matching} valid alternatives")
                 }
-            ));
+            );
+            invalid(causes, &why);
+            if let Some(first) = rules.one_of.first().filter(|_| matching == 0) {
+                check_value(first, value, at, causes);
+            }
         }
     }
     if rules.not.as_deref().is_some_and(holds) {
-        invalid("must not validate the schema (not)");
+        invalid(causes, "must not validate the schema (not)");
     }
 }
 
@@ -302,16 +334,16 @@ mod tests {
                 ("spec.b", "FieldValueTypeInvalid"),
                 ("spec.e", "FieldValueNotSupported"),
                 ("spec.l", "FieldValueTooMany"),
-                ("spec.l[1]", "FieldValueDuplicate"),
-                ("spec.m[1]", "FieldValueDuplicate"),
                 ("spec.n", "FieldValueInvalid"),
                 ("spec.n", "FieldValueInvalid"),
                 ("spec.o", "FieldValueTypeInvalid"),
-                ("spec.one", "FieldValueInvalid"),
-                ("spec.s", "FieldValueInvalid"),
+                ("<nil>", "FieldValueInvalid"),
+                ("spec.one.a", "FieldValueRequired"),
                 ("spec.s", "FieldValueTooLong"),
-                ("spec.t", "FieldValueInvalid"),
+                ("spec.t", "FieldValueTypeInvalid"),
                 ("spec.must", "FieldValueRequired"),
+                ("spec.l[1]", "FieldValueDuplicate"),
+                ("spec.m[1]", "FieldValueDuplicate"),
             ]
             .map(|(field, reason)| (field.to_owned(), reason))
         );

@@ -4,13 +4,14 @@ use bytes::Bytes;
 use http::HeaderMap;
 use http::header::CONTENT_TYPE;
 use http_body_util::{BodyExt as _, LengthLimitError, Limited};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::options::FieldValidation;
 use crate::crd::CustomVersion;
+use crate::registry::rules::text;
 use crate::registry::{Kind, Version, group_version};
 use crate::schema::{self, Message};
-use crate::status::Failure;
+use crate::status::{Cause, Failure};
 use crate::{canonical, protobuf, strict};
 
 /// Most bytes of a request body.
@@ -130,6 +131,23 @@ fn decode_custom(
     };
     let sent_version = take_text(map.remove("apiVersion"));
     let sent_kind = take_text(map.remove("kind"));
+    if sent_kind.is_empty() || sent_version.is_empty() {
+        let missing = if sent_kind.is_empty() {
+            "Kind"
+        } else {
+            "apiVersion"
+        };
+        return Err(Failure::bad_request(format!(
+            "the object provided is unrecognized (must be of type {kind}): Object '{missing}' is \
+             missing"
+        )));
+    }
+    if sent_kind != kind {
+        let cause = Cause::invalid("kind", &json!(sent_kind), &format!("must be {kind}"));
+        let name = map.get("metadata").map(|m| text(m, "/name").to_owned());
+        let name = name.unwrap_or_default();
+        return Err(Failure::invalid((group, &sent_kind), &name, vec![cause]));
+    }
     check_kind((group, version, kind), &sent_version, &sent_kind)?;
     let (value, unknown) = custom.canonical(value).map_err(|error| {
         Failure::bad_request(format!(

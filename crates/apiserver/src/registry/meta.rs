@@ -59,7 +59,7 @@ pub(crate) fn fill_new(kind: &Kind, namespace: &str, object: &mut Value, now: Ti
     } else {
         metadata.remove("namespace");
     }
-    if kind.generation != Generation::None {
+    if !matches!(kind.generation, Generation::None | Generation::Changes) {
         metadata.insert("generation".into(), json!(1));
     }
 }

@@ -95,6 +95,8 @@ pub(crate) enum Generation {
     Content,
     /// Content and labels.
     Labels,
+    /// Content, from nothing: a new object has no generation.
+    Changes,
 }
 
 /// One served version of a kind.

@@ -30,10 +30,10 @@ pub(crate) struct Configuration<'a> {
 
 /// Fills in what the client means by leaving it out, and nothing that is the server's to give.
 pub(super) fn default(target: &Target<'_>, object: &mut Value) {
-    if target.kind.resource() == ("", "services") {
-        super::rules::service::default_meant(object);
-    } else {
-        target.default(object);
+    match target.kind.resource() {
+        ("", "services") => super::rules::service::default_meant(object),
+        ("", "persistentvolumeclaims") => super::rules::volume::default_meant(object),
+        _ => target.default(object),
     }
 }
 

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
 use super::owners::{self, Configuration};
-use super::rules::{at, items, service, text};
+use super::rules::{at, items, service, text, volume};
 use super::{Generation, Kind, Subresource, meta};
 use crate::apply::same_but_times;
 use crate::auth::User;
@@ -100,6 +100,7 @@ impl Registry {
             put_owners(&old, &mut new, owners);
             if subresource.is_none() {
                 self.check_grant(target, user, Some(&old), &new)?;
+                self.check_resize(target, &old, &new)?;
             }
             if new == old || options.dry_run {
                 self.check_fence(target, options)?;
@@ -132,6 +133,38 @@ impl Registry {
             }
         }
         Err(Failure::modified(target.kind.resource(), target.name))
+    }
+}
+
+impl Registry {
+    /// A claim grows only if its class says that volumes can.
+    fn check_resize(&self, target: &Target<'_>, old: &Value, new: &Value) -> Result<(), Failure> {
+        let resource = target.kind.resource();
+        if resource != ("", "persistentvolumeclaims") || !volume::grows(old, new) {
+            return Ok(());
+        }
+        let classes = super::find("storage.k8s.io", "storageclasses");
+        let class = classes.and_then(|kind| {
+            let class = Target {
+                kind,
+                version: &kind.versions[0],
+                namespace: "",
+                name: text(new, "/spec/storageClassName"),
+            };
+            self.store.get(&class.key())
+        });
+        let class = class
+            .and_then(|class| parsed(&class).ok())
+            .unwrap_or_default();
+        if class["allowVolumeExpansion"] == true {
+            return Ok(());
+        }
+        let name = target.name;
+        let message = format!(
+            "persistentvolumeclaims {name:?} is forbidden: only dynamically provisioned pvc can be \
+             resized and the storageclass that provisions the pvc must support resize"
+        );
+        Err(Failure::about(403, "Forbidden", resource, name, message))
     }
 }
 
@@ -336,7 +369,7 @@ fn counts(kind: &Kind, old: &Value, new: &Value) -> bool {
     };
     match kind.generation {
         Generation::None => false,
-        Generation::Content => content(old) != content(new),
+        Generation::Content | Generation::Changes => content(old) != content(new),
         Generation::Labels => {
             content(old) != content(new) || old["metadata"]["labels"] != new["metadata"]["labels"]
         }

@@ -180,6 +180,8 @@ pub struct Field {
     pub list_type: ListType,
     /// Whether apply treats the map or struct in this field as one value.
     pub atomic: bool,
+    /// Whether apply looks into the struct in this field although its type says otherwise.
+    pub granular: bool,
     /// The default as JSON text, where the type declares one; apply needs it for list keys.
     pub default: Option<&'static str>,
 }

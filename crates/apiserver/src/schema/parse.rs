@@ -64,6 +64,7 @@ fn field(line: &'static str) -> Option<Field> {
         merge_key: None,
         list_type: ListType::Unset,
         atomic: false,
+        granular: false,
         default: None,
     };
     for word in words {
@@ -74,7 +75,10 @@ fn field(line: &'static str) -> Option<Field> {
             Some(("p", strategies)) => field.patch = patch_strategy(strategies)?,
             Some(("k", key)) => field.merge_key = Some(key),
             Some(("l", list)) => field.list_type = list_type(list)?,
-            Some(("s", how)) => field.atomic = how == "atomic",
+            Some(("s", how)) => {
+                field.atomic = how == "atomic";
+                field.granular = how == "granular";
+            }
             Some(("d", default)) => field.default = Some(default),
             _ => return None,
         }

@@ -292,8 +292,8 @@ async fn mistakes_in_objects_and_definitions() {
     let wrong = json!({"apiVersion": "t.example/v1", "kind": "Other", "metadata": {"name": "w"}});
     is(
         &server.call("POST", WIDGETS, Some(wrong)).await,
-        400,
-        "BadRequest",
+        422,
+        "Invalid",
     );
     let one = format!("{DEFINITIONS}/widgets.t.example");
     let fixed = server
@@ -391,7 +391,10 @@ async fn definitions_of_the_storage_and_gateway_worlds() {
         assert_eq!(made.status, 201, "{}", made.json());
     }
     let snapshots = "/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots";
-    let of = |source: Value| json!({"metadata": {"name": "s"}, "spec": {"source": source}});
+    let of = |source: Value| {
+        json!({"apiVersion": "snapshot.storage.k8s.io/v1", "kind": "VolumeSnapshot",
+            "metadata": {"name": "s"}, "spec": {"source": source}})
+    };
     let both = json!({"persistentVolumeClaimName": "c", "volumeSnapshotContentName": "d"});
     is(
         &server.call("POST", snapshots, Some(of(both))).await,
@@ -423,12 +426,14 @@ async fn definitions_of_the_storage_and_gateway_worlds() {
         "Invalid",
     );
     let grants = "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/default/referencegrants";
-    let grant = json!({"metadata": {"name": "g"}, "spec": {
+    let grant = json!({"apiVersion": "gateway.networking.k8s.io/v1alpha2", "kind": "ReferenceGrant",
+        "metadata": {"name": "g"}, "spec": {
         "from": [{"group": "", "kind": "PersistentVolumeClaim", "namespace": "other"}],
         "to": [{"group": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot"}]}});
     let made = create(&server, grants, grant).await;
     assert_eq!(made.headers["warning"], "299 - \"use v1beta1\"");
-    let empty = json!({"metadata": {"name": "e"}, "spec": {"from": [], "to": []}});
+    let empty = json!({"apiVersion": "gateway.networking.k8s.io/v1alpha2", "kind": "ReferenceGrant",
+        "metadata": {"name": "e"}, "spec": {"from": [], "to": []}});
     let refused = server.call("POST", grants, Some(empty)).await;
     assert_eq!(
         refused.json()["details"]["causes"].as_array().map(Vec::len),

@@ -1,9 +1,9 @@
 //! Volumes, claims, and the group `storage.k8s.io`.
 
 use super::{BASE, Kind};
-use crate::registry::Subresource;
 use crate::registry::columns::storage as columns;
 use crate::registry::rules::{storage, volume};
+use crate::registry::{Generation, Subresource};
 
 const GROUP: &str = "storage.k8s.io";
 
@@ -55,6 +55,7 @@ pub(super) static KINDS: &[Kind] = &[
         singular: "csidriver",
         storage: "storage.k8s.io/csidrivers",
         unconditional_update: false,
+        generation: Generation::Changes,
         columns: columns::DRIVER,
         default: storage::default_driver,
         validate: storage::validate_driver,

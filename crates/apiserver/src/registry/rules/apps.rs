@@ -55,7 +55,10 @@ pub(in crate::registry) fn validate_deployment(deployment: &Value, causes: &mut 
     }
     let template = spec.pointer("/template/metadata/labels");
     let carried = |key: &str, value: &Value| template.and_then(|t| t.get(key)) == Some(value);
-    if !labels.iter().all(|(key, value)| carried(key, value)) {
+    let selects = spec
+        .get("selector")
+        .is_some_and(|selector| !selector.is_null());
+    if !selects || !labels.iter().all(|(key, value)| carried(key, value)) {
         let value = template.cloned().unwrap_or(Value::Null);
         let why = "`selector` does not match template `labels`";
         causes.push(Cause::invalid("spec.template.metadata.labels", &value, why));
@@ -63,8 +66,8 @@ pub(in crate::registry) fn validate_deployment(deployment: &Value, causes: &mut 
     let kind = text(spec, "/strategy/type");
     let known = ["Recreate", "RollingUpdate"];
     if !known.contains(&kind) {
-        let field = "spec.strategy.type";
-        causes.push(Cause::unsupported(field, &json!(kind), &known));
+        let strategy = spec.get("strategy").unwrap_or(&Value::Null);
+        causes.push(Cause::unsupported("spec.strategy", strategy, &known));
     }
     let mut inner = Vec::new();
     pod::validate_pod(spec.get("template").unwrap_or(&Value::Null), &mut inner);

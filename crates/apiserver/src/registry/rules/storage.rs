@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::volume::{has, validate_driver_name, validate_volume_spec};
+use super::volume::{has, validate_driver_name, validate_selector, validate_volume_spec};
 use super::{child, entries, immutable, items, set_default, set_default_text, text};
 use crate::names;
 use crate::quantity::Quantity;
@@ -366,6 +366,9 @@ pub(in crate::registry) fn validate_attachment_update(
 }
 
 pub(in crate::registry) fn validate_capacity(capacity: &Value, causes: &mut Vec<Cause>) {
+    if let Some(topology) = capacity.get("nodeTopology") {
+        validate_selector(topology, "nodeTopology", causes);
+    }
     let class = text(capacity, "/storageClassName");
     for why in names::dns1123_subdomain(class) {
         causes.push(Cause::invalid("storageClassName", &json!(class), &why));

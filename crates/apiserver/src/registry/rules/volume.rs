@@ -71,12 +71,29 @@ pub(in crate::registry) fn prepare_volume(volume: &mut Value) {
 pub(in crate::registry) fn prepare_claim(claim: &mut Value) {
     claim["status"] = json!({"phase": "Pending"});
     protect(claim, "kubernetes.io/pvc-protection");
+    // The old name of the source knows two kinds; others are dropped without a word.
+    let source = claim.pointer("/spec/dataSource").unwrap_or(&Value::Null);
+    let known = matches!(
+        (text(source, "/apiGroup"), text(source, "/kind")),
+        ("", "PersistentVolumeClaim") | ("snapshot.storage.k8s.io", "VolumeSnapshot")
+    );
+    if !known || text(source, "/name").is_empty() {
+        let spec = claim.get_mut("spec").and_then(Value::as_object_mut);
+        spec.map(|spec| spec.remove("dataSource"));
+    }
 }
 
 pub(in crate::registry) fn default_claim(claim: &mut Value) {
+    default_meant(claim);
+    if let Some(spec) = child(claim, "spec") {
+        same_sources(spec);
+    }
+}
+
+/// What a client means that leaves it out.
+pub(in crate::registry) fn default_meant(claim: &mut Value) {
     if let Some(spec) = child(claim, "spec") {
         set_default_text(spec, "volumeMode", "Filesystem");
-        same_sources(spec);
     }
     if let Some(status) = child(claim, "status") {
         set_default_text(status, "phase", "Pending");
@@ -417,6 +434,9 @@ pub(in crate::registry) fn validate_claim(claim: &Value, causes: &mut Vec<Cause>
         let why = "at least 1 access mode is required";
         causes.push(Cause::required("spec.accessModes", why));
     }
+    if let Some(selector) = spec.get("selector") {
+        validate_selector(selector, "spec.selector", causes);
+    }
     validate_access_modes(spec, "spec", causes);
     let field = "spec.resources[storage]";
     match spec.pointer("/resources/requests/storage") {
@@ -618,6 +638,50 @@ fn check_class(class: &str, at: &str, causes: &mut Vec<Cause>) {
     for why in names::dns1123_subdomain(class) {
         causes.push(Cause::invalid(at, &json!(class), &why));
     }
+}
+
+/// A label selector: keys, values, and operators with what they need.
+pub(in crate::registry) fn validate_selector(selector: &Value, at: &str, causes: &mut Vec<Cause>) {
+    for (key, value) in entries(selector, "/matchLabels") {
+        let at = format!("{at}.matchLabels");
+        for why in names::qualified_name(key) {
+            causes.push(Cause::invalid(at.clone(), &json!(key), &why));
+        }
+        for why in names::label_value(value.as_str().unwrap_or_default()) {
+            causes.push(Cause::invalid(at.clone(), value, &why));
+        }
+    }
+    for (index, wanted) in items(selector, "/matchExpressions").iter().enumerate() {
+        let at = format!("{at}.matchExpressions[{index}]");
+        let values = items(wanted, "/values");
+        match text(wanted, "/operator") {
+            "In" | "NotIn" if values.is_empty() => {
+                let why = "must be specified when `operator` is 'In' or 'NotIn'";
+                causes.push(Cause::required(format!("{at}.values"), why));
+            }
+            "Exists" | "DoesNotExist" if !values.is_empty() => {
+                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+                causes.push(Cause::forbidden(format!("{at}.values"), why));
+            }
+            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
+            other => {
+                let why = "not a valid selector operator";
+                causes.push(Cause::invalid(format!("{at}.operator"), &json!(other), why));
+            }
+        }
+        let key = text(wanted, "/key");
+        for why in names::qualified_name(key) {
+            causes.push(Cause::invalid(format!("{at}.key"), &json!(key), &why));
+        }
+    }
+}
+
+/// Whether a claim in use asks for more than it has asked for before.
+pub(in crate::registry) fn grows(old: &Value, new: &Value) -> bool {
+    let amount = |claim: &Value| -> Option<Quantity> {
+        text(claim, "/spec/resources/requests/storage").parse().ok()
+    };
+    text(old, "/status/phase") == "Bound" && amount(new) > amount(old)
 }
 
 /// Whether a member is there and not null.
