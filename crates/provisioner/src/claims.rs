@@ -97,16 +97,16 @@ impl Controller {
         let prefix = &self.options.volume_name_prefix;
         let name = volume_name(prefix, self.options.volume_name_uuid_length, uid);
         let name = name.unwrap_or_default();
-        if self.caches.volumes.contains(&name) || lock(&self.unsaved).contains_key(&name) {
+        if lock(&self.unsaved).contains_key(&name) {
             self.progress().remove(uid);
-            return if self.options.provision_journal {
-                self.let_go(claim).await
-            } else {
-                Next::Done
-            };
+            return Next::Done;
+        }
+        if self.caches.volumes.contains(&name) {
+            self.progress().remove(uid);
+            return self.let_go(claim).await;
         }
         // A volume of this name was deleted: a claim that still asks for it may be a stale copy.
-        if lock(&self.deleted).contains(&name) && !self.still_wants(claim).await {
+        if lock(&self.deleted).contains_key(&name) && !self.still_wants(claim).await {
             self.progress().remove(uid);
             return Next::Done;
         }
@@ -128,8 +128,7 @@ impl Controller {
                 self.progress().remove(uid);
                 lock(&self.memory).remove(uid);
                 self.metrics.provisioned(&labels(claim), started.elapsed());
-                self.save(volume, claim).await;
-                if self.options.provision_journal {
+                if self.save(volume, claim).await {
                     self.let_go(claim).await
                 } else {
                     Next::Done
@@ -225,15 +224,19 @@ impl Controller {
     }
 
     /// Posts a volume object. The storage is there, so this is never given up: what cannot be posted now
-    /// is posted later.
-    async fn save(&self, volume: PersistentVolume, claim: &Arc<Claim>) {
+    /// is posted later. Whether it was posted now.
+    async fn save(&self, volume: PersistentVolume, claim: &Arc<Claim>) -> bool {
         let name = volume.metadata.name.clone().unwrap_or_default();
         match self.cluster.create_volume(&volume).await {
-            Ok(posted) => self.saved(&volume, claim, &posted).await,
+            Ok(posted) => {
+                self.saved(&volume, claim, &posted).await;
+                true
+            }
             Err(error) => {
                 tracing::warn!(volume = name, %error, "cannot post the volume object yet");
                 lock(&self.unsaved).insert(name.clone(), (volume, claim.clone()));
                 self.queues.unsaved.add_rate_limited(name);
+                false
             }
         }
     }
@@ -250,7 +253,9 @@ impl Controller {
                     self.saved(&volume, &claim, &posted).await;
                     lock(&self.unsaved).remove(&*name);
                     self.queues.unsaved.forget(&name);
-                    self.queues.claims.add(claim.uid().to_owned());
+                    // By then the volume is in the cache, and the claim's finalizer can go.
+                    let uid = claim.uid().to_owned();
+                    self.queues.claims.add_after(uid, Duration::from_secs(1));
                 }
                 Err(error) => {
                     tracing::warn!(volume = *name, %error, "cannot post the volume object yet");
@@ -317,6 +322,9 @@ impl Controller {
 
     /// `--provision-journal`: nothing can be lost any more, so the claim may go.
     async fn let_go(&self, claim: &Claim) -> Next {
+        if !self.options.provision_journal {
+            return Next::Done;
+        }
         let uid = claim.metadata.uid.as_deref();
         let change = (JOURNAL_FINALIZER, false);
         let (namespace, name) = (claim.namespace(), claim.name());

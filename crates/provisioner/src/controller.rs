@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
 use tenure::Tenure;
@@ -17,6 +18,11 @@ use crate::objects::{Claim, CsiNode};
 use crate::options::Options;
 use crate::state::Failure;
 use crate::topology::{Memory, Nodes, Term, term_of};
+
+/// A cache that is further behind than this is not a cache any more.
+const LAG: Duration = Duration::from_secs(300);
+/// Old entries are dropped when there are so many.
+const REMEMBERED: usize = 1_024;
 
 /// Everything that provisioning and deleting needs.
 pub(crate) struct Controller {
@@ -44,8 +50,8 @@ pub(crate) struct Controller {
     pub(crate) memory: Mutex<HashMap<String, Memory>>,
     /// Volumes that exist but whose objects could not be posted yet, by name.
     pub(crate) unsaved: Mutex<HashMap<String, (PersistentVolume, Arc<Claim>)>>,
-    /// Names of volumes that were deleted in this run, and may be in a cache that lags behind.
-    pub(crate) deleted: Mutex<HashSet<String>>,
+    /// Names of volumes that were deleted lately, whose claims may be in a cache that lags behind.
+    pub(crate) deleted: Mutex<HashMap<String, Instant>>,
     pub(crate) busy: Busy,
 }
 
@@ -99,6 +105,16 @@ impl Controller {
     /// Whether volumes of this driver are not reachable from everywhere, and we mind.
     pub(crate) fn topology(&self) -> bool {
         self.options.topology && self.facts.topology()
+    }
+
+    /// Remembers that a volume was deleted, for as long as a cache may lag.
+    pub(crate) fn note_deleted(&self, name: &str) {
+        let now = Instant::now();
+        let mut deleted = lock(&self.deleted);
+        if deleted.len() >= REMEMBERED {
+            deleted.retain(|_, at| now.duration_since(*at) < LAG);
+        }
+        deleted.insert(name.to_owned(), now);
     }
 
     pub(crate) fn progress(&self) -> MutexGuard<'_, HashMap<String, Arc<Claim>>> {

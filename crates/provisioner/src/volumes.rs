@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tenure_csi::ControllerCapability;
 use tokio::time::Instant;
 
-use crate::controller::{Controller, lock};
+use crate::controller::Controller;
 use crate::decide::{Finalizer, finalizer, should_delete};
 use crate::events::Kind;
 use crate::names::{DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, VOLUME_FINALIZER};
@@ -69,7 +69,7 @@ impl Controller {
             return Err(error);
         }
         self.metrics.deleted(class, started.elapsed());
-        lock(&self.deleted).insert(volume.name().to_owned());
+        self.note_deleted(volume.name());
         let deleted = self.cluster.delete_volume(volume.name()).await;
         let left = deleted.map_err(|error| error.to_string())?;
         if let Some(left) = left {
