@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::thread::sleep;
 use std::time::Duration;
 
 use http::Method;
@@ -244,12 +245,7 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
             .fails("-n NS create configmap made")
             .contains("already exists")
     );
-    kubectl.during(
-        "-n NS wait --for=delete lease/applied --timeout=60s",
-        || {
-            kubectl.ok("-n NS delete lease applied");
-        },
-    );
+    kubectl.waits_for_deletion(&file);
     kubectl.ready_pod(&cache.path().join("pod.json"));
     kubectl.ok("delete namespace NS --wait=false");
 }
@@ -323,12 +319,21 @@ impl Kubectl<'_> {
         );
     }
 
-    /// Runs a command that ends well because of what happens meanwhile.
-    fn during(&self, line: &str, change: impl FnOnce()) {
-        let child = self.command(line).spawn();
-        let mut child = child.expect("checked before the test");
-        change();
-        assert!(child.wait().expect("our child").success(), "kubectl {line}");
+    /// Waits for the end of the Lease in a file. Old versions refuse to wait for what is gone already, and how
+    /// long one takes to begin is not known, so it gets more and more time.
+    fn waits_for_deletion(&self, file: &Path) {
+        let line = "-n NS wait --for=delete lease/applied --timeout=60s";
+        let waited = [1, 5, 20].into_iter().any(|seconds| {
+            let mut wait = self.command(line).spawn().expect("checked before the test");
+            sleep(Duration::from_secs(seconds));
+            self.ok("-n NS delete lease applied");
+            let done = wait.wait().expect("our child").success();
+            if !done {
+                self.ok(&format!("create -f {}", file.display()));
+            }
+            done
+        });
+        assert!(waited, "kubectl {line}");
     }
 
     /// Waits for a condition of a Pod that becomes true.
@@ -339,12 +344,15 @@ impl Kubectl<'_> {
         std::fs::write(file, pod.to_string()).expect("a writable temporary folder");
         self.ok(&format!("create -f {}", file.display()));
         let wait = "-n NS wait --for=condition=Ready pod/ready --timeout=60s";
-        self.during(wait, || {
-            let wire = Wire::connect(self.kubeconfig).expect("the harness wrote it");
-            let path = object_path("/api/v1", self.namespace, "pods", "ready") + "/status";
-            let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
-            send(&wire, &Method::PATCH, &path, Some(&ready));
-        });
+        let mut waiting = self.command(wait).spawn().expect("checked before the test");
+        let wire = Wire::connect(self.kubeconfig).expect("the harness wrote it");
+        let path = object_path("/api/v1", self.namespace, "pods", "ready") + "/status";
+        let ready = json!({"status": {"conditions": [{"type": "Ready", "status": "True"}]}});
+        send(&wire, &Method::PATCH, &path, Some(&ready));
+        assert!(
+            waiting.wait().expect("our child").success(),
+            "kubectl {wait}"
+        );
         assert!(self.ok("-n NS get pods -o wide").contains("ready"));
     }
 
