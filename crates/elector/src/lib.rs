@@ -1,19 +1,53 @@
 //! Leader election for Kubernetes: wire-identical to client-go, safer and faster.
 //!
+//! ```toml
+//! [dependencies]
+//! tenure = "0.1"
+//! kube = { version = "5", default-features = false, features = ["client", "rustls-tls", "ring"] }
+//! k8s-openapi = { version = "0.29", features = ["latest"] } # kube wants a version of Kubernetes chosen
+//! tokio = { version = "1", features = ["macros", "rt", "signal"] }
+//! ```
+//!
+//! A program that does its work in one replica at a time, and hands over at once on Ctrl-C:
+//!
 //! ```no_run
+//! use tenure::{Elector, Tenure};
+//!
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //!     let client = tenure::client(kube::Config::infer().await?)?;
-//!     let elector = tenure::Elector::lease(client, "default", "my-lease").build()?;
-//!     let shutdown = std::future::pending::<()>(); // such as tokio::signal::ctrl_c()
-//!     elector
-//!         .campaign(shutdown, |tenure| async move {
-//!             println!("leading, token {}", tenure.token());
-//!             tenure.cancelled().await;
-//!         })
-//!         .await;
+//!     let elector = Elector::lease(client, "default", "my-lease").build()?;
+//!     let terms = elector.campaign(tokio::signal::ctrl_c(), work).await;
+//!     println!("led {terms} times");
 //!     Ok(())
 //! }
+//!
+//! async fn work(tenure: Tenure) {
+//!     println!("leading, token {}", tenure.token());
+//!     // Ask `tenure.is_leading()` before each effect, and send the token along with it.
+//!     tenure.cancelled().await;
+//!     // Wind down: nobody else leads before this returns.
+//! }
+//! ```
+//!
+//! The same without a cluster, for tests:
+//!
+//! ```
+//! use std::sync::Arc;
+//! use tenure::{Elector, MemoryLock};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let elector = Elector::builder(Arc::new(MemoryLock::new("my-lease"))).build()?;
+//! let never = std::future::pending::<()>();
+//! let ended = elector
+//!     .run(never, |tenure| async move {
+//!         assert!(tenure.is_leading());
+//!         tenure.token().to_string()
+//!     })
+//!     .await;
+//! assert_eq!(ended.output().as_deref(), Some("1"));
+//! # Ok(()) }
 //! ```
 //!
 //! Place in the picture: the driver that users import. It connects the pure state machine of

@@ -369,14 +369,13 @@ impl Election {
     }
 
     fn obey_orders(&mut self, now: Now, out: &mut Vec<Command>) {
-        let State::Leading(term) = &self.state else {
-            return;
-        };
-        let Known::Present(seen) = &self.known else {
+        let (State::Leading(_), Known::Present(seen)) = (&self.state, &self.known) else {
             return;
         };
         let preferred = &seen.observation.record.preferred_holder;
-        if let Some(order) = self.order_for(term.transitions) {
+        // The number that the object shows, for operators see no other: a second winning write may have
+        // been applied although its answer was lost.
+        if let Some(order) = self.order_for(seen.observation.record.transitions) {
             self.sit_out_until = self.sit_out_until.max(now.local + order.sit_out);
             self.stop(now, StopReason::Ordered, out);
         } else if self.config.coordinated

@@ -360,7 +360,8 @@ fn a_coordinated_term_that_was_ordered_to_end_before_it_began_does_no_work() {
         0.02    ok2 5                    read#3
         0.03    read3 wrote2 v5 order=2  release#4 over 5 /1 t2
         0.04    ok4 6                    released, read#5
-    "#]].assert_eq(
+    "#]]
+    .assert_eq(
         &Table::new(config)
             .play(
                 "0 start
@@ -371,4 +372,25 @@ fn a_coordinated_term_that_was_ordered_to_end_before_it_began_does_no_work() {
             )
             .log,
     );
+}
+
+#[test]
+fn an_order_names_the_term_that_the_object_shows() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    unknown2                 read#3
+        0.03    read3 wrote2 v5          leader "baz", acquire#4 over 5 baz/15 t1
+        0.04    ok2 5                    LEAD token=5 t0 until=10.01
+        0.05    unknown4                 renew#5 over 5 baz/15 t0
+        0.06    watch wrote4 v6 order=1  STOP ordered by=14.51
+    "#]].assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 unknown2
+         0.03 read3 wrote2 v5
+         0.04 ok2 5
+         0.05 unknown4
+         0.06 watch wrote4 v6 order=1",
+    ));
 }
