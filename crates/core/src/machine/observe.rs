@@ -9,7 +9,7 @@ use super::request::Attempt;
 use super::{Election, State};
 use crate::command::{Command, StopReason};
 use crate::fence::ResourceVersion;
-use crate::input::{Observation, Orders, Source, StepDownOrder, Version};
+use crate::input::{Observation, Source, StepDownOrder, Version};
 use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
@@ -154,10 +154,8 @@ impl Election {
     pub(super) fn know_own(&mut self, now: Now, attempt: &Attempt, version: Version) {
         self.highest = Some(version.revision.clone());
         self.hold_until = None;
-        let orders = match &self.known {
-            Known::Present(seen) => seen.observation.orders.clone(),
-            Known::Nothing | Known::Absent { .. } => Orders::default(),
-        };
+        // Not those last seen: a stale read may have come between.
+        let orders = attempt.orders.as_deref().cloned().unwrap_or_default();
         let observation = Observation {
             version,
             record: attempt.record.clone(),

@@ -9,7 +9,7 @@ use super::observe::Known;
 use super::{Election, State};
 use crate::command::{Command, WriteKind};
 use crate::fence::ResourceVersion;
-use crate::input::{Observation, Outcome, Version};
+use crate::input::{Observation, Orders, Outcome, Version};
 use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
@@ -29,6 +29,9 @@ pub(super) struct Attempt {
     /// When it was handed to the driver: at or before its first byte left.
     pub(super) sent: Now,
     pub(super) kind: WriteKind,
+    /// The orders in the version that it replaces, which it leaves as they are; boxed, because there
+    /// hardly ever are any.
+    pub(super) orders: Option<Box<Orders>>,
     /// It was answered as applied. An answer that is repeated must not win a second term.
     pub(super) answered: bool,
     /// The version that is known to come from it, by its answer or by a look during our own term;
@@ -76,6 +79,12 @@ impl Election {
             );
         }
         let id = self.open_request(now, timeout, true);
+        let orders = match &self.known {
+            Known::Present(seen) => Some(&seen.observation.orders),
+            Known::Nothing | Known::Absent { .. } => None,
+        };
+        let orders = orders.filter(|orders| **orders != Orders::default());
+        let orders = orders.cloned().map(Box::new);
         if self.attempts.len() == REMEMBERED_ATTEMPTS {
             // The first is the one that made the version last seen; the object may still show it.
             self.attempts.remove(1);
@@ -87,6 +96,7 @@ impl Election {
             record: record.clone(),
             sent: now,
             kind: kind.clone(),
+            orders,
             answered: false,
             made: None,
         });

@@ -384,7 +384,8 @@ fn an_order_names_the_term_that_the_object_shows() {
         0.04    ok2 5                    LEAD token=5 t0 until=10.01
         0.05    unknown4                 renew#5 over 5 baz/15 t0
         0.06    watch wrote4 v6 order=1  STOP ordered by=14.51
-    "#]].assert_eq(&play(
+    "#]]
+    .assert_eq(&play(
         "0 start
          0.01 read1 absent
          0.02 unknown2
@@ -392,5 +393,36 @@ fn an_order_names_the_term_that_the_object_shows() {
          0.04 ok2 5
          0.05 unknown4
          0.06 watch wrote4 v6 order=1",
+    ));
+}
+
+#[test]
+fn our_own_write_keeps_the_orders_of_what_it_replaced_whatever_was_read_meanwhile() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        0.03    watch wrote2 v8 paused   -
+        2.01    tick                     renew#3 over 8 baz/15 t0
+        2.1     unknown3                 renew#4 over 8 baz/15 t0
+        2.2     refused4                 -
+        2.5     tick                     read#5
+        2.6     read5 wrote2 v5          STOP went-back by=7.10
+        2.7     ok3 9                    -
+        2.8     worked                   read#6
+        3.9     tick                     -
+    "#]].assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         0.03 watch wrote2 v8 paused
+         2.01 tick
+         2.1 unknown3
+         2.2 refused4
+         2.5 tick
+         2.6 read5 wrote2 v5
+         2.7 ok3 9
+         2.8 worked
+         3.9 tick",
     ));
 }
