@@ -96,7 +96,9 @@ impl Entry {
 
     fn queue(&mut self, world: &mut World, id: u64, timeout: Duration, renewal: bool, job: Job) {
         let sent = world.clock.now().local;
-        world.requests.queue(sent, self.id, id);
+        if !std::mem::replace(&mut self.queued, true) {
+            world.requests.queue(sent, self.id);
+        }
         let request = Request {
             id,
             sent,
@@ -110,11 +112,13 @@ impl Entry {
         }
     }
 
-    /// Sends the request whose turn it is, unless it was given up in the queue.
-    pub(super) fn send(&mut self, world: &mut World, id: u64) {
-        let Some(request) = self.request.as_mut().filter(|request| request.id == id) else {
+    /// It is this election's turn to send its request, unless it was given up in the queue.
+    pub(super) fn send(&mut self, world: &mut World) {
+        self.queued = false;
+        let Some(request) = &mut self.request else {
             return;
         };
+        let id = request.id;
         let Stage::Queued(job) = &mut request.stage else {
             return;
         };

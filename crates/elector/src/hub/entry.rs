@@ -80,6 +80,8 @@ pub(super) struct Entry {
     /// The sighting of the version that the state machine knows.
     pub(super) last: Option<Sighting>,
     pub(super) request: Option<Request>,
+    /// It is in the queue of the hub.
+    pub(super) queued: bool,
     watching: Watching,
     begun: Begun,
     pub(super) term: Option<Arc<Watchdog>>,
@@ -170,6 +172,7 @@ impl Entry {
             election,
             last: None,
             request: None,
+            queued: false,
             watching: Watching::Nothing,
             begun: Begun::Not(LocalTime::default()),
             term: None,

@@ -35,8 +35,8 @@ const STALE: Duration = Duration::from_secs(5);
 
 /// Whose turn it is.
 pub(super) enum Turn {
-    /// The lock request with this number of this election.
-    Request(u64, u64),
+    /// The lock request of this election.
+    Request(u64),
     /// An Event about this election.
     Post(u64, Box<Note>),
     /// An Event about this election that nobody needs any more.
@@ -47,7 +47,9 @@ pub(super) enum Turn {
 #[derive(Default)]
 pub(super) struct Requests {
     running: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Done)>>>,
-    queue: VecDeque<(LocalTime, u64, u64)>,
+    /// Elections, each once: one whose request is given up and repeated while it waits keeps its place,
+    /// or a slow server would never get to anybody.
+    queue: VecDeque<(LocalTime, u64)>,
     posts: VecDeque<(LocalTime, u64, Box<Note>)>,
     /// Counted by their clones.
     busy: Arc<()>,
@@ -55,9 +57,9 @@ pub(super) struct Requests {
 }
 
 impl Requests {
-    /// Queues a lock request.
-    pub(super) fn queue(&mut self, now: LocalTime, election: u64, request: u64) {
-        self.queue.push_back((now, election, request));
+    /// Queues an election that is not in the queue; its turn is for the request that it has then.
+    pub(super) fn queue(&mut self, now: LocalTime, election: u64) {
+        self.queue.push_back((now, election));
     }
 
     /// Queues an Event.
@@ -67,7 +69,7 @@ impl Requests {
 
     /// What to send now, if there is something and few enough are under way.
     pub(super) fn next_turn(&mut self, now: LocalTime) -> Option<Turn> {
-        if let Some((since, election, request)) = self.queue.front().copied() {
+        if let Some((since, election)) = self.queue.front().copied() {
             if Arc::strong_count(&self.busy) > allowed(now.since(since)) {
                 return None;
             }
@@ -75,7 +77,7 @@ impl Requests {
             if self.queue.is_empty() {
                 self.queue = VecDeque::new();
             }
-            return Some(Turn::Request(election, request));
+            return Some(Turn::Request(election));
         }
         let (since, ..) = self.posts.front()?;
         let late = now.since(*since) > STALE;
@@ -163,7 +165,7 @@ mod tests {
 
     fn drain(requests: &mut Requests, now: LocalTime) -> usize {
         let mut sent = 0;
-        while let Some(Turn::Request(election, _)) = requests.next_turn(now) {
+        while let Some(Turn::Request(election)) = requests.next_turn(now) {
             requests.send(election, std::future::pending());
             sent += 1;
         }
@@ -174,7 +176,7 @@ mod tests {
     async fn a_few_are_sent_and_more_the_longer_others_wait() {
         let mut requests = Requests::default();
         for id in 0..1_000 {
-            requests.queue(at(0), id, 1);
+            requests.queue(at(0), id);
         }
         assert_eq!(drain(&mut requests, at(0)), USUAL);
         assert_eq!(drain(&mut requests, at(249)), 0);
@@ -188,7 +190,7 @@ mod tests {
         let mut requests = Requests::default();
         let first = requests.send(1, std::future::pending());
         for id in 2..20 {
-            requests.queue(at(0), id, 1);
+            requests.queue(at(0), id);
         }
         assert_eq!(drain(&mut requests, at(0)), USUAL - 1);
         first.abort();

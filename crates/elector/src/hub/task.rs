@@ -135,12 +135,12 @@ impl Task {
     fn take_turns(&mut self) {
         let now = self.world.clock.now().local;
         while let Some(turn) = self.world.requests.next_turn(now) {
-            let (Turn::Request(id, _) | Turn::Post(id, _) | Turn::TooLate(id)) = turn;
+            let (Turn::Request(id) | Turn::Post(id, _) | Turn::TooLate(id)) = turn;
             let Some(entry) = self.entries.get_mut(&id) else {
                 continue;
             };
             match turn {
-                Turn::Request(_, request) => entry.send(&mut self.world, request),
+                Turn::Request(_) => entry.send(&mut self.world),
                 Turn::Post(_, note) => entry.post(&mut self.world, *note),
                 Turn::TooLate(_) => {
                     let late = "too many at once".to_owned();

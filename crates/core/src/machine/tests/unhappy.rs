@@ -411,7 +411,8 @@ fn our_own_write_keeps_the_orders_of_what_it_replaced_whatever_was_read_meanwhil
         2.7     ok3 9                    -
         2.8     worked                   read#6
         3.9     tick                     -
-    "#]].assert_eq(&play(
+    "#]]
+    .assert_eq(&play(
         "0 start
          0.01 read1 absent
          0.02 ok2 5
