@@ -102,7 +102,7 @@ const scenarios = {
     assert.ok(await page.evaluate(() => window.same), 'no reload');
     say('shown ' + third);
     await card(page, 'default/web').locator('summary').click();
-    await page.getByText('an operator ordered it to step down').waitFor();
+    await page.locator('.terms').getByText('an operator ordered it to step down').waitFor();
     await picture(page, 'desktop');
     await narrow(page, 375);
     await picture(page, 'phone');

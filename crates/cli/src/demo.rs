@@ -172,6 +172,8 @@ impl Stage {
         command
             .arg(run::CHILD)
             .arg(std::process::id().to_string())
+            // No files to keep open besides the standard ones.
+            .arg("")
             .arg(&own);
         command.args(["elect", "--events=json", "--require-cluster"]);
         command
