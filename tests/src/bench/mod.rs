@@ -4,6 +4,7 @@
 use anyhow::Result;
 
 pub mod apiserver;
+pub mod cli;
 pub mod elections;
 
 /// A benchmark: a name on the command line, and what measures and prints a table.
@@ -17,6 +18,10 @@ pub struct Bench {
 
 /// In the order in which they run.
 pub const ALL: &[Bench] = &[
+    Bench {
+        name: "cli",
+        run: cli::bench,
+    },
     Bench {
         name: "apiserver",
         run: apiserver::bench,

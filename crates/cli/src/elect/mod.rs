@@ -6,6 +6,7 @@ mod http;
 mod outlets;
 mod rbac;
 mod sidecar;
+mod trim;
 mod view;
 
 use std::collections::BTreeMap;
@@ -120,6 +121,7 @@ impl Elect {
             };
             tokio::spawn(gate.serve());
         }
+        tokio::spawn(trim::when_settled());
         Sidecar {
             candidate: elector.start(),
             signals,

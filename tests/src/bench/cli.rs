@@ -1,0 +1,221 @@
+//! What the `tenure` command costs: size, memory, start, hand-over. On its own local server, as a person
+//! would use it.
+
+#![allow(clippy::print_stderr, reason = "people watch")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread::sleep;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::clock::{self, Nanos};
+use crate::event::Kind;
+use crate::process::Process;
+
+const LIMIT: Duration = Duration::from_secs(60);
+const COLD_STARTS: usize = 7;
+const STARTS: usize = 30;
+const HAND_OVERS: usize = 60;
+
+/// Measures the build of the profile `dist` if there is one beside this build, else this build.
+///
+/// # Errors
+/// The command is not built, or did not do what was waited for.
+pub fn bench(_real: bool) -> Result<String> {
+    let (program, profile) = program()?;
+    let mut text = format!(
+        "### The command, profile `{profile}`\n\n| what | limit | measured |\n|---|---|---|\n"
+    );
+    let mut row = |what: &str, limit: &str, measured: String| {
+        eprintln!("{what}: {measured}");
+        let _ = writeln!(text, "| {what} | {limit} | {measured} |");
+    };
+    let bytes = std::fs::metadata(&program)?.len();
+    row(
+        "size of the binary",
+        "15 MB",
+        format!("{:.1} MB", megabytes(bytes)),
+    );
+    let cold = cold_starts(&program)?;
+    row(
+        "`tenure run -- true`, no server running",
+        "500 ms",
+        spread(cold),
+    );
+    let home = Home::new(&program)?;
+    row("start to leading", "100 ms", spread(starts(&home)?));
+    let (leading, following) = resident(&home)?;
+    row(
+        "resident, leading",
+        "8 MB",
+        format!("{:.1} MB", megabytes(leading)),
+    );
+    row(
+        "resident, following",
+        "8 MB",
+        format!("{:.1} MB", megabytes(following)),
+    );
+    row(
+        "SIGTERM of the leader to the next one's command running",
+        "p99 100 ms",
+        spread(hand_overs(&home)?),
+    );
+    Ok(text)
+}
+
+/// The newest of what was built to be shipped, and its profile.
+fn program() -> Result<(PathBuf, &'static str)> {
+    let here = std::env::current_exe()?;
+    let builds = here.ancestors().nth(2).context("no folder of builds")?;
+    for profile in ["dist", "release"] {
+        let program = builds.join(profile).join("tenure");
+        if program.is_file() {
+            return Ok((program, profile));
+        }
+    }
+    bail!("tenure is not built: `cargo build --profile dist --package tenure-cli`")
+}
+
+/// A home of its own; its local server ends with it.
+struct Home {
+    folder: tempfile::TempDir,
+    program: PathBuf,
+}
+
+impl Home {
+    fn new(program: &Path) -> Result<Self> {
+        Ok(Self {
+            folder: tempfile::tempdir()?,
+            program: program.to_owned(),
+        })
+    }
+
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program);
+        command
+            .env_clear()
+            .env("PATH", std::env::var_os("PATH").unwrap_or_default())
+            .env("HOME", self.folder.path())
+            .current_dir(self.folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
+    }
+
+    fn run(&self, args: &[&str]) -> Result<Duration> {
+        let began = Instant::now();
+        let status = self.command().args(args).status()?;
+        if !status.success() {
+            bail!("tenure {args:?}: {status}");
+        }
+        Ok(began.elapsed())
+    }
+}
+
+impl Drop for Home {
+    fn drop(&mut self) {
+        _ = self.command().args(["server", "stop"]).status();
+    }
+}
+
+fn cold_starts(program: &Path) -> Result<Vec<Duration>> {
+    let one = |_| Home::new(program)?.run(&["run", "--election=a", "--", "true"]);
+    (0..COLD_STARTS).map(one).collect()
+}
+
+fn elect(home: &Home, election: &str, id: &str) -> Result<Process> {
+    let mut command = home.command();
+    command.args(["elect", "--events=json", "--election", election, "--id", id]);
+    Ok(Process::spawn(id, command)?)
+}
+
+fn starts(home: &Home) -> Result<Vec<Duration>> {
+    home.run(&["run", "--election=warm", "--", "true"])?;
+    let one = |at: usize| {
+        let began = clock::now();
+        let process = elect(home, &format!("start-{at}"), "a")?;
+        let acquired = process.wait_for(Kind::Acquired, Nanos(0), LIMIT)?;
+        Ok(acquired.t.since(began))
+    };
+    (0..STARTS).map(one).collect()
+}
+
+fn resident(home: &Home) -> Result<(u64, u64)> {
+    let leader = elect(home, "resident", "a")?;
+    leader.wait_for(Kind::Acquired, Nanos(0), LIMIT)?;
+    let follower = elect(home, "resident", "b")?;
+    follower.wait_for(Kind::Observed, Nanos(0), LIMIT)?;
+    sleep(Duration::from_secs(12));
+    let bytes = |process: &Process| process.resident_bytes().context("/proc says nothing");
+    Ok((bytes(&leader)?, bytes(&follower)?))
+}
+
+/// Three wrappers; the one that leads is asked to end, and starts again as the last in the row.
+fn hand_overs(home: &Home) -> Result<Vec<Duration>> {
+    let started = home.folder.path().join("started");
+    let script = "echo $TENURE_LEADER_ID $(date +%s%N) >> started; exec sleep 1000";
+    let start = |id: usize| -> Result<(usize, Child)> {
+        let mut command = home.command();
+        command
+            .args(["run", "--election=hand-over", "--id", &id.to_string(), "--"])
+            .args(["sh", "-c", script]);
+        Ok((id, command.spawn()?))
+    };
+    let lines = || std::fs::read_to_string(&started).unwrap_or_default();
+    let nth = |at: usize| -> Result<(usize, i64)> {
+        let line = clock::poll(LIMIT, || Some(lines().lines().nth(at)?.to_owned()));
+        let line = line.context("nobody leads")?;
+        let (id, at) = line.split_once(' ').context("half a line")?;
+        Ok((id.parse()?, at.parse()?))
+    };
+    let mut fleet: Vec<(usize, Child)> = (0..3).map(start).collect::<Result<_>>()?;
+    let mut took = Vec::new();
+    for at in 0..HAND_OVERS {
+        let (leader, _) = nth(at)?;
+        // Long enough for the one that started last to follow.
+        sleep(Duration::from_millis(300));
+        let place = fleet.iter().position(|(id, _)| *id == leader);
+        let (_, mut child) = fleet.remove(place.context("a stranger leads")?);
+        let asked = clock::now();
+        kill_process(Pid::from_child(&child), Signal::TERM)?;
+        let (_, next) = nth(at + 1)?;
+        took.push(Nanos(next).since(asked));
+        child.wait()?;
+        fleet.push(start(at + 3)?);
+    }
+    for (_, child) in &mut fleet {
+        kill_process(Pid::from_child(child), Signal::TERM)?;
+        child.wait()?;
+    }
+    Ok(took)
+}
+
+fn spread(mut all: Vec<Duration>) -> String {
+    all.sort_unstable();
+    let at = |share: f64| {
+        #[allow(
+            clippy::cast_possible_truncation,
+            clippy::cast_sign_loss,
+            clippy::cast_precision_loss,
+            reason = "a place in a short list"
+        )]
+        let place = ((all.len() - 1) as f64 * share).round() as usize;
+        all[place].as_secs_f64() * 1000.0
+    };
+    format!(
+        "p50 {:.0} ms, p99 {:.0} ms of {}",
+        at(0.5),
+        at(0.99),
+        all.len()
+    )
+}
+
+#[allow(clippy::cast_precision_loss, reason = "for people")]
+fn megabytes(bytes: u64) -> f64 {
+    bytes as f64 / 1e6
+}
