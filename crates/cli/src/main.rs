@@ -154,7 +154,7 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
         Command::Resume(order) => (order.run(&connect).await, 1),
         Command::Doctor(doctor) => (doctor.run(&connect).await, 1),
         Command::Demo(demo) => (demo.run().await, 1),
-        Command::Server(server) => (server.run().await, 1),
+        Command::Server(server) => (server.run(&connect).await, 1),
         Command::Completions(completions) => (completions.run(), 1),
         Command::Man(man) => (man.run(), 1),
         Command::Provision(provision) => (provision.run(&connect).await, 1),

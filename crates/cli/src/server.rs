@@ -1,4 +1,4 @@
-//! `tenure server`: the embedded API server.
+//! `tenure server`: the embedded API server with its controllers, or the controllers alone.
 
 use std::io::Write;
 use std::net::SocketAddr;
@@ -10,14 +10,16 @@ use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt;
 use tenure_apiserver::auth::Mode;
-use tenure_apiserver::server::{Engine, Instance, Server as ApiServer, Stopped};
+use tenure_apiserver::server::{Builder, Engine, Instance, Server as ApiServer, Stopped};
 use tenure_apiserver::store::{RedbStore, backup};
 
 use crate::connect::Connect;
 use crate::local;
 use crate::page::{self, OnServer};
 
-/// Run the embedded API server, or look after one
+/// Run the embedded API server and its controllers, or look after one
+///
+/// With `--kubeconfig` it runs the controllers alone, for that API server; of several such servers one leads.
 #[derive(Args, Debug)]
 pub(crate) struct Server {
     /// Where certificates, kubeconfig and data are kept
@@ -82,6 +84,15 @@ struct Options {
     /// What keeps the data
     #[arg(long, value_enum, default_value_t = Store::Redb)]
     store: Store,
+    /// Built-in controllers to leave out
+    #[arg(long, value_name = "CONTROLLER", value_delimiter = ',', value_parser = tenure_server::CONTROLLERS.to_vec())]
+    disable: Vec<String>,
+    /// Serve /healthz and /readyz of the controllers here
+    #[arg(long, value_name = "HOST:PORT")]
+    probe_address: Option<SocketAddr>,
+    /// Serve /metrics of the controllers here
+    #[arg(long, value_name = "HOST:PORT")]
+    metrics_address: Option<SocketAddr>,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -103,14 +114,14 @@ enum Store {
 }
 
 impl Server {
-    pub(crate) async fn run(self) -> Result<u8> {
+    pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
         let dir = match &self.data_dir {
             Some(dir) => dir.clone(),
             None => local::data_dir()?,
         };
         match self.command {
-            None => self.options.serve(dir).await,
-            Some(Action::Run(options)) => options.serve(dir).await,
+            None => self.options.serve(dir, connect).await,
+            Some(Action::Run(options)) => options.serve(dir, connect).await,
             Some(Action::Status) => {
                 let Some(instance) = Instance::read(&dir)?.filter(Instance::is_alive) else {
                     println!("no server runs on {}", dir.display());
@@ -144,8 +155,46 @@ impl Server {
 }
 
 impl Options {
-    async fn serve(self, dir: PathBuf) -> Result<u8> {
-        let mut builder = ApiServer::builder().data_dir(&dir).listen(self.listen);
+    /// Serves, or runs only the controllers if the API server is another one.
+    async fn serve(self, dir: PathBuf, connect: &Connect) -> Result<u8> {
+        let (disable, probes, metrics) = (
+            self.disable.clone(),
+            self.probe_address,
+            self.metrics_address,
+        );
+        let (mut server, page) = if connect.kubeconfig.is_some() {
+            let config = connect.config().await?;
+            eprintln!("tenure: controllers for {}", config.cluster_url);
+            (tenure_server::Server::remote(config), None)
+        } else {
+            let (api, page) = OnServer::add(self.api(&dir));
+            (tenure_server::Server::embedded(api), Some(page))
+        };
+        for controller in &disable {
+            server = server.disable(controller);
+        }
+        if let Some(address) = probes {
+            server = server.probe_address(address);
+        }
+        if let Some(address) = metrics {
+            server = server.metrics_address(address);
+        }
+        let started = server.start().await?;
+        if let (Some(api), Some(page)) = (started.api(), page) {
+            page.open(api).await?;
+            eprintln!("tenure: serving on {}", api.url());
+            let plain = api.insecure_url().unwrap_or(api.url());
+            eprintln!("tenure: page on {plain}{}", page::PREFIX);
+            if let Some(path) = api.kubeconfig_path() {
+                eprintln!("tenure: export KUBECONFIG={}", path.display());
+            }
+        }
+        started.run_until_signal().await?;
+        Ok(0)
+    }
+
+    fn api(self, dir: &Path) -> Builder {
+        let mut builder = ApiServer::builder().data_dir(dir).listen(self.listen);
         builder = match self.store {
             Store::Memory => builder.engine(Engine::Memory),
             Store::Redb => builder.engine(Engine::Redb),
@@ -171,17 +220,7 @@ impl Options {
         if let Some(path) = self.record_rbac {
             builder = builder.record_rbac(path);
         }
-        let (builder, page) = OnServer::add(builder);
-        let handle = builder.start().await?;
-        page.open(&handle).await?;
-        eprintln!("tenure: serving on {}", handle.url());
-        let plain = handle.insecure_url().unwrap_or(handle.url());
-        eprintln!("tenure: page on {plain}{}", page::PREFIX);
-        if let Some(path) = handle.kubeconfig_path() {
-            eprintln!("tenure: export KUBECONFIG={}", path.display());
-        }
-        handle.run_until_signal().await?;
-        Ok(0)
+        builder
     }
 }
 
