@@ -156,3 +156,54 @@ async fn fenced_refuses_the_former_leader() {
     let last = rest.last().unwrap();
     assert!(last.contains("is refused"), "{rest:?}");
 }
+
+#[tokio::test]
+async fn operator_two_groups_and_a_warm_standby() {
+    let (server, config) = server().await;
+    let maps: kube::Api<k8s_openapi::api::core::v1::ConfigMap> =
+        kube::Api::namespaced(server.client().unwrap(), "default");
+    let mut map = k8s_openapi::api::core::v1::ConfigMap::default();
+    map.metadata.name = Some("m".to_owned());
+    let labels = map.metadata.labels.get_or_insert_default();
+    labels.insert("example".to_owned(), "seen".to_owned());
+    let made = maps.create(&kube::api::PostParams::default(), &map).await;
+    made.unwrap();
+    let mut first = Example::start(env!("CARGO_BIN_EXE_operator"), &[], &config);
+    // Two groups start in no order.
+    let mut lines = Vec::new();
+    while lines.len() < 3 {
+        lines.push(first.line("").await);
+    }
+    assert!(lines.contains(&"m is there".to_owned()), "{lines:?}");
+    assert!(
+        lines.iter().any(|line| line.contains("auditing")),
+        "{lines:?}"
+    );
+    let mut second = Example::start(env!("CARGO_BIN_EXE_operator"), &[], &config);
+    second.line("this replica runs").await;
+    let rest = first.interrupt().await;
+    assert_eq!(rest, ["the audit has stopped", "everything has stopped"]);
+    let mut lines = vec![second.line("").await, second.line("").await];
+    lines.sort();
+    assert_eq!(lines[1], "m is there");
+    second.interrupt().await;
+}
+
+#[tokio::test]
+async fn own_server_runs_its_own_controllers() {
+    let folder = tempfile::tempdir().unwrap();
+    let (_server, config) = server().await;
+    let path = folder.path().to_str().unwrap();
+    let mut example = Example::start(env!("CARGO_BIN_EXE_own_server"), &[path], &config);
+    example.line("export KUBECONFIG=").await;
+    example.line("manifests applied").await;
+    let mut open = false;
+    let mut greeted = false;
+    while !(open && greeted) {
+        let line = example.line("").await;
+        open |= line == "the tunnel is open";
+        greeted |= line == "hello, namespace default";
+    }
+    let rest = example.interrupt().await;
+    assert_eq!(rest.last().unwrap(), "the tunnel is closed");
+}

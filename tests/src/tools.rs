@@ -89,6 +89,14 @@ pub fn tenure() -> Result<PathBuf, Skip> {
     beside("tenure", "tenure-cli")
 }
 
+/// A program on the manager, for tests.
+///
+/// # Errors
+/// It has not been built.
+pub fn managed() -> Result<PathBuf, Skip> {
+    beside("managed", "tenure-tests")
+}
+
 /// The library in a program of its own, for what the command has no flag for.
 ///
 /// # Errors

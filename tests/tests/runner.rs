@@ -9,6 +9,7 @@ mod demo;
 mod deploy;
 mod election_overrun;
 mod interop;
+mod manager_process;
 mod nemesis;
 mod page;
 mod real_client_go;

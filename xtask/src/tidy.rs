@@ -41,7 +41,10 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-provisioner",
         ],
     ),
-    ("tenure-examples", &["tenure", "tenure-apiserver"]),
+    (
+        "tenure-examples",
+        &["tenure", "tenure-apiserver", "tenure-manager", "tenure-server"],
+    ),
     (
         "tenure-tests",
         &[
@@ -50,6 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure",
             "tenure-apiserver",
             "tenure-csi",
+            "tenure-manager",
             "tenure-sim",
         ],
     ),

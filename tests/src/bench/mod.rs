@@ -6,6 +6,7 @@ use anyhow::Result;
 pub mod apiserver;
 pub mod cli;
 pub mod elections;
+pub mod manager;
 
 /// A benchmark: a name on the command line, and what measures and prints a table.
 #[derive(Clone, Copy, Debug)]
@@ -29,5 +30,9 @@ pub const ALL: &[Bench] = &[
     Bench {
         name: "elections",
         run: elections::bench,
+    },
+    Bench {
+        name: "manager",
+        run: manager::bench,
     },
 ];

@@ -1,0 +1,290 @@
+//! The manager: how fast a server's controllers run, how fast a group changes hands, what a warm standby
+//! gains, what an idle manager weighs.
+
+#![allow(clippy::print_stderr, reason = "people watch")]
+#![allow(
+    clippy::disallowed_methods,
+    reason = "it measures time, and decides no election by it"
+)]
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
+use kube::api::PostParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::watcher;
+use kube::{Api, Client, Config};
+use serde_json::json;
+use tenure_manager::{Builder, Cause, Manager, Next, Runnable, Warm};
+use tokio::sync::{mpsc, oneshot};
+use tokio::task::JoinHandle;
+
+use crate::embedded::Embedded;
+use crate::process::Process;
+use crate::tools;
+
+const STARTS: usize = 20;
+const HAND_OVERS: usize = 100;
+const CONTROLLERS: usize = 5;
+const OBJECTS: usize = 10_000;
+const WARM_ROUNDS: usize = 10;
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// All figures, on the embedded server; there is no peer to compare with.
+///
+/// # Errors
+/// Something did not start, or did not happen in time.
+pub fn bench(_real: bool) -> Result<String> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .build()?;
+    eprintln!("starts of tenure server ...");
+    let starts = runtime.block_on(starts())?;
+    let server = Embedded::start()?;
+    let file = server.kubeconfig();
+    eprintln!("hand-overs ...");
+    let hand_overs = runtime.block_on(hand_overs(&file))?;
+    eprintln!("a warm standby ...");
+    let warm = runtime.block_on(warm(&file))?;
+    eprintln!("an idle manager ...");
+    let resident = idle(&file)?;
+    let rows = [
+        (
+            "start of `tenure server`, empty folder, until its controllers have worked, median"
+                .to_owned(),
+            ms(percentile(&starts, 50)),
+            "300 ms",
+        ),
+        (
+            format!(
+                "hand-over of a group with {CONTROLLERS} controllers on a graceful stop, median"
+            ),
+            ms(percentile(&hand_overs, 50)),
+            "",
+        ),
+        (
+            "the same, p99".to_owned(),
+            ms(percentile(&hand_overs, 99)),
+            "150 ms",
+        ),
+        (
+            format!(
+                "from winning to the first reconciliation, {OBJECTS} objects in the warm cache, worst"
+            ),
+            ms(percentile(&warm, 100)),
+            "100 ms",
+        ),
+        (
+            "resident memory of an idle manager with 10 leader controllers".to_owned(),
+            format!("{:.1} MB", resident as f64 / 1e6),
+            "25 MB",
+        ),
+    ];
+    let mut table =
+        "### The manager\n\n| | measured | wanted at most |\n|---|---|---|\n".to_owned();
+    for (what, measured, wanted) in rows {
+        table.push_str(&format!("| {what} | {measured} | {wanted} |\n"));
+    }
+    Ok(table)
+}
+
+fn ms(time: Duration) -> String {
+    format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let place = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+    sorted.get(place).copied().unwrap_or_default()
+}
+
+async fn config(file: &Path) -> Result<Config> {
+    let kubeconfig = Kubeconfig::read_from(file)?;
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    config.default_namespace = "default".into();
+    Ok(config)
+}
+
+/// From the start of the process until a controller has made the first service account.
+async fn starts() -> Result<Vec<Duration>> {
+    let mut times = Vec::new();
+    for _ in 0..STARTS {
+        let folder = tempfile::tempdir()?;
+        let file = folder.path().join("kubeconfig");
+        let began = Instant::now();
+        let mut child = Command::new(tools::tenure()?)
+            .args(["server", "run", "--listen=127.0.0.1:0", "--data-dir"])
+            .arg(folder.path())
+            .stderr(Stdio::null())
+            .spawn()?;
+        let worked = async {
+            while !file.exists() {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            let client = Client::try_from(config(&file).await?)?;
+            let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
+            // Also while it does not listen yet.
+            while !matches!(accounts.get_opt("default").await, Ok(Some(_))) {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            Ok::<_, anyhow::Error>(began.elapsed())
+        };
+        let worked = tokio::time::timeout(LIMIT, worked).await;
+        child.kill()?;
+        child.wait()?;
+        times.push(worked.context("no controller worked in time")??);
+    }
+    Ok(times)
+}
+
+/// A manager that runs until it is asked to stop.
+struct Running {
+    stop: oneshot::Sender<()>,
+    task: JoinHandle<Result<(), tenure_manager::Error>>,
+}
+
+impl Running {
+    fn start(manager: Manager) -> Self {
+        let (stop, asked) = oneshot::channel();
+        let task = tokio::spawn(manager.run(asked));
+        Self { stop, task }
+    }
+
+    async fn stop(self) -> Result<()> {
+        drop(self.stop);
+        Ok(self.task.await??)
+    }
+}
+
+/// From the signal to the leader until the last controller of the group has started elsewhere.
+async fn hand_overs(file: &Path) -> Result<Vec<Duration>> {
+    let (started, mut starts) = mpsc::channel(64);
+    let replica = async || -> Result<Running> {
+        let mut manager: Builder = Manager::builder(config(file).await?);
+        for n in 0..CONTROLLERS {
+            let started = started.clone();
+            let work = Runnable::new(&format!("controller-{n}"), move |scope| {
+                let started = started.clone();
+                async move {
+                    // The reader outlives all of them.
+                    let _ = started.send(Instant::now()).await;
+                    scope.cancelled().await;
+                }
+            });
+            manager = manager.leader("bench-group", work);
+        }
+        Ok(Running::start(manager.build()?))
+    };
+    let mut all_started = async || -> Result<Instant> {
+        let mut last = Instant::now();
+        for _ in 0..CONTROLLERS {
+            let next = tokio::time::timeout(LIMIT, starts.recv()).await?;
+            last = next.context("controllers have ended")?;
+        }
+        Ok(last)
+    };
+    let mut leader = replica().await?;
+    all_started().await?;
+    let mut times = Vec::new();
+    for _ in 0..HAND_OVERS {
+        let standby = replica().await?;
+        // It has seen who leads by then.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        let asked = Instant::now();
+        let stopping = tokio::spawn(leader.stop());
+        times.push(all_started().await? - asked);
+        stopping.await??;
+        leader = standby;
+    }
+    leader.stop().await?;
+    Ok(times)
+}
+
+/// From winning until the first object is reconciled, by a standby whose cache is full.
+async fn warm(file: &Path) -> Result<Vec<Duration>> {
+    let client = Client::try_from(config(file).await?)?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, "default");
+    let made = futures_util::stream::iter(0..OBJECTS).map(|n| {
+        let maps = maps.clone();
+        async move {
+            let map = json!({ "metadata": { "name": format!("object-{n}") } });
+            let map = serde_json::from_value(map)?;
+            maps.create(&PostParams::default(), &map).await?;
+            Ok::<_, anyhow::Error>(())
+        }
+    });
+    let made: Vec<Result<()>> = made.buffer_unordered(64).collect().await;
+    made.into_iter().collect::<Result<()>>()?;
+
+    let (reconciled, mut first) = mpsc::channel(1);
+    let reconciled = Arc::new(reconciled);
+    let replica = async || -> Result<(Running, tenure_manager::GroupHandle)> {
+        let reconciled = reconciled.clone();
+        let warm = Warm::new(
+            "maps",
+            maps.clone(),
+            watcher::Config::default(),
+            move |_| {
+                let _ = reconciled.try_send(Instant::now());
+                async { Ok::<_, Cause>(Next::Change) }
+            },
+        );
+        let reader = warm.reader();
+        let manager = Manager::builder(config(file).await?).warm("bench-warm", warm);
+        let manager = manager.build()?;
+        let group = manager.group("bench-warm").context("its group")?;
+        let running = Running::start(manager);
+        let full = async {
+            while reader.len() < OBJECTS {
+                tokio::time::sleep(Duration::from_millis(2)).await;
+            }
+        };
+        if tokio::time::timeout(LIMIT, full).await.is_err() {
+            bail!("the cache has {} objects", reader.len());
+        }
+        Ok((running, group))
+    };
+    let (mut leader, group) = replica().await?;
+    group.running().await;
+    let mut times = Vec::new();
+    for _ in 0..WARM_ROUNDS {
+        let (standby, group) = replica().await?;
+        let stopping = tokio::spawn(leader.stop());
+        group.running().await;
+        let won = Instant::now();
+        stopping.await??;
+        // What the former leader reconciled at the end does not count.
+        while first.try_recv().is_ok_and(|at| at < won) {}
+        let at = tokio::time::timeout(LIMIT, first.recv()).await?;
+        let at = at.context("nobody reconciles")?;
+        times.push(at.saturating_duration_since(won));
+        leader = standby;
+    }
+    leader.stop().await?;
+    Ok(times)
+}
+
+/// The memory of a program that leads ten controllers and does nothing.
+fn idle(file: &Path) -> Result<u64> {
+    let mut command = Command::new(tools::managed()?);
+    command.arg(file).arg("idle");
+    let process = Process::spawn("idle", command)?;
+    let started = || process.transcript().contains("controller-9 starts");
+    let began = Instant::now();
+    while !started() {
+        if began.elapsed() > LIMIT {
+            bail!("it does not start: {}", process.transcript());
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    // After some renewals.
+    std::thread::sleep(Duration::from_secs(3));
+    process.resident_bytes().context("it has ended")
+}

@@ -1,0 +1,102 @@
+//! A program on the manager for tests: it does one thing right or wrong, and says what it does.
+//!
+//! `managed KUBECONFIG WHAT`, where WHAT is one of the cases of [`run`].
+#![allow(
+    clippy::print_stdout,
+    clippy::disallowed_methods,
+    reason = "its output is what the tests read; its pauses decide no election"
+)]
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use kube::Config;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tenure_manager::wrangler::LeaderElection;
+use tenure_manager::{Builder, Manager, Runnable, run_or_die, signals};
+
+#[tokio::main(worker_threads = 2)]
+async fn main() -> Result<()> {
+    let mut args = std::env::args().skip(1);
+    let file = args.next().context("a kubeconfig")?;
+    let what = args.next().context("what to do")?;
+    let kubeconfig = Kubeconfig::read_from(file)?;
+    let options = KubeConfigOptions::default();
+    let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+    config.default_namespace = "default".into();
+    run(config, &what).await
+}
+
+async fn run(config: Config, what: &str) -> Result<()> {
+    let manager = Manager::builder(config.clone()).elections(|election| {
+        election
+            .lease_duration(Duration::from_secs(3))
+            .renew_deadline(Duration::from_millis(1_500))
+            .retry_period(Duration::from_millis(200))
+    });
+    match what {
+        "work" => go(manager.leader("g", speaker("work"))).await,
+        "deaf" => {
+            let deaf = Runnable::new("deaf", |_| {
+                println!("deaf starts");
+                std::future::pending::<()>()
+            });
+            go(manager.every(deaf)).await
+        }
+        "panic" => {
+            let panics = Runnable::new("nodes", |scope| async move {
+                assert!(scope.name().is_empty(), "no node");
+            });
+            go(manager.leader("g", panics)).await
+        }
+        "block" => {
+            let blocks = Runnable::new("stuck", |scope| async move {
+                println!("stuck starts");
+                while !scope.name().is_empty() {
+                    std::thread::sleep(Duration::from_secs(1));
+                }
+            });
+            go(manager.leader("g", blocks)).await
+        }
+        "dropped-hook" => {
+            go(manager.on_startup("seed", |startup| async move { drop(startup) })).await
+        }
+        "idle" => {
+            let names = (0..10).map(|n| format!("controller-{n}"));
+            go(names.fold(manager, |manager, name| manager.leader("g", speaker(&name)))).await
+        }
+        "wrangler" => {
+            let client = tenure::client(config)?;
+            LeaderElection::new(client, "w")
+                .run_or_die(signals::shutdown()?, |tenure| async move {
+                    println!("work starts");
+                    tenure.cancelled().await;
+                    println!("work stopped");
+                })
+                .await
+        }
+        "run-or-die" => {
+            let panics = async { assert!(what.is_empty(), "no tunnel") };
+            run_or_die("tunnel", signals::shutdown()?, panics).await;
+            Ok(())
+        }
+        other => bail!("nobody knows how to {other:?}"),
+    }
+}
+
+async fn go(manager: Builder) -> Result<()> {
+    Ok(manager.build()?.run_until_signal().await?)
+}
+
+/// Says when it starts and when it has stopped.
+fn speaker(name: &str) -> Runnable {
+    let said = name.to_owned();
+    Runnable::new(name, move |scope| {
+        let name = said.clone();
+        async move {
+            println!("{name} starts");
+            scope.cancelled().await;
+            println!("{name} stopped");
+        }
+    })
+}
