@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(40);
 fn managed(server: &Embedded, what: &str, env: &[(&str, &str)]) -> Process {
     let mut command = Command::new(tools::managed().unwrap());
     command.arg(server.kubeconfig()).arg(what);
-    command.envs(env.iter().copied());
+    command.env("RUST_BACKTRACE", "0").envs(env.iter().copied());
     Process::spawn(what, command).unwrap()
 }
 

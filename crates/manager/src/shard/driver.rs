@@ -32,6 +32,9 @@ const TICK: Duration = Duration::from_millis(100);
 /// Leases of dead members are removed after so many times the lease duration.
 const STALE_AFTER: u32 = 20;
 
+/// Nobody waits longer for a lease to be removed.
+const CLEANING_TAKES: Duration = Duration::from_secs(2);
+
 /// The shards of a group as this replica has them. Cheap to clone.
 #[derive(Clone)]
 pub struct Shards {
@@ -202,11 +205,9 @@ impl ShardGroup {
         let _ = present.await;
         driver.finish().await;
         // Nothing is lost if it stays: others remove it later.
-        let _ = driver
-            .group
-            .leases
-            .delete(&member, &DeleteParams::default())
-            .await;
+        let parameters = DeleteParams::default();
+        let removed = driver.group.leases.delete(&member, &parameters);
+        let _ = tokio::time::timeout(CLEANING_TAKES, removed).await;
     }
 }
 
@@ -335,7 +336,8 @@ impl Driver {
                 }),
                 ..DeleteParams::default()
             };
-            if let Err(error) = self.group.leases.delete(&name, &unchanged).await {
+            let removed = self.group.leases.delete(&name, &unchanged);
+            if let Ok(Err(error)) = tokio::time::timeout(CLEANING_TAKES, removed).await {
                 tracing::debug!(name, %error, "lease of a dead member not removed");
             }
         }
