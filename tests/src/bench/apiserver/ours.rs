@@ -44,6 +44,8 @@ impl Ours {
         let child = Command::new(tools::tenure()?)
             .args(["server", "run", "--listen=127.0.0.1:0", "--data-dir"])
             .arg(folder.path())
+            // The real one runs without its controller manager, too.
+            .arg("--disable=default-service-account,root-ca,garbage-collector,namespace-purge")
             .stderr(Stdio::null())
             .spawn()?;
         let mut ours = Self {
