@@ -96,9 +96,10 @@ async fn a_client_that_never_reads_is_given_up() {
 
 #[tokio::test]
 async fn an_answer_that_is_left_lying_ends_its_connection() {
-    let large = |_: &http::request::Parts| {
+    let large = |_: http::request::Parts| {
         let body = http_body_util::Full::new(Bytes::from(vec![b'x'; 1 << 20]));
-        http::Response::new(body.map_err(|never| match never {}).boxed_unsync())
+        let body = body.map_err(|never| match never {}).boxed_unsync();
+        std::future::ready(http::Response::new(body))
     };
     let builder = Server::builder()
         .no_tls()
