@@ -48,6 +48,15 @@ fn kubectl_of_the_distribution() {
 }
 
 #[test]
+fn kubectl_applies_and_defines() {
+    if clients::peer(Peer::Kubectl) {
+        let server = Embedded::start().unwrap();
+        let program = build(Peer::Kubectl).unwrap();
+        clients::kubectl_applies_and_defines(&program, &server.kubeconfig(), "apply");
+    }
+}
+
+#[test]
 fn python() {
     if Skip::unless(tools::python()).is_some() {
         let server = Embedded::start().unwrap();

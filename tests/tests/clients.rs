@@ -250,6 +250,84 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
     kubectl.ok("delete namespace NS --wait=false");
 }
 
+/// kubectl with server-side apply, scale, and a kind of its own: columns, explain, waiting for a path.
+pub(crate) fn kubectl_applies_and_defines(program: &Path, kubeconfig: &Path, namespace: &str) {
+    let cache = tempfile::tempdir().expect("a temporary folder");
+    let kubectl = Kubectl {
+        namespace,
+        program,
+        kubeconfig,
+        home: cache.path(),
+    };
+    kubectl.ok("create namespace NS");
+    let write = |name: &str, object: &Value| {
+        let file = cache.path().join(name);
+        std::fs::write(&file, object.to_string()).expect("a writable temporary folder");
+        file.display().to_string()
+    };
+    let deployment = |image: &str| {
+        json!({"apiVersion": "apps/v1", "kind": "Deployment",
+            "metadata": {"name": "web", "namespace": namespace},
+            "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "web"}}, "template": {
+                "metadata": {"labels": {"app": "web"}},
+                "spec": {"containers": [{"name": "c", "image": image}]}}}})
+    };
+    let file = write("web.json", &deployment("one"));
+    kubectl.ok(&format!("apply --server-side -f {file}"));
+    let file = write("web.json", &deployment("two"));
+    let differs = kubectl.run(&format!("diff --server-side -f {file}"));
+    assert_eq!(differs.status.code(), Some(1), "{}", said(&differs));
+    assert!(
+        said(&differs).contains("+      - image: two"),
+        "{}",
+        said(&differs)
+    );
+    kubectl.ok(&format!("apply --server-side -f {file}"));
+    kubectl.ok("-n NS scale deployment web --replicas=5");
+    let refused = kubectl.fails(&format!("apply --server-side -f {file}"));
+    assert!(refused.contains(".spec.replicas"), "{refused}");
+    kubectl.ok(&format!("apply --server-side --force-conflicts -f {file}"));
+    let replicas = "-n NS get deployment web -o jsonpath={.spec.replicas}";
+    assert_eq!(kubectl.ok(replicas), "2");
+
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "description": "What is wanted.", "properties": {
+            "replicas": {"type": "integer", "default": 1, "description": "How many."}}},
+        "status": {"type": "object", "properties": {"phase": {"type": "string"},
+            "replicas": {"type": "integer"}}}}});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "widgets.t.example"}, "spec": {"group": "t.example", "scope": "Namespaced",
+        "names": {"plural": "widgets", "kind": "Widget", "shortNames": ["wd"]}, "versions": [{"name": "v1",
+        "served": true, "storage": true, "schema": {"openAPIV3Schema": schema},
+        "subresources": {"status": {}, "scale": {"specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas"}},
+        "additionalPrinterColumns": [
+            {"name": "Wanted", "type": "integer", "jsonPath": ".spec.replicas"}]}]}});
+    let file = write("definition.json", &definition);
+    kubectl.ok(&format!("create -f {file}"));
+    kubectl.ok("wait --for=condition=Established crd/widgets.t.example --timeout=20s");
+    let widget = json!({"apiVersion": "t.example/v1", "kind": "Widget",
+        "metadata": {"name": "w", "namespace": namespace}, "spec": {"replicas": 3}});
+    let file = write("widget.json", &widget);
+    kubectl.ok(&format!("apply -f {file}"));
+    kubectl.ok(&format!("apply --server-side -f {file}"));
+    let table = kubectl.ok("-n NS get wd");
+    assert!(table.contains("WANTED") && table.contains('3'), "{table}");
+    assert!(kubectl.ok("explain widget.spec").contains("How many."));
+    kubectl.ok("-n NS scale wd w --replicas=4");
+    let line = "-n NS wait wd/w --for=jsonpath={.status.phase}=Done --timeout=60s";
+    let mut wait = kubectl
+        .command(line)
+        .spawn()
+        .expect("checked before the test");
+    kubectl
+        .ok(r#"-n NS patch wd w --subresource status --type merge -p {"status":{"phase":"Done"}}"#);
+    assert!(wait.wait().expect("our child").success(), "kubectl {line}");
+    kubectl.ok("delete crd widgets.t.example");
+    kubectl.fails("-n NS get wd");
+    kubectl.ok("delete namespace NS --wait=false");
+}
+
 /// The Python client.
 pub(crate) fn python(kubeconfig: &Path) {
     let mut command = Command::new(tools::python().expect("checked before the test"));

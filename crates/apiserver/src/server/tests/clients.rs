@@ -7,11 +7,14 @@ use std::time::Duration;
 use futures_util::StreamExt as _;
 use k8s_openapi::api::core::v1::ConfigMap;
 use k8s_openapi::api::events::v1::Event;
-use kube::api::{Api, DeleteParams, Patch, PatchParams, PostParams};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{Api, ApiResource, DeleteParams, DynamicObject, GroupVersionKind};
+use kube::api::{Patch, PatchParams, PostParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::events::{EventType, Recorder, Reporter};
 use kube::runtime::finalizer::{self, finalizer};
+use kube::runtime::wait::{await_condition, conditions};
 use kube::runtime::{WatchStreamExt as _, reflector, watcher};
 use kube::{Resource as _, ResourceExt as _};
 
@@ -240,4 +243,90 @@ async fn a_recorder_publishes_and_counts_repetitions() {
     assert_eq!(found[0].reason.as_deref(), Some("Tested"));
     let series = found[0].series.as_ref().map(|series| series.count);
     assert_eq!(series, Some(3));
+}
+
+#[tokio::test]
+async fn kube_applies_and_shares_what_it_owns() {
+    let server = TestServer::start().await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(client(server.kubeconfig()).await, "default");
+    let of = |key: &str, value: &str| {
+        serde_json::json!({"apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": {"name": "m"}, "data": {key: value}})
+    };
+    let one = PatchParams::apply("one");
+    let made = maps
+        .patch("m", &one, &Patch::Apply(of("a", "1")))
+        .await
+        .unwrap();
+    assert_eq!(made.managed_fields()[0].manager.as_deref(), Some("one"));
+    let two = PatchParams::apply("two");
+    maps.patch("m", &two, &Patch::Apply(of("b", "2")))
+        .await
+        .unwrap();
+    let refused = maps.patch("m", &two, &Patch::Apply(of("a", "2"))).await;
+    let kube::Error::Api(status) = refused.unwrap_err() else {
+        panic!("an answer of the server")
+    };
+    assert_eq!((status.code, status.reason.as_str()), (409, "Conflict"));
+    let forced = maps
+        .patch("m", &two.clone().force(), &Patch::Apply(of("a", "2")))
+        .await;
+    let data = forced.unwrap().data.unwrap();
+    assert_eq!(data.len(), 1, "two states b no more: {data:?}");
+    let same = maps
+        .patch("m", &two, &Patch::Apply(of("a", "2")))
+        .await
+        .unwrap();
+    let again = maps.get("m").await.unwrap();
+    assert_eq!(same.resource_version(), again.resource_version());
+}
+
+#[tokio::test]
+async fn kube_defines_a_kind_and_watches_it() {
+    let server = TestServer::start().await.unwrap();
+    let client = client(server.kubeconfig()).await;
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let schema = serde_json::json!({"type": "object", "properties": {"spec": {"type": "object",
+        "properties": {"size": {"type": "integer", "default": 3}}}}});
+    let definition = serde_json::json!({"apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition", "metadata": {"name": "docs.t.example"},
+        "spec": {"group": "t.example", "scope": "Namespaced",
+            "names": {"plural": "docs", "kind": "Doc"}, "versions": [{"name": "v1", "served": true,
+                "storage": true, "schema": {"openAPIV3Schema": schema}, "subresources": {"status": {}}}]}});
+    let apply = PatchParams::apply("t").force();
+    let patch = Patch::Apply(definition);
+    definitions
+        .patch("docs.t.example", &apply, &patch)
+        .await
+        .unwrap();
+    let established = await_condition(
+        definitions.clone(),
+        "docs.t.example",
+        conditions::is_crd_established(),
+    );
+    tokio::time::timeout(Duration::from_secs(5), established)
+        .await
+        .unwrap()
+        .unwrap();
+    let kind = ApiResource::from_gvk(&GroupVersionKind::gvk("t.example", "v1", "Doc"));
+    let docs: Api<DynamicObject> = Api::namespaced_with(client, "default", &kind);
+    let mut seen =
+        std::pin::pin!(watcher(docs.clone(), watcher::Config::default()).applied_objects());
+    let doc =
+        serde_json::json!({"apiVersion": "t.example/v1", "kind": "Doc", "metadata": {"name": "d"}});
+    docs.patch("d", &apply, &Patch::Apply(doc)).await.unwrap();
+    let found = tokio::time::timeout(Duration::from_secs(5), seen.next())
+        .await
+        .unwrap();
+    assert_eq!(found.unwrap().unwrap().name_any(), "d");
+    let status = serde_json::json!({"status": {"anything": 1}});
+    let pruned = docs
+        .patch_status("d", &PatchParams::default(), &Patch::Merge(status))
+        .await
+        .unwrap();
+    assert_eq!(pruned.data.get("status"), None);
+    definitions
+        .delete("docs.t.example", &DeleteParams::default())
+        .await
+        .unwrap();
 }
