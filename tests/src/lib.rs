@@ -16,6 +16,7 @@ pub mod overlap;
 pub mod process;
 pub mod real;
 mod spawn;
+pub mod storage;
 pub mod tools;
 pub mod wire;
 

@@ -12,6 +12,8 @@ mod interop;
 mod manager_process;
 mod nemesis;
 mod page;
+mod provisioner_faults;
+mod provisioner_recorded;
 mod real_client_go;
 mod real_clients;
 mod real_differential;

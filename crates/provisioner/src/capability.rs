@@ -37,7 +37,7 @@ pub(crate) fn of_claim(
 /// Drivers that know SINGLE_NODE_MULTI_WRITER are told whether one node or one pod may write.
 fn mode(name: &str, knows_multi_writer: bool) -> Option<Mode> {
     Some(match (name, knows_multi_writer) {
-        ("ReadWriteOnce", false) | ("ReadWriteOncePod", false) => Mode::SingleNodeWriter,
+        ("ReadWriteOnce" | "ReadWriteOncePod", false) => Mode::SingleNodeWriter,
         ("ReadWriteOnce", true) => Mode::SingleNodeMultiWriter,
         ("ReadWriteOncePod", true) => Mode::SingleNodeSingleWriter,
         ("ReadOnlyMany", _) => Mode::MultiNodeReaderOnly,

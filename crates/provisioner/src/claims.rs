@@ -307,7 +307,7 @@ impl Controller {
             }
             Ok(_) => {}
             Err(error) => {
-                tracing::warn!(volume = name, %error, "cannot look at the volume of this name")
+                tracing::warn!(volume = name, %error, "cannot look at the volume of this name");
             }
         }
     }

@@ -206,7 +206,7 @@ impl Poster {
                 .await;
             match patched {
                 Err(kube::Error::Api(status)) if status.code == 404 => {
-                    drop(self.posted.remove(&key))
+                    drop(self.posted.remove(&key));
                 }
                 other => return other.map(drop),
             }

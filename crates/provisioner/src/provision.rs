@@ -157,7 +157,7 @@ impl Controller {
             match self.delete_storage(&id, secrets.clone()).await {
                 Ok(()) => return Failure::in_background(message),
                 Err(error) => {
-                    tracing::warn!(volume_id = id, %error, "cannot delete the unfit volume")
+                    tracing::warn!(volume_id = id, %error, "cannot delete the unfit volume");
                 }
             }
         }

@@ -219,9 +219,11 @@ mod tests {
         Ok(found.map(|secret| format!("{}/{}", secret.namespace, secret.name)))
     }
 
+    type Pairs<'a> = &'a [(&'a str, &'a str)];
+
     #[test]
     fn references_of_a_class() {
-        let good: &[(&Kind, &[(&str, &str)], Option<&str>)] = &[
+        let good: &[(&Kind, Pairs<'_>, Option<&str>)] = &[
             (&PROVISIONER, &[], None),
             (
                 &PROVISIONER,
@@ -284,7 +286,7 @@ mod tests {
     fn mistakes_in_a_class() {
         let name = "~provisioner-secret-name";
         let namespace = "~provisioner-secret-namespace";
-        let bad: &[(&[(&str, &str)], &str)] = &[
+        let bad: &[(Pairs<'_>, &str)] = &[
             (&[(name, "s")], "missing"),
             (&[(namespace, "n")], "missing"),
             (&[(name, ""), (namespace, "n")], "is empty"),

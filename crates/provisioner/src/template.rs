@@ -1,10 +1,10 @@
 //! Templates in the names of secrets: `${pvc.namespace}-key`, expanded as Go's `os.Expand` does.
 
 /// Replaces every `${token}` and `$token` by what `lookup` gives; the first unknown token is returned.
-pub(crate) fn expand<'a>(
-    text: &'a str,
+pub(crate) fn expand(
+    text: &str,
     mut lookup: impl FnMut(&str) -> Option<String>,
-) -> Result<String, &'a str> {
+) -> Result<String, &str> {
     let mut out = String::new();
     let mut rest = text;
     while let Some(at) = rest.find('$') {
