@@ -9,7 +9,7 @@ use crate::clock::{self, Nanos};
 use crate::event::Kind;
 use crate::overlap::History;
 use crate::process::{Process, Silence};
-use crate::real::{BuildError, Peer, build};
+use crate::real::{BuildError, Peer, build, build_rust_peer};
 use crate::{Skip, tools};
 
 /// What all candidates of an election agree on.
@@ -116,6 +116,17 @@ impl Election {
     /// The program is not built or cannot be started.
     pub fn library(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
         let mut command = Command::new(tools::candidate()?);
+        command.args(["--namespace", &self.namespace, "--name", &self.name]);
+        self.spawn(command, id, extra)
+    }
+
+    /// Starts a candidate on the crate kube-lease-manager, which has no renew deadline and no retry period:
+    /// it renews as long before the end of the lease as the renew deadline is.
+    ///
+    /// # Errors
+    /// The program cannot be built or started.
+    pub fn kube_lease_manager(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
+        let mut command = Command::new(build_rust_peer("rust-kube-lease-manager")?);
         command.args(["--namespace", &self.namespace, "--name", &self.name]);
         self.spawn(command, id, extra)
     }

@@ -11,7 +11,7 @@ use std::env;
 use std::fs;
 use std::sync::OnceLock;
 
-pub use build::{BuildError, Peer, build, built, peers_dir};
+pub use build::{BuildError, Peer, build, build_rust_peer, built, peers_dir};
 pub use cluster::{Cluster, Program, StartError};
 pub use detached::{DetachedError, State, down, state, up};
 

@@ -16,6 +16,7 @@ mod provisioner_faults;
 mod provisioner_recorded;
 mod real_client_go;
 mod real_clients;
+mod real_components;
 mod real_differential;
 mod real_harness;
 mod real_interop;

@@ -2,88 +2,123 @@
 
 #![allow(clippy::print_stderr, reason = "people watch")]
 
-use std::fmt;
-use std::path::Path;
-use std::thread::sleep;
+use std::path::{Path, PathBuf};
+use std::thread::{scope, sleep};
 use std::time::Duration;
 
+use serde_json::Value;
+
+use super::elections_table::{Column, Figures, Left};
+use super::{elections_table, svg};
 use crate::bench::apiserver::Ours;
 use crate::candidate::{self, Election, Fleet};
 use crate::clock::{self, Nanos};
 use crate::event::Kind;
 use crate::process::{Process, Silence};
 use crate::real::{Cluster, Peer, available};
+use crate::wire::{Wire, lease_path};
 
 const HAND_OVERS: usize = 20;
+const KILLS: usize = 5;
 const MANY: usize = 2000;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Candidates of both makes, on the real kube-apiserver if it can be had, else on ours.
+/// A make of candidate: what it is called and how one is started.
+#[derive(Clone, Copy)]
+struct Make {
+    name: &'static str,
+    start: Start,
+    /// What makes it count its requests.
+    count: &'static [&'static str],
+    /// What makes it stay when its elections have ended, if it can.
+    linger: Option<&'static str>,
+    /// Whether one process can have many elections.
+    many: bool,
+    /// How often it is handed over: some take long.
+    hand_overs: usize,
+}
+
+const CLIENT_GO: Make = Make {
+    name: "client-go",
+    start: Election::client_go,
+    count: &[],
+    linger: None,
+    many: true,
+    hand_overs: HAND_OVERS,
+};
+
+const TENURE: Make = Make {
+    name: "tenure",
+    start: Election::library,
+    count: &["--count"],
+    linger: Some("--linger"),
+    many: true,
+    hand_overs: HAND_OVERS,
+};
+
+const KUBE_LEASE_MANAGER: Make = Make {
+    name: "kube-lease-manager",
+    start: Election::kube_lease_manager,
+    count: &[],
+    linger: None,
+    many: false,
+    hand_overs: 6,
+};
+
+/// Every make on the real kube-apiserver if it can be had, and tenure on ours.
 ///
 /// # Errors
 /// A server or a candidate did not start.
 pub fn bench(real: bool) -> anyhow::Result<String> {
-    let peers = available(&[Peer::Elector]);
-    let cluster = if real { Some(Cluster::start()?) } else { None };
-    let ours = Ours::start()?;
-    let (place, kubeconfig) = match &cluster {
-        Some(cluster) => ("kube-apiserver + etcd", cluster.kubeconfig()),
-        None => ("tenure server", ours.kubeconfig()),
-    };
-    let mut reports = Vec::new();
-    match peers {
-        Ok(()) => {
-            eprintln!("client-go on {place} ...");
-            reports.push(measure(&kubeconfig, "client-go", Election::client_go, &[])?);
+    let mut columns = Vec::new();
+    if real {
+        let cluster = Cluster::start()?;
+        let kubeconfig = cluster.kubeconfig();
+        if let Err(skip) = available(&[Peer::Elector]) {
+            eprintln!("without client-go: {skip}");
+        } else {
+            columns.push(column(CLIENT_GO, "kube-apiserver + etcd", &kubeconfig)?);
         }
-        Err(skip) => eprintln!("without client-go: {skip}"),
+        columns.push(column(TENURE, "kube-apiserver + etcd", &kubeconfig)?);
+        match crate::real::build_rust_peer("rust-kube-lease-manager") {
+            Ok(_) => columns.push(column(
+                KUBE_LEASE_MANAGER,
+                "kube-apiserver + etcd",
+                &kubeconfig,
+            )?),
+            Err(error) => eprintln!("without kube-lease-manager: {error}"),
+        }
     }
-    eprintln!("tenure on {place} ...");
-    reports.push(measure(
-        &kubeconfig,
-        "tenure",
-        Election::library,
-        &[LINGER],
-    )?);
-    Ok(format!("### Elections on {place}\n\n{}", Table(&reports)))
+    let ours = Ours::start()?;
+    columns.push(column(TENURE, "tenure server", &ours.kubeconfig())?);
+    let mut section = elections_table::section(&columns);
+    if let Some(images) = super::images() {
+        std::fs::create_dir_all(&images)?;
+        for (file, title, samples) in [
+            (
+                "hand-over-sigterm.svg",
+                "Hand-over after SIGTERM of the leader, 15/10/2, three replicas",
+                (|figures: &Figures| figures.hand_overs.clone()) as fn(&Figures) -> Vec<Duration>,
+            ),
+            (
+                "hand-over-kill.svg",
+                "Take-over after kill -9, beyond the end of the lease, 15/10/2, three replicas",
+                |figures| figures.take_overs.clone(),
+            ),
+        ] {
+            let rows: Vec<(String, Vec<Duration>)> = columns
+                .iter()
+                .map(|column| (column.title(), samples(&column.figures)))
+                .collect();
+            std::fs::write(images.join(file), svg::strips(title, &rows))?;
+            section += &format!("\n![{title}](images/{file})\n");
+        }
+    }
+    Ok(section)
 }
-
-/// A flag of our candidate: it stays when its elections have ended.
-const LINGER: &str = "--linger";
 
 /// How candidates of one make are started.
 pub type Start = fn(&Election, &str, &[&str]) -> Result<Process, candidate::Error>;
-
-/// The figures of one make of candidate with 15, 10 and 2 seconds.
-#[derive(Clone, Debug)]
-pub struct Report {
-    /// The make.
-    pub make: &'static str,
-    /// From SIGTERM of the leader to `acquired` of the next, with three replicas.
-    pub hand_overs: Vec<Duration>,
-    /// Requests per second of a follower, if it counts them.
-    pub follower_requests: Option<f64>,
-    /// Resident memory of a process with one election, in bytes.
-    pub one_resident: u64,
-    /// How many of two thousand elections one process leads after two minutes: renewing them all takes a
-    /// thousand writes a second, which a busy server may not give.
-    pub many_led: usize,
-    /// Resident memory of that process, in bytes.
-    pub many_resident: u64,
-    /// The share of one core that it uses.
-    pub many_cpu: f64,
-    /// What is left in that process when all its elections have ended; tenure only.
-    pub left: Option<Left>,
-}
-
-/// What ended elections leave behind.
-#[derive(Clone, Copy, Debug)]
-pub struct Left {
-    /// Tasks alive.
-    pub tasks: u64,
-    /// Resident memory, in bytes.
-    pub resident: u64,
-}
 
 /// Why there is no report.
 #[derive(Debug, thiserror::Error)]
@@ -95,99 +130,164 @@ pub enum Error {
     /// A candidate did not do what was waited for.
     #[error(transparent)]
     Silence(#[from] Silence),
+    /// The API server did not answer.
+    #[error(transparent)]
+    Wire(#[from] crate::wire::Error),
+    /// The lock has no time in it.
+    #[error("no renewTime in {0}")]
+    Record(String),
     /// The machine does not tell what a process uses.
     #[error("/proc says nothing about process {0}")]
     Proc(u32),
 }
 
-/// Measures one make of candidate.
-///
-/// # Errors
-/// A candidate does not start or does not lead.
-pub fn measure(
-    kubeconfig: &Path,
-    make: &'static str,
-    start: Start,
-    extra: &[&str],
-) -> Result<Report, Error> {
-    let name = |what: &str| format!("measure-{what}-{}", clock::now().0);
-    let election = Election::new(kubeconfig.to_owned(), name("one"));
+fn column(make: Make, server: &'static str, kubeconfig: &Path) -> Result<Column, Error> {
+    eprintln!("{} on {server} ...", make.name);
+    let figures = measure(make, kubeconfig)?;
+    Ok(Column {
+        make: make.name,
+        server,
+        figures,
+    })
+}
+
+fn measure(make: Make, kubeconfig: &Path) -> Result<Figures, Error> {
+    // Hand-overs, kills and quiet pairs wait most of the time, each on locks of its own.
+    let mut figures = scope(|scope| -> Result<Figures, Error> {
+        let quiet = scope.spawn(|| quiet_pair(make, kubeconfig));
+        let kills: Vec<_> = (0..KILLS)
+            .map(|number| scope.spawn(move || take_over(make, kubeconfig, number)))
+            .collect();
+        let mut figures = hand_overs(make, kubeconfig)?;
+        for kill in kills {
+            figures.take_overs.push(joined(kill)?);
+        }
+        let requests = joined(quiet)?;
+        figures.follower_requests = requests.0;
+        figures.leader_requests = requests.1;
+        Ok(figures)
+    })?;
+    if make.many {
+        many(make, kubeconfig, &mut figures)?;
+    }
+    Ok(figures)
+}
+
+fn joined<T>(thread: std::thread::ScopedJoinHandle<'_, T>) -> T {
+    thread
+        .join()
+        .unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+fn election(kubeconfig: &Path, what: &str) -> Election {
+    let name = format!("measure-{what}-{}", clock::now().0);
+    Election::new(PathBuf::from(kubeconfig), name)
+}
+
+/// From SIGTERM of the leader to `acquired` of the next, with three replicas; and one process's memory.
+fn hand_overs(make: Make, kubeconfig: &Path) -> Result<Figures, Error> {
+    let election = election(kubeconfig, "hand-over");
     let mut fleet = Fleet::default();
     for id in ["a", "b", "c"] {
-        fleet.add(start(&election, id, &[])?);
+        fleet.add((make.start)(&election, id, &[])?);
     }
     let (mut leader, _) = fleet.next_leader(Nanos(0), None, LIMIT)?;
     sleep(Duration::from_secs(10));
-    let one_resident = resident(fleet.member(&leader))?;
-
-    let mut hand_overs = Vec::new();
-    for round in 0..HAND_OVERS {
+    let mut figures = Figures {
+        one_resident: resident(fleet.member(&leader))?,
+        ..Figures::default()
+    };
+    for round in 0..make.hand_overs {
         let since = clock::now();
         fleet.member(&leader).terminate();
         let (next, at) = fleet.next_leader(since, Some(&leader), LIMIT)?;
-        hand_overs.push(at.since(since));
-        fleet.add(start(&election, &format!("r{round}"), &[])?);
+        figures.hand_overs.push(at.since(since));
+        fleet.add((make.start)(&election, &format!("r{round}"), &[])?);
         // Followers poll at random times; the pause lets the new one spread like the others.
         sleep(Duration::from_secs(3));
         leader = next;
     }
+    Ok(figures)
+}
 
-    let mut follower = start(&election, "follower", &[])?;
+/// From the end of the lease of a killed leader to `acquired` of the next.
+fn take_over(make: Make, kubeconfig: &Path, number: usize) -> Result<Duration, Error> {
+    let election = election(kubeconfig, &format!("kill-{number}"));
+    let mut fleet = Fleet::default();
+    for id in ["a", "b", "c"] {
+        fleet.add((make.start)(&election, id, &[])?);
+    }
+    let (leader, _) = fleet.next_leader(Nanos(0), None, LIMIT)?;
+    // Each at another moment between two renewals.
+    sleep(Duration::from_millis(
+        8000 + 430 * u64::try_from(number).unwrap_or(0),
+    ));
+    let killed = fleet.member(&leader).kill();
+    let wire = Wire::connect(kubeconfig)?;
+    let lease = wire.get(&lease_path(&election.namespace, &election.name))?;
+    let renewed = lease.body["spec"]["renewTime"].as_str().unwrap_or_default();
+    let renewed = wall_nanos(renewed).ok_or_else(|| Error::Record(lease.body.to_string()))?;
+    let (_, at) = fleet.next_leader(killed, Some(&leader), LIMIT)?;
+    Ok(at.since(renewed + election.lease_duration))
+}
+
+/// Requests per second of a follower and of a leader whom nothing happens to.
+fn quiet_pair(make: Make, kubeconfig: &Path) -> Result<(Option<f64>, Option<f64>), Error> {
+    let election = election(kubeconfig, "quiet");
+    let mut leader = (make.start)(&election, "leader", make.count)?;
+    leader.wait_for(Kind::Acquired, Nanos(0), LIMIT)?;
+    let mut follower = (make.start)(&election, "follower", make.count)?;
     sleep(Duration::from_secs(60));
-    follower.terminate();
-    follower.wait(LIMIT)?;
-    let counted = follower
-        .events()
-        .into_iter()
-        .find(|event| event.event == Kind::Stats);
-    let follower_requests = counted.and_then(|stats| {
-        let number = |name: &str| stats.rest.get(name).and_then(serde_json::Value::as_f64);
-        Some((number("reads")? + number("writes")?) / number("seconds")?)
-    });
-
-    let many = Election {
-        name: name("many"),
-        ..election
+    let rate = |process: &mut Process| -> Result<Option<f64>, Error> {
+        process.terminate();
+        process.wait(LIMIT)?;
+        let stats = process.last_of(&[Kind::Stats]);
+        Ok(stats.and_then(|stats| {
+            let number = |name: &str| stats.rest.get(name).and_then(Value::as_f64);
+            Some((number("reads")? + number("writes")?) / number("seconds")?)
+        }))
     };
+    Ok((rate(&mut follower)?, rate(&mut leader)?))
+}
+
+/// Two thousand elections in one process: renewing them takes a thousand writes a second.
+fn many(make: Make, kubeconfig: &Path, figures: &mut Figures) -> Result<(), Error> {
+    let election = election(kubeconfig, "many");
     let count = MANY.to_string();
-    let mut many = start(&many, "many", &[&["--elections", &count], extra].concat())?;
+    let mut flags = vec!["--elections", &count];
+    flags.extend(make.linger);
+    let mut many = (make.start)(&election, "many", &flags)?;
     let leading = || {
         let events = many.events();
-        events
-            .iter()
-            .filter(|event| event.event == Kind::Acquired)
-            .count()
+        let won = events.iter().filter(|event| event.event == Kind::Acquired);
+        won.count().min(MANY)
     };
     clock::poll(LIMIT, || (leading() >= MANY).then_some(()));
     sleep(Duration::from_secs(10));
     let (began, before) = (clock::now(), cpu(&many)?);
     sleep(Duration::from_secs(20));
-    let many_cpu = (cpu(&many)? - before).as_secs_f64() / clock::now().since(began).as_secs_f64();
-    let (many_led, many_resident) = (leading().min(MANY), resident(&many)?);
+    let share = (cpu(&many)? - before).as_secs_f64() / clock::now().since(began).as_secs_f64();
+    figures.many_cpu = Some(share);
+    figures.many_led = Some(leading());
+    figures.many_resident = Some(resident(&many)?);
     many.terminate();
-    let left = if extra.contains(&LINGER) {
+    if make.linger.is_some() {
         let stats = many.wait_for(Kind::Stats, Nanos(0), LIMIT)?;
-        let tasks = stats.rest.get("tasks").and_then(serde_json::Value::as_u64);
-        let left = Left {
+        let tasks = stats.rest.get("tasks").and_then(Value::as_u64);
+        figures.left = Some(Left {
             tasks: tasks.unwrap_or_default(),
             resident: resident(&many)?,
-        };
+        });
         many.terminate();
-        Some(left)
-    } else {
-        None
-    };
+    }
     many.wait(LIMIT)?;
-    Ok(Report {
-        make,
-        hand_overs,
-        follower_requests,
-        one_resident,
-        many_led,
-        many_resident,
-        many_cpu,
-        left,
-    })
+    Ok(())
+}
+
+/// The moment of a record's time.
+fn wall_nanos(text: &str) -> Option<Nanos> {
+    let time: k8s_openapi::jiff::Timestamp = text.parse().ok()?;
+    i64::try_from(time.as_nanosecond()).ok().map(Nanos)
 }
 
 fn resident(process: &Process) -> Result<u64, Error> {
@@ -196,61 +296,4 @@ fn resident(process: &Process) -> Result<u64, Error> {
 
 fn cpu(process: &Process) -> Result<Duration, Error> {
     process.cpu_time().ok_or(Error::Proc(process.pid()))
-}
-
-fn megabytes(bytes: u64) -> String {
-    format!("{:.1} MB", bytes as f64 / 1e6)
-}
-
-/// A Markdown table with a column for each make.
-pub struct Table<'a>(pub &'a [Report]);
-
-impl fmt::Display for Table<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut row = |title: &str, cell: &dyn Fn(&Report) -> String| {
-            let cells: Vec<String> = self.0.iter().map(cell).collect();
-            writeln!(f, "| {title} | {} |", cells.join(" | "))
-        };
-        row("15/10/2", &|report| report.make.to_owned())?;
-        row("---", &|_| "---".to_owned())?;
-        row(
-            &format!("hand-over after SIGTERM, 3 replicas, {HAND_OVERS} times"),
-            &|report| {
-                let count = u32::try_from(report.hand_overs.len())
-                    .unwrap_or(u32::MAX)
-                    .max(1);
-                let mean = report.hand_overs.iter().sum::<Duration>() / count;
-                let max = report.hand_overs.iter().max().copied().unwrap_or_default();
-                format!("mean {mean:.2?}, max {max:.2?}")
-            },
-        )?;
-        row("requests of a follower", &|report| {
-            let requests = report.follower_requests;
-            requests.map_or_else(
-                || "not counted".to_owned(),
-                |per_second| format!("{per_second:.2}/s"),
-            )
-        })?;
-        row("memory of one elector process", &|report| {
-            megabytes(report.one_resident)
-        })?;
-        row(
-            &format!("of {MANY} elections, one process leads"),
-            &|report| report.many_led.to_string(),
-        )?;
-        row(
-            &format!("memory of {MANY} elections in one process"),
-            &|report| megabytes(report.many_resident),
-        )?;
-        row(
-            &format!("CPU of {MANY} elections in one process"),
-            &|report| format!("{:.0} % of a core", report.many_cpu * 100.0),
-        )?;
-        row("what is left when they have ended", &|report| {
-            report.left.map_or_else(
-                || "not measured".to_owned(),
-                |left| format!("{} tasks, {}", left.tasks, megabytes(left.resident)),
-            )
-        })
-    }
 }

@@ -1,12 +1,17 @@
 //! The benchmarks of `cargo xtask bench`: one file each. Ours and the real peers in one run on one machine,
 //! so that the ratios mean something even where the machine is noisy.
 
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use anyhow::Result;
 
 pub mod apiserver;
 pub mod cli;
 pub mod elections;
 pub mod manager;
+pub mod elections_table;
+pub mod svg;
 
 /// A benchmark: a name on the command line, and what measures and prints a table.
 #[derive(Clone, Copy, Debug)]
@@ -36,3 +41,85 @@ pub const ALL: &[Bench] = &[
         run: manager::bench,
     },
 ];
+
+/// Whether the documentation is to be written, and not only the terminal.
+static WRITING: AtomicBool = AtomicBool::new(false);
+
+/// From here on, benchmarks also write their plots.
+pub fn write_documentation() {
+    WRITING.store(true, Ordering::Relaxed);
+}
+
+/// Where plots go, if they are wanted.
+fn images() -> Option<PathBuf> {
+    WRITING
+        .load(Ordering::Relaxed)
+        .then(|| docs().join("images"))
+}
+
+/// Puts a section between its marks in docs/benchmarks.md: `<!-- bench NAME -->` and `<!-- end -->`. A benchmark
+/// that has no marks there is left alone.
+///
+/// # Errors
+/// The file cannot be read or written.
+pub fn write_section(name: &str, section: &str) -> Result<()> {
+    let path = docs().join("benchmarks.md");
+    let text = std::fs::read_to_string(&path)?;
+    if let Some(text) = replaced(&text, name, section) {
+        std::fs::write(&path, text)?;
+    }
+    Ok(())
+}
+
+fn replaced(text: &str, name: &str, section: &str) -> Option<String> {
+    let (mark, end) = (format!("<!-- bench {name} -->\n"), "<!-- end -->");
+    let (before, rest) = text.split_once(&mark)?;
+    let (_, after) = rest.split_once(end)?;
+    Some(format!(
+        "{before}{mark}{}\n{end}{after}",
+        section.trim_end()
+    ))
+}
+
+fn docs() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().unwrap_or(here).join("docs")
+}
+
+/// What it all ran on, in a line.
+fn machine() -> String {
+    use crate::real::Peer;
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let cpu = read("/proc/cpuinfo");
+    let model = cpu
+        .lines()
+        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
+    let memory = read("/proc/meminfo");
+    let kilobytes = memory
+        .split_whitespace()
+        .nth(1)
+        .and_then(|number| number.parse::<u64>().ok());
+    let version = |peer: Peer| peer.version();
+    format!(
+        "{cores} cores ({}), {} GB of memory; kube-apiserver {}, etcd {}, client-go {}; servers and clients on one machine.",
+        model.map_or("unknown", |(_, model)| model.trim()),
+        kilobytes.unwrap_or_default() / 1_000_000,
+        version(Peer::KubeApiserver),
+        version(Peer::Etcd),
+        version(Peer::Elector),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_section_is_replaced_between_its_marks() {
+        let text = "# B\n<!-- bench a -->\nold\n<!-- end -->\nrest\n";
+        let new = replaced(text, "a", "new\n\n").unwrap();
+        assert_eq!(new, "# B\n<!-- bench a -->\nnew\n<!-- end -->\nrest\n");
+        assert_eq!(replaced(text, "b", "new"), None);
+    }
+}

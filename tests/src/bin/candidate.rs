@@ -4,6 +4,7 @@
 use std::io::Write;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use anyhow::{Context, Result, anyhow};
@@ -49,6 +50,9 @@ struct Options {
     /// Work on whatever happens, as a thread that asks nobody
     #[arg(long, requires = "work")]
     stubborn: bool,
+    /// Count requests, and print the counts at the end
+    #[arg(long)]
+    count: bool,
     /// After SIGTERM, stay until a second one: for a look at what ended elections leave behind
     #[arg(long)]
     linger: bool,
@@ -68,7 +72,12 @@ async fn main() -> Result<()> {
     let options = Options::parse();
     let file = Kubeconfig::read_from(&options.kubeconfig)?;
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    let client = tenure::client(config)?;
+    let counter = Arc::<Counter>::default();
+    let client = match options.count {
+        true => counted(tenure::client(config)?, counter.clone()),
+        false => tenure::client(config)?,
+    };
+    let began = clock::now();
     let hub = Hub::new(client.clone());
     let me: Arc<str> = options.id.as_str().into();
     let (stop, stopping) = watch::channel(false);
@@ -113,6 +122,15 @@ async fn main() -> Result<()> {
     stop.send_replace(true);
     while running.next().await.is_some() {}
     drop(running);
+    if options.count {
+        let line = json!({
+            "t": clock::now().0, "event": "stats", "self": options.id,
+            "seconds": clock::now().since(began).as_secs_f64(),
+            "reads": counter.reads.load(Ordering::Relaxed),
+            "writes": counter.writes.load(Ordering::Relaxed),
+        });
+        _ = writeln!(std::io::stdout(), "{line}");
+    }
     if options.linger {
         drop(hub);
         drop(client);
@@ -131,6 +149,26 @@ async fn main() -> Result<()> {
 #[expect(clippy::disallowed_methods, reason = "a pause, not a deadline")]
 async fn settle() {
     tokio::time::sleep(Duration::from_secs(1)).await;
+}
+
+/// Requests as they leave.
+#[derive(Default)]
+struct Counter {
+    reads: AtomicU64,
+    writes: AtomicU64,
+}
+
+fn counted(client: kube::Client, counter: Arc<Counter>) -> kube::Client {
+    let count = move |request: http::Request<kube::client::Body>| {
+        let kind = match *request.method() {
+            http::Method::GET => &counter.reads,
+            _ => &counter.writes,
+        };
+        kind.fetch_add(1, Ordering::Relaxed);
+        let client = client.clone();
+        async move { client.send(request).await }
+    };
+    kube::Client::new(tower::service_fn(count), "default")
 }
 
 async fn contend(

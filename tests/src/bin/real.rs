@@ -1,20 +1,16 @@
 //! `cargo xtask real`: the real kube-apiserver and etcd, for trying things out and for tests.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, bail};
-use tenure_tests::bench::elections;
-use tenure_tests::candidate::Election;
-use tenure_tests::real::{Cluster, Peer, build, down, state, up};
+use anyhow::{Result, bail};
+use tenure_tests::real::{Peer, build, down, state, up};
 
-const USAGE: &str = "usage: cargo xtask real build|up|down|status|measure
+const USAGE: &str = "usage: cargo xtask real build|up|down|status
   build    builds kube-apiserver, etcd and the client-go programs into target/peers
   up       builds what is missing, starts etcd and kube-apiserver on loopback, prints the kubeconfig
   down     ends what `up` started, and nothing else
-  status   says what runs
-  measure  measures client-go and tenure, on a cluster of its own or on --kubeconfig FILE";
+  status   says what runs";
 
 fn main() -> ExitCode {
     match run() {
@@ -63,39 +59,8 @@ fn run() -> Result<()> {
             }
             Ok(())
         }
-        ["measure", rest @ ..] => measure_all(rest),
         _ => bail!("{USAGE}"),
     }
-}
-
-fn measure_all(args: &[&str]) -> Result<()> {
-    let (cluster, kubeconfig) = match args {
-        [] => {
-            let cluster = Cluster::start()?;
-            let kubeconfig = cluster.kubeconfig();
-            (Some(cluster), kubeconfig)
-        }
-        ["--kubeconfig", file] => (None, PathBuf::from(file)),
-        _ => bail!("{USAGE}"),
-    };
-    let makes: [(_, elections::Start); 2] = [
-        ("client-go", Election::client_go),
-        (
-            if cfg!(debug_assertions) {
-                "tenure, not optimised"
-            } else {
-                "tenure"
-            },
-            Election::library,
-        ),
-    ];
-    let mut reports = Vec::new();
-    for (make, start) in makes {
-        reports.push(elections::measure(&kubeconfig, make, start, &[]).context(make)?);
-    }
-    say(&elections::Table(&reports).to_string());
-    drop(cluster);
-    Ok(())
 }
 
 /// The command's answer, on stdout; progress is on stderr.

@@ -24,6 +24,10 @@ pub enum Peer {
     OldElector,
     /// Shared informers by today's client-go.
     Informer,
+    /// The controllers of Kubernetes, for their election.
+    KubeControllerManager,
+    /// The scheduler of Kubernetes, for its election.
+    KubeScheduler,
 }
 
 /// Why a program is not there.
@@ -39,13 +43,13 @@ pub enum BuildError {
         version: String,
     },
     /// The compiler or the download failed; what it said is on stderr.
-    #[error("building {name} {version} failed: `go build` ended with {status}")]
+    #[error("building {name} {version} failed: its compiler ended with {status}")]
     Failed {
         /// The program.
         name: &'static str,
         /// Its version.
         version: String,
-        /// How `go` ended.
+        /// How it ended.
         status: std::process::ExitStatus,
     },
     /// Files could not be written or programs not be started.
@@ -60,13 +64,15 @@ pub enum BuildError {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 8] = [
         Self::KubeApiserver,
         Self::Etcd,
         Self::Kubectl,
         Self::Elector,
         Self::OldElector,
         Self::Informer,
+        Self::KubeControllerManager,
+        Self::KubeScheduler,
     ];
 
     /// The program's name, the same for all its versions.
@@ -77,15 +83,17 @@ impl Peer {
             Self::Kubectl => "kubectl",
             Self::Elector | Self::OldElector => "elector",
             Self::Informer => "informer",
+            Self::KubeControllerManager => "kube-controller-manager",
+            Self::KubeScheduler => "kube-scheduler",
         }
     }
 
     /// The version of the module it stands for, as its go.mod pins it.
     pub fn version(self) -> String {
         let module = match self {
-            Self::KubeApiserver | Self::Kubectl => "k8s.io/kubernetes",
+            _ if self.is_kubernetes() => "k8s.io/kubernetes",
             Self::Etcd => "go.etcd.io/etcd/server/v3",
-            Self::Elector | Self::OldElector | Self::Informer => "k8s.io/client-go",
+            _ => "k8s.io/client-go",
         };
         let text = fs::read_to_string(self.folder().join(self.modfile())).unwrap_or_default();
         pinned(&text, module).unwrap_or("unknown").to_owned()
@@ -94,9 +102,17 @@ impl Peer {
     fn folder(self) -> PathBuf {
         root().join("peers").join(match self {
             Self::KubeApiserver | Self::Kubectl => "kubernetes",
+            Self::KubeControllerManager | Self::KubeScheduler => "controllers",
             Self::Etcd => "etcd",
             Self::Elector | Self::OldElector | Self::Informer => "client-go",
         })
+    }
+
+    fn is_kubernetes(self) -> bool {
+        matches!(
+            self,
+            Self::KubeApiserver | Self::Kubectl | Self::KubeControllerManager | Self::KubeScheduler
+        )
     }
 
     fn modfile(self) -> &'static str {
@@ -114,13 +130,15 @@ impl Peer {
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::Elector | Self::OldElector => "./elector",
             Self::Informer => "./informer",
+            Self::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
+            Self::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
         }
     }
 
     /// Without a version linked in, programs of Kubernetes call themselves v0.0.0, which clients refuse.
     fn link_flags(self) -> String {
         let mut flags = "-s -w".to_owned();
-        if matches!(self, Self::KubeApiserver | Self::Kubectl) {
+        if self.is_kubernetes() {
             let version = self.version();
             let mut parts = version.trim_start_matches('v').split('.');
             let major = parts.next().unwrap_or_default();
@@ -140,6 +158,7 @@ impl Peer {
     fn first_build(self) -> &'static str {
         match self {
             Self::KubeApiserver => "about ten minutes on two cores the first time",
+            Self::KubeControllerManager => "some minutes the first time",
             _ => "a minute or two the first time",
         }
     }
@@ -232,6 +251,36 @@ pub fn build(peer: Peer) -> Result<PathBuf, BuildError> {
         clock::now().since(started)
     ));
     Ok(path)
+}
+
+/// A program on another crate for leader election, in a cargo project of its own below `peers/`; built as it
+/// would ship. Cargo knows by itself whether there is anything to do.
+///
+/// # Errors
+/// Cargo failed.
+pub fn build_rust_peer(name: &'static str) -> Result<PathBuf, BuildError> {
+    let failed = |source| BuildError::Io { name, source };
+    let target = peers_dir().join("rust");
+    let program = target.join("release").join(name);
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let mut command = Command::new(cargo);
+    command
+        .current_dir(root().join("peers").join(name))
+        .args(["build", "--release", "--quiet", "--locked", "--target-dir"])
+        .arg(&target)
+        .stdin(Stdio::null());
+    let status = crate::spawn::spawn_bound(command)
+        .and_then(|mut child| child.wait())
+        .map_err(failed)?;
+    if status.success() {
+        return Ok(program);
+    }
+    let version = "in peers/".to_owned();
+    Err(BuildError::Failed {
+        name,
+        version,
+        status,
+    })
 }
 
 /// Go's own version line.
