@@ -9,8 +9,8 @@ use anyhow::Result;
 pub mod apiserver;
 pub mod cli;
 pub mod elections;
-pub mod manager;
 pub mod elections_table;
+pub mod manager;
 pub mod svg;
 
 /// A benchmark: a name on the command line, and what measures and prints a table.
