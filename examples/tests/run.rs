@@ -183,7 +183,7 @@ async fn operator_two_groups_and_a_warm_standby() {
     second.line("this replica runs").await;
     let rest = first.interrupt().await;
     assert_eq!(rest, ["the audit has stopped", "everything has stopped"]);
-    let mut lines = vec![second.line("").await, second.line("").await];
+    let mut lines = [second.line("").await, second.line("").await];
     lines.sort();
     assert_eq!(lines[1], "m is there");
     second.interrupt().await;

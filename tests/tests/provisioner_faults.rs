@@ -1,4 +1,5 @@
 //! Leaders that go, drivers that go, claims that go: no volume is lost, and only one process acts.
+#![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::collections::BTreeSet;
 use std::time::Duration;

@@ -43,7 +43,12 @@ const ARROWS: &[(&str, &[&str])] = &[
     ),
     (
         "tenure-examples",
-        &["tenure", "tenure-apiserver", "tenure-manager", "tenure-server"],
+        &[
+            "tenure",
+            "tenure-apiserver",
+            "tenure-manager",
+            "tenure-server",
+        ],
     ),
     (
         "tenure-tests",

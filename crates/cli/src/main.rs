@@ -72,7 +72,7 @@ enum Command {
     Resume(steer::Resume),
     Doctor(doctor::Doctor),
     Demo(demo::Demo),
-    Server(server::Server),
+    Server(Box<server::Server>),
     Completions(shells::Completions),
     Man(shells::Man),
     Provision(Box<provision::Provision>),

@@ -361,10 +361,10 @@ impl Absent {
             ("--node-deployment", self.node_deployment),
             ("--enable-pprof", self.enable_pprof),
         ];
-        for (flag, _) in absent.into_iter().filter(|(_, given)| *given) {
-            bail!("{flag} is not supported yet");
+        match absent.into_iter().find(|(_, given)| *given) {
+            Some((flag, _)) => bail!("{flag} is not supported yet"),
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

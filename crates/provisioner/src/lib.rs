@@ -9,7 +9,7 @@
 //! | the request: capabilities, parameters, secrets, topology | `plan`, `capability`, `parameters`, `secrets`, `topology` |
 //! | the volume object | `volume` |
 //! | how an attempt ended | `state` |
-//! | start, election, end | [`run`] |
+//! | start, election, end | [`run()`] |
 //! | the workers | `claims`, `provision`, `source`, `volumes`, `clone` |
 //! | what they share: caches, queues, the API server, events | `controller`, `informers`, `cluster`, `events` |
 //!

@@ -1,7 +1,11 @@
 //! What the `tenure` command costs: size, memory, start, hand-over. On its own local server, as a person
 //! would use it.
 
-#![allow(clippy::print_stderr, reason = "people watch")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::print_stderr,
+    reason = "durations are what is measured here, and people watch"
+)]
 
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,5 @@
 //! Replays what csi-provisioner did with the same claim, and lists what differs.
+#![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -1,3 +1,5 @@
+//! Sets of fields, merges and conflicts, by small tables.
+
 #![allow(
     clippy::needless_pass_by_value,
     reason = "the tests write their configurations in place"
