@@ -76,8 +76,12 @@ where
     }
 }
 
-/// The same body, cut off cleanly when `end` resolves.
+/// The same body, cut off cleanly when `end` resolves. One whose length is known ends by itself, and
+/// the client is told that length.
 pub(super) fn until(body: Body, end: impl Future<Output = ()> + Send + 'static) -> Body {
+    if body.size_hint().exact().is_some() {
+        return body;
+    }
     let frames = BodyStream::new(body).take_until(Box::pin(end));
     StreamBody::new(frames).boxed_unsync()
 }

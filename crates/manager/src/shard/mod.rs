@@ -2,7 +2,7 @@
 //!
 //! Each shard is an ordinary lease, so every shard has one owner at any time, by the same guards as
 //! everything else here. Which replica should own which shard is agreed on without talking: every replica
-//! sees the same leases and computes the same [assignment](assign). Owners that have too much hand
+//! sees the same leases and computes the same assignment. Owners that have too much hand
 //! shards over one by one; nobody ever takes one away.
 
 mod assign;
