@@ -11,6 +11,9 @@ pub const MAX_VALUES: usize = 200_000;
 /// Levels of nesting. The JSON reader stops at 128, so what is stored stays well below.
 pub const MAX_DEPTH: usize = 100;
 
+/// How deeply an object with its owners of fields may nest. The reader of JSON ends at 128.
+pub const MAX_STORED_DEPTH: usize = 120;
+
 /// The levels of nesting of a value; a scalar has none.
 pub fn depth(value: &Value) -> usize {
     match value {

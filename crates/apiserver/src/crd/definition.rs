@@ -566,7 +566,7 @@ pub(crate) fn validate_definition_update(old: &Value, new: &Value, causes: &mut 
         );
         format!("{plural}.{group}")
     };
-    if name(old) != name(new) {
+    if is_established(old) && name(old) != name(new) {
         causes.retain(|cause| cause.field != "metadata.name");
     }
 }

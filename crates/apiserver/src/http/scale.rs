@@ -48,10 +48,15 @@ impl Call<'_> {
                 Some(scale) => scale.clone(),
                 None => patched(scale_of(&target, &place, old), &content, &bytes)?,
             };
-            let replicas = scale
-                .pointer("/spec/replicas")
-                .and_then(Value::as_i64)
-                .unwrap_or(0);
+            let replicas = match scale.pointer("/spec/replicas") {
+                None | Some(Value::Null) => 0,
+                Some(number) => number
+                    .as_i64()
+                    .filter(|number| i32::try_from(*number).is_ok())
+                    .ok_or_else(|| {
+                        Failure::bad_request("spec.replicas must be a 32-bit integer")
+                    })?,
+            };
             if replicas < 0 {
                 let why = "should be a non-negative integer";
                 let cause = Cause::invalid("spec.replicas", &json!(replicas), why);

@@ -199,7 +199,7 @@ impl Registry {
             }
             drop(ends);
             let registry: Weak<Self> = Arc::downgrade(self);
-            let kind = crd::compile(&definition);
+            let kind = purged_kind(&definition);
             tokio::spawn(async move {
                 while let Some(strong) = registry.upgrade() {
                     let done = strong.end_definition(kind, &name).await;
@@ -276,4 +276,27 @@ fn definitions() -> Range {
         namespace: None,
         name: None,
     }
+}
+
+/// The kind whose objects end with this definition. One that never served anything has none: its group
+/// and plural may be those of a built-in kind, or of another definition.
+fn purged_kind(definition: &Value) -> Option<&'static Kind> {
+    let plural = text(definition, "/spec/names/plural");
+    let own_name = format!("{plural}.{}", text(definition, "/spec/group"));
+    if text(definition, "/metadata/name") != own_name || !definition::is_established(definition) {
+        return None;
+    }
+    let mut whole = definition.clone();
+    let versions = whole
+        .pointer_mut("/spec/versions")
+        .and_then(Value::as_array_mut);
+    for version in versions.into_iter().flatten() {
+        // Objects may be left of versions that are not served any more.
+        version["served"] = json!(true);
+    }
+    crd::compile(&whole).filter(|kind| {
+        super::all()
+            .iter()
+            .all(|known| known.storage != kind.storage)
+    })
 }

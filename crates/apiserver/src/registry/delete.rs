@@ -178,7 +178,8 @@ fn next_step(
         // A later request can shorten the wait, never lengthen it.
         let shorter = target.kind.graceful && options.grace_seconds.is_some() && grace < remaining;
         let waits = target.kind.graceful && remaining > 0 && !shorter;
-        if !held && !waits && grace == 0 {
+        // Nothing remains to wait for if it was marked so, and the removal that follows was cut off.
+        if !held && !waits && (grace == 0 || remaining == 0) {
             return Step::Remove;
         }
         if !shorter && !collector {

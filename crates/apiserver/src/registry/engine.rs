@@ -13,6 +13,7 @@ use tokio::sync::RwLock;
 use super::{Kind, Version};
 use crate::auth::{Attributes, User};
 use crate::http::{Access, NotGranted};
+use crate::limits;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Fence, Key, Object, Store, Write, WriteError};
 
@@ -196,6 +197,13 @@ impl Registry {
         change: Change,
         options: &WriteOptions,
     ) -> Result<Option<Arc<Object>>, Failure> {
+        // What could not be read again must not be stored; the owners of fields nest deeper than the
+        // fields.
+        if let Change::Put(value) = &change
+            && limits::depth(value) > limits::MAX_STORED_DEPTH
+        {
+            return Err(Failure::bad_request("the object is nested too deeply"));
+        }
         let write = Write {
             key,
             expected,

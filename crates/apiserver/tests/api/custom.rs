@@ -194,6 +194,13 @@ async fn scale_and_status_are_written_apart() {
         422,
         "Invalid",
     );
+    let patch = json!({"spec": {"replicas": "5"}});
+    let path = format!("{one}/scale");
+    is(
+        &server.call("PATCH", &path, Some(patch)).await,
+        400,
+        "BadRequest",
+    );
     let status = json!({"metadata": {"labels": {"a": "b"}}, "spec": {"replicas": 9},
         "status": {"replicas": 4, "selector": "x=y"}});
     let stored = server
@@ -438,5 +445,50 @@ async fn definitions_of_the_storage_and_gateway_worlds() {
     assert_eq!(
         refused.json()["details"]["causes"].as_array().map(Vec::len),
         Some(2)
+    );
+}
+
+/// A definition that was never served owns no objects, whatever names it gives.
+#[tokio::test]
+async fn the_end_of_a_definition_spares_the_kind_that_it_imitates() {
+    let server = Server::start().await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let lease =
+        json!({"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "l"}});
+    create(&server, leases, lease).await;
+    let mut imitation = widgets();
+    imitation["metadata"] = json!({"name": "leases.coordination.k8s.io",
+        "annotations": {"api-approved.kubernetes.io": "unapproved, a test"}});
+    imitation["spec"]["group"] = json!("coordination.k8s.io");
+    imitation["spec"]["names"] = json!({"plural": "leases", "kind": "Lease"});
+    create(&server, DEFINITIONS, imitation).await;
+    let one = format!("{DEFINITIONS}/leases.coordination.k8s.io");
+    assert_eq!(server.call("DELETE", &one, None).await.status, 200);
+    let gone = async {
+        while server.call("GET", &one, None).await.status != 404 {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(20), gone).await;
+    waited.expect("the definition goes");
+    let kept = server.call("GET", &format!("{leases}/l"), None).await;
+    assert_eq!(kept.status, 200);
+}
+
+/// What is stored can be read again, with the owners of its fields.
+#[tokio::test]
+async fn objects_that_nest_too_deeply_are_refused() {
+    let server = Server::start().await;
+    let mut open = widgets();
+    open["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["x-kubernetes-preserve-unknown-fields"] =
+        json!(true);
+    create(&server, DEFINITIONS, open).await;
+    let deep = (0..118).fold(json!(1), |inner, _| json!({ "a": inner }));
+    let mut object = widget("w", json!({}));
+    object["deep"] = deep;
+    is(
+        &server.call("POST", WIDGETS, Some(object)).await,
+        400,
+        "BadRequest",
     );
 }

@@ -144,6 +144,19 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
 
 /// After creation only images, deadlines and additional tolerations change; the node is set once.
 pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    for list in ["containers", "initContainers"] {
+        let at = format!("/spec/{list}");
+        let count = |pod: &Value| {
+            pod.pointer(&at)
+                .and_then(Value::as_array)
+                .map_or(0, Vec::len)
+        };
+        if count(old) != count(new) {
+            let why = "pod updates may not add or remove containers";
+            causes.push(Cause::forbidden(format!("spec.{list}"), why));
+            return;
+        }
+    }
     if text(old, "/spec/nodeName") != text(new, "/spec/nodeName")
         && !text(old, "/spec/nodeName").is_empty()
     {
@@ -188,7 +201,8 @@ fn default_container(container: &mut Map<String, Value>) {
         .next()
         .and_then(|last| last.split_once(':'))
         .map(|(_, tag)| tag);
-    let latest = !image.contains('@') && tag.is_none_or(|tag| tag == "latest");
+    // An empty name has no tag, not even the one that is left out.
+    let latest = !image.is_empty() && !image.contains('@') && tag.is_none_or(|tag| tag == "latest");
     set_default_text(
         container,
         "imagePullPolicy",
@@ -295,6 +309,16 @@ mod tests {
         let mut pod = json!({"spec": {"containers": [{"name": "c", "image": "i:1"}]}});
         default_pod(&mut pod);
         pod
+    }
+
+    #[test]
+    fn an_update_keeps_the_number_of_containers() {
+        let mut fewer = pod();
+        fewer["spec"]["containers"] = json!([]);
+        let mut causes = Vec::new();
+        validate_pod_update(&pod(), &fewer, &mut causes);
+        let fields: Vec<_> = causes.iter().map(|cause| cause.field.as_str()).collect();
+        assert_eq!(fields, ["spec.containers"]);
     }
 
     #[test]
