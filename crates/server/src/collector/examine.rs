@@ -146,11 +146,12 @@ impl Collector {
             let kind = format!("{} {}", owner.api_version, owner.kind);
             return Err(Obstacle::UnknownKind(kind));
         };
-        let live = match (resource.namespaced, namespace) {
-            // What has no namespace cannot have an owner that has one.
-            (true, "") => None,
-            _ => self.live(&resource, namespace, &owner.name).await?,
-        };
+        if resource.namespaced && namespace.is_empty() {
+            // What has no namespace cannot have an owner that has one. Such a reference leads nowhere,
+            // so nothing is known to be gone, and the object is never collected for it.
+            return Ok(Owner::Solid);
+        }
+        let live = self.live(&resource, namespace, &owner.name).await?;
         let Some(live) = live.filter(|live| live.uid.as_ref() == Some(&owner.uid)) else {
             return Ok(Owner::Dangling);
         };

@@ -141,9 +141,12 @@ impl Collector {
                     self.look_at(|graph| graph.remove(&uid));
                 }
                 Err(error) => {
-                    // A kind that is gone is no reason to wait for it.
                     tracing::debug!(kind = resource.name(), %error, "trouble with a watch");
-                    done();
+                    // A kind that is gone or forbidden is no reason to wait for it. One that could not
+                    // be listed yet is: its objects would be taken for nobody's dependents.
+                    if is_refused(&error) {
+                        done();
+                    }
                 }
             }
         }
@@ -181,4 +184,16 @@ async fn all_there(missing: &mut watch::Receiver<usize>) {
 
 fn node<K>(resource: &Resource, object: &PartialObjectMeta<K>) -> Option<Node> {
     Node::new(&resource.name(), &object.metadata)
+}
+
+/// Whether the API server does not serve this kind, or not to us.
+fn is_refused(error: &watcher::Error) -> bool {
+    let code = match error {
+        watcher::Error::InitialListFailed(kube::Error::Api(status))
+        | watcher::Error::WatchStartFailed(kube::Error::Api(status))
+        | watcher::Error::WatchFailed(kube::Error::Api(status)) => status.code,
+        watcher::Error::WatchError(status) => status.code,
+        _ => return false,
+    };
+    matches!(code, 403..=405)
 }
