@@ -7,7 +7,7 @@ use tenure_csi::ControllerCapability;
 use tokio::time::Instant;
 
 use crate::controller::Controller;
-use crate::decide::{Finalizer, finalizer, should_delete};
+use crate::decide::{Finalizer, finalizer, is_our_volume, should_delete};
 use crate::events::Kind;
 use crate::names::{DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, VOLUME_FINALIZER};
 use crate::objects::{Claim, Volume};
@@ -56,10 +56,20 @@ impl Controller {
     }
 
     async fn delete(&self, volume: &Volume) -> Result<(), String> {
-        // It may have been done while we waited for our turn.
-        if !self.caches.volumes.contains(volume.name()) {
+        // What is deleted cannot be had again: the volume as it is now decides, not as it was when it
+        // was queued. It may be gone, or somebody may have set it to be kept.
+        let live = match self.cluster.get::<Volume>(volume.name()).await {
+            Ok(live) => live,
+            Err(error) if error.is_not_found() => return Ok(()),
+            Err(error) => return Err(error.to_string()),
+        };
+        if live.metadata.uid != volume.metadata.uid
+            || !should_delete(&live)
+            || !is_our_volume(&live, &self.facts.name)
+        {
             return Ok(());
         }
+        let volume = &live;
         let started = Instant::now();
         let class = &volume.spec.storage_class_name;
         if let Err(error) = self.delete_behind(volume).await {
