@@ -118,6 +118,10 @@ impl Entry {
         let Some(request) = &mut self.request else {
             return;
         };
+        if request.expires <= world.clock.now().local {
+            // Given up, or about to be: a renewal that nobody waits for would only delay the next leader.
+            return;
+        }
         let id = request.id;
         let Stage::Queued(job) = &mut request.stage else {
             return;
