@@ -16,7 +16,7 @@ const TIME: Duration = Duration::from_secs(100);
 /// tenure comes out of every fault with one leader at a time; client-go, in the same faults, does not. If it
 /// did, this would show nothing.
 pub(crate) fn campaign(server: Server) {
-    let seed = seed::of_this_run();
+    let seed = seed::of_tests();
     say(&format!(
         "TENURE_SEED={seed} has this schedule of faults on {}",
         server.name()

@@ -433,7 +433,7 @@ fn run_command_removes_its_lock_if_asked() {
     }
 }
 
-/// D-bis 6: what leaves the group, and even the session, ends with the term.
+/// What leaves the group, and even the session, ends with the term.
 #[test]
 fn run_command_ends_descendants_that_left_the_group() {
     let home = Home::new();
@@ -543,7 +543,7 @@ fn in_shell(home: &Home, line: &str) -> Output {
     command.output().unwrap()
 }
 
-/// D-bis 9: a wrong variable is named with its value and cause.
+/// A wrong variable is named with its value and cause.
 #[test]
 fn run_command_says_which_variable_is_wrong() {
     let home = Home::new();

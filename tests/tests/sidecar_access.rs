@@ -1,5 +1,5 @@
 //! The Role that `tenure elect --print-rbac` prints, on our own server with RBAC: enough to lead and to
-//! hand over, not one verb more, and the preflight names each verb that is missing (D-bis 12).
+//! hand over, not one verb more, and the preflight names each verb that is missing.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

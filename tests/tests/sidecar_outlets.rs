@@ -51,7 +51,7 @@ fn command(home: &Home, kubeconfig: &Embedded) -> Command {
     command
 }
 
-/// D-bis 10: at most one pod says that it leads, and what a dead leader left behind is cleared away.
+/// At most one pod says that it leads, and what a dead leader left behind is cleared away.
 #[test]
 fn sidecar_outlets_keep_the_label_on_the_leader_only() {
     let home = Home::new();
@@ -150,7 +150,9 @@ fn sidecar_outlets_run_hooks_in_order_and_a_slow_one_delays_no_renewal() {
     let hooks = fs::read_to_string(home.path("hooks")).unwrap();
     assert!(hooks.ends_with("lost false\n"), "{hooks}");
     assert_eq!(state().unwrap()["isLeader"], false);
-    let events: Vec<_> = process.events().iter().map(|event| event.event).collect();
+    // The watch may show the free lease before the answer to the release arrives.
+    let mut events: Vec<_> = process.events().iter().map(|event| event.event).collect();
+    events.retain(|kind| *kind != Kind::Observed);
     assert!(
         events.ends_with(&[Kind::Lost, Kind::Released]),
         "{events:?}"

@@ -34,6 +34,7 @@ const TIERS: &[Tier] = &[
                 "--exclude",
                 "tenure-tests",
                 "--all-features",
+                "--no-fail-fast",
             ])
             .go()
         },

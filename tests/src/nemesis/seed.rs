@@ -52,10 +52,17 @@ impl Seeded {
 /// The seed of a run: `$TENURE_SEED`, or one that no run had before. It is printed, so that a failing
 /// schedule can be had again.
 pub fn of_this_run() -> u64 {
-    let given = std::env::var("TENURE_SEED")
-        .ok()
-        .and_then(|text| text.parse().ok());
-    given.unwrap_or_else(|| Seeded::new(crate::clock::now().0.unsigned_abs()).number() >> 32)
+    given().unwrap_or_else(|| Seeded::new(crate::clock::now().0.unsigned_abs()).number() >> 32)
+}
+
+/// The seed of the tests: `$TENURE_SEED`, or the same every time, so that a red run is about a change
+/// and not about luck. New schedules are what soaks are for.
+pub fn of_tests() -> u64 {
+    given().unwrap_or(1)
+}
+
+fn given() -> Option<u64> {
+    std::env::var("TENURE_SEED").ok()?.parse().ok()
 }
 
 #[cfg(test)]
