@@ -6,7 +6,6 @@ mod http;
 mod outlets;
 mod rbac;
 mod sidecar;
-mod trim;
 mod view;
 
 use std::collections::BTreeMap;
@@ -121,7 +120,6 @@ impl Elect {
             };
             tokio::spawn(gate.serve());
         }
-        tokio::spawn(trim::when_settled());
         Sidecar {
             candidate: elector.start(),
             signals,
