@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn d_bis_9_a_bad_variable_is_named_with_its_value_and_the_cause() {
+    fn a_bad_variable_is_named_with_its_value_and_the_cause() {
         let error = durations(&[("CATTLE_ELECTION_RETRY_PERIOD", "5 apples")]).unwrap_err();
         assert!(
             error.starts_with("CATTLE_ELECTION_RETRY_PERIOD=\"5 apples\": "),

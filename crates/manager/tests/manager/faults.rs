@@ -74,7 +74,7 @@ async fn a_hook_that_hangs() {
 }
 
 #[tokio::test]
-async fn d_bis_8_a_hook_whose_done_is_dropped() {
+async fn a_hook_whose_done_is_dropped() {
     let error = failed_hook(|startup| async move { drop(startup) });
     assert_eq!(
         error.await,

@@ -23,7 +23,7 @@ fn speaker(name: &'static str, log: &Log) -> Runnable {
 }
 
 #[tokio::test]
-async fn d_bis_8_hooks_gate_everything_in_order() {
+async fn hooks_gate_everything_in_order() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
     let (first, second) = (log.clone(), log.clone());
@@ -72,7 +72,7 @@ async fn d_bis_8_hooks_gate_everything_in_order() {
 }
 
 #[tokio::test]
-async fn d_bis_8_every_runs_on_all_and_leader_on_one_and_hands_over() {
+async fn every_runs_on_all_and_leader_on_one_and_hands_over() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().unwrap();
     let (a, b) = (Log::default(), Log::default());

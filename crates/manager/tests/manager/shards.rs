@@ -88,7 +88,7 @@ async fn replica(server: &TestServer, board: &Board, name: &str, every: Duration
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn d_bis_11_replicas_1_to_5_to_3_are_even_with_the_fewest_hand_overs() {
+async fn replicas_1_to_5_to_3_are_even_with_the_fewest_hand_overs() {
     let server = TestServer::start().await.unwrap();
     let board = Board::default();
     let quickly = Duration::from_millis(60);

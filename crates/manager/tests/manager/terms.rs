@@ -74,7 +74,7 @@ async fn demote_stops_the_work_in_time_and_campaigns_again() {
 }
 
 #[tokio::test]
-async fn d_bis_8_a_thousand_terms_leak_no_task_and_no_cache_dies() {
+async fn a_thousand_terms_leak_no_task_and_no_cache_dies() {
     const TERMS: usize = 1_000;
     let server = TestServer::start().await.unwrap();
     let client = server.client().unwrap();
