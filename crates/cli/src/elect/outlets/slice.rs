@@ -10,12 +10,13 @@ use anyhow::{Context, Result};
 use http::{Method, Request, header};
 use kube::Client;
 use serde_json::{Value, json};
-use tenure::Handle;
+use tenure::{FencingToken, Handle};
 
 use super::{Queue, newest};
 
-/// The annotation with the transitions of the term that wrote the slice.
-const TERM: &str = "tenure.dev/term";
+/// The annotation with the token of the term that wrote the slice. Transitions would not do: they start
+/// anew when the lock is deleted, and a slice of before would look later than every new term.
+const TOKEN: &str = "tenure.dev/fencing-token";
 
 const AGAIN: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_secs(1);
@@ -51,8 +52,9 @@ impl Slice {
                 () = tokio::time::sleep(pause) => Vec::new(),
             };
             let leading = self.handle.tenure().filter(|tenure| tenure.is_leading());
-            let term = leading.map(|tenure| tenure.transitions());
-            if term.is_none() && !led && shares.is_empty() {
+            let term = leading.map(|tenure| tenure.token().clone());
+            let leads = term.is_some();
+            if !leads && !led && shares.is_empty() {
                 continue;
             }
             let limit = shares.iter().map(super::Share::left).min();
@@ -71,19 +73,17 @@ impl Slice {
                 );
             }
             failing = trouble.is_some();
-            led = term.is_some() || failing;
+            led = leads || failing;
         }
     }
 
     /// Puts the own address in while leading in this term, and takes it out otherwise.
-    async fn reconcile(&self, term: Option<u32>) -> Result<()> {
+    async fn reconcile(&self, term: Option<FencingToken>) -> Result<()> {
         let name = name_of(&self.service);
         let slice = self.get(&format!("{}/{name}", self.path())).await?;
-        let wrote = |slice: &Value| {
-            slice["metadata"]["annotations"][TERM]
-                .as_str()?
-                .parse()
-                .ok()
+        let wrote = |slice: &Value| -> Option<FencingToken> {
+            let token = slice["metadata"]["annotations"][TOKEN].as_str()?;
+            token.parse().ok()
         };
         let mine = |slice: &Value| slice["endpoints"][0]["addresses"][0] == *self.address;
         match (slice, term) {
@@ -93,10 +93,12 @@ impl Slice {
                 slice["endpoints"] = json!([]);
                 self.put(Some(&name), &slice).await
             }
-            (Some(slice), Some(term)) if wrote(&slice).is_some_and(|by: u32| by > term) => Ok(()),
-            (Some(slice), Some(term)) if mine(&slice) && wrote(&slice) == Some(term) => Ok(()),
+            (Some(slice), Some(term)) if wrote(&slice).is_some_and(|by| by > term) => Ok(()),
+            (Some(slice), Some(term)) if mine(&slice) && wrote(&slice).as_ref() == Some(&term) => {
+                Ok(())
+            }
             (slice, Some(term)) => {
-                let wanted = self.wanted(slice.as_ref(), term).await?;
+                let wanted = self.wanted(slice.as_ref(), &term).await?;
                 if !self.handle.is_leading() {
                     return Ok(());
                 }
@@ -105,7 +107,7 @@ impl Slice {
         }
     }
 
-    async fn wanted(&self, slice: Option<&Value>, term: u32) -> Result<Value> {
+    async fn wanted(&self, slice: Option<&Value>, term: &FencingToken) -> Result<Value> {
         let path = format!(
             "/api/v1/namespaces/{}/services/{}",
             self.namespace, self.service
@@ -137,7 +139,7 @@ impl Slice {
         let metadata = &mut slice["metadata"];
         metadata["labels"]["kubernetes.io/service-name"] = self.service.as_str().into();
         metadata["labels"]["endpointslice.kubernetes.io/managed-by"] = "tenure.dev".into();
-        metadata["annotations"][TERM] = term.to_string().into();
+        metadata["annotations"][TOKEN] = term.to_string().into();
         slice["endpoints"] = json!([endpoint]);
         slice["ports"] = ports.into();
         Ok(slice)
