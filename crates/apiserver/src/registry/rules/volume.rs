@@ -364,31 +364,37 @@ fn validate_affinity(affinity: &Value, at: &str, causes: &mut Vec<Cause>) {
     for (index, term) in terms.iter().enumerate() {
         for (place, wanted) in items(term, "/matchExpressions").iter().enumerate() {
             let at = format!("{at}[{index}].matchExpressions[{place}]");
-            let values = items(wanted, "/values");
-            match text(wanted, "/operator") {
-                "In" | "NotIn" if values.is_empty() => {
-                    let why = "must be specified when `operator` is 'In' or 'NotIn'";
-                    causes.push(Cause::required(format!("{at}.values"), why));
-                }
-                "Exists" | "DoesNotExist" if !values.is_empty() => {
-                    let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                    causes.push(Cause::forbidden(format!("{at}.values"), why));
-                }
-                "Gt" | "Lt" if values.len() != 1 => {
-                    let why = "must be specified single value when `operator` is 'Lt' or 'Gt'";
-                    causes.push(Cause::required(format!("{at}.values"), why));
-                }
-                "In" | "NotIn" | "Exists" | "DoesNotExist" | "Gt" | "Lt" => {}
-                other => {
-                    let why = "not a valid selector operator";
-                    causes.push(Cause::invalid(format!("{at}.operator"), &json!(other), why));
-                }
-            }
-            let key = text(wanted, "/key");
-            for why in names::qualified_name(key) {
-                causes.push(Cause::invalid(format!("{at}.key"), &json!(key), &why));
-            }
+            let known = ["In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"];
+            validate_requirement(wanted, &at, &known, causes);
         }
+    }
+}
+
+/// One expression of a selector, of nodes or of labels: they differ in the operators that they know.
+fn validate_requirement(wanted: &Value, at: &str, known: &[&str], causes: &mut Vec<Cause>) {
+    let values = items(wanted, "/values");
+    match text(wanted, "/operator") {
+        other if !known.contains(&other) => {
+            let why = "not a valid selector operator";
+            causes.push(Cause::invalid(format!("{at}.operator"), &json!(other), why));
+        }
+        "In" | "NotIn" if values.is_empty() => {
+            let why = "must be specified when `operator` is 'In' or 'NotIn'";
+            causes.push(Cause::required(format!("{at}.values"), why));
+        }
+        "Exists" | "DoesNotExist" if !values.is_empty() => {
+            let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
+            causes.push(Cause::forbidden(format!("{at}.values"), why));
+        }
+        "Gt" | "Lt" if values.len() != 1 => {
+            let why = "must be specified single value when `operator` is 'Lt' or 'Gt'";
+            causes.push(Cause::required(format!("{at}.values"), why));
+        }
+        _ => {}
+    }
+    let key = text(wanted, "/key");
+    for why in names::qualified_name(key) {
+        causes.push(Cause::invalid(format!("{at}.key"), &json!(key), &why));
     }
 }
 
@@ -653,26 +659,8 @@ pub(in crate::registry) fn validate_selector(selector: &Value, at: &str, causes:
     }
     for (index, wanted) in items(selector, "/matchExpressions").iter().enumerate() {
         let at = format!("{at}.matchExpressions[{index}]");
-        let values = items(wanted, "/values");
-        match text(wanted, "/operator") {
-            "In" | "NotIn" if values.is_empty() => {
-                let why = "must be specified when `operator` is 'In' or 'NotIn'";
-                causes.push(Cause::required(format!("{at}.values"), why));
-            }
-            "Exists" | "DoesNotExist" if !values.is_empty() => {
-                let why = "may not be specified when `operator` is 'Exists' or 'DoesNotExist'";
-                causes.push(Cause::forbidden(format!("{at}.values"), why));
-            }
-            "In" | "NotIn" | "Exists" | "DoesNotExist" => {}
-            other => {
-                let why = "not a valid selector operator";
-                causes.push(Cause::invalid(format!("{at}.operator"), &json!(other), why));
-            }
-        }
-        let key = text(wanted, "/key");
-        for why in names::qualified_name(key) {
-            causes.push(Cause::invalid(format!("{at}.key"), &json!(key), &why));
-        }
+        let known = ["In", "NotIn", "Exists", "DoesNotExist"];
+        validate_requirement(wanted, &at, &known, causes);
     }
 }
 
