@@ -208,11 +208,7 @@ impl Process {
 
     /// Resident memory in bytes, where /proc tells.
     pub fn resident_bytes(&self) -> Option<u64> {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).ok()?;
-        let line = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmRSS:"))?;
-        Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
+        resident_bytes(self.pid())
     }
 
     /// CPU time used so far, where /proc tells.
@@ -291,6 +287,15 @@ impl Said {
             .collect::<Vec<_>>()
             .join("\n")
     }
+}
+
+/// Resident memory of a process, where /proc tells.
+pub fn resident_bytes(pid: u32) -> Option<u64> {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("VmRSS:"))?;
+    Some(line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? * 1024)
 }
 
 #[cfg(test)]

@@ -23,6 +23,7 @@ use tokio::task::JoinSet;
 
 use self::client::{LEASES, Lease, Server};
 pub use self::ours::Ours;
+use crate::process::resident_bytes;
 use crate::real::Cluster;
 
 /// How long writes are counted.
@@ -97,7 +98,11 @@ struct Delay {
 /// Measures a server whose processes are known.
 fn run(name: &'static str, kubeconfig: &Path, pids: &[u32], ready: Duration) -> Result<Report> {
     let runtime = runtime()?;
-    let memory = || pids.iter().map(|pid| resident(*pid)).sum::<Result<u64>>();
+    let memory = || {
+        pids.iter()
+            .map(|pid| resident_bytes(*pid).context("/proc says nothing"))
+            .sum::<Result<u64>>()
+    };
     let idle = memory()?;
     let server = runtime.block_on(Server::new(kubeconfig))?;
     let one = runtime.block_on(writes(&server, 1))?;
@@ -247,16 +252,6 @@ fn runtime() -> Result<tokio::runtime::Runtime> {
 fn median(mut spans: Vec<Duration>) -> Duration {
     spans.sort_unstable();
     spans[spans.len() / 2]
-}
-
-fn resident(pid: u32) -> Result<u64> {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status"))?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("VmRSS:"))
-        .context("VmRSS")?;
-    let kilobytes: u64 = line.trim().trim_end_matches(" kB").parse()?;
-    Ok(kilobytes * 1024)
 }
 
 impl Delay {
