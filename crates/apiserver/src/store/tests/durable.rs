@@ -398,21 +398,21 @@ async fn a_disk_that_hangs_does_not_take_the_memory() {
             try_set(&*store, &key("a", &n.to_string()), value).await
         });
     }
-    // Those that find no room hear of it while the others wait for the disk.
-    let busy = writes.join_next().await.unwrap().unwrap();
-    assert!(matches!(busy, Err(WriteError::Busy)), "{busy:?}");
+    // The queue has room for some sixty of them. Half of all hear that there is none while the
+    // others wait for the disk: it hangs until then, however slowly the tasks start.
+    for _ in 0..100 {
+        let busy = writes.join_next().await.unwrap().unwrap();
+        assert!(matches!(busy, Err(WriteError::Busy)), "{busy:?}");
+    }
     drop(hang);
-    let (mut done, mut refused) = (0, 1);
+    let mut done = 0;
     while let Some(result) = writes.join_next().await {
         match result.unwrap() {
             Ok(_) => done += 1,
-            Err(WriteError::Busy) => refused += 1,
+            Err(WriteError::Busy) => {}
             Err(other) => panic!("{other}"),
         }
     }
-    assert!(
-        done >= 20 && refused >= 100,
-        "{done} done, {refused} refused"
-    );
+    assert!(done >= 20, "{done} of those that waited were written");
     set(&*store, &key("a", "after"), json!({})).await;
 }
