@@ -6,8 +6,8 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use serde_json::json;
 
-use super::Collector;
 use super::graph::{FOREGROUND, Key, ORPHAN};
+use super::{Collector, is_watched};
 use crate::resources::Resource;
 
 /// Why an object was not dealt with; it is tried again.
@@ -90,6 +90,9 @@ impl Collector {
     ) -> Result<(), Obstacle> {
         let finalizers = live.finalizers.clone().unwrap_or_default();
         let has = |finalizer: &str| finalizers.iter().any(|f| f == finalizer);
+        if has(ORPHAN) || has(FOREGROUND) {
+            self.list_unwatched(&key.namespace).await?;
+        }
         if has(ORPHAN) {
             let dependents: Vec<Key> = self.dependents(&key.uid, |_| true);
             for dependent in dependents {
@@ -105,8 +108,12 @@ impl Collector {
         if blocking.is_empty() {
             self.drop_finalizer(resource, key, live, FOREGROUND).await?;
         }
-        // The graph looks at this one again when the last of them is gone.
+        // The graph looks at this one again when the last of them is gone, if it hears of it.
+        let unheard = blocking.iter().any(|key| !is_watched(&key.resource));
         all.into_iter().for_each(|key| self.queue.add(key));
+        if unheard {
+            return Err(Obstacle::Dependents);
+        }
         Ok(())
     }
 

@@ -103,13 +103,21 @@ impl Graph {
         look
     }
 
-    /// A new list of all objects of a kind.
-    pub(super) fn replace(&mut self, resource: &str, nodes: Vec<Node>) -> Vec<Key> {
+    /// A new list of all objects of a kind, or of those in a namespace.
+    pub(super) fn replace(
+        &mut self,
+        resource: &str,
+        namespace: Option<&str>,
+        nodes: Vec<Node>,
+    ) -> Vec<Key> {
         let present: HashSet<&str> = nodes.iter().map(|node| node.key.uid.as_str()).collect();
         let known = self.nodes.values();
+        let listed = |key: &Key| {
+            key.resource == resource && namespace.is_none_or(|namespace| key.namespace == namespace)
+        };
         let gone: Vec<String> = known
             .map(|node| &node.key)
-            .filter(|key| key.resource == resource && !present.contains(key.uid.as_str()))
+            .filter(|key| listed(key) && !present.contains(key.uid.as_str()))
             .map(|key| key.uid.clone())
             .collect();
         let mut look: Vec<Key> = gone.iter().flat_map(|uid| self.remove(uid)).collect();
@@ -203,7 +211,12 @@ mod tests {
         let mut other = node("a", &["owner"]);
         other.key.resource = "/secrets".to_owned();
         graph.apply(other);
-        assert_eq!(names(&graph.replace("/configmaps", vec![])), ["a"]);
-        assert!(graph.replace("/configmaps", vec![]).is_empty());
+        assert!(
+            graph
+                .replace("/configmaps", Some("elsewhere"), vec![])
+                .is_empty()
+        );
+        assert_eq!(names(&graph.replace("/configmaps", None, vec![])), ["a"]);
+        assert!(graph.replace("/configmaps", None, vec![]).is_empty());
     }
 }

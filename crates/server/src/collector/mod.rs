@@ -108,12 +108,11 @@ impl Collector {
             }
         };
         let objects = resource.metadata(&self.client);
-        if resource.name() == "coordination.k8s.io/leases" {
-            // Every renewal would be an event, for objects that hardly ever have owners.
+        if !is_watched(&resource.name()) {
             loop {
                 if let Ok(list) = objects.list(&ListParams::default()).await {
                     let nodes = list.items.iter().filter_map(|o| node(&resource, o));
-                    self.look_at(|graph| graph.replace(&resource.name(), nodes.collect()));
+                    self.look_at(|graph| graph.replace(&resource.name(), None, nodes.collect()));
                     done();
                 }
                 tokio::time::sleep(LIST_EVERY).await;
@@ -128,7 +127,7 @@ impl Collector {
                 Ok(Event::InitApply(object)) => listing.extend(node(&resource, &object)),
                 Ok(Event::InitDone) => {
                     let nodes = std::mem::take(&mut listing);
-                    self.look_at(|graph| graph.replace(&resource.name(), nodes));
+                    self.look_at(|graph| graph.replace(&resource.name(), None, nodes));
                     done();
                 }
                 Ok(Event::Apply(object)) => {
@@ -150,6 +149,24 @@ impl Collector {
                 }
             }
         }
+    }
+
+    /// Learns now of the objects that are not watched, as far as they can belong to an object in this
+    /// namespace, or to one that is in none.
+    async fn list_unwatched(&self, namespace: &str) -> Result<(), kube::Error> {
+        let resources: Arc<Vec<Resource>> = self.resources.borrow().clone();
+        for resource in resources.iter().filter(|r| !is_watched(&r.name())) {
+            let objects = resource.objects(&self.client, namespace);
+            let list = objects.list_metadata(&ListParams::default()).await?;
+            let nodes = list
+                .items
+                .iter()
+                .filter_map(|o| node(resource, o))
+                .collect();
+            let place = (!namespace.is_empty()).then_some(namespace);
+            self.look_at(|graph| graph.replace(&resource.name(), place, nodes));
+        }
+        Ok(())
     }
 
     async fn work(&self, scope: &Scope) {
@@ -175,6 +192,12 @@ impl Collector {
     fn graph(&self) -> MutexGuard<'_, Graph> {
         self.graph.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Whether a kind is watched. Every renewal of a Lease would be an event, for objects that hardly ever have
+/// owners, so they are listed: now and then, and before a deletion is finished that depends on them.
+fn is_watched(resource: &str) -> bool {
+    resource != "coordination.k8s.io/leases"
 }
 
 async fn all_there(missing: &mut watch::Receiver<usize>) {

@@ -1,5 +1,6 @@
 //! Owners and dependents.
 
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, PropagationPolicy};
 use kube::{Api, ResourceExt as _};
@@ -123,5 +124,37 @@ async fn orphan_dependents_stay_without_their_owner() {
         let map = maps.get(name).await.unwrap();
         assert!(map.owner_references().is_empty(), "{map:?}");
     }
+    server.stop().await;
+}
+
+/// Leases are not watched, so what was made a moment ago must be looked for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn leases_made_a_moment_ago_are_dependents_like_all_others() {
+    let (server, maps) = start().await;
+    let leases: Api<Lease> = Api::namespaced(server.client.clone(), "default");
+    let make = async |owner: &str, uid: &str| {
+        let lease = json!({ "metadata": { "name": owner, "ownerReferences": [{
+            "apiVersion": "v1", "kind": "ConfigMap", "name": owner, "uid": uid,
+            "blockOwnerDeletion": true }] } });
+        let lease = serde_json::from_value(lease).unwrap();
+        leases.create(&PostParams::default(), &lease).await.unwrap();
+    };
+    // The collector is at work, and has listed the leases that there were.
+    maps.make("a", &[("nobody", "0000")], &[]).await;
+    maps.gone("a").await;
+
+    let kept = maps.make("kept", &[], &[]).await;
+    make("kept", &kept).await;
+    maps.delete("kept", PropagationPolicy::Orphan).await;
+    maps.gone("kept").await;
+    let lease = leases.get("kept").await.unwrap();
+    assert!(lease.owner_references().is_empty(), "{lease:?}");
+
+    let taken = maps.make("taken", &[], &[]).await;
+    make("taken", &taken).await;
+    maps.delete("taken", PropagationPolicy::Foreground).await;
+    maps.gone("taken").await;
+    let lease = leases.get_opt("taken").await.unwrap();
+    assert!(lease.is_none(), "it goes before its owner: {lease:?}");
     server.stop().await;
 }
