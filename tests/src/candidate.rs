@@ -120,6 +120,17 @@ impl Election {
         self.spawn(command, id, extra)
     }
 
+    /// Starts a candidate that is like `leader-elector:0.5`; its ttl is the lease duration, and its lock is
+    /// Endpoints.
+    ///
+    /// # Errors
+    /// The program is not built or cannot be started.
+    pub fn old_sidecar(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
+        let mut command = Command::new(tools::old_sidecar()?);
+        command.args(["--namespace", &self.namespace, "--name", &self.name]);
+        self.spawn(command, id, extra)
+    }
+
     /// Starts a candidate on the crate kube-lease-manager, which has no renew deadline and no retry period:
     /// it renews as long before the end of the lease as the renew deadline is.
     ///

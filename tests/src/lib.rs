@@ -15,6 +15,7 @@ pub mod nemesis;
 pub mod overlap;
 pub mod process;
 pub mod real;
+pub mod record;
 mod spawn;
 pub mod storage;
 pub mod tools;

@@ -97,6 +97,14 @@ pub fn managed() -> Result<PathBuf, Skip> {
     beside("managed", "tenure-tests")
 }
 
+/// A candidate with the manners of `leader-elector:0.5`.
+///
+/// # Errors
+/// It is not built.
+pub fn old_sidecar() -> Result<PathBuf, Skip> {
+    beside("old_sidecar", "tenure-tests")
+}
+
 /// The library in a program of its own, for what the command has no flag for.
 ///
 /// # Errors

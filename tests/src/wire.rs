@@ -98,15 +98,43 @@ impl Wire {
         kind: &str,
         bytes: Vec<u8>,
     ) -> Result<Answer, Error> {
+        self.request(method, path, &[("content-type", kind)], bytes)
+    }
+
+    /// Any request with further headers, and a JSON body where there is one.
+    ///
+    /// # Errors
+    /// There was no answer. Statuses of any kind are answers.
+    pub fn send_with(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: Option<&Value>,
+    ) -> Result<Answer, Error> {
+        let bytes = body.map(Value::to_string).unwrap_or_default().into_bytes();
+        let mut headers = headers.to_vec();
+        headers.push(("content-type", "application/json"));
+        self.request(method, path, &headers, bytes)
+    }
+
+    fn request(
+        &self,
+        method: &Method,
+        path: &str,
+        headers: &[(&str, &str)],
+        bytes: Vec<u8>,
+    ) -> Result<Answer, Error> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Request {
             method: method.clone(),
             path: path.to_owned(),
             source,
         };
-        let request = Request::builder()
-            .method(method.clone())
-            .uri(path)
-            .header(http::header::CONTENT_TYPE, kind)
+        let mut request = Request::builder().method(method.clone()).uri(path);
+        for (name, value) in headers {
+            request = request.header(*name, *value);
+        }
+        let request = request
             .body(kube::client::Body::from(bytes))
             .map_err(|error| failed(error.into()))?;
         self.runtime.block_on(async {

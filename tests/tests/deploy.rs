@@ -3,9 +3,16 @@
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::time::Duration;
 
+use http::Method;
+use kube::config::Kubeconfig;
+use serde_json::{Value, json};
+use tenure_tests::clock::Nanos;
 use tenure_tests::embedded::Embedded;
+use tenure_tests::event::Kind;
 use tenure_tests::home::Home;
+use tenure_tests::process::Process;
 use tenure_tests::real::{Peer, build};
 use tenure_tests::tools;
 use tenure_tests::wire::Wire;
@@ -19,16 +26,21 @@ fn text(output: &Output) -> String {
     String::from_utf8_lossy(out).into_owned() + &String::from_utf8_lossy(err)
 }
 
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The kinds of lock, with the objects that each is made of.
+const KINDS: [(&str, &[&str]); 5] = [
+    ("leases", &["leases"]),
+    ("configmaps", &["configmaps"]),
+    ("endpoints", &["endpoints"]),
+    ("configmapsleases", &["configmaps", "leases"]),
+    ("endpointsleases", &["endpoints", "leases"]),
+];
+
 #[test]
 fn deploy_has_the_least_role_per_kind_of_lock() {
     let home = Home::new();
-    for kind in [
-        "leases",
-        "configmaps",
-        "endpoints",
-        "configmapsleases",
-        "endpointsleases",
-    ] {
+    for (kind, _) in KINDS {
         let printed = home.tenure(&[
             "elect",
             "--election=example",
@@ -41,6 +53,98 @@ fn deploy_has_the_least_role_per_kind_of_lock() {
         assert_eq!(std::fs::read_to_string(file).unwrap(), printed, "{kind}");
         assert!(!printed.contains('*') && !printed.contains("ClusterRole"));
     }
+}
+
+/// Creates every object of a file.
+fn apply(admin: &Wire, file: &str) {
+    let text = std::fs::read_to_string(folder().join(file)).unwrap();
+    for document in text.split("\n---\n") {
+        let object: Value = serde_saphyr::from_str(document).unwrap();
+        let path = match object["kind"].as_str().unwrap() {
+            "ServiceAccount" => "/api/v1/namespaces/default/serviceaccounts".to_owned(),
+            kind => {
+                let plural = format!("{}s", kind.to_lowercase());
+                format!("/apis/rbac.authorization.k8s.io/v1/namespaces/default/{plural}")
+            }
+        };
+        let made = admin.send(&Method::POST, &path, Some(&object)).unwrap();
+        assert!(made.status.is_success(), "{file}: {}", made.body);
+    }
+}
+
+/// A kubeconfig of the service account of the manifests.
+fn as_account(home: &Home, server: &Embedded, admin: &Wire) -> PathBuf {
+    let request = json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+        "spec": { "audiences": [], "expirationSeconds": 3600 },
+    });
+    let path = "/api/v1/namespaces/default/serviceaccounts/example/token";
+    let answer = admin.send(&Method::POST, path, Some(&request)).unwrap();
+    let token = answer.body["status"]["token"].as_str();
+    let token = token.unwrap_or_else(|| panic!("{}", answer.body));
+    let file = Kubeconfig::read_from(server.kubeconfig()).unwrap();
+    let mut config = serde_json::to_value(file).unwrap();
+    config["users"][0]["user"] = json!({ "token": token });
+    let file = home.path("account");
+    std::fs::write(&file, config.to_string()).unwrap();
+    file
+}
+
+/// Under each role its kind of lock works from the first write to the release, and no other kind does.
+#[test]
+fn deploy_roles_are_enough_for_their_kind_of_lock_and_for_no_other() {
+    let home = Home::new();
+    for (role, granted) in KINDS {
+        let server = Embedded::start().unwrap();
+        let admin = Wire::connect(&server.kubeconfig()).unwrap();
+        apply(&admin, "rbac/account.yaml");
+        apply(&admin, &format!("rbac/role-{role}.yaml"));
+        let account = as_account(&home, &server, &admin);
+        for (lock, objects) in KINDS {
+            let mut command = home.command();
+            command
+                .env("KUBECONFIG", &account)
+                .args(["elect", "--election=example", "--id=me", "--preflight=fail"])
+                .args(["--election-namespace=default", "--events=json"])
+                .arg(format!("--lock={lock}"));
+            let case = format!("{lock} under the role for {role}");
+            if objects.iter().any(|object| !granted.contains(object)) {
+                let refused = command.output().unwrap();
+                assert_eq!(refused.status.code(), Some(4), "{case}: {}", text(&refused));
+                assert!(text(&refused).contains("missing permissions"), "{case}");
+                continue;
+            }
+            let mut process = Process::spawn(&case, command).unwrap();
+            let led = process.wait_for(Kind::Acquired, Nanos(0), LIMIT);
+            led.unwrap_or_else(|silence| panic!("{case}: {silence}"));
+            process.terminate();
+            assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0), "{case}");
+            let released = process.wait_for(Kind::Released, Nanos(0), LIMIT);
+            released.unwrap_or_else(|silence| panic!("{case}: {silence}"));
+            let said = process.transcript();
+            assert!(!said.contains("forbidden"), "{case}: {said}");
+        }
+    }
+}
+
+/// What the image is built from is there, and nothing else than the binary goes into it.
+#[test]
+fn deploy_image_has_the_binary_alone_and_no_root() {
+    let file = std::fs::read_to_string(folder().join("Dockerfile")).unwrap();
+    let (build, image) = file.split_once("FROM scratch\n").unwrap();
+    assert!(build.contains("cargo build --locked --profile dist --package tenure-cli"));
+    let lines: Vec<&str> = image
+        .lines()
+        .filter(|line| !line.starts_with('#') && !line.is_empty())
+        .collect();
+    let expected = [
+        "COPY --from=build /src/target/dist/tenure /tenure",
+        "USER 65532:65532",
+        "ENTRYPOINT [\"/tenure\"]",
+    ];
+    assert_eq!(lines, expected);
+    let workspace = std::fs::read_to_string(folder().join("../Cargo.toml")).unwrap();
+    assert!(workspace.contains("[profile.dist]"));
 }
 
 #[test]

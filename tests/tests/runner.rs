@@ -1,6 +1,8 @@
 //! All tests with real processes, in one binary.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
+mod acceptance;
+mod acceptance_run;
 mod apiserver_clients;
 mod apiserver_interop;
 mod apiserver_nemesis;

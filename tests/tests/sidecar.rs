@@ -196,7 +196,7 @@ fn sidecar_says_what_is_wrong_and_with_which_code() {
         (&["--http=:0"], 2, "--election"),
         (&["--election=e", "--http=nonsense"], 2, "is not an address"),
         (
-            &["--election=e", "--ttl=1s"],
+            &["elect", "--election=e", "--ttl=1s"],
             3,
             "must fit into lease duration 1s",
         ),

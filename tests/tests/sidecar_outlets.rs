@@ -116,6 +116,156 @@ fn sidecar_outlets_keep_the_label_on_the_leader_only() {
     );
 }
 
+/// The slice follows the leader also after the lock was deleted, when transitions start anew.
+#[test]
+fn sidecar_outlets_the_slice_goes_by_tokens_not_by_transitions() {
+    let home = Home::new();
+    let server = Embedded::start().unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let service = json!({
+        "apiVersion": "v1", "kind": "Service", "metadata": { "name": "web" },
+        "spec": { "ports": [{ "port": 80, "targetPort": 8080 }] },
+    });
+    let path = "/api/v1/namespaces/default/services";
+    let made = admin.send(&Method::POST, path, Some(&service)).unwrap();
+    assert!(made.status.is_success(), "{}", made.body);
+    // An election that has seen many leaders.
+    let lease = json!({
+        "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": "e" },
+        "spec": { "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 40 },
+    });
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let made = admin.send(&Method::POST, leases, Some(&lease)).unwrap();
+    assert!(made.status.is_success(), "{}", made.body);
+    let candidate = |pod: &str, address: &str| {
+        let mut command = command(&home, &server);
+        command
+            .args(QUICK)
+            .args(["--endpointslice=web", "--events=json"])
+            .args(["--election-namespace=default", &format!("--id={pod}")])
+            .env("POD_NAME", pod)
+            .env("POD_IP", address);
+        Process::spawn(pod, command).unwrap()
+    };
+    let slice = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices/web-tenure";
+    let leads_to = |address: &str| {
+        let seen = || admin.get(slice).unwrap().body["endpoints"][0]["addresses"][0].clone();
+        let led = poll(LIMIT, || (seen() == address).then_some(()));
+        assert!(led.is_some(), "{} instead of {address}", seen());
+    };
+    let mut a = candidate("a", "10.0.0.1");
+    leads_to("10.0.0.1");
+    let term = a.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
+    assert_eq!(term.transitions, Some(41));
+    // It dies, and somebody deletes the lock.
+    a.kill();
+    let path = format!("{leases}/e");
+    let gone = admin.send(&Method::DELETE, &path, None).unwrap();
+    assert!(gone.status.is_success(), "{}", gone.body);
+    let b = candidate("b", "10.0.0.2");
+    let term = b.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
+    assert_eq!(term.transitions, Some(0));
+    leads_to("10.0.0.2");
+}
+
+fn says(process: &Process, text: &str) {
+    let said = poll(LIMIT, || process.transcript().contains(text).then_some(()));
+    assert!(said.is_some(), "no {text:?} in\n{}", process.transcript());
+}
+
+/// Candidates on two locks elect two leaders; whoever comes later is told.
+#[test]
+fn sidecar_outlets_warn_of_other_locks_of_the_same_election() {
+    let home = Home::new();
+    let server = Embedded::start().unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let team = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" } });
+    let made = admin.send(&Method::POST, "/api/v1/namespaces", Some(&team));
+    assert!(made.unwrap().status.is_success());
+    let candidate = |id: &str, flags: &[&str]| {
+        let mut command = command(&home, &server);
+        command
+            .args(QUICK)
+            .args(["--events=json", &format!("--id={id}")]);
+        Process::spawn(id, {
+            command.args(flags);
+            command
+        })
+        .unwrap()
+    };
+    let old = candidate("old", &["--lock=endpoints"]);
+    leads(&old, Nanos(0));
+    let new = candidate("new", &["--lock=leases"]);
+    says(&new, "another lock of this election is in use");
+    says(&new, "endpoints default/e");
+    says(&new, "give all of them --lock=endpointsleases");
+    let elsewhere = candidate("elsewhere", &["--election-namespace=team"]);
+    says(&elsewhere, "leases default/e");
+    says(&elsewhere, "give all of them one --election-namespace");
+    // One that is part of the lock is no other lock.
+    drop((old, new, elsewhere));
+    let both = candidate("both", &["--lock=endpointsleases"]);
+    leads(&both, Nanos(0));
+    let said = both.transcript();
+    assert!(!said.contains("another lock"), "{said}");
+}
+
+#[test]
+fn sidecar_outlets_write_the_log_to_a_file_if_asked() {
+    let home = Home::new();
+    let mut process = start(&home, "me", &["--log-file=log", "--log-format=json"], &[]);
+    leads(&process, Nanos(0));
+    process.terminate();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+    let log = fs::read_to_string(home.path("log")).unwrap();
+    let changed = log
+        .lines()
+        .map(|line| serde_json::from_str::<Value>(line).unwrap())
+        .any(|line| line["message"] == "leader changed" && line["leader"] == "me");
+    assert!(changed, "{log}");
+    let text = process.text().join("\n");
+    assert!(!text.contains("leader changed"), "{text}");
+    for (command, code) in [("elect", 2), ("run", 64)] {
+        let args = [command, "--election=e", "--log-file=no/such/folder/log"];
+        let args = [
+            &args[..],
+            if command == "run" {
+                &["--", "true"]
+            } else {
+                &[]
+            },
+        ]
+        .concat();
+        let output = home.tenure(&args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains("cannot write no/such/folder/log"), "{said}");
+    }
+}
+
+/// `--compat=strict` has the namespace and the ttl of the old one, whatever pod it is in.
+#[test]
+fn sidecar_outlets_strictly_like_the_old_one() {
+    let home = Home::new();
+    let server = Embedded::start().unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let mut command = command(&home, &server);
+    command
+        .env("POD_NAMESPACE", "team")
+        .env("POD_NAME", "web-1")
+        .args(["--compat=strict", "--election=e", "--events=json"]);
+    let process = Process::spawn("strict", command).unwrap();
+    leads(&process, Nanos(0));
+    let lease = admin.get("/apis/coordination.k8s.io/v1/namespaces/default/leases/e");
+    let lease = lease.unwrap().body;
+    assert_eq!(lease["spec"]["leaseDurationSeconds"], 10, "{lease}");
+    assert_eq!(lease["spec"]["holderIdentity"], "web-1", "{lease}");
+    let outside = home.tenure(&["elect", "--election=e", "--use-cluster-credentials"]);
+    let said = String::from_utf8_lossy(&outside.stderr);
+    assert_eq!(outside.status.code(), Some(1), "{said}");
+    assert!(said.contains("no pod with a service account"), "{said}");
+}
+
 #[test]
 fn sidecar_outlets_run_hooks_in_order_and_a_slow_one_delays_no_renewal() {
     let home = Home::new();

@@ -25,11 +25,18 @@ pub(crate) struct Connect {
     /// Never fall back to the embedded server of this machine
     #[arg(long, env = "TENURE_REQUIRE_CLUSTER", global = true)]
     pub(crate) require_cluster: bool,
+    /// The service account of this pod and nothing else.
+    #[arg(skip)]
+    pub(crate) in_cluster: bool,
 }
 
 impl Connect {
     /// Finds the API server, starting the embedded one if it comes to that.
     pub(crate) async fn config(&self) -> Result<Config> {
+        if self.in_cluster {
+            return Config::incluster()
+                .context("--use-cluster-credentials: this is no pod with a service account");
+        }
         if let Some(file) = &self.kubeconfig {
             return self.read_file(file).await;
         }

@@ -59,6 +59,9 @@ pub(crate) struct Election {
     /// Short for lease duration T, renew deadline T/2, retry period T/4
     #[arg(long, value_name = "T", env = "TENURE_TTL", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
+    /// Take durations that client-go takes although they leave no margin, with a warning.
+    #[arg(skip)]
+    pub(crate) client_go_compat: bool,
 }
 
 /// A candidacy that is ready to start.
@@ -94,10 +97,15 @@ impl Election {
         ]
     }
 
+    /// Whether any flag says something about durations.
+    pub(crate) fn has_durations(&self) -> bool {
+        self.durations().iter().any(Option::is_some)
+    }
+
     /// Checks the durations before anything is started or asked.
     pub(crate) fn check(&self) -> Result<()> {
         let [lease, renew, retry] = self.durations();
-        let mut timing = Timing::builder();
+        let mut timing = Timing::builder().client_go_compat(self.client_go_compat);
         if let Some(lease) = lease {
             timing = timing.lease_duration(lease);
         }
@@ -113,6 +121,7 @@ impl Election {
 
     fn timed(&self, mut builder: Builder) -> Builder {
         let [lease, renew, retry] = self.durations();
+        builder = builder.client_go_compat(self.client_go_compat);
         if let Some(lease) = lease {
             builder = builder.lease_duration(lease);
         }

@@ -1,9 +1,14 @@
-//! What goes to standard error besides messages for the user.
+//! What goes to standard error, or a file, besides messages for the user.
 
+use std::fs::File;
 use std::io::{IsTerminal, stderr};
+use std::path::PathBuf;
+use std::sync::Arc;
 
+use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::writer::BoxMakeWriter;
 
 /// Flags about the log.
 #[derive(Args, Clone, Debug)]
@@ -21,6 +26,9 @@ pub(crate) struct Log {
         global = true
     )]
     log_format: Format,
+    /// Append log lines to this file instead of standard error
+    #[arg(long, value_name = "FILE", env = "TENURE_LOG_FILE", global = true)]
+    log_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -35,7 +43,7 @@ enum Format {
 impl Log {
     /// Begins to log. The sidecar says one line per change; the others only warn. The client's own
     /// lines are left out: what went wrong is said once, by whoever asked.
-    pub(crate) fn start(&self, sidecar: bool) {
+    pub(crate) fn start(&self, sidecar: bool) -> Result<()> {
         let filter = match (self.verbose, sidecar) {
             (0, false) => "warn,kube_client=off",
             (0, true) => "warn,tenure::elect=info,tenure::handle=info,kube_client=off",
@@ -44,14 +52,26 @@ impl Log {
         };
         let filter =
             EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
+        let (writer, colours) = match &self.log_file {
+            Some(path) => {
+                let file = File::options().create(true).append(true).open(path);
+                let file = file.with_context(|| format!("cannot write {}", path.display()))?;
+                (BoxMakeWriter::new(Arc::new(file)), false)
+            }
+            None => {
+                let colours = stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
+                (BoxMakeWriter::new(stderr), colours)
+            }
+        };
         let log = tracing_subscriber::fmt()
             .with_env_filter(filter)
-            .with_writer(stderr)
-            .with_ansi(stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none())
+            .with_writer(writer)
+            .with_ansi(colours)
             .with_target(false);
         match self.log_format {
             Format::Text => log.init(),
             Format::Json => log.json().flatten_event(true).with_ansi(false).init(),
         }
+        Ok(())
     }
 }

@@ -107,7 +107,12 @@ fn main() -> ExitCode {
     };
     match &tenure.command {
         Command::Provision(provision) => provision.log(),
-        command => tenure.log.start(matches!(command, Command::Elect(_))),
+        command => {
+            if let Err(error) = tenure.log.start(matches!(command, Command::Elect(_))) {
+                eprintln!("tenure: {error:#}");
+                return usage::code(&args).into();
+            }
+        }
     }
     // The child of `run` lives as long as the thread that started it, and most commands need no
     // second thread; the server does.

@@ -116,7 +116,8 @@ fn describe(error: &clap::Error) -> String {
     text
 }
 
-fn code(args: &[OsString]) -> u8 {
+/// The exit code of a command line that cannot work.
+pub(crate) fn code(args: &[OsString]) -> u8 {
     match command(args).as_deref() {
         Some("run") => 64,
         _ => 2,
@@ -128,7 +129,7 @@ pub(crate) fn command(args: &[OsString]) -> Option<String> {
     let mut args = args.iter().skip(1).filter_map(|arg| arg.to_str());
     while let Some(arg) = args.next() {
         match arg {
-            "--kubeconfig" | "--context" | "--log-format" => _ = args.next(),
+            "--kubeconfig" | "--context" | "--log-format" | "--log-file" => _ = args.next(),
             flag if flag.starts_with('-') => {}
             command => return Some(command.to_owned()),
         }

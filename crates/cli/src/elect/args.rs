@@ -16,16 +16,18 @@ use crate::values::{duration, name};
 /// Exit codes: 0 asked to end; 2 wrong command line; 3 durations or names that cannot work; 4 missing
 /// permissions with --preflight=fail; 5 an address that cannot be listened on; 6 the API server did
 /// not answer within --startup-timeout.
+// The old image passed `--id=$(hostname)` before the arguments of its users: the last one counts.
 #[derive(Args, Debug)]
+#[command(args_override_self = true)]
 pub(crate) struct Elect {
     #[command(flatten)]
     pub(super) election: Election,
-    /// Accepted for old command lines; in a cluster its credentials are found anyway
-    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
+    /// Use the service account of the pod, whatever kubeconfig there is
+    #[arg(long, value_name = "BOOL", env = "TENURE_USE_CLUSTER_CREDENTIALS", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     pub(super) use_cluster_credentials: Option<bool>,
-    /// Be the old sidecar: answer every path and method, use the host name as identity; `strict` also
-    /// takes the namespace `default` where none is given. On when called as `leader-elector` or with
-    /// flags first
+    /// Be the old sidecar: answer every path and method, use the host name as identity, take durations
+    /// without a margin; `strict` also takes the namespace `default` and `--ttl=10s` where none is given.
+    /// On when called as `leader-elector` or with flags first
     #[arg(long, value_enum, value_name = "WHAT", env = "TENURE_COMPAT", num_args = 0..=1, default_missing_value = "true")]
     pub(super) compat: Option<Compat>,
     /// Names in answers of `/`: short without the random part of an identity

@@ -1,6 +1,7 @@
 //! `tenure elect`: the sidecar. A drop-in for `leader-elector:0.5`, without its faults.
 
 mod args;
+mod elsewhere;
 mod health;
 mod http;
 mod outlets;
@@ -10,6 +11,7 @@ mod view;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
@@ -32,6 +34,9 @@ use outlets::hooks::Hooks;
 use sidecar::Sidecar;
 use view::{Facts, Seen, View};
 
+/// The `--ttl` of the old sidecar.
+const OLD_TTL: Duration = Duration::from_secs(10);
+
 const USAGE: u8 = 2;
 const CONFIGURATION: u8 = 3;
 const FORBIDDEN: u8 = 4;
@@ -49,9 +54,15 @@ impl Elect {
             self.election.id.get_or_insert_with(pod_name);
         }
         if self.compat == Some(Compat::Strict) {
-            let namespace = &mut self.election.election_namespace;
+            let election = &mut self.election;
+            let namespace = &mut election.election_namespace;
             namespace.get_or_insert_with(|| "default".to_owned());
+            if !election.has_durations() {
+                election.ttl = Some(OLD_TTL);
+            }
         }
+        // What the old sidecar took is taken, with a warning; the guard is no longer for it.
+        self.election.client_go_compat = compat;
         if self.print_rbac {
             print!("{}", self.roles("default"));
             return Ok(0);
@@ -63,8 +74,10 @@ impl Elect {
         if let Err(error) = self.election.check() {
             return refuse(CONFIGURATION, &format!("{error:#}"));
         }
+        let mut connect = connect.clone();
+        connect.in_cluster |= self.use_cluster_credentials == Some(true);
         let mut signals = Signals::listen()?;
-        let Ok((client, context)) = election::connect(connect, &mut signals).await? else {
+        let Ok((client, context)) = election::connect(&connect, &mut signals).await? else {
             return Ok(0);
         };
         let namespace = self.election.namespace(&context);
@@ -102,6 +115,11 @@ impl Elect {
             None => EventLog::open(None, &self.election.election)?,
         };
         let outlets = self.outlets(&client, &namespace, &view);
+        if self.preflight != Preflight::Off {
+            let (kind, name) = (self.election.lock, self.election.election.clone());
+            let place = namespace.clone();
+            tokio::spawn(elsewhere::warn(client.clone(), kind, place, name));
+        }
         if self.dry_run {
             gate.close(Some("this is a dry run".to_owned()));
         } else if self.health.any() {

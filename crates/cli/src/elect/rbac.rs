@@ -181,6 +181,19 @@ pub(super) async fn missing(client: &Client, needs: &Needs) -> Result<Needs> {
     Ok(missing)
 }
 
+/// Whether this user may read one object of a group and a resource; in doubt not.
+pub(super) async fn may_get(
+    client: &Client,
+    (group, resource): (&'static str, &'static str),
+    namespace: &str,
+    name: &str,
+) -> bool {
+    let rule = Rule::named(group, resource, vec!["get"], name);
+    let needs = vec![(namespace.to_owned(), vec![rule])];
+    let refused = missing(client, &needs).await;
+    refused.is_ok_and(|refused| refused.is_empty())
+}
+
 /// `update leases, create events in namespace x`.
 pub(super) fn describe(missing: &Needs) -> String {
     let verbs = |rules: &[Rule]| {

@@ -70,6 +70,9 @@ pub(crate) struct Run {
     /// Run the arguments as one line of /bin/sh
     #[arg(long)]
     pub(super) shell: bool,
+    /// Whether the command gets the terminal, with its ^C and ^Z
+    #[arg(long, value_enum, value_name = "WHEN", env = "TENURE_FOREGROUND", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
+    pub(super) foreground: Foreground,
     /// What the command reads from standard input
     #[arg(long, value_enum, default_value_t)]
     pub(super) stdin: Stdin,
@@ -110,6 +113,17 @@ pub(super) enum OnLost {
     Exit,
     /// Campaign again
     Rejoin,
+}
+
+/// Whether the command gets the terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Foreground {
+    /// If tenure has it
+    Auto,
+    /// Also if standard input is not read
+    Always,
+    /// No: it runs in the background, where ^C does not reach it
+    Never,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

@@ -22,7 +22,7 @@ use crate::connect::Connect;
 use crate::election;
 use crate::signals::Signals;
 pub(crate) use args::Run;
-use args::Stdin;
+use args::{Foreground, Stdin};
 use group::adopt_orphans;
 use runner::Runner;
 
@@ -75,7 +75,11 @@ impl Run {
                 return Ok(USAGE);
             }
         }
-        let foreground = terminal::in_foreground() && self.stdin == Stdin::Inherit;
+        let foreground = match self.foreground {
+            Foreground::Auto => terminal::in_foreground() && self.stdin == Stdin::Inherit,
+            Foreground::Always => terminal::in_foreground(),
+            Foreground::Never => false,
+        };
         let mut runner = Runner::new(self, client, namespace, signals, foreground, began);
         if let Err(error) = runner.enter(None) {
             eprintln!("tenure: {error:#}");

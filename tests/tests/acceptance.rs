@@ -1,0 +1,484 @@
+//! The acceptance list of the command, items 1 to 5, 7, 9: drop-in, hand-over, start, mixed fleets, release,
+//! tokens, durations. `acceptance_run` has item 6; docs/command.md has the whole table.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::process::CommandExt;
+use std::process::Stdio;
+use std::time::Duration;
+
+use http::Method;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+use rustix::process::Signal;
+use serde_json::{Value, json};
+use tenure::{Candidate, Elector, Event, FencingToken, Hub, LockKind, Term};
+use tenure_tests::candidate::{Election, Fleet};
+use tenure_tests::clock::{self, Nanos, poll};
+use tenure_tests::embedded::Embedded;
+use tenure_tests::event::Kind;
+use tenure_tests::home::Home;
+use tenure_tests::process::Process;
+use tenure_tests::real::{Peer, available};
+use tenure_tests::record::Recorder;
+use tenure_tests::wire::{Wire, lease_path};
+use tenure_tests::{Skip, tools};
+
+use crate::sidecar::{Sidecar, free_port, sidecar};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// How the sidecar is called in real deployments; ports are replaced by free ones. The old image put the host
+/// name before what its users gave.
+const COMMAND_LINES: [(&str, &str); 6] = [
+    (
+        "--election=elect-nginx-deploy --http=0.0.0.0:4444",
+        "default",
+    ),
+    ("--election=example --http=localhost:4040", "default"),
+    (
+        "--election=app --http=localhost:4040 --election-namespace=team",
+        "team",
+    ),
+    (
+        "--election=kuryr-controller --http=0.0.0.0:16401 --election-namespace=kube-system --ttl=5s",
+        "kube-system",
+    ),
+    (
+        "--election=vault-agent-injector-leader --election-namespace=team --http=0.0.0.0:4040 --ttl=60s",
+        "team",
+    ),
+    (
+        "-election=old-book -http=localhost:4040 --use-cluster-credentials=false",
+        "default",
+    ),
+];
+
+/// The whole answer, head and body.
+fn answer(port: u16, method: &str, path: &str) -> Option<(String, String)> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(LIMIT)).ok()?;
+    let request = format!("{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    let (head, body) = text.split_once("\r\n\r\n")?;
+    Some((head.to_lowercase(), body.to_owned()))
+}
+
+#[test]
+fn acceptance_01_command_lines_in_use_start_unchanged_and_answer_as_before() {
+    let home = Home::new();
+    let server = Embedded::start().unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let team = json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "team" } });
+    let made = admin.send(&Method::POST, "/api/v1/namespaces", Some(&team));
+    assert!(made.unwrap().status.is_success());
+    for (line, namespace) in COMMAND_LINES {
+        for (name, first) in [("leader-elector", None), ("/server", Some("--id=web-1"))] {
+            let port = free_port();
+            let args = line.split(' ').map(|arg| match arg.rsplit_once(':') {
+                Some((host, _)) if arg.contains("http=") => format!("{host}:{port}"),
+                _ => arg.to_owned(),
+            });
+            let mut command = home.command();
+            command
+                .arg0(name)
+                .env("KUBECONFIG", server.kubeconfig())
+                .env("POD_NAME", "web-1")
+                .args(first)
+                .args(args);
+            let mut process = Process::spawn(line, command).unwrap();
+            // What the client in the old README does: ask, parse, compare with the host name.
+            let leads = poll(LIMIT, || {
+                let (_, body) = answer(port, "GET", "/")?;
+                let body: Value = serde_json::from_str(&body).ok()?;
+                (body["name"] == "web-1").then_some(())
+            });
+            assert!(leads.is_some(), "{line}: {}", process.transcript());
+            for path in ["/", "/x"] {
+                let (head, body) = answer(port, "GET", path).unwrap();
+                assert!(head.starts_with("http/1.1 200 "), "{line} {path}: {head}");
+                assert!(head.contains("content-length: 16"), "{head}");
+                assert_eq!(body, r#"{"name":"web-1"}"#, "{line} {path}");
+            }
+            let (head, body) = answer(port, "HEAD", "/").unwrap();
+            assert!(head.starts_with("http/1.1 200 "), "{head}");
+            assert_eq!(body, "", "HEAD has no body");
+            let election = line.split(' ').next().unwrap();
+            let election = election.rsplit_once('=').unwrap().1;
+            let lease = admin.get(&lease_path(namespace, election)).unwrap();
+            assert_eq!(lease.body["spec"]["holderIdentity"], "web-1", "{line}");
+            let said = poll(LIMIT, || {
+                let text = process.text();
+                text.contains(&"web-1 is the leader".to_owned())
+                    .then_some(())
+            });
+            assert!(said.is_some(), "{line}: {}", process.transcript());
+            process.terminate();
+            assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0), "{line}");
+        }
+    }
+}
+
+#[test]
+fn acceptance_01_the_last_of_two_ids_counts_as_it_did() {
+    let home = Home::new();
+    let sidecar = sidecar(
+        &home,
+        &["--election=e", "--id=of-the-image", "--id=of-the-user"],
+    );
+    sidecar.shows("of-the-user");
+}
+
+/// The best of a few rounds is within the time that was promised: one slow round may be the machine's.
+fn within(what: &str, promised: Duration, mut round: impl FnMut() -> Duration) {
+    let mut best = Duration::MAX;
+    for _ in 0..5 {
+        best = best.min(round());
+        if best <= promised {
+            return;
+        }
+    }
+    panic!("{what}: {best:?} at best, promised are {promised:?}");
+}
+
+#[test]
+fn acceptance_02_every_replica_shows_the_next_leader_in_time() {
+    let home = Home::new();
+    let start = |name: &str| {
+        let id = format!("--id={name}");
+        let lease = ["--lease-duration=3s", "--renew-deadline=1500ms"];
+        let args = [&lease[..], &["--retry-period=300ms", "--election=e", &id]].concat();
+        (name.to_owned(), sidecar(&home, &args))
+    };
+    let mut replicas: Vec<(String, Sidecar)> = Vec::new();
+    for name in ["r-0", "r-1", "r-2"] {
+        replicas.push(start(name));
+        replicas[replicas.len() - 1].1.shows("r-0");
+    }
+    let mut next = 3;
+    let mut round = |how: Signal| {
+        // Everybody agrees on a leader; it goes, and everybody else names another.
+        let named = |(_, replica): &(String, Sidecar)| {
+            let (_, body) = replica.request("GET", "/")?;
+            let body: Value = serde_json::from_str(&body).ok()?;
+            Some(body["name"].as_str()?.to_owned()).filter(|name| !name.is_empty())
+        };
+        let agreed = |replicas: &[(String, Sidecar)], not: &str| {
+            let mut names = replicas.iter().map(named);
+            let first = names.next()??;
+            let same = names.all(|name| name.as_deref() == Some(&first));
+            (same && first != not).then_some(first)
+        };
+        let leader = poll(LIMIT, || agreed(&replicas, "")).expect("a leader");
+        let at = replicas.iter().position(|(name, _)| *name == leader);
+        let (_, gone) = replicas.remove(at.unwrap());
+        let since = clock::now();
+        gone.signal(how);
+        poll(LIMIT, || agreed(&replicas, &leader)).expect("another leader");
+        let took = clock::now().since(since);
+        replicas.push(start(&format!("r-{next}")));
+        next += 1;
+        took
+    };
+    let lease = Duration::from_secs(3);
+    within("SIGKILL", lease + Duration::from_secs(1), || {
+        round(Signal::KILL)
+    });
+    within("SIGTERM", Duration::from_millis(500), || {
+        round(Signal::TERM)
+    });
+}
+
+#[test]
+fn acceptance_03_replicas_that_create_the_lock_at_once_all_stay() {
+    let home = Home::new();
+    for (lock, id) in crate::interop::LOCKS.iter().zip('a'..) {
+        let (lock, election) = (format!("--lock={lock}"), format!("--election=e-{id}"));
+        let mut replicas: Vec<Sidecar> = ["x", "y", "z"]
+            .iter()
+            .map(|id| sidecar(&home, &[&lock, &election, &format!("--id={id}")]))
+            .collect();
+        let agreed = poll(LIMIT, || {
+            let mut names = replicas.iter().map(|r| r.request("GET", "/"));
+            let first = names.next()??;
+            let same = names.all(|name| name.as_ref() == Some(&first));
+            (same && first.1 != r#"{"name":""}"#).then_some(())
+        });
+        assert!(agreed.is_some(), "{lock}");
+        for replica in &mut replicas {
+            assert!(replica.child.try_wait().unwrap().is_none(), "{lock}");
+        }
+    }
+}
+
+#[test]
+fn acceptance_03_a_busy_port_and_an_empty_election_end_with_one_line() {
+    let home = Home::new();
+    let busy = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = format!("--http={}", busy.local_addr().unwrap());
+    let cases: [(&[&str], i32, &str); 4] = [
+        (&["--election=e", "--id=x", &address], 5, "cannot listen on"),
+        (&["--election=", "--id=x"], 2, "must not be empty"),
+        (&["--id=x"], 2, "--election"),
+        (&["--election=e", "--id="], 2, "must not be empty"),
+    ];
+    for (args, expected, text) in cases {
+        let mut command = home.command();
+        command.arg0("leader-elector").args(args);
+        let output = command.stderr(Stdio::piped()).output().unwrap();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(expected), "{args:?}: {said}");
+        let ours: Vec<&str> = said
+            .lines()
+            .filter(|line| !line.contains("the local server at"))
+            .collect();
+        assert_eq!(ours.len(), 1, "{args:?}: {said}");
+        assert!(ours[0].contains(text), "{args:?}: {said}");
+    }
+}
+
+/// client-go and ours on every kind of lock: `apiserver_interop` and `real_interop`. Here the old sidecar.
+#[test]
+fn acceptance_04_with_old_sidecars_on_endpoints_there_is_one_holder_and_no_lost_count() {
+    let server = Embedded::start().unwrap();
+    let mut election = Election::new(server.kubeconfig(), "mixed");
+    election.lock = "endpoints";
+    election.lease_duration = Duration::from_secs(4);
+    election.renew_deadline = Duration::from_secs(2);
+    election.retry_period = Duration::from_secs(1);
+    let recorder = Recorder::start(&server.kubeconfig(), "Endpoints", "mixed").unwrap();
+    let mut fleet = Fleet::default();
+    fleet.add(election.old_sidecar("old-0", &[]).unwrap());
+    let mut leader = fleet.next_leader(Nanos(0), None, LIMIT).unwrap().0;
+    for round in 1..=4 {
+        let (successor, process) = match leader.starts_with("old") {
+            true => {
+                let id = format!("tenure-{round}");
+                let process = election.tenure(&id, &[]).unwrap();
+                (id, process)
+            }
+            false => {
+                let id = format!("old-{round}");
+                let process = election.old_sidecar(&id, &[]).unwrap();
+                (id, process)
+            }
+        };
+        fleet.add(process);
+        let seen = fleet
+            .member(&successor)
+            .wait_until("sight of the leader", LIMIT, |event| {
+                event.event == Kind::Observed && event.leader == leader
+            });
+        seen.unwrap_or_else(|silence| panic!("{silence}"));
+        let since = clock::now();
+        // Ours goes once in good order, which the old one does not take notice of, and once without.
+        match round {
+            2 => fleet.member(&leader).terminate(),
+            _ => _ = fleet.member(&leader).kill(),
+        }
+        let (next, _) = fleet.next_leader(since, Some(&leader), LIMIT).unwrap();
+        assert_eq!(next, successor);
+        leader = next;
+    }
+    let history = fleet.history();
+    assert_eq!(history.overlaps(clock::now()), [], "two leaders");
+    let versions = recorder.versions();
+    for pair in versions.windows(2) {
+        let (before, after) = (&pair[0], &pair[1]);
+        let taken = after.holder.starts_with("tenure") && before.holder != after.holder;
+        let ours = before.holder.starts_with("tenure") && !after.holder.starts_with("old");
+        if taken {
+            assert_eq!(after.transitions, before.transitions + 1, "{versions:?}");
+        } else if ours {
+            assert!(after.transitions >= before.transitions, "{versions:?}");
+        }
+    }
+    let ours = versions.iter().any(|v| v.holder.starts_with("tenure"));
+    let theirs = versions.iter().any(|v| v.holder.starts_with("old"));
+    assert!(ours && theirs, "{versions:?}");
+}
+
+#[test]
+fn acceptance_05_a_release_is_what_client_go_writes_and_waits_for() {
+    let programs = available(&[Peer::Elector]).and(tools::tenure());
+    if Skip::unless(programs).is_none() {
+        return;
+    }
+    let server = Embedded::start().unwrap();
+    let election = Election::new(server.kubeconfig(), "released").quick();
+    let recorder = Recorder::start(&server.kubeconfig(), "Lease", "released").unwrap();
+    let mut fleet = Fleet::default();
+    fleet.add(election.client_go("go-0", &[]).unwrap());
+    fleet.next_leader(Nanos(0), None, LIMIT).unwrap();
+    fleet.add(election.tenure("ours", &[]).unwrap());
+    let since = clock::now();
+    fleet.member("go-0").terminate();
+    fleet.next_leader(since, Some("go-0"), LIMIT).unwrap();
+    fleet.add(election.client_go("go-1", &[]).unwrap());
+    let seen = |event: &tenure_tests::event::Event| event.leader == "ours";
+    let sight = fleet.member("go-1").wait_until("sight", LIMIT, seen);
+    sight.unwrap_or_else(|silence| panic!("{silence}"));
+    let known = recorder.versions().len();
+    let since = clock::now();
+    fleet.member("ours").terminate();
+    let released = recorder.wait_for(known, LIMIT, |version| version.holder.is_empty());
+    let released = released.expect("a release");
+    assert_eq!((released.lease_seconds, released.transitions), (1, 1));
+    let (next, at) = fleet.next_leader(since, Some("ours"), LIMIT).unwrap();
+    assert_eq!(next, "go-1");
+    let took = at.since(since);
+    // Its next attempt comes within 2.2 retry periods; a lease that must run out takes all of it.
+    assert!(took < election.lease_duration, "{took:?}");
+    let last = recorder.wait_for(known, LIMIT, |version| version.holder == "go-1");
+    assert_eq!(last.expect("the next term").transitions, 2);
+}
+
+/// How many hand-overs; the whole list has ten thousand (`TENURE_HAND_OVERS=10000`).
+fn hand_overs() -> usize {
+    let wanted = std::env::var("TENURE_HAND_OVERS").ok();
+    wanted.and_then(|text| text.parse().ok()).unwrap_or(1_000)
+}
+
+/// Elections side by side, so that ten thousand hand-overs take no hour.
+const SIDE_BY_SIDE: usize = 20;
+
+#[test]
+fn acceptance_07_tokens_grow_over_hand_overs_deletions_and_restarts_under_one_name() {
+    let server = Embedded::start().unwrap();
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    let each = hand_overs().div_ceil(SIDE_BY_SIDE);
+    let given = runtime.block_on(async {
+        let file = Kubeconfig::read_from(server.kubeconfig()).unwrap();
+        let options = KubeConfigOptions::default();
+        let config = Config::from_custom_kubeconfig(file, &options).await;
+        let client = tenure::client(config.unwrap()).unwrap();
+        let elections = (0..SIDE_BY_SIDE).map(|n| {
+            let client = client.clone();
+            tokio::spawn(hand_over_again(client, format!("tokens-{n}"), each))
+        });
+        let mut given = 0;
+        for tokens in elections.collect::<Vec<_>>() {
+            let tokens = tokens.await.unwrap();
+            let growing = tokens.windows(2).all(|pair| pair[0] < pair[1]);
+            assert!(growing, "{tokens:?}");
+            given += tokens.len();
+        }
+        given
+    });
+    assert!(given >= hand_overs(), "{given}");
+}
+
+/// Two candidates take turns. The one that leaves comes back under its old name, and now and then somebody
+/// deletes the lock, held or free.
+async fn hand_over_again(client: Client, name: String, rounds: usize) -> Vec<FencingToken> {
+    let hub = Hub::new(client.clone());
+    let candidate = |id: &str| {
+        Elector::open(client.clone(), LockKind::Leases, "default", &name)
+            .hub(&hub)
+            .identity(id)
+            .events(false)
+            .build()
+            .unwrap()
+            .start()
+    };
+    let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
+        kube::Api::namespaced(client.clone(), "default");
+    let mut tokens = Vec::new();
+    let mut leader = candidate("a");
+    let mut term = lead(&mut leader).await;
+    for round in 0..rounds {
+        tokens.push(term.token().clone());
+        let id = if round % 2 == 0 { "b" } else { "a" };
+        if round % 10 == 3 {
+            leases.delete(&name, &Default::default()).await.unwrap();
+        }
+        // Every seventh time the same one comes back, with nobody in between.
+        let same = round % 7 == 6;
+        let successor = (!same).then(|| candidate(id));
+        leader.shutdown();
+        drop(term);
+        while !matches!(leader.next().await, Some(Event::Finished) | None) {}
+        if round % 10 == 8 {
+            // It may have been taken already, or deleted above.
+            let _ = leases.delete(&name, &Default::default()).await;
+        }
+        leader = successor.unwrap_or_else(|| candidate("same"));
+        term = lead(&mut leader).await;
+    }
+    tokens.push(term.token().clone());
+    tokens
+}
+
+async fn lead(candidate: &mut Candidate) -> Term {
+    let won = async {
+        loop {
+            match candidate.next().await {
+                Some(Event::Lead(term)) => return term,
+                Some(_) => {}
+                None => panic!("the candidacy has ended"),
+            }
+        }
+    };
+    tokio::time::timeout(LIMIT, won).await.expect("a term")
+}
+
+#[test]
+fn acceptance_07_tokens_grow_over_processes_that_remove_the_lock() {
+    let home = Home::new();
+    let mut last = 0_u64;
+    for round in 0..8 {
+        let mut args = vec!["run", "--election=e", "--id=same"];
+        if round % 2 == 0 {
+            args.push("--delete-on-exit");
+        }
+        args.extend(["--", "sh", "-c", "echo $TENURE_FENCING_TOKEN"]);
+        let output = home.tenure(&args);
+        let token = String::from_utf8_lossy(&output.stdout).into_owned();
+        let token: u64 = token
+            .trim()
+            .parse()
+            .unwrap_or_else(|_| panic!("{output:?}"));
+        assert!(token > last, "{token} after {last}");
+        last = token;
+    }
+}
+
+#[test]
+fn acceptance_09_durations_without_a_margin_are_refused_and_the_drop_in_warns() {
+    let home = Home::new();
+    let tight = [
+        "--lease-duration=15s",
+        "--renew-deadline=14s",
+        "--retry-period=10s",
+    ];
+    for (command, code) in [
+        (&["run", "--election=e"][..], 64),
+        (&["elect", "--election=e"], 3),
+    ] {
+        let mut args = [command, &tight[..]].concat();
+        if code == 64 {
+            args.extend(["--", "true"]);
+        }
+        let output = home.tenure(&args);
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        assert!(said.contains("must fit into lease duration 15s"), "{said}");
+    }
+    let mut command = home.command();
+    command
+        .arg0("leader-elector")
+        .args(["--election=e", "--id=me"]);
+    let process = Process::spawn("drop-in", {
+        command.args(tight);
+        command
+    })
+    .unwrap();
+    let said = |text: &str| {
+        let said = poll(LIMIT, || process.transcript().contains(text).then_some(()));
+        assert!(said.is_some(), "no {text:?} in {}", process.transcript());
+    };
+    said("must fit into lease duration 15s");
+    said("me is the leader");
+}

@@ -1,0 +1,254 @@
+//! The acceptance list of the command, item 6: children of `tenure run` never overlap, whatever happens to the
+//! API server, the network and the wrappers. docs/command.md has the whole table.
+//!
+//! Every child takes a lock on one file and never gives it back; its own children inherit it. Whoever finds it
+//! taken says so.
+
+use std::fs;
+use std::path::Path;
+use std::time::Duration;
+
+use http::Method;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
+use tenure_tests::clock::{self, poll};
+use tenure_tests::home::Home;
+use tenure_tests::nemesis::proxy::{Gate, Proxy};
+use tenure_tests::nemesis::server::Server;
+use tenure_tests::process::Process;
+use tenure_tests::record::Recorder;
+use tenure_tests::wire::Wire;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+const CHILD: &str = "exec 9>lock; flock -n 9 || echo overlap >> overlaps; \
+     echo $TENURE_LEADER_ID $TENURE_FENCING_TOKEN $$ >> terms; sleep 1000 & wait";
+
+/// The same without the file: for hosts that sleep, where overlap cannot be prevented.
+const SLEEPER: &str = "echo $TENURE_LEADER_ID $TENURE_FENCING_TOKEN $$ >> terms; sleep 1000 & wait";
+
+struct Wrapper {
+    process: Process,
+    proxy: Proxy,
+}
+
+impl Wrapper {
+    fn start(home: &Home, server: &Server, id: &str, child: &str) -> Self {
+        let proxy = Proxy::start(&server.kubeconfig()).unwrap();
+        let mut command = home.command();
+        command
+            .env("KUBECONFIG", proxy.kubeconfig())
+            .args(["run", "--election=e", "--on-lost=rejoin"])
+            .args(["--lease-duration=4s", "--renew-deadline=2s"])
+            .args(["--retry-period=300ms", &format!("--id={id}")])
+            .args(["--", "sh", "-c", child]);
+        let process = Process::spawn(id, command).unwrap();
+        Self { process, proxy }
+    }
+}
+
+/// A child as it introduced itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Term {
+    id: String,
+    token: u64,
+    pid: i32,
+}
+
+fn terms(home: &Home) -> Vec<Term> {
+    let text = fs::read_to_string(home.path("terms")).unwrap_or_default();
+    let term = |line: &str| {
+        let mut words = line.split(' ');
+        Some(Term {
+            id: words.next()?.to_owned(),
+            token: words.next()?.parse().ok()?,
+            pid: words.next()?.parse().ok()?,
+        })
+    };
+    text.lines().filter_map(term).collect()
+}
+
+/// Waits for the term after the first `count`.
+fn next(home: &Home, count: usize, wrappers: &[Wrapper]) -> Term {
+    let found = poll(LIMIT, || terms(home).get(count).cloned());
+    found.unwrap_or_else(|| {
+        let said = wrappers.iter().map(|w| w.process.transcript());
+        panic!("no term {count}: {}", said.collect::<Vec<_>>().join("\n"))
+    })
+}
+
+fn is_alive(pid: i32) -> bool {
+    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+/// A process and everything that it started.
+fn family(pid: i32) -> Vec<i32> {
+    let mut all = vec![pid];
+    let parent = |path: &Path| {
+        let stat = fs::read_to_string(path.join("stat")).ok()?;
+        let rest = stat.rsplit_once(')')?.1;
+        rest.split_whitespace().nth(1)?.parse::<i32>().ok()
+    };
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let Ok(child) = entry.file_name().to_string_lossy().parse::<i32>() else {
+            continue;
+        };
+        if parent(&entry.path()) == Some(pid) {
+            all.extend(family(child));
+        }
+    }
+    all
+}
+
+fn signal(pid: i32, signal: Signal) {
+    // It may have ended already.
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
+}
+
+#[test]
+fn acceptance_06_children_never_overlap() {
+    let home = Home::new();
+    let mut server = Server::embedded().unwrap();
+    let mut wrappers = vec![
+        Wrapper::start(&home, &server, "w-0", CHILD),
+        Wrapper::start(&home, &server, "w-1", CHILD),
+    ];
+    let at = |wrappers: &[Wrapper], term: &Term| {
+        let found = wrappers.iter().position(|w| w.process.name() == term.id);
+        found.unwrap_or_else(|| panic!("{term:?}"))
+    };
+    let first = next(&home, 0, &wrappers);
+
+    // The API server is a black hole for the leader.
+    let cut = &wrappers[at(&wrappers, &first)].proxy;
+    cut.set(Gate::Held, Gate::Held);
+    let second = next(&home, 1, &wrappers);
+    assert_ne!(second.id, first.id);
+    cut.heal();
+
+    // It answers later than any renewal can wait.
+    let slow = &wrappers[at(&wrappers, &second)].proxy;
+    slow.set(Gate::Slow(Duration::from_secs(3)), Gate::Open);
+    let third = next(&home, 2, &wrappers);
+    assert_ne!(third.id, second.id);
+    slow.heal();
+
+    // The wrapper is killed: its child goes with it, and the other waits for the lease.
+    let killed = at(&wrappers, &third);
+    wrappers[killed].process.kill();
+    assert!(poll(LIMIT, || (!is_alive(third.pid)).then_some(())).is_some());
+    wrappers.remove(killed);
+    let fourth = next(&home, 3, &wrappers);
+    wrappers.push(Wrapper::start(&home, &server, "w-2", CHILD));
+
+    // The API server is away for longer than the guard, and comes back on the same data.
+    server.kill();
+    assert!(poll(LIMIT, || (!is_alive(fourth.pid)).then_some(())).is_some());
+    server.start().unwrap();
+    server.wait_until_ready().unwrap();
+    next(&home, 4, &wrappers);
+
+    // And for a moment only: whether the term survives is the machine's affair, that none overlaps is not.
+    server.kill();
+    server.start().unwrap();
+    server.wait_until_ready().unwrap();
+    for wrapper in &wrappers {
+        wrapper.process.terminate();
+    }
+    for wrapper in &mut wrappers {
+        wrapper.process.wait(LIMIT).unwrap();
+    }
+    assert!(
+        !home.path("overlaps").exists(),
+        "two children at once: {:?}",
+        terms(&home)
+    );
+    let tokens: Vec<u64> = terms(&home).iter().map(|term| term.token).collect();
+    assert!(
+        tokens.windows(2).all(|pair| pair[0] < pair[1]),
+        "{tokens:?}"
+    );
+    for term in terms(&home) {
+        assert!(!is_alive(term.pid), "{term:?}");
+    }
+}
+
+/// A host that sleeps: everything of one wrapper stands still for longer than the lease.
+#[test]
+fn acceptance_06_after_a_sleep_the_child_is_killed_before_anything_is_written() {
+    let home = Home::new();
+    let server = Server::embedded().unwrap();
+    let recorder = Recorder::start(&server.kubeconfig(), "Lease", "e").unwrap();
+    let mut wrappers = vec![Wrapper::start(&home, &server, "sleeper", SLEEPER)];
+    let first = next(&home, 0, &wrappers);
+    wrappers.push(Wrapper::start(&home, &server, "other", SLEEPER));
+    let asleep = family(i32::try_from(wrappers[0].process.pid()).unwrap());
+    assert!(asleep.contains(&first.pid), "{asleep:?}");
+    for pid in &asleep {
+        signal(*pid, Signal::STOP);
+    }
+    let second = next(&home, 1, &wrappers);
+    assert_eq!(second.id, "other");
+    assert!(is_alive(first.pid), "it stands still and cannot be stopped");
+    let known = recorder.versions().len();
+    for pid in asleep.iter().rev() {
+        signal(*pid, Signal::CONT);
+    }
+    assert!(poll(LIMIT, || (!is_alive(first.pid)).then_some(())).is_some());
+    // What it still sends under its token is refused.
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let late = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late" } });
+    let write = |term: &Term| {
+        let fence = format!("default/e; holder={}; token={}", term.id, term.token);
+        let path = "/api/v1/namespaces/default/configmaps?dryRun=All";
+        let headers = [("tenure-fence", fence.as_str())];
+        admin
+            .send_with(&Method::POST, path, &headers, Some(&late))
+            .unwrap()
+    };
+    let refused = write(&first);
+    assert_eq!(refused.status, 409, "{}", refused.body);
+    assert!(refused.body.to_string().contains("StaleFencingToken"));
+    assert_eq!(write(&second).status, 201, "the present leader may");
+    let since = recorder.versions().split_off(known);
+    assert!(
+        since.iter().all(|version| version.holder != "sleeper"),
+        "{since:?}"
+    );
+    for wrapper in &wrappers {
+        wrapper.process.terminate();
+    }
+}
+
+#[test]
+fn acceptance_06_an_interrupt_while_waiting_ends_within_a_second_although_a_request_hangs() {
+    let home = Home::new();
+    let server = Server::embedded().unwrap();
+    let mut wrappers = vec![Wrapper::start(&home, &server, "holder", CHILD)];
+    next(&home, 0, &wrappers);
+    let mut best = Duration::MAX;
+    for round in 0..5 {
+        let mut waiting = Wrapper::start(&home, &server, &format!("w-{round}"), CHILD);
+        // It is connected and follows; then nothing is answered any more.
+        let follows = poll(LIMIT, || {
+            let file = format!("/proc/{}/net/tcp", waiting.process.pid());
+            fs::exists(file).ok()?.then_some(())
+        });
+        assert!(follows.is_some());
+        std::thread::sleep(Duration::from_millis(700));
+        waiting.proxy.set(Gate::Held, Gate::Held);
+        std::thread::sleep(Duration::from_millis(700));
+        let since = clock::now();
+        signal(i32::try_from(waiting.process.pid()).unwrap(), Signal::INT);
+        let status = waiting.process.wait(LIMIT).unwrap();
+        best = best.min(clock::now().since(since));
+        assert_eq!(status.code(), Some(128 + 2));
+        if best <= Duration::from_secs(1) {
+            break;
+        }
+    }
+    assert!(best <= Duration::from_secs(1), "{best:?} at best");
+    assert_eq!(terms(&home).len(), 1, "nobody else ran anything");
+    wrappers.clear();
+}
