@@ -29,6 +29,9 @@
 //! | `default-service-account`, `root-ca` | a `default` ServiceAccount and a `kube-root-ca.crt` ConfigMap in each namespace |
 //! | `garbage-collector` | deletes objects whose owners are gone; carries out foreground and orphan deletions |
 //! | `namespace-purge` | empties namespaces that are being deleted, where the API server does not |
+//! | `persistentvolume-binder` | binds claims and volumes, asks provisioners for volumes, gives both their phases |
+//! | `pvc-protection`, `pv-protection` | keep claims that pods use, and volumes that are bound |
+//! | `first-consumer` | chooses a node for claims that wait for their first pod; puts no pod on it |
 //!
 //! Events expire in the API server, ours and the real one, so there is no controller for them here.
 #![forbid(unsafe_code)]
@@ -42,5 +45,6 @@ mod namespaces;
 mod purge;
 mod resources;
 mod server;
+mod storage;
 
 pub use server::{CONTROLLERS, Error, GROUP, Server, Started};

@@ -8,7 +8,7 @@ use kube::{Client, Config};
 use tenure_apiserver::server::{self as api, StartError};
 use tenure_manager::{Manager, api_ready};
 
-use crate::{collector, namespaces, purge};
+use crate::{collector, namespaces, purge, storage};
 
 /// The leader group of the built-in controllers, and the name of its Lease in `kube-system`.
 pub const GROUP: &str = "tenure-server";
@@ -19,6 +19,10 @@ pub const CONTROLLERS: &[&str] = &[
     "root-ca",
     "garbage-collector",
     "namespace-purge",
+    "persistentvolume-binder",
+    "pvc-protection",
+    "pv-protection",
+    "first-consumer",
 ];
 
 /// Whom the controllers of an embedded server are known as.
@@ -164,6 +168,15 @@ impl Server {
         // The embedded API server does it itself.
         if api.is_none() && wanted("namespace-purge") {
             manager = purge::purge(manager, GROUP, &client);
+        }
+        let which = storage::Which {
+            binder: wanted("persistentvolume-binder"),
+            claim_protection: wanted("pvc-protection"),
+            volume_protection: wanted("pv-protection"),
+            first_consumer: wanted("first-consumer"),
+        };
+        if which.any() {
+            manager = manager.leader(GROUP, storage::runnable(client.clone(), which));
         }
         for extend in self.extend {
             manager = extend(manager, &client);

@@ -8,6 +8,7 @@
 mod collector;
 mod namespaces;
 mod replicas;
+mod storage;
 
 use std::time::Duration;
 

@@ -1,0 +1,322 @@
+//! Claims: which volume they get, and who is asked to make one.
+//!
+//! Both ends are written in the order volume, its phase, claim, its phase: whatever is cut off in the middle is
+//! finished by the next look, and no claim is bound to a volume that does not name it.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::Storage;
+use super::matching::{annotation, best, claim_class, mismatch, names};
+use super::names::{
+    BIND_COMPLETED, BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA,
+    SELECTED_NODE, migrated,
+};
+use super::world::{Name, Word};
+use super::write::{Tone, reference};
+
+/// What is to happen with a claim that is not bound yet.
+enum Way {
+    Bind(Arc<PersistentVolume>),
+    /// The first pod that uses it decides where.
+    WaitForConsumer,
+    Provision(Arc<StorageClass>),
+    /// There is no such class.
+    NoClass,
+    /// Nobody makes one for it.
+    Nothing,
+}
+
+impl Storage {
+    pub(super) async fn claim(&self, name: &Name) -> Result<(), kube::Error> {
+        let claim = self.world.lock().claims.get(name);
+        let Some(claim) = claim else {
+            self.world.lock().told.remove(name);
+            return Ok(());
+        };
+        let volume = claim.spec.as_ref().and_then(|s| s.volume_name.clone());
+        let volume = volume.filter(|name| !name.is_empty());
+        if annotation(&claim.metadata, BIND_COMPLETED).is_some() {
+            self.bound(&claim, volume).await
+        } else if let Some(volume) = volume {
+            self.asks_for(&claim, &volume).await
+        } else {
+            self.unbound(&claim).await
+        }
+    }
+
+    /// A claim that leaves the choice to us.
+    async fn unbound(&self, claim: &PersistentVolumeClaim) -> Result<(), kube::Error> {
+        match self.way(claim) {
+            Way::Bind(volume) => return self.bind(&volume, claim).await,
+            Way::WaitForConsumer => {
+                let message = "waiting for first consumer to be created before binding";
+                self.tell_once(claim, Tone::Normal, "WaitForFirstConsumer", message)
+                    .await;
+            }
+            Way::Provision(class) => return self.provision(claim, &class).await,
+            Way::NoClass => {
+                let class = claim_class(claim);
+                let message = format!("storageclass.storage.k8s.io {class:?} not found");
+                self.tell_once(claim, Tone::Warning, "ProvisioningFailed", &message)
+                    .await;
+            }
+            Way::Nothing => {
+                let message =
+                    "no persistent volumes available for this claim and no storage class is set";
+                self.tell_once(claim, Tone::Normal, "FailedBinding", message)
+                    .await;
+            }
+        }
+        self.pending(claim).await
+    }
+
+    fn way(&self, claim: &PersistentVolumeClaim) -> Way {
+        let shelves = self.world.lock();
+        let class_name = claim_class(claim);
+        let class = shelves.classes.named(class_name);
+        let waits = class
+            .as_ref()
+            .is_some_and(|class| waits_for_consumer(class))
+            && annotation(&claim.metadata, SELECTED_NODE).is_none();
+        let naming = shelves
+            .volumes
+            .find(&Word::Claim(Name::of(&claim.metadata)));
+        // Where the node decides, only who chooses the node may choose among free volumes.
+        let free = Word::Free(class_name.to_owned());
+        let free = shelves.volumes.find(&free).filter(|_| !waits);
+        match (best(claim, naming, free, None), class) {
+            (Some(volume), _) => Way::Bind(volume),
+            (None, _) if waits => Way::WaitForConsumer,
+            (None, Some(class)) => Way::Provision(class),
+            (None, None) if !class_name.is_empty() => Way::NoClass,
+            (None, None) => Way::Nothing,
+        }
+    }
+
+    /// Asks the provisioner of the class for a volume.
+    async fn provision(
+        &self,
+        claim: &PersistentVolumeClaim,
+        class: &StorageClass,
+    ) -> Result<(), kube::Error> {
+        // What is on its way out gets nothing new.
+        if claim.metadata.deletion_timestamp.is_some() {
+            return Ok(());
+        }
+        let driver = migrated(&class.provisioner);
+        let provisioner = driver.unwrap_or(&class.provisioner);
+        if provisioner.starts_with(IN_TREE) {
+            let message = format!("no volume plugin matched name: {provisioner}");
+            self.tell_once(claim, Tone::Warning, "ProvisioningFailed", &message)
+                .await;
+            return self.pending(claim).await;
+        }
+        let asked = |key| annotation(&claim.metadata, key) == Some(provisioner);
+        if asked(PROVISIONER) && asked(PROVISIONER_BETA) {
+            return self.pending(claim).await;
+        }
+        let mut annotations = json!({ PROVISIONER: provisioner, PROVISIONER_BETA: provisioner });
+        if let Some(driver) = driver {
+            annotations[MIGRATED_TO] = json!(driver);
+        }
+        let patch = json!({ "metadata": { "annotations": annotations } });
+        let claim = self.write.claim(claim, patch).await?;
+        let message = format!(
+            "Waiting for a volume to be created either by the external provisioner '{provisioner}' or manually by \
+             the system administrator. If volume creation is delayed, please verify that the provisioner is \
+             running and correctly registered."
+        );
+        self.tell_once(&claim, Tone::Normal, "ExternalProvisioning", &message)
+            .await;
+        self.pending(&claim).await
+    }
+
+    /// A claim whose user asks for one volume.
+    async fn asks_for(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &str,
+    ) -> Result<(), kube::Error> {
+        // It is looked at again when the volume comes or changes.
+        let Some(volume) = self.world.lock().volumes.named(volume) else {
+            return self.pending(claim).await;
+        };
+        let claimed = volume.spec.as_ref().is_some_and(|s| s.claim_ref.is_some());
+        if names(&volume, claim) {
+            return self.bind(&volume, claim).await;
+        }
+        let name = volume.name_any();
+        let (reason, message) = if claimed {
+            let message = format!("volume {name:?} already bound to a different claim.");
+            ("FailedBinding", message)
+        } else if let Some(mismatch) = mismatch(&volume, claim) {
+            let message = format!("Cannot bind to requested volume {name:?}: {mismatch}");
+            ("VolumeMismatch", message)
+        } else {
+            return self.bind(&volume, claim).await;
+        };
+        self.tell_once(claim, Tone::Warning, reason, &message).await;
+        self.pending(claim).await
+    }
+
+    /// A claim that was bound once.
+    async fn bound(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: Option<String>,
+    ) -> Result<(), kube::Error> {
+        let Some(volume) = volume else {
+            let message =
+                "Bound claim has lost reference to PersistentVolume. Data on the volume is lost!";
+            return self.lost(claim, "ClaimLost", message).await;
+        };
+        let known = self.world.lock().volumes.named(&volume);
+        let known = match known {
+            // Claims may be heard of before their volumes.
+            None => self.write.fresh_volume(&volume).await?.map(Arc::new),
+            known => known,
+        };
+        let Some(volume) = known else {
+            let message = "Bound claim has lost its PersistentVolume. Data on the volume is lost!";
+            return self.lost(claim, "ClaimLost", message).await;
+        };
+        let named = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+        match named {
+            Some(named) if named.uid != claim.metadata.uid && !names(&volume, claim) => {
+                let message =
+                    "Two claims are bound to the same volume, this one is bound incorrectly";
+                self.lost(claim, "ClaimMisbound", message).await
+            }
+            _ => self.bind(&volume, claim).await,
+        }
+    }
+
+    /// Makes both ends name each other.
+    async fn bind(
+        &self,
+        volume: &PersistentVolume,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<(), kube::Error> {
+        let volume = &*self.reserve(volume, claim).await?;
+        let volume = self.phase(volume, "Bound", None).await?;
+        let name = volume.name_any();
+        let named = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref());
+        let ours = named != Some(&name);
+        let claim = if ours || annotation(&claim.metadata, BIND_COMPLETED).is_none() {
+            let mut annotations = json!({ BIND_COMPLETED: "yes" });
+            if ours {
+                annotations[BOUND_BY_CONTROLLER] = json!("yes");
+            }
+            let patch = json!({
+                "metadata": { "annotations": annotations },
+                "spec": { "volumeName": name },
+            });
+            self.write.claim(claim, patch).await?
+        } else {
+            Arc::new(claim.clone())
+        };
+        self.claim_bound(&claim, &volume).await
+    }
+
+    /// Makes a volume name a claim.
+    pub(super) async fn reserve(
+        &self,
+        volume: &PersistentVolume,
+        claim: &PersistentVolumeClaim,
+    ) -> Result<Arc<PersistentVolume>, kube::Error> {
+        let named = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+        if named.is_some_and(|named| named.uid == claim.metadata.uid) {
+            return Ok(Arc::new(volume.clone()));
+        }
+        let mut patch = json!({ "spec": { "claimRef": reference(claim) } });
+        if !names(volume, claim) {
+            patch["metadata"]["annotations"] = json!({ BOUND_BY_CONTROLLER: "yes" });
+        }
+        self.write.volume(volume, patch).await
+    }
+
+    async fn claim_bound(
+        &self,
+        claim: &PersistentVolumeClaim,
+        volume: &PersistentVolume,
+    ) -> Result<(), kube::Error> {
+        let (old, spec) = (claim.status.as_ref(), volume.spec.as_ref());
+        let was_bound = old.and_then(|s| s.phase.as_deref()) == Some("Bound");
+        let modes = spec.and_then(|s| s.access_modes.as_ref());
+        if was_bound && old.and_then(|s| s.access_modes.as_ref()) == modes {
+            return Ok(());
+        }
+        let mut status = json!({ "phase": "Bound", "accessModes": modes });
+        // Of a bound claim the size is up to who resizes it.
+        if !was_bound {
+            status["capacity"] = json!(spec.and_then(|s| s.capacity.as_ref()));
+            let class = spec.and_then(|s| s.volume_attributes_class_name.as_ref());
+            if let Some(class) = class {
+                status["currentVolumeAttributesClassName"] = json!(class);
+            }
+        }
+        self.write.claim_status(claim, status).await.map(drop)
+    }
+
+    async fn lost(
+        &self,
+        claim: &PersistentVolumeClaim,
+        reason: &str,
+        message: &str,
+    ) -> Result<(), kube::Error> {
+        if phase(claim) == "Lost" {
+            return Ok(());
+        }
+        let status = json!({ "phase": "Lost", "accessModes": null, "capacity": null });
+        let claim = self.write.claim_status(claim, status).await?;
+        self.write
+            .event(&*claim, Tone::Warning, reason, message)
+            .await;
+        Ok(())
+    }
+
+    async fn pending(&self, claim: &PersistentVolumeClaim) -> Result<(), kube::Error> {
+        if phase(claim) == "Pending" {
+            return Ok(());
+        }
+        let status = json!({ "phase": "Pending", "accessModes": null, "capacity": null });
+        self.write.claim_status(claim, status).await.map(drop)
+    }
+
+    /// Tells people about a claim, each reason once per term.
+    async fn tell_once(
+        &self,
+        claim: &PersistentVolumeClaim,
+        tone: Tone,
+        reason: &str,
+        message: &str,
+    ) {
+        let new = {
+            let mut shelves = self.world.lock();
+            let told = shelves.told.entry(Name::of(&claim.metadata)).or_default();
+            if told.0 != claim.metadata.uid {
+                *told = (claim.metadata.uid.clone(), HashSet::new());
+            }
+            told.1.insert(reason.to_owned())
+        };
+        if new {
+            self.write.event(claim, tone, reason, message).await;
+        }
+    }
+}
+
+fn phase(claim: &PersistentVolumeClaim) -> &str {
+    let phase = claim.status.as_ref().and_then(|s| s.phase.as_deref());
+    phase.unwrap_or("Pending")
+}
+
+/// Whether the first pod decides where volumes of a class are.
+pub(super) fn waits_for_consumer(class: &StorageClass) -> bool {
+    class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
+}

@@ -1,0 +1,243 @@
+//! Keeps the picture up to date, and says what has to be looked at when something changes.
+
+use std::sync::Arc;
+
+use futures_util::StreamExt as _;
+use futures_util::future::BoxFuture;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt as _, watcher as watch_objects};
+use kube::{Api, Resource, ResourceExt as _};
+use tenure_manager::Cached;
+use tokio::sync::watch;
+
+use super::matching::{claim_class, volume_class};
+use super::world::{Kept, Name, Shelf, Shelves, Word, claims_of};
+use super::{Key, Storage};
+
+/// Waits until every kind was listed once.
+pub(super) async fn all_there(missing: &mut watch::Receiver<usize>) {
+    // The senders live as long as whoever waits.
+    let _ = missing.wait_for(|missing| *missing == 0).await.map(drop);
+}
+
+/// A kind with a shelf of its own, and what a change of it touches.
+trait Followed: Kept + Cached {
+    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self>;
+
+    /// Whom to look at when an object came, changed (from `old`) or went.
+    fn touched(&self, old: Option<&Self>, shelves: &Shelves) -> Vec<Key>;
+}
+
+impl Storage {
+    /// What follows each kind that is needed, and how many are not listed yet.
+    pub(super) fn feeds(&self) -> (Vec<BoxFuture<'_, ()>>, watch::Receiver<usize>) {
+        let (missing, synced) = watch::channel(0);
+        let mut feeds = vec![
+            self.follow::<PersistentVolumeClaim>(&missing),
+            self.follow::<PersistentVolume>(&missing),
+        ];
+        if self.which.binder || self.which.first_consumer {
+            feeds.push(self.follow::<StorageClass>(&missing));
+        }
+        if self.which.claim_protection || self.which.first_consumer {
+            feeds.push(self.follow::<Pod>(&missing));
+        }
+        if self.which.first_consumer {
+            feeds.push(self.follow::<Node>(&missing));
+            feeds.push(self.follow::<CSINode>(&missing));
+        }
+        (feeds, synced)
+    }
+
+    fn follow<K>(&self, missing: &watch::Sender<usize>) -> BoxFuture<'_, ()>
+    where
+        K: Followed + Resource<DynamicType = ()>,
+    {
+        missing.send_modify(|missing| *missing += 1);
+        let mut first = Some(missing.clone());
+        let objects: Api<K> = Api::all(self.write.client.clone());
+        Box::pin(async move {
+            let events = watch_objects(objects, watcher::Config::default())
+                .default_backoff()
+                .modify(|object: &mut K| object.managed_fields_mut().clear());
+            let mut events = std::pin::pin!(events);
+            let mut listing = Vec::new();
+            while let Some(event) = events.next().await {
+                match event {
+                    Ok(Event::Init) => listing.clear(),
+                    Ok(Event::InitApply(object)) => listing.push(Arc::new(object)),
+                    Ok(Event::InitDone) => {
+                        self.listed(std::mem::take(&mut listing));
+                        if let Some(missing) = first.take() {
+                            missing.send_modify(|missing| *missing -= 1);
+                        }
+                    }
+                    Ok(Event::Apply(object)) => self.changed(&Arc::new(object)),
+                    Ok(Event::Delete(object)) => self.gone(&object),
+                    Err(error) => {
+                        let kind = K::plural(&());
+                        tracing::debug!(%kind, %error, "trouble with a watch");
+                    }
+                }
+            }
+        })
+    }
+
+    fn listed<K: Followed>(&self, objects: Vec<Arc<K>>) {
+        let mut shelves = self.world.lock();
+        let mut all = objects.clone();
+        all.extend(K::shelf(&mut shelves).reset(objects));
+        let keys: Vec<Key> = all
+            .iter()
+            .flat_map(|object| object.touched(None, &shelves))
+            .collect();
+        drop(shelves);
+        self.queue_all(keys);
+    }
+
+    fn changed<K: Followed>(&self, object: &Arc<K>) {
+        let mut shelves = self.world.lock();
+        let old = K::shelf(&mut shelves).put(object.clone());
+        let keys = object.touched(old.as_deref(), &shelves);
+        drop(shelves);
+        self.queue_all(keys);
+    }
+
+    fn gone<K: Followed>(&self, object: &K) {
+        let mut shelves = self.world.lock();
+        K::shelf(&mut shelves).remove(object);
+        let keys = object.touched(None, &shelves);
+        drop(shelves);
+        self.queue_all(keys);
+    }
+
+    fn queue_all(&self, keys: Vec<Key>) {
+        for key in keys {
+            let wanted = match key {
+                Key::Claim(_) | Key::Volume(_) => self.which.binder,
+                Key::ClaimProtection(_) => self.which.claim_protection,
+                Key::VolumeProtection(_) => self.which.volume_protection,
+                Key::Pod(_) => self.which.first_consumer,
+            };
+            if wanted {
+                self.queue.add(key);
+            }
+        }
+    }
+}
+
+impl Followed for PersistentVolumeClaim {
+    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
+        &mut shelves.claims
+    }
+
+    fn touched(&self, _: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
+        let name = Name::of(&self.metadata);
+        let mut keys = vec![Key::Claim(name.clone()), Key::ClaimProtection(name.clone())];
+        let naming = shelves.volumes.by(&Word::Claim(name.clone()));
+        keys.extend(naming.cloned().map(Key::Volume));
+        let waiting = shelves.pods.by(&Word::Waiting(name));
+        keys.extend(waiting.cloned().map(Key::Pod));
+        keys
+    }
+}
+
+impl Followed for PersistentVolume {
+    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
+        &mut shelves.volumes
+    }
+
+    fn touched(&self, old: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
+        let name = Name::of(&self.metadata);
+        let mut keys = vec![
+            Key::Volume(name.clone()),
+            Key::VolumeProtection(name.clone()),
+        ];
+        for volume in [Some(self), old].into_iter().flatten() {
+            // The claim it names, and those that name it.
+            keys.extend(volume.words().into_iter().filter_map(|word| match word {
+                Word::Claim(claim) => Some(Key::Claim(claim)),
+                _ => None,
+            }));
+        }
+        let named = shelves.claims.by(&Word::Volume(name.name));
+        keys.extend(named.cloned().map(Key::Claim));
+        // Now there may be one for those that wait: claims, or pods for theirs.
+        if self.words() == [Word::Free(volume_class(self).to_owned())] {
+            for claim in shelves.claims.by(&self.words()[0]) {
+                keys.push(Key::Claim(claim.clone()));
+                let waiting = shelves.pods.by(&Word::Waiting(claim.clone()));
+                keys.extend(waiting.cloned().map(Key::Pod));
+            }
+        }
+        keys
+    }
+}
+
+impl Followed for StorageClass {
+    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
+        &mut shelves.classes
+    }
+
+    fn touched(&self, _: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
+        let mut keys = Vec::new();
+        for claim in shelves.claims.find(&Word::Free(self.name_any())) {
+            debug_assert_eq!(claim_class(claim), self.name_any());
+            let name = Name::of(&claim.metadata);
+            let waiting = shelves.pods.by(&Word::Waiting(name.clone()));
+            keys.extend(waiting.cloned().map(Key::Pod));
+            keys.push(Key::Claim(name));
+        }
+        keys
+    }
+}
+
+impl Followed for Pod {
+    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
+        &mut shelves.pods
+    }
+
+    fn touched(&self, old: Option<&Self>, _: &Shelves) -> Vec<Key> {
+        // A pod under the same name may use others.
+        let used = [Some(self), old].into_iter().flatten().flat_map(claims_of);
+        let mut keys: Vec<Key> = used.map(Key::ClaimProtection).collect();
+        if !keys.is_empty() {
+            keys.push(Key::Pod(Name::of(&self.metadata)));
+        }
+        keys
+    }
+}
+
+impl Followed for Node {
+    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
+        &mut shelves.nodes
+    }
+
+    fn touched(&self, old: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
+        // Nodes report on themselves all the time; only what decides counts.
+        let same = old.is_some_and(|old| {
+            old.spec == self.spec && old.metadata.labels == self.metadata.labels
+        });
+        if same { Vec::new() } else { waiting(shelves) }
+    }
+}
+
+impl Followed for CSINode {
+    fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self> {
+        &mut shelves.drivers
+    }
+
+    fn touched(&self, _: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
+        waiting(shelves)
+    }
+}
+
+/// Every pod that waits for a node.
+fn waiting(shelves: &Shelves) -> Vec<Key> {
+    let pods = shelves.pods.all();
+    pods.filter(|pod| super::first_consumer::waits_for_a_node(pod))
+        .map(|pod| Key::Pod(Name::of(&pod.metadata)))
+        .collect()
+}

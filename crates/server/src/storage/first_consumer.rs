@@ -1,0 +1,268 @@
+//! Claims whose first pod decides where their volume is: a node is chosen for the pod, and its claims
+//! get a volume there or the name of the node, for the provisioner.
+//!
+//! It chooses nodes for storage only. No pod is put on a node, and how full nodes are does not count.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::ResourceExt as _;
+use serde_json::json;
+
+use super::Storage;
+use super::claims::waits_for_consumer;
+use super::matching::{annotation, best, claim_class};
+use super::names::{IN_TREE, SELECTED_NODE, migrated};
+use super::nodes;
+use super::world::{Name, Shelves, Word, claims_of};
+
+/// What a claim gets on the chosen node.
+enum Step {
+    /// This volume, which is there.
+    Reserve(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>),
+    /// A new one.
+    Provision(Arc<PersistentVolumeClaim>),
+}
+
+/// A claim of a pod, as far as it matters for the node.
+enum Want {
+    /// Its volume is there.
+    Bound(Arc<PersistentVolume>),
+    /// A node was chosen before.
+    Chosen(String),
+    /// It needs a volume.
+    Open(Arc<PersistentVolumeClaim>, Arc<StorageClass>),
+}
+
+/// Whether a pod may be given a node, and has none.
+pub(super) fn waits_for_a_node(pod: &Pod) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
+    let scheduler = spec.scheduler_name.as_deref().unwrap_or_default();
+    spec.node_name.as_deref().unwrap_or_default().is_empty()
+        && pod.metadata.deletion_timestamp.is_none()
+        && matches!(phase.unwrap_or("Pending"), "Pending")
+        && matches!(scheduler, "" | "default-scheduler")
+        && spec.scheduling_gates.as_ref().is_none_or(Vec::is_empty)
+}
+
+impl Storage {
+    pub(super) async fn pod(&self, name: &Name) -> Result<(), kube::Error> {
+        let Some((node, steps)) = plan(&mut self.world.lock(), name) else {
+            return Ok(());
+        };
+        for step in steps {
+            match step {
+                Step::Reserve(volume, claim) => _ = self.reserve(&volume, &claim).await?,
+                Step::Provision(claim) => {
+                    let annotations = json!({ SELECTED_NODE: node });
+                    let patch = json!({ "metadata": { "annotations": annotations } });
+                    self.write.claim(&claim, patch).await?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The node, and what its claims get there; nothing if there is nothing to do, or not yet.
+fn plan(shelves: &mut Shelves, name: &Name) -> Option<(String, Vec<Step>)> {
+    let pod = shelves.pods.get(name).filter(|pod| waits_for_a_node(pod))?;
+    let wants: Option<Vec<Want>> = claims_of(&pod).iter().map(|c| want(shelves, c)).collect();
+    let wants = wants?;
+    if !wants.iter().any(|want| matches!(want, Want::Open(..))) {
+        return None;
+    }
+    // Who was chosen last comes last: claims are spread, and one that failed somewhere gets another place.
+    let mut nodes: Vec<&Arc<Node>> = shelves.nodes.all().collect();
+    nodes.sort_by_key(|node| {
+        let name = node.name_any();
+        (shelves.chosen.get(&name).copied().unwrap_or_default(), name)
+    });
+    let found = nodes.into_iter().find_map(|node| {
+        let steps = nodes::fits(&pod, node).then(|| steps(shelves, &wants, node))??;
+        Some((node.name_any(), steps))
+    });
+    let (node, steps) = found?;
+    let last = shelves.chosen.values().max().copied().unwrap_or_default();
+    shelves.chosen.insert(node.clone(), last + 1);
+    Some((node, steps))
+}
+
+/// Nothing if the pod has to wait for this claim.
+fn want(shelves: &Shelves, name: &Name) -> Option<Want> {
+    let claim = shelves.claims.get(name)?;
+    if claim.metadata.deletion_timestamp.is_some() {
+        return None;
+    }
+    let volume = claim.spec.as_ref().and_then(|s| s.volume_name.as_deref());
+    if let Some(volume) = volume.filter(|volume| !volume.is_empty()) {
+        return shelves.volumes.named(volume).map(Want::Bound);
+    }
+    let mut naming = shelves.volumes.find(&Word::Claim(name.clone()));
+    if let Some(volume) = naming.find(|volume| super::matching::names(volume, &claim)) {
+        return Some(Want::Bound(volume.clone()));
+    }
+    let class = shelves.classes.named(claim_class(&claim))?;
+    if !waits_for_consumer(&class) {
+        return None;
+    }
+    let chosen = annotation(&claim.metadata, SELECTED_NODE);
+    // A node that is gone is no choice any more.
+    let chosen = chosen.filter(|node| shelves.nodes.named(node).is_some());
+    Some(match chosen {
+        Some(node) => Want::Chosen(node.to_owned()),
+        None => Want::Open(claim, class),
+    })
+}
+
+/// What the open claims get on a node; nothing if one of the claims does not allow it.
+fn steps(shelves: &Shelves, wants: &[Want], node: &Node) -> Option<Vec<Step>> {
+    let mut steps = Vec::new();
+    let mut taken: Vec<String> = Vec::new();
+    for want in wants {
+        match want {
+            Want::Bound(volume) if nodes::reaches(volume, node) => {}
+            Want::Chosen(chosen) if *chosen == node.name_any() => {}
+            Want::Bound(_) | Want::Chosen(_) => return None,
+            Want::Open(claim, class) => {
+                let free = Word::Free(claim_class(claim).to_owned());
+                let free = shelves.volumes.find(&free);
+                let free = free.filter(|volume| !taken.contains(&volume.name_any()));
+                let volume = best(claim, std::iter::empty(), free, Some(node));
+                if let Some(volume) = volume {
+                    taken.push(volume.name_any());
+                    steps.push(Step::Reserve(volume, claim.clone()));
+                } else if can_provision(shelves, class, node) {
+                    steps.push(Step::Provision(claim.clone()));
+                } else {
+                    return None;
+                }
+            }
+        }
+    }
+    Some(steps)
+}
+
+/// Whether volumes of a class can be made for a node. Where the driver is known to run on some nodes, it
+/// has to run on this one.
+fn can_provision(shelves: &Shelves, class: &StorageClass, node: &Node) -> bool {
+    let driver = migrated(&class.provisioner).unwrap_or(&class.provisioner);
+    let mut running = shelves.drivers.all().filter(|on| {
+        let mut drivers = on.spec.drivers.iter();
+        drivers.any(|known| known.name == driver)
+    });
+    let name = node.name_any();
+    let runs = shelves.drivers.named(&name).is_some_and(|on| {
+        let mut drivers = on.spec.drivers.iter();
+        drivers.any(|known| known.name == driver)
+    });
+    !driver.starts_with(IN_TREE)
+        && nodes::allowed(class.allowed_topologies.as_deref(), node)
+        && (runs || running.next().is_none())
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    const DRIVER: &str = "mock.csi.example";
+
+    fn get<K: k8s_openapi::serde::de::DeserializeOwned>(object: Value) -> Arc<K> {
+        Arc::new(serde_json::from_value(object).unwrap())
+    }
+
+    /// Nodes `a` and `b`, a claim and a pod that uses it.
+    fn shelves(class: &Value) -> Shelves {
+        let mut shelves = Shelves::default();
+        for node in ["a", "b"] {
+            let meta = json!({ "name": node, "labels": { "zone": node } });
+            shelves.nodes.put(get(json!({ "metadata": meta })));
+        }
+        let mut all = json!({
+            "metadata": { "name": "late" },
+            "provisioner": DRIVER,
+            "volumeBindingMode": "WaitForFirstConsumer",
+        });
+        for (key, value) in class.as_object().unwrap() {
+            all[key] = value.clone();
+        }
+        shelves.classes.put(get(all));
+        shelves.claims.put(get(json!({
+            "metadata": { "namespace": "ns", "name": "c" },
+            "spec": { "storageClassName": "late" },
+        })));
+        let volume = json!({ "name": "v", "persistentVolumeClaim": { "claimName": "c" } });
+        shelves.pods.put(get(json!({
+            "metadata": { "namespace": "ns", "name": "p" },
+            "spec": { "containers": [], "volumes": [volume] },
+        })));
+        shelves
+    }
+
+    fn chosen(shelves: &mut Shelves) -> Option<String> {
+        plan(shelves, &Name::new("ns", "p")).map(|(node, _)| node)
+    }
+
+    fn runs_on(shelves: &mut Shelves, node: &str, driver: &str) {
+        let driver = json!({ "name": driver, "nodeID": node });
+        let on = json!({ "metadata": { "name": node }, "spec": { "drivers": [driver] } });
+        shelves.drivers.put(get(on));
+    }
+
+    #[test]
+    fn nodes_take_turns() {
+        let mut shelves = shelves(&json!({}));
+        let turns: Vec<_> = (0..3).filter_map(|_| chosen(&mut shelves)).collect();
+        assert_eq!(turns, ["a", "b", "a"]);
+    }
+
+    #[test]
+    fn a_driver_that_is_known_to_run_somewhere_is_looked_for_there() {
+        let mut shelves = shelves(&json!({}));
+        runs_on(&mut shelves, "a", "other.example");
+        assert_eq!(
+            chosen(&mut shelves).as_deref(),
+            Some("a"),
+            "nobody knows of it"
+        );
+        runs_on(&mut shelves, "b", DRIVER);
+        for _ in 0..2 {
+            assert_eq!(chosen(&mut shelves).as_deref(), Some("b"));
+        }
+    }
+
+    #[test]
+    fn a_class_may_name_its_places_and_may_make_nothing() {
+        let expressions = json!([{ "key": "zone", "values": ["b"] }]);
+        let terms = json!([{ "matchLabelExpressions": expressions }]);
+        let mut only_b = shelves(&json!({ "allowedTopologies": terms }));
+        assert_eq!(chosen(&mut only_b).as_deref(), Some("b"));
+        let nothing = json!({ "provisioner": "kubernetes.io/no-provisioner" });
+        assert_eq!(chosen(&mut shelves(&nothing)), None);
+        let immediate = json!({ "volumeBindingMode": "Immediate" });
+        assert_eq!(chosen(&mut shelves(&immediate)), None);
+    }
+
+    #[test]
+    fn all_claims_of_a_pod_go_to_one_node() {
+        let mut shelves = shelves(&json!({}));
+        let volumes = json!([
+            { "name": "v", "persistentVolumeClaim": { "claimName": "c" } },
+            { "name": "w", "persistentVolumeClaim": { "claimName": "d" } },
+        ]);
+        shelves.pods.put(get(json!({
+            "metadata": { "namespace": "ns", "name": "p" },
+            "spec": { "containers": [], "volumes": volumes },
+        })));
+        assert_eq!(chosen(&mut shelves), None, "one of them is not there yet");
+        shelves.claims.put(get(json!({
+            "metadata": { "namespace": "ns", "name": "d", "annotations": { SELECTED_NODE: "b" } },
+            "spec": { "storageClassName": "late" },
+        })));
+        assert_eq!(chosen(&mut shelves).as_deref(), Some("b"));
+    }
+}

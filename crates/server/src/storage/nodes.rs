@@ -1,0 +1,192 @@
+//! Which nodes a pod, a volume and a class allow.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::api::core::v1::{
+    Node, NodeSelectorTerm, PersistentVolume, Pod, Taint, Toleration, TopologySelectorTerm,
+};
+
+/// On every new node, until a controller that is not here has seen it.
+const NEW: &str = "node.kubernetes.io/not-ready";
+
+/// Whether a volume can be reached from a node.
+pub(super) fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
+    let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| affinity.required.as_ref());
+    required.is_none_or(|selector| any_term(&selector.node_selector_terms, node))
+}
+
+/// Whether a pod may run on a node: selector, required affinity, taints. How full it is does not count.
+pub(super) fn fits(pod: &Pod, node: &Node) -> bool {
+    let Some(spec) = &pod.spec else { return false };
+    let wanted = spec.node_selector.iter().flatten();
+    let affinity = spec
+        .affinity
+        .as_ref()
+        .and_then(|a| a.node_affinity.as_ref());
+    let required = affinity.and_then(|affinity| {
+        affinity
+            .required_during_scheduling_ignored_during_execution
+            .as_ref()
+    });
+    let tolerations = spec.tolerations.as_deref().unwrap_or_default();
+    let of_node = node.spec.as_ref();
+    let taints = of_node.and_then(|spec| spec.taints.as_deref());
+    let closed = of_node.and_then(|spec| spec.unschedulable) == Some(true);
+    node.metadata.deletion_timestamp.is_none()
+        && !closed
+        && wanted
+            .into_iter()
+            .all(|(key, value)| label(node, key) == Some(value.as_str()))
+        && required.is_none_or(|selector| any_term(&selector.node_selector_terms, node))
+        && taints
+            .unwrap_or_default()
+            .iter()
+            .filter(|taint| taint.effect != "PreferNoSchedule" && taint.key != NEW)
+            .all(|taint| {
+                tolerations
+                    .iter()
+                    .any(|toleration| tolerates(toleration, taint))
+            })
+}
+
+/// Whether a class makes volumes that a node can reach.
+pub(super) fn allowed(topologies: Option<&[TopologySelectorTerm]>, node: &Node) -> bool {
+    let terms = topologies.unwrap_or_default();
+    terms.is_empty()
+        || terms.iter().any(|term| {
+            let all = term.match_label_expressions.iter().flatten();
+            all.into_iter().all(|expression| {
+                label(node, &expression.key)
+                    .is_some_and(|value| expression.values.iter().any(|v| v == value))
+            })
+        })
+}
+
+/// Whether a term of a selector of labels or nodes holds for a value.
+pub(super) fn holds(operator: &str, value: Option<&str>, values: &[String]) -> bool {
+    let among = || value.is_some_and(|value| values.iter().any(|v| v == value));
+    let number = |text: Option<&str>| text.and_then(|text| text.parse::<i64>().ok());
+    let compare = |wanted: fn(i64, i64) -> bool| {
+        let bound = number(values.first().map(String::as_str));
+        number(value).zip(bound).is_some_and(|(a, b)| wanted(a, b))
+    };
+    match operator {
+        "In" => among(),
+        "NotIn" => !among(),
+        "Exists" => value.is_some(),
+        "DoesNotExist" => value.is_none(),
+        "Gt" => compare(|value, bound| value > bound),
+        "Lt" => compare(|value, bound| value < bound),
+        _ => false,
+    }
+}
+
+/// Terms are alternatives; one without requirements allows nothing.
+fn any_term(terms: &[NodeSelectorTerm], node: &Node) -> bool {
+    terms.iter().any(|term| {
+        let labels = term.match_expressions.as_deref().unwrap_or_default();
+        let fields = term.match_fields.as_deref().unwrap_or_default();
+        let values = |values: &Option<Vec<String>>| values.clone().unwrap_or_default();
+        !(labels.is_empty() && fields.is_empty())
+            && labels
+                .iter()
+                .all(|e| holds(&e.operator, label(node, &e.key), &values(&e.values)))
+            && fields.iter().all(|e| {
+                let name = node.metadata.name.as_deref();
+                let value = name.filter(|_| e.key == "metadata.name");
+                holds(&e.operator, value, &values(&e.values))
+            })
+    })
+}
+
+fn tolerates(toleration: &Toleration, taint: &Taint) -> bool {
+    let wild = |wanted: Option<&str>, is: &str| wanted.is_none_or(|w| w.is_empty() || w == is);
+    let exists = toleration.operator.as_deref() == Some("Exists");
+    let value = toleration.value.as_deref().unwrap_or_default();
+    let key = toleration.key.as_deref().unwrap_or_default();
+    wild(toleration.effect.as_deref(), &taint.effect)
+        && ((key.is_empty() && exists)
+            || (key == taint.key
+                && (exists || value == taint.value.as_deref().unwrap_or_default())))
+}
+
+fn label<'a>(node: &'a Node, key: &str) -> Option<&'a str> {
+    let labels: &BTreeMap<String, String> = node.metadata.labels.as_ref()?;
+    labels.get(key).map(String::as_str)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn node(more: &Value) -> Node {
+        let labels = json!({ "zone": "a", "cores": "8" });
+        let meta = json!({ "name": "n", "labels": labels });
+        serde_json::from_value(json!({ "metadata": meta, "spec": more })).unwrap()
+    }
+
+    fn pod(spec: Value) -> Pod {
+        let mut spec = spec;
+        spec["containers"] = json!([]);
+        serde_json::from_value(json!({ "metadata": { "name": "p" }, "spec": spec })).unwrap()
+    }
+
+    #[test]
+    fn selectors_and_affinity() {
+        let fits = |spec: Value| fits(&pod(spec), &node(&json!({})));
+        assert!(fits(json!({})));
+        assert!(fits(json!({ "nodeSelector": { "zone": "a" } })));
+        assert!(!fits(json!({ "nodeSelector": { "zone": "b" } })));
+        let required = |terms: Value| {
+            let required = json!({ "nodeSelectorTerms": terms });
+            let name = "requiredDuringSchedulingIgnoredDuringExecution";
+            json!({ "affinity": { "nodeAffinity": { name: required } } })
+        };
+        let term = |key: &str, operator: &str, value: &str| json!({ "key": key, "operator": operator, "values": [value] });
+        let of = |term: Value| required(json!([{ "matchExpressions": [term] }]));
+        assert!(fits(of(term("cores", "Gt", "7"))));
+        assert!(!fits(of(term("cores", "Lt", "8"))));
+        assert!(!fits(of(term("zone", "NotIn", "a"))));
+        let field = term("metadata.name", "In", "n");
+        assert!(fits(required(json!([{ "matchFields": [field] }]))));
+        assert!(!fits(required(json!([{}]))), "an empty term allows nothing");
+    }
+
+    #[test]
+    fn taints_and_closed_nodes() {
+        assert!(!fits(
+            &pod(json!({})),
+            &node(&json!({ "unschedulable": true }))
+        ));
+        let taint =
+            |effect: &str| json!({ "taints": [{ "key": "k", "value": "v", "effect": effect }] });
+        assert!(fits(&pod(json!({})), &node(&taint("PreferNoSchedule"))));
+        assert!(!fits(&pod(json!({})), &node(&taint("NoSchedule"))));
+        let new = json!({ "taints": [{ "key": NEW, "effect": "NoSchedule" }] });
+        assert!(fits(&pod(json!({})), &node(&new)));
+        let tolerating = |toleration: Value| {
+            let pod = pod(json!({ "tolerations": [toleration] }));
+            fits(&pod, &node(&taint("NoSchedule")))
+        };
+        assert!(tolerating(json!({ "operator": "Exists" })));
+        assert!(tolerating(json!({ "key": "k", "value": "v" })));
+        assert!(!tolerating(json!({ "key": "k", "value": "w" })));
+        assert!(!tolerating(
+            json!({ "key": "k", "operator": "Exists", "effect": "NoExecute" })
+        ));
+    }
+
+    #[test]
+    fn topologies_of_a_class() {
+        let terms = |zone: &str| -> Vec<TopologySelectorTerm> {
+            let expressions = json!([{ "key": "zone", "values": [zone] }]);
+            serde_json::from_value(json!([{ "matchLabelExpressions": expressions }])).unwrap()
+        };
+        assert!(allowed(None, &node(&json!({}))));
+        assert!(allowed(Some(&terms("a")), &node(&json!({}))));
+        assert!(!allowed(Some(&terms("b")), &node(&json!({}))));
+    }
+}

@@ -1,0 +1,145 @@
+//! Volumes: their phases, and what becomes of them when their claim is gone.
+//!
+//! Volumes of a driver are deleted by its provisioner, which waits for the phase Released; here nothing but the
+//! phase is given.
+
+use std::sync::Arc;
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
+use serde_json::json;
+
+use super::matching::{annotation, phase};
+use super::names::{BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO, PROVISIONED_BY};
+use super::world::Name;
+use super::write::Tone;
+use super::{Key, Storage};
+
+impl Storage {
+    pub(super) async fn volume(&self, name: &Name) -> Result<(), kube::Error> {
+        let Some(volume) = self.world.lock().volumes.get(name) else {
+            return Ok(());
+        };
+        let named = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
+        let uid = named.and_then(|n| n.uid.as_deref()).unwrap_or_default();
+        let Some(named) = named.filter(|_| !uid.is_empty()) else {
+            return self.phase(&volume, "Available", None).await.map(drop);
+        };
+        let claim = Name::new(
+            named.namespace.as_deref().unwrap_or_default(),
+            named.name.as_deref().unwrap_or_default(),
+        );
+        let Some(found) = self.claim_with_uid(&claim, uid).await? else {
+            return self.released(&volume).await;
+        };
+        let bound_to = found.spec.as_ref().and_then(|s| s.volume_name.as_deref());
+        match bound_to.unwrap_or_default() {
+            "" => {
+                self.queue.add(Key::Claim(claim));
+                Ok(())
+            }
+            bound_to if bound_to == name.name => self.phase(&volume, "Bound", None).await.map(drop),
+            // Made for the claim, which has found another: nobody needs it.
+            _ if annotation(&volume.metadata, PROVISIONED_BY).is_some()
+                && policy(&volume) == "Delete" =>
+            {
+                self.released(&volume).await
+            }
+            _ => self.set_free(&volume).await,
+        }
+    }
+
+    /// The claim, if it is still the one that is meant; asked for anew before it counts as gone.
+    async fn claim_with_uid(
+        &self,
+        name: &Name,
+        uid: &str,
+    ) -> Result<Option<Arc<PersistentVolumeClaim>>, kube::Error> {
+        let meant = |claim: &PersistentVolumeClaim| claim.metadata.uid.as_deref() == Some(uid);
+        let known = self.world.lock().claims.get(name);
+        if let Some(claim) = known.filter(|claim| meant(claim)) {
+            return Ok(Some(claim));
+        }
+        let fresh = self.write.fresh_claim(name).await?;
+        Ok(fresh.filter(meant).map(Arc::new))
+    }
+
+    async fn released(&self, volume: &PersistentVolume) -> Result<(), kube::Error> {
+        let volume = match phase(volume) {
+            // What went wrong stays to be seen.
+            "Released" | "Failed" => Arc::new(volume.clone()),
+            _ => self.phase(volume, "Released", None).await?,
+        };
+        match policy(&volume) {
+            "Recycle" => {
+                let why = "No recycler plugin found for the volume!";
+                self.failed(&volume, "VolumeFailedRecycle", why).await
+            }
+            "Delete" if !is_external(&volume) => {
+                let name = volume.metadata.name.as_deref().unwrap_or_default();
+                let why = format!(
+                    "error getting deleter volume plugin for volume {name:?}: no deletable volume plugin matched"
+                );
+                self.failed(&volume, "VolumeFailedDelete", &why).await
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// The claim it names has another volume. A choice of ours is taken back; a choice of a person stays, for a
+    /// claim of that name to come.
+    async fn set_free(&self, volume: &PersistentVolume) -> Result<(), kube::Error> {
+        let ours = annotation(&volume.metadata, BOUND_BY_CONTROLLER).is_some();
+        let patch = if ours {
+            json!({
+                "metadata": { "annotations": { BOUND_BY_CONTROLLER: null } },
+                "spec": { "claimRef": null },
+            })
+        } else {
+            json!({ "spec": { "claimRef": { "uid": null, "resourceVersion": null } } })
+        };
+        let volume = self.write.volume(volume, patch).await?;
+        self.phase(&volume, "Available", None).await.map(drop)
+    }
+
+    async fn failed(
+        &self,
+        volume: &PersistentVolume,
+        reason: &str,
+        message: &str,
+    ) -> Result<(), kube::Error> {
+        if phase(volume) != "Failed" {
+            let volume = self.phase(volume, "Failed", Some(message)).await?;
+            self.write
+                .event(&*volume, Tone::Warning, reason, message)
+                .await;
+        }
+        Ok(())
+    }
+
+    /// Gives a volume its phase, unless it has it.
+    pub(super) async fn phase(
+        &self,
+        volume: &PersistentVolume,
+        phase: &str,
+        message: Option<&str>,
+    ) -> Result<Arc<PersistentVolume>, kube::Error> {
+        if self::phase(volume) == phase {
+            return Ok(Arc::new(volume.clone()));
+        }
+        let status = json!({ "phase": phase, "message": message });
+        self.write.volume_status(volume, status).await
+    }
+}
+
+/// Whether somebody outside made the volume, who will also delete it.
+fn is_external(volume: &PersistentVolume) -> bool {
+    let maker = annotation(&volume.metadata, PROVISIONED_BY);
+    annotation(&volume.metadata, MIGRATED_TO).is_some()
+        || maker.is_some_and(|maker| !maker.starts_with(IN_TREE))
+}
+
+fn policy(volume: &PersistentVolume) -> &str {
+    let spec = volume.spec.as_ref();
+    let policy = spec.and_then(|s| s.persistent_volume_reclaim_policy.as_deref());
+    policy.unwrap_or("Retain")
+}

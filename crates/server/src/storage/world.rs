@@ -1,0 +1,307 @@
+//! What there is, as last heard of: by a watch, or from the answer to a write of ours.
+//!
+//! An object only ever gets newer: answers and watches overtake each other. An answer replaces what is there and
+//! never adds, because the object may be gone by now.
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::ResourceExt as _;
+
+use super::matching::{claim_class, volume_class};
+
+/// Where an object is; the namespace is empty for objects of the cluster.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(super) struct Name {
+    pub(super) namespace: String,
+    pub(super) name: String,
+}
+
+impl Name {
+    pub(super) fn new(namespace: &str, name: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            name: name.to_owned(),
+        }
+    }
+
+    pub(super) fn of(meta: &ObjectMeta) -> Self {
+        Self::new(
+            meta.namespace.as_deref().unwrap_or_default(),
+            meta.name.as_deref().unwrap_or_default(),
+        )
+    }
+}
+
+/// Objects of one kind, and under which words they are looked up.
+pub(super) struct Shelf<K> {
+    objects: HashMap<Name, Arc<K>>,
+    words: HashMap<Word, BTreeSet<Name>>,
+}
+
+/// What objects are looked up by.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Word {
+    /// Volumes that name this claim.
+    Claim(Name),
+    /// Volumes that name no claim, or claims that name no volume, of this class.
+    Free(String),
+    /// Claims that name this volume.
+    Volume(String),
+    /// Pods without a node that use this claim.
+    Waiting(Name),
+    /// Pods that use this claim.
+    Uses(Name),
+}
+
+/// A kind that is kept.
+pub(super) trait Kept: kube::Resource {
+    /// The words an object is found by.
+    fn words(&self) -> Vec<Word> {
+        Vec::new()
+    }
+}
+
+impl Kept for PersistentVolume {
+    fn words(&self) -> Vec<Word> {
+        let claim = self.spec.as_ref().and_then(|spec| spec.claim_ref.as_ref());
+        match claim {
+            Some(claim) => {
+                let part = |part: &Option<String>| part.clone().unwrap_or_default();
+                let name = Name::new(&part(&claim.namespace), &part(&claim.name));
+                vec![Word::Claim(name)]
+            }
+            None => vec![Word::Free(volume_class(self).to_owned())],
+        }
+    }
+}
+
+impl Kept for PersistentVolumeClaim {
+    fn words(&self) -> Vec<Word> {
+        let volume = self.spec.as_ref().and_then(|s| s.volume_name.as_deref());
+        match volume.filter(|name| !name.is_empty()) {
+            Some(volume) => vec![Word::Volume(volume.to_owned())],
+            None => vec![Word::Free(claim_class(self).to_owned())],
+        }
+    }
+}
+
+impl Kept for Pod {
+    fn words(&self) -> Vec<Word> {
+        let waits = super::first_consumer::waits_for_a_node(self);
+        let claims = claims_of(self).into_iter();
+        claims
+            .flat_map(|name| {
+                let uses = Word::Uses(name.clone());
+                [Some(uses), waits.then_some(Word::Waiting(name))]
+            })
+            .flatten()
+            .collect()
+    }
+}
+
+impl Kept for StorageClass {}
+impl Kept for Node {}
+impl Kept for CSINode {}
+
+/// The claims that a pod's volumes name, those made for it included.
+pub(super) fn claims_of(pod: &Pod) -> Vec<Name> {
+    let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
+    let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
+    let claims = volumes.unwrap_or_default().iter().filter_map(|volume| {
+        let named = volume.persistent_volume_claim.as_ref();
+        named.map(|claim| claim.claim_name.clone()).or_else(|| {
+            volume
+                .ephemeral
+                .as_ref()
+                .map(|_| format!("{name}-{}", volume.name))
+        })
+    });
+    claims.map(|claim| Name::new(&namespace, &claim)).collect()
+}
+
+impl<K> Default for Shelf<K> {
+    fn default() -> Self {
+        Self {
+            objects: HashMap::new(),
+            words: HashMap::new(),
+        }
+    }
+}
+
+impl<K: Kept> Shelf<K> {
+    pub(super) fn get(&self, name: &Name) -> Option<Arc<K>> {
+        self.objects.get(name).cloned()
+    }
+
+    /// An object of the cluster.
+    pub(super) fn named(&self, name: &str) -> Option<Arc<K>> {
+        self.get(&Name::new("", name))
+    }
+
+    pub(super) fn all(&self) -> impl Iterator<Item = &Arc<K>> {
+        self.objects.values()
+    }
+
+    /// The names found by a word.
+    pub(super) fn by<'a>(&'a self, word: &Word) -> impl Iterator<Item = &'a Name> + use<'a, K> {
+        self.words.get(word).into_iter().flatten()
+    }
+
+    /// The objects found by a word.
+    pub(super) fn find<'a>(&'a self, word: &Word) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
+        self.by(word).filter_map(|name| self.objects.get(name))
+    }
+
+    /// What a watch said. The object as it was before, if there was one.
+    pub(super) fn put(&mut self, object: Arc<K>) -> Option<Arc<K>> {
+        let name = Name::of(object.meta());
+        let old = self.objects.get(&name).cloned();
+        if old
+            .as_ref()
+            .is_some_and(|old| newer(old.meta(), object.meta()))
+        {
+            return old;
+        }
+        self.take(&name);
+        for word in object.words() {
+            self.words.entry(word).or_default().insert(name.clone());
+        }
+        self.objects.insert(name, object);
+        old
+    }
+
+    /// What the answer to a write said.
+    pub(super) fn replace(&mut self, object: Arc<K>) {
+        let there = self.objects.get(&Name::of(object.meta()));
+        if there.is_some_and(|there| there.meta().uid == object.meta().uid) {
+            self.put(object);
+        }
+    }
+
+    /// What a watch said is gone; what has followed it under its name stays.
+    pub(super) fn remove(&mut self, gone: &K) {
+        let name = Name::of(gone.meta());
+        let there = self.objects.get(&name);
+        if there.is_some_and(|there| !newer(there.meta(), gone.meta())) {
+            self.take(&name);
+        }
+    }
+
+    /// What a list said: all that there is. Those that are missing in it.
+    pub(super) fn reset(&mut self, objects: Vec<Arc<K>>) -> Vec<Arc<K>> {
+        let listed: BTreeSet<Name> = objects.iter().map(|o| Name::of(o.meta())).collect();
+        let gone: Vec<Name> = self
+            .objects
+            .keys()
+            .filter(|n| !listed.contains(n))
+            .cloned()
+            .collect();
+        let gone = gone.iter().filter_map(|name| self.take(name)).collect();
+        for object in objects {
+            self.put(object);
+        }
+        gone
+    }
+
+    fn take(&mut self, name: &Name) -> Option<Arc<K>> {
+        let old = self.objects.remove(name)?;
+        for word in old.words() {
+            if let Some(names) = self.words.get_mut(&word) {
+                names.remove(name);
+                if names.is_empty() {
+                    self.words.remove(&word);
+                }
+            }
+        }
+        Some(old)
+    }
+}
+
+/// Whether the first is newer than the second.
+fn newer(first: &ObjectMeta, second: &ObjectMeta) -> bool {
+    let revision = |meta: &ObjectMeta| meta.resource_version.as_ref()?.parse::<u64>().ok();
+    match (revision(first), revision(second)) {
+        (Some(first), Some(second)) => first > second,
+        _ => false,
+    }
+}
+
+/// All shelves.
+#[derive(Default)]
+pub(super) struct Shelves {
+    pub(super) claims: Shelf<PersistentVolumeClaim>,
+    pub(super) volumes: Shelf<PersistentVolume>,
+    pub(super) classes: Shelf<StorageClass>,
+    pub(super) pods: Shelf<Pod>,
+    pub(super) nodes: Shelf<Node>,
+    pub(super) drivers: Shelf<CSINode>,
+    /// When each node was chosen for a claim, counted from the first choice.
+    pub(super) chosen: HashMap<String, u64>,
+    /// What people were told about which claim, by its uid.
+    pub(super) told: HashMap<Name, (Option<String>, HashSet<String>)>,
+}
+
+/// The picture that everybody shares.
+#[derive(Clone, Default)]
+pub(super) struct World(Arc<Mutex<Shelves>>);
+
+impl World {
+    pub(super) fn lock(&self) -> MutexGuard<'_, Shelves> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn volume(version: u64, uid: &str, claim: Option<&str>) -> Arc<PersistentVolume> {
+        let claim = claim.map(|name| serde_json::json!({ "namespace": "ns", "name": name }));
+        let volume = serde_json::json!({
+            "metadata": { "name": "v", "uid": uid, "resourceVersion": version.to_string() },
+            "spec": { "storageClassName": "fast", "claimRef": claim },
+        });
+        Arc::new(serde_json::from_value(volume).unwrap())
+    }
+
+    fn found(shelf: &Shelf<PersistentVolume>, word: &Word) -> usize {
+        shelf.by(word).count()
+    }
+
+    #[test]
+    fn objects_only_get_newer_and_are_found_by_what_they_say_now() {
+        let (free, claimed) = (Word::Free("fast".into()), Word::Claim(Name::new("ns", "c")));
+        let mut shelf = Shelf::default();
+        shelf.put(volume(2, "a", None));
+        assert_eq!(found(&shelf, &free), 1);
+        shelf.replace(volume(3, "a", Some("c")));
+        shelf.put(volume(2, "a", None));
+        assert_eq!((found(&shelf, &free), found(&shelf, &claimed)), (0, 1));
+        shelf.remove(&volume(2, "a", None));
+        assert_eq!(found(&shelf, &claimed), 1, "the news of its end is older");
+        shelf.remove(&volume(4, "a", None));
+        assert_eq!((found(&shelf, &free), found(&shelf, &claimed)), (0, 0));
+    }
+
+    #[test]
+    fn an_answer_does_not_bring_back_what_is_gone_nor_replace_its_follower() {
+        let mut shelf = Shelf::default();
+        shelf.replace(volume(3, "a", None));
+        assert!(shelf.named("v").is_none());
+        shelf.put(volume(5, "b", None));
+        shelf.replace(volume(6, "a", Some("c")));
+        assert_eq!(shelf.named("v").unwrap().metadata.uid.as_deref(), Some("b"));
+    }
+
+    #[test]
+    fn a_list_takes_away_what_it_has_not() {
+        let mut shelf = Shelf::default();
+        shelf.put(volume(3, "a", None));
+        assert_eq!(shelf.reset(Vec::new()).len(), 1);
+        assert_eq!(found(&shelf, &Word::Free("fast".into())), 0);
+    }
+}
