@@ -7,13 +7,17 @@
     reason = "its output is what the tests read; its pauses decide no election"
 )]
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
-use kube::Config;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::reflector::Store;
+use kube::runtime::watcher;
+use kube::{Api, Config};
 use tenure_manager::wrangler::LeaderElection;
-use tenure_manager::{Builder, Manager, Runnable, run_or_die, signals};
+use tenure_manager::{Builder, Cache, Manager, OnLoss, Runnable, api_ready, run_or_die, signals};
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<()> {
@@ -36,6 +40,14 @@ async fn run(config: Config, what: &str) -> Result<()> {
     });
     match what {
         "work" => go(manager.leader("g", speaker("work"))).await,
+        "gated" => go(manager.gate(api_ready()).leader("g", speaker("work"))).await,
+        "demoted" => {
+            let maps: Api<ConfigMap> = Api::namespaced(tenure::client(config)?, "default");
+            let cache = Cache::new("maps", maps, watcher::Config::default());
+            let teller = teller(cache.reader());
+            let manager = manager.on_loss(OnLoss::Demote).cache(cache);
+            go(manager.every(teller).leader("g", speaker("work"))).await
+        }
         "deaf" => {
             let deaf = Runnable::new("deaf", |_| {
                 println!("deaf starts");
@@ -86,6 +98,33 @@ async fn run(config: Config, what: &str) -> Result<()> {
 
 async fn go(manager: Builder) -> Result<()> {
     Ok(manager.build()?.run_until_signal().await?)
+}
+
+/// Says which config maps come into the cache and which go.
+fn teller(cache: Store<ConfigMap>) -> Runnable {
+    Runnable::new("teller", move |scope| {
+        let cache = cache.clone();
+        async move {
+            let mut known = BTreeSet::new();
+            loop {
+                let maps = cache.state();
+                let now: BTreeSet<String> = maps
+                    .iter()
+                    .filter_map(|m| m.metadata.name.clone())
+                    .collect();
+                now.difference(&known)
+                    .for_each(|name| println!("map {name}"));
+                known
+                    .difference(&now)
+                    .for_each(|name| println!("gone {name}"));
+                known = now;
+                tokio::select! {
+                    () = scope.cancelled() => return,
+                    () = tokio::time::sleep(Duration::from_millis(20)) => {}
+                }
+            }
+        }
+    })
 }
 
 /// Says when it starts and when it has stopped.

@@ -1,0 +1,126 @@
+//! Programs on the manager and an API server that is late, restarts, or has forgotten its history: `tenure
+//! server` as a process on its data directory, killed and started again.
+
+use std::os::unix::process::ExitStatusExt;
+use std::process::Command;
+use std::time::Duration;
+
+use http::Method;
+use serde_json::json;
+use tenure_tests::clock::poll;
+use tenure_tests::nemesis::server::Server;
+use tenure_tests::process::Process;
+use tenure_tests::tools;
+use tenure_tests::wire::Wire;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+fn managed(server: &Server, what: &str) -> Process {
+    let mut command = Command::new(tools::managed().unwrap());
+    command.arg(server.kubeconfig()).arg(what);
+    command.env("RUST_BACKTRACE", "0");
+    Process::spawn(what, command).unwrap()
+}
+
+fn count(process: &Process, line: &str) -> usize {
+    process.text().iter().filter(|said| *said == line).count()
+}
+
+/// Waits until a line was said so many times.
+fn says(process: &Process, line: &str, times: usize) {
+    let said = poll(LIMIT, || (count(process, line) >= times).then_some(()));
+    assert!(said.is_some(), "{line:?}\n{}", process.transcript());
+}
+
+fn make(server: &Server, name: &str) {
+    let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } });
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let path = "/api/v1/namespaces/default/configmaps";
+    let made = admin.send(&Method::POST, path, Some(&map)).unwrap();
+    assert!(made.status.is_success(), "{}", made.body);
+}
+
+/// Nothing starts before the API server is ready, and everything does afterwards.
+#[test]
+fn manager_api_server_that_is_late_is_waited_for() {
+    let mut server = Server::embedded().unwrap();
+    server.kill();
+    let mut process = managed(&server, "gated");
+    // Long enough for more than one question.
+    std::thread::sleep(Duration::from_secs(3));
+    assert!(!process.has_ended(), "{}", process.transcript());
+    assert_eq!(count(&process, "work starts"), 0);
+    server.start().unwrap();
+    says(&process, "work starts", 1);
+    process.terminate();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+    assert_eq!(count(&process, "work starts"), 1);
+}
+
+/// `OnLoss::Exit`: the work stops while nobody else may lead, and the process says why it ends.
+#[test]
+fn manager_api_server_that_goes_away_ends_the_process_with_the_group() {
+    let mut server = Server::embedded().unwrap();
+    let mut process = managed(&server, "work");
+    says(&process, "work starts", 1);
+    server.kill();
+    let status = process.wait(LIMIT).unwrap();
+    assert_eq!((status.code(), status.signal()), (Some(1), None));
+    says(&process, "work stopped", 1);
+    let said = process.transcript();
+    assert!(said.contains("leader election lost for g: "), "{said}");
+}
+
+/// `OnLoss::Demote`: the work stops, and starts once more when the API server is back on its data.
+#[test]
+fn manager_api_server_that_restarts_gets_a_second_term_of_the_same_process() {
+    let mut server = Server::embedded().unwrap();
+    let mut process = managed(&server, "demoted");
+    says(&process, "work starts", 1);
+    make(&server, "before");
+    says(&process, "map before", 1);
+    server.kill();
+    says(&process, "work stopped", 1);
+    assert_eq!(count(&process, "work starts"), 1, "nothing runs twice");
+    server.start().unwrap();
+    says(&process, "work starts", 2);
+    server.wait_until_ready().unwrap();
+    make(&server, "after");
+    says(&process, "map after", 1);
+    process.terminate();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+    assert_eq!(count(&process, "work starts"), 2);
+    assert_eq!(count(&process, "work stopped"), 2);
+}
+
+/// A restored API server has other revisions and no history: caches are filled anew, and what is gone is gone.
+#[test]
+fn manager_api_server_that_lost_its_watch_history_is_listed_again() {
+    let mut server = Server::embedded().unwrap();
+    let folder = server.kubeconfig().parent().unwrap().to_owned();
+    let tenure = |args: &[&str]| {
+        let mut command = Command::new(tools::tenure().unwrap());
+        command.args(["server", "--data-dir"]).arg(&folder);
+        let output = command.args(args).output().unwrap();
+        assert!(output.status.success(), "{args:?}: {output:?}");
+    };
+    let mut process = managed(&server, "demoted");
+    says(&process, "work starts", 1);
+    make(&server, "saved");
+    says(&process, "map saved", 1);
+    let file = folder.join("saved.backup");
+    let file = file.to_str().unwrap();
+    tenure(&["backup", file]);
+    make(&server, "not-saved");
+    says(&process, "map not-saved", 1);
+    server.kill();
+    tenure(&["restore", file]);
+    server.start().unwrap();
+    server.wait_until_ready().unwrap();
+    says(&process, "gone not-saved", 1);
+    make(&server, "later");
+    says(&process, "map later", 1);
+    assert_eq!(count(&process, "gone saved"), 0, "{}", process.transcript());
+    process.terminate();
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
+}
