@@ -2,11 +2,14 @@
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use tenure_apiserver::server::{Fault, Faults, Server};
 use tenure_csi::mock::{Method, MockConfig, MockDriver, Script};
-use tenure_tests::storage::{Api, Provisioner, Rig};
+use tenure_tests::nemesis::proxy::{Gate, Proxy};
+use tenure_tests::storage::{Api, Provisioner, Rig, until};
 
 const DRIVER: &str = "mock.csi.example";
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -50,17 +53,6 @@ async fn released(api: &Api, uid: &str) {
     api.merge(&path, &json!({ "status": { "phase": "Released" } }))
         .await
         .unwrap();
-}
-
-async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
-    let end = tokio::time::Instant::now() + PATIENCE;
-    loop {
-        if let Some(found) = look().await {
-            return found;
-        }
-        assert!(tokio::time::Instant::now() < end, "never: {what}");
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
 }
 
 fn elected(rig: &Rig, socket: &str, more: &[&str]) -> Provisioner {
@@ -118,11 +110,9 @@ async fn a_lost_driver_ends_the_process() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     let mut provisioner = rig.provisioner("s", &[]).unwrap();
-    until("facts", async || {
-        (!driver
-            .calls_of(Method::ControllerGetCapabilities)
-            .is_empty())
-        .then_some(())
+    until("work", async || {
+        let said = provisioner.process.transcript();
+        said.contains("provisioning").then_some(())
     })
     .await;
     drop(driver);
@@ -236,7 +226,6 @@ async fn wrong_flags_are_said_at_once() {
     let rig = Rig::start().await.unwrap();
     for (flags, code, text) in [
         (&["--provisioner=x"][..], 1, "was removed"),
-        (&["--enable-capacity"], 1, "not supported yet"),
         (
             &["--metrics-address=:1", "--http-endpoint=:2"],
             1,
@@ -255,4 +244,342 @@ async fn wrong_flags_are_said_at_once() {
         assert_eq!(output.status.code(), Some(code), "{flags:?}: {said}");
         assert!(said.contains(text), "{flags:?}: {said}");
     }
+}
+
+/// A server with faults, a driver, and a class without a script.
+async fn faulty() -> (Rig, Arc<Faults>, MockDriver) {
+    let faults = Arc::new(Faults::default());
+    let server = Server::builder().faults(faults.clone());
+    let rig = Rig::start_with(server).await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig.api, "fast", None).await;
+    (rig, faults, driver)
+}
+
+/// Storage without an object, and objects without storage.
+async fn leaks(rig: &Rig, driver: &MockDriver) -> Vec<String> {
+    let list = rig.api.get(VOLUMES).await.unwrap().unwrap_or_default();
+    let objects: BTreeSet<String> = list["items"]
+        .as_array()
+        .into_iter()
+        .flatten()
+        .filter_map(|volume| volume["spec"]["csi"]["volumeHandle"].as_str())
+        .map(str::to_owned)
+        .collect();
+    let storage: BTreeSet<String> = driver.volumes().into_keys().collect();
+    storage.symmetric_difference(&objects).cloned().collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn objects_that_cannot_be_posted_for_a_while_are_posted_in_the_end() {
+    let (rig, faults, driver) = faulty().await;
+    let refused = faults.add(Fault::answer(500).path(VOLUMES).verb("create"));
+    let provisioner = rig.provisioner("s", &[]).unwrap();
+    let kept = claim(&rig.api, "kept", "fast").await;
+    let gone = claim(&rig.api, "gone", "fast").await;
+    until("both tried more than once", async || {
+        (driver.volumes().len() == 2 && refused.hits() > 4).then_some(())
+    })
+    .await;
+    // Nobody waits for one of them any more, but its storage is there.
+    rig.api.remove(&format!("{CLAIMS}/gone")).await.unwrap();
+    refused.remove();
+    for uid in [&kept, &gone] {
+        until("a volume object", async || volume(&rig.api, uid).await).await;
+    }
+    assert_eq!(driver.calls_of(Method::CreateVolume).len(), 2, "made once");
+    released(&rig.api, &gone).await;
+    until("its storage gone", async || {
+        (driver.volumes().len() == 1).then_some(())
+    })
+    .await;
+    assert!(driver.volumes().contains_key(&format!("vol-pvc-{kept}")));
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_could_not_be_posted_is_posted_before_the_end() {
+    let (rig, faults, driver) = faulty().await;
+    let refused = faults.add(Fault::answer(503).path(VOLUMES).verb("create"));
+    let mut provisioner = rig.provisioner("s", &[]).unwrap();
+    let uid = claim(&rig.api, "c", "fast").await;
+    // Enough tries that the next one is far away.
+    until("tries", async || (refused.hits() > 8).then_some(())).await;
+    rig.api.remove(&format!("{CLAIMS}/c")).await.unwrap();
+    refused.remove();
+    provisioner.process.terminate();
+    let status = provisioner.process.wait(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(0));
+    assert!(
+        volume(&rig.api, &uid).await.is_some(),
+        "else nobody knew of the storage"
+    );
+    assert_eq!(leaks(&rig, &driver).await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn kill_9_at_every_step_leaves_nothing_behind() {
+    let (rig, faults, driver) = faulty().await;
+    let slow = Duration::from_secs(120);
+    let hung = || Script {
+        times: Some(1),
+        answer_after_ms: 120_000,
+        ..Script::default()
+    };
+    let before = || Script {
+        times: Some(1),
+        delay_ms: 120_000,
+        ..Script::default()
+    };
+    let latency = |verb: &str| Fault::latency(slow).path(VOLUMES).verb(verb).times(1);
+    for step in 0..6 {
+        let name = format!("step-{step}");
+        let mut first = rig.provisioner("s", &["--timeout=120s"]).unwrap();
+        // Making: before there is storage; before the answer; before there is an object.
+        let mut added = None;
+        match step {
+            0 => driver.script(Method::CreateVolume, before()),
+            1 => driver.script(Method::CreateVolume, hung()),
+            2 => added = Some(faults.add(latency("create"))),
+            _ => {}
+        }
+        let calls = driver.calls_of(Method::CreateVolume).len();
+        let uid = claim(&rig.api, &name, "fast").await;
+        let id = format!("vol-pvc-{uid}");
+        if step < 3 {
+            until(&format!("making, {name}"), async || {
+                let there = driver.volumes().contains_key(&id);
+                match &added {
+                    Some(added) => added.hits() > 0,
+                    None => {
+                        driver.calls_of(Method::CreateVolume).len() > calls && (step == 0 || there)
+                    }
+                }
+                .then_some(())
+            })
+            .await;
+            first.process.kill();
+            first = rig.provisioner("s", &[]).unwrap();
+        }
+        until(&format!("a volume, {name}"), async || {
+            volume(&rig.api, &uid).await
+        })
+        .await;
+        // Deleting: before the storage is gone; before the answer; before the object is gone.
+        added = None;
+        match step {
+            3 => driver.script(Method::DeleteVolume, before()),
+            4 => driver.script(Method::DeleteVolume, hung()),
+            5 => added = Some(faults.add(latency("delete"))),
+            _ => {}
+        }
+        let calls = driver.calls_of(Method::DeleteVolume).len();
+        rig.api.remove(&format!("{CLAIMS}/{name}")).await.unwrap();
+        released(&rig.api, &uid).await;
+        if step >= 3 {
+            until(&format!("deleting, {name}"), async || {
+                let there = driver.volumes().contains_key(&id);
+                match &added {
+                    Some(added) => added.hits() > 0,
+                    None => {
+                        driver.calls_of(Method::DeleteVolume).len() > calls && (step == 3 || !there)
+                    }
+                }
+                .then_some(())
+            })
+            .await;
+            first.process.kill();
+            first = rig.provisioner("s", &[]).unwrap();
+        }
+        until(&format!("no storage, {name}"), async || {
+            driver.volumes().is_empty().then_some(())
+        })
+        .await;
+        until(&format!("no finalizer of ours, {name}"), async || {
+            let Some(volume) = volume(&rig.api, &uid).await else {
+                return Some(());
+            };
+            let meta = &volume["metadata"];
+            let held = meta["finalizers"]
+                .to_string()
+                .contains("external-provisioner");
+            (meta["deletionTimestamp"].is_string() && !held).then_some(())
+        })
+        .await;
+        faults.clear();
+        // Nobody else protects it here.
+        rig.api
+            .remove(&format!("{VOLUMES}/pvc-{uid}"))
+            .await
+            .unwrap();
+        first.process.kill();
+    }
+    assert_eq!(leaks(&rig, &driver).await, [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_restarts_keeps_its_volumes_and_gets_a_new_provisioner() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig.api, "fast", None).await;
+    driver.script(
+        Method::CreateVolume,
+        Script {
+            times: Some(1),
+            answer_after_ms: 120_000,
+            ..Script::default()
+        },
+    );
+    let mut first = rig.provisioner("s", &["--timeout=120s"]).unwrap();
+    let uid = claim(&rig.api, "c", "fast").await;
+    until("storage", async || {
+        (!driver.volumes().is_empty()).then_some(())
+    })
+    .await;
+    let volumes = driver.keep_volumes();
+    drop(driver);
+    assert_eq!(first.process.wait(PATIENCE).unwrap().code(), Some(1));
+    let socket = rig.socket("s");
+    let driver = MockDriver::restart(MockConfig::default(), socket, volumes).unwrap();
+    let second = rig.provisioner("s", &[]).unwrap();
+    until("a volume object", async || volume(&rig.api, &uid).await).await;
+    assert_eq!(leaks(&rig, &driver).await, [""; 0]);
+    assert_eq!(second.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_leader_that_is_cut_off_stops_before_another_begins() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig.api, "fast", None).await;
+    let start = || Proxy::start(&rig.server.kubeconfig()).unwrap();
+    let proxy = tokio::task::block_in_place(start);
+    let times = [
+        "--leader-election",
+        "--leader-election-namespace=default",
+        "--leader-election-lease-duration=6s",
+        "--leader-election-renew-deadline=4s",
+        "--leader-election-retry-period=1s",
+    ];
+    let command = rig.command_as(&proxy.kubeconfig(), "s", &times).unwrap();
+    let mut first = Rig::spawn("s", command).unwrap();
+    let uid = claim(&rig.api, "one", "fast").await;
+    until("a volume object", async || volume(&rig.api, &uid).await).await;
+    let second = rig.provisioner("s", &times).unwrap();
+    // The storage is there when the network goes; the first may never post the object.
+    driver.script(
+        Method::CreateVolume,
+        Script {
+            times: Some(1),
+            answer_after_ms: 2_000,
+            ..Script::default()
+        },
+    );
+    let cut = claim(&rig.api, "two", "fast").await;
+    let id = format!("vol-pvc-{cut}");
+    until("storage", async || {
+        driver.volumes().contains_key(&id).then_some(())
+    })
+    .await;
+    proxy.set(Gate::Held, Gate::Held);
+    let status = first.process.wait(PATIENCE).unwrap();
+    assert_eq!(status.code(), Some(1), "another may lead");
+    until("a volume object", async || volume(&rig.api, &cut).await).await;
+    let more = claim(&rig.api, "three", "fast").await;
+    until("a volume object", async || volume(&rig.api, &more).await).await;
+    proxy.heal();
+    // One after the other, never in turns.
+    let mut pids: Vec<_> = driver
+        .calls_of(Method::CreateVolume)
+        .iter()
+        .map(|call| call.pid)
+        .collect();
+    pids.dedup();
+    assert_eq!(pids.len(), 2, "{pids:?}");
+    assert_eq!(leaks(&rig, &driver).await, [""; 0]);
+    assert_eq!(second.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn storage_whose_name_was_taken_is_deleted_with_its_secret() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    let secret = json!({ "metadata": { "name": "s" }, "data": { "user": "bWU=" } });
+    rig.api
+        .create("/api/v1/namespaces/default/secrets", &secret)
+        .await
+        .unwrap();
+    let class = json!({
+        "metadata": { "name": "fast" },
+        "provisioner": DRIVER,
+        "parameters": {
+            "csi.storage.k8s.io/provisioner-secret-name": "s",
+            "csi.storage.k8s.io/provisioner-secret-namespace": "default",
+        },
+    });
+    rig.api
+        .create("/apis/storage.k8s.io/v1/storageclasses", &class)
+        .await
+        .unwrap();
+    driver.script(
+        Method::CreateVolume,
+        Script {
+            times: Some(1),
+            answer_after_ms: 3_000,
+            ..Script::default()
+        },
+    );
+    // Not at once, either.
+    driver.script(Method::DeleteVolume, Script::fail("INTERNAL", 2));
+    let provisioner = rig.provisioner("s", &[]).unwrap();
+    let uid = claim(&rig.api, "c", "fast").await;
+    until("storage", async || {
+        (!driver.volumes().is_empty()).then_some(())
+    })
+    .await;
+    let other = json!({
+        "metadata": { "name": format!("pvc-{uid}") },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": { "storage": "1Gi" },
+            "csi": { "driver": "other.example", "volumeHandle": "theirs" },
+        },
+    });
+    rig.api.create(VOLUMES, &other).await.unwrap();
+    until("no storage", async || {
+        driver.volumes().is_empty().then_some(())
+    })
+    .await;
+    let calls = driver.calls_of(Method::DeleteVolume);
+    assert_eq!(calls.len(), 3);
+    for call in calls {
+        assert_eq!(call.request["secrets"], json!({ "user": "me" }));
+    }
+    let kept = volume(&rig.api, &uid).await.unwrap();
+    assert_eq!(kept["spec"]["csi"]["volumeHandle"], "theirs");
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_provisioner_that_is_told_to_stop_begins_nothing_new() {
+    const CLAIMS: usize = 60;
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig.api, "slow", Some(r#"{"delay_ms": 1000}"#)).await;
+    for number in 0..CLAIMS {
+        claim(&rig.api, &format!("c{number}"), "slow").await;
+    }
+    let provisioner = rig.provisioner("s", &["--worker-threads=2"]).unwrap();
+    until("work", async || {
+        (!driver.calls_of(Method::CreateVolume).is_empty()).then_some(())
+    })
+    .await;
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+    let calls = driver.calls_of(Method::CreateVolume).len();
+    assert!(calls < CLAIMS, "{calls} calls");
+    assert_eq!(
+        leaks(&rig, &driver).await,
+        [""; 0],
+        "what was begun was ended"
+    );
 }

@@ -68,7 +68,8 @@ pub(crate) struct Provision {
     /// A snapshot may not be restored in another volume mode without permission
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
     prevent_volume_mode_conversion: bool,
-    /// Switches, `Name=true,Other=false`: Topology, VolumeAttributesClass, ReleaseLeaderElectionOnExit
+    /// Switches, `Name=true,Other=false`: Topology, VolumeAttributesClass, ReleaseLeaderElectionOnExit,
+    /// CrossNamespaceVolumeDataSource
     #[arg(long, default_value = "")]
     feature_gates: String,
     /// Requests to the API server per second; events are counted apart
@@ -249,6 +250,7 @@ impl Provision {
             kube_api_burst: self.kube_api_burst,
             topology: gates.get("Topology").copied().unwrap_or(true),
             volume_attributes_class: gates.get("VolumeAttributesClass").copied(),
+            cross_namespace: gate(&gates, "CrossNamespaceVolumeDataSource", "AllAlpha"),
             provision_journal: self.provision_journal,
             fencing_token_annotation: self.fencing_token_annotation,
             warm_standby: self.warm_standby,
@@ -397,14 +399,13 @@ fn gates(text: &str) -> Result<BTreeMap<String, bool>> {
             .with_context(|| format!("--feature-gates {pair:?}"))?;
         gates.insert(name.to_owned(), value);
     }
-    for name in ["CrossNamespaceVolumeDataSource", "AllAlpha"] {
-        if gates.get(name) == Some(&true) {
-            bail!(
-                "--feature-gates {name}=true: data sources in other namespaces are not supported yet"
-            );
-        }
-    }
     Ok(gates)
+}
+
+/// An alpha gate: off, unless it or all of its stage are on.
+fn gate(gates: &BTreeMap<String, bool>, name: &str, stage: &str) -> bool {
+    let given = gates.get(name).or_else(|| gates.get(stage));
+    given.copied().unwrap_or(false)
 }
 
 fn labels(text: &str) -> Result<BTreeMap<String, String>> {

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
 use tokio::time::Instant;
 
 use crate::cluster::{ClusterError, Posted};
@@ -13,6 +12,7 @@ use crate::events::Kind;
 use crate::metrics::ClaimLabels;
 use crate::names::{ALPHA_SELECTED_NODE, JOURNAL_FINALIZER, SELECTED_NODE, volume_name};
 use crate::objects::{Claim, Class, Volume, has_finalizer};
+use crate::provision::Made;
 use crate::state::{Failure, FailureKind, State};
 
 /// How often a volume object that cannot be posted is tried at once.
@@ -27,10 +27,23 @@ enum Next {
     Retry,
 }
 
+/// What became of a volume object.
+enum Saved {
+    /// It is posted.
+    Now,
+    /// It will be.
+    Later,
+    /// It cannot be.
+    Never(Failure),
+}
+
 impl Controller {
     /// Works on claims until the queue is shut down.
     pub(crate) async fn claim_worker(self: Arc<Self>) {
         while let Some(uid) = self.queues.claims.get().await {
+            if self.is_stopping() {
+                continue;
+            }
             match self.sync_claim(&uid).await {
                 Next::Done => self.queues.claims.forget(&uid),
                 Next::Retry => self.queues.claims.add_rate_limited(uid.clone()),
@@ -77,6 +90,10 @@ impl Controller {
         lock(&self.memory).remove(uid);
         lock(&self.slow).remove(uid);
         lock(&self.settled).remove(uid);
+        lock(&self.restores).retain(|_, claims| {
+            claims.remove(uid);
+            !claims.is_empty()
+        });
     }
 
     fn is_slow(&self, uid: &str, class: &Class) -> bool {
@@ -124,14 +141,19 @@ impl Controller {
             ),
         );
         match self.provision(claim, class).await {
-            Ok(volume) => {
+            Ok(made) => {
                 self.progress().remove(uid);
                 lock(&self.memory).remove(uid);
-                self.metrics.provisioned(&labels(claim), started.elapsed());
-                if self.save(volume, claim).await {
-                    self.let_go(claim).await
-                } else {
-                    Next::Done
+                match self.save(made, claim).await {
+                    Saved::Now => {
+                        self.metrics.provisioned(&labels(claim), started.elapsed());
+                        self.let_go(claim).await
+                    }
+                    Saved::Later => {
+                        self.metrics.provisioned(&labels(claim), started.elapsed());
+                        Next::Done
+                    }
+                    Saved::Never(failure) => self.failed(claim, class, &failure).await,
                 }
             }
             Err(failure) => self.failed(claim, class, &failure).await,
@@ -223,20 +245,21 @@ impl Controller {
         }
     }
 
-    /// Posts a volume object. The storage is there, so this is never given up: what cannot be posted now
-    /// is posted later. Whether it was posted now.
-    async fn save(&self, volume: PersistentVolume, claim: &Arc<Claim>) -> bool {
-        let name = volume.metadata.name.clone().unwrap_or_default();
-        match self.cluster.create_volume(&volume).await {
+    /// Posts a volume object. The storage is there, so this is not given up: what cannot be posted now is
+    /// posted later. Only what the API server finds invalid is deleted again.
+    async fn save(&self, made: Made, claim: &Arc<Claim>) -> Saved {
+        match self.cluster.create_volume(&made.object).await {
+            Ok(Posted::Refused(error)) => Saved::Never(self.refused(&made, &error).await),
             Ok(posted) => {
-                self.saved(&volume, claim, &posted).await;
-                true
+                self.saved(&made, claim, &posted).await;
+                Saved::Now
             }
             Err(error) => {
+                let name = made.name().to_owned();
                 tracing::warn!(volume = name, %error, "cannot post the volume object yet");
-                lock(&self.unsaved).insert(name.clone(), (volume, claim.clone()));
+                lock(&self.unsaved).insert(name.clone(), (made, claim.clone()));
                 self.queues.unsaved.add_rate_limited(name);
-                false
+                Saved::Later
             }
         }
     }
@@ -244,32 +267,68 @@ impl Controller {
     /// Posts what could not be posted, until the queue is shut down.
     pub(crate) async fn save_worker(self: Arc<Self>) {
         while let Some(name) = self.queues.unsaved.get().await {
-            let waiting = lock(&self.unsaved).get(&*name).cloned();
-            let Some((volume, claim)) = waiting else {
-                continue;
-            };
-            match self.cluster.create_volume(&volume).await {
-                Ok(posted) => {
-                    self.saved(&volume, &claim, &posted).await;
-                    lock(&self.unsaved).remove(&*name);
-                    self.queues.unsaved.forget(&name);
-                    // By then the volume is in the cache, and the claim's finalizer can go.
-                    let uid = claim.uid().to_owned();
-                    self.queues.claims.add_after(uid, Duration::from_secs(1));
-                }
-                Err(error) => {
-                    tracing::warn!(volume = *name, %error, "cannot post the volume object yet");
-                    self.queues.unsaved.add_rate_limited(name.clone());
-                }
+            if self.save_again(&name).await {
+                self.queues.unsaved.forget(&name);
+            } else {
+                self.queues.unsaved.add_rate_limited(name.clone());
             }
         }
     }
 
-    async fn saved(&self, volume: &PersistentVolume, claim: &Claim, posted: &Posted) {
-        let name = volume.metadata.name.as_deref().unwrap_or_default();
-        if *posted == Posted::Exists {
-            self.drop_loser(volume, name).await;
+    /// One more try for everything that could not be posted, before this process ends.
+    pub(crate) async fn save_rest(&self) {
+        let names: Vec<_> = lock(&self.unsaved).keys().cloned().collect();
+        for name in names {
+            if !self.save_again(&name).await {
+                tracing::error!(
+                    volume = name,
+                    "the storage is there, the volume object is not: the next one to provision finds it if the claim is still there"
+                );
+            }
         }
+    }
+
+    /// Whether there is nothing left to post.
+    async fn save_again(&self, name: &str) -> bool {
+        let waiting = lock(&self.unsaved).get(name).cloned();
+        let Some((made, claim)) = waiting else {
+            return true;
+        };
+        match self.cluster.create_volume(&made.object).await {
+            Ok(Posted::Refused(error)) => {
+                let failure = self.refused(&made, &error).await;
+                if failure.state == State::InBackground {
+                    let uid = claim.uid().to_owned();
+                    self.progress().insert(uid, claim.clone());
+                }
+                let message = &failure.message;
+                self.events
+                    .claim(&claim, Kind::Warning, "ProvisioningFailed", message);
+                self.metrics.provision_failed(&labels(&claim));
+                lock(&self.unsaved).remove(name);
+                self.queues.claims.add_rate_limited(claim.uid().to_owned());
+            }
+            Ok(posted) => {
+                self.saved(&made, &claim, &posted).await;
+                lock(&self.unsaved).remove(name);
+                // By then the volume is in the cache, and the claim's finalizer can go.
+                let uid = claim.uid().to_owned();
+                self.queues.claims.add_after(uid, Duration::from_secs(1));
+            }
+            Err(error) => {
+                tracing::warn!(volume = name, %error, "cannot post the volume object yet");
+                return false;
+            }
+        }
+        true
+    }
+
+    async fn saved(&self, made: &Made, claim: &Claim, posted: &Posted) {
+        let name = made.name();
+        if matches!(posted, Posted::Exists) {
+            self.drop_loser(made).await;
+        }
+        self.source_used(claim).await;
         tracing::info!(
             claim = claim.key(),
             volume = name,
@@ -282,32 +341,50 @@ impl Controller {
     }
 
     /// There was an object of this name. If it stands for other storage, ours is nobody's.
-    async fn drop_loser(&self, volume: &PersistentVolume, name: &str) {
-        let handle = |volume: &PersistentVolume| {
-            let csi = volume.spec.as_ref().and_then(|spec| spec.csi.as_ref());
-            csi.map(|csi| csi.volume_handle.clone())
-        };
-        let Some(ours) = handle(volume) else { return };
+    async fn drop_loser(&self, made: &Made) {
+        let (name, ours) = (made.name(), made.handle());
         match self.cluster.get::<Volume>(name).await {
-            Ok(live)
-                if live
-                    .spec
-                    .csi
-                    .as_ref()
-                    .is_some_and(|csi| csi.volume_handle != ours) =>
-            {
+            Ok(live) => {
+                let theirs = live.spec.csi.as_ref();
+                let same = theirs
+                    .is_some_and(|csi| csi.driver == self.facts.name && csi.volume_handle == ours);
+                if same {
+                    return;
+                }
                 tracing::warn!(
                     volume = name,
                     handle = ours,
                     "another volume of this name exists: deleting ours"
                 );
-                if let Err(error) = self.delete_storage(&ours, Default::default()).await {
-                    tracing::error!(volume = name, handle = ours, %error, "the storage is left behind");
-                }
             }
-            Ok(_) => {}
+            // Whoever had the name is gone, and the claim asks again if it still wants one.
+            Err(error) if error.is_not_found() => {
+                self.queues.claims.add_rate_limited(made.claim_uid());
+                return;
+            }
             Err(error) => {
                 tracing::warn!(volume = name, %error, "cannot look at the volume of this name");
+                return;
+            }
+        }
+        lock(&self.orphans).insert(ours.to_owned(), made.secrets.clone());
+        self.queues.orphans.add(ours.to_owned());
+    }
+
+    /// Deletes storage that is nobody's, until it is gone or the queue is shut down.
+    pub(crate) async fn orphan_worker(self: Arc<Self>) {
+        while let Some(handle) = self.queues.orphans.get().await {
+            let secrets = lock(&self.orphans).get(&*handle).cloned();
+            let Some(secrets) = secrets else { continue };
+            match self.delete_storage(&handle, secrets).await {
+                Ok(()) => {
+                    lock(&self.orphans).remove(&*handle);
+                    self.queues.orphans.forget(&handle);
+                }
+                Err(error) => {
+                    tracing::error!(handle = *handle, %error, "storage that is nobody's is still there");
+                    self.queues.orphans.add_rate_limited(handle.clone());
+                }
             }
         }
     }

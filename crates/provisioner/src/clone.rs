@@ -7,12 +7,18 @@ use kube::api::{Api, ListParams};
 
 use crate::controller::Controller;
 use crate::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
-use crate::objects::{Claim, DataSource, Snapshot, has_finalizer};
+use crate::objects::{Claim, Snapshot, has_finalizer};
+
+/// Snapshots looked at in one request.
+const PAGE: u32 = 500;
 
 impl Controller {
     /// Works on deleted claims until the queue is shut down.
     pub(crate) async fn clone_worker(self: Arc<Self>) {
         while let Some(uid) = self.queues.clones.get().await {
+            if self.is_stopping() {
+                continue;
+            }
             match self.sync_clone(&uid).await {
                 Ok(()) => self.queues.clones.forget(&uid),
                 Err(error) => {
@@ -31,13 +37,16 @@ impl Controller {
         if !deleting || !has_finalizer(&claim.metadata, CLONE_FINALIZER) {
             return Ok(());
         }
-        let user = self.caches.claims.find_map(|other| {
-            let from = source_of(other).is_some_and(|source| {
-                source.kind == "PersistentVolumeClaim" && source.name == claim.name()
-            });
-            let waits = other.namespace() == claim.namespace() && other.status.phase != "Bound";
-            (from && waits).then(|| other.key())
-        });
+        let uses = |other: &Arc<Claim>| {
+            let (source, namespace) = other.source()?;
+            let same = source.kind == "PersistentVolumeClaim"
+                && source.name == claim.name()
+                && namespace == claim.namespace();
+            (same && other.status.phase != "Bound").then(|| other.key())
+        };
+        let user = self.caches.claims.find_map(uses);
+        // One that was deleted may still be copied for.
+        let user = user.or_else(|| self.progress().values().find_map(uses));
         if let Some(user) = user {
             return Err(format!("claim {user} is being cloned from it"));
         }
@@ -62,50 +71,59 @@ impl Controller {
         let mut ticks = tokio::time::interval(self.options.snapshot_orphan_sweep_interval);
         loop {
             ticks.tick().await;
-            let snapshots = match api.list(&ListParams::default()).await {
-                Ok(snapshots) => snapshots,
-                Err(error) => {
-                    tracing::info!(%error, "cannot list snapshots");
-                    continue;
+            let mut page = ListParams::default().limit(PAGE);
+            loop {
+                let snapshots = match api.list(&page).await {
+                    Ok(snapshots) => snapshots,
+                    Err(error) => {
+                        tracing::info!(%error, "cannot list snapshots");
+                        break;
+                    }
+                };
+                // After the list: a claim that comes later protects its snapshot after it came.
+                let waiting = self.awaited_snapshots();
+                let next = snapshots.metadata.continue_.clone();
+                for snapshot in snapshots {
+                    self.sweep(&snapshot, &waiting).await;
                 }
-            };
-            // After the list: a claim that comes later protects its snapshot after it came.
-            let waiting = self.awaited_snapshots();
-            for snapshot in snapshots {
-                let namespace = snapshot.metadata.namespace.clone().unwrap_or_default();
-                let name = snapshot.metadata.name.clone().unwrap_or_default();
-                let protected = has_finalizer(&snapshot.metadata, SNAPSHOT_FINALIZER);
-                if !protected || waiting.contains(&(namespace.clone(), name.clone())) {
-                    continue;
-                }
-                let uid = snapshot.metadata.uid.as_deref();
-                let change = (SNAPSHOT_FINALIZER, false);
-                let set = self
-                    .cluster
-                    .set_finalizer::<Snapshot>(&namespace, &name, uid, change)
-                    .await;
-                if let Err(error) = set {
-                    tracing::info!(%error, "cannot take the finalizer off");
+                match next.filter(|token| !token.is_empty()) {
+                    Some(token) => page = page.continue_token(&token),
+                    None => break,
                 }
             }
         }
     }
 
+    async fn sweep(&self, snapshot: &Snapshot, waiting: &HashSet<(String, String)>) {
+        let namespace = snapshot.metadata.namespace.clone().unwrap_or_default();
+        let name = snapshot.metadata.name.clone().unwrap_or_default();
+        let protected = has_finalizer(&snapshot.metadata, SNAPSHOT_FINALIZER);
+        let place = (namespace, name);
+        if !protected || waiting.contains(&place) {
+            return;
+        }
+        let uid = snapshot.metadata.uid.as_deref();
+        let change = (SNAPSHOT_FINALIZER, false);
+        let set = self
+            .cluster
+            .set_finalizer::<Snapshot>(&place.0, &place.1, uid, change)
+            .await;
+        if let Err(error) = set {
+            tracing::info!(%error, "cannot take the finalizer off");
+        }
+    }
+
+    /// Namespaces and names of the snapshots that claims wait for, also claims that are deleted but that the
+    /// driver may be at work for.
     fn awaited_snapshots(&self) -> HashSet<(String, String)> {
-        let claims = self.caches.claims.all();
+        let mut claims = self.caches.claims.all();
+        claims.extend(self.progress().values().cloned());
         let waiting = claims.iter().filter(|claim| claim.status.phase != "Bound");
         let pairs = waiting.filter_map(|claim| {
-            let source = source_of(claim).filter(|source| source.kind == "VolumeSnapshot")?;
-            Some((claim.namespace().to_owned(), source.name.clone()))
+            let (source, namespace) = claim.source()?;
+            let snapshot = source.kind == "VolumeSnapshot";
+            snapshot.then(|| (namespace.to_owned(), source.name.clone()))
         });
         pairs.collect()
     }
-}
-
-fn source_of(claim: &Claim) -> Option<&DataSource> {
-    claim
-        .spec
-        .data_source
-        .as_ref()
-        .or(claim.spec.data_source_ref.as_ref())
 }

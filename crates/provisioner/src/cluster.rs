@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
-use kube::api::{Api, DeleteParams, DynamicObject, Patch, PatchParams, PostParams};
+use kube::api::{
+    Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
+};
 use kube::core::ApiResource;
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
@@ -84,6 +86,11 @@ impl ClusterError {
     pub(crate) fn is_forbidden(&self) -> bool {
         self.code() == Some(403)
     }
+
+    /// The object itself is wrong: the same again is refused again.
+    pub(crate) fn is_invalid(&self) -> bool {
+        matches!(self.code(), Some(400 | 422))
+    }
 }
 
 /// The API server.
@@ -94,11 +101,13 @@ pub(crate) struct Cluster {
 }
 
 /// What became of a posted object.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(crate) enum Posted {
     Created,
     /// There is one of this name already.
     Exists,
+    /// It is invalid, and will be the next time.
+    Refused(ClusterError),
 }
 
 impl Cluster {
@@ -152,6 +161,20 @@ impl Cluster {
         self.ask(what, api.get(name)).await
     }
 
+    /// All objects in a namespace.
+    pub(crate) async fn list_in<K>(&self, namespace: &str) -> Result<Vec<K>, ClusterError>
+    where
+        K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
+            + Clone
+            + DeserializeOwned
+            + fmt::Debug,
+    {
+        let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("list {} in {namespace}", K::plural(&()));
+        let list = self.ask(what, api.list(&ListParams::default())).await?;
+        Ok(list.items)
+    }
+
     /// The contents of a secret, for the driver.
     pub(crate) async fn secret(
         &self,
@@ -177,15 +200,23 @@ impl Cluster {
         match self.ask(what, api.create(&parameters, volume)).await {
             Ok(_) => Ok(Posted::Created),
             Err(error) if error.is_conflict() => Ok(Posted::Exists),
+            Err(error) if error.is_invalid() => Ok(Posted::Refused(error)),
             Err(error) => Err(error),
         }
     }
 
-    /// Deletes a volume object; what is left of it if finalizers hold it.
-    pub(crate) async fn delete_volume(&self, name: &str) -> Result<Option<Volume>, ClusterError> {
+    /// Deletes a volume object, and no other of its name; what is left of it if finalizers hold it.
+    pub(crate) async fn delete_volume(
+        &self,
+        volume: &Volume,
+    ) -> Result<Option<Volume>, ClusterError> {
         let api: Api<Volume> = Api::all(self.client.clone());
+        let name = volume.name();
         let what = || format!("delete persistentvolumes {name}");
-        let parameters = DeleteParams::default();
+        let parameters = DeleteParams::default().preconditions(Preconditions {
+            uid: volume.metadata.uid.clone(),
+            resource_version: None,
+        });
         match self.ask(what, api.delete(name, &parameters)).await {
             Ok(answer) => Ok(answer.left()),
             Err(error) if error.is_not_found() => Ok(None),

@@ -1,10 +1,10 @@
 //! What the workers of one term share.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
 use tenure::Tenure;
 use tenure_csi::{Driver, Facts};
 use tenure_manager::queue::{ItemBackoff, QueueMetrics, WorkQueue, default_limiter};
@@ -16,6 +16,7 @@ use crate::informers::Caches;
 use crate::metrics::Metrics;
 use crate::objects::{Claim, CsiNode};
 use crate::options::Options;
+use crate::provision::Made;
 use crate::state::Failure;
 use crate::topology::{Memory, Nodes, Term, term_of};
 
@@ -23,6 +24,9 @@ use crate::topology::{Memory, Nodes, Term, term_of};
 const LAG: Duration = Duration::from_secs(300);
 /// Old entries are dropped when there are so many.
 const REMEMBERED: usize = 1_024;
+
+/// Uids of claims, by namespace and name of the snapshot.
+pub(crate) type Restores = HashMap<(String, String), HashSet<String>>;
 
 /// Everything that provisioning and deleting needs.
 pub(crate) struct Controller {
@@ -49,7 +53,13 @@ pub(crate) struct Controller {
     /// What was found of the topology of a claim, by uid.
     pub(crate) memory: Mutex<HashMap<String, Memory>>,
     /// Volumes that exist but whose objects could not be posted yet, by name.
-    pub(crate) unsaved: Mutex<HashMap<String, (PersistentVolume, Arc<Claim>)>>,
+    pub(crate) unsaved: Mutex<HashMap<String, (Made, Arc<Claim>)>>,
+    /// Storage that is nobody's and has to go, by handle, with what deleting it takes.
+    pub(crate) orphans: Mutex<HashMap<String, BTreeMap<String, String>>>,
+    /// Snapshots that claims are restored from.
+    pub(crate) restores: Mutex<Restores>,
+    /// Nothing new is begun any more.
+    pub(crate) stopping: AtomicBool,
     /// Names of volumes that were deleted lately, whose claims may be in a cache that lags behind.
     pub(crate) deleted: Mutex<HashMap<String, Instant>>,
     pub(crate) busy: Busy,
@@ -66,6 +76,10 @@ pub(crate) struct Queues {
     pub(crate) unsaved: WorkQueue<String>,
     /// Deleted claims that others may be cloned from, by uid.
     pub(crate) clones: WorkQueue<String>,
+    /// Storage to delete that no object stands for, by handle.
+    pub(crate) orphans: WorkQueue<String>,
+    /// Whether there are workers: what a standby would queue, nobody would take out.
+    open: Arc<AtomicBool>,
 }
 
 impl Queues {
@@ -76,17 +90,51 @@ impl Queues {
             volumes: WorkQueue::with_metrics("volumes", limiter(), metrics),
             unsaved: WorkQueue::with_metrics("unsavedpvs", default_limiter(), metrics),
             clones: WorkQueue::with_metrics("clones", limiter(), metrics),
+            orphans: WorkQueue::with_metrics("orphans", limiter(), metrics),
+            open: Arc::default(),
+        }
+    }
+
+    /// From here on there are workers; they begin with everything that is there.
+    pub(crate) fn open(&self, caches: &Caches) {
+        self.open.store(true, Ordering::SeqCst);
+        self.add_all(caches);
+    }
+
+    pub(crate) fn are_open(&self) -> bool {
+        self.open.load(Ordering::SeqCst)
+    }
+
+    /// Everything is looked at.
+    pub(crate) fn add_all(&self, caches: &Caches) {
+        for uid in caches.claims.keys() {
+            self.claims.add(uid.clone());
+            self.clones.add(uid);
+        }
+        for name in caches.volumes.keys() {
+            self.volumes.add(name);
         }
     }
 
     pub(crate) fn shut_down(&self) {
-        for queue in [&self.claims, &self.volumes, &self.unsaved, &self.clones] {
+        for queue in [
+            &self.claims,
+            &self.volumes,
+            &self.unsaved,
+            &self.clones,
+            &self.orphans,
+        ] {
             queue.shut_down();
         }
     }
 }
 
 impl Controller {
+    /// Whether what is left in the queues is somebody else's.
+    pub(crate) fn is_stopping(&self) -> bool {
+        self.stopping.load(Ordering::Relaxed)
+    }
+
     /// Whether we may act, asked right before every effect on the driver.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         match &self.term {

@@ -22,6 +22,10 @@ const WAITING: usize = 1_000;
 const BURST: f64 = 25.0;
 /// and then one in this time.
 const ONE_IN: Duration = Duration::from_secs(300);
+/// An event is tried so often,
+const TRIES: usize = 3;
+/// and so long each time.
+const LIMIT: Duration = Duration::from_secs(10);
 /// How much is remembered for counting.
 const REMEMBERED: usize = 4_096;
 
@@ -160,9 +164,21 @@ impl Poster {
             if !self.allows(&news) {
                 continue;
             }
-            self.pace.turn().await;
-            if let Err(error) = self.post(&news).await {
-                tracing::debug!(%error, reason = news.reason, "event not posted");
+            for _ in 0..TRIES {
+                self.pace.turn().await;
+                // One request that hangs must not hold back all events after it.
+                match tokio::time::timeout(LIMIT, self.post(&news)).await {
+                    Ok(Ok(())) => break,
+                    // Refused, so it would be again.
+                    Ok(Err(error @ kube::Error::Api(_))) => {
+                        tracing::debug!(%error, reason = news.reason, "event not posted");
+                        break;
+                    }
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, reason = news.reason, "event not posted yet");
+                    }
+                    Err(_) => tracing::debug!(reason = news.reason, "event not posted in time"),
+                }
             }
         }
     }

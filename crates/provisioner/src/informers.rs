@@ -56,30 +56,33 @@ impl Caches {
         queues: &Queues,
     ) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        let (claims, clones) = (queues.claims.clone(), queues.clones.clone());
+        let work = queues.clone();
         let run = self.claims.clone().run(
             Api::all(client.clone()),
             |claim| claim.uid().to_owned(),
             is_of_interest,
-            move |uid, change| match change {
-                Change::Applied => {
-                    claims.add(uid.to_owned());
-                    clones.add(uid.to_owned());
+            move |uid, change| {
+                if !work.are_open() {
+                    return;
                 }
-                // One that the driver may still be making is known without the cache.
-                Change::Gone => claims.add(uid.to_owned()),
+                // One that is gone too: the driver may still be making its volume.
+                work.claims.add(uid.to_owned());
+                if change == Change::Applied {
+                    work.clones.add(uid.to_owned());
+                }
             },
         );
         tasks.spawn(run);
-        let volumes = queues.volumes.clone();
+        let work = queues.clone();
         let driver = driver.to_owned();
         let run = self.volumes.clone().run(
             Api::all(client.clone()),
             |volume| volume.name().to_owned(),
             move |volume| decide::is_our_volume(volume, &driver),
             move |name, change| match change {
-                Change::Applied => volumes.add(name.to_owned()),
-                Change::Gone => volumes.forget(&name.to_owned()),
+                Change::Applied if work.are_open() => work.volumes.add(name.to_owned()),
+                Change::Applied => {}
+                Change::Gone => work.volumes.forget(&name.to_owned()),
             },
         );
         tasks.spawn(run);

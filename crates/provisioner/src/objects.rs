@@ -107,6 +107,15 @@ resource!(
     ClusterResourceScope
 );
 
+resource!(
+    Grant,
+    "ReferenceGrant",
+    "referencegrants",
+    "gateway.networking.k8s.io",
+    "v1beta1",
+    NamespaceResourceScope
+);
+
 /// A PersistentVolumeClaim.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -202,6 +211,16 @@ impl Claim {
 
     pub(crate) fn is_block(&self) -> bool {
         self.spec.volume_mode.as_deref() == Some("Block")
+    }
+
+    /// Its data source and where that is.
+    pub(crate) fn source(&self) -> Option<(&DataSource, &str)> {
+        if let Some(source) = &self.spec.data_source {
+            return Some((source, self.namespace()));
+        }
+        let source = self.spec.data_source_ref.as_ref()?;
+        let named = source.namespace.as_deref().filter(|name| !name.is_empty());
+        Some((source, named.unwrap_or_else(|| self.namespace())))
     }
 
     /// `namespace/name`.
@@ -423,6 +442,43 @@ pub(crate) struct SnapshotContentSpec {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct SnapshotContentStatus {
     pub(crate) snapshot_handle: Option<String>,
+}
+
+/// A ReferenceGrant: who may use what of its namespace.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Grant {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    pub(crate) spec: GrantSpec,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct GrantSpec {
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) from: Vec<GrantFrom>,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) to: Vec<GrantTo>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct GrantFrom {
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    pub(crate) namespace: String,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct GrantTo {
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) group: String,
+    pub(crate) kind: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) name: String,
 }
 
 pub(crate) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {

@@ -46,6 +46,8 @@ pub struct Options {
     pub topology: bool,
     /// Feature gate `VolumeAttributesClass`; by default if the API server knows the kind.
     pub volume_attributes_class: Option<bool>,
+    /// Feature gate `CrossNamespaceVolumeDataSource`.
+    pub cross_namespace: bool,
     /// `--provision-journal`: claims are held by a finalizer while a volume may exist without an object.
     pub provision_journal: bool,
     /// `--fencing-token-annotation`: volumes carry the token of the term that made them.
@@ -110,6 +112,7 @@ impl Default for Options {
             kube_api_burst: 10,
             topology: true,
             volume_attributes_class: None,
+            cross_namespace: false,
             provision_journal: false,
             fencing_token_annotation: false,
             warm_standby: false,

@@ -21,11 +21,29 @@ pub(crate) struct Draft {
 
 /// What the volume starts with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Source {
-    /// A VolumeSnapshot of this name in the claim's namespace.
-    Snapshot(String),
-    /// Another claim of this name in the claim's namespace.
-    Claim(String),
+pub(crate) struct Source {
+    pub(crate) kind: SourceKind,
+    pub(crate) namespace: String,
+    pub(crate) name: String,
+}
+
+/// The kinds of sources that drivers know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SourceKind {
+    /// A VolumeSnapshot.
+    Snapshot,
+    /// Another claim.
+    Claim,
+}
+
+impl SourceKind {
+    /// API group and kind.
+    pub(crate) const fn names(self) -> (&'static str, &'static str) {
+        match self {
+            Self::Snapshot => ("snapshot.storage.k8s.io", "VolumeSnapshot"),
+            Self::Claim => ("", "PersistentVolumeClaim"),
+        }
+    }
 }
 
 /// Drafts the request. `attributes`: whether claims may name a VolumeAttributesClass.
@@ -36,7 +54,7 @@ pub(crate) fn draft(
     claim: &Claim,
     class: &Class,
 ) -> Result<Draft, Failure> {
-    let source = source(claim)?;
+    let source = source(claim, options.cross_namespace)?;
     let attributes_class = claim.spec.volume_attributes_class_name.clone();
     let attributes_class = attributes_class.filter(|name| attributes && !name.is_empty());
     check_abilities(facts, source.as_ref(), attributes_class.is_some())?;
@@ -79,20 +97,16 @@ pub(crate) fn draft(
     })
 }
 
-/// The data source. Sources that neither we nor the driver know belong to a volume populator.
-pub(crate) fn source(claim: &Claim) -> Result<Option<Source>, Failure> {
-    let spec = &claim.spec;
-    let Some(source) = spec.data_source.as_ref().or(spec.data_source_ref.as_ref()) else {
+/// The data source. Sources that neither we nor the driver know belong to a volume populator. `foreign`:
+/// whether it may be in another namespace.
+pub(crate) fn source(claim: &Claim, foreign: bool) -> Result<Option<Source>, Failure> {
+    let Some((source, namespace)) = claim.source() else {
         return Ok(None);
     };
-    let foreign = spec
-        .data_source
-        .is_none()
-        .then_some(source.namespace.as_deref())
-        .flatten();
-    if foreign.is_some_and(|namespace| !namespace.is_empty()) {
+    let named = source.namespace.as_deref().unwrap_or_default();
+    if claim.spec.data_source.is_none() && !named.is_empty() && !foreign {
         return Err(Failure::finished(
-            "dataSourceRef.namespace: sources in other namespaces are not supported",
+            "dataSourceRef.namespace is set, but the feature gate CrossNamespaceVolumeDataSource is off",
         ));
     }
     if source.name.is_empty() {
@@ -100,21 +114,26 @@ pub(crate) fn source(claim: &Claim) -> Result<Option<Source>, Failure> {
             "the data source of the claim has no name",
         ));
     }
-    match source.kind.as_str() {
-        "VolumeSnapshot" => {
-            if source.api_group.as_deref() != Some("snapshot.storage.k8s.io") {
-                return Err(Failure::finished(format!(
-                    "the claim's VolumeSnapshot is of API group {:?}, not snapshot.storage.k8s.io",
-                    source.api_group.as_deref().unwrap_or_default()
-                )));
-            }
-            Ok(Some(Source::Snapshot(source.name.clone())))
+    let kind = match source.kind.as_str() {
+        "VolumeSnapshot" if source.api_group.as_deref() != Some("snapshot.storage.k8s.io") => {
+            return Err(Failure::finished(format!(
+                "the claim's VolumeSnapshot is of API group {:?}, not snapshot.storage.k8s.io",
+                source.api_group.as_deref().unwrap_or_default()
+            )));
         }
-        "PersistentVolumeClaim" if is_core(source) => Ok(Some(Source::Claim(source.name.clone()))),
-        _ => Err(Failure::ignored(
-            "data source is not handled by the provisioner, assuming an external populator will provision it",
-        )),
-    }
+        "VolumeSnapshot" => SourceKind::Snapshot,
+        "PersistentVolumeClaim" if is_core(source) => SourceKind::Claim,
+        _ => {
+            return Err(Failure::ignored(
+                "data source is not handled by the provisioner, assuming an external populator will provision it",
+            ));
+        }
+    };
+    Ok(Some(Source {
+        kind,
+        namespace: namespace.to_owned(),
+        name: source.name.clone(),
+    }))
 }
 
 fn is_core(source: &DataSource) -> bool {
@@ -127,13 +146,10 @@ fn check_abilities(
     attributes: bool,
 ) -> Result<(), Failure> {
     check_can_provision(facts).map_err(Failure::finished)?;
-    let needs = match source {
-        Some(Source::Snapshot(_)) => {
-            Some((ControllerCapability::CreateDeleteSnapshot, "snapshots"))
-        }
-        Some(Source::Claim(_)) => Some((ControllerCapability::CloneVolume, "cloning")),
-        None => None,
-    };
+    let needs = source.map(|source| match source.kind {
+        SourceKind::Snapshot => (ControllerCapability::CreateDeleteSnapshot, "snapshots"),
+        SourceKind::Claim => (ControllerCapability::CloneVolume, "cloning"),
+    });
     let modifies = attributes.then_some((
         ControllerCapability::ModifyVolume,
         "volume attributes classes",
@@ -193,10 +209,21 @@ mod tests {
             ))
         };
         let snapshots = r#""snapshot.storage.k8s.io""#;
-        let found = source(&reference(snapshots, "VolumeSnapshot", "s"));
-        assert_eq!(found, Ok(Some(Source::Snapshot("s".to_owned()))));
-        let found = source(&reference("null", "PersistentVolumeClaim", "c"));
-        assert_eq!(found, Ok(Some(Source::Claim("c".to_owned()))));
+        let source_of = |claim: &Claim| source(claim, false);
+        let is = |kind, namespace: &str| Source {
+            kind,
+            namespace: namespace.to_owned(),
+            name: "s".to_owned(),
+        };
+        let found = source_of(&reference(snapshots, "VolumeSnapshot", "s"));
+        assert_eq!(found, Ok(Some(is(SourceKind::Snapshot, "n"))));
+        let found = source_of(&reference("null", "PersistentVolumeClaim", "s"));
+        assert_eq!(found, Ok(Some(is(SourceKind::Claim, "n"))));
+        let elsewhere = claim(
+            r#"{"dataSourceRef":{"kind":"PersistentVolumeClaim","name":"s","namespace":"x"}}"#,
+        );
+        let found = source(&elsewhere, true);
+        assert_eq!(found, Ok(Some(is(SourceKind::Claim, "x"))));
         for (claim, kind) in [
             (
                 reference(r#""x""#, "VolumeSnapshot", "s"),
@@ -207,21 +234,16 @@ mod tests {
                 FailureKind::Plain,
             ),
             (reference(r#""x""#, "Populator", "p"), FailureKind::Ignored),
-            (
-                claim(
-                    r#"{"dataSourceRef":{"kind":"PersistentVolumeClaim","name":"c","namespace":"x"}}"#,
-                ),
-                FailureKind::Plain,
-            ),
+            (elsewhere, FailureKind::Plain),
         ] {
-            let failure = source(&claim).unwrap_err();
+            let failure = source_of(&claim).unwrap_err();
             assert_eq!(
                 (failure.state, failure.kind),
                 (State::Finished, kind),
                 "{failure}"
             );
         }
-        assert_eq!(source(&claim("{}")), Ok(None));
+        assert_eq!(source_of(&claim("{}")), Ok(None));
     }
 
     #[test]

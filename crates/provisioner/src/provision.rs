@@ -6,25 +6,53 @@ use k8s_openapi::api::core::v1::PersistentVolume;
 use tenure_csi::CallError;
 use tenure_csi::v1::DeleteVolumeRequest;
 
+use crate::cluster::ClusterError;
 use crate::controller::{Controller, lock};
 use crate::names::JOURNAL_FINALIZER;
 use crate::objects::{AttributesClass, Claim, Class, has_finalizer};
 use crate::plan::{self, Draft};
 use crate::secrets::Secrets;
-use crate::state::{Failure, FailureKind, State};
+use crate::state::{Failure, FailureKind};
 use crate::topology::{self, Input};
 use crate::volume::{self, Parts};
 
 /// How often an unfit volume is deleted before it is left to the next try.
 const CLEAN_UPS: usize = 5;
 
+/// Storage that was made, before there is an object for it.
+#[derive(Clone)]
+pub(crate) struct Made {
+    /// The object to post.
+    pub(crate) object: PersistentVolume,
+    /// What deleting the storage takes.
+    pub(crate) secrets: BTreeMap<String, String>,
+}
+
+impl Made {
+    pub(crate) fn name(&self) -> &str {
+        self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// Whose it is.
+    pub(crate) fn claim_uid(&self) -> String {
+        let spec = self.object.spec.as_ref();
+        let claim = spec.and_then(|spec| spec.claim_ref.as_ref());
+        claim
+            .and_then(|claim| claim.uid.clone())
+            .unwrap_or_default()
+    }
+
+    /// What the driver calls it.
+    pub(crate) fn handle(&self) -> &str {
+        let spec = self.object.spec.as_ref();
+        let csi = spec.and_then(|spec| spec.csi.as_ref());
+        csi.map_or("", |csi| &csi.volume_handle)
+    }
+}
+
 impl Controller {
     /// Makes the volume of a claim; the object is not posted yet.
-    pub(crate) async fn provision(
-        &self,
-        claim: &Claim,
-        class: &Class,
-    ) -> Result<PersistentVolume, Failure> {
+    pub(crate) async fn provision(&self, claim: &Claim, class: &Class) -> Result<Made, Failure> {
         let draft = plan::draft(&self.facts, &self.options, self.attributes, claim, class);
         let draft = draft.inspect_err(|failure| {
             if failure.kind == FailureKind::Ignored {
@@ -91,11 +119,8 @@ impl Controller {
             Ok(accepted) => accepted,
             Err(unfit) => return Err(self.clean_up(unfit, credentials).await),
         };
-        if let Some(source) = &source {
-            self.source_used(claim, source).await;
-        }
         let token = self.options.fencing_token_annotation.then(|| self.token());
-        Ok(volume::build(&Parts {
+        let object = volume::build(&Parts {
             driver: &self.facts.name,
             identity: &self.identity,
             claim,
@@ -109,7 +134,11 @@ impl Controller {
             readonly: self.options.controller_publish_readonly,
             attributes_class: attributes_class.as_deref(),
             token: token.filter(|token| !token.is_empty()),
-        }))
+        });
+        Ok(Made {
+            object,
+            secrets: credentials,
+        })
     }
 
     async fn mutable_parameters(&self, name: &str) -> Result<BTreeMap<String, String>, Failure> {
@@ -150,21 +179,43 @@ impl Controller {
     /// Deletes a volume that does not fit. Only its end makes the next try a new one.
     async fn clean_up(&self, unfit: volume::Unfit, secrets: BTreeMap<String, String>) -> Failure {
         let mut message = unfit.message;
-        let Some(id) = unfit.volume_id else {
-            return Failure::new(State::InBackground, message);
-        };
-        for _ in 0..CLEAN_UPS {
-            match self.delete_storage(&id, secrets.clone()).await {
-                Ok(()) => return Failure::in_background(message),
-                Err(error) => {
-                    tracing::warn!(volume_id = id, %error, "cannot delete the unfit volume");
+        if let Some(id) = unfit.volume_id
+            && !self.delete_unfit(&id, &secrets).await
+        {
+            message.push_str(&format!(
+                "; deleting volume {id} failed, it may be left behind"
+            ));
+        }
+        Failure::in_background(message)
+    }
+
+    /// The API server will never take the object, so the storage goes, and the claim begins anew.
+    pub(crate) async fn refused(&self, made: &Made, error: &ClusterError) -> Failure {
+        let message = format!("the API server refuses the volume object: {error}");
+        if self.delete_unfit(made.handle(), &made.secrets).await {
+            return Failure::finished(message);
+        }
+        let id = made.handle();
+        Failure::in_background(format!(
+            "{message}; deleting volume {id} failed, it may be left behind"
+        ))
+    }
+
+    /// A few tries, none longer than one call. Whether it is gone.
+    async fn delete_unfit(&self, id: &str, secrets: &BTreeMap<String, String>) -> bool {
+        let tries = async {
+            for _ in 0..CLEAN_UPS {
+                match self.delete_storage(id, secrets.clone()).await {
+                    Ok(()) => return true,
+                    Err(error) => {
+                        tracing::warn!(volume_id = id, %error, "cannot delete the unfit volume");
+                    }
                 }
             }
-        }
-        message.push_str(&format!(
-            "; deleting volume {id} failed, it may be left behind"
-        ));
-        Failure::in_background(message)
+            false
+        };
+        let limit = self.options.timeout;
+        tokio::time::timeout(limit, tries).await.unwrap_or(false)
     }
 
     /// The one place where storage is deleted.

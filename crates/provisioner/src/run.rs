@@ -3,6 +3,8 @@
 use std::future::Future;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
@@ -20,6 +22,9 @@ use crate::metrics::Metrics;
 use crate::names;
 use crate::options::{Election, Options};
 use crate::serve::{self, Site, TOLERANCE};
+
+/// How long a provisioner whose driver is gone may take to post what was made.
+const LAST_WORDS: Duration = Duration::from_secs(10);
 
 /// Why a provisioner ended although nobody asked it to.
 #[derive(Debug, thiserror::Error)]
@@ -115,26 +120,43 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
         })?;
     }
 
+    // Without the driver this ends as when it is told to: what was made gets its object, and the lock is
+    // free at once for a replica whose driver is there.
+    let gone = AtomicBool::new(false);
+    let stop = async {
+        tokio::select! {
+            _ = shutdown => {}
+            () = driver.lost() => {
+                gone.store(true, Ordering::Relaxed);
+                note_for_kubelet("Lost connection to CSI driver, exiting");
+            }
+        }
+    };
     let work = async {
         match parts.options.election.clone() {
-            None => parts.lead(None, async { _ = shutdown.await }).await,
+            None => parts.lead(None, async { _ = stop.await }).await,
             Some(election) => {
                 let elector = elector(&election, lock_client, &parts.facts.name)
                     .watchdog(&health)
                     .metrics(&election_metrics)
                     .build();
                 let elector = elector.map_err(|error| RunError::Election(Box::new(error)))?;
-                parts.campaign(elector, shutdown).await
+                parts.campaign(elector, stop).await
             }
         }
     };
-    tokio::select! {
+    let overdue = async {
+        driver.lost().await;
+        tokio::time::sleep(LAST_WORDS).await;
+    };
+    let result = tokio::select! {
         result = work => result,
-        () = driver.lost() => {
-            note_for_kubelet("Lost connection to CSI driver, exiting");
-            Err(RunError::LostDriver)
-        }
+        () = overdue => Ok(()),
+    };
+    if gone.load(Ordering::Relaxed) {
+        return Err(RunError::LostDriver);
     }
+    result
 }
 
 fn elector(election: &Election, client: Client, driver: &str) -> tenure::Builder {
@@ -217,6 +239,7 @@ impl Parts {
         for _ in 0..savers() {
             workers.spawn(controller.clone().save_worker());
         }
+        workers.spawn(controller.clone().orphan_worker());
         let mut background = JoinSet::new();
         if self.facts.controller(ControllerCapability::CloneVolume) {
             for _ in 0..self.options.cloning_protection_threads {
@@ -235,6 +258,7 @@ impl Parts {
             background.spawn(controller.clone().sweep_snapshots());
         }
         background.spawn(resync(controller.clone()));
+        self.queues.open(&self.caches);
 
         tokio::select! {
             () = &mut stopped => {}
@@ -245,6 +269,7 @@ impl Parts {
             }
         }
         drop((watching, background));
+        controller.stopping.store(true, Ordering::Relaxed);
         self.queues.shut_down();
         let lost = term
             .and_then(|term| term.reason())
@@ -252,6 +277,7 @@ impl Parts {
         if !lost {
             tracing::info!("stopping: waiting for calls in flight");
             while workers.join_next().await.is_some() {}
+            controller.save_rest().await;
         }
         Ok(())
     }
@@ -278,6 +304,9 @@ impl Parts {
             settled: Default::default(),
             memory: Default::default(),
             unsaved: Default::default(),
+            orphans: Default::default(),
+            restores: Default::default(),
+            stopping: AtomicBool::new(false),
             deleted: Default::default(),
             busy: Busy::default(),
         }
@@ -289,13 +318,7 @@ async fn resync(controller: Arc<Controller>) {
     let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + RESYNC, RESYNC);
     loop {
         ticks.tick().await;
-        for uid in controller.caches.claims.keys() {
-            controller.queues.claims.add(uid.clone());
-            controller.queues.clones.add(uid);
-        }
-        for name in controller.caches.volumes.keys() {
-            controller.queues.volumes.add(name);
-        }
+        controller.queues.add_all(&controller.caches);
     }
 }
 

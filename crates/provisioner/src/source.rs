@@ -1,12 +1,16 @@
 //! Volumes that start with the contents of a snapshot or of another volume.
 
+use std::sync::MutexGuard;
+
 use tenure_csi::v1::VolumeContentSource;
 use tenure_csi::v1::volume_content_source::{SnapshotSource, Type, VolumeSource};
 
-use crate::controller::Controller;
+use crate::controller::{Controller, Restores, lock};
 use crate::names::{ALLOW_MODE_CHANGE, CLONE_FINALIZER, SNAPSHOT_FINALIZER};
-use crate::objects::{Claim, Class, Snapshot, SnapshotContent, Volume, annotation, has_finalizer};
-use crate::plan::Source;
+use crate::objects::{
+    Claim, Class, Grant, Snapshot, SnapshotContent, Volume, annotation, has_finalizer,
+};
+use crate::plan::{self, Source, SourceKind};
 use crate::quantity;
 use crate::state::Failure;
 
@@ -18,32 +22,43 @@ impl Controller {
         class: &Class,
         source: &Source,
     ) -> Result<VolumeContentSource, Failure> {
-        let (found, finalizer) = match source {
-            Source::Snapshot(name) => (self.snapshot(claim, class, name).await, SNAPSHOT_FINALIZER),
-            Source::Claim(name) => (self.clone_source(claim, class, name).await, CLONE_FINALIZER),
-        };
-        let content = found.map_err(Failure::no_change)?;
-        let namespace = claim.namespace();
-        let set = match source {
-            Source::Snapshot(name) => {
-                let change = (finalizer, true);
-                let set = self
-                    .cluster
-                    .set_finalizer::<Snapshot>(namespace, name, None, change)
-                    .await;
-                match set {
+        if source.namespace != claim.namespace() {
+            self.check_grant(claim, source).await?;
+        }
+        let (namespace, name) = (&source.namespace, &source.name);
+        let (content, set) = match source.kind {
+            SourceKind::Snapshot => {
+                let content = self.snapshot(claim, class, source).await;
+                let content = content.map_err(Failure::no_change)?;
+                let lock = lock_of(source);
+                let set = self.busy.with(&lock, async {
+                    self.restoring()
+                        .entry((namespace.clone(), name.clone()))
+                        .or_default()
+                        .insert(claim.uid().to_owned());
+                    let change = (SNAPSHOT_FINALIZER, true);
+                    self.cluster
+                        .set_finalizer::<Snapshot>(namespace, name, None, change)
+                        .await
+                });
+                match set.await {
                     // Old roles may only read snapshots.
                     Err(error) if error.is_forbidden() => {
                         tracing::info!(%error, "the snapshot is not protected while it is restored");
-                        Ok(true)
+                        (content, Ok(true))
                     }
-                    set => set,
+                    set => (content, set),
                 }
             }
-            Source::Claim(name) => {
-                self.cluster
-                    .set_finalizer::<Claim>(namespace, name, None, (finalizer, true))
-                    .await
+            SourceKind::Claim => {
+                let content = self.clone_source(claim, class, source).await;
+                let content = content.map_err(Failure::no_change)?;
+                let change = (CLONE_FINALIZER, true);
+                let set = self
+                    .cluster
+                    .set_finalizer::<Claim>(namespace, name, None, change)
+                    .await;
+                (content, set)
             }
         };
         match set {
@@ -55,29 +70,73 @@ impl Controller {
         }
     }
 
-    /// After the volume is made, the snapshot may go. (A clone's source keeps its finalizer until somebody
-    /// deletes it: see `clone`.)
-    pub(crate) async fn source_used(&self, claim: &Claim, source: &Source) {
-        let Source::Snapshot(name) = source else {
+    /// After there is a volume object, the snapshot may go: nobody asks the driver for it again. (A clone's
+    /// source keeps its finalizer until somebody deletes it: see `clone`.)
+    pub(crate) async fn source_used(&self, claim: &Claim) {
+        let source = plan::source(claim, self.options.cross_namespace);
+        let Ok(Some(source)) = source else { return };
+        if source.kind != SourceKind::Snapshot {
             return;
-        };
-        let change = (SNAPSHOT_FINALIZER, false);
-        let namespace = claim.namespace();
-        let set = self
-            .cluster
-            .set_finalizer::<Snapshot>(namespace, name, None, change)
-            .await;
-        if let Err(error) = set {
+        }
+        let lock = lock_of(&source);
+        let set = self.busy.with(&lock, async {
+            // Other claims may be restored from it right now: the last one takes the finalizer off.
+            if !self.is_last_restore(claim.uid(), &source) {
+                return Ok(true);
+            }
+            let change = (SNAPSHOT_FINALIZER, false);
+            self.cluster
+                .set_finalizer::<Snapshot>(&source.namespace, &source.name, None, change)
+                .await
+        });
+        if let Err(error) = set.await {
             tracing::info!(%error, "the snapshot's finalizer is left to the sweeper");
         }
     }
 
-    async fn snapshot(&self, claim: &Claim, class: &Class, name: &str) -> Result<Type, String> {
-        let snapshot = self
-            .cluster
-            .get_in::<Snapshot>(claim.namespace(), name)
-            .await;
-        let snapshot = snapshot.map_err(|error| error.to_string())?;
+    fn restoring(&self) -> MutexGuard<'_, Restores> {
+        lock(&self.restores)
+    }
+
+    fn is_last_restore(&self, uid: &str, source: &Source) -> bool {
+        let mut restoring = self.restoring();
+        let place = (source.namespace.clone(), source.name.clone());
+        let Some(claims) = restoring.get_mut(&place) else {
+            return true;
+        };
+        claims.remove(uid);
+        let last = claims.is_empty();
+        if last {
+            restoring.remove(&place);
+        }
+        last
+    }
+
+    /// A source in another namespace takes the permission of that namespace.
+    async fn check_grant(&self, claim: &Claim, source: &Source) -> Result<(), Failure> {
+        let grants = self.cluster.list_in::<Grant>(&source.namespace).await;
+        let grants = grants.map_err(|error| Failure::finished(error.to_string()))?;
+        if grants.iter().any(|grant| permits(grant, claim, source)) {
+            return Ok(());
+        }
+        let (_, kind) = source.kind.names();
+        Err(Failure::finished(format!(
+            "no ReferenceGrant in namespace {} permits claims of namespace {} to use {kind} {}",
+            source.namespace,
+            claim.namespace(),
+            source.name
+        )))
+    }
+
+    async fn snapshot(
+        &self,
+        claim: &Claim,
+        class: &Class,
+        source: &Source,
+    ) -> Result<Type, String> {
+        let name = &source.name;
+        let snapshot = self.cluster.get_in::<Snapshot>(&source.namespace, name);
+        let snapshot = snapshot.await.map_err(|error| error.to_string())?;
         let content = snapshot
             .status
             .bound_volume_snapshot_content_name
@@ -93,15 +152,43 @@ impl Controller {
         }))
     }
 
-    async fn clone_source(&self, claim: &Claim, class: &Class, name: &str) -> Result<Type, String> {
-        let source = self.cluster.get_in::<Claim>(claim.namespace(), name).await;
-        let source = source.map_err(|error| error.to_string())?;
-        check_source_claim(claim, &source)?;
+    async fn clone_source(
+        &self,
+        claim: &Claim,
+        class: &Class,
+        source: &Source,
+    ) -> Result<Type, String> {
+        let found = self
+            .cluster
+            .get_in::<Claim>(&source.namespace, &source.name);
+        let source = found.await.map_err(|error| error.to_string())?;
+        // What the driver has begun has to be asked for until it answers.
+        let begun = self.progress().contains_key(claim.uid());
+        check_source_claim(claim, &source, begun)?;
         let volume = self.cluster.get::<Volume>(&source.spec.volume_name).await;
         let volume = volume.map_err(|error| error.to_string())?;
         let volume_id = check_source_volume(class, &source, &volume)?;
         Ok(Type::Volume(VolumeSource { volume_id }))
     }
+}
+
+/// What serialises the finalizer of a snapshot.
+fn lock_of(source: &Source) -> String {
+    format!("volumesnapshot/{}/{}", source.namespace, source.name)
+}
+
+/// Whether a grant of the source's namespace is for this claim and this source.
+fn permits(grant: &Grant, claim: &Claim, source: &Source) -> bool {
+    let (group, kind) = source.kind.names();
+    let from = grant.spec.from.iter().any(|from| {
+        from.group.is_empty()
+            && from.kind == "PersistentVolumeClaim"
+            && from.namespace == claim.namespace()
+    });
+    let to = grant.spec.to.iter().any(|to| {
+        to.group == group && to.kind == kind && (to.name.is_empty() || to.name == source.name)
+    });
+    from && to
 }
 
 /// The handle of a snapshot that may be restored into this claim.
@@ -161,12 +248,13 @@ fn check_snapshot(
     Ok(handle)
 }
 
-fn check_source_claim(claim: &Claim, source: &Claim) -> Result<(), String> {
+fn check_source_claim(claim: &Claim, source: &Claim, begun: bool) -> Result<(), String> {
     let name = source.name();
     if source.status.phase != "Bound" {
         return Err(format!("the claim {name} to clone from is not bound"));
     }
-    if source.metadata.deletion_timestamp.is_some() {
+    let protected = has_finalizer(&source.metadata, CLONE_FINALIZER);
+    if source.metadata.deletion_timestamp.is_some() && !(begun && protected) {
         return Err(format!("the claim {name} to clone from is being deleted"));
     }
     if source.spec.storage_class_name.is_none() || claim.spec.storage_class_name.is_none() {

@@ -18,6 +18,9 @@ impl Controller {
     /// Works on volumes until the queue is shut down.
     pub(crate) async fn volume_worker(self: Arc<Self>) {
         while let Some(name) = self.queues.volumes.get().await {
+            if self.is_stopping() {
+                continue;
+            }
             match self.sync_volume(&name).await {
                 Ok(()) => self.queues.volumes.forget(&name),
                 Err(error) => {
@@ -80,7 +83,7 @@ impl Controller {
         }
         self.metrics.deleted(class, started.elapsed());
         self.note_deleted(volume.name());
-        let deleted = self.cluster.delete_volume(volume.name()).await;
+        let deleted = self.cluster.delete_volume(volume).await;
         let left = deleted.map_err(|error| error.to_string())?;
         if let Some(left) = left {
             let change = self

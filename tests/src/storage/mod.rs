@@ -4,7 +4,8 @@
 mod api;
 mod provisioner;
 mod recorded;
+pub mod table;
 
 pub use api::Api;
-pub use provisioner::{Provisioner, Rig};
+pub use provisioner::{Provisioner, Rig, until};
 pub use recorded::{Case, replay};

@@ -1,16 +1,35 @@
 //! A provisioner as a process, with everything it needs.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use tenure_apiserver::server::{Builder, Server};
 use tenure_csi::mock::{MockConfig, MockDriver};
 
 use super::api::Api;
 use crate::embedded::Embedded;
 use crate::process::Process;
 use crate::tools;
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// Looks until there is what is looked for, for long enough that only a defect takes longer.
+///
+/// # Panics
+/// It never is there.
+#[allow(clippy::disallowed_methods, reason = "waits for other processes")]
+pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
+    let end = tokio::time::Instant::now() + PATIENCE;
+    loop {
+        if let Some(found) = look().await {
+            return found;
+        }
+        assert!(tokio::time::Instant::now() < end, "never: {what}");
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
 
 /// An API server in this process and a folder for sockets.
 #[derive(Debug)]
@@ -28,7 +47,15 @@ impl Rig {
     /// # Errors
     /// It does not start.
     pub async fn start() -> Result<Self> {
-        let server = Embedded::start()?;
+        Self::start_with(Server::builder()).await
+    }
+
+    /// Starts a server that was set up otherwise.
+    ///
+    /// # Errors
+    /// It does not start.
+    pub async fn start_with(server: Builder) -> Result<Self> {
+        let server = Embedded::start_with(server)?;
         let api = Api::open(&server.kubeconfig()).await?;
         Ok(Self {
             server,
@@ -56,11 +83,19 @@ impl Rig {
     /// # Errors
     /// It is not built.
     pub fn command(&self, socket: &str, flags: &[&str]) -> Result<Command> {
+        self.command_as(&self.server.kubeconfig(), socket, flags)
+    }
+
+    /// The same with another kubeconfig.
+    ///
+    /// # Errors
+    /// It is not built.
+    pub fn command_as(&self, kubeconfig: &Path, socket: &str, flags: &[&str]) -> Result<Command> {
         let mut command = Command::new(tools::tenure()?);
         command
             .arg("provision")
             .arg("--kubeconfig")
-            .arg(self.server.kubeconfig())
+            .arg(kubeconfig)
             .arg("--csi-address")
             .arg(self.socket(socket))
             .args(["-v=5", "--kube-api-qps=10000", "--kube-api-burst=10000"])
@@ -76,6 +111,14 @@ impl Rig {
     /// It is not built.
     pub fn provisioner(&self, socket: &str, flags: &[&str]) -> Result<Provisioner> {
         let command = self.command(socket, flags)?;
+        Self::spawn(socket, command)
+    }
+
+    /// Starts it as somebody made it.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn spawn(socket: &str, command: Command) -> Result<Provisioner> {
         let process = Process::spawn(format!("provisioner {socket}"), command);
         Ok(Provisioner {
             process: process.context("tenure provision")?,

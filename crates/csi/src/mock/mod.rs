@@ -139,6 +139,11 @@ impl MockDriver {
         scripts.entry(method).or_default().push_back(script);
     }
 
+    /// Forgets what was to be answered to the next calls of a method.
+    pub fn clear_script(&self, method: Method) {
+        self.state.scripts().remove(&method);
+    }
+
     /// What `Probe` answers.
     pub fn set_ready(&self, ready: bool) {
         self.state.ready.send_replace(ready);

@@ -1,0 +1,200 @@
+//! What an answer of the driver means for a claim: every code, with and without topology, with and without a
+//! selected node. Seen from outside: whether the claim goes back to the scheduler, and whether it is pursued
+//! after it was deleted.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+use tenure_csi::mock::{Method, MockConfig, MockDriver};
+use tenure_csi::{ControllerCapability, PluginCapability};
+use tenure_tests::storage::table::put;
+use tenure_tests::storage::{Api, Rig, until};
+
+const DRIVER: &str = "mock.csi.example";
+const CODES: [&str; 16] = [
+    "CANCELLED",
+    "UNKNOWN",
+    "INVALID_ARGUMENT",
+    "DEADLINE_EXCEEDED",
+    "NOT_FOUND",
+    "ALREADY_EXISTS",
+    "PERMISSION_DENIED",
+    "RESOURCE_EXHAUSTED",
+    "FAILED_PRECONDITION",
+    "ABORTED",
+    "OUT_OF_RANGE",
+    "UNIMPLEMENTED",
+    "INTERNAL",
+    "UNAVAILABLE",
+    "DATA_LOSS",
+    "UNAUTHENTICATED",
+];
+
+/// The driver may be at work.
+const UNDECIDED: [&str; 4] = ["CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "UNAVAILABLE"];
+
+/// A claim whose driver always answers with one code.
+struct Claim {
+    code: &'static str,
+    selected: bool,
+    path: String,
+    uid: String,
+}
+
+impl Claim {
+    async fn new(api: &Api, code: &'static str, selected: bool) -> Self {
+        let low = code.to_lowercase().replace('_', "-");
+        let name = format!("{low}-{}", if selected { "late" } else { "now" });
+        let binding = match selected {
+            true => "WaitForFirstConsumer",
+            false => "Immediate",
+        };
+        let class = json!({
+            "kind": "StorageClass",
+            "metadata": { "name": name },
+            "provisioner": DRIVER,
+            "volumeBindingMode": binding,
+            "parameters": { "script": json!({ "code": code }).to_string() },
+        });
+        put(api, &class, "").await.unwrap();
+        let mut annotations = json!({ "volume.kubernetes.io/storage-provisioner": DRIVER });
+        if selected {
+            annotations["volume.kubernetes.io/selected-node"] = json!("node-1");
+        }
+        let claim = json!({
+            "kind": "PersistentVolumeClaim",
+            "metadata": { "name": name, "annotations": annotations },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": { "requests": { "storage": "1Gi" } },
+                "storageClassName": name,
+            },
+        });
+        let uid = put(api, &claim, "default").await.unwrap();
+        Self {
+            code,
+            selected,
+            path: format!("/api/v1/namespaces/default/persistentvolumeclaims/{name}"),
+            uid,
+        }
+    }
+
+    fn calls(&self, counts: &BTreeMap<String, usize>) -> usize {
+        counts
+            .get(&format!("pvc-{}", self.uid))
+            .copied()
+            .unwrap_or_default()
+    }
+}
+
+/// Calls of CreateVolume by name.
+fn counts(driver: &MockDriver) -> BTreeMap<String, usize> {
+    let mut counts = BTreeMap::new();
+    for call in driver.calls_of(Method::CreateVolume) {
+        let name = call.request["name"].as_str().unwrap_or_default();
+        *counts.entry(name.to_owned()).or_default() += 1;
+    }
+    counts
+}
+
+async fn table(topology: bool) {
+    let rig = Rig::start().await.unwrap();
+    let mut plugin = vec![PluginCapability::ControllerService];
+    if topology {
+        plugin.push(PluginCapability::VolumeAccessibilityConstraints);
+    }
+    let config = MockConfig {
+        plugin,
+        controller: vec![ControllerCapability::CreateDeleteVolume],
+        ..MockConfig::default()
+    };
+    let driver = rig.driver("s", config).unwrap();
+    let node =
+        json!({ "kind": "Node", "metadata": { "name": "node-1", "labels": { "zone": "a" } } });
+    put(&rig.api, &node, "").await.unwrap();
+    let drivers = json!([{ "name": DRIVER, "nodeID": "node-1", "topologyKeys": ["zone"] }]);
+    let node = json!({ "kind": "CSINode", "metadata": { "name": "node-1" }, "spec": { "drivers": drivers } });
+    put(&rig.api, &node, "").await.unwrap();
+    let provisioner = rig.provisioner("s", &["--retry-interval-max=1s"]).unwrap();
+    let mut claims = Vec::new();
+    for code in CODES {
+        for selected in [false, true] {
+            claims.push(Claim::new(&rig.api, code, selected).await);
+        }
+    }
+    let moves = |claim: &Claim| topology && claim.selected && claim.code == "RESOURCE_EXHAUSTED";
+
+    // Every claim is tried; what goes back to the scheduler is not tried again, all else is.
+    for claim in &claims {
+        let least = if moves(claim) { 1 } else { 2 };
+        until(&format!("{least} tries of {}", claim.path), async || {
+            (claim.calls(&counts(&driver)) >= least).then_some(())
+        })
+        .await;
+    }
+    until("InvalidArgument said to be tried less often", async || {
+        let events = rig.api.get("/api/v1/namespaces/default/events").await;
+        events
+            .unwrap()?
+            .to_string()
+            .contains("infeasible")
+            .then_some(())
+    })
+    .await;
+    for claim in &claims {
+        let selected = async || {
+            let claim = rig.api.get(&claim.path).await.unwrap().unwrap();
+            let node = &claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
+            node.is_string()
+        };
+        if moves(claim) {
+            until("a claim that goes back", async || {
+                (!selected().await).then_some(())
+            })
+            .await;
+        } else {
+            assert_eq!(selected().await, claim.selected, "{}", claim.path);
+        }
+    }
+
+    // What the driver may be making is pursued when the claim is gone.
+    for claim in &claims {
+        rig.api.remove(&claim.path).await.unwrap();
+    }
+    until("all gone", async || {
+        let path = "/api/v1/namespaces/default/persistentvolumeclaims";
+        let list: Value = rig.api.get(path).await.unwrap()?;
+        list["items"].as_array()?.is_empty().then_some(())
+    })
+    .await;
+    let undecided = |claim: &&Claim| UNDECIDED.contains(&claim.code);
+    let before = counts(&driver);
+    for claim in claims.iter().filter(undecided) {
+        let least = claim.calls(&before) + 3;
+        until(&format!("more tries of {}", claim.path), async || {
+            (claim.calls(&counts(&driver)) >= least).then_some(())
+        })
+        .await;
+    }
+    let after = counts(&driver);
+    for claim in claims.iter().filter(|claim| !undecided(claim)) {
+        let (before, after) = (claim.calls(&before), claim.calls(&after));
+        // One may have been on its way.
+        assert!(
+            after <= before + 1,
+            "{}: {before} then {after} tries",
+            claim.path
+        );
+    }
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_code_without_topology() {
+    table(false).await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_code_with_topology() {
+    table(true).await;
+}
