@@ -123,10 +123,14 @@ impl Lock for ObjectLock {
         }])
     }
 
-    fn sight(&self, target: usize, object: Option<Value>, _last: Option<&Sighting>) -> Sight {
-        match object {
-            None if target == 0 => Sight::Absent,
-            Some(object) if target == 0 && self.part.is(&object) => {
+    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
+        match (object, last) {
+            (None, _) if target == 0 => Sight::Absent,
+            // The echo of our own write, most of the time.
+            (Some(object), Some(last)) if target == 0 && self.part.is_as_in(&object, last) => {
+                Sight::Seen(last.clone())
+            }
+            (Some(object), _) if target == 0 && self.part.is(&object) => {
                 let sighting = self.sighting(Verb::Get, &object);
                 sighting.map_or(Sight::ReadNeeded, Sight::Seen)
             }
@@ -223,6 +227,14 @@ impl Part {
     pub(crate) fn is(&self, object: &Value) -> bool {
         let metadata = &object["metadata"];
         metadata["name"] == self.name.name() && metadata["namespace"] == self.name.namespace()
+    }
+
+    /// Whether an object of a watch is this one, in the version that was seen last.
+    fn is_as_in(&self, object: &Value, last: &Sighting) -> bool {
+        let (metadata, version) = (&object["metadata"], &last.observation().version);
+        metadata["resourceVersion"] == version.revision.as_str()
+            && metadata["uid"] == version.uid.as_str()
+            && self.is(object)
     }
 
     pub(crate) fn unversioned(&self, verb: Verb) -> Error {

@@ -7,6 +7,7 @@ use kube::client::Body;
 use serde_json::Value;
 
 use crate::error::{Doubt, Error, Verb};
+use crate::lean::Lean;
 use crate::object::ObjectName;
 
 /// Reads an object; `None` if the API server says that there is none.
@@ -84,8 +85,7 @@ async fn send(
 
 fn decode(verb: Verb, object: &ObjectName, body: &str) -> Result<Value, Error> {
     let undecodable = |why| Error::unknown(verb, object, Doubt::Undecodable(why));
-    let value: Value =
-        serde_json::from_str(body).map_err(|error| undecodable(error.to_string()))?;
+    let Lean(value) = serde_json::from_str(body).map_err(|error| undecodable(error.to_string()))?;
     if crate::object::version(&value).is_none() {
         return Err(undecodable("no uid or no resourceVersion".to_owned()));
     }

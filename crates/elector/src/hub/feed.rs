@@ -11,9 +11,10 @@ use futures_util::StreamExt as _;
 use kube::Client;
 use kube::api::{ListParams, WatchEvent, WatchParams};
 use kube::core::request::Request;
+use serde::Deserialize;
 use serde_json::Value;
 use tenure_core::ResourceVersion;
-use tenure_lock::Resource;
+use tenure_lock::{Lean, Resource};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
@@ -124,7 +125,7 @@ impl Source {
             params.field_selector.clone_from(&self.selector);
             let request = Request::new(&self.path).watch(&params, &revision);
             let request = request.map_err(kube::Error::BuildRequest)?;
-            let opened = within(ANSWER, self.client.request_events::<Value>(request)).await?;
+            let opened = within(ANSWER, self.client.request_events::<Lean>(request)).await?;
             let mut events = std::pin::pin!(opened);
             if let Some(names) = names.take() {
                 self.tell(News::Synced {
@@ -160,31 +161,29 @@ impl Source {
         loop {
             let request = Request::new(&self.path).list(&params);
             let request = request.map_err(kube::Error::BuildRequest)?;
-            let mut page = within(ANSWER, self.client.request::<Value>(request)).await?;
-            let (kind, api_version) = item_type(&page);
-            let items = page["items"].as_array_mut().map(std::mem::take);
-            for mut item in items.unwrap_or_default() {
+            let page = within(ANSWER, self.client.request::<Page>(request)).await?;
+            // Items of a list do not say what they are; `LeaseList` is a list of `Lease`.
+            let kind = page.kind.strip_suffix("List").unwrap_or(&page.kind);
+            for Lean(mut item) in page.items {
                 names.insert(text(&item["metadata"]["name"]));
-                // Items of a list do not say what they are.
-                item["kind"] = kind.clone().into();
-                item["apiVersion"] = api_version.clone();
+                item["kind"] = kind.into();
+                item["apiVersion"] = page.api_version.as_str().into();
                 self.tell(News::Object(item));
             }
-            let next = text(&page["metadata"]["continue"]);
-            if next.is_empty() {
-                return Ok((text(&page["metadata"]["resourceVersion"]), names));
+            if page.metadata.next.is_empty() {
+                return Ok((page.metadata.resource_version, names));
             }
-            params = params.continue_token(&next);
+            params = params.continue_token(&page.metadata.next);
         }
     }
 
-    fn pass_on(&self, event: WatchEvent<Value>, revision: &mut String) -> Result<(), kube::Error> {
+    fn pass_on(&self, event: WatchEvent<Lean>, revision: &mut String) -> Result<(), kube::Error> {
         match event {
-            WatchEvent::Added(object) | WatchEvent::Modified(object) => {
+            WatchEvent::Added(Lean(object)) | WatchEvent::Modified(Lean(object)) => {
                 *revision = text(&object["metadata"]["resourceVersion"]);
                 self.tell(News::Object(object));
             }
-            WatchEvent::Deleted(object) => {
+            WatchEvent::Deleted(Lean(object)) => {
                 *revision = text(&object["metadata"]["resourceVersion"]);
                 self.tell(News::Deleted {
                     name: text(&object["metadata"]["name"]),
@@ -207,11 +206,22 @@ impl Source {
     }
 }
 
-/// `LeaseList` is a list of `Lease`.
-fn item_type(list: &Value) -> (String, Value) {
-    let kind = text(&list["kind"]);
-    let kind = kind.strip_suffix("List").unwrap_or(&kind).to_owned();
-    (kind, list["apiVersion"].clone())
+/// A page of a list.
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Page {
+    kind: String,
+    api_version: String,
+    metadata: PageMetadata,
+    items: Vec<Lean>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct PageMetadata {
+    resource_version: String,
+    #[serde(rename = "continue")]
+    next: String,
 }
 
 fn text(value: &Value) -> String {

@@ -167,8 +167,9 @@ impl Watches {
             News::Object(object) => {
                 let name = object["metadata"]["name"].as_str().unwrap_or_default();
                 if let Some(members) = group.members.get(name) {
-                    let each = |member: &Member| (*member, Told::Object(object.clone()));
-                    told.extend(members.iter().map(each));
+                    // Nearly always for one, who gets it without a copy.
+                    let copies = std::iter::repeat_n(object, members.len());
+                    told.extend(members.iter().copied().zip(copies.map(Told::Object)));
                 }
             }
             News::Deleted { name, revision } => {
