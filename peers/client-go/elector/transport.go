@@ -14,6 +14,9 @@ import (
 	"tenure/peers/client-go/jsonline"
 )
 
+// settling is how long a candidate takes to find out how things stand; requests count after that.
+const settling = 10 * time.Second
+
 // counter counts requests as they leave, by what they do to the lock.
 type counter struct {
 	started       time.Time
@@ -35,7 +38,7 @@ func (c *counter) line(self string) stats {
 		Stamp:   jsonline.At(now),
 		Event:   "stats",
 		Self:    self,
-		Seconds: now.Sub(c.started).Seconds(),
+		Seconds: (now.Sub(c.started) - settling).Seconds(),
 		Reads:   c.reads.Load(),
 		Writes:  c.writes.Load(),
 	}
@@ -43,9 +46,11 @@ func (c *counter) line(self string) stats {
 
 func (c *counter) wrap(next http.RoundTripper) http.RoundTripper {
 	return roundTripper(func(request *http.Request) (*http.Response, error) {
-		if request.Method == http.MethodGet {
+		switch {
+		case time.Since(c.started) < settling:
+		case request.Method == http.MethodGet:
 			c.reads.Add(1)
-		} else {
+		default:
 			c.writes.Add(1)
 		}
 		response, err := next.RoundTrip(request)

@@ -237,7 +237,7 @@ fn quiet_pair(make: Make, kubeconfig: &Path) -> Result<(Option<f64>, Option<f64>
     let mut leader = (make.start)(&election, "leader", make.count)?;
     leader.wait_for(Kind::Acquired, Nanos(0), LIMIT)?;
     let mut follower = (make.start)(&election, "follower", make.count)?;
-    sleep(Duration::from_secs(60));
+    sleep(Duration::from_secs(70));
     let rate = |process: &mut Process| -> Result<Option<f64>, Error> {
         process.terminate();
         process.wait(LIMIT)?;

@@ -72,12 +72,12 @@ async fn main() -> Result<()> {
     let options = Options::parse();
     let file = Kubeconfig::read_from(&options.kubeconfig)?;
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
-    let counter = Arc::<Counter>::default();
+    let began = clock::now();
+    let counter = Arc::new(Counter::since(began));
     let client = match options.count {
         true => counted(tenure::client(config)?, counter.clone()),
         false => tenure::client(config)?,
     };
-    let began = clock::now();
     let hub = Hub::new(client.clone());
     let me: Arc<str> = options.id.as_str().into();
     let (stop, stopping) = watch::channel(false);
@@ -125,7 +125,7 @@ async fn main() -> Result<()> {
     if options.count {
         let line = json!({
             "t": clock::now().0, "event": "stats", "self": options.id,
-            "seconds": clock::now().since(began).as_secs_f64(),
+            "seconds": clock::now().since(began).saturating_sub(SETTLING).as_secs_f64(),
             "reads": counter.reads.load(Ordering::Relaxed),
             "writes": counter.writes.load(Ordering::Relaxed),
         });
@@ -151,20 +151,38 @@ async fn settle() {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
+/// How long a candidate takes to find out how things stand; requests count after that.
+const SETTLING: Duration = Duration::from_secs(10);
+
 /// Requests as they leave.
-#[derive(Default)]
 struct Counter {
+    began: Nanos,
     reads: AtomicU64,
     writes: AtomicU64,
 }
 
-fn counted(client: kube::Client, counter: Arc<Counter>) -> kube::Client {
-    let count = move |request: http::Request<kube::client::Body>| {
-        let kind = match *request.method() {
-            http::Method::GET => &counter.reads,
-            _ => &counter.writes,
+impl Counter {
+    fn since(began: Nanos) -> Self {
+        Self {
+            began,
+            reads: AtomicU64::new(0),
+            writes: AtomicU64::new(0),
+        }
+    }
+
+    fn count(&self, method: &http::Method) {
+        let kind = match *method {
+            _ if clock::now().since(self.began) < SETTLING => return,
+            http::Method::GET => &self.reads,
+            _ => &self.writes,
         };
         kind.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn counted(client: kube::Client, counter: Arc<Counter>) -> kube::Client {
+    let count = move |request: http::Request<kube::client::Body>| {
+        counter.count(request.method());
         let client = client.clone();
         async move { client.send(request).await }
     };
