@@ -11,8 +11,6 @@ use clap::Args;
 use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 
-use crate::local;
-
 /// Flags that say where to connect.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Connect {
@@ -58,8 +56,13 @@ impl Connect {
         if self.require_cluster {
             bail!("no cluster: --kubeconfig, KUBECONFIG and ~/.kube/config are all absent");
         }
-        let file = local::ensure().await?;
-        self.read_file(&file).await
+        #[cfg(feature = "server")]
+        return self.read_file(&crate::local::ensure().await?).await;
+        #[cfg(not(feature = "server"))]
+        bail!(
+            "no cluster: --kubeconfig, KUBECONFIG and ~/.kube/config are all absent, and this build \
+             has no embedded server"
+        );
     }
 
     async fn read_file(&self, file: &PathBuf) -> Result<Config> {

@@ -9,6 +9,7 @@
 mod api;
 mod board;
 mod connect;
+#[cfg(feature = "server")]
 mod demo;
 mod doctor;
 mod elect;
@@ -16,12 +17,15 @@ mod election;
 mod elections;
 mod events;
 mod history;
+#[cfg(feature = "server")]
 mod local;
 mod log;
 mod output;
 mod page;
+#[cfg(feature = "provision")]
 mod provision;
 mod run;
+#[cfg(feature = "server")]
 mod server;
 mod shells;
 mod sight;
@@ -29,6 +33,7 @@ mod signals;
 mod status;
 mod steer;
 mod terms;
+#[cfg(feature = "top")]
 mod top;
 mod ui;
 mod usage;
@@ -64,6 +69,7 @@ enum Command {
     Run(Box<run::Run>),
     Elect(Box<elect::Elect>),
     Status(status::Status),
+    #[cfg(feature = "top")]
     Top(top::Top),
     Ui(ui::Ui),
     History(history::History),
@@ -71,10 +77,13 @@ enum Command {
     Pause(steer::Pause),
     Resume(steer::Resume),
     Doctor(doctor::Doctor),
+    #[cfg(feature = "server")]
     Demo(demo::Demo),
+    #[cfg(feature = "server")]
     Server(Box<server::Server>),
     Completions(shells::Completions),
     Man(shells::Man),
+    #[cfg(feature = "provision")]
     Provision(Box<provision::Provision>),
 }
 
@@ -90,15 +99,16 @@ fn main() -> ExitCode {
             };
             return run::watch(text(2), text(3)).into();
         }
+        #[cfg(feature = "server")]
         Some(local::DETACHED) => return local::start_server(&args[2..]).into(),
         _ => {}
     }
+    #[cfg(feature = "provision")]
     let args = if called_as(&args, &["csi-provisioner"]) {
-        provision::with_command(args)
+        provision::spell(provision::with_command(args))
     } else {
-        args
+        provision::spell(args)
     };
-    let args = provision::spell(args);
     let old = called_as_sidecar(&args);
     let args = if old { as_elect(args) } else { args };
     let tenure = match parse(&args) {
@@ -106,6 +116,7 @@ fn main() -> ExitCode {
         Err(error) => return usage::report(&error, &args).into(),
     };
     match &tenure.command {
+        #[cfg(feature = "provision")]
         Command::Provision(provision) => provision.log(),
         command => {
             if let Err(error) = tenure.log.start(matches!(command, Command::Elect(_))) {
@@ -117,6 +128,7 @@ fn main() -> ExitCode {
     // The child of `run` lives as long as the thread that started it, and most commands need no
     // second thread; the server does.
     let mut builder = match tenure.command {
+        #[cfg(feature = "server")]
         Command::Server(_) | Command::Demo(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
@@ -151,6 +163,7 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
         Command::Run(run) => (run.run(&connect).await, 125),
         Command::Elect(elect) => (elect.run(&connect, old).await, 1),
         Command::Status(status) => (status.run(&connect).await, 1),
+        #[cfg(feature = "top")]
         Command::Top(top) => (top.run(&connect).await, 1),
         Command::Ui(ui) => (ui.run(&connect).await, 1),
         Command::History(history) => (history.run(&connect).await, 1),
@@ -158,10 +171,13 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
         Command::Pause(order) => (order.run(&connect).await, 1),
         Command::Resume(order) => (order.run(&connect).await, 1),
         Command::Doctor(doctor) => (doctor.run(&connect).await, 1),
+        #[cfg(feature = "server")]
         Command::Demo(demo) => (demo.run().await, 1),
+        #[cfg(feature = "server")]
         Command::Server(server) => (server.run(&connect).await, 1),
         Command::Completions(completions) => (completions.run(), 1),
         Command::Man(man) => (man.run(), 1),
+        #[cfg(feature = "provision")]
         Command::Provision(provision) => (provision.run(&connect).await, 1),
     };
     result.unwrap_or_else(|error| {

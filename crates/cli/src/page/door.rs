@@ -29,6 +29,10 @@ pub(crate) enum Door {
     },
     /// Everybody acts with the credentials they bring; the API server decides. The configuration
     /// becomes known when the server has started.
+    #[cfg_attr(
+        not(feature = "server"),
+        expect(dead_code, reason = "for the embedded server")
+    )]
     Caller(Arc<OnceLock<Config>>),
     /// Everybody may look at one election, as at the sidecar's other answers; whoever knows the
     /// token may step its holder down.

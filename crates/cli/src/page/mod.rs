@@ -6,9 +6,11 @@
 
 mod door;
 mod feed;
+#[cfg(feature = "server")]
+mod on_server;
 
 use std::convert::Infallible;
-use std::sync::{Arc, LazyLock, OnceLock};
+use std::sync::{Arc, LazyLock};
 
 use anyhow::Result;
 use base64::Engine as _;
@@ -19,14 +21,13 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
-use kube::Config;
-use kube::config::{KubeConfigOptions, Kubeconfig};
 use tenure::lock::{LockKind, orders};
-use tenure_apiserver::server::{Builder, Handle};
 use tokio::sync::{Semaphore, mpsc};
 
 use crate::elections;
 pub(crate) use door::{Door, Refusal};
+#[cfg(feature = "server")]
+pub(crate) use on_server::OnServer;
 
 /// Where it is.
 pub(crate) const PREFIX: &str = "/ui";
@@ -176,36 +177,6 @@ impl Page {
             .await
             .map_err(failed)?;
         Ok(format!("{} was asked to step down", seen.holder))
-    }
-}
-
-/// The page on an embedded API server, which itself knows nothing of elections.
-pub(crate) struct OnServer {
-    address: Arc<OnceLock<Config>>,
-}
-
-impl OnServer {
-    /// Adds the page to a server that is being set up.
-    pub(crate) fn add(server: Builder) -> (Builder, Self) {
-        let address = Arc::new(OnceLock::new());
-        let page = Page::new(Door::Caller(Arc::clone(&address)));
-        let server = server.public_route(PREFIX, move |parts| {
-            let page = page.clone();
-            async move {
-                let answer = page.answer(&parts).await;
-                answer.map(|body| body.map_err(|never| match never {}).boxed_unsync())
-            }
-        });
-        (server, Self { address })
-    }
-
-    /// Tells it where its server is.
-    pub(crate) async fn open(self, server: &Handle) -> Result<()> {
-        let config = Kubeconfig::from_yaml(server.kubeconfig())?;
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(config, &options).await?;
-        let _ = self.address.set(config);
-        Ok(())
     }
 }
 

@@ -26,7 +26,9 @@ use args::{Foreground, Stdin};
 use group::adopt_orphans;
 use runner::Runner;
 
-pub(crate) use group::{CHILD, become_child, close_inherited};
+#[cfg(feature = "server")]
+pub(crate) use group::close_inherited;
+pub(crate) use group::{CHILD, become_child};
 pub(crate) use watchdog::{WATCHDOG, watch};
 
 /// A wrong command line, as flock(1) has it.
