@@ -6,6 +6,7 @@
 mod build;
 mod cluster;
 mod detached;
+mod etcd;
 
 use std::env;
 use std::fs;
@@ -14,6 +15,7 @@ use std::sync::OnceLock;
 pub use build::{BuildError, Peer, build, build_rust_peer, built, peers_dir};
 pub use cluster::{Cluster, Program, StartError};
 pub use detached::{DetachedError, State, down, state, up};
+pub use etcd::Etcd;
 
 use crate::Skip;
 

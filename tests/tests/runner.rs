@@ -26,6 +26,7 @@ mod real_client_go;
 mod real_clients;
 mod real_components;
 mod real_differential;
+mod real_etcd;
 mod real_harness;
 mod real_interop;
 mod real_nemesis;

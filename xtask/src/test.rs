@@ -73,7 +73,21 @@ const TIERS: &[Tier] = &[
         name: "real",
         about: "us and client-go against the real kube-apiserver and etcd, built from source",
         prepare: || setup::toolchain("go"),
-        run: || process_tests(&["real_"]),
+        run: || {
+            process_tests(&["real_"])?;
+            // The etcd that the tests above have built.
+            let etcd = [
+                "test",
+                "--package",
+                "tenure-apiserver",
+                "--features",
+                "etcd",
+            ];
+            Run::cargo(etcd)
+                .args(&["--test".to_owned(), "etcd".to_owned()])
+                .env("TENURE_ETCD", "require")
+                .go()
+        },
     },
 ];
 

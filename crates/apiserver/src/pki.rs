@@ -80,7 +80,13 @@ impl Pki {
     /// # Errors
     /// If a name is not usable.
     pub fn ephemeral(names: &[String]) -> Result<Self, PkiError> {
-        let authority = Authority::generate()?;
+        Self::under(new_authority()?, names)
+    }
+
+    /// Certificates by an authority that is kept elsewhere; they live in memory only.
+    pub(crate) fn under(authority: Identity, names: &[String]) -> Result<Self, PkiError> {
+        let authority = Authority::new(authority)
+            .map_err(|e| PkiError::Unusable("the certificate authority".to_owned(), e))?;
         Ok(Self {
             server: authority.serving(&all_names(names))?,
             admin: authority.client("kubernetes-admin", &[MASTERS])?,
@@ -119,6 +125,24 @@ impl Pki {
         };
         Ok(Self { ca, server, admin })
     }
+}
+
+/// The authority in a folder, if there is one.
+#[cfg(feature = "etcd")]
+pub(crate) fn read_authority(folder: &Path) -> Result<Option<Identity>, PkiError> {
+    read_identity(folder, "ca")
+}
+
+/// Puts an authority into a folder that has none.
+#[cfg(feature = "etcd")]
+pub(crate) fn write_authority(folder: &Path, authority: &Identity) -> Result<(), PkiError> {
+    create_private_folder(folder)?;
+    write_identity(folder, "ca", authority)
+}
+
+/// A new authority, not stored anywhere.
+pub(crate) fn new_authority() -> Result<Identity, PkiError> {
+    Ok(Authority::generate()?.identity)
 }
 
 /// A certificate authority.

@@ -61,6 +61,12 @@ pub fn qualified(name: &str, group: &str) -> String {
     }
 }
 
+impl From<crate::store::Unavailable> for Failure {
+    fn from(error: crate::store::Unavailable) -> Self {
+        Self::unavailable(error.to_string())
+    }
+}
+
 impl Failure {
     /// A failure without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
@@ -247,6 +253,15 @@ impl Failure {
     /// 410: the asked revision is gone.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
+    }
+
+    /// 503: what keeps the data cannot be asked; nothing was changed.
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        let mut failure = Self::generic(503, "ServiceUnavailable", message);
+        if let Some(details) = &mut failure.details {
+            details.retry_after_seconds = Some(1);
+        }
+        failure
     }
 
     /// 500: our fault.

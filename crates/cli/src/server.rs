@@ -11,7 +11,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt;
 use tenure_apiserver::auth::Mode;
 use tenure_apiserver::server::{Builder, Engine, Instance, Server as ApiServer, Stopped};
-use tenure_apiserver::store::{RedbStore, backup};
+use tenure_apiserver::store::{EtcdConfig, RedbStore, backup};
 
 use crate::connect::Connect;
 use crate::local;
@@ -81,9 +81,25 @@ struct Options {
     /// Write the least Role that the observed requests of each user need
     #[arg(long, value_name = "FILE")]
     record_rbac: Option<PathBuf>,
-    /// What keeps the data
-    #[arg(long, value_enum, default_value_t = Store::Redb)]
+    /// What keeps the data: `redb`, a crash-safe file in the data directory; `memory`, gone when the server
+    /// ends; `etcd=URL[,URL...]`, shared by all servers on that etcd
+    #[arg(long, value_name = "ENGINE", default_value = "redb", value_parser = Store::parse)]
     store: Store,
+    /// Authority of etcd's certificates
+    #[arg(long, value_name = "FILE")]
+    etcd_cafile: Option<PathBuf>,
+    /// Certificate to show to etcd
+    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
+    etcd_certfile: Option<PathBuf>,
+    /// Private key of that certificate
+    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
+    etcd_keyfile: Option<PathBuf>,
+    /// What all keys in etcd begin with; servers share what is below it
+    #[arg(long, value_name = "PATH", default_value = "/tenure")]
+    etcd_prefix: String,
+    /// Compact etcd's history when it is older than this; 0s leaves it to others
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::values::duration)]
+    etcd_compaction_interval: Duration,
     /// Built-in controllers to leave out
     #[arg(long, value_name = "CONTROLLER", value_delimiter = ',', value_parser = tenure_server::CONTROLLERS.to_vec())]
     disable: Vec<String>,
@@ -105,12 +121,25 @@ enum Authorization {
     AlwaysAllow,
 }
 
-#[derive(Clone, Copy, Debug, ValueEnum)]
+#[derive(Clone, Debug)]
 enum Store {
-    /// A crash-safe file in the data directory
     Redb,
-    /// Memory: gone when the server ends
     Memory,
+    /// The endpoints.
+    Etcd(Vec<String>),
+}
+
+impl Store {
+    fn parse(text: &str) -> Result<Self, String> {
+        match text.split_once('=') {
+            None if text == "redb" => Ok(Self::Redb),
+            None if text == "memory" => Ok(Self::Memory),
+            Some(("etcd", urls)) if !urls.is_empty() => {
+                Ok(Self::Etcd(urls.split(',').map(str::to_owned).collect()))
+            }
+            _ => Err("it is redb, memory or etcd=URL[,URL...]".to_owned()),
+        }
+    }
 }
 
 impl Server {
@@ -198,6 +227,14 @@ impl Options {
         builder = match self.store {
             Store::Memory => builder.engine(Engine::Memory),
             Store::Redb => builder.engine(Engine::Redb),
+            Store::Etcd(endpoints) => builder.engine(Engine::Etcd(EtcdConfig {
+                prefix: self.etcd_prefix,
+                ca_file: self.etcd_cafile,
+                cert_file: self.etcd_certfile,
+                key_file: self.etcd_keyfile,
+                compaction: Some(self.etcd_compaction_interval).filter(|time| !time.is_zero()),
+                ..EtcdConfig::new(endpoints)
+            })),
         };
         builder = builder
             .server_names(self.tls_san)
@@ -227,6 +264,12 @@ impl Options {
 /// Asks a running server for its data, or reads those of a stopped one.
 async fn save(dir: &Path, file: &Path) -> Result<u8> {
     let Some(instance) = Instance::read(dir)?.filter(Instance::is_alive) else {
+        if !dir.join("store.redb").exists() {
+            let dir = dir.display();
+            bail!(
+                "there are no data in {dir}; those of a server on etcd are saved with `etcdctl snapshot save`"
+            );
+        }
         let report = backup::save(&RedbStore::open(dir)?, file)?;
         println!("{} objects at revision {}", report.objects, report.revision);
         return Ok(0);

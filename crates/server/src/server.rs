@@ -67,8 +67,8 @@ pub enum Error {
 }
 
 impl Server {
-    /// A server with its own API server. Its store has one writer, so there is no election: this process
-    /// leads.
+    /// A server with its own API server. If the store has no other writer, there is no election: this
+    /// process leads. Of the servers that share an etcd one is elected.
     pub fn embedded(api: api::Builder) -> Self {
         Self::new(Place::Embedded(Box::new(api)))
     }
@@ -144,10 +144,12 @@ impl Server {
         };
         let client = Client::try_from(config.clone())?;
         let ca = config.root_cert.as_deref().map(pem);
+        // A store that others write to has other servers on it, of which one leads.
+        let alone = api.as_ref().is_some_and(|api| !api.store().shared());
         let mut manager = Manager::builder(config)
             .gate(api_ready())
             .namespace("kube-system")
-            .no_leader_elect(api.is_some());
+            .no_leader_elect(alone);
         if let Some(address) = self.probes {
             manager = manager.probe_address(address);
         }

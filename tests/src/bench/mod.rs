@@ -10,6 +10,7 @@ pub mod apiserver;
 pub mod cli;
 pub mod elections;
 pub mod elections_table;
+pub mod etcd;
 pub mod manager;
 pub mod svg;
 
@@ -35,6 +36,10 @@ pub const ALL: &[Bench] = &[
     Bench {
         name: "elections",
         run: elections::bench,
+    },
+    Bench {
+        name: "etcd",
+        run: etcd::bench,
     },
     Bench {
         name: "manager",

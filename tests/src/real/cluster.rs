@@ -189,7 +189,12 @@ impl Cluster {
             source,
         };
         let mut command = match program {
-            Program::Etcd => etcd_command(&build(Peer::Etcd)?, &self.dir, self.ports),
+            Program::Etcd => {
+                let Ports {
+                    etcd, etcd_peers, ..
+                } = self.ports;
+                etcd_command(&build(Peer::Etcd)?, &self.dir, etcd, etcd_peers)
+            }
             Program::KubeApiserver => {
                 apiserver_command(&build(Peer::KubeApiserver)?, &self.dir, self.ports)
             }
@@ -270,8 +275,7 @@ impl Drop for Part {
     }
 }
 
-fn etcd_command(program: &Path, dir: &Path, ports: Ports) -> Command {
-    let (client, peer) = (ports.etcd, ports.etcd_peers);
+pub(super) fn etcd_command(program: &Path, dir: &Path, client: u16, peer: u16) -> Command {
     let url = |port: u16| format!("http://127.0.0.1:{port}");
     let mut command = Command::new(program);
     command.arg("--data-dir").arg(dir.join("etcd"));
@@ -368,7 +372,7 @@ fn kubeconfig(dir: &Path, port: u16, user: &str, token: &str) -> serde_json::Val
 }
 
 /// Ports that were free a moment ago; all are held until all are chosen, so they differ.
-fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
+pub(super) fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
     let mut ports = [0; N];
     let mut held = Vec::new();
     for port in &mut ports {

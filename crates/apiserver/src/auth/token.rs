@@ -86,13 +86,13 @@ impl SigningKey {
         })
     }
 
-    fn from_pem(text: &str) -> Option<Self> {
+    pub(crate) fn from_pem(text: &str) -> Option<Self> {
         let body = text.trim().strip_prefix(PEM_HEAD)?.strip_suffix(PEM_TAIL)?;
         let body: String = body.split_whitespace().collect();
         Self::from_pkcs8(&STANDARD.decode(body).ok()?)
     }
 
-    fn to_pem(&self) -> String {
+    pub(crate) fn to_pem(&self) -> String {
         let body = STANDARD.encode(&self.pkcs8);
         let mut text = format!("{PEM_HEAD}\n");
         for line in body.as_bytes().chunks(64) {

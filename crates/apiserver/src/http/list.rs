@@ -76,8 +76,7 @@ pub(super) async fn list(
         (None, Some(revision), None) if revision > 0 && options.limit > 0 => Some(revision),
         _ => None,
     };
-    let wanted = exact.or(options.revision).unwrap_or(0);
-    wait_for(store, wanted).await?;
+    catch_up(store, exact.or(options.revision)).await?;
     // "Any version" is served whole, as from a cache.
     let limit = if options.revision == Some(0) && token.is_none() {
         0
@@ -179,8 +178,18 @@ fn place(object: &Object) -> (String, String) {
     (object.key.namespace.clone(), object.key.name.clone())
 }
 
+/// Makes sure that a read is as new as it has to be: without a revision, as anything that any server
+/// has acknowledged before.
+pub(super) async fn catch_up(store: &Arc<dyn Store>, revision: Option<u64>) -> Result<(), Failure> {
+    match revision {
+        Some(revision) => wait_for(store, revision).await,
+        None if store.shared() => Ok(store.fresh().await?),
+        None => Ok(()),
+    }
+}
+
 /// Waits for a revision that a client has seen elsewhere.
-pub(super) async fn wait_for(store: &Arc<dyn Store>, revision: u64) -> Result<(), Failure> {
+async fn wait_for(store: &Arc<dyn Store>, revision: u64) -> Result<(), Failure> {
     if revision <= store.revision() {
         return Ok(());
     }

@@ -84,6 +84,7 @@ impl Api {
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Arc<Self>, WriteError> {
         let registry = Arc::new(Registry::new(store, Arc::clone(&options.access)));
         registry.open_namespaces().await?;
+        registry.adopt_purges();
         registry.expire_events();
         registry.follow_definitions();
         let (shutdown, _) = tokio::sync::watch::channel(false);

@@ -173,9 +173,9 @@ impl Call<'_> {
 
     async fn get(&self) -> Result<Response<Body>, Failure> {
         self.form()?;
-        if let Some(text) = self.query.text("resourceVersion") {
-            list::wait_for(&self.api.registry.store, options::revision(text)?).await?;
-        }
+        let revision = self.query.text("resourceVersion");
+        let revision = revision.map(options::revision).transpose()?;
+        list::catch_up(&self.api.registry.store, revision).await?;
         let object = self.api.registry.get(&self.target)?;
         self.answer(StatusCode::OK, &object.json)
     }

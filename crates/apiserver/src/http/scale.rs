@@ -21,6 +21,7 @@ impl Call<'_> {
         let place = place(&self.target).ok_or_else(Failure::no_resource)?;
         let registry = &self.api.registry;
         if self.verb == "get" {
+            super::list::catch_up(&registry.store, None).await?;
             let stored = registry.get(&self.target)?;
             return answer(&self.target, &place, &stored.json);
         }

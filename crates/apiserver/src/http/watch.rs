@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tokio::sync::watch::Receiver;
 use tokio::time::Instant;
 
-use super::list::wait_for;
+use super::list::catch_up;
 use super::metrics::Watching;
 use super::options::{ListOptions, Selection};
 use super::render::View;
@@ -51,7 +51,8 @@ enum Phase {
         state: bool,
         after: Option<u64>,
         mark_end: bool,
-        at_least: u64,
+        /// `None`: as new as anything that was acknowledged.
+        at_least: Option<u64>,
     },
     /// The state goes out.
     Initial {
@@ -159,9 +160,9 @@ impl Feed {
         state: bool,
         after: Option<u64>,
         mark_end: bool,
-        at_least: u64,
+        at_least: Option<u64>,
     ) -> Result<Phase, Failure> {
-        wait_for(&self.store, at_least).await?;
+        catch_up(&self.store, at_least).await?;
         let gone = |error: store::Expired| Failure::expired(error.to_string());
         if !state {
             let after = after.unwrap_or_else(|| self.store.revision());
@@ -286,7 +287,11 @@ impl Phase {
             (None, None) => (true, true),
             (None, Some(_)) => (false, false),
         };
-        let at_least = if state { revision.unwrap_or(0) } else { 0 };
+        let at_least = match options.revision {
+            None => None,
+            Some(_) if state => Some(revision.unwrap_or(0)),
+            Some(_) => Some(0),
+        };
         Self::Start {
             state,
             after: revision,

@@ -19,6 +19,23 @@ impl Registry {
     pub(crate) async fn create(
         &self,
         target: &Target<'_>,
+        object: Value,
+        user: &User,
+        options: &WriteOptions,
+    ) -> Result<Bytes, Failure> {
+        let seen = self.store.revision();
+        let again = self.store.shared().then(|| object.clone());
+        match (self.create_now(target, object, user, options).await, again) {
+            (Err(failure), Some(object)) if self.outdated(seen, &failure).await? => {
+                self.create_now(target, object, user, options).await
+            }
+            (done, _) => done,
+        }
+    }
+
+    async fn create_now(
+        &self,
+        target: &Target<'_>,
         mut object: Value,
         user: &User,
         options: &WriteOptions,

@@ -53,6 +53,20 @@ impl Registry {
         target: &Target<'_>,
         options: &DeleteOptions,
     ) -> Result<Deleted, Failure> {
+        let seen = self.store.revision();
+        match self.delete_now(target, options).await {
+            Err(failure) if self.outdated(seen, &failure).await? => {
+                self.delete_now(target, options).await
+            }
+            done => done,
+        }
+    }
+
+    async fn delete_now(
+        self: &Arc<Self>,
+        target: &Target<'_>,
+        options: &DeleteOptions,
+    ) -> Result<Deleted, Failure> {
         self.check_deletable(target)?;
         let is_namespace = target.kind.is_namespace;
         for _ in 0..ATTEMPTS {
@@ -65,6 +79,9 @@ impl Registry {
             let step = next_step(target, options, &old, is_namespace);
             let dry = options.write.dry_run;
             if dry || matches!(step, Step::Nothing) {
+                if !self.is_current(&current).await? {
+                    continue;
+                }
                 self.check_fence(target, &options.write)?;
             }
             let (change, ending) = match step {

@@ -173,6 +173,30 @@ impl Registry {
         }
     }
 
+    /// Whether a refusal may come from a state that other servers had left behind already. If so, what
+    /// they made of it is published by now, and the request is to be looked at once more.
+    ///
+    /// `seen` is the revision before the first look. What was done is done on the version that etcd
+    /// compared, so only refusals need this.
+    pub(super) async fn outdated(&self, seen: u64, failure: &Failure) -> Result<bool, Failure> {
+        if !self.store.shared() || failure.code >= 500 || failure.code == 429 {
+            return Ok(false);
+        }
+        self.store.fresh().await?;
+        Ok(self.store.revision() > seen)
+    }
+
+    /// Whether a version is still the present one after all that any server has acknowledged: what
+    /// writes nothing has no compare-and-set to find out.
+    pub(super) async fn is_current(&self, version: &Object) -> Result<bool, Failure> {
+        if !self.store.shared() {
+            return Ok(true);
+        }
+        self.store.fresh().await?;
+        let present = self.store.get(&version.key);
+        Ok(present.is_some_and(|present| present.revision == version.revision))
+    }
+
     /// Checks the fence of a request that writes nothing.
     pub(super) fn check_fence(
         &self,
@@ -256,6 +280,14 @@ fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
             "InsufficientStorage",
             format!("nothing was changed: there is no space left for writes: {why}"),
         ),
+        error @ WriteError::Unavailable(_) => Failure::unavailable(error.to_string()),
+        error @ WriteError::Unknown(_) => {
+            let mut failure = Failure::generic(504, "Timeout", format!("Timeout: {error}"));
+            if let Some(details) = &mut failure.details {
+                details.retry_after_seconds = Some(1);
+            }
+            failure
+        }
         other => Failure::internal(other.to_string()),
     }
 }

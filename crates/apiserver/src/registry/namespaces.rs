@@ -29,6 +29,9 @@ const PERMANENT: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
+/// How often servers that share a store look for deletions that none of them carries on.
+const ADOPT: Duration = Duration::from_secs(30);
+
 impl Registry {
     /// Makes the permanent namespaces and takes up unfinished deletions.
     pub(crate) async fn open_namespaces(self: &Arc<Self>) -> Result<(), WriteError> {
@@ -58,22 +61,39 @@ impl Registry {
         for made in join_all(made).await {
             made?;
         }
+        self.purge_ending();
+        Ok(())
+    }
+
+    /// Takes up deletions that another server began and did not finish, until the registry is dropped.
+    pub(crate) fn adopt_purges(self: &Arc<Self>) {
+        if !self.store.shared() {
+            return;
+        }
+        let registry = Arc::downgrade(self);
+        tokio::spawn(async move {
+            loop {
+                tokio::time::sleep(ADOPT).await;
+                let Some(registry) = registry.upgrade() else {
+                    break;
+                };
+                registry.purge_ending();
+            }
+        });
+    }
+
+    fn purge_ending(self: &Arc<Self>) {
         let range = Range {
             resource: namespaces().kind.storage_key(),
             namespace: None,
             name: None,
         };
-        for namespace in self
-            .store
-            .list(&range, None)
-            .map(|l| l.objects)
-            .unwrap_or_default()
-        {
+        let namespaces = self.store.list(&range, None);
+        for namespace in namespaces.map(|l| l.objects).unwrap_or_default() {
             if is_ending(&namespace) {
                 self.purge_later(&namespace.key.name);
             }
         }
-        Ok(())
     }
 
     pub(super) fn namespace(&self, name: &str) -> Option<Arc<Object>> {

@@ -35,10 +35,31 @@ impl Registry {
         user: &User,
         options: &WriteOptions,
     ) -> Result<(Bytes, bool), Failure> {
-        let demanded = matches!(&source, Source::Replace(body) if has_version(body));
+        let seen = self.store.revision();
+        let first = self
+            .update_now(target, subresource, &mut source, user, options)
+            .await;
+        match first {
+            Err(failure) if self.outdated(seen, &failure).await? => {
+                self.update_now(target, subresource, &mut source, user, options)
+                    .await
+            }
+            done => done,
+        }
+    }
+
+    async fn update_now(
+        self: &Arc<Self>,
+        target: &Target<'_>,
+        subresource: Option<Subresource>,
+        source: &mut Source<'_>,
+        user: &User,
+        options: &WriteOptions,
+    ) -> Result<(Bytes, bool), Failure> {
+        let demanded = matches!(&*source, Source::Replace(body) if has_version(body));
         for _ in 0..ATTEMPTS {
             let Some(current) = self.store.get(&target.key()) else {
-                let (body, owners) = match &source {
+                let (body, owners) = match &*source {
                     _ if subresource.is_some() => return Err(target.not_found()),
                     Source::Apply(configuration) => {
                         owners::applied(target, None, None, configuration, options)?
@@ -61,13 +82,14 @@ impl Registry {
                 }
             };
             let old = parsed(&current)?;
-            let patched = !matches!(source, Source::Replace(_));
+            let patched = !matches!(&*source, Source::Replace(_));
             let mut applied = None;
-            let mut new = match &mut source {
+            let mut new = match &mut *source {
                 Source::Replace(body) => {
                     check_uid(target, Some(&old), body)?;
-                    // With a version there is no second attempt that would need the body again.
-                    if demanded {
+                    // With a version there is no second attempt that would need the body again, unless
+                    // the first was made on an old state.
+                    if demanded && !self.store.shared() {
                         std::mem::take(body)
                     } else {
                         body.clone()
@@ -103,6 +125,9 @@ impl Registry {
                 self.check_resize(target, &old, &new)?;
             }
             if new == old || options.dry_run {
+                if !self.is_current(&current).await? {
+                    continue;
+                }
                 self.check_fence(target, options)?;
             }
             if new == old {

@@ -75,6 +75,13 @@ impl Saver {
     }
 }
 
+/// The answer of a server that does not keep its data itself.
+pub(super) fn elsewhere() -> Response<Body> {
+    let why =
+        "the data are not kept by this server; save those of etcd with `etcdctl snapshot save`";
+    failure_response(&Failure::generic(501, "NotImplemented", why))
+}
+
 fn streamed(file: tokio::fs::File) -> Body {
     let chunks = stream::try_unfold(file, async |mut file| {
         let mut chunk = BytesMut::with_capacity(CHUNK);

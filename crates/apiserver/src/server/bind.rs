@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::builder::{Builder, StartError};
 use super::listener::Listener;
-use crate::pki::Pki;
+use crate::pki::{Identity, Pki};
 use crate::tls;
 
 /// What a server listens on, before it answers.
@@ -32,9 +32,13 @@ pub(super) struct Tls {
 
 impl Bound {
     /// Opens every socket that was asked for; certificates are made only for TLS.
-    pub(super) async fn new(builder: &Builder, folder: Option<&Path>) -> Result<Self, StartError> {
+    pub(super) async fn new(
+        builder: &Builder,
+        folder: Option<&Path>,
+        authority: Option<Identity>,
+    ) -> Result<Self, StartError> {
         Ok(Self {
-            tls: bind_tls(builder, folder).await?,
+            tls: bind_tls(builder, folder, authority).await?,
             plain: bind_plain(builder).await?,
             socket: bind_socket(builder)?,
         })
@@ -68,7 +72,11 @@ impl Bound {
     }
 }
 
-async fn bind_tls(builder: &Builder, folder: Option<&Path>) -> Result<Option<Tls>, StartError> {
+async fn bind_tls(
+    builder: &Builder,
+    folder: Option<&Path>,
+    authority: Option<Identity>,
+) -> Result<Option<Tls>, StartError> {
     let Some(address) = builder.listen else {
         return Ok(None);
     };
@@ -78,9 +86,11 @@ async fn bind_tls(builder: &Builder, folder: Option<&Path>) -> Result<Option<Tls
     if !address.ip().is_unspecified() {
         names.push(address.ip().to_string());
     }
-    let pki = match folder {
-        Some(folder) => Pki::load_or_generate(&folder.join("pki"), &names)?,
-        None => Pki::ephemeral(&names)?,
+    let pki = match (folder, authority) {
+        // A shared authority is in the folder by now.
+        (Some(folder), _) => Pki::load_or_generate(&folder.join("pki"), &names)?,
+        (None, Some(authority)) => Pki::under(authority, &names)?,
+        (None, None) => Pki::ephemeral(&names)?,
     };
     let acceptor = TlsAcceptor::from(Arc::new(tls::server_config(&pki)?));
     Ok(Some(Tls {

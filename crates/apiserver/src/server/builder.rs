@@ -26,6 +26,9 @@ pub enum Engine {
     Memory,
     /// A file in the data directory: a write is answered after it is on disk.
     Redb,
+    /// An etcd, which any number of servers share.
+    #[cfg(feature = "etcd")]
+    Etcd(crate::store::EtcdConfig),
     /// A store that the caller opened.
     Custom(Arc<dyn Store>),
 }
@@ -75,6 +78,16 @@ pub enum StartError {
     /// The store does not open.
     #[error(transparent)]
     Open(#[from] OpenError),
+    /// The etcd cannot be used.
+    #[cfg(feature = "etcd")]
+    #[error(transparent)]
+    Etcd(#[from] crate::store::EtcdError),
+    /// The data directory belongs to another set of servers.
+    #[error(
+        "{0} has another certificate authority or signing key than the servers that share this etcd; \
+         give another --data-dir, or remove its pki folder and sa.key to take over theirs"
+    )]
+    OtherKeys(String),
     /// The store does not take the first writes.
     #[error("the store does not take the first writes: {0}")]
     Store(#[from] WriteError),

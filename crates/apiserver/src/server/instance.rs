@@ -61,7 +61,7 @@ pub struct Instance {
     pub started_at: String,
     /// Version of the server.
     pub version: String,
-    /// `memory` or `redb`.
+    /// `memory`, `redb` or `etcd`.
     pub engine: String,
     /// Where clients connect.
     pub url: String,

@@ -35,6 +35,8 @@ mod connection;
 mod faults;
 mod handle;
 mod instance;
+#[cfg(feature = "etcd")]
+mod keys;
 mod listener;
 mod pipeline;
 mod progress;

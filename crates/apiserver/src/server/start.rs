@@ -12,10 +12,15 @@ use super::builder::{Builder, Engine, StartError};
 use super::connection::Serving;
 use super::handle::{Files, Handle, Parts};
 use super::instance::{DataDir, Instance};
+#[cfg(feature = "etcd")]
+use super::keys::Keys;
 use super::pipeline::Pipeline;
 use crate::auth::{self, Auth, Recorder, TokenFile, User, token};
 use crate::http::{Access, Api, Options};
 use crate::kubeconfig::{Credentials, Kubeconfig};
+use crate::pki::Identity;
+#[cfg(feature = "etcd")]
+use crate::store::EtcdStore;
 use crate::store::backup::Source;
 use crate::store::{MemoryStore, RedbStore, Store};
 
@@ -30,14 +35,15 @@ impl Builder {
         let tokens = self.take_tokens()?;
         let opened = self.open_engine(folder).await?;
         auth::bootstrap::run(&opened.store).await?;
-        let bound = Bound::new(&self, folder).await?;
+        let (authority, signing) = opened.keys;
+        let bound = Bound::new(&self, folder, authority).await?;
         let url = bound.url().ok_or(StartError::NoListener)?;
 
         // Without a certificate the administrator needs another proof.
         let admin_token = bound.tls.is_none().then(random_token);
         let recorder = self.record.as_ref().map(|_| Arc::new(Recorder::new()));
         let (auth, api) = self
-            .open_api(folder, &opened.store, tokens, &admin_token, &recorder)
+            .open_api(signing, &opened.store, tokens, &admin_token, &recorder)
             .await?;
         let config = Kubeconfig {
             server: &url,
@@ -80,15 +86,12 @@ impl Builder {
 
     async fn open_api(
         &self,
-        folder: Option<&Path>,
+        key: Option<token::SigningKey>,
         store: &Arc<dyn Store>,
         mut tokens: TokenFile,
         admin_token: &Option<String>,
         recorder: &Option<Arc<Recorder>>,
     ) -> Result<(Arc<Auth>, Arc<Api>), StartError> {
-        let key = folder
-            .map(|f| token::SigningKey::load_or_generate(&f.join("sa.key")))
-            .transpose()?;
         if let Some(token) = admin_token {
             tokens.insert(token, User::admin());
         }
@@ -162,6 +165,27 @@ impl Builder {
     }
 
     async fn open_engine(&self, folder: Option<&Path>) -> Result<Opened, StartError> {
+        #[cfg(feature = "etcd")]
+        if let Engine::Etcd(config) = &self.engine {
+            let store = Arc::new(EtcdStore::open(config.clone()).await?);
+            let keys = Keys::agree(&store, folder).await?;
+            let closing = Arc::clone(&store);
+            return Ok(Opened {
+                store,
+                engine: "etcd",
+                saver: None,
+                close: Some(Box::new(move || closing.close())),
+                keys: (Some(keys.authority), Some(keys.signing)),
+            });
+        }
+        let mut opened = self.open_own_engine(folder).await?;
+        opened.keys.1 = folder
+            .map(|f| token::SigningKey::load_or_generate(&f.join("sa.key")))
+            .transpose()?;
+        Ok(opened)
+    }
+
+    async fn open_own_engine(&self, folder: Option<&Path>) -> Result<Opened, StartError> {
         Ok(match &self.engine {
             Engine::Memory => Opened::new("memory", MemoryStore::new(), MemoryStore::close),
             Engine::Redb => {
@@ -177,7 +201,10 @@ impl Builder {
                 engine: "custom",
                 saver: None,
                 close: None,
+                keys: (None, None),
             },
+            #[cfg(feature = "etcd")]
+            Engine::Etcd(_) => unreachable!("etcd is opened before"),
         })
     }
 }
@@ -188,6 +215,8 @@ struct Opened {
     engine: &'static str,
     saver: Option<Saver>,
     close: Option<Box<dyn FnOnce() + Send + Sync>>,
+    /// The authority, if it is not the data directory's, and the signing key, if there is one to keep.
+    keys: (Option<Identity>, Option<token::SigningKey>),
 }
 
 impl Opened {
@@ -199,6 +228,7 @@ impl Opened {
             close: Some(Box::new(move || close(&closing))),
             store,
             engine,
+            keys: (None, None),
         }
     }
 }

@@ -48,7 +48,7 @@ pub(super) struct Prepared {
 
 /// What a write means for the fencing token of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Term {
+pub(super) enum Term {
     /// The object is no lock.
     None,
     /// The token stays as it is.
@@ -246,7 +246,7 @@ pub(super) fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), St
 }
 
 impl Term {
-    fn of(value: &Value, present: Option<&Object>) -> Self {
+    pub(super) fn of(value: &Value, present: Option<&Object>) -> Self {
         let Some(spec) = value
             .get("spec")
             .filter(|spec| spec.get("holderIdentity").is_some())

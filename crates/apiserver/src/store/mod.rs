@@ -12,6 +12,8 @@ pub mod backup;
 mod batch;
 mod cursor;
 mod durable;
+#[cfg(feature = "etcd")]
+mod etcd;
 mod history;
 mod memory;
 mod mvcc;
@@ -32,6 +34,8 @@ use bytes::Bytes;
 use serde_json::Value;
 
 pub use self::durable::{OpenError, RedbStore};
+#[cfg(feature = "etcd")]
+pub use self::etcd::{EtcdConfig, EtcdError, EtcdStore};
 pub use self::history::Retention;
 pub use self::memory::MemoryStore;
 
@@ -183,7 +187,18 @@ pub enum WriteError {
     /// The engine failed and takes no more writes.
     #[error("the store takes no writes: {0}")]
     Failed(String),
+    /// What keeps the data cannot be reached; nothing was changed.
+    #[error("the store cannot be reached, and nothing was changed: {0}")]
+    Unavailable(String),
+    /// What keeps the data was asked and gave no answer: the write is there as a whole or not at all.
+    #[error("the store did not say whether it made the change: {0}")]
+    Unknown(String),
 }
+
+/// What keeps the data cannot be asked at present.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the store cannot be reached: {0}")]
+pub struct Unavailable(pub String);
 
 /// The asked revision is no longer in the history; `oldest` is the oldest that is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -271,4 +286,13 @@ pub trait Store: Send + Sync + 'static {
     fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>>;
     /// Why writes are refused at present, if they are; `readyz` shows it.
     fn failure(&self) -> Option<String>;
+    /// Whether other processes write to the same data, so that what is published here may be behind
+    /// what they have acknowledged.
+    fn shared(&self) -> bool {
+        false
+    }
+    /// Waits until everything is published here that was acknowledged anywhere before this call.
+    fn fresh(&self) -> BoxFuture<'_, Result<(), Unavailable>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }

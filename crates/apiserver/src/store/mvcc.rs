@@ -10,6 +10,8 @@ use std::time::{Duration, Instant};
 
 use tokio::sync::{Notify, watch};
 
+#[cfg(feature = "etcd")]
+use super::EventKind;
 use super::batch::{Commit, Entry, check_fence};
 use super::cursor::Cursor;
 use super::history::{History, Retention};
@@ -19,6 +21,16 @@ use super::{
 
 /// How often the histories of quiet resources are trimmed.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
+
+/// A change that was made elsewhere.
+#[cfg(feature = "etcd")]
+#[derive(Debug)]
+pub(super) struct Followed {
+    pub(super) key: Key,
+    pub(super) revision: u64,
+    /// The object afterwards, unless removed.
+    pub(super) entry: Option<Entry>,
+}
 
 /// The shared in-memory side of an engine.
 #[derive(Debug)]
@@ -162,6 +174,62 @@ impl Mvcc {
     pub(super) fn load(&self, entries: Vec<Entry>) {
         let mut state = self.lock();
         entries.into_iter().for_each(|entry| state.insert(entry));
+    }
+
+    /// Publishes changes that were made elsewhere, in revision order, and then `revision` if that is
+    /// further. `removed` gives the last state of a removed object its revision.
+    #[cfg(feature = "etcd")]
+    pub(super) fn follow(
+        &self,
+        changes: Vec<Followed>,
+        revision: u64,
+        removed: impl Fn(&Object, u64) -> Arc<Object>,
+    ) {
+        let mut wake = Vec::with_capacity(changes.len() * 2);
+        let mut state = self.lock();
+        let now = Instant::now();
+        for change in changes {
+            let Followed {
+                key,
+                revision,
+                entry,
+            } = change;
+            let previous = state.entry(&key).map(|entry| entry.object.clone());
+            let (kind, object) = match (&entry, &previous) {
+                (Some(entry), None) => (EventKind::Added, entry.object.clone()),
+                (Some(entry), Some(_)) => (EventKind::Modified, entry.object.clone()),
+                (None, Some(last)) => (EventKind::Deleted, removed(last, revision)),
+                // What was never there cannot be missed.
+                (None, None) => continue,
+            };
+            let event = Arc::new(Event {
+                revision,
+                kind,
+                object,
+                previous,
+            });
+            state.apply(Commit { event, entry }, now, &mut wake);
+        }
+        state.revision = revision.max(state.revision);
+        state.housekeep(now);
+        self.announce(state, wake);
+    }
+
+    /// Puts another content in the place of all that is published, and expires all that is older.
+    #[cfg(feature = "etcd")]
+    pub(super) fn replace(&self, entries: Vec<Entry>, revision: u64) {
+        let mut wake = Vec::new();
+        let mut state = self.lock();
+        state.revision = revision.max(state.revision);
+        state.floor = state.revision;
+        state.cuts += 1;
+        let floor = state.floor;
+        for shelf in state.shelves.values_mut() {
+            shelf.objects.clear();
+            shelf.history.cut(floor, &mut wake);
+        }
+        entries.into_iter().for_each(|entry| state.insert(entry));
+        self.announce(state, wake);
     }
 
     /// Raises the revision without a write, and expires all that is older.

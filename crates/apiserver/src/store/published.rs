@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::mvcc::Mvcc;
 use super::{
-    BoxFuture, Expired, Fence, Key, Listing, Object, Range, Store, Watch, Window, Write, WriteError,
+    BoxFuture, Expired, Fence, Key, Listing, Object, Range, Store, Unavailable, Watch, Window,
+    Write, WriteError,
 };
 
 /// An engine over a published state.
@@ -17,6 +18,14 @@ pub(super) trait Published: Send + Sync + 'static {
     fn raise(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>>;
     /// See [`Store::failure`].
     fn trouble(&self) -> Option<String>;
+    /// See [`Store::shared`].
+    fn has_other_writers(&self) -> bool {
+        false
+    }
+    /// See [`Store::fresh`].
+    fn catch_up(&self) -> BoxFuture<'_, Result<(), Unavailable>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
 }
 
 impl<E: Published> Store for E {
@@ -59,5 +68,13 @@ impl<E: Published> Store for E {
 
     fn failure(&self) -> Option<String> {
         self.trouble()
+    }
+
+    fn shared(&self) -> bool {
+        self.has_other_writers()
+    }
+
+    fn fresh(&self) -> BoxFuture<'_, Result<(), Unavailable>> {
+        self.catch_up()
     }
 }

@@ -69,6 +69,12 @@ impl Draft {
         Self::new(&object.key, &value)
     }
 
+    /// The JSON, and where the digits of the revision go.
+    #[cfg(feature = "etcd")]
+    pub(super) fn parts(&self) -> (&[u8], usize) {
+        (&self.json, self.gap)
+    }
+
     /// About the length of the JSON.
     pub(super) fn len(&self) -> usize {
         self.json.len()

@@ -130,13 +130,41 @@ fn run(name: &'static str, kubeconfig: &Path, pids: &[u32], ready: Duration) -> 
 
 /// Each client renews its Lease as fast as it goes.
 async fn writes(server: &Server, clients: usize) -> Result<Rate> {
+    let delays = renewals(server, "load", clients, SPAN).await?;
+    Ok(Rate {
+        per_second: delays.len() as f64 / SPAN.as_secs_f64(),
+        delay: Delay::of(delays),
+    })
+}
+
+/// Lease PUTs per second by clients with a connection and a Lease each.
+///
+/// # Errors
+/// The server refused one.
+pub(super) async fn lease_puts(
+    kubeconfig: &Path,
+    name: &str,
+    clients: usize,
+    span: Duration,
+) -> Result<f64> {
+    let server = Server::new(kubeconfig).await?;
+    let delays = renewals(&server, name, clients, span).await?;
+    Ok(delays.len() as f64 / span.as_secs_f64())
+}
+
+async fn renewals(
+    server: &Server,
+    name: &str,
+    clients: usize,
+    span: Duration,
+) -> Result<Vec<Duration>> {
     let mut tasks = JoinSet::new();
     for index in 0..clients {
         let mut client = server.connect().await?;
-        let mut lease = Lease::create(&mut client, format!("load-{clients}-{index}")).await?;
+        let mut lease = Lease::create(&mut client, format!("{name}-{clients}-{index}")).await?;
         tasks.spawn(async move {
             let (began, mut delays) = (Instant::now(), Vec::new());
-            while began.elapsed() < SPAN {
+            while began.elapsed() < span {
                 let sent = Instant::now();
                 lease.renew(&mut client).await?;
                 delays.push(sent.elapsed());
@@ -148,10 +176,7 @@ async fn writes(server: &Server, clients: usize) -> Result<Rate> {
     while let Some(result) = tasks.join_next().await {
         delays.extend(result??);
     }
-    Ok(Rate {
-        per_second: delays.len() as f64 / SPAN.as_secs_f64(),
-        delay: Delay::of(delays),
-    })
+    Ok(delays)
 }
 
 /// How much later than the writer's answer, which comes after the sync, a watcher has the event.

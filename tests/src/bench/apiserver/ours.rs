@@ -33,11 +33,23 @@ impl Ours {
         Self::start_on(tempfile::tempdir()?)
     }
 
+    /// Starts it on an empty folder with further arguments.
+    ///
+    /// # Errors
+    /// It is not built or does not answer.
+    pub fn start_with(args: &[&str]) -> Result<Self> {
+        Self::run(tempfile::tempdir()?, args)
+    }
+
     /// Starts it on a folder.
     ///
     /// # Errors
     /// It is not built or does not answer.
     pub fn start_on(folder: TempDir) -> Result<Self> {
+        Self::run(folder, &[])
+    }
+
+    fn run(folder: TempDir, args: &[&str]) -> Result<Self> {
         // What an earlier server wrote there says nothing about this one.
         let _ = std::fs::remove_file(folder.path().join("kubeconfig"));
         let began = Instant::now();
@@ -46,6 +58,7 @@ impl Ours {
             .arg(folder.path())
             // The real one runs without its controller manager, too.
             .arg("--disable=default-service-account,root-ca,garbage-collector,namespace-purge")
+            .args(args)
             .stderr(Stdio::null())
             .spawn()?;
         let mut ours = Self {

@@ -1,0 +1,237 @@
+//! Calls to whichever member of etcd is connected, with an honest account of what became of them.
+//!
+//! Invariant: a call that may have reached etcd is never sent again from here. Who called is told
+//! whether nothing was changed or nobody knows.
+
+use std::future::Future;
+use std::sync::Arc;
+use std::time::Duration;
+
+use prost::Message;
+use rustls::ClientConfig;
+use tokio::sync::watch;
+use tokio::time::timeout;
+use tonic::{Code, Status};
+
+use super::config::Endpoint;
+use super::link::Link;
+use super::wire::{
+    COMPACT, CompactionRequest, Done, Header, PUT, PutRequest, RANGE, RangeRequest, RangeResponse,
+    TXN, TxnRequest, TxnResponse,
+};
+use crate::store::WriteError;
+
+/// How long etcd may take to answer.
+pub(super) const ANSWER: Duration = Duration::from_secs(5);
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(3);
+/// How long a call waits for a connection that is being made, so that a restart of etcd or a change
+/// of the member is a pause and not an error.
+const RECONNECT: Duration = Duration::from_secs(2);
+
+/// Why a call has no good answer.
+#[derive(Clone, Debug)]
+pub(super) enum CallError {
+    /// It was not sent: nothing happened.
+    NotSent(String),
+    /// Etcd says no: nothing happened.
+    Refused(Status),
+    /// It was sent, and there is no answer that says what happened.
+    Unknown(String),
+}
+
+/// The members, and the connection to one of them while there is one.
+#[derive(Debug)]
+pub(super) struct Client {
+    endpoints: Vec<Endpoint>,
+    tls: Option<Arc<ClientConfig>>,
+    state: watch::Sender<Connection>,
+}
+
+#[derive(Clone, Debug)]
+enum Connection {
+    Up(Link),
+    Down(String),
+}
+
+impl Client {
+    pub(super) fn new(endpoints: Vec<Endpoint>, tls: Option<Arc<ClientConfig>>) -> Self {
+        let why = "not connected yet".to_owned();
+        Self {
+            endpoints,
+            tls,
+            state: watch::Sender::new(Connection::Down(why)),
+        }
+    }
+
+    /// Connects to the first member, beginning with number `first`, that answers a linearizable read:
+    /// one that is cut off from the others does not. Returns its number too.
+    pub(super) async fn connect(&self, first: usize) -> Result<(usize, Link, Header), String> {
+        let mut reasons = Vec::new();
+        for offset in 0..self.endpoints.len() {
+            let number = (first + offset) % self.endpoints.len();
+            let endpoint = &self.endpoints[number];
+            let open = async {
+                let link = within(CONNECT, Link::open(endpoint, self.tls.as_ref())).await??;
+                let header = now(&link).await?;
+                Ok::<_, String>((number, link, header))
+            };
+            match open.await {
+                Ok(open) => return Ok(open),
+                Err(why) => reasons.push(format!("{}: {why}", self.name(number))),
+            }
+        }
+        Err(reasons.join("; "))
+    }
+
+    /// A member as in messages.
+    pub(super) fn name(&self, number: usize) -> String {
+        let Endpoint {
+            tls, host, port, ..
+        } = &self.endpoints[number];
+        let scheme = if *tls { "https" } else { "http" };
+        format!("{scheme}://{host}:{port}")
+    }
+
+    /// Calls go here from now on.
+    pub(super) fn up(&self, link: Link) {
+        self.state.send_replace(Connection::Up(link));
+    }
+
+    /// There is no connection.
+    pub(super) fn down(&self, why: String) {
+        self.state.send_replace(Connection::Down(why));
+    }
+
+    /// Why there is no connection, if there is none.
+    pub(super) fn trouble(&self) -> Option<String> {
+        match &*self.state.borrow() {
+            Connection::Up(_) => None,
+            Connection::Down(why) => Some(why.clone()),
+        }
+    }
+
+    async fn link(&self) -> Result<Link, CallError> {
+        let mut state = self.state.subscribe();
+        let up = |state: &Connection| matches!(state, Connection::Up(_));
+        let _ = timeout(RECONNECT, state.wait_for(up)).await;
+        match &*self.state.borrow() {
+            Connection::Up(link) if !link.is_closed() => Ok(link.clone()),
+            Connection::Up(_) => Err(CallError::NotSent("the connection was lost".to_owned())),
+            Connection::Down(why) => Err(CallError::NotSent(why.clone())),
+        }
+    }
+
+    async fn call<Q, A>(&self, path: &'static str, message: Q) -> Result<A, CallError>
+    where
+        Q: Message + Default + 'static,
+        A: Message + Default + 'static,
+    {
+        let link = self.link().await?;
+        match timeout(ANSWER, link.call(path, message)).await {
+            Err(_) => Err(CallError::Unknown(silence())),
+            Ok(Err(status)) => Err(CallError::of(status)),
+            Ok(Ok(answer)) => Ok(answer),
+        }
+    }
+
+    pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, CallError> {
+        self.call(RANGE, request).await
+    }
+
+    pub(super) async fn put(&self, request: PutRequest) -> Result<Done, CallError> {
+        self.call(PUT, request).await
+    }
+
+    pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, CallError> {
+        self.call(TXN, request).await
+    }
+
+    /// Forgets what is older than a revision; that somebody else did so already is fine.
+    pub(super) async fn compact(&self, revision: i64) -> Result<(), CallError> {
+        let done: Result<Done, _> = self.call(COMPACT, CompactionRequest { revision }).await;
+        match done {
+            Err(CallError::Refused(status)) if status.code() == Code::OutOfRange => Ok(()),
+            other => other.map(|_| ()),
+        }
+    }
+}
+
+/// The revision of etcd at some moment of this call, from a majority of its members.
+pub(super) async fn now(link: &Link) -> Result<Header, String> {
+    let request = RangeRequest {
+        key: "\0".into(),
+        count_only: true,
+        ..RangeRequest::default()
+    };
+    let answer: RangeResponse = within(ANSWER, link.call(RANGE, request))
+        .await?
+        .map_err(|status| message(&status))?;
+    answer
+        .header
+        .ok_or_else(|| "it answers without a revision".to_owned())
+}
+
+async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, String> {
+    timeout(limit, work)
+        .await
+        .map_err(|_| format!("no answer within {} s", limit.as_secs()))
+}
+
+fn silence() -> String {
+    format!("no answer within {} s", ANSWER.as_secs())
+}
+
+/// What etcd said, or the name of the code where it said nothing.
+pub(super) fn message(status: &Status) -> String {
+    if status.message().is_empty() {
+        format!("{:?}", status.code())
+    } else {
+        status.message().to_owned()
+    }
+}
+
+impl CallError {
+    fn of(status: Status) -> Self {
+        match status.code() {
+            // These come before a proposal is made, or in place of applying it.
+            Code::InvalidArgument
+            | Code::NotFound
+            | Code::AlreadyExists
+            | Code::PermissionDenied
+            | Code::Unauthenticated
+            | Code::ResourceExhausted
+            | Code::FailedPrecondition
+            | Code::OutOfRange
+            | Code::Unimplemented => Self::Refused(status),
+            _ => Self::Unknown(message(&status)),
+        }
+    }
+
+    /// What it means for a write.
+    pub(super) fn into_write_error(self) -> WriteError {
+        match self {
+            Self::NotSent(why) => WriteError::Unavailable(format!("etcd: {why}")),
+            Self::Unknown(why) => WriteError::Unknown(format!("etcd: {why}")),
+            Self::Refused(status) => {
+                let why = message(&status);
+                match status.code() {
+                    Code::ResourceExhausted if why.contains("space") => {
+                        WriteError::Full(format!("etcd: {why}"))
+                    }
+                    Code::ResourceExhausted => WriteError::Busy,
+                    Code::InvalidArgument => WriteError::Invalid(format!("etcd: {why}")),
+                    _ => WriteError::Unavailable(format!("etcd refuses: {why}")),
+                }
+            }
+        }
+    }
+
+    /// What it means for a read.
+    pub(super) fn reason(self) -> String {
+        match self {
+            Self::NotSent(why) | Self::Unknown(why) => format!("etcd: {why}"),
+            Self::Refused(status) => format!("etcd refuses: {}", message(&status)),
+        }
+    }
+}

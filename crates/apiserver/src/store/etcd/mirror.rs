@@ -1,0 +1,277 @@
+//! The task that keeps the published state equal to what etcd holds.
+//!
+//! It reads everything once, at one revision, and follows from there with one watch. A connection that
+//! breaks is made again, to the next member, and the watch goes on after the last revision that was seen:
+//! nothing is missed and nothing comes twice. Only where etcd has compacted what lies between (or one
+//! foreign transaction touched several objects, which one revision cannot tell apart) is everything read
+//! anew; then all running watches of clients end as expired, since they did miss something.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use tokio::sync::watch;
+use tonic::{Code, Status};
+
+use super::client::{ANSWER, Client, message, now};
+use super::format::{Layout, Names, decode, removed};
+use super::link::Link;
+use super::wire::{
+    DELETED, Header, KeyValue, RANGE, RangeRequest, RangeResponse, WatchCreate, WatchEvent,
+    WatchResponse,
+};
+use crate::store::mvcc::{Followed, Mvcc};
+
+/// Keys in one page of the first read.
+const PAGE: i64 = 1000;
+/// How often a quiet connection is tried.
+const PROBE: Duration = Duration::from_secs(3);
+/// Pauses between attempts to connect.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+const LAST_PAUSE: Duration = Duration::from_secs(2);
+
+/// Feeds the published state.
+#[derive(Debug)]
+pub(super) struct Mirror {
+    client: Arc<Client>,
+    mvcc: Arc<Mvcc>,
+    layout: Layout,
+    names: Names,
+    /// The etcd that was read first; another one has another history.
+    cluster: Option<u64>,
+    loaded: watch::Sender<bool>,
+}
+
+/// Why following ended.
+enum End {
+    /// To be resumed where it stopped.
+    Lost(String),
+    /// The history has a gap.
+    Gap(String),
+}
+
+impl Mirror {
+    pub(super) fn new(client: Arc<Client>, mvcc: Arc<Mvcc>, layout: Layout) -> Self {
+        Self {
+            client,
+            mvcc,
+            layout,
+            names: Names::default(),
+            cluster: None,
+            loaded: watch::Sender::new(false),
+        }
+    }
+
+    /// True once everything was read for the first time.
+    pub(super) fn loaded(&self) -> watch::Receiver<bool> {
+        self.loaded.subscribe()
+    }
+
+    /// Follows etcd until dropped.
+    pub(super) async fn run(mut self) {
+        let (mut whole, mut first, mut pause) = (false, 0, FIRST_PAUSE);
+        loop {
+            let why = match self.client.connect(first).await {
+                Err(why) => why,
+                Ok((number, link, header)) => {
+                    let before = self.mvcc.revision();
+                    let end = self.follow(&link, &header, &mut whole).await;
+                    if self.mvcc.revision() > before {
+                        pause = FIRST_PAUSE;
+                    }
+                    first = number + 1;
+                    let (End::Lost(why) | End::Gap(why)) = &end;
+                    if matches!(end, End::Gap(_)) {
+                        tracing::warn!(why, "reading everything from etcd again");
+                        (whole, first) = (false, number);
+                    }
+                    format!("{}: {why}", self.client.name(number))
+                }
+            };
+            tracing::debug!(why, "not connected to etcd");
+            self.client.down(why);
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LAST_PAUSE);
+        }
+    }
+
+    /// Follows over one connection. `whole` says that nothing is missing before the published revision.
+    async fn follow(&mut self, link: &Link, header: &Header, whole: &mut bool) -> End {
+        if let Err(why) = self.check_history(header) {
+            return End::Lost(why);
+        }
+        if !*whole {
+            if let Err(why) = self.load(link).await {
+                return End::Lost(why);
+            }
+            *whole = true;
+            self.loaded.send_replace(true);
+        }
+        let (key, range_end) = self.layout.everything();
+        let create = WatchCreate {
+            key,
+            range_end,
+            start_revision: signed(self.mvcc.revision()).saturating_add(1),
+        };
+        let mut watch = match tokio::time::timeout(ANSWER, link.watch(create)).await {
+            Err(_) => return End::Lost("no watch in time".to_owned()),
+            Ok(Err(status)) => return End::Lost(message(&status)),
+            Ok(Ok(watch)) => watch,
+        };
+        self.client.up(link.clone());
+        let follow = async {
+            loop {
+                let end = match watch.message().await {
+                    Ok(Some(news)) => self.take(news).err(),
+                    Ok(None) => Some(End::Lost("etcd ended the watch".to_owned())),
+                    Err(status) => Some(End::Lost(message(&status))),
+                };
+                if let Some(end) = end {
+                    return end;
+                }
+            }
+        };
+        tokio::select! {
+            end = follow => end,
+            why = probe(link) => End::Lost(why),
+        }
+    }
+
+    /// Revisions never go back, and those of another etcd mean something else.
+    fn check_history(&mut self, header: &Header) -> Result<(), String> {
+        let cluster = *self.cluster.get_or_insert(header.cluster_id);
+        if cluster != header.cluster_id {
+            return Err(format!(
+                "this is cluster {:x}, and not {cluster:x} that this server began with; restart it",
+                header.cluster_id
+            ));
+        }
+        let (there, here) = (unsigned(header.revision), self.mvcc.revision());
+        if there < here {
+            return Err(format!(
+                "etcd is at revision {there}, and was at {here}: it lost data or was restored; \
+                 restart this server"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Reads everything at one revision.
+    async fn load(&mut self, link: &Link) -> Result<(), String> {
+        let (mut key, range_end) = self.layout.objects();
+        let (mut revision, mut entries) = (0, Vec::new());
+        loop {
+            let request = RangeRequest {
+                key: key.clone(),
+                range_end: range_end.clone(),
+                limit: PAGE,
+                revision,
+                ..RangeRequest::default()
+            };
+            let page: Result<RangeResponse, Status> =
+                match tokio::time::timeout(ANSWER, link.call(RANGE, request)).await {
+                    Err(_) => return Err("no answer to the first read".to_owned()),
+                    Ok(page) => page,
+                };
+            let page = match page {
+                Err(status) if status.code() == Code::OutOfRange && revision > 0 => {
+                    // Compacted between two pages.
+                    (revision, key) = (0, self.layout.objects().0);
+                    entries.clear();
+                    continue;
+                }
+                other => other.map_err(|status| message(&status))?,
+            };
+            if revision == 0 {
+                revision = page.header.as_ref().map_or(0, |header| header.revision);
+            }
+            if let Some(last) = page.kvs.last() {
+                let mut after = last.key.to_vec();
+                after.push(0);
+                key = Bytes::from(after);
+            }
+            for found in &page.kvs {
+                if let Some(object) = self.layout.key(&found.key, &mut self.names) {
+                    let revision = unsigned(found.mod_revision);
+                    entries.push(decode(object?, revision, &found.value)?);
+                }
+            }
+            if !page.more {
+                break;
+            }
+        }
+        self.mvcc.replace(entries, unsigned(revision));
+        Ok(())
+    }
+
+    /// Publishes what a watch brought.
+    fn take(&mut self, news: WatchResponse) -> Result<(), End> {
+        if news.canceled {
+            return Err(if news.compact_revision > 0 {
+                let compacted = news.compact_revision;
+                End::Gap(format!(
+                    "etcd has compacted its history up to revision {compacted}"
+                ))
+            } else {
+                End::Lost(format!("etcd ended the watch: {}", news.cancel_reason))
+            });
+        }
+        let (mut changes, mut revision) = (Vec::<Followed>::new(), 0);
+        for event in news.events {
+            let WatchEvent { kind, kv: Some(kv) } = event else {
+                continue;
+            };
+            revision = unsigned(kv.mod_revision).max(revision);
+            let Some(change) = self.change(kind, &kv).map_err(End::Gap)? else {
+                continue;
+            };
+            if changes
+                .last()
+                .is_some_and(|last| last.revision == change.revision)
+            {
+                return Err(End::Gap(format!(
+                    "one transaction at revision {revision} changed several objects"
+                )));
+            }
+            changes.push(change);
+        }
+        self.mvcc.follow(changes, revision, removed);
+        Ok(())
+    }
+
+    fn change(&mut self, kind: i32, kv: &KeyValue) -> Result<Option<Followed>, String> {
+        let Some(key) = self.layout.key(&kv.key, &mut self.names) else {
+            return Ok(None);
+        };
+        let (key, revision) = (key?, unsigned(kv.mod_revision));
+        let entry = if kind == DELETED {
+            None
+        } else {
+            Some(decode(key.clone(), revision, &kv.value)?)
+        };
+        Ok(Some(Followed {
+            key,
+            revision,
+            entry,
+        }))
+    }
+}
+
+/// Ends with the reason when etcd no longer answers for a majority, also if nobody asks for anything.
+async fn probe(link: &Link) -> String {
+    loop {
+        tokio::time::sleep(PROBE).await;
+        if let Err(why) = now(link).await {
+            return why;
+        }
+    }
+}
+
+/// Etcd's revisions are positive.
+pub(super) fn unsigned(revision: i64) -> u64 {
+    u64::try_from(revision).unwrap_or(0)
+}
+
+pub(super) fn signed(revision: u64) -> i64 {
+    i64::try_from(revision).unwrap_or(i64::MAX)
+}

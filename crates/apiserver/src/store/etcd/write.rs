@@ -1,0 +1,140 @@
+//! A write as one transaction of etcd.
+
+use std::sync::Arc;
+
+use super::super::batch::{Entry, Term, check_fence};
+use super::super::record::Draft;
+use super::super::{Change, Expected, Key, Object, Write, WriteError};
+use super::client::CallError;
+use super::format::{encode, removed};
+use super::mirror::{signed, unsigned};
+use super::wire::{Compare, DeleteRequest, Operation, PutRequest, RequestOp, TxnRequest};
+use super::{Bytes, Shared};
+
+/// How often a fenced write is tried while its lease is renewed under it.
+const ATTEMPTS: usize = 32;
+
+impl Shared {
+    /// See [`Store::write`](super::super::Store::write).
+    pub(super) async fn write(&self, write: Write) -> Result<Arc<Object>, WriteError> {
+        let Ok(_place) = self.places.try_acquire() else {
+            return Err(WriteError::Busy);
+        };
+        let place = self.place(&write.key)?;
+        // Whether the mirror is known to have all that was acknowledged before this call.
+        let mut fresh = false;
+        for _ in 0..ATTEMPTS {
+            let (present, lease) = {
+                let state = self.mvcc.read();
+                let lease = write.fence.as_ref().and_then(|f| state.entry(&f.lease));
+                (state.entry(&write.key).cloned(), lease.cloned())
+            };
+            if let Err(refusal) = check(&write, present.as_ref(), lease.as_ref()) {
+                if fresh {
+                    return Err(refusal);
+                }
+                self.fresh().await.map_err(unchanged)?;
+                fresh = true;
+                continue;
+            }
+            let plan = Plan::new(&write, present.as_ref())?;
+            let mut compare = vec![Compare::last_changed(
+                place.clone(),
+                present.as_ref().map_or(0, |p| signed(p.object.revision)),
+            )];
+            if let (Some(fence), Some(lease)) = (&write.fence, &lease) {
+                let key = self.place(&fence.lease)?;
+                compare.push(Compare::last_changed(key, signed(lease.object.revision)));
+            }
+            let success = vec![RequestOp {
+                request: Some(plan.operation(place.clone())),
+            }];
+            let done = self.client.txn(TxnRequest { compare, success }).await;
+            let done = done.map_err(CallError::into_write_error)?;
+            let revision = unsigned(done.header.unwrap_or_default().revision);
+            if done.succeeded {
+                // It happened, whether the mirror shows it in time or not.
+                let _ = self.settle(revision).await;
+                return Ok(plan.outcome(write.key, revision));
+            }
+            self.reach(revision).await.map_err(unchanged)?;
+            fresh = true;
+        }
+        Err(WriteError::Busy)
+    }
+
+    fn place(&self, key: &Key) -> Result<Bytes, WriteError> {
+        let parts = [&*key.resource, &key.namespace, &key.name];
+        if parts.iter().any(|part| part.contains('\0')) {
+            let why = format!("the name {key:?} holds a NUL character");
+            return Err(WriteError::Invalid(why));
+        }
+        self.layout.object(key).map_err(WriteError::Invalid)
+    }
+}
+
+/// What a transaction does to the object.
+enum Plan {
+    Put { draft: Draft, term: Option<u64> },
+    Delete { last: Arc<Object> },
+}
+
+impl Plan {
+    fn new(write: &Write, present: Option<&Entry>) -> Result<Self, WriteError> {
+        match (&write.change, present) {
+            (Change::Put(value), _) => Ok(Self::Put {
+                draft: Draft::new(&write.key, value)?,
+                term: match Term::of(value, present.map(|entry| &*entry.object)) {
+                    Term::None => Some(0),
+                    Term::Keep => Some(present.map_or(0, |entry| entry.term)),
+                    Term::New => None,
+                },
+            }),
+            (Change::Delete, Some(entry)) => Ok(Self::Delete {
+                last: Arc::clone(&entry.object),
+            }),
+            (Change::Delete, None) => Err(WriteError::Conflict(None)),
+        }
+    }
+
+    fn operation(&self, key: Bytes) -> Operation {
+        match self {
+            Self::Put { draft, term } => {
+                let (json, gap) = draft.parts();
+                let value = encode(*term, json, gap);
+                Operation::Put(PutRequest { key, value })
+            }
+            Self::Delete { .. } => Operation::Delete(DeleteRequest { key }),
+        }
+    }
+
+    fn outcome(&self, key: Key, revision: u64) -> Arc<Object> {
+        match self {
+            Self::Put { draft, .. } => draft.finish(key, revision),
+            Self::Delete { last } => removed(last, revision),
+        }
+    }
+}
+
+/// Whether the mirror allows the write; why not, if it does not.
+fn check(write: &Write, present: Option<&Entry>, lease: Option<&Entry>) -> Result<(), WriteError> {
+    let holds = match (write.expected, present) {
+        (Expected::Absent, None) => true,
+        (Expected::Revision(revision), Some(entry)) => entry.object.revision == revision,
+        _ => false,
+    };
+    let possible = present.is_some() || !matches!(write.change, Change::Delete);
+    if !holds || !possible {
+        let present = present.map(|entry| Arc::clone(&entry.object));
+        return Err(WriteError::Conflict(present));
+    }
+    match &write.fence {
+        Some(fence) => check_fence(fence, lease).map_err(WriteError::Fenced),
+        None => Ok(()),
+    }
+}
+
+/// A failure before anything was sent, or after etcd refused: nothing was changed in either case.
+fn unchanged(error: CallError) -> WriteError {
+    WriteError::Unavailable(error.reason())
+}

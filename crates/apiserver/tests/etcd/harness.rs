@@ -1,0 +1,259 @@
+//! A real etcd for a test, and a way to it that can be cut.
+
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
+use tenure_apiserver::store::{EtcdConfig, EtcdStore, Retention};
+use tokio::io::copy_bidirectional;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
+
+use crate::support;
+
+/// Everything that waits, waits at most so long: for slow machines, and never for the test to pass.
+pub(crate) const LIMIT: Duration = Duration::from_secs(120);
+
+/// One etcd, alone in its cluster. Dropping it kills it.
+pub(crate) struct Etcd {
+    child: Child,
+    program: PathBuf,
+    folder: tempfile::TempDir,
+    ports: [u16; 2],
+    extra: Vec<String>,
+}
+
+impl Etcd {
+    /// Starts one; `None`, with a word on stderr, where there is no program. `TENURE_ETCD=require` makes that a
+    /// failure.
+    pub(crate) async fn start() -> Option<Self> {
+        Self::start_with(|_| Vec::new()).await
+    }
+
+    pub(crate) async fn start_with(
+        extra: impl FnOnce(&std::path::Path) -> Vec<String>,
+    ) -> Option<Self> {
+        let Some(program) = program() else {
+            let required = std::env::var_os("TENURE_ETCD").is_some_and(|v| v == "require");
+            assert!(!required, "required, but there is no etcd");
+            eprintln!("skipped: no etcd; `cargo xtask real build` builds it");
+            return None;
+        };
+        let folder = tempfile::Builder::new()
+            .prefix("tenure-etcd-")
+            .tempdir()
+            .unwrap();
+        let extra = extra(folder.path());
+        let ports = free_ports().await;
+        let child = spawn(&program, folder.path(), ports, &extra);
+        let etcd = Self {
+            child,
+            program,
+            folder,
+            ports,
+            extra,
+        };
+        let ready = async {
+            while TcpStream::connect(("127.0.0.1", ports[0])).await.is_err() {
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, ready).await.expect("etcd");
+        Some(etcd)
+    }
+
+    pub(crate) fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.ports[0])
+    }
+
+    pub(crate) fn port(&self) -> u16 {
+        self.ports[0]
+    }
+
+    pub(crate) fn config(&self) -> EtcdConfig {
+        EtcdConfig {
+            compaction: None,
+            ..EtcdConfig::new([self.url()])
+        }
+    }
+
+    /// One more server's store.
+    pub(crate) async fn store(&self) -> Arc<EtcdStore> {
+        Arc::new(EtcdStore::open(self.config()).await.unwrap())
+    }
+
+    /// kill -9, and the same etcd again.
+    pub(crate) fn crash(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        let Self { program, ports, .. } = self;
+        self.child = spawn(program, self.folder.path(), *ports, &self.extra);
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).unwrap();
+        kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
+    }
+
+    /// A call of etcd's own API in JSON, past our store.
+    pub(crate) async fn raw(&self, path: &str, body: &Value) -> Value {
+        let address = ([127, 0, 0, 1], self.ports[0]).into();
+        let headers = [("content-type", "application/json")];
+        let body = body.to_string().into_bytes();
+        let answer = support::request(address, "POST", path, &headers, body).await;
+        let body = http_body_util::BodyExt::collect(answer.into_body())
+            .await
+            .unwrap()
+            .to_bytes();
+        serde_json::from_slice(&body).unwrap()
+    }
+
+    pub(crate) async fn raw_put(&self, key: &str, value: &str) -> u64 {
+        let body = json!({"key": STANDARD.encode(key), "value": STANDARD.encode(value)});
+        revision(&self.raw("/v3/kv/put", &body).await)
+    }
+
+    pub(crate) async fn raw_delete_all(&self, prefix: &str) -> u64 {
+        let mut end = prefix.as_bytes().to_vec();
+        *end.last_mut().unwrap() += 1;
+        let body = json!({"key": STANDARD.encode(prefix), "range_end": STANDARD.encode(end)});
+        revision(&self.raw("/v3/kv/deleterange", &body).await)
+    }
+
+    pub(crate) async fn compact(&self, at: u64) {
+        let body = json!({"revision": at.to_string(), "physical": true});
+        let answer = self.raw("/v3/kv/compaction", &body).await;
+        assert!(answer.get("header").is_some(), "{answer}");
+    }
+}
+
+fn revision(answer: &Value) -> u64 {
+    let text = answer["header"]["revision"].as_str();
+    text.unwrap_or_else(|| panic!("{answer}")).parse().unwrap()
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        // A stopped process is killed all the same.
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
+
+/// A short memory, to let watches expire.
+pub(crate) fn retention(max_events: usize) -> Retention {
+    Retention {
+        min_events: 0,
+        max_events,
+        ..Retention::default()
+    }
+}
+
+/// A way to etcd that can be cut and mended.
+pub(crate) struct Way {
+    pub(crate) url: String,
+    open: watch::Sender<bool>,
+}
+
+impl Way {
+    pub(crate) async fn to(port: u16) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let (open, state) = watch::channel(true);
+        tokio::spawn(async move {
+            while let Ok((mut here, _)) = listener.accept().await {
+                let mut state = state.clone();
+                if !*state.borrow_and_update() {
+                    continue;
+                }
+                tokio::spawn(async move {
+                    let Ok(mut there) = TcpStream::connect(("127.0.0.1", port)).await else {
+                        return;
+                    };
+                    tokio::select! {
+                        _ = copy_bidirectional(&mut here, &mut there) => {}
+                        _ = state.wait_for(|open| !open) => {}
+                    }
+                });
+            }
+        });
+        Self { url, open }
+    }
+
+    pub(crate) fn cut(&self) {
+        self.open.send_replace(false);
+    }
+
+    pub(crate) fn mend(&self) {
+        self.open.send_replace(true);
+    }
+}
+
+/// Waits for something to become true.
+pub(crate) async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
+    let wait = async {
+        while !is().await {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let waited = tokio::time::timeout(LIMIT, wait).await;
+    assert!(waited.is_ok(), "not in time: {what}");
+}
+
+/// Built from `peers/`, or the distribution's.
+fn program() -> Option<PathBuf> {
+    let target = std::env::current_exe().unwrap();
+    let target = target.ancestors().nth(3).unwrap().to_owned();
+    let peers = std::env::var_os("TENURE_PEERS").map_or(target.join("peers"), PathBuf::from);
+    let built = std::fs::read_dir(peers)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            name.starts_with("etcd-v") && !name.ends_with(".sources") && !name.ends_with(".new")
+        });
+    let unpacked = target.join("tools/etcd-server/usr/bin/etcd");
+    built
+        .into_iter()
+        .chain([unpacked, "/usr/bin/etcd".into()])
+        .find(|path| path.is_file())
+}
+
+fn spawn(
+    program: &std::path::Path,
+    folder: &std::path::Path,
+    ports: [u16; 2],
+    extra: &[String],
+) -> Child {
+    let scheme = if extra.is_empty() { "http" } else { "https" };
+    let client = format!("{scheme}://127.0.0.1:{}", ports[0]);
+    let peer = format!("http://127.0.0.1:{}", ports[1]);
+    Command::new(program)
+        .arg("--data-dir")
+        .arg(folder.join("data"))
+        .args(["--name", "one", "--log-level", "error"])
+        .args(["--listen-client-urls", &client])
+        .args(["--advertise-client-urls", &client])
+        .args(["--listen-peer-urls", &peer])
+        .args(["--initial-advertise-peer-urls", &peer])
+        .arg(format!("--initial-cluster=one={peer}"))
+        .args(extra)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap()
+}
+
+async fn free_ports() -> [u16; 2] {
+    let one = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let two = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    [one, two].map(|listener| listener.local_addr().unwrap().port())
+}

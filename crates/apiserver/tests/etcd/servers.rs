@@ -1,0 +1,171 @@
+//! Several API servers on one etcd: to a client they are one.
+
+use super::harness::{Etcd, until};
+use super::support::{Answer, Server};
+use super::*;
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
+
+fn map(name: &str, text: &str) -> Value {
+    json!({"metadata": {"name": name}, "data": {"k": text}})
+}
+
+async fn pair(etcd: &Etcd) -> [Server; 2] {
+    let (one, two) = (etcd.store().await, etcd.store().await);
+    let (one, two) = tokio::join!(Server::start_on(one), Server::start_on(two));
+    [one, two]
+}
+
+fn ok(answer: &Answer) -> Value {
+    assert!(answer.status < 300, "{}", answer.json());
+    answer.json()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_one_server_acknowledged_the_other_knows() {
+    let Some(etcd) = Etcd::start().await else {
+        return;
+    };
+    let servers = pair(&etcd).await;
+    for n in 0..40 {
+        let (here, there) = (&servers[n % 2], &servers[(n + 1) % 2]);
+        let (name, namespace) = (format!("x{n}"), format!("ns{n}"));
+        let path = format!("{MAPS}/{name}");
+        ok(&here.call("POST", MAPS, Some(map(&name, "1"))).await);
+        // Read, replace with the version from elsewhere, change, and change nothing.
+        let mut read = ok(&there.call("GET", &path, None).await);
+        read["data"]["k"] = json!("2");
+        let replaced = ok(&there.call("PUT", &path, Some(read.clone())).await);
+        let again = here.call("PUT", &path, Some(read)).await;
+        assert_eq!(again.status, 409, "its version is not the present one");
+        let patch = json!({"data": {"k": "1"}});
+        ok(&here.call("PATCH", &path, Some(patch.clone())).await);
+        let back = json!({"data": {"k": "2"}});
+        ok(&there.call("PATCH", &path, Some(back)).await);
+        let last = ok(&here.call("PATCH", &path, Some(patch)).await);
+        assert_eq!(last["data"]["k"], "1");
+        assert_ne!(
+            last["metadata"]["resourceVersion"],
+            replaced["metadata"]["resourceVersion"]
+        );
+        let seen = ok(&there.call("GET", &path, None).await);
+        assert_eq!(seen, last);
+        let list = ok(&there.call("GET", MAPS, None).await);
+        let mut items = list["items"].as_array().unwrap().iter();
+        assert!(items.any(|item| item["metadata"]["name"] == name));
+        // Gone is gone, and the name is free.
+        ok(&here.call("DELETE", &path, None).await);
+        assert_eq!(there.call("GET", &path, None).await.status, 404);
+        ok(&there.call("POST", MAPS, Some(map(&name, "3"))).await);
+        let exists = here.call("POST", MAPS, Some(map(&name, "4"))).await;
+        assert_eq!(exists.status, 409);
+        ok(&here.call("DELETE", &path, None).await);
+        assert_eq!(there.call("DELETE", &path, None).await.status, 404);
+        // A namespace from one server can be used at the other at once.
+        let body = json!({"metadata": {"name": namespace}});
+        ok(&here.call("POST", "/api/v1/namespaces", Some(body)).await);
+        let maps = format!("/api/v1/namespaces/{namespace}/configmaps");
+        ok(&there.call("POST", &maps, Some(map("y", "1"))).await);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_watch_at_one_server_sees_the_writes_of_the_other() {
+    let Some(etcd) = Etcd::start().await else {
+        return;
+    };
+    let [here, there] = pair(&etcd).await;
+    let made = here.call("POST", MAPS, Some(map("x", "0"))).await;
+    let from = made.version();
+    let mut watch = there
+        .watch(&format!("{MAPS}?watch=1&resourceVersion={from}"))
+        .await;
+    for n in 1..=20 {
+        let patch = json!({"data": {"k": n.to_string()}});
+        let path = format!("{MAPS}/x");
+        let made = here.call("PATCH", &path, Some(patch)).await;
+        let event = watch.expect().await;
+        assert_eq!(event["type"], "MODIFIED");
+        assert_eq!(event["object"]["data"]["k"], n.to_string());
+        let version = made.version().to_string();
+        assert_eq!(event["object"]["metadata"]["resourceVersion"], version);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn definitions_and_namespaces_end_at_all_servers() {
+    let Some(etcd) = Etcd::start().await else {
+        return;
+    };
+    let [here, there] = pair(&etcd).await;
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    let definition = json!({"metadata": {"name": "boats.example.com"}, "spec": {
+        "group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"},
+        "versions": [{"name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": schema}}]}});
+    ok(&here.call("POST", definitions, Some(definition)).await);
+    let boats = "/apis/example.com/v1/namespaces/default/boats";
+    until("the other server serves it", async || {
+        there.call("GET", boats, None).await.status == 200
+    })
+    .await;
+    let boat = json!({"apiVersion": "example.com/v1", "kind": "Boat", "metadata": {"name": "b"}});
+    ok(&there.call("POST", boats, Some(boat)).await);
+    ok(&here
+        .call("DELETE", &format!("{definitions}/boats.example.com"), None)
+        .await);
+    until("it is gone everywhere", async || {
+        there.call("GET", boats, None).await.status == 404
+    })
+    .await;
+
+    let body = json!({"metadata": {"name": "ends"}});
+    ok(&here.call("POST", "/api/v1/namespaces", Some(body)).await);
+    let maps = "/api/v1/namespaces/ends/configmaps";
+    ok(&there.call("POST", maps, Some(map("x", "1"))).await);
+    ok(&here.call("DELETE", "/api/v1/namespaces/ends", None).await);
+    let refused = there.call("POST", maps, Some(map("y", "1"))).await;
+    assert!(matches!(refused.status, 403 | 404), "{}", refused.json());
+    until("it is gone everywhere", async || {
+        there
+            .call("GET", "/api/v1/namespaces/ends", None)
+            .await
+            .status
+            == 404
+    })
+    .await;
+    let left = ok(&there.call("GET", maps, None).await);
+    assert_eq!(left["items"], json!([]));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn without_etcd_answers_say_so() {
+    let Some(etcd) = Etcd::start().await else {
+        return;
+    };
+    let server = Server::start_on(etcd.store().await).await;
+    ok(&server.call("POST", MAPS, Some(map("x", "1"))).await);
+    etcd.signal(rustix::process::Signal::STOP);
+    let refused = server.call("POST", MAPS, Some(map("y", "1"))).await;
+    assert!(matches!(refused.status, 503 | 504), "{}", refused.json());
+    let why = refused.json()["message"].as_str().unwrap().to_owned();
+    assert!(why.contains("etcd"), "{why}");
+    until("it is not ready", async || {
+        server.call("GET", "/readyz", None).await.status == 500
+    })
+    .await;
+    assert_eq!(server.call("GET", "/livez", None).await.status, 200);
+    let present = server.call("GET", &format!("{MAPS}/x"), None).await;
+    assert_eq!(present.status, 503, "the present is not known");
+    let past = format!("{MAPS}/x?resourceVersion=0");
+    let past = server.call("GET", &past, None).await;
+    assert_eq!(past.status, 200, "some past is");
+    etcd.signal(rustix::process::Signal::CONT);
+    until("it is ready", async || {
+        server.call("GET", "/readyz", None).await.status == 200
+    })
+    .await;
+    ok(&server.call("GET", &format!("{MAPS}/x"), None).await);
+}

@@ -1,0 +1,65 @@
+//! An etcd of one member, without an API server.
+
+use std::io;
+use std::net::TcpStream;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use tempfile::TempDir;
+
+use super::build::{Peer, build};
+use super::cluster::{etcd_command, free_ports};
+use crate::clock;
+
+/// A running etcd. Dropping it ends it; its data go with it.
+#[derive(Debug)]
+pub struct Etcd {
+    child: Child,
+    port: u16,
+    _folder: TempDir,
+}
+
+impl Etcd {
+    /// Starts one on a free port, built first if need be.
+    ///
+    /// # Errors
+    /// It cannot be built or started.
+    pub fn start() -> io::Result<Self> {
+        let program = build(Peer::Etcd).map_err(io::Error::other)?;
+        let folder = tempfile::Builder::new().prefix("tenure-etcd-").tempdir()?;
+        let [port, peer] = free_ports()?;
+        let mut command = etcd_command(&program, folder.path(), port, peer);
+        command
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        let mut etcd = Self {
+            child: crate::spawn::spawn_bound(command)?,
+            port,
+            _folder: folder,
+        };
+        let listens = || TcpStream::connect(("127.0.0.1", port)).ok();
+        if clock::poll(Duration::from_secs(60), listens).is_none() {
+            let ended = etcd.child.try_wait()?;
+            return Err(io::Error::other(format!("etcd does not listen: {ended:?}")));
+        }
+        Ok(etcd)
+    }
+
+    /// Where it is.
+    pub fn url(&self) -> String {
+        format!("http://127.0.0.1:{}", self.port)
+    }
+
+    /// Its port on loopback.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+}
+
+impl Drop for Etcd {
+    fn drop(&mut self) {
+        _ = self.child.kill();
+        _ = self.child.wait();
+    }
+}
