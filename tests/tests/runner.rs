@@ -15,6 +15,8 @@ mod manager_process;
 mod manager_restarts;
 mod nemesis;
 mod page;
+mod provisioner_access;
+mod provisioner_capacity;
 mod provisioner_deletion;
 mod provisioner_faults;
 mod provisioner_recorded;

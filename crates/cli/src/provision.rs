@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args};
 use tenure::LockKind;
-use tenure_provisioner::{Election, Http, Options};
+use tenure_provisioner::{Capacity, Election, Http, NodeDeployment, Options};
 use tracing_subscriber::EnvFilter;
 
 use crate::connect::Connect;
@@ -111,6 +111,16 @@ pub(crate) struct Provision {
     /// Watch while others lead, to be quick when it is our turn
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
     warm_standby: bool,
+    /// Publish how much room there is, for the scheduler
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    enable_capacity: bool,
+    #[command(flatten)]
+    capacity: CapacityFlags,
+    /// Run on every node, for that node only
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    node_deployment: bool,
+    #[command(flatten)]
+    nodes: NodeFlags,
     /// How much is logged: 4 shows decisions, 5 every call to the driver
     #[arg(long = "v", default_value_t = 0, allow_negative_numbers = true)]
     verbosity: i32,
@@ -119,8 +129,6 @@ pub(crate) struct Provision {
     logging_format: String,
     #[command(flatten)]
     old: Old,
-    #[command(flatten)]
-    absent: Absent,
 }
 
 /// What old deployments still pass, and what means nothing here.
@@ -138,6 +146,8 @@ struct Old {
     vmodule: Option<String>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     automaxprocs: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    enable_pprof: bool,
     #[arg(long, hide = true)]
     provisioner: Option<String>,
     #[arg(long, hide = true)]
@@ -148,15 +158,82 @@ struct Old {
     deletion_retry_count: Option<String>,
 }
 
-/// What csi-provisioner has and this does not.
+/// More about `--enable-capacity`.
 #[derive(Args, Clone, Debug)]
-struct Absent {
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
-    enable_capacity: bool,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
-    node_deployment: bool,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
-    enable_pprof: bool,
+struct CapacityFlags {
+    /// How many segments and classes are asked about at a time
+    #[arg(long, default_value_t = 1)]
+    capacity_threads: u32,
+    /// How often the driver is asked how much room there is
+    #[arg(long, default_value = "1m", value_parser = duration)]
+    capacity_poll_interval: Duration,
+    /// Also for classes with immediate binding
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    capacity_for_immediate_binding: bool,
+    /// Who owns the objects: -1 nobody, 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment
+    #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..=8))]
+    capacity_ownerref_level: i64,
+    /// Requests per second to the API server about capacity
+    #[arg(long, default_value_t = 1.0)]
+    kube_api_capacity_qps: f64,
+    /// Requests at once to the API server about capacity
+    #[arg(long, default_value_t = 5)]
+    kube_api_capacity_burst: u32,
+}
+
+/// More about `--node-deployment`.
+#[derive(Args, Clone, Debug)]
+struct NodeFlags {
+    /// Share out the claims that no scheduler gives to a node
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    node_deployment_immediate_binding: bool,
+    /// Each node waits for a random part of this before it takes such a claim
+    #[arg(long, default_value = "20s", value_parser = duration)]
+    node_deployment_base_delay: Duration,
+    /// And never longer than this
+    #[arg(long, default_value = "60s", value_parser = duration)]
+    node_deployment_max_delay: Duration,
+}
+
+impl CapacityFlags {
+    fn options(&self) -> Result<Capacity> {
+        let given = |name: &str| std::env::var(name).unwrap_or_default();
+        let (namespace, pod) = (given("NAMESPACE"), given("POD_NAME"));
+        if namespace.is_empty() {
+            bail!("--enable-capacity needs the environment variable NAMESPACE");
+        }
+        let owner_level = u32::try_from(self.capacity_ownerref_level).ok();
+        if owner_level.is_some() && pod.is_empty() {
+            bail!(
+                "--enable-capacity needs the environment variable POD_NAME, or --capacity-ownerref-level=-1"
+            );
+        }
+        Ok(Capacity {
+            namespace,
+            pod,
+            owner_level,
+            threads: usize::try_from(self.capacity_threads)?.max(1),
+            poll_interval: self.capacity_poll_interval,
+            immediate: self.capacity_for_immediate_binding,
+            kube_api_qps: self.kube_api_capacity_qps,
+            kube_api_burst: self.kube_api_capacity_burst,
+        })
+    }
+}
+
+impl NodeFlags {
+    fn options(&self) -> Result<NodeDeployment> {
+        let node = std::env::var("NODE_NAME").unwrap_or_default();
+        if node.is_empty() {
+            bail!("--node-deployment needs the environment variable NODE_NAME");
+        }
+        Ok(NodeDeployment {
+            node,
+            immediate_binding: self.node_deployment_immediate_binding,
+            base_delay: self.node_deployment_base_delay,
+            max_delay: self.node_deployment_max_delay,
+        })
+    }
 }
 
 /// The command line of csi-provisioner as one of ours.
@@ -226,7 +303,6 @@ impl Provision {
 
     fn options(&self) -> Result<Options> {
         self.old.check()?;
-        self.absent.check()?;
         let gates = gates(&self.feature_gates)?;
         let http = self.http()?;
         let elects = self.leader_election || self.old.enable_leader_election;
@@ -254,6 +330,14 @@ impl Provision {
             provision_journal: self.provision_journal,
             fencing_token_annotation: self.fencing_token_annotation,
             warm_standby: self.warm_standby,
+            capacity: match self.enable_capacity {
+                true => Some(self.capacity.options()?),
+                false => None,
+            },
+            node_deployment: match self.node_deployment {
+                true => Some(self.nodes.options()?),
+                false => None,
+            },
             election: elects.then(|| self.election(&gates)).transpose()?,
             http,
         })
@@ -331,6 +415,7 @@ impl Old {
             ("--log-flush-frequency", self.log_flush_frequency.is_some()),
             ("--vmodule", self.vmodule.is_some()),
             ("--automaxprocs", self.automaxprocs.is_some()),
+            ("--enable-pprof", self.enable_pprof),
         ];
         for (flag, _) in ours.into_iter().filter(|(_, given)| *given) {
             tracing::warn!("{flag} means nothing to this program");
@@ -352,20 +437,6 @@ impl Old {
             Some(other) => {
                 bail!("--leader-election-type {other:?}: only leases and endpoints are supported")
             }
-        }
-    }
-}
-
-impl Absent {
-    fn check(&self) -> Result<()> {
-        let absent = [
-            ("--enable-capacity", self.enable_capacity),
-            ("--node-deployment", self.node_deployment),
-            ("--enable-pprof", self.enable_pprof),
-        ];
-        match absent.into_iter().find(|(_, given)| *given) {
-            Some((flag, _)) => bail!("{flag} is not supported yet"),
-            None => Ok(()),
         }
     }
 }
@@ -488,8 +559,9 @@ mod tests {
                 "unrecognized feature gate Bogus",
             ),
             ("--feature-gates=Topology=maybe", "Topology=maybe"),
-            ("--enable-capacity", "not supported yet"),
-            ("--node-deployment", "not supported yet"),
+            ("--enable-capacity", "NAMESPACE"),
+            ("--node-deployment", "NODE_NAME"),
+            ("--capacity-ownerref-level=-2", "-2"),
             (
                 "--leader-election --leader-election-labels=a",
                 "expected key:value",

@@ -79,6 +79,16 @@ impl<K> Cache<K> {
         self.lock().values().cloned().collect()
     }
 
+    /// Puts in what was just written, before the watch tells.
+    pub(crate) fn insert(&self, key: String, object: K) {
+        self.lock().insert(key, Arc::new(object));
+    }
+
+    /// Takes out what was just deleted, before the watch tells.
+    pub(crate) fn remove(&self, key: &str) {
+        self.lock().remove(key);
+    }
+
     /// Looks at every object without copying.
     pub(crate) fn find_map<T>(&self, look: impl FnMut(&Arc<K>) -> Option<T>) -> Option<T> {
         self.lock().values().find_map(look)
@@ -105,8 +115,32 @@ where
         keep: impl Fn(&K) -> bool + Send,
         tell: impl Fn(&str, Change) + Send,
     ) {
+        self.follow(api, watcher::Config::default(), key, keep, tell)
+            .await;
+    }
+
+    /// The same for objects with these labels only.
+    pub(crate) async fn run_labelled(
+        self,
+        api: Api<K>,
+        labels: String,
+        key: impl Fn(&K) -> String + Send,
+        tell: impl Fn(&str, Change) + Send,
+    ) {
+        let config = watcher::Config::default().labels(&labels);
+        self.follow(api, config, key, |_| true, tell).await;
+    }
+
+    async fn follow(
+        self,
+        api: Api<K>,
+        config: watcher::Config,
+        key: impl Fn(&K) -> String + Send,
+        keep: impl Fn(&K) -> bool + Send,
+        tell: impl Fn(&str, Change) + Send,
+    ) {
         let plural = K::plural(&());
-        let stream = watch_objects(api, watcher::Config::default()).default_backoff();
+        let stream = watch_objects(api, config).default_backoff();
         let mut stream = std::pin::pin!(stream);
         let mut listed: Option<HashSet<String>> = None;
         while let Some(event) = stream.next().await {

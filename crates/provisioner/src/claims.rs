@@ -75,6 +75,11 @@ impl Controller {
                 return Next::Retry;
             }
         }
+        if let (Some(local), Some(class)) = (&self.local, &class)
+            && !self.is_here(local, &claim, class).await
+        {
+            return Next::Done;
+        }
         let prefix = &self.options.volume_name_prefix;
         let name = volume_name(prefix, self.options.volume_name_uuid_length, uid);
         let work = self.provision_claim(&claim, class.as_deref());
@@ -89,6 +94,9 @@ impl Controller {
     fn forget_claim(&self, uid: &str) {
         lock(&self.memory).remove(uid);
         lock(&self.slow).remove(uid);
+        if let Some(local) = &self.local {
+            local.forget(uid);
+        }
         lock(&self.settled).remove(uid);
         lock(&self.restores).retain(|_, claims| {
             claims.remove(uid);
@@ -142,6 +150,9 @@ impl Controller {
         );
         match self.provision(claim, class).await {
             Ok(made) => {
+                if let Some(capacities) = &self.capacities {
+                    capacities.refresh(claim.class(), &made.places());
+                }
                 self.progress().remove(uid);
                 lock(&self.memory).remove(uid);
                 match self.save(made, claim).await {
@@ -162,6 +173,12 @@ impl Controller {
 
     async fn failed(&self, claim: &Arc<Claim>, class: &Class, failure: &Failure) -> Next {
         let uid = claim.uid().to_owned();
+        if let Some(capacities) = &self.capacities
+            && failure.state != State::NoChange
+            && failure.kind != FailureKind::Ignored
+        {
+            capacities.refresh(claim.class(), &[]);
+        }
         match failure.state {
             State::Finished | State::Reschedule => {
                 self.progress().remove(&uid);

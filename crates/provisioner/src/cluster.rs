@@ -5,17 +5,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{PersistentVolume, Secret};
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
 };
-use kube::core::ApiResource;
+use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Resource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 use tenure_manager::queue::{RateLimiter as _, TokenBucket};
 use tokio::time::Instant;
 
-use crate::objects::Volume;
+use crate::objects::{Room, Volume};
 use crate::secrets::SecretRef;
 
 /// No request takes longer; a server that is gone must not hold a worker for ever.
@@ -222,6 +224,112 @@ impl Cluster {
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
         }
+    }
+
+    /// Whether the API server has CSIStorageCapacity: an object that cannot be is found invalid, and nothing
+    /// is made by asking.
+    pub(crate) async fn check_rooms(&self, namespace: &str) -> Result<(), String> {
+        let api: Api<CSIStorageCapacity> = Api::namespaced(self.client.clone(), namespace);
+        let object = CSIStorageCapacity {
+            metadata: ObjectMeta {
+                name: Some("%123-invalid-name".to_owned()),
+                ..ObjectMeta::default()
+            },
+            ..CSIStorageCapacity::default()
+        };
+        let what = || "csistoragecapacities of storage.k8s.io/v1".to_owned();
+        match self
+            .ask(what, api.create(&PostParams::default(), &object))
+            .await
+        {
+            Ok(_) => Err("an object with an invalid name was taken".to_owned()),
+            Err(error) if error.code() == Some(422) => Ok(()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Writes a CSIStorageCapacity: anew if it has no name yet, else over the version it was read from.
+    pub(crate) async fn write_room(
+        &self,
+        room: &CSIStorageCapacity,
+    ) -> Result<CSIStorageCapacity, ClusterError> {
+        let namespace = room.metadata.namespace.as_deref().unwrap_or_default();
+        let api: Api<CSIStorageCapacity> = Api::namespaced(self.client.clone(), namespace);
+        let parameters = PostParams::default();
+        match room.metadata.name.as_deref() {
+            None => {
+                let what = || format!("create csistoragecapacities in {namespace}");
+                self.ask(what, api.create(&parameters, room)).await
+            }
+            Some(name) => {
+                let what = || format!("update csistoragecapacities {namespace}/{name}");
+                self.ask(what, api.replace(name, &parameters, room)).await
+            }
+        }
+    }
+
+    pub(crate) async fn delete_room(&self, room: &Room) -> Result<(), ClusterError> {
+        let namespace = room.metadata.namespace.as_deref().unwrap_or_default();
+        let name = room.metadata.name.as_deref().unwrap_or_default();
+        let api: Api<CSIStorageCapacity> = Api::namespaced(self.client.clone(), namespace);
+        let what = || format!("delete csistoragecapacities {namespace}/{name}");
+        match self
+            .ask(what, api.delete(name, &DeleteParams::default()))
+            .await
+        {
+            Err(error) if !error.is_not_found() => Err(error),
+            _ => Ok(()),
+        }
+    }
+
+    /// A reference to an object that is there.
+    pub(crate) async fn reference(
+        &self,
+        namespace: &str,
+        api_version: &str,
+        kind: &str,
+        name: &str,
+    ) -> Result<OwnerReference, ClusterError> {
+        let object = self.dynamic(namespace, api_version, kind, name).await?;
+        Ok(OwnerReference {
+            api_version: api_version.to_owned(),
+            kind: kind.to_owned(),
+            name: name.to_owned(),
+            uid: object.metadata.uid.unwrap_or_default(),
+            ..OwnerReference::default()
+        })
+    }
+
+    /// Who controls an object.
+    pub(crate) async fn controller_of(
+        &self,
+        namespace: &str,
+        of: &OwnerReference,
+    ) -> Result<Option<OwnerReference>, ClusterError> {
+        let object = self
+            .dynamic(namespace, &of.api_version, &of.kind, &of.name)
+            .await?;
+        let mut owners = object.metadata.owner_references.into_iter().flatten();
+        let owner = owners.find(|owner| owner.controller == Some(true));
+        Ok(owner.map(|owner| OwnerReference {
+            block_owner_deletion: None,
+            ..owner
+        }))
+    }
+
+    async fn dynamic(
+        &self,
+        namespace: &str,
+        api_version: &str,
+        kind: &str,
+        name: &str,
+    ) -> Result<DynamicObject, ClusterError> {
+        let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
+        let resource = ApiResource::from_gvk(&GroupVersionKind::gvk(group, version, kind));
+        let api: Api<DynamicObject> =
+            Api::namespaced_with(self.client.clone(), namespace, &resource);
+        let what = || format!("get {} {namespace}/{name}", resource.plural);
+        self.ask(what, api.get(name)).await
     }
 
     /// Adds or removes a finalizer of a volume. Others change the list too, so it is written against the

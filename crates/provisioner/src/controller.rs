@@ -10,9 +10,11 @@ use tenure_csi::{Driver, Facts};
 use tenure_manager::queue::{ItemBackoff, QueueMetrics, WorkQueue, default_limiter};
 use tokio::time::Instant;
 
+use crate::capacity::Capacities;
 use crate::cluster::Cluster;
 use crate::events::Recorder;
 use crate::informers::Caches;
+use crate::local::Local;
 use crate::metrics::Metrics;
 use crate::objects::{Claim, CsiNode};
 use crate::options::Options;
@@ -42,6 +44,10 @@ pub(crate) struct Controller {
     pub(crate) term: Option<Tenure>,
     /// Which run made a volume.
     pub(crate) identity: String,
+    /// The node that this provisioner is for, if it is not for all.
+    pub(crate) local: Option<Arc<Local>>,
+    /// Keeps track of the room that is left.
+    pub(crate) capacities: Option<Arc<Capacities>>,
     /// Whether claims may name a VolumeAttributesClass.
     pub(crate) attributes: bool,
     /// Claims whose volume the driver may be making, by uid: they are pursued even if they are deleted.
@@ -177,11 +183,19 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 /// The nodes as the caches show them.
 impl Nodes for Controller {
     fn keys_of(&self, node: &str) -> Option<Vec<String>> {
+        if let Some(local) = &self.local {
+            let keys = local.segments.keys().cloned().collect();
+            return (local.options.node == node).then_some(keys);
+        }
         let csi_node = self.caches.csi_nodes.get(node)?;
         Some(keys(&csi_node, &self.facts.name).unwrap_or_default())
     }
 
     fn any_keys(&self) -> Option<Vec<String>> {
+        if let Some(local) = &self.local {
+            let keys: Vec<_> = local.segments.keys().cloned().collect();
+            return (!keys.is_empty()).then_some(keys);
+        }
         // The first by name: which one must not depend on the order of a map.
         let nodes = self.caches.csi_nodes.all();
         let with_keys = nodes.iter().filter_map(|node| {
@@ -192,11 +206,17 @@ impl Nodes for Controller {
     }
 
     fn labels_of(&self, node: &str) -> Option<BTreeMap<String, String>> {
+        if let Some(local) = &self.local {
+            return (local.options.node == node).then(|| local.segments.clone());
+        }
         let node = self.caches.nodes.get(node)?;
         Some(node.metadata.labels.clone().unwrap_or_default())
     }
 
     fn terms(&self, keys: &[String]) -> Vec<Term> {
+        if let Some(local) = &self.local {
+            return term_of(&local.segments, keys).into_iter().collect();
+        }
         let nodes = self.caches.nodes.all();
         let labels = nodes
             .iter()
@@ -205,7 +225,7 @@ impl Nodes for Controller {
     }
 }
 
-fn keys(node: &CsiNode, driver: &str) -> Option<Vec<String>> {
+pub(crate) fn keys(node: &CsiNode, driver: &str) -> Option<Vec<String>> {
     let driver = node.spec.drivers.iter().find(|d| d.name == driver)?;
     Some(driver.topology_keys.clone())
 }

@@ -1,18 +1,21 @@
 //! The caches, and what their changes set in motion.
 
 use std::fmt::Debug;
+use std::sync::Arc;
 
 use k8s_openapi::ClusterResourceScope;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 use tenure_csi::{ControllerCapability, Facts};
+use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
 use crate::cache::{Cache, Change};
 use crate::controller::Queues;
 use crate::decide;
 use crate::names::{CLONE_FINALIZER, JOURNAL_FINALIZER};
-use crate::objects::{Attachment, Claim, Class, CsiNode, Node, Volume, has_finalizer};
+use crate::objects::{Attachment, Claim, Class, CsiNode, Node, Room, Volume, has_finalizer};
+use crate::options::Options;
 
 /// What is watched. Claims that have their volume, and volumes of others, are not kept.
 #[derive(Clone, Debug, Default)]
@@ -28,19 +31,25 @@ pub(crate) struct Caches {
     pub(crate) csi_nodes: Cache<CsiNode>,
     /// Only if the driver attaches.
     pub(crate) attachments: Cache<Attachment>,
+    /// Only with capacity, those of ours.
+    pub(crate) rooms: Cache<Room>,
+    /// Nodes or classes have changed.
+    pub(crate) changed: Arc<Notify>,
 }
 
 /// What of it the driver makes necessary.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
-    pub(crate) topology: bool,
+    pub(crate) nodes: bool,
     pub(crate) attachments: bool,
 }
 
 impl Needs {
-    pub(crate) fn of(facts: &Facts, topology: bool) -> Self {
+    pub(crate) fn of(facts: &Facts, options: &Options) -> Self {
+        let topology = options.topology && facts.topology();
         Self {
-            topology: topology && facts.topology(),
+            // A provisioner of one node knows that node from its driver.
+            nodes: (topology || options.capacity.is_some()) && options.node_deployment.is_none(),
             attachments: facts.controller(ControllerCapability::PublishUnpublishVolume),
         }
     }
@@ -86,13 +95,13 @@ impl Caches {
             },
         );
         tasks.spawn(run);
-        tasks.spawn(quiet(&self.classes, client));
-        if needs.topology {
-            tasks.spawn(quiet(&self.nodes, client));
-            tasks.spawn(quiet(&self.csi_nodes, client));
+        tasks.spawn(self.quiet(&self.classes, client));
+        if needs.nodes {
+            tasks.spawn(self.quiet(&self.nodes, client));
+            tasks.spawn(self.quiet(&self.csi_nodes, client));
         }
         if needs.attachments {
-            tasks.spawn(quiet(&self.attachments, client));
+            tasks.spawn(self.quiet(&self.attachments, client));
         }
         tasks
     }
@@ -100,7 +109,7 @@ impl Caches {
     /// Waits until all of them show what is there.
     pub(crate) async fn synced(&self, needs: Needs) {
         self.classes.synced().await;
-        if needs.topology {
+        if needs.nodes {
             self.nodes.synced().await;
             self.csi_nodes.synced().await;
         }
@@ -110,6 +119,28 @@ impl Caches {
         self.claims.synced().await;
         self.volumes.synced().await;
     }
+
+    /// A cache that is only looked at.
+    fn quiet<K>(
+        &self,
+        cache: &Cache<K>,
+        client: &Client,
+    ) -> impl Future<Output = ()> + Send + 'static
+    where
+        K: Resource<DynamicType = (), Scope = ClusterResourceScope>
+            + Clone
+            + DeserializeOwned
+            + Debug
+            + Send
+            + Sync
+            + 'static,
+    {
+        let name = |object: &K| object.meta().name.clone().unwrap_or_default();
+        let api = Api::all(client.clone());
+        let changed = self.changed.clone();
+        let tell = move |_: &str, _| changed.notify_one();
+        cache.clone().run(api, name, |_| true, tell)
+    }
 }
 
 /// A claim that waits for its volume, or that we hold.
@@ -118,20 +149,4 @@ fn is_of_interest(claim: &Claim) -> bool {
         || has_finalizer(&claim.metadata, JOURNAL_FINALIZER)
         || (claim.metadata.deletion_timestamp.is_some()
             && has_finalizer(&claim.metadata, CLONE_FINALIZER))
-}
-
-/// A cache that is only looked at.
-fn quiet<K>(cache: &Cache<K>, client: &Client) -> impl Future<Output = ()> + Send + 'static
-where
-    K: Resource<DynamicType = (), Scope = ClusterResourceScope>
-        + Clone
-        + DeserializeOwned
-        + Debug
-        + Send
-        + Sync
-        + 'static,
-{
-    let name = |object: &K| object.meta().name.clone().unwrap_or_default();
-    let api = Api::all(client.clone());
-    cache.clone().run(api, name, |_| true, |_, _| {})
 }

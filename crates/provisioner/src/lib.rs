@@ -9,6 +9,7 @@
 //! | the request: capabilities, parameters, secrets, topology | `plan`, `capability`, `parameters`, `secrets`, `topology` |
 //! | the volume object | `volume` |
 //! | how an attempt ended | `state` |
+//! | `--enable-capacity`, `--node-deployment` | `capacity`, `local` |
 //! | start, election, end | [`run()`] |
 //! | the workers | `claims`, `provision`, `source`, `volumes`, `clone` |
 //! | what they share: caches, queues, the API server, events | `controller`, `informers`, `cluster`, `events` |
@@ -20,6 +21,7 @@
 
 mod cache;
 mod capability;
+mod capacity;
 mod claims;
 mod clone;
 mod cluster;
@@ -27,6 +29,7 @@ mod controller;
 mod decide;
 mod events;
 mod informers;
+mod local;
 mod metrics;
 mod names;
 mod objects;
@@ -45,5 +48,5 @@ mod topology;
 mod volume;
 mod volumes;
 
-pub use options::{Election, Http, Options};
+pub use options::{Capacity, Election, Http, NodeDeployment, Options};
 pub use run::{RunError, run};

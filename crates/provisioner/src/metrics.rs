@@ -5,6 +5,7 @@ use std::time::Duration;
 use prometheus_client::encoding::EncodeLabelSet;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
@@ -23,6 +24,41 @@ pub(crate) struct Metrics {
     deleted: Family<VolumeLabels, Counter>,
     delete_failed: Family<VolumeLabels, Counter>,
     delete_seconds: Family<VolumeLabels, Histogram>,
+}
+
+/// How far the CSIStorageCapacity objects are from what they should be.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Rooms {
+    goal: Gauge,
+    current: Gauge,
+    obsolete: Gauge,
+}
+
+impl Rooms {
+    pub(crate) fn register(&self, registry: &mut Registry) {
+        for (name, help, gauge) in [
+            ("desired_goal", "Objects that should exist", &self.goal),
+            (
+                "desired_current",
+                "Of those, the ones that do",
+                &self.current,
+            ),
+            ("obsolete", "Objects that should not exist", &self.obsolete),
+        ] {
+            let name = format!("csistoragecapacities_{name}");
+            registry.register(name, help, gauge.clone());
+        }
+    }
+
+    pub(crate) fn set(&self, goal: usize, current: usize, obsolete: usize) {
+        for (gauge, value) in [
+            (&self.goal, goal),
+            (&self.current, current),
+            (&self.obsolete, obsolete),
+        ] {
+            gauge.set(i64::try_from(value).unwrap_or(i64::MAX));
+        }
+    }
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]

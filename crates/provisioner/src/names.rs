@@ -56,10 +56,11 @@ pub(crate) fn lock_name(driver: &str) -> String {
     name
 }
 
-/// `<milliseconds>-<random>-<driver>`, unique enough to tell runs apart.
-pub(crate) fn run_identity(driver: &str, now: jiff::Timestamp) -> String {
+/// `<milliseconds>-<random>-<driver>`, with the node if it is for one: unique enough to tell runs apart.
+pub(crate) fn run_identity(driver: &str, node: Option<&str>, now: jiff::Timestamp) -> String {
     let random = uuid::Uuid::new_v4().as_u64_pair().0 % 10_000;
-    format!("{}-{random}-{driver}", now.as_millisecond())
+    let node = node.map(|node| format!("-{node}")).unwrap_or_default();
+    format!("{}-{random}-{driver}{node}", now.as_millisecond())
 }
 
 /// The name of a claim's volume: prefix and uid, or the first `length` characters of the uid.

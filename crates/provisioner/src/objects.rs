@@ -4,6 +4,7 @@
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 
+use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use serde::{Deserialize, Deserializer};
@@ -107,6 +108,14 @@ resource!(
     ClusterResourceScope
 );
 
+resource!(
+    Room,
+    "CSIStorageCapacity",
+    "csistoragecapacities",
+    "storage.k8s.io",
+    "v1",
+    NamespaceResourceScope
+);
 resource!(
     Grant,
     "ReferenceGrant",
@@ -282,7 +291,31 @@ pub(crate) struct NodeSelector {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct NodeSelectorTerm {
-    pub(crate) match_expressions: Vec<AllowedExpression>,
+    pub(crate) match_expressions: Vec<NodeExpression>,
+}
+
+/// A condition on a label of a node.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct NodeExpression {
+    pub(crate) key: String,
+    pub(crate) operator: String,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) values: Vec<String>,
+}
+
+impl NodeExpression {
+    pub(crate) fn fits(&self, labels: &BTreeMap<String, String>) -> bool {
+        let value = labels.get(&self.key);
+        let listed = value.is_some_and(|value| self.values.contains(value));
+        match self.operator.as_str() {
+            "In" => listed,
+            "NotIn" => !listed,
+            "Exists" => value.is_some(),
+            "DoesNotExist" => value.is_none(),
+            _ => false,
+        }
+    }
 }
 
 impl Volume {
@@ -296,6 +329,20 @@ impl Volume {
 
     pub(crate) fn has_finalizer(&self, name: &str) -> bool {
         has_finalizer(&self.metadata, name)
+    }
+
+    /// The topology that it can be reached from: keys and values, any of the terms.
+    pub(crate) fn places(&self) -> Vec<Vec<(String, Vec<String>)>> {
+        let affinity = self.spec.node_affinity.as_ref();
+        let required = affinity.and_then(|affinity| affinity.required.as_ref());
+        let terms = required.map_or(&[][..], |required| &required.node_selector_terms);
+        let term = |term: &NodeSelectorTerm| {
+            let expressions = term.match_expressions.iter();
+            expressions
+                .map(|e| (e.key.clone(), e.values.clone()))
+                .collect()
+        };
+        terms.iter().map(term).collect()
     }
 }
 
@@ -442,6 +489,52 @@ pub(crate) struct SnapshotContentSpec {
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct SnapshotContentStatus {
     pub(crate) snapshot_handle: Option<String>,
+}
+
+/// A CSIStorageCapacity.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct Room {
+    #[serde(deserialize_with = "slim")]
+    pub(crate) metadata: ObjectMeta,
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) node_topology: RoomPlace,
+    pub(crate) storage_class_name: String,
+    pub(crate) capacity: Option<String>,
+    pub(crate) maximum_volume_size: Option<String>,
+}
+
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub(crate) struct RoomPlace {
+    #[serde(deserialize_with = "or_default")]
+    pub(crate) match_labels: BTreeMap<String, String>,
+}
+
+impl Room {
+    /// Segment and class.
+    pub(crate) fn item(&self) -> (Vec<(String, String)>, String) {
+        let labels = self.node_topology.match_labels.clone();
+        (
+            labels.into_iter().collect(),
+            self.storage_class_name.clone(),
+        )
+    }
+}
+
+impl From<CSIStorageCapacity> for Room {
+    fn from(object: CSIStorageCapacity) -> Self {
+        let place = object.node_topology.unwrap_or_default();
+        Self {
+            metadata: object.metadata,
+            node_topology: RoomPlace {
+                match_labels: place.match_labels.unwrap_or_default(),
+            },
+            storage_class_name: object.storage_class_name,
+            capacity: object.capacity.map(|quantity| quantity.0),
+            maximum_volume_size: object.maximum_volume_size.map(|quantity| quantity.0),
+        }
+    }
 }
 
 /// A ReferenceGrant: who may use what of its namespace.

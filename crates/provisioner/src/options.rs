@@ -54,10 +54,48 @@ pub struct Options {
     pub fencing_token_annotation: bool,
     /// `--warm-standby`: watch while others lead, to be quick when it is our turn.
     pub warm_standby: bool,
+    /// `--enable-capacity`
+    pub capacity: Option<Capacity>,
+    /// `--node-deployment`
+    pub node_deployment: Option<NodeDeployment>,
     /// `--leader-election`
     pub election: Option<Election>,
     /// `--http-endpoint`
     pub http: Option<Http>,
+}
+
+/// CSIStorageCapacity objects.
+#[derive(Clone, Debug)]
+pub struct Capacity {
+    /// `NAMESPACE`: where they are.
+    pub namespace: String,
+    /// `POD_NAME`: where looking for their owner begins.
+    pub pod: String,
+    /// `--capacity-ownerref-level`: how many controllers above the pod their owner is; none without it.
+    pub owner_level: Option<u32>,
+    /// `--capacity-threads`
+    pub threads: usize,
+    /// `--capacity-poll-interval`
+    pub poll_interval: Duration,
+    /// `--capacity-for-immediate-binding`
+    pub immediate: bool,
+    /// `--kube-api-capacity-qps`
+    pub kube_api_qps: f64,
+    /// `--kube-api-capacity-burst`
+    pub kube_api_burst: u32,
+}
+
+/// A provisioner on every node.
+#[derive(Clone, Debug)]
+pub struct NodeDeployment {
+    /// `NODE_NAME`
+    pub node: String,
+    /// `--node-deployment-immediate-binding`
+    pub immediate_binding: bool,
+    /// `--node-deployment-base-delay`
+    pub base_delay: Duration,
+    /// `--node-deployment-max-delay`
+    pub max_delay: Duration,
 }
 
 /// The election among the replicas.
@@ -116,6 +154,8 @@ impl Default for Options {
             provision_journal: false,
             fencing_token_annotation: false,
             warm_standby: false,
+            capacity: None,
+            node_deployment: None,
             election: None,
             http: None,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
 use tenure_csi::CallError;
 use tenure_csi::v1::DeleteVolumeRequest;
 
@@ -31,6 +31,21 @@ pub(crate) struct Made {
 impl Made {
     pub(crate) fn name(&self) -> &str {
         self.object.metadata.name.as_deref().unwrap_or_default()
+    }
+
+    /// The topology that it can be reached from: keys and values, any of the terms.
+    pub(crate) fn places(&self) -> Vec<Vec<(String, Vec<String>)>> {
+        let spec = self.object.spec.as_ref();
+        let affinity = spec.and_then(|spec| spec.node_affinity.as_ref());
+        let required = affinity.and_then(|affinity| affinity.required.as_ref());
+        let terms = required.map_or(&[][..], |required| &required.node_selector_terms);
+        let term = |term: &NodeSelectorTerm| {
+            let expressions = term.match_expressions.iter().flatten();
+            let pair =
+                |e: &NodeSelectorRequirement| (e.key.clone(), e.values.clone().unwrap_or_default());
+            expressions.map(pair).collect()
+        };
+        terms.iter().map(term).collect()
     }
 
     /// Whose it is.

@@ -2,23 +2,25 @@
 
 use std::future::Future;
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::{Client, Config};
 use prometheus_client::registry::Registry;
 use tenure::{Elector, Ended, HealthAdaptor, StopReason, Tenure};
 use tenure_csi::{ConnectError, ControllerCapability, Driver, StartError};
-use tenure_manager::queue::QueueMetrics;
+use tenure_manager::queue::{ItemBackoff, QueueMetrics, WorkQueue};
 use tokio::task::JoinSet;
 
+use crate::capacity::{self, Capacities};
 use crate::claims::{RESYNC, savers};
 use crate::cluster::{Cluster, Pace};
 use crate::controller::{Busy, Controller, Queues};
 use crate::events::Recorder;
 use crate::informers::{Caches, Needs};
-use crate::metrics::Metrics;
+use crate::local::Local;
+use crate::metrics::{Metrics, Rooms};
 use crate::names;
 use crate::options::{Election, Options};
 use crate::serve::{self, Site, TOLERANCE};
@@ -56,6 +58,9 @@ pub enum RunError {
     /// Another may lead now, so this process must not go on.
     #[error("leader election lost: {0}")]
     LostLease(&'static str),
+    /// Capacity cannot be published.
+    #[error("--enable-capacity: {0}")]
+    Capacity(String),
     /// A defect.
     #[error("a worker panicked")]
     Panicked,
@@ -86,15 +91,38 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
     let client_error = |error| RunError::Client(Box::new(error));
     let client = Client::try_from(config.clone()).map_err(client_error)?;
     let lock_client = tenure::client(config).map_err(client_error)?;
+    let node = options.node_deployment.clone();
+    let local = match node {
+        None => None,
+        Some(node) => {
+            let method = "/csi.v1.Node/NodeGetInfo";
+            let info = driver.node_info().await;
+            let info = info.map_err(|source| StartError::Call { method, source })?;
+            let segments = info.accessible_topology.unwrap_or_default().segments;
+            tracing::info!(node = node.node, ?segments, "provisioning for one node");
+            Some(Arc::new(Local::new(node, segments)))
+        }
+    };
     let attributes = knows_attributes(&client, options.volume_attributes_class).await;
     let queue_metrics = QueueMetrics::new();
+    let rooms = Rooms::default();
+    let capacity_queue = WorkQueue::with_metrics(
+        "csistoragecapacity",
+        ItemBackoff::new(options.retry_interval_start, options.retry_interval_max),
+        &queue_metrics,
+    );
+    let name_of_node = local.as_ref().map(|local| local.options.node.as_str());
+    let identity = names::run_identity(&facts.name, name_of_node, now());
     let parts = Parts {
+        local,
+        rooms,
+        capacity_queue,
         queues: Queues::new(&options, &queue_metrics),
         metrics: Metrics::default(),
         caches: Caches::default(),
-        identity: names::run_identity(&facts.name, now()),
+        identity,
         pace: Pace::new(options.kube_api_qps, options.kube_api_burst),
-        needs: Needs::of(&facts, options.topology),
+        needs: Needs::of(&facts, &options),
         driver: driver.clone(),
         facts,
         client,
@@ -108,6 +136,9 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
         csi_metrics.register(&mut registry);
         queue_metrics.register(&mut registry);
         parts.metrics.register(&mut registry);
+        if parts.options.capacity.is_some() {
+            parts.rooms.register(&mut registry);
+        }
         election_metrics.register(&mut registry);
         let listen = serve::listen(Site {
             http: http.clone(),
@@ -183,6 +214,9 @@ struct Parts {
     identity: String,
     pace: Pace,
     needs: Needs,
+    local: Option<Arc<Local>>,
+    rooms: Rooms,
+    capacity_queue: WorkQueue<capacity::Item>,
 }
 
 impl Parts {
@@ -230,7 +264,12 @@ impl Parts {
             () = self.caches.synced(self.needs) => {}
             () = &mut stopped => return Ok(()),
         }
-        let controller = Arc::new(self.controller(term.clone()));
+        let capacities = self.capacities().await?;
+        let publishing = match &capacities {
+            Some(capacities) => Some(capacities.clone().start().await),
+            None => None,
+        };
+        let controller = Arc::new(self.controller(term.clone(), capacities));
         let mut workers = JoinSet::new();
         for _ in 0..self.options.worker_threads {
             workers.spawn(controller.clone().claim_worker());
@@ -268,7 +307,7 @@ impl Parts {
                 return Err(RunError::Panicked);
             }
         }
-        drop((watching, background));
+        drop((watching, background, publishing));
         controller.stopping.store(true, Ordering::Relaxed);
         self.queues.shut_down();
         let lost = term
@@ -282,7 +321,37 @@ impl Parts {
         Ok(())
     }
 
-    fn controller(&self, term: Option<Tenure>) -> Controller {
+    /// What publishes how much room there is, if that is wanted.
+    async fn capacities(&self) -> Result<Option<Arc<Capacities>>, RunError> {
+        let Some(options) = &self.options.capacity else {
+            return Ok(None);
+        };
+        if !self.facts.controller(ControllerCapability::GetCapacity) {
+            tracing::warn!("--enable-capacity: the driver does not report GET_CAPACITY");
+        }
+        let pace = Pace::new(options.kube_api_qps, options.kube_api_burst);
+        let cluster = Cluster::new(self.client.clone(), pace);
+        let checked = cluster.check_rooms(&options.namespace).await;
+        checked.map_err(RunError::Capacity)?;
+        let owner = capacity::owner(&cluster, options).await;
+        let owner = owner.map_err(RunError::Capacity)?;
+        let node = self.local.as_ref().map(|local| local.options.node.as_str());
+        Ok(Some(Arc::new(Capacities {
+            driver: self.driver.clone(),
+            name: self.facts.name.clone(),
+            cluster,
+            caches: self.caches.clone(),
+            options: options.clone(),
+            owner,
+            managed_by: capacity::managed_by(node),
+            fixed: self.local.as_ref().map(|local| local.term()),
+            queue: self.capacity_queue.clone(),
+            metrics: self.rooms.clone(),
+            goal: Mutex::default(),
+        })))
+    }
+
+    fn controller(&self, term: Option<Tenure>, capacities: Option<Arc<Capacities>>) -> Controller {
         let host = tenure::identity::hostname();
         let component = format!("{}_{}", self.facts.name, tenure::identity::host_uuid());
         // Events are for people: they wait behind nothing else, and nothing waits for them.
@@ -298,6 +367,8 @@ impl Parts {
             metrics: self.metrics.clone(),
             term,
             identity: self.identity.clone(),
+            local: self.local.clone(),
+            capacities,
             attributes: self.attributes,
             in_progress: Default::default(),
             slow: Default::default(),

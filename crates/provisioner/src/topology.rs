@@ -190,7 +190,7 @@ pub(crate) fn term_of(labels: &BTreeMap<String, String>, keys: &[String]) -> Opt
 }
 
 /// An OR of ANDs of ORs as an OR of ANDs.
-fn flatten(allowed: &[AllowedTerm]) -> Vec<Term> {
+pub(crate) fn flatten(allowed: &[AllowedTerm]) -> Vec<Term> {
     let mut all = Vec::new();
     for term in allowed {
         let mut products: Vec<Term> = vec![Vec::new()];
@@ -220,7 +220,7 @@ fn sort(terms: &mut [Term]) {
     terms.sort_by(|a, b| a.len().cmp(&b.len()).then_with(|| a.cmp(b)));
 }
 
-fn is_subset(small: &Term, large: &Term) -> bool {
+pub(crate) fn is_subset(small: &Term, large: &Term) -> bool {
     small.iter().all(|pair| large.contains(pair))
 }
 

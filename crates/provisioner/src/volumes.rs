@@ -52,7 +52,8 @@ impl Controller {
                 .await;
             change.map_err(|error| error.to_string())?;
         }
-        if !should_delete(&volume) {
+        let elsewhere = self.local.as_ref().is_some_and(|local| !local.has(&volume));
+        if !should_delete(&volume) || elsewhere {
             return Ok(());
         }
         self.busy.with(name, self.delete(&volume)).await
@@ -83,6 +84,9 @@ impl Controller {
         }
         self.metrics.deleted(class, started.elapsed());
         self.note_deleted(volume.name());
+        if let Some(capacities) = &self.capacities {
+            capacities.refresh(class, &volume.places());
+        }
         let deleted = self.cluster.delete_volume(volume).await;
         let left = deleted.map_err(|error| error.to_string())?;
         if let Some(left) = left {

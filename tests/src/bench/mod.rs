@@ -12,6 +12,7 @@ pub mod elections;
 pub mod elections_table;
 pub mod etcd;
 pub mod manager;
+pub mod provisioner;
 pub mod svg;
 
 /// A benchmark: a name on the command line, and what measures and prints a table.
@@ -44,6 +45,10 @@ pub const ALL: &[Bench] = &[
     Bench {
         name: "manager",
         run: manager::bench,
+    },
+    Bench {
+        name: "provisioner",
+        run: provisioner::bench,
     },
 ];
 

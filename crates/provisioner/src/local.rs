@@ -1,0 +1,176 @@
+//! `--node-deployment`: a provisioner on every node, each for its own. Claims that no scheduler gives to a
+//! node are shared out among them: each waits for a while of its own, and the first to write its name on
+//! the claim has it.
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Mutex;
+use std::time::Duration;
+
+use tenure_csi::ControllerCapability;
+use tenure_csi::v1::{GetCapacityRequest, Topology};
+use tokio::time::Instant;
+
+use crate::controller::{Controller, lock};
+use crate::names::SELECTED_NODE;
+use crate::objects::{Claim, Class, NodeSelectorTerm, Volume};
+use crate::options::NodeDeployment;
+use crate::plan;
+use crate::topology::{self, Input, Memory, Term, flatten};
+
+/// The node that this process is on.
+#[derive(Debug)]
+pub(crate) struct Local {
+    pub(crate) options: NodeDeployment,
+    /// As the driver says where it runs.
+    pub(crate) segments: BTreeMap<String, String>,
+    /// When our turn comes, by uid of claims that are nobody's yet.
+    pub(crate) turns: Mutex<HashMap<String, Instant>>,
+}
+
+impl Local {
+    pub(crate) fn new(options: NodeDeployment, segments: BTreeMap<String, String>) -> Self {
+        Self {
+            options,
+            segments,
+            turns: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn term(&self) -> Term {
+        let segments = self.segments.iter();
+        segments
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect()
+    }
+
+    pub(crate) fn forget(&self, uid: &str) {
+        lock(&self.turns).remove(uid);
+    }
+
+    /// Whether storage behind a volume is here.
+    pub(crate) fn has(&self, volume: &Volume) -> bool {
+        let affinity = volume.spec.node_affinity.as_ref();
+        let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
+            return true;
+        };
+        let fits = |term: &NodeSelectorTerm| {
+            let mut expressions = term.match_expressions.iter();
+            expressions.all(|expression| expression.fits(&self.segments))
+        };
+        required.node_selector_terms.iter().any(fits)
+    }
+
+    /// Between nothing and twice the base, so that not all nodes write at once.
+    fn delay(&self) -> Duration {
+        let random = uuid::Uuid::new_v4().as_u64_pair().0 as f64 / u64::MAX as f64;
+        let base = self.options.base_delay.min(self.options.max_delay);
+        base.saturating_sub(self.options.base_delay.mul_f64(random))
+    }
+}
+
+impl Controller {
+    /// Whether this node is to provision a claim now. One that is nobody's may become ours: then it comes
+    /// again with our name on it.
+    pub(crate) async fn is_here(&self, local: &Local, claim: &Claim, class: &Class) -> bool {
+        let uid = claim.uid();
+        if let Some(node) = claim.selected_node() {
+            local.forget(uid);
+            return node == local.options.node;
+        }
+        let allowed = flatten(&class.allowed_topologies);
+        let here = local.term();
+        let fits =
+            allowed.is_empty() || allowed.iter().any(|term| topology::is_subset(term, &here));
+        if class.waits_for_consumer() || !local.options.immediate_binding || !fits {
+            return false;
+        }
+        let now = Instant::now();
+        let turn = lock(&local.turns).get(uid).copied();
+        match turn {
+            None => {
+                let delay = local.delay();
+                lock(&local.turns).insert(uid.to_owned(), now + delay);
+                self.queues.claims.add_after(uid.to_owned(), delay);
+            }
+            Some(turn) if turn > now => {}
+            Some(_) => {
+                local.forget(uid);
+                if self.has_room(local, claim, class).await {
+                    self.take(local, claim).await;
+                }
+            }
+        }
+        false
+    }
+
+    /// Whether the driver has room for a claim, as far as it says. Nothing is changed by asking.
+    async fn has_room(&self, local: &Local, claim: &Claim, class: &Class) -> bool {
+        if !self.facts.controller(ControllerCapability::GetCapacity) {
+            return true;
+        }
+        // What is wrong with the claim is said to its user by whoever has it.
+        let draft = plan::draft(&self.facts, &self.options, self.attributes, claim, class);
+        let Ok(draft) = draft else { return true };
+        let mut segments = vec![Topology {
+            segments: local.segments.clone(),
+        }];
+        if self.topology() {
+            let input = Input {
+                claim: claim.name(),
+                driver: &self.facts.name,
+                allowed: &class.allowed_topologies,
+                selected: Some(&local.options.node),
+                strict: self.options.strict_topology,
+                immediate: self.options.immediate_topology,
+            };
+            match topology::requirement(&input, self, &mut Memory::default()) {
+                Ok(Some(requirement)) => segments = requirement.requisite,
+                Ok(None) => {}
+                Err(_) => return true,
+            }
+        }
+        let range = draft.request.capacity_range.unwrap_or_default();
+        for segment in segments {
+            let request = GetCapacityRequest {
+                parameters: draft.request.parameters.clone(),
+                volume_capabilities: draft.request.volume_capabilities.clone(),
+                accessible_topology: Some(segment),
+            };
+            match self.driver.get_capacity(request).await {
+                Ok(answer) => {
+                    let largest = answer.maximum_volume_size.unwrap_or(i64::MAX);
+                    if answer.available_capacity.min(largest) >= range.required_bytes {
+                        return true;
+                    }
+                }
+                Err(error) => {
+                    tracing::info!(%error, "the driver does not say how much room it has");
+                    return true;
+                }
+            }
+        }
+        tracing::info!(claim = claim.key(), "not enough room here");
+        false
+    }
+
+    /// Writes our name on a claim, unless somebody was faster.
+    async fn take(&self, local: &Local, claim: &Claim) {
+        let node = &local.options.node;
+        let taken = self
+            .cluster
+            .update::<Claim>(claim.namespace(), claim.name(), |object| {
+                let annotations = object.metadata.annotations.get_or_insert_default();
+                let free = annotations.get(SELECTED_NODE).is_none_or(String::is_empty);
+                if object.metadata.uid != claim.metadata.uid || !free {
+                    return false;
+                }
+                annotations.insert(SELECTED_NODE.to_owned(), node.clone());
+                true
+            })
+            .await;
+        if let Err(error) = taken {
+            tracing::info!(claim = claim.key(), %error, "cannot take the claim");
+            self.queues.claims.add_rate_limited(claim.uid().to_owned());
+        }
+    }
+}

@@ -1,0 +1,377 @@
+//! `--enable-capacity` and `--node-deployment`: how much room there is, and provisioners that each have a
+//! node.
+
+use std::collections::BTreeMap;
+use std::io::{Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
+
+use serde_json::{Value, json};
+use tenure_csi::mock::{Method, MockConfig, MockDriver, Script};
+use tenure_csi::{ControllerCapability, PluginCapability};
+use tenure_tests::storage::table::put;
+use tenure_tests::storage::{Provisioner, Rig, until};
+
+const DRIVER: &str = "mock.csi.example";
+const ROOMS: &str = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
+
+fn config(node: (&str, &str), gigabytes: i64) -> MockConfig {
+    let segments = BTreeMap::from([("zone".to_owned(), node.1.to_owned())]);
+    MockConfig {
+        plugin: vec![
+            PluginCapability::ControllerService,
+            PluginCapability::VolumeAccessibilityConstraints,
+        ],
+        controller: vec![
+            ControllerCapability::CreateDeleteVolume,
+            ControllerCapability::GetCapacity,
+        ],
+        node: (node.0.to_owned(), segments),
+        capacity: gigabytes << 30,
+        ..MockConfig::default()
+    }
+}
+
+async fn node(rig: &Rig, name: &str, zone: &str) {
+    let node = json!({ "kind": "Node", "metadata": { "name": name, "labels": { "zone": zone } } });
+    put(&rig.api, &node, "").await.unwrap();
+    let drivers = json!([{ "name": DRIVER, "nodeID": name, "topologyKeys": ["zone"] }]);
+    let node =
+        json!({ "kind": "CSINode", "metadata": { "name": name }, "spec": { "drivers": drivers } });
+    put(&rig.api, &node, "").await.unwrap();
+}
+
+async fn class(rig: &Rig, name: &str, changes: Value) {
+    let mut class = json!({
+        "kind": "StorageClass",
+        "metadata": { "name": name },
+        "provisioner": DRIVER,
+        "parameters": { "kind": "fast", "csi.storage.k8s.io/fstype": "xfs" },
+    });
+    for (key, value) in changes.as_object().into_iter().flatten() {
+        class[key] = value.clone();
+    }
+    put(&rig.api, &class, "").await.unwrap();
+}
+
+/// A pod with a controller, whose name and uid are in the references to it.
+async fn pod(rig: &Rig) {
+    let owner = json!([{
+        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "plugin", "uid": "uid-of-plugin",
+        "controller": true, "blockOwnerDeletion": true,
+    }]);
+    let pod = json!({
+        "metadata": { "name": "plugin-x", "ownerReferences": owner },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    rig.api
+        .create("/api/v1/namespaces/default/pods", &pod)
+        .await
+        .unwrap();
+}
+
+fn start(rig: &Rig, socket: &str, node: &str, flags: &[&str]) -> Provisioner {
+    let mut all = vec![
+        "--kube-api-capacity-qps=1000",
+        "--kube-api-capacity-burst=1000",
+        "--capacity-poll-interval=300ms",
+    ];
+    all.extend(flags);
+    let mut command = rig.command(socket, &all).unwrap();
+    command
+        .env("NAMESPACE", "default")
+        .env("POD_NAME", "plugin-x")
+        .env("NODE_NAME", node);
+    Rig::spawn(socket, command).unwrap()
+}
+
+/// Zone, class and size of every object, sorted.
+async fn rooms(rig: &Rig) -> Vec<(String, String, String)> {
+    let list = rig.api.get(ROOMS).await.unwrap().unwrap();
+    let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+    let room = |room: &Value| {
+        (
+            text(&room["nodeTopology"]["matchLabels"]["zone"]),
+            text(&room["storageClassName"]),
+            text(&room["capacity"]),
+        )
+    };
+    let mut rooms: Vec<_> = list["items"].as_array().unwrap().iter().map(room).collect();
+    rooms.sort();
+    rooms
+}
+
+async fn until_rooms(rig: &Rig, wanted: &[(&str, &str, &str)]) {
+    let own = |(a, b, c): &(&str, &str, &str)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned());
+    let wanted: Vec<_> = wanted.iter().map(own).collect();
+    until(&format!("{wanted:?}"), async || {
+        (rooms(rig).await == wanted).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn capacity_is_published_for_every_segment_and_class() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", config(("", ""), 10)).unwrap();
+    pod(&rig).await;
+    node(&rig, "node-a", "a").await;
+    node(&rig, "node-b", "b").await;
+    node(&rig, "node-b2", "b").await;
+    let late = || json!({ "volumeBindingMode": "WaitForFirstConsumer" });
+    class(&rig, "late", late()).await;
+    class(&rig, "now", json!({})).await;
+    let others =
+        json!({ "provisioner": "other.example", "volumeBindingMode": "WaitForFirstConsumer" });
+    class(&rig, "others", others).await;
+    let free = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = free.local_addr().unwrap();
+    drop(free);
+    let http = format!("--http-endpoint={address}");
+    let provisioner = start(&rig, "s", "", &["--enable-capacity", &http]);
+    until_rooms(&rig, &[("a", "late", "10Gi"), ("b", "late", "10Gi")]).await;
+    let list = rig.api.get(ROOMS).await.unwrap().unwrap();
+    let first = list["items"][0].clone();
+    let meta = &first["metadata"];
+    assert!(
+        meta["name"].as_str().unwrap().starts_with("csisc-"),
+        "{meta}"
+    );
+    assert_eq!(
+        meta["labels"],
+        json!({
+            "csi.storage.k8s.io/drivername": DRIVER,
+            "csi.storage.k8s.io/managed-by": "external-provisioner",
+        })
+    );
+    let owner = &meta["ownerReferences"][0];
+    assert_eq!(
+        (&owner["kind"], &owner["name"]),
+        (&json!("DaemonSet"), &json!("plugin"))
+    );
+    // The driver gets the parameters as they are.
+    let asked = driver.calls_of(Method::GetCapacity);
+    assert_eq!(
+        asked[0].request["parameters"]["csi.storage.k8s.io/fstype"],
+        "xfs"
+    );
+
+    // Objects that are too many, and ones that are missing.
+    let mut copy = first.clone();
+    copy["metadata"] = json!({ "name": "csisc-copy", "labels": meta["labels"], "ownerReferences": meta["ownerReferences"] });
+    rig.api.create(ROOMS, &copy).await.unwrap();
+    copy["metadata"]["name"] = json!("csisc-old");
+    copy["nodeTopology"] = json!({ "matchLabels": { "zone": "x" } });
+    rig.api.create(ROOMS, &copy).await.unwrap();
+    copy["metadata"] = json!({ "name": "of-somebody-else" });
+    rig.api.create(ROOMS, &copy).await.unwrap();
+    let name = meta["name"].as_str().unwrap();
+    rig.api.delete(&format!("{ROOMS}/{name}")).await.unwrap();
+    let theirs = ("x", "late", "10Gi");
+    until_rooms(
+        &rig,
+        &[("a", "late", "10Gi"), ("b", "late", "10Gi"), theirs],
+    )
+    .await;
+
+    // Nodes and classes come and go.
+    node(&rig, "node-c", "c").await;
+    class(&rig, "more", late()).await;
+    rig.api
+        .delete("/apis/storage.k8s.io/v1/csinodes/node-a")
+        .await
+        .unwrap();
+    let size = "10Gi";
+    let wanted = [
+        ("b", "late", size),
+        ("b", "more", size),
+        ("c", "late", size),
+        ("c", "more", size),
+        theirs,
+    ];
+    until_rooms(&rig, &wanted).await;
+    rig.api
+        .delete("/apis/storage.k8s.io/v1/storageclasses/more")
+        .await
+        .unwrap();
+
+    // The driver fails, then has less room.
+    driver.script(Method::GetCapacity, Script::fail("INTERNAL", 2));
+    let less = Script {
+        capacity: Some(5 << 30),
+        ..Script::default()
+    };
+    driver.script(Method::GetCapacity, less);
+    until_rooms(&rig, &[("b", "late", "5Gi"), ("c", "late", "5Gi"), theirs]).await;
+
+    // Everything is asked for again and again; the queue holds each only once.
+    driver.clear_script(Method::GetCapacity);
+    let slow = Script {
+        delay_ms: 1_000,
+        ..Script::default()
+    };
+    driver.script(Method::GetCapacity, slow);
+    let calls = driver.calls_of(Method::GetCapacity).len();
+    until("a while", async || {
+        (driver.calls_of(Method::GetCapacity).len() > calls + 4).then_some(())
+    })
+    .await;
+    let mut stream = TcpStream::connect(address).unwrap();
+    write!(
+        stream,
+        "GET /metrics HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n"
+    )
+    .unwrap();
+    let mut metrics = String::new();
+    stream.read_to_string(&mut metrics).unwrap();
+    let depth = metrics
+        .lines()
+        .find(|line| line.starts_with("workqueue_depth") && line.contains("csistoragecapacity"))
+        .and_then(|line| line.rsplit_once(' ')?.1.parse::<f64>().ok());
+    assert!(depth.is_some_and(|depth| depth <= 2.0), "{depth:?}");
+    assert!(
+        metrics.contains("csistoragecapacities_desired_goal 2"),
+        "{metrics}"
+    );
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+async fn claim(rig: &Rig, name: &str, class: &str, size: &str, node: Option<&str>) -> String {
+    let mut annotations = json!({ "volume.kubernetes.io/storage-provisioner": DRIVER });
+    if let Some(node) = node {
+        annotations["volume.kubernetes.io/selected-node"] = json!(node);
+    }
+    let claim = json!({
+        "kind": "PersistentVolumeClaim",
+        "metadata": { "name": name, "annotations": annotations },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": { "requests": { "storage": size } },
+            "storageClassName": class,
+        },
+    });
+    put(&rig.api, &claim, "default").await.unwrap()
+}
+
+fn made_by<'a>(drivers: &'a [(&'a str, &MockDriver)], uid: &str) -> Vec<&'a str> {
+    let name = json!(format!("pvc-{uid}"));
+    let mut found = Vec::new();
+    for (node, driver) in drivers {
+        let calls = driver.calls_of(Method::CreateVolume);
+        if calls.iter().any(|call| call.request["name"] == name) {
+            found.push(*node);
+        }
+    }
+    found
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn every_node_has_its_own_provisioner() {
+    let rig = Rig::start().await.unwrap();
+    // The first has little room.
+    let first = rig.driver("s1", config(("node-1", "a"), 2)).unwrap();
+    let second = rig.driver("s2", config(("node-2", "b"), 100)).unwrap();
+    let drivers = [("node-1", &first), ("node-2", &second)];
+    pod(&rig).await;
+    class(&rig, "now", json!({})).await;
+    class(
+        &rig,
+        "late",
+        json!({ "volumeBindingMode": "WaitForFirstConsumer" }),
+    )
+    .await;
+    let expression = json!([{ "key": "zone", "values": ["b"] }]);
+    class(
+        &rig,
+        "only-b",
+        json!({ "allowedTopologies": [{ "matchLabelExpressions": expression }] }),
+    )
+    .await;
+    let in_a = json!({ "topology": [{ "zone": "a" }] }).to_string();
+    class(
+        &rig,
+        "in-a",
+        json!({ "volumeBindingMode": "WaitForFirstConsumer", "parameters": { "script": in_a } }),
+    )
+    .await;
+    let flags = [
+        "--node-deployment",
+        "--node-deployment-base-delay=300ms",
+        "--strict-topology",
+        "--immediate-topology=false",
+        "--enable-capacity",
+        "--capacity-ownerref-level=0",
+    ];
+    let one = start(&rig, "s1", "node-1", &flags);
+    let two = start(&rig, "s2", "node-2", &flags);
+
+    let mut claims = Vec::new();
+    for number in 0..6 {
+        let name = format!("now-{number}");
+        claims.push((
+            name.clone(),
+            claim(&rig, &name, "now", "1Gi", None).await,
+            None,
+        ));
+    }
+    for (name, class, size, node, by) in [
+        ("late-1", "late", "1Gi", Some("node-1"), "node-1"),
+        ("late-2", "late", "1Gi", Some("node-2"), "node-2"),
+        ("large", "now", "5Gi", None, "node-2"),
+        ("allowed", "only-b", "1Gi", None, "node-2"),
+        ("here", "in-a", "1Gi", Some("node-1"), "node-1"),
+    ] {
+        let uid = claim(&rig, name, class, size, node).await;
+        claims.push((name.to_owned(), uid, Some(by)));
+    }
+    for (name, uid, by) in &claims {
+        until(&format!("a volume for {name}"), async || {
+            rig.api
+                .get(&format!("/api/v1/persistentvolumes/pvc-{uid}"))
+                .await
+                .unwrap()
+        })
+        .await;
+        let found = made_by(&drivers, uid);
+        assert_eq!(found.len(), 1, "{name}: {found:?}");
+        let path = format!("/api/v1/namespaces/default/persistentvolumeclaims/{name}");
+        let claim = rig.api.get(&path).await.unwrap().unwrap();
+        let node = &claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
+        assert_eq!(*node, json!(found[0]), "{name}");
+        if let Some(by) = by {
+            assert_eq!(found, [*by], "{name}");
+        }
+    }
+    // Each says how much room it has, and only of itself.
+    until("both publish", async || {
+        let list = rig.api.get(ROOMS).await.unwrap()?;
+        let label = |room: &Value| {
+            let zone = &room["nodeTopology"]["matchLabels"]["zone"];
+            let by = &room["metadata"]["labels"]["csi.storage.k8s.io/managed-by"];
+            (zone.to_string(), by.to_string())
+        };
+        let found: std::collections::BTreeSet<_> =
+            list["items"].as_array()?.iter().map(label).collect();
+        let own = |zone: &str, by: &str| (json!(zone).to_string(), json!(by).to_string());
+        let wanted = [
+            own("a", "external-provisioner-node-1"),
+            own("b", "external-provisioner-node-2"),
+        ];
+        (found == wanted.into()).then_some(())
+    })
+    .await;
+    // Storage is deleted where it is.
+    let (_, uid, _) = claims.last().unwrap();
+    let path = format!("/api/v1/persistentvolumes/pvc-{uid}/status");
+    rig.api
+        .merge(&path, &json!({ "status": { "phase": "Released" } }))
+        .await
+        .unwrap();
+    let id = format!("vol-pvc-{uid}");
+    until("deleted", async || {
+        (!first.volumes().contains_key(&id)).then_some(())
+    })
+    .await;
+    assert_eq!(second.calls_of(Method::DeleteVolume).len(), 0);
+    assert_eq!(one.stop().unwrap(), Some(0));
+    assert_eq!(two.stop().unwrap(), Some(0));
+}
