@@ -8,6 +8,7 @@
 )]
 
 mod command;
+mod image;
 mod setup;
 mod test;
 mod tidy;
@@ -30,6 +31,7 @@ cargo xtask COMMAND
   soak [--hours N] [--seed S] [--server real|embedded]
                       fleets of real processes through random faults, for hours
   bench [NAME...]     benchmarks against the real peers, as ratios
+  image [PROFILE]     the static binary of deploy/Dockerfile, and that it needs nothing at run time
   tidy                crate arrows, file sizes, links";
 
 fn main() -> ExitCode {
@@ -41,6 +43,7 @@ fn main() -> ExitCode {
         "fix" => verify::fix(),
         "test" => test::run(&rest),
         "tidy" => tidy::run(),
+        "image" => image::run(&rest),
         "sim" => Run::cargo(["run", "--quiet", "--package", "tenure-sim", "--"])
             .args(&rest)
             .go(),

@@ -1,0 +1,104 @@
+//! `cargo xtask image`: the binary that goes into the image, built as the Dockerfile does, and that it needs
+//! nothing at run time: `FROM scratch` has no loader and no libraries.
+
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result, bail};
+
+use crate::command::{Run, on_path, root};
+
+const MUSL: &str = "x86_64-unknown-linux-musl";
+const GNU: &str = "x86_64-unknown-linux-gnu";
+
+/// Program headers and dynamic entries that mean "something else is needed".
+const INTERPRETER: u32 = 3;
+const DYNAMIC: u32 = 2;
+const NEEDED: u64 = 1;
+
+/// Builds it in the given profile, `dist` if there is none, and looks at it.
+pub(crate) fn run(args: &[String]) -> Result<()> {
+    let profile = args.first().map_or("dist", String::as_str);
+    // The C parts of a musl build need its compiler; with glibc all of it can be linked in as well.
+    let target = if on_path("musl-gcc") { MUSL } else { GNU };
+    let build = ["build", "--locked", "--profile", profile];
+    Run::cargo(
+        build
+            .iter()
+            .chain(&["--package", "tenure-cli", "--target", target]),
+    )
+    .env("RUSTFLAGS", "-C target-feature=+crt-static")
+    .go()?;
+    let folder = match profile {
+        "dev" => "debug",
+        other => other,
+    };
+    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target_dir = target_dir.unwrap_or_else(|| root().join("target"));
+    let binary = target_dir.join(target).join(folder).join("tenure");
+    let bytes = std::fs::read(&binary).with_context(|| binary.display().to_string())?;
+    let needs = needs(&bytes).with_context(|| format!("{} is no program", binary.display()))?;
+    if needs > 0 {
+        bail!(
+            "{} needs a loader or libraries at run time",
+            binary.display()
+        );
+    }
+    // Nothing of this machine's environment leads it to anything either.
+    let said = Command::new(&binary)
+        .env_clear()
+        .arg("--version")
+        .output()?;
+    if !said.status.success() {
+        bail!("{} --version ended with {}", binary.display(), said.status);
+    }
+    println!(
+        "{}: static, {:.1} MB, {}",
+        binary.display(),
+        bytes.len() as f64 / 1e6,
+        String::from_utf8_lossy(&said.stdout).trim()
+    );
+    Ok(())
+}
+
+/// How many loaders and libraries a 64-bit ELF program names; `None` if it is none.
+fn needs(elf: &[u8]) -> Option<usize> {
+    let half = |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?));
+    let word = |at: usize| Some(u32::from_le_bytes(elf.get(at..at + 4)?.try_into().ok()?));
+    let long = |at: usize| Some(u64::from_le_bytes(elf.get(at..at + 8)?.try_into().ok()?));
+    let place = |at: usize| usize::try_from(long(at)?).ok();
+    if elf.get(..6)? != b"\x7fELF\x02\x01" {
+        return None;
+    }
+    let (table, size, count) = (place(0x20)?, usize::from(half(0x36)?), half(0x38)?);
+    let mut found = 0;
+    for n in 0..usize::from(count) {
+        let header = table + n * size;
+        match word(header)? {
+            INTERPRETER => found += 1,
+            DYNAMIC => {
+                let (start, length) = (place(header + 0x08)?, place(header + 0x20)?);
+                let entries = (start..start + length).step_by(16);
+                for entry in entries {
+                    found += usize::from(long(entry)? == NEEDED);
+                }
+            }
+            _ => {}
+        }
+    }
+    Some(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::needs;
+
+    #[test]
+    fn a_program_with_a_loader_is_told_from_text() {
+        // Tests are linked in the ordinary way: a loader and libc at least.
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        assert!(needs(&own).unwrap() >= 2);
+        assert_eq!(needs(b"#!/bin/sh\n"), None);
+        assert_eq!(needs(&own[..100]), None, "cut off");
+    }
+}
