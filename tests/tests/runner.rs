@@ -24,6 +24,7 @@ mod provisioner_requests;
 mod provisioner_sources;
 mod provisioner_states;
 mod provisioner_topology;
+mod real_access;
 mod real_client_go;
 mod real_clients;
 mod real_components;

@@ -134,8 +134,9 @@ impl Registry {
         self.access
             .check_grant(user, plural, target.namespace, old, object)
             .map_err(|why| {
-                if let NotGranted::NoRole { resource, name } = &why {
-                    return Failure::not_found((group, resource), name);
+                if let NotGranted::NoRole { name, .. } = &why {
+                    // The real server puts the role's name to the binding's kind.
+                    return Failure::not_found((group, plural), name);
                 }
                 let name = super::rules::text(object, "/metadata/name");
                 let resource = crate::status::qualified(plural, group);

@@ -38,7 +38,7 @@ async fn a_binding_to_nothing_is_not_found_and_one_to_more_is_forbidden() {
         (404, &json!("NotFound")),
         "{status}"
     );
-    assert_eq!(status["details"]["kind"], "roles");
+    assert_eq!(status["details"]["kind"], "rolebindings");
     let more = binding("c", "ClusterRole", "cluster-admin");
     let (code, status) = as_alice(&server, &bindings, &more).await;
     assert_eq!(

@@ -142,7 +142,8 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// After creation only images, deadlines and additional tolerations change; the node is set once.
+/// After creation only images, deadlines and additional tolerations change. The node is set by a binding, which
+/// does not come by here.
 pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     for list in ["containers", "initContainers"] {
         let at = format!("/spec/{list}");
@@ -156,13 +157,6 @@ pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes:
             causes.push(Cause::forbidden(format!("spec.{list}"), why));
             return;
         }
-    }
-    if text(old, "/spec/nodeName") != text(new, "/spec/nodeName")
-        && !text(old, "/spec/nodeName").is_empty()
-    {
-        let value = new.pointer("/spec/nodeName").unwrap_or(&Value::Null);
-        causes.push(Cause::invalid("spec.nodeName", value, "field is immutable"));
-        return;
     }
     if frozen(old) != frozen(new) {
         let why = "pod updates may not change fields other than \
@@ -279,7 +273,6 @@ fn frozen(pod: &Value) -> Value {
         let loose = [
             "activeDeadlineSeconds",
             "ephemeralContainers",
-            "nodeName",
             "schedulingGates",
             "terminationGracePeriodSeconds",
             "tolerations",
@@ -344,9 +337,14 @@ mod tests {
         let mut causes = Vec::new();
         validate_pod_update(&old, &new, &mut causes);
         assert_eq!(causes, []);
-        new["spec"]["dnsPolicy"] = json!("Default");
-        validate_pod_update(&old, &new, &mut causes);
-        assert_eq!(causes[0].field, "spec");
+        for (field, value) in [("dnsPolicy", "Default"), ("nodeName", "n")] {
+            let mut new = old.clone();
+            new["spec"][field] = json!(value);
+            let mut causes = Vec::new();
+            validate_pod_update(&old, &new, &mut causes);
+            assert_eq!(causes.len(), 1, "{field}");
+            assert_eq!(causes[0].field, "spec", "{field}");
+        }
     }
 
     #[test]

@@ -242,6 +242,60 @@ async fn the_owner_of_the_socket_is_the_administrator() {
     assert!(!path.exists());
 }
 
+/// Nobody else can connect, not even in the moment between the making of the file and its first use.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_socket_is_its_owners_from_its_first_moment() {
+    use std::os::unix::fs::PermissionsExt as _;
+    use std::sync::atomic::{AtomicBool, Ordering};
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("api.sock");
+    let done = std::sync::Arc::new(AtomicBool::new(false));
+    let watcher = {
+        let (path, done) = (path.clone(), done.clone());
+        std::thread::spawn(move || {
+            let mut modes = std::collections::BTreeSet::new();
+            while !done.load(Ordering::Relaxed) {
+                if let Ok(found) = std::fs::symlink_metadata(&path) {
+                    modes.insert(found.permissions().mode() & 0o777);
+                }
+            }
+            modes
+        })
+    };
+    for _ in 0..100 {
+        let server = Server::builder().no_tls().unix_socket(&path).start().await;
+        server.unwrap().shutdown().await;
+    }
+    done.store(true, Ordering::Relaxed);
+    let modes: Vec<u32> = watcher.join().unwrap().into_iter().collect();
+    assert_eq!(modes, [0o600]);
+}
+
+/// A socket that nobody listens on any more makes way, a file does not, and nor does what a link leads to.
+#[tokio::test]
+async fn a_socket_takes_the_place_of_a_dead_one_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let start = async |path: &std::path::Path| {
+        let server = Server::builder().no_tls().unix_socket(path).start().await;
+        server.map_err(|error| error.to_string())
+    };
+    let dead = dir.path().join("dead.sock");
+    drop(std::os::unix::net::UnixListener::bind(&dead).unwrap());
+    start(&dead).await.unwrap().shutdown().await;
+
+    let file = dir.path().join("notes");
+    std::fs::write(&file, "mine").unwrap();
+    let link = dir.path().join("link.sock");
+    std::os::unix::fs::symlink(&file, &link).unwrap();
+    for path in [&file, &link] {
+        let error = start(path).await.err().unwrap();
+        let why = "there is a file that is no socket";
+        assert!(error.contains(why) && error.contains(path.to_str().unwrap()));
+    }
+    assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+    assert!(link.is_symlink());
+}
+
 #[tokio::test]
 async fn recorded_traffic_becomes_the_least_role() {
     let dir = tempfile::tempdir().unwrap();

@@ -1,0 +1,119 @@
+//! What may be bound to whom: the real kube-apiserver and ours say the same, code, reason and message.
+
+use std::path::{Path, PathBuf};
+
+use http::Method;
+use kube::config::Kubeconfig;
+use serde_json::{Value, json};
+use tenure_apiserver::server::Server;
+use tenure_tests::Skip;
+use tenure_tests::embedded::Embedded;
+use tenure_tests::real::shared;
+use tenure_tests::wire::Wire;
+
+const NAMESPACE: &str = "/api/v1/namespaces";
+const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
+
+fn binding(name: &str, kind: &str, role: &str, user: &str) -> Value {
+    json!({
+        "metadata": { "name": name },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": role },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user }],
+    })
+}
+
+/// The same story on any server: what each step was answered.
+fn story(admin: &Path, user: &Path, namespace: &str) -> Vec<String> {
+    let (admin, user) = (Wire::connect(admin).unwrap(), Wire::connect(user).unwrap());
+    let made = json!({ "metadata": { "name": namespace } });
+    let made = admin.send(&Method::POST, NAMESPACE, Some(&made)).unwrap();
+    assert!(made.status.is_success(), "{}", made.body);
+    let roles = format!("{RBAC}/namespaces/{namespace}/roles");
+    let bindings = format!("{RBAC}/namespaces/{namespace}/rolebindings");
+    let role = |name: &str, verbs: &[&str], resource: &str, group: &str| {
+        json!({ "metadata": { "name": name }, "rules": [{
+            "apiGroups": [group], "resources": [resource], "verbs": verbs }] })
+    };
+    let group = "rbac.authorization.k8s.io";
+    for (path, object) in [
+        (
+            &roles,
+            role("binder", &["create", "get"], "rolebindings", group),
+        ),
+        (&roles, role("reader", &["get"], "secrets", "")),
+        (&bindings, binding("binder", "Role", "binder", "user")),
+    ] {
+        let made = admin.send(&Method::POST, path, Some(&object)).unwrap();
+        assert!(made.status.is_success(), "{}", made.body);
+    }
+    let mut told = Vec::new();
+    let mut tell = |who: &Wire, object: Value| {
+        let answer = who.send(&Method::POST, &bindings, Some(&object)).unwrap();
+        let body = &answer.body;
+        let message = body["message"].as_str().unwrap_or_default();
+        told.push(format!(
+            "{} {} {} {} {}",
+            answer.status,
+            body["reason"],
+            body["details"]["kind"],
+            body["details"]["name"],
+            // The list of rules has an order of its own.
+            message.split(":\n").next().unwrap_or_default()
+        ));
+    };
+    // Roles grow slowly into a real server's caches.
+    let known = tenure_tests::clock::poll(std::time::Duration::from_secs(60), || {
+        let path = format!("{bindings}/binder");
+        user.get(&path).unwrap().status.is_success().then_some(())
+    });
+    assert!(known.is_some());
+    tell(&user, binding("to-absent", "Role", "absent", "eve"));
+    tell(
+        &user,
+        binding("to-absent-c", "ClusterRole", "absent", "eve"),
+    );
+    tell(&user, binding("to-more", "Role", "reader", "eve"));
+    tell(
+        &user,
+        binding("to-all", "ClusterRole", "cluster-admin", "eve"),
+    );
+    tell(&user, binding("to-own", "Role", "binder", "eve"));
+    tell(&admin, binding("by-admin", "Role", "absent", "eve"));
+    tell(
+        &admin,
+        binding("by-admin-c", "ClusterRole", "absent", "eve"),
+    );
+    told
+}
+
+/// Our server with a user who may do nothing by himself.
+fn ours() -> (tempfile::TempDir, Embedded, PathBuf) {
+    let folder = tempfile::tempdir().unwrap();
+    let tokens = folder.path().join("tokens");
+    std::fs::write(&tokens, "usertoken,user,user\n").unwrap();
+    let server = Embedded::start_with(Server::builder().token_file(tokens)).unwrap();
+    let file = Kubeconfig::read_from(server.kubeconfig()).unwrap();
+    let mut config = serde_json::to_value(file).unwrap();
+    config["users"][0]["user"] = json!({ "token": "usertoken" });
+    let user = folder.path().join("user");
+    std::fs::write(&user, config.to_string()).unwrap();
+    (folder, server, user)
+}
+
+#[test]
+fn real_access_bindings_to_absent_roles_and_to_greater_ones_are_answered_alike() {
+    let Some(cluster) = Skip::unless(shared()) else {
+        return;
+    };
+    let (_folder, server, user) = ours();
+    let real = story(
+        &cluster.kubeconfig(),
+        &cluster.user_kubeconfig(),
+        "bindings",
+    );
+    let ours = story(&server.kubeconfig(), &user, "bindings");
+    assert_eq!(ours, real);
+    // What that is, so that a change of both is noticed.
+    let codes: Vec<&str> = real.iter().map(|line| &line[..3]).collect();
+    assert_eq!(codes, ["404", "404", "403", "403", "201", "201", "201"]);
+}
