@@ -2,12 +2,17 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt as _;
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
 use tenure_tests::clock::poll;
 use tenure_tests::home::Home;
+use tenure_tests::nemesis::proxy::{Gate, Proxy};
 use tenure_tests::process::Process;
+use tenure_tests::wire::Wire;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -129,6 +134,191 @@ fn server_command_carries_ten_thousand_idle_connections() {
     let each = memory().saturating_sub(before) / CONNECTIONS as u64;
     assert!(each < 20_000, "{each} bytes for an idle connection");
     assert_eq!(idle.len(), CONNECTIONS);
+}
+
+/// A server with so much in it that a backup takes a while, and its administrator's socket.
+struct Full {
+    home: Home,
+    server: Process,
+    instance: serde_json::Value,
+}
+
+impl Full {
+    fn start() -> Self {
+        let home = Home::new();
+        std::fs::create_dir(home.path("tmp")).unwrap();
+        let mut command = home.command();
+        command
+            .env("TMPDIR", home.path("tmp"))
+            .args(["server", "run", "--listen=127.0.0.1:0", "--store=memory"])
+            .arg("--unix-socket")
+            .arg(home.path("socket"));
+        let server = Process::spawn("server", command).unwrap();
+        let instance = poll(LIMIT, || {
+            let status = home.tenure(&["server", "status"]);
+            serde_json::from_slice::<serde_json::Value>(&status.stdout).ok()
+        });
+        let instance = instance.expect("the server starts");
+        let kubeconfig = instance["kubeconfig"].as_str().unwrap();
+        let admin = Wire::connect(Path::new(kubeconfig)).unwrap();
+        for n in 0..16 {
+            let map = serde_json::json!({ "apiVersion": "v1", "kind": "ConfigMap",
+                "metadata": { "name": format!("big-{n}") }, "data": { "k": "x".repeat(900_000) } });
+            let path = "/api/v1/namespaces/default/configmaps";
+            let made = admin.send(&http::Method::POST, path, Some(&map)).unwrap();
+            assert!(made.status.is_success(), "{}", made.body);
+        }
+        Self {
+            home,
+            server,
+            instance,
+        }
+    }
+
+    /// Asks over the administrator's socket.
+    fn ask(&self, method: &str, path: &str, headers: &str) -> UnixStream {
+        let mut stream = UnixStream::connect(self.home.path("socket")).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let request =
+            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
+        stream.write_all(request.as_bytes()).unwrap();
+        stream
+    }
+
+    /// The code of an answer.
+    fn code(&self, method: &str, path: &str, headers: &str) -> u16 {
+        let mut line = [0; 12];
+        self.ask(method, path, headers)
+            .read_exact(&mut line)
+            .unwrap();
+        String::from_utf8_lossy(&line[9..]).parse().unwrap()
+    }
+}
+
+#[test]
+fn server_command_cancelled_backup_leaves_no_file_and_the_server_goes_on() {
+    let full = Full::start();
+    for round in 0..12 {
+        let mut stream = full.ask("GET", "/tenure/backup", "");
+        // Gone before the first byte, and gone in the middle.
+        if round % 2 == 1 {
+            let mut some = vec![0; 64 * 1024];
+            stream.read_exact(&mut some).unwrap();
+            assert!(some.starts_with(b"HTTP/1.1 200"));
+        }
+        drop(stream);
+    }
+    let files = || std::fs::read_dir(full.home.path("tmp")).unwrap().count();
+    let open = || {
+        let folder = format!("/proc/{}/fd", full.server.pid());
+        let links = std::fs::read_dir(folder).unwrap().flatten();
+        let mut links = links.filter_map(|fd| std::fs::read_link(fd.path()).ok());
+        links.any(|link| link.to_string_lossy().contains("tenure-backup"))
+    };
+    let cleared = poll(LIMIT, || (files() == 0 && !open()).then_some(()));
+    assert!(cleared.is_some(), "{} files, open: {}", files(), open());
+    assert_eq!(full.code("GET", "/readyz", ""), 200);
+    let saved = full.home.tenure(&["server", "backup", "whole"]);
+    assert!(saved.status.success(), "{}", text(&saved));
+    assert!(full.home.path("whole").metadata().unwrap().len() > 10_000_000);
+}
+
+/// Half a backup is none: neither under its name nor under another one.
+#[test]
+fn server_command_backup_that_breaks_off_leaves_nothing() {
+    let full = Full::start();
+    // The way to the server leads through a slow network.
+    let kubeconfig = full.instance["kubeconfig"].as_str().unwrap();
+    let proxy = Proxy::start(Path::new(kubeconfig)).unwrap();
+    let dir = Path::new(kubeconfig).parent().unwrap();
+    let described = std::fs::read_dir(dir)
+        .unwrap()
+        .flatten()
+        .map(|entry| entry.path())
+        .find(|path| std::fs::read_to_string(path).is_ok_and(|text| text.contains("startTicks")));
+    let described = described.expect("the server describes itself in its directory");
+    let mut instance = full.instance.clone();
+    instance["kubeconfig"] = proxy.kubeconfig().to_str().unwrap().into();
+    std::fs::write(described, instance.to_string()).unwrap();
+    let (part, whole) = (full.home.path("b.part"), full.home.path("b"));
+    // What an attempt that was killed has left, for everybody to read.
+    std::fs::write(&part, "old").unwrap();
+    for how in ["cut", "interrupted"] {
+        proxy.set(Gate::Open, Gate::Slow(Duration::from_millis(40)));
+        let mut command = full.home.command();
+        command.args(["server", "backup", "b"]);
+        let mut saving = Process::spawn("backup", command).unwrap();
+        let began = poll(LIMIT, || {
+            let length = part.metadata().ok()?.len();
+            (length > 50_000).then_some(())
+        });
+        assert!(began.is_some(), "{}", saving.transcript());
+        let mode = part.metadata().unwrap().permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "there are secrets in it");
+        let code = if how == "cut" {
+            proxy.reset();
+            1
+        } else {
+            let pid = i32::try_from(saving.pid()).unwrap();
+            let pid = rustix::process::Pid::from_raw(pid).unwrap();
+            rustix::process::kill_process(pid, rustix::process::Signal::INT).unwrap();
+            128 + 2
+        };
+        let status = saving.wait(LIMIT).unwrap();
+        assert_eq!(status.code(), Some(code), "{how}: {}", saving.transcript());
+        assert!(!part.exists() && !whole.exists(), "{how}");
+    }
+    proxy.heal();
+    let saved = full.home.tenure(&["server", "backup", "b"]);
+    assert!(saved.status.success(), "{}", text(&saved));
+    assert_eq!(
+        whole.metadata().unwrap().permissions().mode() & 0o777,
+        0o600
+    );
+    assert!(!part.exists());
+}
+
+/// The page acts for whoever asks, with what they bring: not for the server, and not for the owner of a socket.
+#[test]
+fn server_command_page_gives_nobody_the_power_of_the_administrator() {
+    let full = Full::start();
+    let kubeconfig = full.instance["kubeconfig"].as_str().unwrap();
+    let admin = Wire::connect(Path::new(kubeconfig)).unwrap();
+    let lease = serde_json::json!({ "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+        "metadata": { "name": "e" }, "spec": { "holderIdentity": "a", "leaseDurationSeconds": 15 } });
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    let made = admin
+        .send(&http::Method::POST, leases, Some(&lease))
+        .unwrap();
+    assert!(made.status.is_success(), "{}", made.body);
+    let order = "/ui/step-down?namespace=default&name=e";
+    // Over the socket its owner is the administrator, but the page is nobody's.
+    assert_eq!(full.code("GET", leases, ""), 200);
+    assert_eq!(
+        full.code("GET", "/ui", ""),
+        200,
+        "the page itself has no power"
+    );
+    assert_eq!(full.code("GET", "/ui/feed", ""), 403);
+    assert_eq!(full.code("POST", order, ""), 401);
+    let wrong = "authorization: Bearer wrong\r\n";
+    assert_eq!(full.code("GET", "/ui/feed", wrong), 401);
+    assert_eq!(full.code("POST", order, wrong), 401);
+    // Over TLS without credentials, as from any other machine.
+    let mut config =
+        serde_json::to_value(kube::config::Kubeconfig::read_from(kubeconfig).unwrap()).unwrap();
+    config["users"][0]["user"] = serde_json::json!({});
+    let nobody = full.home.path("nobody");
+    std::fs::write(&nobody, config.to_string()).unwrap();
+    let nobody = Wire::connect(&nobody).unwrap();
+    assert_eq!(nobody.get("/ui/feed").unwrap().status, 403);
+    let refused = nobody.send(&http::Method::POST, order, None).unwrap();
+    assert_eq!(refused.status, 401);
+    let untouched = admin.get(&format!("{leases}/e")).unwrap().body;
+    assert!(
+        untouched["metadata"]["annotations"].is_null(),
+        "{untouched}"
+    );
 }
 
 /// As far as the system allows it.

@@ -16,6 +16,7 @@ use tenure_apiserver::store::{EtcdConfig, RedbStore, backup};
 use crate::connect::Connect;
 use crate::local;
 use crate::page::{self, OnServer};
+use crate::signals::Signals;
 
 /// Run the embedded API server and its controllers, or look after one
 ///
@@ -293,7 +294,16 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
     let mut part = file.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
-    let received = receive(response.into_body(), &part).await;
+    let mut signals = Signals::listen()?;
+    let received = tokio::select! {
+        received = receive(response.into_body(), &part) => received,
+        signal = signals.end() => {
+            let _ = std::fs::remove_file(&part);
+            let number = u8::try_from(signal.as_raw()).unwrap_or_default();
+            eprintln!("tenure: no backup was written");
+            return Ok(128_u8.saturating_add(number));
+        }
+    };
     let bytes = received.inspect_err(|_| _ = std::fs::remove_file(&part))?;
     std::fs::rename(&part, file).with_context(|| format!("cannot write {}", file.display()))?;
     println!("{bytes} bytes");
@@ -303,8 +313,15 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
 /// Writes an answer to a file, for its owner only: there are secrets in it.
 async fn receive(mut body: kube::client::Body, path: &Path) -> Result<usize> {
     let failed = || format!("cannot write {}", path.display());
+    // One of an attempt that was killed may be for others to read, and would stay so.
+    match std::fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
+            return Err(error).with_context(failed);
+        }
+        _ => {}
+    }
     let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
+    options.write(true).create_new(true).mode(0o600);
     let mut file = options.open(path).with_context(failed)?;
     let mut bytes = 0;
     while let Some(frame) = body.frame().await {
