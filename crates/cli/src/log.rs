@@ -7,8 +7,10 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result};
 use clap::{ArgAction, Args, ValueEnum};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::{LevelFilter, Targets};
 use tracing_subscriber::fmt::writer::BoxMakeWriter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 /// Flags about the log.
 #[derive(Args, Clone, Debug)]
@@ -50,8 +52,7 @@ impl Log {
             (1, _) => "info,tenure=debug,tenure_lock=debug,kube_client=off",
             _ => "debug,tenure=trace,tenure_lock=trace",
         };
-        let filter =
-            EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(filter));
+        let filter = filter_or(filter);
         let (writer, colours) = match &self.log_file {
             Some(path) => {
                 let file = File::options().create(true).append(true).open(path);
@@ -64,14 +65,24 @@ impl Log {
             }
         };
         let log = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+            .with_max_level(LevelFilter::TRACE)
             .with_writer(writer)
             .with_ansi(colours)
             .with_target(false);
         match self.log_format {
-            Format::Text => log.init(),
-            Format::Json => log.json().flatten_event(true).with_ansi(false).init(),
+            Format::Text => log.finish().with(filter).init(),
+            Format::Json => {
+                let log = log.json().flatten_event(true).with_ansi(false);
+                log.finish().with(filter).init();
+            }
         }
         Ok(())
     }
+}
+
+/// What `TENURE_LOG` lets through, or this.
+pub(crate) fn filter_or(ours: &str) -> Targets {
+    let chosen = std::env::var("TENURE_LOG").ok();
+    let chosen = chosen.and_then(|text| text.parse().ok());
+    chosen.unwrap_or_else(|| ours.parse().expect("a filter of ours"))
 }

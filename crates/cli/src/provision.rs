@@ -8,7 +8,9 @@ use anyhow::{Context, Result, bail};
 use clap::{ArgAction, Args};
 use tenure::LockKind;
 use tenure_provisioner::{Capacity, Election, Http, NodeDeployment, Options};
-use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::connect::Connect;
 use crate::signals::Signals;
@@ -267,15 +269,15 @@ impl Provision {
             4 => "debug,hyper=info,hyper_util=info,h2=info,tower=info,kube_client=info",
             _ => "debug,tenure_csi=trace,hyper=info,hyper_util=info,h2=info,tower=info",
         };
-        let filter =
-            EnvFilter::try_from_env("TENURE_LOG").unwrap_or_else(|_| EnvFilter::new(level));
+        let filter = crate::log::filter_or(level);
         let log = tracing_subscriber::fmt()
-            .with_env_filter(filter)
+            .with_max_level(LevelFilter::TRACE)
             .with_writer(std::io::stderr);
         if self.logging_format == "json" {
-            log.json().init();
+            log.json().finish().with(filter).init();
         } else {
-            log.with_ansi(false).with_target(false).init();
+            let log = log.with_ansi(false).with_target(false);
+            log.finish().with(filter).init();
         }
     }
 
