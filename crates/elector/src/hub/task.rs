@@ -82,6 +82,9 @@ impl Task {
                         }
                         next = self.world.requests.next_now();
                     }
+                    // The connections of these go back to their pool in tasks of their own. A request
+                    // that is sent before then would open another, only to close it again.
+                    tokio::task::yield_now().await;
                 }
                 (feed, news) = self.world.watches.next() => {
                     let mut next = Some((feed, news));
