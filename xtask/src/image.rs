@@ -1,4 +1,4 @@
-//! `cargo xtask image`: the binary that goes into the image, built as the Dockerfile does, and that it needs
+//! `cargo xtask image`: the binaries that go into images, built as the Dockerfile does, and that they need
 //! nothing at run time: `FROM scratch` has no loader and no libraries.
 
 use std::path::PathBuf;
@@ -16,26 +16,42 @@ const INTERPRETER: u32 = 3;
 const DYNAMIC: u32 = 2;
 const NEEDED: u64 = 1;
 
-/// Builds it in the given profile, `dist` if there is none, and looks at it.
-pub(crate) fn run(args: &[String]) -> Result<()> {
-    let profile = args.first().map_or("dist", String::as_str);
+/// What is built: its name, and what the Dockerfile gives cargo for it.
+const IMAGES: [(&str, &str, &[&str]); 2] = [
+    ("tenure", "dist", &[]),
+    ("tenure-sidecar", "sidecar", &["--no-default-features"]),
+];
+
+/// Builds the named ones, or all, into `target/image`, and looks at them.
+pub(crate) fn run(names: &[String]) -> Result<()> {
+    let known = |name: &String| IMAGES.iter().any(|(image, ..)| image == name);
+    if let Some(unknown) = names.iter().find(|name| !known(name)) {
+        bail!("there is no image {unknown}: say tenure or tenure-sidecar");
+    }
+    for (name, profile, features) in IMAGES {
+        if names.is_empty() || names.iter().any(|wanted| wanted == name) {
+            build(name, profile, features)?;
+        }
+    }
+    Ok(())
+}
+
+fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     // The C parts of a musl build need its compiler; with glibc all of it can be linked in as well.
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
     let build = ["build", "--locked", "--profile", profile];
-    Run::cargo(
-        build
-            .iter()
-            .chain(&["--package", "tenure-cli", "--target", target]),
-    )
-    .env("RUSTFLAGS", "-C target-feature=+crt-static")
-    .go()?;
-    let folder = match profile {
-        "dev" => "debug",
-        other => other,
-    };
+    let what = ["--package", "tenure-cli", "--target", target];
+    Run::cargo([&build, &what, features].concat())
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .go()?;
     let target_dir = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target_dir = target_dir.unwrap_or_else(|| root().join("target"));
-    let binary = target_dir.join(target).join(folder).join("tenure");
+    let binary = target_dir.join("image").join(name);
+    std::fs::create_dir_all(target_dir.join("image"))?;
+    std::fs::copy(
+        target_dir.join(target).join(profile).join("tenure"),
+        &binary,
+    )?;
     let bytes = std::fs::read(&binary).with_context(|| binary.display().to_string())?;
     let needs = needs(&bytes).with_context(|| format!("{} is no program", binary.display()))?;
     if needs > 0 {

@@ -31,7 +31,7 @@ cargo xtask COMMAND
   soak [--hours N] [--seed S] [--server real|embedded]
                       fleets of real processes through random faults, for hours
   bench [NAME...]     benchmarks against the real peers, as ratios
-  image [PROFILE]     the static binary of deploy/Dockerfile, and that it needs nothing at run time
+  image [NAME...]     the static binaries of deploy/Dockerfile, and that they need nothing at run time
   tidy                crate arrows, file sizes, links";
 
 fn main() -> ExitCode {
