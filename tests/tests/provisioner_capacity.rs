@@ -1,5 +1,9 @@
 //! `--enable-capacity` and `--node-deployment`: how much room there is, and provisioners that each have a
 //! node.
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "cases are read more easily with values"
+)]
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};

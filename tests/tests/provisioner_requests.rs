@@ -1,5 +1,9 @@
 //! From class and claim to the driver's request and the volume object: secrets, parameters, attribute
 //! classes; and what becomes of drivers that answer nonsense.
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "cases are read more easily with values"
+)]
 
 use serde_json::{Value, json};
 use tenure_csi::ControllerCapability;

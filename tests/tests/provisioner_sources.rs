@@ -1,6 +1,9 @@
 //! Volumes made from snapshots and from other volumes: what may be a source, what is refused, how sources
 //! are protected meanwhile and let go of afterwards.
-#![allow(clippy::disallowed_methods, reason = "waits for other processes")]
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "cases are read more easily with values"
+)]
 
 use serde_json::{Value, json};
 use tenure_csi::ControllerCapability;

@@ -1,4 +1,8 @@
 //! Where volumes must be reachable from, and where the driver says they are.
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "cases are read more easily with values"
+)]
 
 use serde_json::{Value, json};
 use tenure_csi::mock::MockConfig;

@@ -16,6 +16,7 @@ use tenure_csi::Driver;
 use tenure_csi::v1::{GetCapacityRequest, Topology};
 use tenure_manager::queue::WorkQueue;
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::cache::Change;
 use crate::cluster::{Cluster, ClusterError};
@@ -118,7 +119,7 @@ impl Capacities {
         loop {
             self.recompute();
             self.caches.changed.notified().await;
-            tokio::time::sleep(PAUSE).await;
+            tokio::time::sleep_until(Instant::now() + PAUSE).await;
         }
     }
 
@@ -185,7 +186,7 @@ impl Capacities {
     /// Asks about everything once in a while.
     async fn poll(self: Arc<Self>) {
         let every = self.options.poll_interval.max(PAUSE);
-        let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + every, every);
+        let mut ticks = tokio::time::interval_at(Instant::now() + every, every);
         loop {
             ticks.tick().await;
             let goal = lock(&self.goal).clone();

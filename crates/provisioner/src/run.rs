@@ -12,6 +12,7 @@ use tenure::{Elector, Ended, HealthAdaptor, StopReason, Tenure};
 use tenure_csi::{ConnectError, ControllerCapability, Driver, StartError};
 use tenure_manager::queue::{ItemBackoff, QueueMetrics, WorkQueue};
 use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 use crate::capacity::{self, Capacities};
 use crate::claims::{RESYNC, savers};
@@ -178,7 +179,7 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
     };
     let overdue = async {
         driver.lost().await;
-        tokio::time::sleep(LAST_WORDS).await;
+        tokio::time::sleep_until(Instant::now() + LAST_WORDS).await;
     };
     let result = tokio::select! {
         result = work => result,
@@ -386,7 +387,7 @@ impl Parts {
 
 /// Looks at everything again once in a while.
 async fn resync(controller: Arc<Controller>) {
-    let mut ticks = tokio::time::interval_at(tokio::time::Instant::now() + RESYNC, RESYNC);
+    let mut ticks = tokio::time::interval_at(Instant::now() + RESYNC, RESYNC);
     loop {
         ticks.tick().await;
         controller.queues.add_all(&controller.caches);

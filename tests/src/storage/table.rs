@@ -4,6 +4,10 @@
 //! In all texts, `<ns>` is the namespace of the case, which is also the name of its class, `<uid>` the uid of
 //! its claim, and `<uid:NAME>` the uid of an object that was created before.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
+#![allow(
+    clippy::needless_pass_by_value,
+    reason = "cases are read more easily with values"
+)]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
