@@ -31,6 +31,14 @@ fn informer() {
 }
 
 #[test]
+fn applier() {
+    if clients::peer(Peer::Applier) {
+        let server = Embedded::start().unwrap();
+        clients::applier(&server.kubeconfig());
+    }
+}
+
+#[test]
 fn kubectl() {
     if clients::peer(Peer::Kubectl) {
         let server = Embedded::start().unwrap();

@@ -159,6 +159,28 @@ pub(crate) fn informer(kubeconfig: &Path) {
     assert_eq!(cached.map(|line| &line["objects"]), Some(&json!(wanted)));
 }
 
+/// client-go's server-side apply: typed, of a status, and of a kind that a definition brings.
+pub(crate) fn applier(kubeconfig: &Path) {
+    let wire = Wire::connect(kubeconfig).expect("the harness wrote it");
+    let text = json!({"type": "string"});
+    let schema = json!({"type": "object", "properties": {
+        "spec": {"type": "object", "properties": {"a": text, "b": text}}}});
+    let definition = json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": "things.t.example"}, "spec": {"group": "t.example", "scope": "Namespaced",
+        "names": {"plural": "things", "kind": "Thing"}, "versions": [{"name": "v1",
+        "served": true, "storage": true, "schema": {"openAPIV3Schema": schema}}]}});
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    send(&wire, &Method::POST, definitions, Some(&definition));
+    let things = "/apis/t.example/v1/namespaces/default/things";
+    let served = clock::poll(LIMIT, || {
+        let answer = wire.get(things).expect("an answer");
+        answer.status.is_success().then_some(())
+    });
+    assert!(served.is_some(), "things are not served");
+    let mut command = Command::new(build(Peer::Applier).expect("built before the test"));
+    succeed(command.arg(kubeconfig));
+}
+
 /// kubectl: the commands people use every day, in a namespace made by it.
 pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
     let cache = tempfile::tempdir().expect("a temporary folder");

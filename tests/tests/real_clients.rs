@@ -34,6 +34,14 @@ fn informer() {
 }
 
 #[test]
+fn applier() {
+    let Some(cluster) = cluster().filter(|_| clients::peer(Peer::Applier)) else {
+        return;
+    };
+    clients::applier(&cluster.kubeconfig());
+}
+
+#[test]
 fn kubectl() {
     let Some(cluster) = cluster().filter(|_| clients::peer(Peer::Kubectl)) else {
         return;

@@ -13,6 +13,7 @@ pub mod elections_table;
 pub mod etcd;
 pub mod manager;
 pub mod provisioner;
+pub mod storage;
 pub mod svg;
 
 /// A benchmark: a name on the command line, and what measures and prints a table.
@@ -49,6 +50,10 @@ pub const ALL: &[Bench] = &[
     Bench {
         name: "provisioner",
         run: provisioner::bench,
+    },
+    Bench {
+        name: "storage",
+        run: storage::bench,
     },
 ];
 

@@ -24,9 +24,11 @@ pub enum Peer {
     OldElector,
     /// Shared informers by today's client-go.
     Informer,
-    /// The controllers of Kubernetes, for their election.
+    /// Server-side apply by today's client-go.
+    Applier,
+    /// The controllers of Kubernetes, for their election and as the measure of ours.
     KubeControllerManager,
-    /// The scheduler of Kubernetes, for its election.
+    /// The scheduler of Kubernetes, for its election and what it does for claims.
     KubeScheduler,
 }
 
@@ -64,13 +66,14 @@ pub enum BuildError {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::KubeApiserver,
         Self::Etcd,
         Self::Kubectl,
         Self::Elector,
         Self::OldElector,
         Self::Informer,
+        Self::Applier,
         Self::KubeControllerManager,
         Self::KubeScheduler,
     ];
@@ -83,6 +86,7 @@ impl Peer {
             Self::Kubectl => "kubectl",
             Self::Elector | Self::OldElector => "elector",
             Self::Informer => "informer",
+            Self::Applier => "applier",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::KubeScheduler => "kube-scheduler",
         }
@@ -105,6 +109,7 @@ impl Peer {
             Self::KubeControllerManager | Self::KubeScheduler => "controllers",
             Self::Etcd => "etcd",
             Self::Elector | Self::OldElector | Self::Informer => "client-go",
+            Self::Applier => "applier",
         })
     }
 
@@ -130,6 +135,7 @@ impl Peer {
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::Elector | Self::OldElector => "./elector",
             Self::Informer => "./informer",
+            Self::Applier => ".",
             Self::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
             Self::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
         }

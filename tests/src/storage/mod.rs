@@ -4,8 +4,10 @@
 mod api;
 mod provisioner;
 mod recorded;
+mod served;
 pub mod table;
 
 pub use api::Api;
 pub use provisioner::{Provisioner, Rig, until};
 pub use recorded::{Case, replay};
+pub use served::{STORAGE_CONTROLLERS, Served};

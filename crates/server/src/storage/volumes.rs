@@ -131,10 +131,12 @@ impl Storage {
     }
 }
 
-/// Whether somebody outside made the volume, who will also delete it.
+/// Whether somebody outside may delete the volume: a driver's, and whatever was made by none of the plugins.
 fn is_external(volume: &PersistentVolume) -> bool {
     let maker = annotation(&volume.metadata, PROVISIONED_BY);
-    annotation(&volume.metadata, MIGRATED_TO).is_some()
+    let of_driver = volume.spec.as_ref().is_some_and(|s| s.csi.is_some());
+    of_driver
+        || annotation(&volume.metadata, MIGRATED_TO).is_some()
         || maker.is_some_and(|maker| !maker.starts_with(IN_TREE))
 }
 

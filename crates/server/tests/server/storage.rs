@@ -399,8 +399,8 @@ async fn what_becomes_of_a_volume_whose_claim_is_gone_is_up_to_its_policy() {
     for policy in ["Retain", "Recycle", "Delete"] {
         let name = policy.to_lowercase();
         let mut spec = json!({ "persistentVolumeReclaimPolicy": policy });
-        if policy == "Recycle" {
-            // Drivers have no such policy.
+        if policy != "Retain" {
+            // Volumes of drivers are left to their provisioners.
             merge(
                 &mut spec,
                 json!({ "csi": null, "nfs": { "server": "s", "path": "/" } }),

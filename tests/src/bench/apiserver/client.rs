@@ -24,7 +24,7 @@ pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default
 
 /// How to reach a server, as its kubeconfig says.
 #[derive(Clone)]
-pub(super) struct Server {
+pub(in crate::bench) struct Server {
     host: String,
     port: u16,
     tls: TlsConnector,
@@ -36,7 +36,7 @@ impl Server {
     ///
     /// # Errors
     /// It cannot be read or used.
-    pub(super) async fn new(kubeconfig: &Path) -> Result<Self> {
+    pub(in crate::bench) async fn new(kubeconfig: &Path) -> Result<Self> {
         let file = Kubeconfig::read_from(kubeconfig)?;
         let plain = serde_json::to_value(&file)?;
         let token = plain.pointer("/users/0/user/token");
@@ -58,7 +58,7 @@ impl Server {
     ///
     /// # Errors
     /// There is no server.
-    pub(super) async fn connect(&self) -> Result<Client> {
+    pub(in crate::bench) async fn connect(&self) -> Result<Client> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(self.host.clone())?;
@@ -75,7 +75,7 @@ impl Server {
 }
 
 /// One connection.
-pub(super) struct Client {
+pub(in crate::bench) struct Client {
     sender: SendRequest<Full<Bytes>>,
     host: HeaderValue,
     authorization: Option<HeaderValue>,
@@ -86,7 +86,12 @@ impl Client {
     ///
     /// # Errors
     /// The answer is no success.
-    pub(super) async fn send(&mut self, method: Method, path: &str, body: String) -> Result<Bytes> {
+    pub(in crate::bench) async fn send(
+        &mut self,
+        method: Method,
+        path: &str,
+        body: String,
+    ) -> Result<Bytes> {
         let response = self.open(method, path, body).await?;
         Ok(response.collect().await?.to_bytes())
     }
@@ -101,11 +106,16 @@ impl Client {
         path: &str,
         body: String,
     ) -> Result<Incoming> {
+        // The only patches sent here are applied on the server.
+        let kind = match method {
+            Method::PATCH => "application/apply-patch+yaml",
+            _ => "application/json",
+        };
         let mut request = Request::builder()
             .method(method.clone())
             .uri(path)
             .header(HOST, self.host.clone())
-            .header(CONTENT_TYPE, HeaderValue::from_static("application/json"));
+            .header(CONTENT_TYPE, HeaderValue::from_static(kind));
         if let Some(authorization) = &self.authorization {
             request = request.header(AUTHORIZATION, authorization.clone());
         }

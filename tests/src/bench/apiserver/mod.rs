@@ -8,7 +8,7 @@
     reason = "durations are what is measured here, and people watch"
 )]
 
-mod client;
+pub(in crate::bench) mod client;
 mod ours;
 
 use std::fmt;

@@ -57,7 +57,10 @@ impl Ours {
             .args(["server", "run", "--listen=127.0.0.1:0", "--data-dir"])
             .arg(folder.path())
             // The real one runs without its controller manager, too.
-            .arg("--disable=default-service-account,root-ca,garbage-collector,namespace-purge")
+            .arg(
+                "--disable=default-service-account,root-ca,garbage-collector,namespace-purge,\
+                  persistentvolume-binder,pvc-protection,pv-protection,first-consumer",
+            )
             .args(args)
             .stderr(Stdio::null())
             .spawn()?;
