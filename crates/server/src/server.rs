@@ -6,7 +6,7 @@ use base64::Engine as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tenure_apiserver::server::{self as api, StartError};
-use tenure_manager::{Manager, api_ready};
+use tenure_manager::{Manager, OnLoss, api_ready};
 
 use crate::{collector, namespaces, purge, storage};
 
@@ -150,6 +150,10 @@ impl Server {
             .gate(api_ready())
             .namespace("kube-system")
             .no_leader_elect(alone);
+        if api.is_some() && !alone {
+            // The API goes on here whoever leads: an etcd that was away must find it when it comes back.
+            manager = manager.on_loss(OnLoss::Demote);
+        }
         if let Some(address) = self.probes {
             manager = manager.probe_address(address);
         }
