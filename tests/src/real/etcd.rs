@@ -5,6 +5,7 @@ use std::net::TcpStream;
 use std::process::{Child, Stdio};
 use std::time::Duration;
 
+use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use super::build::{Peer, build};
@@ -44,6 +45,23 @@ impl Etcd {
             return Err(io::Error::other(format!("etcd does not listen: {ended:?}")));
         }
         Ok(etcd)
+    }
+
+    /// SIGSTOP: it stands still.
+    pub fn pause(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT: it goes on.
+    pub fn resume(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    fn signal(&self, signal: Signal) {
+        let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
+        if let Some(pid) = pid {
+            _ = kill_process(pid, signal);
+        }
     }
 
     /// Where it is.
