@@ -41,8 +41,13 @@ fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
     let build = ["build", "--locked", "--profile", profile];
     let what = ["--package", "tenure-cli", "--target", target];
+    // At a fixed address, as Go's programs are: no table of half a megabyte to walk through at each start.
+    let flags = match profile {
+        "sidecar" => "-C target-feature=+crt-static -C relocation-model=static",
+        _ => "-C target-feature=+crt-static",
+    };
     Run::cargo([&build, &what, features].concat())
-        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env("RUSTFLAGS", flags)
         .go()?;
     let target_dir = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target_dir = target_dir.unwrap_or_else(|| root().join("target"));
