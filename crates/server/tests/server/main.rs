@@ -6,6 +6,7 @@
 )]
 
 mod collector;
+mod derived;
 mod namespaces;
 mod replicas;
 mod storage;
