@@ -12,11 +12,12 @@ use kube::ResourceExt as _;
 use serde_json::json;
 
 use super::Storage;
-use super::matching::{annotation, best, claim_class, mismatch, names};
+use super::matching::{annotation, best, claim_class, mismatch, names, selected_node};
 use super::names::{
     BIND_COMPLETED, BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO, PROVISIONER, PROVISIONER_BETA,
-    SELECTED_NODE, migrated,
+    migrated,
 };
+use super::nodes;
 use super::world::{Name, Word};
 use super::write::{Tone, reference};
 
@@ -80,16 +81,21 @@ impl Storage {
         let shelves = self.world.lock();
         let class_name = claim_class(claim);
         let class = shelves.classes.named(class_name);
-        let waits = class
-            .as_ref()
-            .is_some_and(|class| waits_for_consumer(class))
-            && annotation(&claim.metadata, SELECTED_NODE).is_none();
+        let by_node = class.as_deref().is_some_and(waits_for_consumer);
+        let selected = selected_node(claim);
+        let node = selected.and_then(|node| shelves.nodes.named(node));
+        let waits = by_node && selected.is_none();
         let naming = shelves
             .volumes
             .find(&Word::Claim(Name::of(&claim.metadata)));
-        // Where the node decides, only who chooses the node may choose among free volumes.
+        // Where the node decides, there is no free volume before it is known, and then only those it reaches.
+        let reached = |volume: &PersistentVolume| {
+            let node = node.as_deref();
+            node.is_some_and(|node| nodes::reaches(volume, node))
+        };
         let free = Word::Free(class_name.to_owned());
-        let free = shelves.volumes.find(&free).filter(|_| !waits);
+        let free = shelves.volumes.find(&free);
+        let free = free.filter(|volume| !by_node || reached(volume));
         match (best(claim, naming, free, None), class) {
             (Some(volume), _) => Way::Bind(volume),
             (None, _) if waits => Way::WaitForConsumer,

@@ -23,11 +23,14 @@ pub(super) async fn all_there(missing: &mut watch::Receiver<usize>) {
 }
 
 /// A kind with a shelf of its own, and what a change of it touches.
-trait Followed: Kept + Cached {
+pub(super) trait Followed: Kept + Cached {
     fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self>;
 
     /// Whom to look at when an object came, changed (from `old`) or went.
     fn touched(&self, old: Option<&Self>, shelves: &Shelves) -> Vec<Key>;
+
+    /// Drops what needs no remembering any more after such a change.
+    fn forget(&self, _: &mut Shelves) {}
 }
 
 impl Storage {
@@ -40,12 +43,12 @@ impl Storage {
         ];
         if self.which.binder || self.which.first_consumer {
             feeds.push(self.follow::<StorageClass>(&missing));
+            feeds.push(self.follow::<Node>(&missing));
         }
         if self.which.claim_protection || self.which.first_consumer {
             feeds.push(self.follow::<Pod>(&missing));
         }
         if self.which.first_consumer {
-            feeds.push(self.follow::<Node>(&missing));
             feeds.push(self.follow::<CSINode>(&missing));
         }
         (feeds, synced)
@@ -89,6 +92,9 @@ impl Storage {
         let mut shelves = self.world.lock();
         let mut all = objects.clone();
         all.extend(K::shelf(&mut shelves).reset(objects));
+        for object in &all {
+            object.forget(&mut shelves);
+        }
         let keys: Vec<Key> = all
             .iter()
             .flat_map(|object| object.touched(None, &shelves))
@@ -97,9 +103,10 @@ impl Storage {
         self.queue_all(keys);
     }
 
-    fn changed<K: Followed>(&self, object: &Arc<K>) {
+    pub(super) fn changed<K: Followed>(&self, object: &Arc<K>) {
         let mut shelves = self.world.lock();
         let old = K::shelf(&mut shelves).put(object.clone());
+        object.forget(&mut shelves);
         let keys = object.touched(old.as_deref(), &shelves);
         drop(shelves);
         self.queue_all(keys);
@@ -108,6 +115,7 @@ impl Storage {
     fn gone<K: Followed>(&self, object: &K) {
         let mut shelves = self.world.lock();
         K::shelf(&mut shelves).remove(object);
+        object.forget(&mut shelves);
         let keys = object.touched(None, &shelves);
         drop(shelves);
         self.queue_all(keys);
@@ -141,6 +149,12 @@ impl Followed for PersistentVolumeClaim {
         let waiting = shelves.pods.by(&Word::Waiting(name));
         keys.extend(waiting.cloned().map(Key::Pod));
         keys
+    }
+
+    fn forget(&self, shelves: &mut Shelves) {
+        if !shelves.is_open(self) {
+            shelves.choices.forget(&Name::of(&self.metadata));
+        }
     }
 }
 
@@ -220,7 +234,13 @@ impl Followed for Node {
         let same = old.is_some_and(|old| {
             old.spec == self.spec && old.metadata.labels == self.metadata.labels
         });
-        if same { Vec::new() } else { waiting(shelves) }
+        if same {
+            return Vec::new();
+        }
+        let mut keys = waiting(shelves);
+        let selected = shelves.claims.by(&Word::Selected(self.name_any()));
+        keys.extend(selected.cloned().map(Key::Claim));
+        keys
     }
 }
 

@@ -1,21 +1,33 @@
 //! Claims whose first pod decides where their volume is: a node is chosen for the pod, and its claims
 //! get a volume there or the name of the node, for the provisioner.
 //!
+//! A claim that comes back without a volume waits for its next node, longer each time (`choices`).
+//!
 //! It chooses nodes for storage only. No pod is put on a node, and how full nodes are does not count.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 use serde_json::json;
+use tokio::time::Instant;
 
-use super::Storage;
 use super::claims::waits_for_consumer;
-use super::matching::{annotation, best, claim_class};
+use super::matching::{best, claim_class, selected_node};
 use super::names::{IN_TREE, SELECTED_NODE, migrated};
 use super::nodes;
 use super::world::{Name, Shelves, Word, claims_of};
+use super::{Key, Storage};
+
+/// What is to happen for a pod.
+enum Plan {
+    /// Its claims get this on a node.
+    Take(String, Vec<Step>),
+    /// One of its claims was given a node a short while ago.
+    Wait(Duration),
+}
 
 /// What a claim gets on the chosen node.
 enum Step {
@@ -49,8 +61,14 @@ pub(super) fn waits_for_a_node(pod: &Pod) -> bool {
 
 impl Storage {
     pub(super) async fn pod(&self, name: &Name) -> Result<(), kube::Error> {
-        let Some((node, steps)) = plan(&mut self.world.lock(), name) else {
-            return Ok(());
+        let plan = plan(&mut self.world.lock(), name, Instant::now());
+        let (node, steps) = match plan {
+            Some(Plan::Take(node, steps)) => (node, steps),
+            Some(Plan::Wait(delay)) => {
+                self.queue.add_after(Key::Pod(name.clone()), delay);
+                return Ok(());
+            }
+            None => return Ok(()),
         };
         for step in steps {
             match step {
@@ -59,6 +77,11 @@ impl Storage {
                     let annotations = json!({ SELECTED_NODE: node });
                     let patch = json!({ "metadata": { "annotations": annotations } });
                     self.write.claim(&claim, patch).await?;
+                    let mut shelves = self.world.lock();
+                    // It may have come and gone while the answer was on its way.
+                    if shelves.is_open(&claim) {
+                        shelves.choices.made(&claim, Instant::now());
+                    }
                 }
             }
         }
@@ -67,7 +90,7 @@ impl Storage {
 }
 
 /// The node, and what its claims get there; nothing if there is nothing to do, or not yet.
-fn plan(shelves: &mut Shelves, name: &Name) -> Option<(String, Vec<Step>)> {
+fn plan(shelves: &mut Shelves, name: &Name, now: Instant) -> Option<Plan> {
     let pod = shelves.pods.get(name).filter(|pod| waits_for_a_node(pod))?;
     let wants: Option<Vec<Want>> = claims_of(&pod).iter().map(|c| want(shelves, c)).collect();
     let wants = wants?;
@@ -85,9 +108,17 @@ fn plan(shelves: &mut Shelves, name: &Name) -> Option<(String, Vec<Step>)> {
         Some((node.name_any(), steps))
     });
     let (node, steps) = found?;
+    let waits = steps.iter().filter_map(|step| match step {
+        Step::Provision(claim) => Some(shelves.choices.wait(claim, now)),
+        // A volume that is there is not given back.
+        Step::Reserve(..) => None,
+    });
+    if let Some(wait) = waits.max().filter(|wait| !wait.is_zero()) {
+        return Some(Plan::Wait(wait));
+    }
     let last = shelves.chosen.values().max().copied().unwrap_or_default();
     shelves.chosen.insert(node.clone(), last + 1);
-    Some((node, steps))
+    Some(Plan::Take(node, steps))
 }
 
 /// Nothing if the pod has to wait for this claim.
@@ -108,9 +139,8 @@ fn want(shelves: &Shelves, name: &Name) -> Option<Want> {
     if !waits_for_consumer(&class) {
         return None;
     }
-    let chosen = annotation(&claim.metadata, SELECTED_NODE);
     // A node that is gone is no choice any more.
-    let chosen = chosen.filter(|node| shelves.nodes.named(node).is_some());
+    let chosen = selected_node(&claim).filter(|node| shelves.nodes.named(node).is_some());
     Some(match chosen {
         Some(node) => Want::Chosen(node.to_owned()),
         None => Want::Open(claim, class),
@@ -204,7 +234,10 @@ mod tests {
     }
 
     fn chosen(shelves: &mut Shelves) -> Option<String> {
-        plan(shelves, &Name::new("ns", "p")).map(|(node, _)| node)
+        match plan(shelves, &Name::new("ns", "p"), Instant::now())? {
+            Plan::Take(node, _) => Some(node),
+            Plan::Wait(_) => None,
+        }
     }
 
     fn runs_on(shelves: &mut Shelves, node: &str, driver: &str) {
@@ -218,6 +251,64 @@ mod tests {
         let mut shelves = shelves(&json!({}));
         let turns: Vec<_> = (0..3).filter_map(|_| chosen(&mut shelves)).collect();
         assert_eq!(turns, ["a", "b", "a"]);
+    }
+
+    #[test]
+    fn a_claim_that_was_given_back_waits_for_its_next_node() {
+        let (mut shelves, pod) = (shelves(&json!({})), Name::new("ns", "p"));
+        let mut now = Instant::now();
+        for (turn, seconds) in [("a", 1), ("b", 2), ("a", 4)] {
+            let Some(Plan::Take(node, steps)) = plan(&mut shelves, &pod, now) else {
+                panic!("it has waited");
+            };
+            assert_eq!(node, turn);
+            let [Step::Provision(claim)] = steps.as_slice() else {
+                panic!("one claim");
+            };
+            shelves.choices.made(claim, now);
+            let Some(Plan::Wait(wait)) = plan(&mut shelves, &pod, now) else {
+                panic!("no choice without a pause");
+            };
+            assert_eq!(wait, Duration::from_secs(seconds));
+            now += wait;
+        }
+        shelves.choices.forget(&Name::new("ns", "c"));
+        assert!(matches!(
+            plan(&mut shelves, &pod, now),
+            Some(Plan::Take(..))
+        ));
+    }
+
+    /// Nobody serves at the address: a write would be an error.
+    #[tokio::test]
+    async fn nothing_is_written_nor_looked_at_again_while_it_waits() {
+        let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = kube::Client::try_from(nowhere).unwrap();
+        let which = super::super::Which {
+            binder: true,
+            claim_protection: true,
+            volume_protection: true,
+            first_consumer: true,
+        };
+        let storage = Storage::new(client, which);
+        *storage.world.lock() = shelves(&json!({}));
+        let pod = Name::new("ns", "p");
+        assert!(storage.pod(&pod).await.is_err(), "it is given a node");
+        let claim = {
+            let mut shelves = storage.world.lock();
+            let claim = shelves.claims.get(&Name::new("ns", "c")).unwrap();
+            // So many that the pause is a minute.
+            (0..10).for_each(|_| shelves.choices.made(&claim, Instant::now()));
+            claim
+        };
+        storage.pod(&pod).await.unwrap();
+        assert!(storage.queue.is_empty(), "later, not now");
+
+        let mut bound = (*claim).clone();
+        bound.spec.as_mut().unwrap().volume_name = Some("v".to_owned());
+        storage.changed(&Arc::new(bound));
+        let wait = storage.world.lock().choices.wait(&claim, Instant::now());
+        assert!(wait.is_zero(), "bound claims are forgotten");
     }
 
     #[test]

@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use tenure_apiserver::quantity::Quantity;
 
-use super::names::CLASS_BETA;
+use super::names::{CLASS_BETA, SELECTED_NODE};
 use super::nodes;
 
 /// The class of a claim; empty for none.
@@ -34,6 +34,11 @@ pub(super) fn volume_class(volume: &PersistentVolume) -> &str {
 
 pub(super) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str> {
     meta.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The node that was chosen for a claim.
+pub(super) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
+    annotation(&claim.metadata, SELECTED_NODE).filter(|node| !node.is_empty())
 }
 
 /// Whether a volume names this claim, by name alone or by its uid as well.

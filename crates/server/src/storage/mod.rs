@@ -10,6 +10,7 @@
 //! says what to look at: every write carries the resource version it was decided on, and what cannot be
 //! taken back (a claim is lost, a volume is released, a finalizer goes) is decided on a fresh answer.
 
+mod choices;
 mod claims;
 mod feed;
 mod first_consumer;

@@ -11,7 +11,8 @@ use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
-use super::matching::{claim_class, volume_class};
+use super::choices::Choices;
+use super::matching::{claim_class, selected_node, volume_class};
 
 /// Where an object is; the namespace is empty for objects of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -49,6 +50,8 @@ pub(super) enum Word {
     Claim(Name),
     /// Volumes that name no claim, or claims that name no volume, of this class.
     Free(String),
+    /// Claims that name no volume and are to have one that this node reaches.
+    Selected(String),
     /// Claims that name this volume.
     Volume(String),
     /// Pods without a node that use this claim.
@@ -84,7 +87,11 @@ impl Kept for PersistentVolumeClaim {
         let volume = self.spec.as_ref().and_then(|s| s.volume_name.as_deref());
         match volume.filter(|name| !name.is_empty()) {
             Some(volume) => vec![Word::Volume(volume.to_owned())],
-            None => vec![Word::Free(claim_class(self).to_owned())],
+            None => {
+                let node = selected_node(self).map(|node| Word::Selected(node.to_owned()));
+                let free = Word::Free(claim_class(self).to_owned());
+                [Some(free), node].into_iter().flatten().collect()
+            }
         }
     }
 }
@@ -241,8 +248,21 @@ pub(super) struct Shelves {
     pub(super) drivers: Shelf<CSINode>,
     /// When each node was chosen for a claim, counted from the first choice.
     pub(super) chosen: HashMap<String, u64>,
+    /// How often claims were given a node: of claims here that name no volume, and no others.
+    pub(super) choices: Choices,
     /// What people were told about which claim, by its uid.
     pub(super) told: HashMap<Name, (Option<String>, HashSet<String>)>,
+}
+
+impl Shelves {
+    /// Whether a claim is there, the same one still, and without a volume.
+    pub(super) fn is_open(&self, claim: &PersistentVolumeClaim) -> bool {
+        let there = self.claims.objects.get(&Name::of(&claim.metadata));
+        there.is_some_and(|there| {
+            let volume = there.spec.as_ref().and_then(|s| s.volume_name.as_deref());
+            there.metadata.uid == claim.metadata.uid && volume.unwrap_or_default().is_empty()
+        })
+    }
 }
 
 /// The picture that everybody shares.

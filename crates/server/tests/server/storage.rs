@@ -618,6 +618,58 @@ async fn the_first_pod_decides_where_its_claims_are() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_with_a_node_gets_no_volume_that_the_node_does_not_reach() {
+    // A scheduler chooses, as on other clusters.
+    let rig = Rig::with(embedded().disable("first-consumer")).await;
+    rig.class(
+        "late",
+        json!({ "volumeBindingMode": "WaitForFirstConsumer" }),
+    )
+    .await;
+    let in_zone = |zone: &str| {
+        let term = json!({ "key": "zone", "operator": "In", "values": [zone] });
+        let required = json!({ "nodeSelectorTerms": [{ "matchExpressions": [term] }] });
+        json!({ "nodeAffinity": { "required": required } })
+    };
+    rig.node("a", "one").await;
+    rig.volume_of("in-two", "late", in_zone("two")).await;
+    until("the volume is free", async || {
+        rig.volume_phase("in-two").await == "Available"
+    })
+    .await;
+    for (claim, node) in [("here", "a"), ("unknown", "b"), ("nowhere", "")] {
+        let claim = json!({
+            "metadata": { "name": claim, "annotations": { SELECTED_NODE: node } },
+            "spec": {
+                "storageClassName": "late",
+                "accessModes": ["ReadWriteOnce"],
+                "resources": { "requests": { "storage": "1Gi" } },
+            },
+        });
+        rig.create(rig.here::<PersistentVolumeClaim>(), claim).await;
+    }
+    rig.annotated("here", PROVISIONER, DRIVER).await;
+    rig.annotated("unknown", PROVISIONER, DRIVER).await;
+    rig.told("nowhere", "WaitForFirstConsumer").await;
+    for claim in ["here", "unknown", "nowhere"] {
+        assert_eq!(rig.claim_phase(claim).await, "Pending", "{claim}");
+    }
+
+    rig.volume_of("in-one", "late", in_zone("one")).await;
+    rig.phases("here", "in-one", ("Bound", "Bound")).await;
+    assert_eq!(rig.volume_phase("in-two").await, "Available");
+    rig.node("b", "two").await;
+    rig.phases("unknown", "in-two", ("Bound", "Bound")).await;
+
+    // Who names the claim has decided.
+    let claim_ref = json!({ "namespace": "default", "name": "nowhere" });
+    rig.volume_of("named", "late", json!({ "claimRef": claim_ref }))
+        .await;
+    rig.phases("nowhere", "named", ("Bound", "Bound")).await;
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_of_them_can_be_left_out() {
     let rig = Rig::with(embedded().disable("persistentvolume-binder")).await;
     rig.volume_of("v", "", json!({})).await;
