@@ -202,6 +202,22 @@ impl Auth {
         }
     }
 
+    /// Waits for what other servers on the same store have made, if a good token names an account that
+    /// is not known here.
+    ///
+    /// # Errors
+    /// 503 if the store cannot be asked.
+    pub async fn catch_up(&self, headers: &HeaderMap) -> Result<(), Failure> {
+        let Some(token) = bearer(headers).filter(|_| self.store.shared()) else {
+            return Ok(());
+        };
+        let verified = (self.issuer).verify(token, token::AUDIENCE, self.store.as_ref());
+        if let Err(token::Rejected::Gone | token::Rejected::Unbound) = verified {
+            self.store.fresh().await?;
+        }
+        Ok(())
+    }
+
     /// Replaces the caller by the one named in `Impersonate-*` headers, if it may do so.
     ///
     /// # Errors

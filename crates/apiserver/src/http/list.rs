@@ -193,10 +193,15 @@ async fn wait_for(store: &Arc<dyn Store>, revision: u64) -> Result<(), Failure> 
     if revision <= store.revision() {
         return Ok(());
     }
-    if tokio::time::timeout(FUTURE_WAIT, store.reached(revision))
-        .await
-        .is_ok()
-    {
+    let reached = async {
+        if store.shared() {
+            // What others keep in the same place brings no news here by itself. If it cannot be asked,
+            // the revision may come all the same.
+            let _ = store.fresh().await;
+        }
+        store.reached(revision).await;
+    };
+    if tokio::time::timeout(FUTURE_WAIT, reached).await.is_ok() {
         return Ok(());
     }
     let message = format!(

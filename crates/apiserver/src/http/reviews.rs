@@ -44,7 +44,10 @@ impl Call<'_> {
                     "token is required for TokenReview in authentication",
                 ));
             }
-            "TokenReview" => self.review_token(&spec),
+            "TokenReview" => {
+                super::list::catch_up(&self.api.registry.store, None).await?;
+                self.review_token(&spec)
+            }
             "SelfSubjectAccessReview" => self.review_access(self.user, &spec)?,
             "SelfSubjectRulesReview" => self.review_rules(&spec)?,
             _ => {
@@ -72,6 +75,7 @@ impl Call<'_> {
     {
         let gvk = ("authentication.k8s.io", "v1", "TokenRequest");
         let mut request = self.question(body, gvk).await?;
+        super::list::catch_up(&self.api.registry.store, None).await?;
         let account = self.api.registry.get(&self.target)?;
         let account: Value = serde_json::from_slice(&account.json).unwrap_or_default();
         let uid = text(&account, "/metadata/uid");

@@ -157,6 +157,7 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Option<Bytes>, Failure> {
         if options.dry_run {
+            self.store.fresh().await?;
             self.check_fence(target, options)?;
             return Ok(self.store.get(&key).is_none().then(|| unparsed(object)));
         }

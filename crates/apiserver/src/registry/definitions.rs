@@ -81,6 +81,7 @@ impl Registry {
                     };
                     after = strong.store.revision();
                     strong.refresh_definitions();
+                    strong.end_definitions();
                     continue;
                 };
                 loop {

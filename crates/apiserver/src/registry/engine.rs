@@ -281,6 +281,9 @@ fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
             "InsufficientStorage",
             format!("nothing was changed: there is no space left for writes: {why}"),
         ),
+        error @ WriteError::TooLarge(_) => {
+            Failure::generic(413, "RequestEntityTooLarge", error.to_string())
+        }
         error @ WriteError::Unavailable(_) => Failure::unavailable(error.to_string()),
         error @ WriteError::Unknown(_) => {
             let mut failure = Failure::generic(504, "Timeout", format!("Timeout: {error}"));

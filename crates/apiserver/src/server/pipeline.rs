@@ -73,6 +73,9 @@ impl Pipeline {
         }
         let uri = request.uri();
         let info = RequestInfo::parse(request.method(), uri.path(), uri.query());
+        if let Err(failure) = self.auth.catch_up(request.headers()).await {
+            return Ok(failure_response(&failure));
+        }
         let user = match self.admit(peer, &request, &info) {
             Ok(user) => user,
             Err(failure) => return Ok(failure_response(&failure)),

@@ -181,6 +181,9 @@ pub enum WriteError {
     /// There is no room; nothing was changed, and writes work again when there is.
     #[error("no space left for writes: {0}")]
     Full(String),
+    /// The object is larger than what keeps the data takes; nothing was changed.
+    #[error("too large to be stored: {0}")]
+    TooLarge(String),
     /// The new state cannot be stored: it is not an object.
     #[error("cannot be stored: {0}")]
     Invalid(String),

@@ -232,7 +232,8 @@ fn spawn(
     ports: [u16; 2],
     extra: &[String],
 ) -> Child {
-    let scheme = if extra.is_empty() { "http" } else { "https" };
+    let tls = extra.iter().any(|flag| flag.starts_with("--cert-file"));
+    let scheme = if tls { "https" } else { "http" };
     let client = format!("{scheme}://127.0.0.1:{}", ports[0]);
     let peer = format!("http://127.0.0.1:{}", ports[1]);
     Command::new(program)

@@ -3,6 +3,7 @@
     clippy::disallowed_methods,
     reason = "tests wait for processes; no election is decided here"
 )]
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 #![allow(clippy::print_stderr, reason = "what is skipped is said")]
 
 #[path = "../support/mod.rs"]

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use rustix::process::Signal;
 use tenure_apiserver::pki::Pki;
 use tenure_apiserver::store::{EtcdConfig, EtcdStore, WatchEnd};
@@ -128,7 +129,14 @@ async fn a_lost_watch_goes_on_and_a_compacted_one_expires() {
         last = near.write(write).await.unwrap();
         missed.push(last.revision);
     }
+    // A revision of somebody else shows by nothing below our prefix.
+    let foreign = etcd.raw_put("/somebody/else", "x").await;
     way.mend();
+    until("it is back", async || far.failure().is_none()).await;
+    assert!(
+        far.revision() >= foreign,
+        "it is ready before it is current"
+    );
     for revision in missed {
         let event = tokio::time::timeout(LIMIT, watch.next()).await.unwrap();
         assert_eq!(event.unwrap().revision, revision);
@@ -279,4 +287,43 @@ async fn tls_with_certificates_of_both_sides() {
     let error = stranger.unwrap_err().to_string();
     assert!(error.contains("TLS"), "{error}");
     assert!(nameless.is_err());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_full_etcd_is_told_from_a_change_that_nobody_knows_of() {
+    let quota = |_: &std::path::Path| vec!["--quota-backend-bytes=4194304".to_owned()];
+    let Some(etcd) = Etcd::start_with(quota).await else {
+        return;
+    };
+    let store = etcd.store().await;
+    let text = "x".repeat(200_000);
+    let mut full = Vec::new();
+    // Many at once, so that some pass etcd's first look at its size and fail the second.
+    for round in 0..20 {
+        let writes = (0..20).map(|n| {
+            let (store, text) = (&store, &text);
+            async move {
+                let name = format!("x{round}-{n}");
+                let write = put(&key(&name), Expected::Absent, json!({"text": text}));
+                (name, store.write(write).await)
+            }
+        });
+        for (name, done) in join_all(writes).await {
+            match done {
+                Ok(_) | Err(WriteError::Unknown(_)) => {}
+                Err(WriteError::Full(why)) => {
+                    assert!(why.contains("etcd"), "{why}");
+                    full.push(name);
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+        if !full.is_empty() {
+            break;
+        }
+    }
+    assert!(!full.is_empty(), "etcd is never full");
+    for name in full {
+        assert!(read(&*store, &name).await.is_none(), "{name} was changed");
+    }
 }

@@ -169,3 +169,44 @@ async fn without_etcd_answers_say_so() {
     .await;
     ok(&server.call("GET", &format!("{MAPS}/x"), None).await);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_etcd_finds_too_large_is_not_to_be_tried_again() {
+    let Some(etcd) = Etcd::start().await else {
+        return;
+    };
+    let server = Server::start_on(etcd.store().await).await;
+    let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+    // Larger than etcd takes, and larger than it even reads.
+    for size in [1_700_000, 2_500_000] {
+        let holder = "x".repeat(size);
+        let lease = json!({"metadata": {"name": "x"}, "spec": {"holderIdentity": holder}});
+        let refused = server.call("POST", leases, Some(lease)).await;
+        assert_eq!(refused.status, 413, "{}", refused.json());
+        assert_eq!(refused.json()["reason"], "RequestEntityTooLarge");
+    }
+    let lease = json!({"metadata": {"name": "x"}});
+    ok(&server.call("POST", leases, Some(lease)).await);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_account_of_one_server_is_known_to_the_other_at_once() {
+    let Some(etcd) = Etcd::start().await else {
+        return;
+    };
+    let [here, there] = pair(&etcd).await;
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    for n in 0..20 {
+        let body = json!({"metadata": {"name": format!("a{n}")}});
+        ok(&here.call("POST", accounts, Some(body)).await);
+        let ask = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
+            "spec": {}});
+        ok(&there
+            .call("POST", &format!("{accounts}/a{n}/token"), Some(ask))
+            .await);
+        let dry = format!("{accounts}?dryRun=All");
+        let body = json!({"metadata": {"name": format!("a{n}")}});
+        let exists = there.call("POST", &dry, Some(body)).await;
+        assert_eq!(exists.status, 409, "{}", exists.json());
+    }
+}

@@ -220,6 +220,9 @@ async fn pipeline(
         request.uri().path(),
         request.uri().query(),
     );
+    if let Err(failure) = auth.catch_up(request.headers()).await {
+        return failure_response(&failure);
+    }
     let user = match auth.authenticate(None, request.headers()) {
         Ok(user) => user,
         Err(failure) => return failure_response(&failure),

@@ -7,6 +7,7 @@ use std::future::Future;
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use prost::Message;
 use rustls::ClientConfig;
 use tokio::sync::watch;
@@ -36,6 +37,8 @@ pub(super) enum CallError {
     NotSent(String),
     /// Etcd says no: nothing happened.
     Refused(Status),
+    /// Etcd has no space. It says so in place of a transaction, and also after one that it applied.
+    Full(String),
     /// It was sent, and there is no answer that says what happened.
     Unknown(String),
 }
@@ -45,6 +48,8 @@ pub(super) enum CallError {
 pub(super) struct Client {
     endpoints: Vec<Endpoint>,
     tls: Option<Arc<ClientConfig>>,
+    /// What is read to learn the revision of etcd: below the prefix, where reading is allowed.
+    asked: Bytes,
     state: watch::Sender<Connection>,
 }
 
@@ -55,11 +60,16 @@ enum Connection {
 }
 
 impl Client {
-    pub(super) fn new(endpoints: Vec<Endpoint>, tls: Option<Arc<ClientConfig>>) -> Self {
+    pub(super) fn new(
+        endpoints: Vec<Endpoint>,
+        tls: Option<Arc<ClientConfig>>,
+        asked: Bytes,
+    ) -> Self {
         let why = "not connected yet".to_owned();
         Self {
             endpoints,
             tls,
+            asked,
             state: watch::Sender::new(Connection::Down(why)),
         }
     }
@@ -73,7 +83,7 @@ impl Client {
             let endpoint = &self.endpoints[number];
             let open = async {
                 let link = within(CONNECT, Link::open(endpoint, self.tls.as_ref())).await??;
-                let header = now(&link).await?;
+                let header = self.now(&link).await?;
                 Ok::<_, String>((number, link, header))
             };
             match open.await {
@@ -82,6 +92,30 @@ impl Client {
             }
         }
         Err(reasons.join("; "))
+    }
+
+    /// The revision of etcd at some moment of this call, from a majority of its members.
+    pub(super) async fn now(&self, link: &Link) -> Result<Header, String> {
+        let answer: RangeResponse = within(ANSWER, link.call(RANGE, self.question()))
+            .await?
+            .map_err(|status| message(&status))?;
+        answer
+            .header
+            .ok_or_else(|| "it answers without a revision".to_owned())
+    }
+
+    /// As [`Client::now`], over the present connection.
+    pub(super) async fn revision(&self) -> Result<i64, CallError> {
+        let answer: RangeResponse = self.call(RANGE, self.question()).await?;
+        Ok(answer.header.unwrap_or_default().revision)
+    }
+
+    fn question(&self) -> RangeRequest {
+        RangeRequest {
+            key: self.asked.clone(),
+            count_only: true,
+            ..RangeRequest::default()
+        }
     }
 
     /// A member as in messages.
@@ -157,22 +191,7 @@ impl Client {
     }
 }
 
-/// The revision of etcd at some moment of this call, from a majority of its members.
-pub(super) async fn now(link: &Link) -> Result<Header, String> {
-    let request = RangeRequest {
-        key: "\0".into(),
-        count_only: true,
-        ..RangeRequest::default()
-    };
-    let answer: RangeResponse = within(ANSWER, link.call(RANGE, request))
-        .await?
-        .map_err(|status| message(&status))?;
-    answer
-        .header
-        .ok_or_else(|| "it answers without a revision".to_owned())
-}
-
-async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, String> {
+pub(super) async fn within<T>(limit: Duration, work: impl Future<Output = T>) -> Result<T, String> {
     timeout(limit, work)
         .await
         .map_err(|_| format!("no answer within {} s", limit.as_secs()))
@@ -192,8 +211,11 @@ pub(super) fn message(status: &Status) -> String {
 }
 
 impl CallError {
-    fn of(status: Status) -> Self {
+    pub(super) fn of(status: Status) -> Self {
         match status.code() {
+            Code::ResourceExhausted if status.message().contains("database space exceeded") => {
+                Self::Full(message(&status))
+            }
             // These come before a proposal is made, or in place of applying it.
             Code::InvalidArgument
             | Code::NotFound
@@ -212,14 +234,18 @@ impl CallError {
     pub(super) fn into_write_error(self) -> WriteError {
         match self {
             Self::NotSent(why) => WriteError::Unavailable(format!("etcd: {why}")),
-            Self::Unknown(why) => WriteError::Unknown(format!("etcd: {why}")),
+            Self::Unknown(why) | Self::Full(why) => WriteError::Unknown(format!("etcd: {why}")),
             Self::Refused(status) => {
                 let why = message(&status);
                 match status.code() {
-                    Code::ResourceExhausted if why.contains("space") => {
-                        WriteError::Full(format!("etcd: {why}"))
+                    _ if why.contains("request is too large")
+                        || why.contains("larger than max") =>
+                    {
+                        WriteError::TooLarge(format!("etcd: {why}"))
                     }
-                    Code::ResourceExhausted => WriteError::Busy,
+                    Code::ResourceExhausted if why.contains("too many requests") => {
+                        WriteError::Busy
+                    }
                     Code::InvalidArgument => WriteError::Invalid(format!("etcd: {why}")),
                     _ => WriteError::Unavailable(format!("etcd refuses: {why}")),
                 }
@@ -230,8 +256,30 @@ impl CallError {
     /// What it means for a read.
     pub(super) fn reason(self) -> String {
         match self {
-            Self::NotSent(why) | Self::Unknown(why) => format!("etcd: {why}"),
+            Self::NotSent(why) | Self::Unknown(why) | Self::Full(why) => format!("etcd: {why}"),
             Self::Refused(status) => format!("etcd refuses: {}", message(&status)),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_answer_of_etcd_never_promises_more_than_is_known() {
+        let error = |code, why: &str| CallError::of(Status::new(code, why)).into_write_error();
+        let full = "etcdserver: mvcc: database space exceeded";
+        let large = "etcdserver: request is too large";
+        let larger = "grpc: received message larger than max (2500000 vs. 2097152)";
+        let many = "etcdserver: too many requests";
+        let exhausted = Code::ResourceExhausted;
+        assert!(matches!(error(exhausted, full), WriteError::Unknown(_)));
+        assert!(matches!(error(exhausted, larger), WriteError::TooLarge(_)));
+        assert!(matches!(error(exhausted, many), WriteError::Busy));
+        let large = error(Code::InvalidArgument, large);
+        assert!(matches!(large, WriteError::TooLarge(_)));
+        let down = error(Code::Unavailable, "etcdserver: leader changed");
+        assert!(matches!(down, WriteError::Unknown(_)));
     }
 }

@@ -54,6 +54,11 @@ impl Layout {
         format!("{}/{name}", self.prefix).into()
     }
 
+    /// What is written to make news where there are none.
+    pub(super) fn nudge(&self) -> Bytes {
+        self.other("nudge")
+    }
+
     /// The place of an object; says why there is none.
     pub(super) fn object(&self, key: &Key) -> Result<Bytes, String> {
         let Key {

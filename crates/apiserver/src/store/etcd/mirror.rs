@@ -11,19 +11,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::sync::watch;
+use tokio::time::timeout;
 use tonic::{Code, Status};
 
-use super::client::{ANSWER, Client, message, now};
+use super::NUDGE;
+use super::client::{ANSWER, CallError, Client, message, within};
 use super::format::{Layout, Names, decode, removed};
 use super::link::Link;
 use super::wire::{
-    DELETED, Header, KeyValue, RANGE, RangeRequest, RangeResponse, WatchCreate, WatchEvent,
-    WatchResponse,
+    DELETED, Done, Header, KeyValue, PUT, PutRequest, RANGE, RangeRequest, RangeResponse,
+    WatchCreate, WatchEvent, WatchResponse,
 };
 use crate::store::mvcc::{Followed, Mvcc};
 
-/// Keys in one page of the first read.
-const PAGE: i64 = 1000;
+/// Keys in one page of the first read: few, since each may be large and a page has to come in time.
+const PAGE: i64 = 100;
 /// How often a quiet connection is tried.
 const PROBE: Duration = Duration::from_secs(3);
 /// Pauses between attempts to connect.
@@ -39,7 +41,28 @@ pub(super) struct Mirror {
     names: Names,
     /// The etcd that was read first; another one has another history.
     cluster: Option<u64>,
-    loaded: watch::Sender<bool>,
+    loaded: watch::Sender<Loaded>,
+}
+
+/// How far the first read is.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Loaded {
+    /// The most pages that one attempt had.
+    pages: usize,
+    /// Everything was read.
+    pub(super) whole: bool,
+}
+
+/// Nobody takes the mirror for current when the task that feeds it is gone, for whatever reason.
+struct Ended(Arc<Client>);
+
+impl Drop for Ended {
+    fn drop(&mut self) {
+        if self.0.trouble().is_none() {
+            self.0
+                .down("it is not followed any more; restart this server".to_owned());
+        }
+    }
 }
 
 /// Why following ended.
@@ -58,17 +81,18 @@ impl Mirror {
             layout,
             names: Names::default(),
             cluster: None,
-            loaded: watch::Sender::new(false),
+            loaded: watch::Sender::default(),
         }
     }
 
-    /// True once everything was read for the first time.
-    pub(super) fn loaded(&self) -> watch::Receiver<bool> {
+    /// Tells how the first read goes on.
+    pub(super) fn loaded(&self) -> watch::Receiver<Loaded> {
         self.loaded.subscribe()
     }
 
     /// Follows etcd until dropped.
     pub(super) async fn run(mut self) {
+        let _ended = Ended(Arc::clone(&self.client));
         let (mut whole, mut first, mut pause) = (false, 0, FIRST_PAUSE);
         loop {
             let why = match self.client.connect(first).await {
@@ -105,7 +129,7 @@ impl Mirror {
                 return End::Lost(why);
             }
             *whole = true;
-            self.loaded.send_replace(true);
+            self.loaded.send_modify(|loaded| loaded.whole = true);
         }
         let (key, range_end) = self.layout.everything();
         let create = WatchCreate {
@@ -113,12 +137,18 @@ impl Mirror {
             range_end,
             start_revision: signed(self.mvcc.revision()).saturating_add(1),
         };
-        let mut watch = match tokio::time::timeout(ANSWER, link.watch(create)).await {
+        let mut watch = match timeout(ANSWER, link.watch(create)).await {
             Err(_) => return End::Lost("no watch in time".to_owned()),
             Ok(Err(status)) => return End::Lost(message(&status)),
             Ok(Ok(watch)) => watch,
         };
-        self.client.up(link.clone());
+        let tend = tend(
+            Arc::clone(&self.client),
+            Arc::clone(&self.mvcc),
+            link,
+            unsigned(header.revision),
+            self.layout.nudge(),
+        );
         let follow = async {
             loop {
                 let end = match watch.message().await {
@@ -133,7 +163,7 @@ impl Mirror {
         };
         tokio::select! {
             end = follow => end,
-            why = probe(link) => End::Lost(why),
+            why = tend => End::Lost(why),
         }
     }
 
@@ -160,7 +190,7 @@ impl Mirror {
     async fn load(&mut self, link: &Link) -> Result<(), String> {
         let (mut key, range_end) = self.layout.objects();
         let (mut revision, mut entries) = (0, Vec::new());
-        loop {
+        for pages in 1.. {
             let request = RangeRequest {
                 key: key.clone(),
                 range_end: range_end.clone(),
@@ -169,7 +199,7 @@ impl Mirror {
                 ..RangeRequest::default()
             };
             let page: Result<RangeResponse, Status> =
-                match tokio::time::timeout(ANSWER, link.call(RANGE, request)).await {
+                match timeout(ANSWER, link.call(RANGE, request)).await {
                     Err(_) => return Err("no answer to the first read".to_owned()),
                     Ok(page) => page,
                 };
@@ -182,6 +212,11 @@ impl Mirror {
                 }
                 other => other.map_err(|status| message(&status))?,
             };
+            self.loaded.send_if_modified(|loaded| {
+                let more = pages > loaded.pages;
+                loaded.pages = loaded.pages.max(pages);
+                more
+            });
             if revision == 0 {
                 revision = page.header.as_ref().map_or(0, |header| header.revision);
             }
@@ -257,12 +292,56 @@ impl Mirror {
     }
 }
 
-/// Ends with the reason when etcd no longer answers for a majority, also if nobody asks for anything.
-async fn probe(link: &Link) -> String {
+/// Lets calls have a connection when the mirror has all that etcd had when it was made. Ends with the
+/// reason when etcd no longer answers for a majority or its watch stalls, also if nobody asks for anything.
+async fn tend(
+    client: Arc<Client>,
+    mvcc: Arc<Mvcc>,
+    link: &Link,
+    mut revision: u64,
+    nudge: Bytes,
+) -> String {
+    let mut up = false;
     loop {
-        tokio::time::sleep(PROBE).await;
-        if let Err(why) = now(link).await {
+        if let Err(why) = reach(&mvcc, link, revision, &nudge).await {
             return why;
+        }
+        if !up {
+            client.up(link.clone());
+            up = true;
+        }
+        tokio::time::sleep(PROBE).await;
+        match client.now(link).await {
+            Ok(header) => revision = unsigned(header.revision),
+            Err(why) => return why,
+        }
+    }
+}
+
+/// Waits for the watch to bring the mirror to a revision; one that others made outside of our part of
+/// etcd shows by a write of our own after it.
+async fn reach(mvcc: &Mvcc, link: &Link, revision: u64, nudge: &Bytes) -> Result<(), String> {
+    if timeout(NUDGE, mvcc.reached(revision)).await.is_ok() {
+        return Ok(());
+    }
+    let request = PutRequest {
+        key: nudge.clone(),
+        value: Bytes::new(),
+    };
+    let nudged: Result<Done, Status> = within(ANSWER, link.call(PUT, request)).await?;
+    match nudged.map_err(CallError::of) {
+        Ok(_) => {}
+        // Without a write (etcd is full, say) a stalled watch cannot be told from a quiet one.
+        Err(CallError::Refused(_) | CallError::Full(_)) => return Ok(()),
+        Err(error) => return Err(error.reason()),
+    }
+    loop {
+        let before = mvcc.revision();
+        if timeout(ANSWER, mvcc.reached(revision)).await.is_ok() {
+            return Ok(());
+        }
+        if mvcc.revision() == before {
+            return Err("its watch brings no news".to_owned());
         }
     }
 }

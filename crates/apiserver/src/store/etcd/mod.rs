@@ -34,7 +34,7 @@ use super::mvcc::Mvcc;
 use super::published::Published;
 use super::{BoxFuture, Object, Unavailable, Write, WriteError};
 
-/// How long opening may take.
+/// How long opening may go without progress.
 const OPEN: Duration = Duration::from_secs(15);
 /// After so long without news, a write of our own makes some: others may use the same etcd, and their
 /// revisions do not show in our part of it.
@@ -72,9 +72,9 @@ impl EtcdStore {
     /// that this server does not understand.
     pub async fn open(config: EtcdConfig) -> Result<Self, EtcdError> {
         let (endpoints, tls) = config::members(&config)?;
-        let client = Arc::new(Client::new(endpoints, tls));
-        let mvcc = Arc::new(Mvcc::new(config.retention, 0));
         let layout = Layout::new(&config.prefix);
+        let client = Arc::new(Client::new(endpoints, tls, layout.nudge()));
+        let mvcc = Arc::new(Mvcc::new(config.retention, 0));
         let mirror = Mirror::new(Arc::clone(&client), Arc::clone(&mvcc), layout.clone());
         let (asks, asked) = mpsc::unbounded_channel();
         let mut loaded = mirror.loaded();
@@ -96,8 +96,10 @@ impl EtcdStore {
             shared,
             tasks: tasks.into(),
         };
-        let opened = timeout(OPEN, loaded.wait_for(|loaded| *loaded)).await;
-        if !matches!(opened, Ok(Ok(_))) {
+        while !loaded.borrow_and_update().whole {
+            if let Ok(Ok(())) = timeout(OPEN, loaded.changed()).await {
+                continue;
+            }
             let why = store.shared.client.trouble();
             let why = why.unwrap_or_else(|| "no answer in time".to_owned());
             return Err(EtcdError::Unusable(why));
@@ -157,7 +159,7 @@ impl Shared {
             while timeout(NUDGE, self.mvcc.reached(revision)).await.is_err() {
                 let _one = self.nudging.lock().await;
                 if self.mvcc.revision() < revision {
-                    let key = self.layout.other("nudge");
+                    let key = self.layout.nudge();
                     let value = Bytes::new();
                     // If it fails, the pause is not over, and the next round tries again.
                     let _ = self.client.put(PutRequest { key, value }).await;
@@ -191,15 +193,7 @@ async fn answer(client: Arc<Client>, mut asks: mpsc::UnboundedReceiver<Ask>) {
         while let Ok(next) = asks.try_recv() {
             waiting.push(next);
         }
-        let request = RangeRequest {
-            key: "\0".into(),
-            count_only: true,
-            ..RangeRequest::default()
-        };
-        let answer = client.range(request).await.map(|answer| {
-            let header = answer.header.unwrap_or_default();
-            unsigned(header.revision)
-        });
+        let answer = client.revision().await.map(unsigned);
         for ask in waiting {
             // Who does not wait any more need not know.
             let _ = ask.send(answer.clone());

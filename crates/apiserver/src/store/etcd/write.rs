@@ -50,7 +50,13 @@ impl Shared {
                 request: Some(plan.operation(place.clone())),
             }];
             let done = self.client.txn(TxnRequest { compare, success }).await;
-            let done = done.map_err(CallError::into_write_error)?;
+            let done = match done {
+                Err(CallError::Full(why)) => {
+                    let before = present.map(|entry| entry.object.revision);
+                    return Err(self.full(&write.key, before, &why).await);
+                }
+                done => done.map_err(CallError::into_write_error)?,
+            };
             let revision = unsigned(done.header.unwrap_or_default().revision);
             if done.succeeded {
                 // It happened, whether the mirror shows it in time or not.
@@ -61,6 +67,16 @@ impl Shared {
             fresh = true;
         }
         Err(WriteError::Busy)
+    }
+
+    /// What became of a write that etcd answered with having no space.
+    async fn full(&self, key: &Key, before: Option<u64>, why: &str) -> WriteError {
+        let looked = self.fresh().await.is_ok();
+        let present = self.mvcc.get(key).map(|object| object.revision);
+        if looked && present == before {
+            return WriteError::Full(format!("etcd: {why}"));
+        }
+        WriteError::Unknown(format!("etcd: {why}"))
     }
 
     fn place(&self, key: &Key) -> Result<Bytes, WriteError> {
