@@ -10,7 +10,8 @@ use base64::engine::general_purpose::STANDARD;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tenure_apiserver::store::{EtcdConfig, EtcdStore, Retention};
-use tokio::io::copy_bidirectional;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, copy};
+use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
@@ -154,10 +155,11 @@ pub(crate) fn retention(max_events: usize) -> Retention {
     }
 }
 
-/// A way to etcd that can be cut and mended.
+/// A way to etcd that can be cut and mended, and on which answers can be held up.
 pub(crate) struct Way {
     pub(crate) url: String,
     open: watch::Sender<bool>,
+    held: watch::Sender<bool>,
 }
 
 impl Way {
@@ -165,9 +167,10 @@ impl Way {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
         let (open, state) = watch::channel(true);
+        let (held, holding) = watch::channel(false);
         tokio::spawn(async move {
             while let Ok((mut here, _)) = listener.accept().await {
-                let mut state = state.clone();
+                let (mut state, holding) = (state.clone(), holding.clone());
                 if !*state.borrow_and_update() {
                     continue;
                 }
@@ -175,14 +178,26 @@ impl Way {
                     let Ok(mut there) = TcpStream::connect(("127.0.0.1", port)).await else {
                         return;
                     };
+                    let (mut asks, answers) = here.split();
+                    let (news, mut calls) = there.split();
                     tokio::select! {
-                        _ = copy_bidirectional(&mut here, &mut there) => {}
+                        _ = copy(&mut asks, &mut calls) => {}
+                        _ = deliver(news, answers, holding) => {}
                         _ = state.wait_for(|open| !open) => {}
                     }
                 });
             }
         });
-        Self { url, open }
+        Self { url, open, held }
+    }
+
+    /// Nothing that etcd says arrives until it is let go.
+    pub(crate) fn hold(&self) {
+        self.held.send_replace(true);
+    }
+
+    pub(crate) fn let_go(&self) {
+        self.held.send_replace(false);
     }
 
     pub(crate) fn cut(&self) {
@@ -191,6 +206,21 @@ impl Way {
 
     pub(crate) fn mend(&self) {
         self.open.send_replace(true);
+    }
+}
+
+async fn deliver(
+    mut news: ReadHalf<'_>,
+    mut answers: WriteHalf<'_>,
+    mut holding: watch::Receiver<bool>,
+) -> std::io::Result<()> {
+    let mut buffer = vec![0; 64 * 1024];
+    loop {
+        let read = news.read(&mut buffer).await?;
+        if read == 0 || holding.wait_for(|held| !held).await.is_err() {
+            return Ok(());
+        }
+        answers.write_all(&buffer[..read]).await?;
     }
 }
 

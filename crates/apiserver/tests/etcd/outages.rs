@@ -291,7 +291,12 @@ async fn tls_with_certificates_of_both_sides() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_etcd_is_told_from_a_change_that_nobody_knows_of() {
-    let quota = |_: &std::path::Path| vec!["--quota-backend-bytes=4194304".to_owned()];
+    // It looks at its size with every write.
+    let quota = |_: &std::path::Path| {
+        ["--quota-backend-bytes=4194304", "--backend-batch-limit=1"]
+            .map(str::to_owned)
+            .to_vec()
+    };
     let Some(etcd) = Etcd::start_with(quota).await else {
         return;
     };
@@ -300,7 +305,7 @@ async fn a_full_etcd_is_told_from_a_change_that_nobody_knows_of() {
     let mut full = Vec::new();
     // Many at once, so that some pass etcd's first look at its size and fail the second.
     for round in 0..20 {
-        let writes = (0..20).map(|n| {
+        let writes = (0..100).map(|n| {
             let (store, text) = (&store, &text);
             async move {
                 let name = format!("x{round}-{n}");

@@ -1,6 +1,10 @@
 //! Several API servers on one etcd: to a client they are one.
 
-use super::harness::{Etcd, until};
+use std::time::Duration;
+
+use tenure_apiserver::store::{EtcdConfig, EtcdStore};
+
+use super::harness::{Etcd, Way, until};
 use super::support::{Answer, Server};
 use super::*;
 
@@ -190,23 +194,38 @@ async fn what_etcd_finds_too_large_is_not_to_be_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_account_of_one_server_is_known_to_the_other_at_once() {
+async fn an_account_of_one_server_is_known_to_another_that_is_behind() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
-    let [here, there] = pair(&etcd).await;
+    let way = Way::to(etcd.port()).await;
+    let far = EtcdConfig {
+        endpoints: vec![way.url.clone()],
+        ..etcd.config()
+    };
+    let far = Arc::new(EtcdStore::open(far).await.unwrap());
+    let (here, there) = (etcd.store().await, far);
+    let (here, there) = tokio::join!(Server::start_on(here), Server::start_on(there));
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
-    for n in 0..20 {
-        let body = json!({"metadata": {"name": format!("a{n}")}});
-        ok(&here.call("POST", accounts, Some(body)).await);
-        let ask = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
-            "spec": {}});
-        ok(&there
-            .call("POST", &format!("{accounts}/a{n}/token"), Some(ask))
-            .await);
-        let dry = format!("{accounts}?dryRun=All");
-        let body = json!({"metadata": {"name": format!("a{n}")}});
-        let exists = there.call("POST", &dry, Some(body)).await;
-        assert_eq!(exists.status, 409, "{}", exists.json());
-    }
+    let account = |name: &str| json!({"metadata": {"name": name}});
+    let ask = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
+    // What is made here is not news there before the call there has been made.
+    let behind = async |path: &str, body: &Value| {
+        let call = there.call("POST", path, Some(body.clone()));
+        let let_go = async {
+            tokio::time::sleep(Duration::from_millis(300)).await;
+            way.let_go();
+        };
+        tokio::join!(call, let_go).0
+    };
+
+    way.hold();
+    ok(&here.call("POST", accounts, Some(account("a"))).await);
+    ok(&behind(&format!("{accounts}/a/token"), &ask).await);
+
+    way.hold();
+    ok(&here.call("POST", accounts, Some(account("c"))).await);
+    let dry = format!("{accounts}?dryRun=All");
+    let exists = behind(&dry, &account("c")).await;
+    assert_eq!(exists.status, 409, "{}", exists.json());
 }
