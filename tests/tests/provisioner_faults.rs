@@ -294,6 +294,21 @@ async fn objects_that_cannot_be_posted_for_a_while_are_posted_in_the_end() {
     })
     .await;
     assert!(driver.volumes().contains_key(&format!("vol-pvc-{kept}")));
+
+    // The object is posted, the answer is lost, and the next try is refused: the storage is not ours to
+    // delete.
+    let post = |fault: Fault| faults.add(fault.path(VOLUMES).verb("create").times(1));
+    let (lost, invalid) = (post(Fault::drop_answer()), post(Fault::answer(422)));
+    let uid = claim(&rig.api, "lost", "fast").await;
+    until("success said all the same", async || {
+        let events = rig.api.get("/api/v1/namespaces/default/events").await;
+        let said = format!("Successfully provisioned volume pvc-{uid}");
+        events.unwrap()?.to_string().contains(&said).then_some(())
+    })
+    .await;
+    assert_eq!((lost.hits(), invalid.hits()), (1, 1));
+    assert!(driver.volumes().contains_key(&format!("vol-pvc-{uid}")));
+    assert!(volume(&rig.api, &uid).await.is_some());
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 

@@ -66,9 +66,12 @@ impl Controller {
         if self.options.provision_journal && self.needs_no_volume(&claim) {
             return self.let_go(&claim).await;
         }
+        // Bound to another volume, but the driver may be making one: its answer tells.
+        let pursued =
+            !claim.spec.volume_name.is_empty() && self.progress().contains_key(uid.as_str());
         match should_provision(&claim, &self.facts.name, class.as_deref()) {
-            Ok(false) => return Next::Done,
-            Ok(true) => {}
+            Ok(false) if !pursued => return Next::Done,
+            Ok(_) => {}
             Err(message) => {
                 tracing::warn!(claim = claim.key(), error = message, "cannot provision");
                 self.metrics.provision_failed(&labels(&claim));
@@ -136,8 +139,11 @@ impl Controller {
             return Next::Done;
         }
         let Some(class) = class.filter(|class| class.provisioner == self.facts.name) else {
-            self.progress().remove(uid);
-            return Next::Done;
+            // Without its class the driver cannot be asked what became of it.
+            return match self.progress().contains_key(uid) {
+                true => Next::Retry,
+                false => Next::Done,
+            };
         };
         self.events.claim(
             claim,
@@ -179,17 +185,12 @@ impl Controller {
         {
             capacities.refresh(claim.class(), &[]);
         }
-        match failure.state {
-            State::Finished | State::Reschedule => {
-                self.progress().remove(&uid);
-                lock(&self.memory).remove(&uid);
-                lock(&self.settled).insert(uid.clone());
-            }
-            State::InBackground => {
-                lock(&self.settled).remove(&uid);
-                self.progress().insert(uid.clone(), claim.clone());
-            }
-            State::NoChange => {}
+        if failure.settles() {
+            self.progress().remove(&uid);
+            lock(&self.memory).remove(&uid);
+            lock(&self.settled).insert(uid.clone());
+        } else if failure.state == State::InBackground {
+            self.pursue(claim);
         }
         if failure.kind == FailureKind::Ignored {
             return Next::Done;
@@ -215,7 +216,8 @@ impl Controller {
         self.events
             .claim(claim, Kind::Warning, "ProvisioningFailed", &failure.message);
         if failure.state == State::Reschedule && claim.selected_node().is_some() {
-            return match self.give_back(claim).await {
+            return match self.give_back(claim, failure).await {
+                Ok(()) if failure.undecided => Next::Retry,
                 Ok(()) => Next::Done,
                 Err(error) => {
                     tracing::warn!(claim = claim.key(), %error, "cannot give the claim back to the scheduler");
@@ -227,9 +229,18 @@ impl Controller {
         Next::Retry
     }
 
-    /// Takes the selected node off, so that the scheduler chooses again.
-    async fn give_back(&self, claim: &Claim) -> Result<(), ClusterError> {
+    /// The driver may be making the volume of this claim.
+    fn pursue(&self, claim: &Arc<Claim>) {
+        lock(&self.settled).remove(claim.uid());
+        self.progress()
+            .insert(claim.uid().to_owned(), claim.clone());
+    }
+
+    /// Takes the selected node off, so that the scheduler chooses again. With it goes the journal's entry:
+    /// a claim without a node is nobody's, so nobody would take that off.
+    async fn give_back(&self, claim: &Claim, failure: &Failure) -> Result<(), ClusterError> {
         let node = claim.selected_node();
+        let let_go = self.options.provision_journal && failure.settles();
         self.cluster
             .update::<Claim>(claim.namespace(), claim.name(), |object| {
                 if object.metadata.uid != claim.metadata.uid {
@@ -242,6 +253,10 @@ impl Controller {
                     if annotations.get(key).map(String::as_str) == node {
                         changed |= annotations.remove(key).is_some();
                     }
+                }
+                if changed && let_go {
+                    let finalizers = object.metadata.finalizers.get_or_insert_default();
+                    finalizers.retain(|finalizer| finalizer != JOURNAL_FINALIZER);
                 }
                 changed
             })
@@ -265,19 +280,42 @@ impl Controller {
     /// Posts a volume object. The storage is there, so this is not given up: what cannot be posted now is
     /// posted later. Only what the API server finds invalid is deleted again.
     async fn save(&self, made: Made, claim: &Arc<Claim>) -> Saved {
-        match self.cluster.create_volume(&made.object).await {
-            Ok(Posted::Refused(error)) => Saved::Never(self.refused(&made, &error).await),
-            Ok(posted) => {
-                self.saved(&made, claim, &posted).await;
-                Saved::Now
+        match self.post(&made).await {
+            Ok(Posted::Refused(error)) => return Saved::Never(self.refused(&made, &error).await),
+            Ok(_) => {
+                self.saved(&made, claim).await;
+                return Saved::Now;
             }
             Err(error) => {
-                let name = made.name().to_owned();
-                tracing::warn!(volume = name, %error, "cannot post the volume object yet");
-                lock(&self.unsaved).insert(name.clone(), (made, claim.clone()));
-                self.queues.unsaved.add_rate_limited(name);
-                Saved::Later
+                tracing::warn!(volume = made.name(), %error, "cannot post the volume object yet");
             }
+        }
+        let name = made.name().to_owned();
+        lock(&self.unsaved).insert(name.clone(), (made, claim.clone()));
+        self.queues.unsaved.add_rate_limited(name);
+        Saved::Later
+    }
+
+    /// One try to post a volume object. An error leaves open whether there is one.
+    async fn post(&self, made: &Made) -> Result<Posted, ClusterError> {
+        let posted = self.cluster.create_volume(&made.object).await?;
+        match &posted {
+            Posted::Created => Ok(posted),
+            Posted::Exists => {
+                let live = self.cluster.get::<Volume>(made.name()).await?;
+                self.drop_loser(made, &live);
+                Ok(posted)
+            }
+            // The answer to an earlier try may have been lost, and an object is checked before the server
+            // looks whether there is one.
+            Posted::Refused(_) => match self.cluster.get::<Volume>(made.name()).await {
+                Ok(live) => {
+                    self.drop_loser(made, &live);
+                    Ok(Posted::Exists)
+                }
+                Err(error) if error.is_not_found() => Ok(posted),
+                Err(error) => Err(error),
+            },
         }
     }
 
@@ -303,6 +341,12 @@ impl Controller {
                 );
             }
         }
+        let orphans: Vec<_> = lock(&self.orphans).drain().collect();
+        for (handle, secrets) in orphans {
+            if let Err(error) = self.delete_storage(&handle, secrets).await {
+                tracing::error!(handle, %error, "storage that is nobody's is left behind");
+            }
+        }
     }
 
     /// Whether there is nothing left to post.
@@ -311,12 +355,11 @@ impl Controller {
         let Some((made, claim)) = waiting else {
             return true;
         };
-        match self.cluster.create_volume(&made.object).await {
+        match self.post(&made).await {
             Ok(Posted::Refused(error)) => {
                 let failure = self.refused(&made, &error).await;
                 if failure.state == State::InBackground {
-                    let uid = claim.uid().to_owned();
-                    self.progress().insert(uid, claim.clone());
+                    self.pursue(&claim);
                 }
                 let message = &failure.message;
                 self.events
@@ -325,8 +368,8 @@ impl Controller {
                 lock(&self.unsaved).remove(name);
                 self.queues.claims.add_rate_limited(claim.uid().to_owned());
             }
-            Ok(posted) => {
-                self.saved(&made, &claim, &posted).await;
+            Ok(_) => {
+                self.saved(&made, &claim).await;
                 lock(&self.unsaved).remove(name);
                 // By then the volume is in the cache, and the claim's finalizer can go.
                 let uid = claim.uid().to_owned();
@@ -340,11 +383,8 @@ impl Controller {
         true
     }
 
-    async fn saved(&self, made: &Made, claim: &Claim, posted: &Posted) {
+    async fn saved(&self, made: &Made, claim: &Claim) {
         let name = made.name();
-        if matches!(posted, Posted::Exists) {
-            self.drop_loser(made).await;
-        }
         self.source_used(claim).await;
         tracing::info!(
             claim = claim.key(),
@@ -358,32 +398,19 @@ impl Controller {
     }
 
     /// There was an object of this name. If it stands for other storage, ours is nobody's.
-    async fn drop_loser(&self, made: &Made) {
+    fn drop_loser(&self, made: &Made, live: &Volume) {
         let (name, ours) = (made.name(), made.handle());
-        match self.cluster.get::<Volume>(name).await {
-            Ok(live) => {
-                let theirs = live.spec.csi.as_ref();
-                let same = theirs
-                    .is_some_and(|csi| csi.driver == self.facts.name && csi.volume_handle == ours);
-                if same {
-                    return;
-                }
-                tracing::warn!(
-                    volume = name,
-                    handle = ours,
-                    "another volume of this name exists: deleting ours"
-                );
-            }
-            // Whoever had the name is gone, and the claim asks again if it still wants one.
-            Err(error) if error.is_not_found() => {
-                self.queues.claims.add_rate_limited(made.claim_uid());
-                return;
-            }
-            Err(error) => {
-                tracing::warn!(volume = name, %error, "cannot look at the volume of this name");
-                return;
-            }
+        let theirs = live.spec.csi.as_ref();
+        let same =
+            theirs.is_some_and(|csi| csi.driver == self.facts.name && csi.volume_handle == ours);
+        if same {
+            return;
         }
+        tracing::warn!(
+            volume = name,
+            handle = ours,
+            "another volume of this name exists: deleting ours"
+        );
         lock(&self.orphans).insert(ours.to_owned(), made.secrets.clone());
         self.queues.orphans.add(ours.to_owned());
     }
@@ -406,8 +433,17 @@ impl Controller {
         }
     }
 
-    /// Whether a claim that is being deleted has certainly no volume in the making.
+    /// Whether a claim that we hold, bound or being deleted, has certainly no volume in the making.
     fn needs_no_volume(&self, claim: &Claim) -> bool {
+        let (prefix, length) = (
+            &self.options.volume_name_prefix,
+            self.options.volume_name_uuid_length,
+        );
+        let unsaved = volume_name(prefix, length, claim.uid())
+            .is_ok_and(|name| lock(&self.unsaved).contains_key(&name));
+        if unsaved || self.progress().contains_key(claim.uid()) {
+            return false;
+        }
         let bound = !claim.spec.volume_name.is_empty();
         let over = claim.metadata.deletion_timestamp.is_some()
             && lock(&self.settled).contains(claim.uid());

@@ -91,7 +91,7 @@ impl ClusterError {
 
     /// The object itself is wrong: the same again is refused again.
     pub(crate) fn is_invalid(&self) -> bool {
-        matches!(self.code(), Some(400 | 422))
+        self.code() == Some(422)
     }
 }
 

@@ -1,10 +1,11 @@
 //! One attempt to provision: look everything up, ask the driver, check its answer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
 use tenure_csi::CallError;
-use tenure_csi::v1::DeleteVolumeRequest;
+use tenure_csi::v1::{CreateVolumeRequest, DeleteVolumeRequest};
 
 use crate::cluster::ClusterError;
 use crate::controller::{Controller, lock};
@@ -48,15 +49,6 @@ impl Made {
         terms.iter().map(term).collect()
     }
 
-    /// Whose it is.
-    pub(crate) fn claim_uid(&self) -> String {
-        let spec = self.object.spec.as_ref();
-        let claim = spec.and_then(|spec| spec.claim_ref.as_ref());
-        claim
-            .and_then(|claim| claim.uid.clone())
-            .unwrap_or_default()
-    }
-
     /// What the driver calls it.
     pub(crate) fn handle(&self) -> &str {
         let spec = self.object.spec.as_ref();
@@ -65,9 +57,38 @@ impl Made {
     }
 }
 
+/// What to ask the driver, and what its answer is read with.
+struct Question {
+    request: CreateVolumeRequest,
+    fs_type: String,
+    from_source: bool,
+    attributes_class: Option<String>,
+    secrets: Secrets,
+}
+
 impl Controller {
     /// Makes the volume of a claim; the object is not posted yet.
-    pub(crate) async fn provision(&self, claim: &Claim, class: &Class) -> Result<Made, Failure> {
+    pub(crate) async fn provision(
+        &self,
+        claim: &Arc<Claim>,
+        class: &Class,
+    ) -> Result<Made, Failure> {
+        let question = self.question(claim, class).await;
+        let question = question.map_err(|failure| failure.before_asking(self.is_begun(claim)))?;
+        self.ask(claim, class, question).await
+    }
+
+    /// Whether the driver may be making the volume of a claim, asked by us or, as the journal shows, by a
+    /// predecessor.
+    fn is_begun(&self, claim: &Claim) -> bool {
+        let uid = claim.uid();
+        let known = lock(&self.settled).contains(uid);
+        let journalled = has_finalizer(&claim.metadata, JOURNAL_FINALIZER) && !known;
+        journalled || self.progress().contains_key(uid)
+    }
+
+    /// Looks everything up. The driver is not asked yet.
+    async fn question(&self, claim: &Claim, class: &Class) -> Result<Question, Failure> {
         let draft = plan::draft(&self.facts, &self.options, self.attributes, claim, class);
         let draft = draft.inspect_err(|failure| {
             if failure.kind == FailureKind::Ignored {
@@ -85,13 +106,12 @@ impl Controller {
         if let Some(source) = &source {
             request.volume_content_source = Some(self.content_source(claim, class, source).await?);
         }
-        let node = claim.selected_node();
         if self.topology() {
             let input = Input {
                 claim: claim.name(),
                 driver: &self.facts.name,
                 allowed: &class.allowed_topologies,
-                selected: node,
+                selected: claim.selected_node(),
                 strict: self.options.strict_topology,
                 immediate: self.options.immediate_topology,
             };
@@ -111,25 +131,49 @@ impl Controller {
         if let Some(name) = &attributes_class {
             request.mutable_parameters = self.mutable_parameters(name).await?;
         }
+        self.hold(claim).await?;
+        self.check()?;
+        Ok(Question {
+            request,
+            fs_type,
+            from_source: source.is_some(),
+            attributes_class,
+            secrets,
+        })
+    }
 
+    async fn ask(
+        &self,
+        claim: &Arc<Claim>,
+        class: &Class,
+        question: Question,
+    ) -> Result<Made, Failure> {
+        let Question {
+            request,
+            fs_type,
+            from_source,
+            attributes_class,
+            secrets,
+        } = question;
         let name = request.name.clone();
         let requested = request
             .capacity_range
             .map_or(0, |range| range.required_bytes);
         let credentials = request.secrets.clone();
-        self.hold(claim).await?;
-        self.check()?;
         tracing::info!(
             claim = claim.key(),
             volume = name,
             token = self.token(),
             "CreateVolume"
         );
-        // Until there is an answer, the driver may be at work.
+        // Until there is an answer, the driver may be at work, even if the claim goes meanwhile.
+        lock(&self.settled).remove(claim.uid());
+        self.progress()
+            .insert(claim.uid().to_owned(), claim.clone());
         let answer = self.driver.create_volume(request).await;
-        let can_move = self.topology() && node.is_some();
+        let can_move = self.topology() && claim.selected_node().is_some();
         let answer = answer.map_err(|error| Failure::of_call(&error, can_move))?;
-        let accepted = volume::accept(answer, requested, source.is_some());
+        let accepted = volume::accept(answer, requested, from_source);
         let (made, bytes) = match accepted {
             Ok(accepted) => accepted,
             Err(unfit) => return Err(self.clean_up(unfit, credentials).await),
@@ -171,7 +215,9 @@ impl Controller {
     /// `--provision-journal`: the claim stays until there is a volume object or certainly no volume, so
     /// that a successor finds it even if this process dies now.
     async fn hold(&self, claim: &Claim) -> Result<(), Failure> {
-        let held = has_finalizer(&claim.metadata, JOURNAL_FINALIZER);
+        // One that was settled may have been let go since this copy of it was read.
+        let held = has_finalizer(&claim.metadata, JOURNAL_FINALIZER)
+            && !lock(&self.settled).contains(claim.uid());
         let deleting = claim.metadata.deletion_timestamp.is_some();
         let pursued = self.progress().contains_key(claim.uid());
         if !self.options.provision_journal || held || pursued || deleting {

@@ -115,7 +115,7 @@ impl Controller {
     /// A source in another namespace takes the permission of that namespace.
     async fn check_grant(&self, claim: &Claim, source: &Source) -> Result<(), Failure> {
         let grants = self.cluster.list_in::<Grant>(&source.namespace).await;
-        let grants = grants.map_err(|error| Failure::finished(error.to_string()))?;
+        let grants = grants.map_err(|error| Failure::no_change(error.to_string()))?;
         if grants.iter().any(|grant| permits(grant, claim, source)) {
             return Ok(());
         }

@@ -26,6 +26,8 @@ pub(crate) struct Failure {
     pub(crate) message: String,
     /// What to do about it besides trying again.
     pub(crate) kind: FailureKind,
+    /// The driver was not asked, and an earlier attempt may still be at work: what is known of that stays.
+    pub(crate) undecided: bool,
 }
 
 /// Special kinds of failure.
@@ -45,6 +47,7 @@ impl Failure {
             state,
             message: message.into(),
             kind: FailureKind::Plain,
+            undecided: false,
         }
     }
 
@@ -77,7 +80,21 @@ impl Failure {
             state: state_of(error.code, can_move),
             message: error.to_string(),
             kind,
+            undecided: false,
         }
+    }
+
+    /// The same, of an attempt that did not get as far as asking. `begun`: an earlier one may have.
+    pub(crate) fn before_asking(self, begun: bool) -> Self {
+        Self {
+            undecided: begun,
+            ..self
+        }
+    }
+
+    /// Whether it is certain now that the driver makes nothing.
+    pub(crate) fn settles(&self) -> bool {
+        matches!(self.state, State::Finished | State::Reschedule) && !self.undecided
     }
 }
 
@@ -107,6 +124,20 @@ fn state_of(code: Code, can_move: bool) -> State {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_an_answer_settles_what_was_begun() {
+        for (failure, settles) in [
+            (Failure::finished("x"), true),
+            (Failure::new(State::Reschedule, "x"), true),
+            (Failure::no_change("x"), false),
+            (Failure::in_background("x"), false),
+        ] {
+            assert_eq!(failure.settles(), settles, "{failure:?}");
+            assert_eq!(failure.clone().before_asking(false).settles(), settles);
+            assert!(!failure.before_asking(true).settles());
+        }
+    }
 
     #[test]
     fn the_error_table() {
