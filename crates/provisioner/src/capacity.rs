@@ -53,8 +53,9 @@ pub(crate) struct Capacities {
 }
 
 impl Capacities {
-    /// Works until the tasks are dropped.
-    pub(crate) async fn start(self: Arc<Self>) -> JoinSet<()> {
+    /// Works until the tasks are dropped, from when it is known which objects there are. Provisioning does
+    /// not wait for that.
+    pub(crate) fn start(self: Arc<Self>) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         let api: Api<Room> = Api::namespaced(self.cluster.client(), &self.options.namespace);
         let labels = format!(
@@ -74,13 +75,17 @@ impl Capacities {
         };
         let name = |room: &Room| room.metadata.name.clone().unwrap_or_default();
         tasks.spawn(rooms.run_labelled(api, labels, name, tell));
-        self.caches.rooms.synced().await;
-        tasks.spawn(self.clone().follow());
-        tasks.spawn(self.clone().poll());
+        tasks.spawn(self.clone().when_known(self.clone().follow()));
+        tasks.spawn(self.clone().when_known(self.clone().poll()));
         for _ in 0..self.options.threads {
-            tasks.spawn(self.clone().work());
+            tasks.spawn(self.clone().when_known(self.clone().work()));
         }
         tasks
+    }
+
+    async fn when_known(self: Arc<Self>, work: impl Future<Output = ()>) {
+        self.caches.rooms.synced().await;
+        work.await;
     }
 
     /// Asks again about what a new or deleted volume has changed: the segments it is in, else its class.

@@ -1,13 +1,13 @@
 //! Lets go of claims and snapshots that were protected while others were made from them.
 
-use std::collections::HashSet;
 use std::sync::Arc;
 
 use kube::api::{Api, ListParams};
 
-use crate::controller::Controller;
-use crate::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
+use crate::controller::{Controller, lock};
+use crate::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER, volume_name};
 use crate::objects::{Claim, Snapshot, has_finalizer};
+use crate::source::snapshot_lock;
 
 /// Snapshots looked at in one request.
 const PAGE: u32 = 500;
@@ -80,11 +80,9 @@ impl Controller {
                         break;
                     }
                 };
-                // After the list: a claim that comes later protects its snapshot after it came.
-                let waiting = self.awaited_snapshots();
                 let next = snapshots.metadata.continue_.clone();
                 for snapshot in snapshots {
-                    self.sweep(&snapshot, &waiting).await;
+                    self.sweep(&snapshot).await;
                 }
                 match next.filter(|token| !token.is_empty()) {
                     Some(token) => page = page.continue_token(&token),
@@ -94,36 +92,55 @@ impl Controller {
         }
     }
 
-    async fn sweep(&self, snapshot: &Snapshot, waiting: &HashSet<(String, String)>) {
-        let namespace = snapshot.metadata.namespace.clone().unwrap_or_default();
-        let name = snapshot.metadata.name.clone().unwrap_or_default();
-        let protected = has_finalizer(&snapshot.metadata, SNAPSHOT_FINALIZER);
-        let place = (namespace, name);
-        if !protected || waiting.contains(&place) {
+    async fn sweep(&self, snapshot: &Snapshot) {
+        if !has_finalizer(&snapshot.metadata, SNAPSHOT_FINALIZER) {
             return;
         }
-        let uid = snapshot.metadata.uid.as_deref();
-        let change = (SNAPSHOT_FINALIZER, false);
+        let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
+        let name = snapshot.metadata.name.as_deref().unwrap_or_default();
+        // Who begins to restore holds the same lock: one that comes later protects the snapshot again.
         let set = self
-            .cluster
-            .set_finalizer::<Snapshot>(&place.0, &place.1, uid, change)
+            .busy
+            .with(&snapshot_lock(namespace, name), async {
+                if self.is_awaited(namespace, name, "") {
+                    return Ok(true);
+                }
+                let uid = snapshot.metadata.uid.as_deref();
+                let change = (SNAPSHOT_FINALIZER, false);
+                self.cluster
+                    .set_finalizer::<Snapshot>(namespace, name, uid, change)
+                    .await
+            })
             .await;
         if let Err(error) = set {
             tracing::info!(%error, "cannot take the finalizer off");
         }
     }
 
-    /// Namespaces and names of the snapshots that claims wait for, also claims that are deleted but that the
-    /// driver may be at work for.
-    fn awaited_snapshots(&self) -> HashSet<(String, String)> {
-        let mut claims = self.caches.claims.all();
-        claims.extend(self.progress().values().cloned());
-        let waiting = claims.iter().filter(|claim| claim.status.phase != "Bound");
-        let pairs = waiting.filter_map(|claim| {
-            let (source, namespace) = claim.source()?;
-            let snapshot = source.kind == "VolumeSnapshot";
-            snapshot.then(|| (namespace.to_owned(), source.name.clone()))
-        });
-        pairs.collect()
+    /// Whether a claim, other than the one of this uid, waits for a snapshot; also one that is deleted but
+    /// that the driver may be at work for.
+    pub(crate) fn is_awaited(&self, namespace: &str, name: &str, except: &str) -> bool {
+        let waits = |claim: &Arc<Claim>| {
+            let (source, place) = claim.source()?;
+            let same = source.kind == "VolumeSnapshot" && source.name == name && place == namespace;
+            let open = claim.status.phase != "Bound" && claim.uid() != except;
+            // One that has its volume only waits to be bound.
+            (same && open && !self.has_volume(claim)).then_some(())
+        };
+        if self.progress().values().find_map(waits).is_some() {
+            return true;
+        }
+        let place = (namespace.to_owned(), name.to_owned());
+        let restoring = lock(&self.restores).get(&place).cloned();
+        if restoring.is_some_and(|claims| claims.iter().any(|uid| uid != except)) {
+            return true;
+        }
+        self.caches.claims.find_map(waits).is_some()
+    }
+
+    fn has_volume(&self, claim: &Claim) -> bool {
+        let prefix = &self.options.volume_name_prefix;
+        let name = volume_name(prefix, self.options.volume_name_uuid_length, claim.uid());
+        name.is_ok_and(|name| self.caches.volumes.contains(&name))
     }
 }

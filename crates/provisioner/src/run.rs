@@ -265,11 +265,11 @@ impl Parts {
             () = self.caches.synced(self.needs) => {}
             () = &mut stopped => return Ok(()),
         }
-        let capacities = self.capacities().await?;
-        let publishing = match &capacities {
-            Some(capacities) => Some(capacities.clone().start().await),
-            None => None,
+        let capacities = tokio::select! {
+            capacities = self.capacities() => capacities?,
+            () = &mut stopped => return Ok(()),
         };
+        let publishing = capacities.clone().map(Capacities::start);
         let controller = Arc::new(self.controller(term.clone(), capacities));
         let mut workers = JoinSet::new();
         for _ in 0..self.options.worker_threads {

@@ -30,7 +30,7 @@ impl Controller {
             SourceKind::Snapshot => {
                 let content = self.snapshot(claim, class, source).await;
                 let content = content.map_err(Failure::no_change)?;
-                let lock = lock_of(source);
+                let lock = snapshot_lock(namespace, name);
                 let set = self.busy.with(&lock, async {
                     self.restoring()
                         .entry((namespace.clone(), name.clone()))
@@ -78,15 +78,18 @@ impl Controller {
         if source.kind != SourceKind::Snapshot {
             return;
         }
-        let lock = lock_of(&source);
+        let (namespace, name) = (&source.namespace, &source.name);
+        let lock = snapshot_lock(namespace, name);
         let set = self.busy.with(&lock, async {
-            // Other claims may be restored from it right now: the last one takes the finalizer off.
-            if !self.is_last_restore(claim.uid(), &source) {
+            self.restored(claim.uid(), &source);
+            // Other claims may be restored from it right now, begun by us or by a predecessor: the last one
+            // takes the finalizer off, or the sweeper.
+            if self.is_awaited(namespace, name, claim.uid()) {
                 return Ok(true);
             }
             let change = (SNAPSHOT_FINALIZER, false);
             self.cluster
-                .set_finalizer::<Snapshot>(&source.namespace, &source.name, None, change)
+                .set_finalizer::<Snapshot>(namespace, name, None, change)
                 .await
         });
         if let Err(error) = set.await {
@@ -98,18 +101,15 @@ impl Controller {
         lock(&self.restores)
     }
 
-    fn is_last_restore(&self, uid: &str, source: &Source) -> bool {
+    fn restored(&self, uid: &str, source: &Source) {
         let mut restoring = self.restoring();
         let place = (source.namespace.clone(), source.name.clone());
-        let Some(claims) = restoring.get_mut(&place) else {
-            return true;
-        };
-        claims.remove(uid);
-        let last = claims.is_empty();
-        if last {
-            restoring.remove(&place);
+        if let Some(claims) = restoring.get_mut(&place) {
+            claims.remove(uid);
+            if claims.is_empty() {
+                restoring.remove(&place);
+            }
         }
-        last
     }
 
     /// A source in another namespace takes the permission of that namespace.
@@ -173,8 +173,8 @@ impl Controller {
 }
 
 /// What serialises the finalizer of a snapshot.
-fn lock_of(source: &Source) -> String {
-    format!("volumesnapshot/{}/{}", source.namespace, source.name)
+pub(crate) fn snapshot_lock(namespace: &str, name: &str) -> String {
+    format!("volumesnapshot/{namespace}/{name}")
 }
 
 /// Whether a grant of the source's namespace is for this claim and this source.
