@@ -201,7 +201,7 @@ mod tests {
 
     const DRIVER: &str = "mock.csi.example";
 
-    fn get<K: k8s_openapi::serde::de::DeserializeOwned>(object: Value) -> Arc<K> {
+    fn get<K: serde::de::DeserializeOwned>(object: Value) -> Arc<K> {
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
