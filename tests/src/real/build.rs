@@ -28,7 +28,7 @@ pub enum Peer {
     Applier,
     /// The controllers of Kubernetes, for their election and as the measure of ours.
     KubeControllerManager,
-    /// The scheduler of Kubernetes, for its election and what it does for claims.
+    /// The scheduler of Kubernetes, for its election.
     KubeScheduler,
 }
 
