@@ -354,6 +354,9 @@ async fn a_choice_that_people_made_counts_at_either_end() {
     assert!(!volume.annotations().contains_key(BOUND_BY_CONTROLLER));
     let uid = volume.spec.unwrap().claim_ref.unwrap().uid;
     assert_eq!(uid.as_deref(), mine["metadata"]["uid"].as_str());
+    // It would take any volume that nobody is named in, also those of the claims below.
+    rig.delete_claim("greedy").await;
+    until("gone", async || rig.claim("greedy").await.is_none()).await;
 
     // A claim for a volume that comes later, is too small, and is taken.
     rig.claim_of("late", "", json!({ "volumeName": "wanted" }))
