@@ -15,7 +15,7 @@ use tenure_tests::clock::{self, poll};
 use tenure_tests::home::Home;
 use tenure_tests::nemesis::proxy::{Gate, Proxy};
 use tenure_tests::nemesis::server::Server;
-use tenure_tests::process::Process;
+use tenure_tests::process::{Process, catches_interrupts};
 use tenure_tests::record::Recorder;
 use tenure_tests::wire::Wire;
 
@@ -99,14 +99,6 @@ fn family(pid: i32) -> Vec<i32> {
         }
     }
     all
-}
-
-/// Whether a process has a handler for SIGINT, the second signal of the mask.
-fn catches_interrupts(pid: u32) -> bool {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
-    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
-    let caught = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
-    caught.is_some_and(|mask| mask & 0b10 != 0)
 }
 
 fn signal(pid: i32, signal: Signal) {

@@ -11,6 +11,7 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use tenure_tests::clock::poll;
 use tenure_tests::home::Home;
+use tenure_tests::process::catches_interrupts;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -291,6 +292,7 @@ fn run_command_waiting_ends_at_once_on_interrupt() {
     pid(&home, "child");
     let mut waiting = start(&home, &["--id=waiting"], "true");
     // It has seen the holder once it has asked the server; until then it waits just the same.
+    poll(LIMIT, || catches_interrupts(waiting.id()).then_some(())).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     signal(&waiting, Signal::INT);
     assert_eq!(waiting.wait().unwrap().code(), Some(128 + 2));

@@ -137,6 +137,12 @@ fn history_says_who_led_and_why_it_ended_and_where_knowledge_ends() {
     b.wait_for(Kind::Acquired, asked, LIMIT).unwrap();
     b.terminate();
     a.wait_for(Kind::Acquired, asked, LIMIT).unwrap();
+    // The Event of a term comes after it has begun, and whoever is killed first writes none.
+    let written = poll(LIMIT, || {
+        let report = place.json(&["history", "web", "-o", "json"]);
+        (report["terms"].as_array()?.len() == 3).then_some(())
+    });
+    assert!(written.is_some(), "{}", place.stdout(&["history", "web"]));
     let killed = a.kill();
     let c = election_after(&web, "c", killed);
     let known = poll(LIMIT, || {
