@@ -233,7 +233,7 @@ async fn the_roles_in_deploy_are_enough_and_not_more() {
     // Nothing was refused, and what is not in the roles would be.
     let said = provisioner.process.text().join("\n");
     assert!(
-        !said.contains("forbidden") && !said.contains("403"),
+        !said.contains("forbidden") && !said.contains("status_code=403"),
         "{said}"
     );
     let as_account = Api::open(&file).await.unwrap();
