@@ -13,7 +13,7 @@ use crate::real::{Cluster, Program};
 use crate::wire::Wire;
 use crate::{clock, tools};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(240);
 
 /// A server that may be killed, stopped and starved.
 #[derive(Debug)]

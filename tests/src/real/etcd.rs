@@ -40,7 +40,7 @@ impl Etcd {
             _folder: folder,
         };
         let listens = || TcpStream::connect(("127.0.0.1", port)).ok();
-        if clock::poll(Duration::from_secs(60), listens).is_none() {
+        if clock::poll(Duration::from_secs(240), listens).is_none() {
             let ended = etcd.child.try_wait()?;
             return Err(io::Error::other(format!("etcd does not listen: {ended:?}")));
         }
