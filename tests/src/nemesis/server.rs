@@ -51,7 +51,7 @@ impl Server {
             .local_addr()?
             .port();
         let process = run_ours(port, disk.path())?;
-        let server = Self::Embedded(Box::new(Ours {
+        let mut server = Self::Embedded(Box::new(Ours {
             process,
             port,
             disk,
@@ -150,13 +150,19 @@ impl Server {
         }
     }
 
-    /// Waits until it answers.
+    /// Waits until it answers. A kube-apiserver whose store is away while it starts gives up, and is started
+    /// again, as a kubelet would.
     ///
     /// # Errors
     /// It does not.
-    pub fn wait_until_ready(&self) -> Result<()> {
+    pub fn wait_until_ready(&mut self) -> Result<()> {
         let kubeconfig = self.kubeconfig();
         let ready = clock::poll(LIMIT, || {
+            if let Self::Real(cluster) = self
+                && let Some(program) = cluster.dead()
+            {
+                cluster.start_again(program).ok()?;
+            }
             let wire = Wire::connect(&kubeconfig).ok()?;
             let answer = wire.get("/api/v1/namespaces/default").ok()?;
             answer.status.is_success().then_some(())

@@ -261,7 +261,8 @@ impl Cluster {
         }
     }
 
-    fn dead(&mut self) -> Option<Program> {
+    /// A process that has ended.
+    pub(crate) fn dead(&mut self) -> Option<Program> {
         let ended = |part: &mut Part| !matches!(part.0.try_wait(), Ok(None));
         let index = self.parts.iter_mut().position(ended)?;
         [Program::Etcd, Program::KubeApiserver].get(index).copied()
