@@ -165,36 +165,15 @@ impl Builder {
     }
 
     async fn open_engine(&self, folder: Option<&Path>) -> Result<Opened, StartError> {
-        #[cfg(feature = "etcd")]
-        if let Engine::Etcd(config) = &self.engine {
-            let store = Arc::new(EtcdStore::open(config.clone()).await?);
-            let keys = Keys::agree(&store, folder).await?;
-            let closing = Arc::clone(&store);
-            return Ok(Opened {
-                store,
-                engine: "etcd",
-                saver: None,
-                close: Some(Box::new(move || closing.close())),
-                keys: (Some(keys.authority), Some(keys.signing)),
-            });
-        }
-        let mut opened = self.open_own_engine(folder).await?;
-        opened.keys.1 = folder
-            .map(|f| token::SigningKey::load_or_generate(&f.join("sa.key")))
-            .transpose()?;
-        Ok(opened)
-    }
-
-    async fn open_own_engine(&self, folder: Option<&Path>) -> Result<Opened, StartError> {
-        Ok(match &self.engine {
-            Engine::Memory => Opened::new("memory", MemoryStore::new(), MemoryStore::close),
+        let mut opened = match &self.engine {
+            Engine::Memory => Opened::saved("memory", MemoryStore::new(), MemoryStore::close),
             Engine::Redb => {
                 let folder = folder.ok_or(StartError::NoDataDir)?.to_owned();
                 // Every record is read and checked, which may take a while.
                 let opened = tokio::task::spawn_blocking(move || RedbStore::open(folder)).await;
                 let store =
                     opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
-                Opened::new("redb", store?, RedbStore::close)
+                Opened::saved("redb", store?, RedbStore::close)
             }
             Engine::Custom(store) => Opened {
                 store: Arc::clone(store),
@@ -204,8 +183,21 @@ impl Builder {
                 keys: (None, None),
             },
             #[cfg(feature = "etcd")]
-            Engine::Etcd(_) => unreachable!("etcd is opened before"),
-        })
+            Engine::Etcd(config) => {
+                let store = EtcdStore::open(config.clone()).await?;
+                let keys = Keys::agree(&store, folder).await?;
+                Opened {
+                    keys: (Some(keys.authority), Some(keys.signing)),
+                    ..Opened::new("etcd", &Arc::new(store), EtcdStore::close)
+                }
+            }
+        };
+        // Whoever shares no keys has its own.
+        if let (None, Some(folder)) = (&opened.keys.1, folder) {
+            let key = token::SigningKey::load_or_generate(&folder.join("sa.key"))?;
+            opened.keys.1 = Some(key);
+        }
+        Ok(opened)
     }
 }
 
@@ -220,15 +212,23 @@ struct Opened {
 }
 
 impl Opened {
-    fn new<S: Store + Source>(engine: &'static str, store: S, close: fn(&S)) -> Self {
+    fn new<S: Store>(engine: &'static str, store: &Arc<S>, close: fn(&S)) -> Self {
+        let closing = Arc::clone(store);
+        Self {
+            store: Arc::clone(store) as _,
+            engine,
+            saver: None,
+            close: Some(Box::new(move || close(&closing))),
+            keys: (None, None),
+        }
+    }
+
+    /// One that can save what it keeps.
+    fn saved<S: Store + Source>(engine: &'static str, store: S, close: fn(&S)) -> Self {
         let store = Arc::new(store);
-        let closing = Arc::clone(&store);
         Self {
             saver: Some(Saver(Arc::clone(&store) as _)),
-            close: Some(Box::new(move || close(&closing))),
-            store,
-            engine,
-            keys: (None, None),
+            ..Self::new(engine, &store, close)
         }
     }
 }

@@ -69,18 +69,9 @@ impl Prepared {
             change,
             fence,
         } = write;
-        if [&*key.resource, &key.namespace, &key.name]
-            .iter()
-            .any(|part| part.contains('\0'))
-        {
-            return Err(WriteError::Invalid(format!(
-                "the name {key:?} holds a NUL character"
-            )));
-        }
-        match (expected, &present) {
-            (Expected::Absent, None) => {}
-            (Expected::Revision(revision), Some(object)) if object.revision == revision => {}
-            _ => return Err(WriteError::Conflict(present)),
+        check_key(&key)?;
+        if !expected.holds(present.as_deref()) {
+            return Err(WriteError::Conflict(present));
         }
         let (draft, term, remove) = match (&change, &present) {
             (Change::Put(value), _) => (
@@ -146,12 +137,7 @@ impl<'a> Batch<'a> {
             term,
         } = write;
         let (present, unpublished) = self.present(&key);
-        let holds = match (expected, &present) {
-            (Expected::Absent, None) => true,
-            (Expected::Revision(revision), Some(entry)) => entry.object.revision == revision,
-            _ => false,
-        };
-        if !holds {
+        if !expected.holds(present.as_ref().map(|entry| &*entry.object)) {
             let error = WriteError::Conflict(present.map(|entry| entry.object));
             return Err(Refusal { error, unpublished });
         }
@@ -168,11 +154,7 @@ impl<'a> Batch<'a> {
         };
         let entry = (!remove).then(|| Entry {
             object: object.clone(),
-            term: match term {
-                Term::None => 0,
-                Term::Keep => present.as_ref().map_or(0, |entry| entry.term),
-                Term::New => revision,
-            },
+            term: term.won_at(present.as_ref()).unwrap_or(revision),
         });
         let previous = present.map(|entry| entry.object);
         let event = Arc::new(Event {
@@ -245,7 +227,26 @@ pub(super) fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), St
     Ok(())
 }
 
+/// The parts of a name are separated by NUL where objects are stored.
+pub(super) fn check_key(key: &Key) -> Result<(), WriteError> {
+    let parts = [&*key.resource, &key.namespace, &key.name];
+    if parts.iter().any(|part| part.contains('\0')) {
+        let why = format!("the name {key:?} holds a NUL character");
+        return Err(WriteError::Invalid(why));
+    }
+    Ok(())
+}
+
 impl Term {
+    /// The revision that won the term after the write; `None` for that of the write itself.
+    pub(super) fn won_at(self, present: Option<&Entry>) -> Option<u64> {
+        match self {
+            Self::None => Some(0),
+            Self::Keep => Some(present.map_or(0, |entry| entry.term)),
+            Self::New => None,
+        }
+    }
+
     pub(super) fn of(value: &Value, present: Option<&Object>) -> Self {
         let Some(spec) = value
             .get("spec")

@@ -132,6 +132,16 @@ pub enum Expected {
     Revision(u64),
 }
 
+impl Expected {
+    fn holds(self, present: Option<&Object>) -> bool {
+        match (self, present) {
+            (Self::Absent, None) => true,
+            (Self::Revision(revision), Some(object)) => object.revision == revision,
+            _ => false,
+        }
+    }
+}
+
 /// What a write does.
 #[derive(Clone, Debug)]
 pub enum Change {

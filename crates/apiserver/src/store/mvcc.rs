@@ -220,13 +220,9 @@ impl Mvcc {
     pub(super) fn replace(&self, entries: Vec<Entry>, revision: u64) {
         let mut wake = Vec::new();
         let mut state = self.lock();
-        state.revision = revision.max(state.revision);
-        state.floor = state.revision;
-        state.cuts += 1;
-        let floor = state.floor;
+        state.expire(revision, &mut wake);
         for shelf in state.shelves.values_mut() {
             shelf.objects.clear();
-            shelf.history.cut(floor, &mut wake);
         }
         entries.into_iter().for_each(|entry| state.insert(entry));
         self.announce(state, wake);
@@ -236,13 +232,7 @@ impl Mvcc {
     pub(super) fn jump(&self, revision: u64) {
         let mut wake = Vec::new();
         let mut state = self.lock();
-        state.revision = revision.max(state.revision);
-        state.floor = state.revision;
-        state.cuts += 1;
-        let floor = state.floor;
-        for shelf in state.shelves.values_mut() {
-            shelf.history.cut(floor, &mut wake);
-        }
+        state.expire(revision, &mut wake);
         self.announce(state, wake);
     }
 
@@ -274,6 +264,16 @@ impl Mvcc {
 }
 
 impl State {
+    /// Goes on at a revision, if that is further, and forgets the history up to there.
+    fn expire(&mut self, revision: u64, wake: &mut Vec<Arc<Notify>>) {
+        self.revision = revision.max(self.revision);
+        self.floor = self.revision;
+        self.cuts += 1;
+        for shelf in self.shelves.values_mut() {
+            shelf.history.cut(self.floor, wake);
+        }
+    }
+
     /// The present version with what the store remembers about it.
     pub(super) fn entry(&self, key: &Key) -> Option<&Entry> {
         self.find(&key.resource, &key.namespace, &key.name)

@@ -83,6 +83,15 @@ impl Etcd {
         }
     }
 
+    /// A store that reaches it by this way only.
+    pub(crate) async fn store_by(&self, way: &Way) -> Arc<EtcdStore> {
+        let config = EtcdConfig {
+            endpoints: vec![way.url.clone()],
+            ..self.config()
+        };
+        Arc::new(EtcdStore::open(config).await.unwrap())
+    }
+
     /// One more server's store.
     pub(crate) async fn store(&self) -> Arc<EtcdStore> {
         Arc::new(EtcdStore::open(self.config()).await.unwrap())

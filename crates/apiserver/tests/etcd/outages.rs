@@ -111,11 +111,7 @@ async fn a_lost_watch_goes_on_and_a_compacted_one_expires() {
         return;
     };
     let way = Way::to(etcd.port()).await;
-    let far = EtcdConfig {
-        endpoints: vec![way.url.clone()],
-        ..etcd.config()
-    };
-    let (far, near) = (EtcdStore::open(far).await.unwrap(), etcd.store().await);
+    let (far, near) = (etcd.store_by(&way).await, etcd.store().await);
     let mut watch = far.watch(everything(), far.revision()).unwrap();
 
     // Cut off for a while: all of it arrives.
@@ -163,7 +159,7 @@ async fn a_lost_watch_goes_on_and_a_compacted_one_expires() {
         .map(|o| o.key.name.as_str())
         .collect();
     assert_eq!(names, ["y"]);
-    create(&far, "z", 1).await;
+    create(&*far, "z", 1).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use tenure_apiserver::store::{EtcdConfig, EtcdStore};
-
 use super::harness::{Etcd, Way, until};
 use super::support::{Answer, Server};
 use super::*;
@@ -199,12 +197,7 @@ async fn an_account_of_one_server_is_known_to_another_that_is_behind() {
         return;
     };
     let way = Way::to(etcd.port()).await;
-    let far = EtcdConfig {
-        endpoints: vec![way.url.clone()],
-        ..etcd.config()
-    };
-    let far = Arc::new(EtcdStore::open(far).await.unwrap());
-    let (here, there) = (etcd.store().await, far);
+    let (here, there) = (etcd.store().await, etcd.store_by(&way).await);
     let (here, there) = tokio::join!(Server::start_on(here), Server::start_on(there));
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let account = |name: &str| json!({"metadata": {"name": name}});

@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
-use super::super::batch::{Entry, Term, check_fence};
+use super::super::batch::{Entry, Term, check_fence, check_key};
 use super::super::record::Draft;
-use super::super::{Change, Expected, Key, Object, Write, WriteError};
+use super::super::{Change, Key, Object, Write, WriteError};
 use super::client::CallError;
 use super::format::{encode, removed};
 use super::mirror::{signed, unsigned};
@@ -80,11 +80,7 @@ impl Shared {
     }
 
     fn place(&self, key: &Key) -> Result<Bytes, WriteError> {
-        let parts = [&*key.resource, &key.namespace, &key.name];
-        if parts.iter().any(|part| part.contains('\0')) {
-            let why = format!("the name {key:?} holds a NUL character");
-            return Err(WriteError::Invalid(why));
-        }
+        check_key(key)?;
         self.layout.object(key).map_err(WriteError::Invalid)
     }
 }
@@ -100,11 +96,7 @@ impl Plan {
         match (&write.change, present) {
             (Change::Put(value), _) => Ok(Self::Put {
                 draft: Draft::new(&write.key, value)?,
-                term: match Term::of(value, present.map(|entry| &*entry.object)) {
-                    Term::None => Some(0),
-                    Term::Keep => Some(present.map_or(0, |entry| entry.term)),
-                    Term::New => None,
-                },
+                term: Term::of(value, present.map(|entry| &*entry.object)).won_at(present),
             }),
             (Change::Delete, Some(entry)) => Ok(Self::Delete {
                 last: Arc::clone(&entry.object),
@@ -134,15 +126,10 @@ impl Plan {
 
 /// Whether the mirror allows the write; why not, if it does not.
 fn check(write: &Write, present: Option<&Entry>, lease: Option<&Entry>) -> Result<(), WriteError> {
-    let holds = match (write.expected, present) {
-        (Expected::Absent, None) => true,
-        (Expected::Revision(revision), Some(entry)) => entry.object.revision == revision,
-        _ => false,
-    };
-    let possible = present.is_some() || !matches!(write.change, Change::Delete);
-    if !holds || !possible {
-        let present = present.map(|entry| Arc::clone(&entry.object));
-        return Err(WriteError::Conflict(present));
+    let object = present.map(|entry| &entry.object);
+    let possible = object.is_some() || !matches!(write.change, Change::Delete);
+    if !possible || !write.expected.holds(object.map(|object| &**object)) {
+        return Err(WriteError::Conflict(object.cloned()));
     }
     match &write.fence {
         Some(fence) => check_fence(fence, lease).map_err(WriteError::Fenced),
