@@ -10,7 +10,7 @@ use crate::controller::{Controller, lock};
 use crate::decide::should_provision;
 use crate::events::Kind;
 use crate::metrics::ClaimLabels;
-use crate::names::{ALPHA_SELECTED_NODE, JOURNAL_FINALIZER, SELECTED_NODE, volume_name};
+use crate::names::{ALPHA_SELECTED_NODE, JOURNAL_FINALIZER, SELECTED_NODE};
 use crate::objects::{Claim, Class, Volume, has_finalizer};
 use crate::provision::Made;
 use crate::state::{Failure, FailureKind, State};
@@ -83,10 +83,8 @@ impl Controller {
         {
             return Next::Done;
         }
-        let prefix = &self.options.volume_name_prefix;
-        let name = volume_name(prefix, self.options.volume_name_uuid_length, uid);
         let work = self.provision_claim(&claim, class.as_deref());
-        match name {
+        match self.options.volume_name(uid) {
             Ok(name) => self.busy.with(&name, work).await,
             // Provisioning says what is wrong with the name.
             Err(_) => work.await,
@@ -122,9 +120,7 @@ impl Controller {
     async fn provision_claim(&self, claim: &Arc<Claim>, class: Option<&Class>) -> Next {
         let started = Instant::now();
         let uid = claim.uid();
-        let prefix = &self.options.volume_name_prefix;
-        let name = volume_name(prefix, self.options.volume_name_uuid_length, uid);
-        let name = name.unwrap_or_default();
+        let name = self.options.volume_name(uid).unwrap_or_default();
         if lock(&self.unsaved).contains_key(&name) {
             self.progress().remove(uid);
             return Next::Done;
@@ -229,8 +225,8 @@ impl Controller {
         Next::Retry
     }
 
-    /// The driver may be making the volume of this claim.
-    fn pursue(&self, claim: &Arc<Claim>) {
+    /// The driver may be making the volume of this claim, even if the claim goes meanwhile.
+    pub(crate) fn pursue(&self, claim: &Arc<Claim>) {
         lock(&self.settled).remove(claim.uid());
         self.progress()
             .insert(claim.uid().to_owned(), claim.clone());
@@ -435,12 +431,8 @@ impl Controller {
 
     /// Whether a claim that we hold, bound or being deleted, has certainly no volume in the making.
     fn needs_no_volume(&self, claim: &Claim) -> bool {
-        let (prefix, length) = (
-            &self.options.volume_name_prefix,
-            self.options.volume_name_uuid_length,
-        );
-        let unsaved = volume_name(prefix, length, claim.uid())
-            .is_ok_and(|name| lock(&self.unsaved).contains_key(&name));
+        let name = self.options.volume_name(claim.uid());
+        let unsaved = name.is_ok_and(|name| lock(&self.unsaved).contains_key(&name));
         if unsaved || self.progress().contains_key(claim.uid()) {
             return false;
         }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use kube::api::{Api, ListParams};
 
 use crate::controller::{Controller, lock};
-use crate::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER, volume_name};
+use crate::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::objects::{Claim, Snapshot, has_finalizer};
 use crate::source::snapshot_lock;
 
@@ -139,8 +139,7 @@ impl Controller {
     }
 
     fn has_volume(&self, claim: &Claim) -> bool {
-        let prefix = &self.options.volume_name_prefix;
-        let name = volume_name(prefix, self.options.volume_name_uuid_length, claim.uid());
+        let name = self.options.volume_name(claim.uid());
         name.is_ok_and(|name| self.caches.volumes.contains(&name))
     }
 }

@@ -60,11 +60,11 @@ impl Local {
         required.node_selector_terms.iter().any(fits)
     }
 
-    /// Between nothing and twice the base, so that not all nodes write at once.
+    /// Between nothing and the base delay, so that not all nodes write at once.
     fn delay(&self) -> Duration {
         let random = uuid::Uuid::new_v4().as_u64_pair().0 as f64 / u64::MAX as f64;
-        let base = self.options.base_delay.min(self.options.max_delay);
-        base.saturating_sub(self.options.base_delay.mul_f64(random))
+        let most = self.options.base_delay.min(self.options.max_delay);
+        most.mul_f64(random)
     }
 }
 

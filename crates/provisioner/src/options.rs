@@ -5,6 +5,8 @@ use std::time::Duration;
 
 use tenure::LockKind;
 
+use crate::names;
+
 /// The settings of a provisioner; the flags of `tenure provision` by other names.
 #[derive(Clone, Debug)]
 pub struct Options {
@@ -126,6 +128,13 @@ pub struct Http {
     pub metrics_path: String,
     /// Whether there is `/healthz/leader-election`.
     pub leader_health: bool,
+}
+
+impl Options {
+    /// The name of the volume of a claim; says why there is none.
+    pub(crate) fn volume_name(&self, uid: &str) -> Result<String, String> {
+        names::volume_name(&self.volume_name_prefix, self.volume_name_uuid_length, uid)
+    }
 }
 
 impl Default for Options {

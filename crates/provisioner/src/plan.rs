@@ -3,7 +3,7 @@
 use tenure_csi::v1::{CapacityRange, CreateVolumeRequest};
 use tenure_csi::{ControllerCapability, Facts, PluginCapability};
 
-use crate::names::{RESERVED_PREFIX, volume_name};
+use crate::names::RESERVED_PREFIX;
 use crate::objects::{Claim, Class, DataSource};
 use crate::options::Options;
 use crate::state::Failure;
@@ -62,9 +62,7 @@ pub(crate) fn draft(
         return Err(Failure::finished("claim Selector is not supported"));
     }
     let finished = |message| Failure::finished(message);
-    let prefix = &options.volume_name_prefix;
-    let name = volume_name(prefix, options.volume_name_uuid_length, claim.uid());
-    let name = name.map_err(finished)?;
+    let name = options.volume_name(claim.uid()).map_err(finished)?;
     let fs_type = parameters::fs_type(&class.parameters, &options.default_fstype);
     let fs_type = fs_type.map_err(finished)?;
     let required_bytes = claim.requested().map_err(finished)?;

@@ -166,10 +166,7 @@ impl Controller {
             token = self.token(),
             "CreateVolume"
         );
-        // Until there is an answer, the driver may be at work, even if the claim goes meanwhile.
-        lock(&self.settled).remove(claim.uid());
-        self.progress()
-            .insert(claim.uid().to_owned(), claim.clone());
+        self.pursue(claim);
         let answer = self.driver.create_volume(request).await;
         let can_move = self.topology() && claim.selected_node().is_some();
         let answer = answer.map_err(|error| Failure::of_call(&error, can_move))?;
