@@ -200,7 +200,8 @@ fn is_watched(resource: &str) -> bool {
     resource != "coordination.k8s.io/leases"
 }
 
-async fn all_there(missing: &mut watch::Receiver<usize>) {
+/// Waits until every kind was listed once.
+pub(crate) async fn all_there(missing: &mut watch::Receiver<usize>) {
     // The sender lives as long as whoever waits.
     let _ = missing.wait_for(|missing| *missing == 0).await.map(drop);
 }

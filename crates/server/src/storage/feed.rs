@@ -16,12 +16,6 @@ use super::matching::{claim_class, volume_class};
 use super::world::{Kept, Name, Shelf, Shelves, Word, claims_of};
 use super::{Key, Storage};
 
-/// Waits until every kind was listed once.
-pub(super) async fn all_there(missing: &mut watch::Receiver<usize>) {
-    // The senders live as long as whoever waits.
-    let _ = missing.wait_for(|missing| *missing == 0).await.map(drop);
-}
-
 /// A kind with a shelf of its own, and what a change of it touches.
 pub(super) trait Followed: Kept + Cached {
     fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self>;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::StorageClass;
+use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt as _;
 use serde_json::json;
 use tokio::time::Instant;
@@ -179,18 +179,11 @@ fn steps(shelves: &Shelves, wants: &[Want], node: &Node) -> Option<Vec<Step>> {
 /// has to run on this one.
 fn can_provision(shelves: &Shelves, class: &StorageClass, node: &Node) -> bool {
     let driver = migrated(&class.provisioner).unwrap_or(&class.provisioner);
-    let mut running = shelves.drivers.all().filter(|on| {
-        let mut drivers = on.spec.drivers.iter();
-        drivers.any(|known| known.name == driver)
-    });
-    let name = node.name_any();
-    let runs = shelves.drivers.named(&name).is_some_and(|on| {
-        let mut drivers = on.spec.drivers.iter();
-        drivers.any(|known| known.name == driver)
-    });
+    let runs = |on: &CSINode| on.spec.drivers.iter().any(|known| known.name == driver);
+    let here = shelves.drivers.named(&node.name_any());
     !driver.starts_with(IN_TREE)
         && nodes::allowed(class.allowed_topologies.as_deref(), node)
-        && (runs || running.next().is_none())
+        && (here.is_some_and(|on| runs(&on)) || !shelves.drivers.all().any(|on| runs(on)))
 }
 
 #[cfg(test)]

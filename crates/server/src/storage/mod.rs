@@ -30,6 +30,7 @@ use kube::Client;
 use tenure_manager::queue::{ItemBackoff, WorkQueue};
 use tenure_manager::{Backoff, Cause, Runnable, Scope};
 
+use crate::collector::all_there;
 use world::{Name, World};
 use write::Writer;
 
@@ -105,7 +106,7 @@ impl Storage {
                 () = scope.cancelled() => return Ok(()),
                 Some(()) = feeds.next(), if !feeds.is_empty() => {}
                 // What is missing is known only when all is there.
-                () = feed::all_there(&mut synced), if workers.is_empty() => {
+                () = all_there(&mut synced), if workers.is_empty() => {
                     workers.extend((0..WORKERS).map(|_| self.work(&scope)));
                 }
                 Some(()) = workers.next(), if !workers.is_empty() => {}
