@@ -262,3 +262,46 @@ pub(crate) fn see(client: &Client, kind: LockKind, object: Value, now: Timestamp
 fn timestamp(time: WallTime) -> Option<Timestamp> {
     Timestamp::from_microsecond(time.as_micros()).ok()
 }
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn records_of_leases_and_of_annotations() {
+        let config = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
+        let client = Client::try_from(config).unwrap();
+        let now: Timestamp = "2026-11-16T00:00:05Z".parse().unwrap();
+        let record = r#"{"holderIdentity":"web-0","leaseDurationSeconds":10,
+            "acquireTime":"2026-11-16T00:00:00Z","renewTime":"2026-11-16T00:00:00Z"}"#;
+        let object = |annotations: Value, spec: Value| {
+            let metadata = json!({
+                "namespace": "team", "name": "web", "uid": "u", "resourceVersion": "7",
+                "annotations": annotations,
+            });
+            json!({ "metadata": metadata, "spec": spec })
+        };
+        let annotated = |text: &str| object(json!({ LEADER_ANNOTATION: text }), Value::Null);
+        let lease = object(json!({}), serde_json::from_str(record).unwrap());
+        for (kind, held) in [
+            (LockKind::Leases, lease),
+            (LockKind::ConfigMaps, annotated(record)),
+            (LockKind::Endpoints, annotated(record)),
+        ] {
+            let seen = see(&client, kind, held, now).expect("a lock");
+            assert_eq!((seen.holder.as_str(), seen.state), ("web-0", "held"));
+            assert_eq!(seen.renewed_ago_seconds, Some(5.0));
+            assert_eq!(seen.valid_for_seconds, Some(5.0));
+        }
+        let released = json!({ "holderIdentity": "", "leaseDurationSeconds": 1 });
+        let free = object(json!({}), released);
+        let seen = see(&client, LockKind::Leases, free, now).expect("a lock");
+        assert_eq!((seen.state, seen.valid_for_seconds), ("free", None));
+        // The Endpoints of a Service and nonsense are no locks.
+        for no_lock in [object(json!({}), Value::Null), annotated("{")] {
+            assert_eq!(see(&client, LockKind::Endpoints, no_lock, now), None);
+        }
+    }
+}
