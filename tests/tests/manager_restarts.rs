@@ -57,6 +57,18 @@ fn manager_api_server_that_is_late_is_waited_for() {
     assert_eq!(count(&process, "work starts"), 1);
 }
 
+#[test]
+fn manager_api_server_that_never_comes_ends_the_process() {
+    let mut server = Server::embedded().unwrap();
+    server.kill();
+    let mut process = managed(&server, "never-ready");
+    assert_eq!(process.wait(LIMIT).unwrap().code(), Some(1));
+    let said = process.transcript();
+    let start = "Error: the API server was not ready within 3 s: ";
+    assert!(said.contains(start), "{said}");
+    assert_eq!(count(&process, "work starts"), 0);
+}
+
 /// `OnLoss::Exit`: the work stops while nobody else may lead, and the process says why it ends.
 #[test]
 fn manager_api_server_that_goes_away_ends_the_process_with_the_group() {

@@ -53,6 +53,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-apiserver",
             "tenure-csi",
             "tenure-manager",
+            "tenure-server",
             "tenure-sim",
         ],
     ),

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kube::{Api, Client, Config};
@@ -12,8 +12,10 @@ use tenure::{Elector, Hub, LockKind};
 use tokio::sync::watch;
 
 use crate::cache::{Cache, Cached, Source};
+use crate::elections::{Elections, Tune, election_check, leader_check};
 use crate::error::Error;
-use crate::group::{Group, GroupHandle, OnLoss, overrun};
+use crate::group::{Group, GroupHandle, OnLoss};
+use crate::handle::{Inner, ManagerHandle, Open as Additions};
 use crate::health::{Check, Checks};
 use crate::hooks::{Hook, Startup};
 use crate::manager::{Led, Manager};
@@ -23,7 +25,7 @@ use crate::ready::Gate;
 use crate::runnable::{Outcome, Runnable};
 use crate::shard::Shards;
 use crate::shard::driver::{Open, ShardGroup};
-use crate::tasks::Running;
+use crate::tasks::{Roster, Running};
 use crate::warm::Warm;
 
 /// How long startup hooks may take.
@@ -35,15 +37,11 @@ const CACHE_LIMIT: Duration = Duration::from_secs(120);
 /// How long everything may take to stop; controller-runtime's.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A leader that has not renewed is unhealthy this long after its lease ran out; Kubernetes'.
-const HEALTH_TOLERANCE: Duration = Duration::from_secs(20);
-
-type Tune = Arc<dyn Fn(tenure::Builder) -> tenure::Builder + Send + Sync>;
-
 /// Collects what a manager runs; [`build`](Self::build) checks it.
 #[must_use = "call build"]
 pub struct Builder {
     config: Config,
+    lock_config: Option<Config>,
     namespace: Option<String>,
     identity: Option<String>,
     kind: LockKind,
@@ -65,6 +63,7 @@ pub struct Builder {
     metrics_address: Option<SocketAddr>,
     healthz: Checks,
     readyz: Checks,
+    ready_when_leading: Vec<String>,
     registry: Registry,
     metrics: Metrics,
 }
@@ -73,6 +72,7 @@ impl Builder {
     pub(crate) fn new(config: Config) -> Self {
         Self {
             config,
+            lock_config: None,
             namespace: None,
             identity: None,
             kind: LockKind::Leases,
@@ -94,6 +94,7 @@ impl Builder {
             metrics_address: None,
             healthz: Checks::default(),
             readyz: Checks::default(),
+            ready_when_leading: Vec::new(),
             registry: Registry::default(),
             metrics: Metrics::default(),
         }
@@ -189,6 +190,12 @@ impl Builder {
         self
     }
 
+    /// Keeps the locks at another API server than that of the controllers, or as another user.
+    pub fn lock_config(mut self, config: Config) -> Self {
+        self.lock_config = Some(config);
+        self
+    }
+
     /// Where the locks are; by default the namespace of the pod, or of the kubeconfig's context.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
@@ -255,6 +262,14 @@ impl Builder {
         self
     }
 
+    /// Adds the check `leader-GROUP` to `/readyz`, which fails where this replica does not lead the group:
+    /// for a Service that sends requests to the leader only. Such a Deployment has one ready replica, so
+    /// a rolling update needs `maxUnavailable` of at least all but one.
+    pub fn ready_when_leading(mut self, group: &str) -> Self {
+        self.ready_when_leading.push(group.to_owned());
+        self
+    }
+
     /// Adds metrics of one's own to those that are served.
     pub fn metrics(mut self, register: impl FnOnce(&mut Registry)) -> Self {
         register(&mut self.registry);
@@ -269,11 +284,13 @@ impl Builder {
     /// # Panics
     /// Outside a tokio runtime.
     pub fn build(mut self) -> Result<Manager, Error> {
-        self.check_names()?;
+        let names = self.names()?;
         let client = Client::try_from(self.config.clone())?;
-        let lock_client = tenure::client(self.config.clone())?;
+        let lock_config = self.lock_config.take();
+        let lock_config = lock_config.unwrap_or_else(|| self.config.clone());
         let namespace = self.namespace.clone();
-        let namespace = namespace.unwrap_or_else(|| self.config.default_namespace.clone());
+        let namespace = namespace.unwrap_or_else(|| lock_config.default_namespace.clone());
+        let lock_client = tenure::client(lock_config)?;
         let identity = self.identity.clone();
         let identity = identity.unwrap_or_else(tenure::identity::host_uuid);
         let running = Running::default();
@@ -305,7 +322,7 @@ impl Builder {
                 name: name.as_str().into(),
                 of,
                 identity: identity.clone(),
-                runnables,
+                roster: Roster::new(runnables),
                 leases: Api::namespaced(lock_client.clone(), &namespace),
                 open,
                 hand_over_every: self.hand_over_every,
@@ -317,6 +334,18 @@ impl Builder {
 
         self.metrics.register(&mut self.registry);
         let handles: Vec<GroupHandle> = led.iter().map(Led::handle).collect();
+        for name in &self.ready_when_leading {
+            let group = handles.iter().find(|group| group.name() == name);
+            let group = group.ok_or_else(|| Error::NoSuchGroup {
+                group: name.clone(),
+                groups: handles
+                    .iter()
+                    .map(|group| group.name().to_owned())
+                    .collect(),
+            })?;
+            let check = leader_check(group.clone());
+            self.readyz.add(&format!("leader-{name}"), check);
+        }
         self.healthz.add("leaderElection", election_check(handles));
         let ready = watch::Sender::new(false);
         let started = ready.subscribe();
@@ -325,7 +354,21 @@ impl Builder {
             false => Err("not started, or stopping".to_owned()),
         });
         self.readyz.add("manager", check);
+        let handle = ManagerHandle {
+            inner: Arc::new(Inner {
+                every: Roster::new(self.every),
+                groups: led.iter().map(Led::roster).collect(),
+                migration: self.migration,
+                running,
+                open: Mutex::new(Additions {
+                    names,
+                    stopped: false,
+                    stuck: None,
+                }),
+            }),
+        };
         Ok(Manager {
+            handle,
             config: self.config,
             client,
             hooks: self.hooks,
@@ -333,7 +376,6 @@ impl Builder {
             gate: self.gate,
             sources: self.sources,
             cache_limit: self.cache_limit,
-            every: self.every,
             led,
             shards,
             shutdown_timeout: self.shutdown_timeout,
@@ -343,23 +385,23 @@ impl Builder {
             readyz: Arc::new(self.readyz),
             registry: Arc::new(self.registry),
             metrics: self.metrics,
-            running,
             ready,
             bound: watch::Sender::default(),
         })
     }
 
-    fn check_names(&self) -> Result<(), Error> {
+    /// The names of all runnables, which are different.
+    fn names(&self) -> Result<BTreeSet<String>, Error> {
         let every = self.every.iter();
         let leaders = self.leaders.iter().map(|(_, runnable)| runnable);
         let shards = self.shards.values().flat_map(|(_, runnables)| runnables);
         let mut seen = BTreeSet::new();
         for runnable in every.chain(leaders).chain(shards) {
-            if !seen.insert(runnable.name()) {
+            if !seen.insert(runnable.name().to_owned()) {
                 return Err(Error::DuplicateName(runnable.name().to_owned()));
             }
         }
-        Ok(())
+        Ok(seen)
     }
 
     /// Sorts leader runnables into groups, in the order in which the groups were first named.
@@ -404,7 +446,7 @@ impl Builder {
             let group = Group {
                 name: name.as_str().into(),
                 shard: None,
-                runnables,
+                roster: Roster::new(runnables),
                 on_loss: self.on_loss,
                 started: watch::Sender::new(false),
             };
@@ -427,43 +469,4 @@ impl fmt::Debug for Builder {
             .field("shards", &self.shards)
             .finish_non_exhaustive()
     }
-}
-
-/// What the elections of a manager have in common.
-#[derive(Clone)]
-struct Elections {
-    hub: Hub,
-    client: Client,
-    kind: LockKind,
-    namespace: String,
-    identity: String,
-    tune: Option<Tune>,
-    metrics: tenure::Metrics,
-    running: Running,
-}
-
-impl Elections {
-    fn builder(&self, group: &str, lock: &str) -> tenure::Builder {
-        let builder = Elector::open(self.client.clone(), self.kind, &self.namespace, lock)
-            .hub(&self.hub)
-            .identity(self.identity.clone())
-            .metrics(&self.metrics)
-            .on_overrun(overrun(group, &self.running));
-        match &self.tune {
-            Some(tune) => tune(builder),
-            None => builder,
-        }
-    }
-}
-
-/// client-go's watchdog over all groups.
-fn election_check(groups: Vec<GroupHandle>) -> Check {
-    Arc::new(move || {
-        let elections = groups.iter().filter_map(GroupHandle::election);
-        for election in elections {
-            let checked = election.health().check(HEALTH_TOLERANCE);
-            checked.map_err(|error| error.to_string())?;
-        }
-        Ok(())
-    })
 }

@@ -18,8 +18,7 @@ use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
 use tokio_util::sync::CancellationToken;
 
-use crate::error::Error;
-use crate::ready::chain;
+use crate::error::{Error, chain};
 
 /// An object that can be cached.
 pub trait Cached:

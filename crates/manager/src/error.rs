@@ -21,6 +21,17 @@ pub enum Error {
     /// A name is used twice where that would confuse people and metrics.
     #[error("two runnables are called {0}")]
     DuplicateName(String),
+    /// Something refers to a leader group that nothing was registered for.
+    #[error("there is no leader group {group} ({})", known(groups))]
+    NoSuchGroup {
+        /// The group.
+        group: String,
+        /// Those that there are.
+        groups: Vec<String>,
+    },
+    /// Something was added too late.
+    #[error("{0} cannot be added: the manager is stopping or has stopped")]
+    Stopped(String),
     /// A shard group makes no sense.
     #[error("shard group {group}: {cause}")]
     Shards {
@@ -93,4 +104,25 @@ pub enum Error {
         /// What still ran.
         names: Vec<String>,
     },
+}
+
+fn known(groups: &[String]) -> String {
+    if groups.is_empty() {
+        return "there are none".to_owned();
+    }
+    format!("there are: {}", groups.join(", "))
+}
+
+/// An error with its causes: the outermost alone says only that something did not work.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
 }

@@ -13,10 +13,9 @@ use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::runnable::Runnable;
 use crate::scope::Scope;
 use crate::shard::Shard;
-use crate::tasks::{Context, Running, Tasks};
+use crate::tasks::{Context, Roster, Running, Tasks};
 
 /// Work that is told to stop and does not is dropped this long before its deadline.
 const DROP_EARLY: Duration = Duration::from_millis(250);
@@ -44,7 +43,7 @@ pub(crate) struct Stops {
 pub(crate) struct Group {
     pub(crate) name: Arc<str>,
     pub(crate) shard: Option<Shard>,
-    pub(crate) runnables: Vec<Runnable>,
+    pub(crate) roster: Roster,
     pub(crate) on_loss: OnLoss,
     /// True while the work of a term has been started.
     pub(crate) started: watch::Sender<bool>,
@@ -99,19 +98,16 @@ impl Group {
         });
         let tenure = Some(term.tenure().clone());
         let scope = Scope::new(self.name.clone(), cancel, tenure, self.shard);
-        let mut tasks = Tasks::start(&self.runnables, &scope, context);
+        let mut tasks = Tasks::start(&self.roster, scope, context);
         self.started.send_replace(true);
-        loop {
-            tokio::select! {
-                biased;
-                () = term.cancelled() => break,
-                () = tasks.next_ended(), if !tasks.is_empty() => {}
-                () = stops.soft.cancelled() => {
-                    candidate.shutdown();
-                    term.cancelled().await;
-                    break;
-                }
+        tokio::select! {
+            biased;
+            () = term.cancelled() => {}
+            () = stops.soft.cancelled() => {
+                candidate.shutdown();
+                term.cancelled().await;
             }
+            () = tasks.keep_up() => {}
         }
         self.started.send_replace(false);
         let ended = tokio::select! {
@@ -155,14 +151,15 @@ impl Group {
     pub(crate) async fn run_without_election(self, stops: Stops, context: Context) {
         let cancel = stops.soft.clone();
         let scope = Scope::new(self.name.clone(), cancel, None, self.shard);
-        let mut tasks = Tasks::start(&self.runnables, &scope, &context);
+        let mut tasks = Tasks::start(&self.roster, scope, &context);
         self.started.send_replace(true);
         tokio::select! {
+            () = stops.soft.cancelled() => {}
+            () = tasks.keep_up() => {}
+        }
+        tokio::select! {
             biased;
-            () = async {
-                tasks.ended().await;
-                stops.soft.cancelled().await;
-            } => {}
+            () = tasks.ended() => {}
             () = stops.hard.cancelled() => {
                 tasks.abort().await;
             }
@@ -230,6 +227,15 @@ impl GroupHandle {
     /// The election; nothing without one.
     pub fn election(&self) -> Option<&Handle> {
         self.election.as_ref()
+    }
+
+    /// Whether this process leads the group at this instant, by the clock. Without an election, whether
+    /// the work of the group has been started.
+    pub fn is_leading(&self) -> bool {
+        match &self.election {
+            Some(election) => election.is_leading(),
+            None => self.is_running(),
+        }
     }
 
     /// Whether the work of this group has been started here.

@@ -6,16 +6,21 @@
 //! start with a message instead of holding it up for ever.
 
 use std::fmt;
+use std::panic::AssertUnwindSafe;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::FutureExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{oneshot, watch};
+use tokio::time::Sleep;
 
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::ready::Readiness;
 use crate::runnable::{Cause, Outcome};
+use crate::tasks::panic_text;
 
 /// What a hook gets.
 pub struct Startup {
@@ -91,18 +96,15 @@ impl Hook {
     }
 }
 
-/// Calls all hooks in order, and waits until each is done.
+/// Calls all hooks in order, and waits until each is done. The first that fails ends it, whichever is
+/// being called then.
 pub(crate) async fn run(
     hooks: Vec<Hook>,
     client: &kube::Client,
     ready: &watch::Receiver<Readiness>,
     limit: Duration,
 ) -> Result<(), Error> {
-    let fail = |name: &str, cause: String| Error::Hook {
-        name: name.to_owned(),
-        cause,
-    };
-    let mut waiting = Vec::new();
+    let mut waiting = FuturesUnordered::new();
     for Hook { name, call } in hooks {
         let (done, answer) = oneshot::channel();
         let startup = Startup {
@@ -111,27 +113,62 @@ pub(crate) async fn run(
             ready: ready.clone(),
         };
         tracing::debug!(hook = &*name, "startup hook");
-        let called = tokio::time::timeout(limit, call(startup)).await;
-        match called {
-            Err(_) => return Err(fail(&name, late("has not returned", limit))),
-            Ok(Err(cause)) => return Err(fail(&name, cause.to_string())),
-            Ok(Ok(())) => waiting.push((name, answer)),
-        }
-    }
-    for (name, answer) in waiting {
-        match tokio::time::timeout(limit, answer).await {
-            Ok(Ok(Ok(()))) => tracing::debug!(hook = &*name, "startup hook done"),
-            Ok(Ok(Err(cause))) => return Err(fail(&name, cause)),
-            Ok(Err(_)) => {
-                let cause = "its done handle was dropped without being called";
-                return Err(fail(&name, cause.to_owned()));
+        let mut late = Box::pin(tokio::time::sleep(limit));
+        let mut called = pin!(AssertUnwindSafe(async { call(startup).await }).catch_unwind());
+        loop {
+            tokio::select! {
+                biased;
+                called = &mut called => match called {
+                    Ok(Ok(())) => break,
+                    Ok(Err(cause)) => return Err(failed(&name, chain(&*cause))),
+                    Err(panic) => {
+                        let cause = format!("panicked: {}", panic_text(&*panic));
+                        return Err(failed(&name, cause));
+                    }
+                },
+                Some(done) = waiting.next() => done?,
+                () = &mut late => return Err(failed(&name, too_late("has not returned", limit))),
             }
-            Err(_) => return Err(fail(&name, late("has not said that it is done", limit))),
         }
+        waiting.push(answered(name, answer, late, limit));
+    }
+    while let Some(done) = waiting.next().await {
+        done?;
     }
     Ok(())
 }
 
-fn late(what: &str, limit: Duration) -> String {
+/// Waits for what one hook says.
+async fn answered(
+    name: Arc<str>,
+    answer: oneshot::Receiver<Result<(), String>>,
+    late: Pin<Box<Sleep>>,
+    limit: Duration,
+) -> Result<(), Error> {
+    tokio::select! {
+        biased;
+        answer = answer => match answer {
+            Ok(Ok(())) => {
+                tracing::debug!(hook = &*name, "startup hook done");
+                Ok(())
+            }
+            Ok(Err(cause)) => Err(failed(&name, cause)),
+            Err(_) => {
+                let cause = "its done handle was dropped without being called";
+                Err(failed(&name, cause.to_owned()))
+            }
+        },
+        () = late => Err(failed(&name, too_late("has not said that it is done", limit))),
+    }
+}
+
+fn failed(name: &str, cause: String) -> Error {
+    Error::Hook {
+        name: name.to_owned(),
+        cause,
+    }
+}
+
+fn too_late(what: &str, limit: Duration) -> String {
     format!("{what} within {} s", limit.as_secs_f64())
 }

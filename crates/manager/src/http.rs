@@ -16,6 +16,7 @@ use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
+use crate::exposition::expose;
 use crate::health::Checks;
 
 /// A client that does not finish its request line is cut off.
@@ -77,10 +78,9 @@ impl Site {
             return text(405, PLAIN, "GET or HEAD\n".to_owned());
         }
         if self.metrics && path == "/metrics" {
-            let mut body = String::new();
-            // Writing into a string does not fail.
-            let _ = prometheus_client::encoding::text::encode(&mut body, &self.registry);
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+            let accept = request.headers().get(header::ACCEPT);
+            let accept = accept.and_then(|value| value.to_str().ok());
+            let (kind, body) = expose(&self.registry, accept.unwrap_or_default());
             return text(200, kind, body);
         }
         for (root, checks) in [("/healthz", &self.healthz), ("/readyz", &self.readyz)] {

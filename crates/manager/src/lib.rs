@@ -37,6 +37,7 @@
 //! |---|---|
 //! | configure and run | [`Manager`], [`Builder`] |
 //! | what runs, and when it fails | [`Runnable`], [`Policy`], [`Scope`] |
+//! | look at it, add to it | [`ManagerHandle`], [`GroupHandle`] |
 //! | before anything runs | [`Startup`], [`Done`], [`api_ready`] |
 //! | caches, warm standby | [`Cache`], [`Warm`] |
 //! | work queue | [`queue`] |
@@ -51,8 +52,11 @@
 
 mod builder;
 mod cache;
+mod elections;
 mod error;
+mod exposition;
 mod group;
+mod handle;
 mod health;
 mod hooks;
 mod http;
@@ -73,6 +77,7 @@ pub use builder::Builder;
 pub use cache::{Cache, Cached};
 pub use error::Error;
 pub use group::{GroupHandle, OnLoss};
+pub use handle::ManagerHandle;
 pub use hooks::{Done, Startup};
 pub use manager::Manager;
 pub use migration::{ControllerLeader, InvalidMigration, LeaderMigration, Placement};
@@ -83,3 +88,8 @@ pub use warm::{Next, Request, Warm};
 pub use wrangler::run_or_die;
 
 pub use prometheus_client::registry::Registry;
+
+/// What docs/manager.md shows compiles.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/manager.md")]
+struct Page;

@@ -16,27 +16,27 @@ use prometheus_client::registry::Registry;
 use tenure::{Elector, Handle};
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
-use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::builder::Builder;
 use crate::cache::Source;
 use crate::error::Error;
 use crate::group::{Group, GroupHandle, Stops};
+use crate::handle::ManagerHandle;
 use crate::health::Checks;
 use crate::hooks::{self, Hook};
 use crate::http::{self, Site};
 use crate::metrics::Metrics;
 use crate::ready::{Gate, Readiness};
-use crate::runnable::Runnable;
 use crate::scope::Scope;
 use crate::shard::Shards;
 use crate::shard::driver::ShardGroup;
-use crate::tasks::{Context, Running, Tasks};
+use crate::tasks::{Context, Roster, Running, Tasks, after};
 
 /// Runs controllers; see the crate for an example.
 #[must_use = "nothing happens until it is run"]
 pub struct Manager {
+    pub(crate) handle: ManagerHandle,
     pub(crate) config: Config,
     pub(crate) client: Client,
     pub(crate) hooks: Vec<Hook>,
@@ -44,7 +44,6 @@ pub struct Manager {
     pub(crate) gate: Option<Gate>,
     pub(crate) sources: Vec<Source>,
     pub(crate) cache_limit: Duration,
-    pub(crate) every: Vec<Runnable>,
     pub(crate) led: Vec<Led>,
     pub(crate) shards: Vec<ShardGroup>,
     pub(crate) shutdown_timeout: Duration,
@@ -54,7 +53,6 @@ pub struct Manager {
     pub(crate) readyz: Arc<Checks>,
     pub(crate) registry: Arc<Registry>,
     pub(crate) metrics: Metrics,
-    pub(crate) running: Running,
     pub(crate) ready: watch::Sender<bool>,
     pub(crate) bound: watch::Sender<Vec<SocketAddr>>,
 }
@@ -76,6 +74,11 @@ impl Led {
             started: self.group.started.subscribe(),
         }
     }
+
+    /// Its name and what runs in it.
+    pub(crate) fn roster(&self) -> (String, Roster) {
+        (self.group.name.to_string(), self.group.roster.clone())
+    }
 }
 
 impl Manager {
@@ -87,6 +90,11 @@ impl Manager {
     /// A client of the cluster, for controllers. The elections have connections of their own.
     pub fn client(&self) -> Client {
         self.client.clone()
+    }
+
+    /// For looking at the manager and adding to it while it runs.
+    pub fn handle(&self) -> ManagerHandle {
+        self.handle.clone()
     }
 
     /// Looks at a leader group.
@@ -126,7 +134,7 @@ impl Manager {
         let context = Context {
             metrics: self.metrics.clone(),
             fatal,
-            running: self.running.clone(),
+            running: self.handle.inner.running.clone(),
         };
         let started = self.start(context, fatals);
         let mut shutdown = pin!(shutdown);
@@ -148,11 +156,9 @@ impl Manager {
     /// As [`run`](Self::run).
     pub async fn run_until_signal(self) -> Result<(), Error> {
         let asked = crate::signals::shutdown().map_err(Error::Signals)?;
+        let handle = self.handle();
         let result = self.run(asked).await;
-        if let Err(error @ Error::ShutdownTimeout { .. }) = &result {
-            // The runtime would wait for it for ever.
-            crate::signals::exit(1, &error.to_string());
-        }
+        crate::signals::exit_if_stuck(&handle, &result);
         result
     }
 
@@ -212,7 +218,6 @@ impl fmt::Debug for Manager {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let groups: Vec<&str> = self.led.iter().map(|led| &*led.group.name).collect();
         f.debug_struct("Manager")
-            .field("every", &self.every)
             .field("groups", &groups)
             .finish_non_exhaustive()
     }
@@ -254,22 +259,29 @@ impl Whole {
             None => Ok(()),
             Some(Err(error)) => Err(error),
             Some(Ok(())) => {
-                let parts = self.go(caches, caches_stop.clone());
+                let mut parts = self.go(caches, caches_stop.clone());
                 let first = tokio::select! {
                     biased;
                     () = stop.cancelled() => Ok(()),
                     Some(error) = self.fatals.recv() => Err(error),
+                    () = parts.every.keep_up() => Ok(()),
                 };
+                self.manager.handle.close();
                 if let Err(error) = &first {
                     tracing::error!(%error, "stopping");
                 }
                 self.manager.ready.send_replace(false);
                 let (limit, running) = (self.manager.shutdown_timeout, &self.context.running);
                 let stopped = parts.stop(limit, running).await;
+                if let Err(error) = &stopped {
+                    tracing::error!(%error, "stopping");
+                    self.manager.handle.note_stuck(error);
+                }
                 // Why it stopped is the better answer than what happened then.
                 first.and(stopped)
             }
         };
+        self.manager.handle.close();
         caches_stop.cancel();
         self.http_stop.cancel();
         while self.listeners.join_next().await.is_some() {}
@@ -281,7 +293,7 @@ impl Whole {
         let manager = &mut self.manager;
         let every_stop = CancellationToken::new();
         let scope = Scope::new("every".into(), every_stop.clone(), None, None);
-        let every = Tasks::start(&manager.every, &scope, &self.context);
+        let every = Tasks::start(&manager.handle.inner.every, scope, &self.context);
         let leader_stops = Stops {
             soft: CancellationToken::new(),
             hard: CancellationToken::new(),
@@ -355,7 +367,7 @@ async fn lead(led: Led, after: Option<GroupHandle>, stops: Stops, context: Conte
 
 impl Parts {
     async fn stop(mut self, limit: Duration, running: &Running) -> Result<(), Error> {
-        let end = Instant::now() + limit;
+        let end = after(limit);
         let mut names = Vec::new();
         self.leader_stops.soft.cancel();
         let leaders = async { while self.leaders.join_next().await.is_some() {} };

@@ -7,7 +7,8 @@ use kube::{Client, Config};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
-use crate::error::Error;
+use crate::error::{Error, chain};
+use crate::tasks::after;
 
 /// How to wait for the API server; [`api_ready`] has k3s's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,16 +45,18 @@ impl Gate {
         config: &Config,
         tell: &watch::Sender<Readiness>,
     ) -> Result<(), Error> {
-        let end = Instant::now() + self.limit;
+        let end = after(self.limit);
         let mut last = String::new();
         loop {
-            let tried = tokio::time::timeout_at(
-                end.min(Instant::now() + self.timeout),
-                ask(config.clone()),
-            );
+            let tried = tokio::time::timeout_at(end.min(after(self.timeout)), ask(config.clone()));
             let answer = match tried.await {
                 Ok(answer) => answer,
-                Err(_) => Err(format!("no answer within {} s", self.timeout.as_secs_f64())),
+                // Cut short by the end: what it said before is the better answer.
+                Err(_) if Instant::now() >= end && !last.is_empty() => Err(last.clone()),
+                Err(_) => {
+                    let time = self.timeout.min(self.limit);
+                    Err(format!("no answer within {} s", time.as_secs_f64()))
+                }
             };
             match answer {
                 Ok(()) => {
@@ -67,7 +70,7 @@ impl Gate {
                 }
                 Err(_) => {}
             }
-            if Instant::now() + self.period >= end {
+            if after(self.period) >= end {
                 let limit = self.limit;
                 return Err(Error::NotReady { limit, last });
             }
@@ -97,18 +100,4 @@ async fn ask(mut config: Config) -> Result<(), String> {
     Err(format!("{status} {}", failed.join(", "))
         .trim_end()
         .to_owned())
-}
-
-/// An error with its causes: the outermost alone says only that something did not work.
-pub(crate) fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut source = error.source();
-    while let Some(cause) = source {
-        let cause_text = cause.to_string();
-        if !text.contains(&cause_text) {
-            text = format!("{text}: {cause_text}");
-        }
-        source = cause.source();
-    }
-    text
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::BoxFuture;
 use futures_util::{FutureExt as _, Stream, StreamExt as _, pin_mut};
 
+use crate::error::chain;
 use crate::scope::Scope;
 
 /// Why a runnable failed.
@@ -133,7 +134,7 @@ impl Runnable {
     where
         F: Fn(Scope) -> S + Send + Sync + 'static,
         S: Stream<Item = Result<T, E>> + Send + 'static,
-        E: fmt::Display,
+        E: Error,
     {
         let start = Arc::new(start);
         Self::new(name, move |scope| {
@@ -144,7 +145,8 @@ impl Runnable {
                 pin_mut!(stream);
                 while let Some(result) = stream.next().await {
                     if let Err(error) = result {
-                        tracing::warn!(controller = name, %error, "reconciliation failed");
+                        let error = chain(&error);
+                        tracing::warn!(controller = name, error, "reconciliation failed");
                     }
                 }
                 if end.is_cancelled() {

@@ -5,6 +5,9 @@ use std::io;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
+use crate::error::Error;
+use crate::handle::ManagerHandle;
+
 /// Completes with the first SIGTERM or SIGINT; from the call on, a second one ends the process with
 /// code 1.
 ///
@@ -35,6 +38,17 @@ pub fn shutdown() -> io::Result<impl Future<Output = ()> + Send> {
         let _ = asked.await;
         drop(watching);
     })
+}
+
+/// Ends the process with code 1 if something did not stop in time. It may block a thread, and a runtime
+/// waits for its threads for ever. For programs that call [`Manager::run`](crate::Manager::run);
+/// [`run_until_signal`](crate::Manager::run_until_signal) does this.
+pub fn exit_if_stuck(handle: &ManagerHandle, result: &Result<(), Error>) {
+    let Some(stuck) = handle.stuck() else { return };
+    match result {
+        Ok(()) | Err(Error::ShutdownTimeout { .. }) => exit(1, &stuck),
+        Err(error) => exit(1, &format!("{error}; {stuck}")),
+    }
 }
 
 /// Says why and ends the process.

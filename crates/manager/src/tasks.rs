@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::error::Error;
+use crate::error::{Error, chain};
 use crate::metrics::Metrics;
 use crate::runnable::{Policy, Runnable};
 use crate::scope::Scope;
@@ -35,40 +35,76 @@ impl Context {
     }
 }
 
+/// The runnables of a scope, which may become more. Clones are the same list.
+#[derive(Clone, Debug)]
+pub(crate) struct Roster(Arc<watch::Sender<Vec<Runnable>>>);
+
+impl Roster {
+    pub(crate) fn new(runnables: Vec<Runnable>) -> Self {
+        Self(Arc::new(watch::Sender::new(runnables)))
+    }
+
+    pub(crate) fn add(&self, runnable: Runnable) {
+        self.0.send_modify(|all| all.push(runnable));
+    }
+}
+
 /// The tasks of one scope.
 #[derive(Debug)]
 pub(crate) struct Tasks {
     set: JoinSet<()>,
     running: Running,
+    /// Keeps the sender of `news` alive.
+    _roster: Roster,
+    news: watch::Receiver<Vec<Runnable>>,
+    started: usize,
+    scope: Scope,
+    context: Context,
 }
 
 impl Tasks {
     /// Starts them all, in order.
-    pub(crate) fn start(runnables: &[Runnable], scope: &Scope, context: &Context) -> Self {
-        let mut set = JoinSet::new();
-        // Names of this scope alone: a second instance may run in another.
-        let running = Running::default();
-        for runnable in runnables {
-            let scope = scope.renamed(runnable.shared_name());
-            let here = running.enter(runnable.name());
-            let everywhere = context.running.enter(runnable.name());
-            let work = supervise(runnable.clone(), scope, context.clone());
-            set.spawn(async move {
+    pub(crate) fn start(roster: &Roster, scope: Scope, context: &Context) -> Self {
+        let mut tasks = Self {
+            set: JoinSet::new(),
+            // Names of this scope alone: a second instance may run in another.
+            running: Running::default(),
+            _roster: roster.clone(),
+            news: roster.0.subscribe(),
+            started: 0,
+            scope,
+            context: context.clone(),
+        };
+        tasks.start_new();
+        tasks
+    }
+
+    fn start_new(&mut self) {
+        let new = self.news.borrow_and_update()[self.started..].to_vec();
+        self.started += new.len();
+        for runnable in new {
+            let scope = self.scope.renamed(runnable.shared_name());
+            let here = self.running.enter(runnable.name());
+            let everywhere = self.context.running.enter(runnable.name());
+            let work = supervise(runnable, scope, self.context.clone());
+            self.set.spawn(async move {
                 work.await;
                 drop((here, everywhere));
             });
         }
-        Self { set, running }
     }
 
-    pub(crate) fn is_empty(&self) -> bool {
-        self.set.is_empty()
-    }
-
-    /// Completes with each task that ends; for ever pending when there is none.
-    pub(crate) async fn next_ended(&mut self) {
-        if self.set.join_next().await.is_none() {
-            std::future::pending::<()>().await;
+    /// Starts what is added to the roster, until it is dropped.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub(crate) async fn keep_up(&mut self) {
+        loop {
+            tokio::select! {
+                // Those that have ended are forgotten.
+                Some(_) = self.set.join_next() => {}
+                Ok(()) = self.news.changed() => self.start_new(),
+            }
         }
     }
 
@@ -100,7 +136,7 @@ async fn supervise(runnable: Runnable, scope: Scope, context: Context) {
         let work = async { runnable.start(scope.clone()).await };
         let cause = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(Ok(())) => return,
-            Ok(Err(cause)) => cause.to_string(),
+            Ok(Err(cause)) => chain(&*cause),
             Err(panic) => {
                 context.metrics.panicked(name);
                 format!("panicked: {}", panic_text(&*panic))
@@ -123,7 +159,7 @@ async fn supervise(runnable: Runnable, scope: Scope, context: Context) {
             }
             Policy::Restart(backoff) => {
                 let last = pause.filter(|_| since.elapsed() < backoff.reset_after);
-                let next = last.map_or(backoff.first, |last: Duration| last * 2);
+                let next = last.map_or(backoff.first, |last: Duration| last.saturating_mul(2));
                 let next = next.min(backoff.most);
                 pause = Some(next);
                 tracing::error!(name, cause, ?next, "failed, starting it again");
@@ -135,6 +171,13 @@ async fn supervise(runnable: Runnable, scope: Scope, context: Context) {
             }
         }
     }
+}
+
+/// The instant after a time, however long that is.
+pub(crate) fn after(time: Duration) -> Instant {
+    const YEARS: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
+    let now = Instant::now();
+    now.checked_add(time).unwrap_or_else(|| now + YEARS)
 }
 
 /// The text of a panic.

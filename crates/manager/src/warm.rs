@@ -1,10 +1,15 @@
-//! A controller with a warm standby: its cache and its queue are filled on every replica, its
+//! A controller with a warm standby: every replica has its cache and knows what there is to do, its
 //! workers run on the leader. A new leader begins to reconcile at once, however many objects there
 //! are.
+//!
+//! What a standby has to do when it wins is its whole cache, and what went meanwhile. The queue itself
+//! is filled when it wins, so its depth is that of a leader, and a standby does not collect the names
+//! of all objects that ever were.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::panic::AssertUnwindSafe;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
@@ -12,14 +17,20 @@ use futures_util::future::BoxFuture;
 use kube::Api;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
+use prometheus_client::metrics::gauge::Gauge;
 use tokio::time::Instant;
 
 use crate::cache::{Cache, Cached, Source};
+use crate::error::chain;
 use crate::metrics::Metrics;
 use crate::queue::{WorkQueue, default_limiter};
 use crate::runnable::{Cause, Runnable};
 use crate::scope::Scope;
 use crate::tasks::panic_text;
+
+/// So many of the objects that went are remembered by a standby, the last ones. A leader deals with what
+/// goes while it leads; the next one needs those that went around the change.
+const REMEMBERED: usize = 10_000;
 
 /// What a reconciliation gets.
 #[derive(Debug)]
@@ -61,7 +72,8 @@ type Reconcile<K> = dyn Fn(Request<K>) -> BoxFuture<'static, Result<Next, Cause>
 /// ```
 ///
 /// An error, and a panic, is tried again with the delays of [`default_limiter`]. Each term begins with
-/// all objects, because another leader may have left some half done.
+/// all objects, because another leader may have left some half done, and with the last 10,000 that went
+/// while this replica stood by.
 pub struct Warm<K: Cached> {
     name: String,
     workers: usize,
@@ -105,15 +117,21 @@ impl<K: Cached> Warm<K> {
     pub(crate) fn split(self, metrics: &Metrics) -> (Source, Runnable) {
         let queue = WorkQueue::with_metrics(&self.name, default_limiter(), &metrics.queues);
         metrics.workers(&self.name, self.workers);
+        let standby = Standby::new(self.cache.reader());
         let cache = self.cache.on_change({
-            let queue = queue.clone();
-            move |key| queue.add(key)
+            let (queue, standby) = (queue.clone(), standby.clone());
+            move |key| {
+                if let Some(key) = standby.pass(key) {
+                    queue.add(key);
+                }
+            }
         });
-        let (reader, workers) = (cache.reader(), self.workers);
+        let workers = self.workers;
         let worker = Worker {
             name: self.name.as_str().into(),
             queue,
-            reader,
+            standby,
+            reader: cache.reader(),
             reconcile: self.reconcile,
             metrics: metrics.clone(),
         };
@@ -135,9 +153,87 @@ impl<K: Cached> fmt::Debug for Warm<K> {
     }
 }
 
+/// Whether this replica leads, and what went while it did not. Clones are the same.
+struct Standby<K: Cached> {
+    reader: Store<K>,
+    /// Nothing while it leads.
+    gone: Arc<Mutex<Option<VecDeque<ObjectRef<K>>>>>,
+}
+
+impl<K: Cached> Standby<K> {
+    fn new(reader: Store<K>) -> Self {
+        let gone = Arc::new(Mutex::new(Some(VecDeque::new())));
+        Self { reader, gone }
+    }
+
+    /// Notes a change that the cache knows; gives it back if it is to be queued now.
+    fn pass(&self, key: ObjectRef<K>) -> Option<ObjectRef<K>> {
+        let mut gone = self.lock();
+        let Some(gone) = &mut *gone else {
+            return Some(key);
+        };
+        // What is there will be found in the cache.
+        if self.reader.get(&key).is_none() {
+            if gone.len() == REMEMBERED {
+                gone.pop_front();
+            }
+            gone.push_back(key);
+        }
+        None
+    }
+
+    /// Leads until the guard is dropped; with everything that there is to do.
+    fn lead(&self) -> (Vec<ObjectRef<K>>, Leads<K>) {
+        // First, so that a change is either passed on or found below.
+        let gone = self.lock().take().unwrap_or_default();
+        let there = self.reader.state();
+        let there = there.iter().map(|object| ObjectRef::from_obj(&**object));
+        (gone.into_iter().chain(there).collect(), Leads(self.clone()))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<VecDeque<ObjectRef<K>>>> {
+        self.gone.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<K: Cached> Clone for Standby<K> {
+    fn clone(&self) -> Self {
+        Self {
+            reader: self.reader.clone(),
+            gone: self.gone.clone(),
+        }
+    }
+}
+
+/// Dropped at the end of a term, however that comes.
+struct Leads<K: Cached>(Standby<K>);
+
+impl<K: Cached> Drop for Leads<K> {
+    fn drop(&mut self) {
+        *self.0.lock() = Some(VecDeque::new());
+    }
+}
+
+/// A reconciliation that is counted as under way, also if it is dropped.
+struct Active(Gauge);
+
+impl Active {
+    fn new(gauge: Gauge) -> Self {
+        gauge.inc();
+        Self(gauge)
+    }
+}
+
+impl Drop for Active {
+    fn drop(&mut self) {
+        self.0.dec();
+    }
+}
+
 struct Worker<K: Cached> {
     name: Arc<str>,
     queue: WorkQueue<ObjectRef<K>>,
+    standby: Standby<K>,
     reader: Store<K>,
     reconcile: Arc<Reconcile<K>>,
     metrics: Metrics,
@@ -148,6 +244,7 @@ impl<K: Cached> Clone for Worker<K> {
         Self {
             name: self.name.clone(),
             queue: self.queue.clone(),
+            standby: self.standby.clone(),
             reader: self.reader.clone(),
             reconcile: self.reconcile.clone(),
             metrics: self.metrics.clone(),
@@ -158,9 +255,8 @@ impl<K: Cached> Clone for Worker<K> {
 impl<K: Cached> Worker<K> {
     /// Runs the workers of one term.
     async fn all(self, workers: usize, scope: Scope) {
-        for object in self.reader.state() {
-            self.queue.add(ObjectRef::from_obj(&*object));
-        }
+        let (all, _leads) = self.standby.lead();
+        all.into_iter().for_each(|key| self.queue.add(key));
         // All in this task: when it has ended, or was dropped, nothing of the term runs any more.
         let workers = (0..workers).map(|_| self.clone().one(scope.clone()));
         futures_util::future::join_all(workers).await;
@@ -174,8 +270,7 @@ impl<K: Cached> Worker<K> {
                 item = self.queue.get() => item,
             };
             let Some(item) = item else { return };
-            let active = self.metrics.reconciling(&self.name);
-            active.inc();
+            let active = Active::new(self.metrics.reconciling(&self.name));
             let since = Instant::now();
             let request = Request {
                 key: item.clone(),
@@ -190,7 +285,7 @@ impl<K: Cached> Worker<K> {
                     Err(format!("panicked: {}", panic_text(&*panic)).into())
                 }
             };
-            active.dec();
+            drop(active);
             let result = match result {
                 Ok(Next::Change) => {
                     self.queue.forget(&item);
@@ -202,12 +297,49 @@ impl<K: Cached> Worker<K> {
                     "requeue_after"
                 }
                 Err(error) => {
-                    tracing::warn!(controller = &*self.name, object = %*item, %error, "reconciliation failed");
+                    let (controller, error) = (&*self.name, chain(&*error));
+                    tracing::warn!(controller, object = %*item, error, "reconciliation failed");
                     self.queue.add_rate_limited(item.clone());
                     "error"
                 }
             };
             self.metrics.reconciled(&self.name, result, since.elapsed());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use k8s_openapi::api::core::v1::ConfigMap;
+    use kube::runtime::reflector;
+    use kube::runtime::watcher::Event;
+
+    fn key(name: &str) -> ObjectRef<ConfigMap> {
+        ObjectRef::new(name).within("default")
+    }
+
+    #[test]
+    fn a_standby_remembers_the_last_that_went_and_no_more() {
+        let (reader, mut writer) = reflector::store();
+        let mut there = ConfigMap::default();
+        there.metadata.name = Some("there".to_owned());
+        there.metadata.namespace = Some("default".to_owned());
+        writer.apply_watcher_event(&Event::Apply(there));
+        let standby = Standby::new(reader);
+        assert_eq!(standby.pass(key("there")), None);
+        for n in 0..=REMEMBERED {
+            assert_eq!(standby.pass(key(&format!("gone-{n}"))), None);
+        }
+        let (all, leads) = standby.lead();
+        assert_eq!(all.len(), REMEMBERED + 1);
+        assert_eq!(all.first(), Some(&key("gone-1")), "the first was forgotten");
+        assert_eq!(all.last(), Some(&key("there")));
+        let now = standby.pass(key("x"));
+        assert_eq!(now, Some(key("x")), "a leader queues at once");
+        drop(leads);
+        assert_eq!(standby.pass(key("y")), None);
+        let (all, _leads) = standby.lead();
+        assert_eq!(all, [key("y"), key("there")]);
     }
 }

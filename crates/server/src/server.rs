@@ -6,7 +6,7 @@ use base64::Engine as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tenure_apiserver::server::{self as api, StartError};
-use tenure_manager::{Manager, OnLoss, api_ready};
+use tenure_manager::{Manager, OnLoss, api_ready, signals};
 
 use crate::{collector, namespaces, purge, storage};
 
@@ -223,20 +223,28 @@ impl Started {
     /// # Errors
     /// What ended the controllers, if it was not the shutdown.
     pub async fn run(self, shutdown: impl Future) -> Result<(), Error> {
-        let ended = self.manager.run(shutdown).await;
-        if let Some(api) = self.api {
-            api.shutdown().await;
-        }
-        Ok(ended?)
+        Ok(self.run_all(shutdown).await?)
     }
 
-    /// Runs until SIGTERM or SIGINT; a second one ends the process with 1.
+    /// Runs until SIGTERM or SIGINT. A second one ends the process with 1, and so does a controller that
+    /// cannot be stopped.
     ///
     /// # Errors
     /// As [`run`](Self::run).
     pub async fn run_until_signal(self) -> Result<(), Error> {
-        let asked = tenure_manager::signals::shutdown().map_err(tenure_manager::Error::Signals)?;
-        self.run(asked).await
+        let asked = signals::shutdown().map_err(tenure_manager::Error::Signals)?;
+        let handle = self.manager.handle();
+        let ended = self.run_all(asked).await;
+        signals::exit_if_stuck(&handle, &ended);
+        Ok(ended?)
+    }
+
+    async fn run_all(self, shutdown: impl Future) -> Result<(), tenure_manager::Error> {
+        let ended = self.manager.run(shutdown).await;
+        if let Some(api) = self.api {
+            api.shutdown().await;
+        }
+        ended
     }
 }
 

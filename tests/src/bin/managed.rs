@@ -17,7 +17,14 @@ use kube::runtime::reflector::Store;
 use kube::runtime::watcher;
 use kube::{Api, Config};
 use tenure_manager::wrangler::LeaderElection;
-use tenure_manager::{Builder, Cache, Manager, OnLoss, Runnable, api_ready, run_or_die, signals};
+use tenure_manager::{
+    Builder, Cache, Gate, Manager, OnLoss, Outcome, Runnable, Startup, api_ready, run_or_die,
+    signals,
+};
+use tokio::signal::unix::SignalKind;
+
+/// For hooks that hang and work that does not stop.
+const SHORT: Duration = Duration::from_millis(500);
 
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<()> {
@@ -61,17 +68,67 @@ async fn run(config: Config, what: &str) -> Result<()> {
             });
             go(manager.leader("g", panics)).await
         }
-        "block" => {
-            let blocks = Runnable::new("stuck", |scope| async move {
-                println!("stuck starts");
-                while !scope.name().is_empty() {
-                    std::thread::sleep(Duration::from_secs(1));
-                }
+        "block" => go(manager.leader("g", blocker("stuck"))).await,
+        "block-all" => go(manager.leader("g", blocker("a")).leader("g", blocker("b"))).await,
+        "deaf-leader" => {
+            let deaf = Runnable::new("deaf", |_| {
+                println!("deaf starts");
+                std::future::pending::<()>()
             });
-            go(manager.leader("g", blocks)).await
+            go(manager.shutdown_timeout(SHORT).leader("g", deaf)).await
         }
-        "dropped-hook" => {
-            go(manager.on_startup("seed", |startup| async move { drop(startup) })).await
+        "stuck" => {
+            // It blocks a thread, and something else ends the manager.
+            let fails = Runnable::new("nodes", |_| async {
+                tokio::signal::unix::signal(SignalKind::hangup())?
+                    .recv()
+                    .await;
+                Err::<(), _>(std::io::Error::other("no disk"))
+            });
+            let manager = manager.shutdown_timeout(SHORT);
+            go(manager.every(fails).every(blocker("stuck"))).await
+        }
+        "stuck-server" => {
+            let server = tenure_server::Server::remote(config).with_controllers(|manager, _| {
+                manager.shutdown_timeout(SHORT).every(blocker("stuck"))
+            });
+            Ok(server.start().await?.run_until_signal().await?)
+        }
+        "slow-start" => {
+            let slow = Runnable::new("slow", |scope| async move {
+                println!("slow begins to start");
+                scope.cancelled().await;
+                println!("slow gave up");
+            });
+            go(manager.leader("g", slow)).await
+        }
+        "never-ready" => {
+            let gate = Gate {
+                limit: Duration::from_secs(3),
+                ..api_ready()
+            };
+            go(manager.gate(gate).every(speaker("work"))).await
+        }
+        "dropped-hook" => go(hook(manager, |startup| async move { drop(startup) })).await,
+        "failing-hook" => {
+            go(hook(manager, |startup| async move {
+                let _keep = startup;
+                Err::<(), _>("no seed")
+            }))
+            .await
+        }
+        "hanging-hook" => {
+            go(hook(manager.hook_timeout(SHORT), |startup| async move {
+                let _keep = startup;
+                std::future::pending::<()>().await;
+            }))
+            .await
+        }
+        "panicking-hook" => {
+            go(hook(manager, |startup| async move {
+                assert!(startup.client.default_namespace().is_empty(), "no seed");
+            }))
+            .await
         }
         "idle" => {
             let names = (0..10).map(|n| format!("controller-{n}"));
@@ -79,8 +136,10 @@ async fn run(config: Config, what: &str) -> Result<()> {
         }
         "wrangler" => {
             let client = tenure::client(config)?;
+            let asked = signals::shutdown()?;
+            println!("campaigning");
             LeaderElection::new(client, "w")
-                .run_or_die(signals::shutdown()?, |tenure| async move {
+                .run_or_die(asked, |tenure| async move {
                     println!("work starts");
                     tenure.cancelled().await;
                     println!("work stopped");
@@ -98,6 +157,30 @@ async fn run(config: Config, what: &str) -> Result<()> {
 
 async fn go(manager: Builder) -> Result<()> {
     Ok(manager.build()?.run_until_signal().await?)
+}
+
+/// A manager with this hook before its work.
+fn hook<F, W>(manager: Builder, hook: F) -> Builder
+where
+    F: FnOnce(Startup) -> W + Send + 'static,
+    W: Future + Send + 'static,
+    W::Output: Outcome,
+{
+    manager.on_startup("seed", hook).every(speaker("work"))
+}
+
+/// Blocks its thread for ever.
+fn blocker(name: &str) -> Runnable {
+    let said = name.to_owned();
+    Runnable::new(name, move |scope| {
+        let name = said.clone();
+        async move {
+            println!("{name} starts");
+            while !scope.name().is_empty() {
+                std::thread::sleep(Duration::from_secs(1));
+            }
+        }
+    })
 }
 
 /// Says which config maps come into the cache and which go.

@@ -81,6 +81,37 @@ mod tests {
     use super::*;
     use serde_json::json;
 
+    #[tokio::test]
+    async fn an_event_goes_after_its_hour() {
+        let access = crate::http::Options::default().access;
+        let store = Arc::new(crate::store::MemoryStore::new());
+        let registry = Arc::new(Registry::new(store, access));
+        registry.open_namespaces().await.expect("namespaces");
+        let kind = crate::registry::find("", "events").expect("events");
+        let target = Target {
+            kind,
+            version: &kind.versions[0],
+            namespace: "default",
+            name: "e",
+        };
+        let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
+            "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}});
+        let user = crate::auth::User::admin();
+        let created = registry.create(&target, event, &user, &Default::default());
+        created.await.expect("it is created");
+        let later = |seconds: i64| {
+            Timestamp::from_second(Timestamp::now().as_second() + seconds).expect("a time")
+        };
+        registry
+            .remove_old_events(later(LIFETIME_SECONDS - 60))
+            .await;
+        assert!(registry.get(&target).is_ok(), "not yet");
+        registry
+            .remove_old_events(later(LIFETIME_SECONDS + 1))
+            .await;
+        assert!(registry.get(&target).is_err(), "its hour is over");
+    }
+
     #[test]
     fn an_event_that_repeats_stays() {
         let at = |text: &str| text.parse::<Timestamp>().expect("time");

@@ -111,7 +111,7 @@ impl Handle {
         self.parts.kubeconfig_path.as_deref()
     }
 
-    /// The administrator's token; only servers without TLS have one.
+    /// The administrator's token; only servers with a data directory or without TLS have one.
     #[must_use]
     pub fn admin_token(&self) -> Option<&str> {
         self.parts.admin_token.as_deref()

@@ -5,6 +5,7 @@
 //! | `server.lock` | locked by the running server (`flock`), with its pid as text |
 //! | `server.json` | an [`Instance`]: where the server is; removed when it ends cleanly |
 //! | `kubeconfig` | the administrator's, mode 0600 |
+//! | `token` | the administrator's bearer token, mode 0600 |
 //! | `pki/`, `sa.key` | certificates and the key of ServiceAccount tokens |
 
 use std::fs::File;

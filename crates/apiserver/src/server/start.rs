@@ -18,7 +18,7 @@ use super::pipeline::Pipeline;
 use crate::auth::{self, Auth, Recorder, TokenFile, User, token};
 use crate::http::{Access, Api, Options};
 use crate::kubeconfig::{Credentials, Kubeconfig};
-use crate::pki::Identity;
+use crate::pki::{Identity, write_private_durably};
 #[cfg(feature = "etcd")]
 use crate::store::EtcdStore;
 use crate::store::backup::Source;
@@ -39,8 +39,11 @@ impl Builder {
         let bound = Bound::new(&self, folder, authority).await?;
         let url = bound.url().ok_or(StartError::NoListener)?;
 
-        // Without a certificate the administrator needs another proof.
-        let admin_token = bound.tls.is_none().then(random_token);
+        // For programs that have no use for the administrator's certificate, and where there is none.
+        let admin_token = match folder {
+            Some(folder) => Some(kept_token(&folder.join("token"))?),
+            None => bound.tls.is_none().then(random_token),
+        };
         let recorder = self.record.as_ref().map(|_| Arc::new(Recorder::new()));
         let (auth, api) = self
             .open_api(signing, &opened.store, tokens, &admin_token, &recorder)
@@ -231,6 +234,19 @@ impl Opened {
             ..Self::new(engine, &store, close)
         }
     }
+}
+
+/// The token in this file, which is made if it is not there or empty.
+fn kept_token(path: &Path) -> Result<String, StartError> {
+    let failed = |error| StartError::TokenFile(path.display().to_string(), error);
+    match std::fs::read_to_string(path) {
+        Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
+        _ => {}
+    }
+    let token = random_token() + &random_token();
+    write_private_durably(path, format!("{token}\n").as_bytes()).map_err(failed)?;
+    Ok(token)
 }
 
 fn random_token() -> String {

@@ -43,6 +43,8 @@ pub use metrics::QueueMetrics;
 
 use metrics::{Recorder, Unfinished};
 
+use crate::tasks::after;
+
 /// What can be queued. An item is its own key: queue names, not objects.
 pub trait Item: Clone + Eq + Hash + Send + 'static {}
 
@@ -112,7 +114,7 @@ impl<T: Item> WorkQueue<T> {
         if let Some(recorder) = &state.recorder {
             recorder.retried();
         }
-        state.add_at(item, Instant::now() + delay);
+        state.add_at(item, after(delay));
         drop(state);
         self.shared.news.notify_one();
     }

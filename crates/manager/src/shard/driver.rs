@@ -23,8 +23,7 @@ use super::members::{GROUP_LABEL, Stale, View, member_lease, shard_lease};
 use super::{Shard, shard_of};
 use crate::error::Error;
 use crate::group::{Group, OnLoss, Stops};
-use crate::runnable::Runnable;
-use crate::tasks::Context;
+use crate::tasks::{Context, Roster};
 
 /// How often the clock is looked at without news.
 const TICK: Duration = Duration::from_millis(100);
@@ -102,7 +101,7 @@ pub(crate) struct ShardGroup {
     pub(crate) name: Arc<str>,
     pub(crate) of: u32,
     pub(crate) identity: String,
-    pub(crate) runnables: Vec<Runnable>,
+    pub(crate) roster: Roster,
     pub(crate) leases: Api<Lease>,
     pub(crate) open: Open,
     /// At most one shard is handed over per this time.
@@ -300,7 +299,7 @@ impl Driver {
         let group = Group {
             name: self.group.name.clone(),
             shard: Some(shard),
-            runnables: self.group.runnables.clone(),
+            roster: self.group.roster.clone(),
             on_loss: OnLoss::Demote,
             started: watch::Sender::new(false),
         };

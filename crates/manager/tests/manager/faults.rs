@@ -83,6 +83,50 @@ async fn a_hook_whose_done_is_dropped() {
 }
 
 #[tokio::test]
+async fn a_hook_that_panics() {
+    let error = failed_hook(|startup| async move {
+        assert!(
+            startup.client.default_namespace().is_empty(),
+            "no {}",
+            "seed"
+        );
+    });
+    assert_eq!(error.await, "startup hook seed: panicked: no seed");
+    // In the call already, before there is a future.
+    let error = failed_hook(|startup| {
+        let namespace = startup.client.default_namespace().to_owned();
+        assert!(namespace.is_empty(), "no water");
+        async {}
+    });
+    assert_eq!(error.await, "startup hook seed: panicked: no water");
+}
+
+#[tokio::test]
+async fn a_hook_that_fails_later_does_not_wait_for_slower_ones() {
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let manager = quick(&server)
+        .await
+        .on_startup("keeper", |startup| async move {
+            tokio::spawn(async move {
+                let _keep = startup;
+                std::future::pending::<()>().await;
+            });
+        })
+        .on_startup("seed", |startup| async move {
+            tokio::spawn(async move { startup.done.failed("no seed") });
+        })
+        .on_startup("slow", |startup| async move {
+            let _keep = startup;
+            std::future::pending::<()>().await;
+        })
+        .every(speaker(&log));
+    let error = Running::start(manager.build().unwrap()).end().await;
+    assert_eq!(error.unwrap_err().to_string(), "startup hook seed: no seed");
+    assert!(log.all().is_empty());
+}
+
+#[tokio::test]
 async fn a_shutdown_during_the_start_is_clean() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();

@@ -5,7 +5,9 @@
     reason = "tests wait, they decide no election"
 )]
 
+mod additions;
 mod faults;
+mod gate;
 mod migration;
 mod order;
 mod policies;
@@ -19,14 +21,17 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::{Patch, PatchParams};
 use kube::config::Kubeconfig;
 use kube::{Api, Client, Config};
+use serde_json::json;
 use tenure_apiserver::TestServer;
 use tenure_manager::{Builder, Error, Manager};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-const LIMIT: Duration = Duration::from_secs(30);
+/// For what happens in milliseconds; machines are busy at times.
+const LIMIT: Duration = Duration::from_secs(180);
 
 async fn config(server: &TestServer) -> Config {
     read_config(server.kubeconfig()).await
@@ -80,6 +85,42 @@ impl Running {
     }
 }
 
+/// What was logged by this thread, so by all tasks of a test with one thread.
+#[derive(Clone, Default)]
+struct Logged(Arc<Mutex<Vec<u8>>>);
+
+impl Logged {
+    /// Listens until the guard is dropped.
+    fn listen() -> (Self, tracing::subscriber::DefaultGuard) {
+        let logged = Self::default();
+        let writer = logged.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_ansi(false)
+            .with_writer(move || writer.clone())
+            .finish();
+        (logged, tracing::subscriber::set_default(subscriber))
+    }
+
+    /// The lines with this text.
+    fn lines(&self, text: &str) -> Vec<String> {
+        let bytes = self.0.lock().unwrap();
+        let all = String::from_utf8_lossy(&bytes);
+        let lines = all.lines().filter(|line| line.contains(text));
+        lines.map(str::to_owned).collect()
+    }
+}
+
+impl std::io::Write for Logged {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap().extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
 /// What happened, in order.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
@@ -121,4 +162,13 @@ async fn holder(client: &Client, lease: &str) -> Option<String> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "default");
     let lease = leases.get_opt(lease).await.unwrap()?;
     lease.spec?.holder_identity
+}
+
+/// Somebody else takes the lease.
+async fn steal(server: &TestServer, lease: &str) {
+    let leases: Api<Lease> = Api::namespaced(server.client().unwrap(), "default");
+    let patch = json!({ "spec": { "holderIdentity": "thief", "leaseDurationSeconds": 1 } });
+    let patch = Patch::Merge(patch);
+    let stolen = leases.patch(lease, &PatchParams::default(), &patch).await;
+    stolen.unwrap();
 }

@@ -230,3 +230,21 @@ async fn names_are_unique_and_elections_valid_before_anything_starts() {
     let error = bad.unwrap_err().to_string();
     assert!(error.starts_with("group g: invalid election: "), "{error}");
 }
+
+#[tokio::test]
+async fn the_locks_may_be_at_another_api_server() {
+    let (here, there) = (TestServer::start().await, TestServer::start().await);
+    let (here, there) = (here.unwrap(), there.unwrap());
+    let log = Log::default();
+    let manager = quick(&here)
+        .await
+        .identity("a")
+        .lock_config(config(&there).await)
+        .leader("x", speaker("leader", &log));
+    let running = Running::start(manager.build().unwrap());
+    log.wait("leader starts", 1).await;
+    let holder = async |server: &TestServer| holder(&server.client().unwrap(), "x").await;
+    assert_eq!(holder(&there).await.as_deref(), Some("a"));
+    assert_eq!(holder(&here).await, None);
+    running.stop().await.unwrap();
+}

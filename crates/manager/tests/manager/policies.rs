@@ -5,7 +5,7 @@ use std::time::Duration;
 use tenure_apiserver::TestServer;
 use tenure_manager::{Backoff, Error, Runnable};
 
-use super::{Log, Running, quick};
+use super::{Log, Logged, Running, quick};
 
 const SOON: Backoff = Backoff {
     first: Duration::from_millis(5),
@@ -56,6 +56,70 @@ async fn a_panic_is_caught_and_names_the_controller() {
     let client = server.client().unwrap();
     let holder = super::holder(&client, "g").await;
     assert_eq!(holder.as_deref(), Some(""), "stopped in order: released");
+}
+
+#[tokio::test]
+async fn the_causes_of_an_error_are_told_too() {
+    #[derive(Debug)]
+    struct Outer(std::io::Error);
+    impl std::fmt::Display for Outer {
+        fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+            f.write_str("cannot write the node")
+        }
+    }
+    impl std::error::Error for Outer {
+        fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+            Some(&self.0)
+        }
+    }
+    let server = TestServer::start().await.unwrap();
+    let outer = || Outer(std::io::Error::other("no disk"));
+    let failing = Runnable::new("nodes", move |_| async move { Err::<(), _>(outer()) });
+    let manager = quick(&server).await.every(failing);
+    let error = Running::start(manager.build().unwrap()).end().await;
+    let error = error.unwrap_err().to_string();
+    assert_eq!(error, "nodes: cannot write the node: no disk");
+
+    // What a kube-rs controller yields goes to the log.
+    let (logged, _listening) = Logged::listen();
+    let controller = Runnable::controller("maps", move |_| {
+        futures_util::stream::iter([Ok(()), Err(outer())])
+    });
+    let manager = quick(&server).await.every(controller);
+    let error = Running::start(manager.build().unwrap()).end().await;
+    assert_eq!(
+        error.unwrap_err().to_string(),
+        "maps: the controller ended although nobody asked it to"
+    );
+    let lines = logged.lines("reconciliation failed");
+    assert_eq!(lines.len(), 1);
+    assert!(
+        lines[0].contains("cannot write the node: no disk"),
+        "{lines:?}"
+    );
+}
+
+#[tokio::test]
+async fn no_duration_is_too_long() {
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let never = Backoff {
+        first: Duration::MAX,
+        most: Duration::MAX,
+        reset_after: Duration::MAX,
+    };
+    let manager = quick(&server)
+        .await
+        .shutdown_timeout(Duration::MAX)
+        .hook_timeout(Duration::MAX)
+        .cache_timeout(Duration::MAX)
+        .hand_over_every(Duration::MAX)
+        .on_startup("hook", |startup| async move { startup.done.ok() })
+        .every(failing("once", &log).restart(never));
+    let running = Running::start(manager.build().unwrap());
+    log.wait("once", 1).await;
+    running.stop().await.unwrap();
+    assert_eq!(log.count("once"), 1);
 }
 
 #[tokio::test]

@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use super::{Log, Running, quick};
 
 /// The status and the body of a GET.
-async fn get(address: SocketAddr, path: &str) -> (u16, String) {
+pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).await.unwrap();
@@ -73,6 +73,7 @@ async fn health_and_metrics_in_controller_runtimes_format() {
     let (status, text) = get(metrics, "/metrics").await;
     assert_eq!(status, 200);
     for line in [
+        "# TYPE tenure_manager_panics_total counter",
         r#"leader_election_master_status{name="g"} 1"#,
         r#"tenure_manager_panics_total{controller="bad"} 1"#,
         r#"own_workqueue_adds_total{name="q"} 1"#,
@@ -80,6 +81,64 @@ async fn health_and_metrics_in_controller_runtimes_format() {
         assert!(text.contains(line), "{line} is not in\n{text}");
     }
     running.stop().await.unwrap();
+}
+
+/// What a probe says of a manager that stops, and of one that does not lead.
+#[tokio::test]
+async fn ready_until_it_is_asked_to_stop_and_where_it_leads() {
+    let server = TestServer::start().await.unwrap();
+    let free = SocketAddr::from(([127, 0, 0, 1], 0));
+    let log = Log::default();
+    let start = async |name: &'static str| {
+        let said = log.clone();
+        let slow = Runnable::new("slow", move |scope| {
+            let said = said.clone();
+            async move {
+                said.say(format!("{name} leads"));
+                scope.cancelled().await;
+                // Until the test has looked.
+                while said.count("looked") == 0 {
+                    tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+                }
+            }
+        });
+        let manager = quick(&server)
+            .await
+            .elections(|election| election.events(false))
+            .probe_address(free)
+            .ready_when_leading("g")
+            .leader("g", slow)
+            .build()
+            .unwrap();
+        let (mut bound, mut ready) = (manager.addresses(), manager.ready());
+        let running = Running::start(manager);
+        let address = bound.wait_for(|all| all.len() == 1).await.unwrap()[0];
+        ready.wait_for(|ready| *ready).await.unwrap();
+        (running, ready, address)
+    };
+    let (first, mut ready, address) = start("first").await;
+    log.wait("first leads", 1).await;
+    assert_eq!(get(address, "/readyz").await, (200, "ok".into()));
+    let (second, _, other) = start("second").await;
+    let text = "[-]leader-g failed: reason withheld\n[+]manager ok\nhealthz check failed\n";
+    assert_eq!(get(other, "/readyz").await, (500, text.into()));
+    let text = "internal server error: this replica does not lead g\n";
+    assert_eq!(get(other, "/readyz/leader-g").await, (500, text.into()));
+
+    let stopping = tokio::spawn(first.stop());
+    ready.wait_for(|ready| !*ready).await.unwrap();
+    let text = "internal server error: not started, or stopping\n";
+    assert_eq!(get(address, "/readyz/manager").await, (500, text.into()));
+    assert_eq!(get(address, "/healthz").await, (200, "ok".into()), "alive");
+    log.say("looked");
+    stopping.await.unwrap().unwrap();
+    log.wait("second leads", 1).await;
+    assert_eq!(get(other, "/readyz").await, (200, "ok".into()));
+    second.stop().await.unwrap();
+
+    let nowhere = quick(&server).await.ready_when_leading("g").build();
+    let text = "there is no leader group g (there are none)";
+    assert_eq!(nowhere.unwrap_err().to_string(), text);
 }
 
 #[tokio::test]

@@ -4,17 +4,16 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::api::{Patch, PatchParams, PostParams};
+use kube::api::PostParams;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher;
 use serde_json::json;
 use tenure_apiserver::TestServer;
-use tenure_manager::{Cache, Error, OnLoss, Runnable};
+use tenure_manager::{Cache, Cause, Error, Next, OnLoss, Runnable, Warm};
 
-use super::{Log, Running, quick, until};
+use super::{Log, Running, quick, steal, until};
 
 fn speaker(log: &Log) -> Runnable {
     let log = log.clone();
@@ -26,15 +25,6 @@ fn speaker(log: &Log) -> Runnable {
             log.say("stopped");
         }
     })
-}
-
-/// Somebody else takes the lease.
-async fn steal(server: &TestServer, lease: &str) {
-    let leases: Api<Lease> = Api::namespaced(server.client().unwrap(), "default");
-    let patch = json!({ "spec": { "holderIdentity": "thief", "leaseDurationSeconds": 1 } });
-    let patch = Patch::Merge(patch);
-    let stolen = leases.patch(lease, &PatchParams::default(), &patch).await;
-    stolen.unwrap();
 }
 
 #[tokio::test]
@@ -97,17 +87,37 @@ async fn a_thousand_terms_leak_no_task_and_no_cache_dies() {
         maps.create(&PostParams::default(), &map).await.unwrap();
     };
     make("first").await;
+    // A warm controller reconciles its objects in each term, with the tokens of that term.
+    let reconciled = Arc::new(AtomicUsize::new(0));
+    let (count, last) = (reconciled.clone(), Arc::new(std::sync::Mutex::new(None)));
+    let config = watcher::Config::default();
+    let warm = Warm::new("warm", maps.clone(), config, move |request| {
+        let (count, last) = (count.clone(), last.clone());
+        async move {
+            let token = request.scope.token().cloned();
+            let before = last.lock().unwrap().replace(token.clone());
+            if before.is_none_or(|before| before < token) {
+                count.fetch_add(1, Ordering::SeqCst);
+            }
+            Ok::<_, Cause>(Next::Change)
+        }
+    });
     let manager = quick(&server)
         .await
         .on_loss(OnLoss::Demote)
         .cache(cache)
-        .leader("g", work);
+        .leader("g", work)
+        .warm("g", warm);
     let manager = manager.build().unwrap();
     let group = manager.group("g").unwrap();
     let running = Running::start(manager);
     let mut tasks_after_ten = 0;
     for term in 1..=TERMS {
         until("the next term", || terms.load(Ordering::SeqCst) == term).await;
+        until("its reconciliation", || {
+            reconciled.load(Ordering::SeqCst) == term
+        })
+        .await;
         if term == 10 {
             tasks_after_ten = tokio::runtime::Handle::current()
                 .metrics()

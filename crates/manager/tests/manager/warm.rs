@@ -55,6 +55,88 @@ async fn a_standby_knows_everything_and_does_nothing_until_it_leads() {
 }
 
 #[tokio::test]
+async fn what_went_while_it_stood_by_is_reconciled_by_the_next_leader() {
+    let server = TestServer::start().await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
+    for name in ["a", "b"] {
+        make(&maps, name).await;
+    }
+    let (first_log, second_log) = (Log::default(), Log::default());
+    let free = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let first = quick(&server).await.warm("g", teller(&maps, &first_log));
+    let first = Running::start(first.build().unwrap());
+    first_log.wait("+b", 1).await;
+    let warm = teller(&maps, &second_log);
+    let reader = warm.reader();
+    let second = quick(&server).await.metrics_address(free).warm("g", warm);
+    let second = second.build().unwrap();
+    let mut bound = second.addresses();
+    let second = Running::start(second);
+    until("the standby's cache", || reader.len() == 2).await;
+    maps.delete("a", &DeleteParams::default()).await.unwrap();
+    first_log.wait("-a", 1).await;
+    until("the standby knows", || reader.len() == 1).await;
+    // Alerts on the depth of queues are about leaders.
+    let address = bound.wait_for(|all| !all.is_empty()).await.unwrap()[0];
+    let (_, text) = super::site::get(address, "/metrics").await;
+    let line = r#"workqueue_depth{name="maps"} 0"#;
+    assert!(text.contains(line), "{line} is not in\n{text}");
+    first.stop().await.unwrap();
+    second_log.wait("-a", 1).await;
+    second_log.wait("+b", 1).await;
+    second.stop().await.unwrap();
+}
+
+/// A reconciliation that is dropped at the end of a term does not count as under way for ever.
+#[tokio::test]
+async fn a_dropped_reconciliation_is_no_longer_active() {
+    let server = TestServer::start().await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
+    make(&maps, "a").await;
+    let log = Log::default();
+    let said = log.clone();
+    let deaf = Warm::new("maps", maps, watcher::Config::default(), move |_| {
+        said.say("tries");
+        // Deaf in its first term.
+        let deaf = said.count("tries") == 1;
+        async move {
+            if deaf {
+                std::future::pending::<()>().await;
+            }
+            Ok::<_, Cause>(Next::Change)
+        }
+    });
+    let free = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let manager = quick(&server)
+        .await
+        .on_loss(OnLoss::Demote)
+        .metrics_address(free)
+        .warm("g", deaf);
+    let manager = manager.build().unwrap();
+    let mut bound = manager.addresses();
+    let running = Running::start(manager);
+    log.wait("tries", 1).await;
+    let address = bound.wait_for(|all| !all.is_empty()).await.unwrap()[0];
+    let active =
+        |count: u32| format!(r#"controller_runtime_active_workers{{controller="maps"}} {count}"#);
+    let (_, text) = super::site::get(address, "/metrics").await;
+    assert!(text.contains(&active(1)), "{text}");
+    super::steal(&server, "g").await;
+    log.wait("tries", 2).await;
+    let idle = async {
+        while !super::site::get(address, "/metrics")
+            .await
+            .1
+            .contains(&active(0))
+        {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    tokio::time::timeout(super::LIMIT, idle).await.unwrap();
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
 async fn an_error_and_a_panic_are_tried_again() {
     let server = TestServer::start().await.unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");

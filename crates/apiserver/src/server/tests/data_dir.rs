@@ -78,6 +78,37 @@ async fn certificates_and_keys_last_and_are_private() {
 }
 
 #[tokio::test]
+async fn the_administrators_token_lasts_until_its_file_is_removed() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("token");
+    let start = async || {
+        let plain = "127.0.0.1:0".parse().unwrap();
+        let builder = Server::builder().data_dir(dir.path());
+        let server = builder.insecure_listen(plain).start().await.unwrap();
+        let token = std::fs::read_to_string(&file).unwrap();
+        (server, token.trim().to_owned())
+    };
+    let (server, first) = start().await;
+    let mode = std::fs::metadata(&file).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode, 0o600);
+    assert_eq!(server.admin_token(), Some(first.as_str()));
+    let url = server.insecure_url().unwrap();
+    assert_eq!(get(url, LEASES, &first).await.code, 200);
+    assert_eq!(get(url, LEASES, "").await.code, 403, "nobody may");
+    server.shutdown().await;
+
+    let (server, second) = start().await;
+    assert_eq!(second, first);
+    server.shutdown().await;
+
+    std::fs::remove_file(&file).unwrap();
+    let (server, third) = start().await;
+    let url = server.insecure_url().unwrap();
+    assert_eq!(get(url, LEASES, &third).await.code, 200);
+    assert_eq!(get(url, LEASES, &first).await.code, 401, "no longer");
+}
+
+#[tokio::test]
 async fn objects_outlive_the_server_with_redb() {
     let dir = tempfile::tempdir().unwrap();
     let start = async || {

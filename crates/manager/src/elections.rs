@@ -1,0 +1,66 @@
+//! The elections of a manager: what they have in common, and their health.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tenure::{Elector, Hub, LockKind};
+
+use crate::group::{GroupHandle, overrun};
+use crate::health::Check;
+use crate::tasks::Running;
+
+/// A leader that has not renewed is unhealthy this long after its lease ran out; Kubernetes'.
+const HEALTH_TOLERANCE: Duration = Duration::from_secs(20);
+
+/// What a program changes about its elections.
+pub(crate) type Tune = Arc<dyn Fn(tenure::Builder) -> tenure::Builder + Send + Sync>;
+
+/// What the elections of a manager have in common.
+#[derive(Clone)]
+pub(crate) struct Elections {
+    pub(crate) hub: Hub,
+    pub(crate) client: Client,
+    pub(crate) kind: LockKind,
+    pub(crate) namespace: String,
+    pub(crate) identity: String,
+    pub(crate) tune: Option<Tune>,
+    pub(crate) metrics: tenure::Metrics,
+    pub(crate) running: Running,
+}
+
+impl Elections {
+    pub(crate) fn builder(&self, group: &str, lock: &str) -> tenure::Builder {
+        let builder = Elector::open(self.client.clone(), self.kind, &self.namespace, lock)
+            .hub(&self.hub)
+            .identity(self.identity.clone())
+            .metrics(&self.metrics)
+            .on_overrun(overrun(group, &self.running));
+        match &self.tune {
+            Some(tune) => tune(builder),
+            None => builder,
+        }
+    }
+}
+
+/// client-go's watchdog over all groups.
+pub(crate) fn election_check(groups: Vec<GroupHandle>) -> Check {
+    Arc::new(move || {
+        let elections = groups.iter().filter_map(GroupHandle::election);
+        for election in elections {
+            let checked = election.health().check(HEALTH_TOLERANCE);
+            checked.map_err(|error| error.to_string())?;
+        }
+        Ok(())
+    })
+}
+
+/// Fails where this process does not lead the group.
+pub(crate) fn leader_check(group: GroupHandle) -> Check {
+    Arc::new(move || {
+        if group.is_leading() {
+            return Ok(());
+        }
+        Err(format!("this replica does not lead {}", group.name()))
+    })
+}
