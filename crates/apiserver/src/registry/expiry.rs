@@ -97,8 +97,9 @@ mod tests {
         let event = json!({"apiVersion": "v1", "kind": "Event", "metadata": {"name": "e"},
             "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}});
         let user = crate::auth::User::admin();
-        let created = registry.create(&target, event, &user, &Default::default());
-        created.await.expect("it is created");
+        let options = Default::default();
+        let created = registry.create(&target, event, &user, &options).await;
+        created.expect("it is created");
         let later = |seconds: i64| {
             Timestamp::from_second(Timestamp::now().as_second() + seconds).expect("a time")
         };
