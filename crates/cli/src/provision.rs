@@ -374,6 +374,7 @@ impl Provision {
             address: address.clone(),
             metrics_path: self.metrics_path.clone(),
             leader_health: old.is_empty(),
+            pprof: self.old.enable_pprof,
         }))
     }
 }
@@ -417,10 +418,14 @@ impl Old {
             ("--log-flush-frequency", self.log_flush_frequency.is_some()),
             ("--vmodule", self.vmodule.is_some()),
             ("--automaxprocs", self.automaxprocs.is_some()),
-            ("--enable-pprof", self.enable_pprof),
         ];
         for (flag, _) in ours.into_iter().filter(|(_, given)| *given) {
             tracing::warn!("{flag} means nothing to this program");
+        }
+        if self.enable_pprof {
+            tracing::warn!(
+                "--enable-pprof: Go's profiles are not to be had; /debug/pprof says what to use instead"
+            );
         }
         self.lock_kind().map(drop)
     }
@@ -536,7 +541,10 @@ mod tests {
         assert_eq!(election.namespace, "x");
         assert_eq!(election.labels.len(), 2);
         assert_eq!(election.retry_period, Duration::from_secs(2));
-        assert!(given.http.unwrap().leader_health);
+        let http = given.http.unwrap();
+        assert!(http.leader_health && !http.pprof);
+        let profiled = options("--http-endpoint=:1 --enable-pprof").unwrap();
+        assert!(profiled.http.unwrap().pprof);
         assert_eq!(given.volume_attributes_class, Some(true));
     }
 

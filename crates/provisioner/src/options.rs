@@ -128,6 +128,8 @@ pub struct Http {
     pub metrics_path: String,
     /// Whether there is `/healthz/leader-election`.
     pub leader_health: bool,
+    /// `--enable-pprof`: whether `/debug/pprof` says where profiles come from here.
+    pub pprof: bool,
 }
 
 impl Options {

@@ -20,6 +20,16 @@ use crate::options::Http;
 /// How late a renewal may be beyond the lease before the probe fails.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(20);
 
+/// `--enable-pprof`. The profiles of Go come out of its runtime, and what could be sampled in here would be
+/// addresses without names: what is shipped is stripped.
+const PROFILES: &str = "\
+no profiles here: /debug/pprof is served by the runtime of Go, and this program has none.
+
+where the time goes: perf record -g -p PID -- sleep 30, on the node, with a build that has symbols
+where the memory goes: heaptrack -p PID, likewise; VmHWM in /proc/PID/status is the most there was
+what it works on: the metrics workqueue_* and csi_sidecar_operations_seconds, and the log with -v=5
+";
+
 /// What is answered.
 #[derive(Debug)]
 pub(crate) struct Site {
@@ -81,6 +91,9 @@ impl Site {
             headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
             return answer;
         }
+        if self.http.pprof && (path == "/debug/pprof" || path.starts_with("/debug/pprof/")) {
+            return text(StatusCode::NOT_IMPLEMENTED, PROFILES);
+        }
         match &self.health {
             Some(health) if path == "/healthz/leader-election" && self.http.leader_health => {
                 match health.check() {
@@ -99,4 +112,35 @@ fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
     let kind = header::HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn site(pprof: bool) -> Site {
+        Site {
+            http: Http {
+                address: String::new(),
+                metrics_path: "/metrics".to_owned(),
+                leader_health: true,
+                pprof,
+            },
+            registry: Registry::default(),
+            health: None,
+        }
+    }
+
+    #[test]
+    fn profiles_are_not_there_and_it_is_said_what_is() {
+        let code = |pprof: bool, path: &str| site(pprof).answer(&Method::GET, path).status();
+        for path in ["/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"] {
+            assert_eq!(code(true, path), StatusCode::NOT_IMPLEMENTED, "{path}");
+            assert_eq!(code(false, path), StatusCode::NOT_FOUND, "{path}");
+        }
+        assert_eq!(code(true, "/debug/pprofile"), StatusCode::NOT_FOUND);
+        assert_eq!(code(true, "/metrics"), StatusCode::OK);
+        let answer = site(true).answer(&Method::POST, "/debug/pprof/");
+        assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED);
+    }
 }
