@@ -17,16 +17,21 @@ const DYNAMIC: u32 = 2;
 const NEEDED: u64 = 1;
 
 /// What is built: its name, and what the Dockerfile gives cargo for it.
-const IMAGES: [(&str, &str, &[&str]); 2] = [
+const IMAGES: [(&str, &str, &[&str]); 3] = [
     ("tenure", "dist", &[]),
     ("tenure-sidecar", "sidecar", &["--no-default-features"]),
+    (
+        "tenure-provisioner",
+        "sidecar",
+        &["--no-default-features", "--features=provision"],
+    ),
 ];
 
 /// Builds the named ones, or all, into `target/image`, and looks at them.
 pub(crate) fn run(names: &[String]) -> Result<()> {
     let known = |name: &String| IMAGES.iter().any(|(image, ..)| image == name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
-        bail!("there is no image {unknown}: say tenure or tenure-sidecar");
+        bail!("there is no image {unknown}: say tenure, tenure-sidecar or tenure-provisioner");
     }
     for (name, profile, features) in IMAGES {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {

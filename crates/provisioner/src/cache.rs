@@ -1,24 +1,70 @@
 //! Objects as the API server has them, kept up to date by a watch.
+//!
+//! Kinds of which there are few are kept ready for use. Claims and volumes can be tens of thousands, and are
+//! kept as text: in pieces an object takes four times the memory, and to read it again takes microseconds.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
+use std::marker::PhantomData;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use futures_util::StreamExt as _;
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch_objects};
 use kube::{Api, Resource};
+use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
 /// The objects of one kind, by a key. Clones share them.
-pub(crate) struct Cache<K> {
-    inner: Arc<Inner<K>>,
+pub(crate) struct Cache<K, F = Arc<K>> {
+    inner: Arc<Inner<F>>,
+    kind: PhantomData<fn() -> K>,
 }
 
-struct Inner<K> {
-    objects: Mutex<HashMap<String, Arc<K>>>,
+struct Inner<F> {
+    objects: Mutex<HashMap<Box<str>, F>>,
     synced: watch::Sender<bool>,
+}
+
+/// How a cache keeps an object.
+pub(crate) trait Form<K>: Send + 'static {
+    fn keep(object: K) -> Self;
+
+    fn open(&self) -> Arc<K>;
+
+    /// False if this text is certainly nowhere in the object.
+    fn may_say(&self, _text: &str) -> bool {
+        true
+    }
+}
+
+impl<K: Send + Sync + 'static> Form<K> for Arc<K> {
+    fn keep(object: K) -> Self {
+        Self::new(object)
+    }
+
+    fn open(&self) -> Self {
+        self.clone()
+    }
+}
+
+/// An object as text.
+pub(crate) struct Packed(Box<str>);
+
+impl<K: Serialize + DeserializeOwned> Form<K> for Packed {
+    fn keep(object: K) -> Self {
+        let text = serde_json::to_string(&object).expect("strings, lists and maps of strings");
+        Self(text.into_boxed_str())
+    }
+
+    fn open(&self) -> Arc<K> {
+        Arc::new(serde_json::from_str(&self.0).expect("its own kind has written it"))
+    }
+
+    fn may_say(&self, text: &str) -> bool {
+        self.0.contains(text)
+    }
 }
 
 /// What a watch tells about an object.
@@ -30,41 +76,39 @@ pub(crate) enum Change {
     Gone,
 }
 
-impl<K> Clone for Cache<K> {
+impl<K, F> Clone for Cache<K, F> {
     fn clone(&self) -> Self {
         Self {
             inner: self.inner.clone(),
+            kind: PhantomData,
         }
     }
 }
 
-impl<K> fmt::Debug for Cache<K> {
+impl<K, F> fmt::Debug for Cache<K, F> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Cache({})", self.lock().len())
     }
 }
 
-impl<K> Default for Cache<K> {
+impl<K, F> Default for Cache<K, F> {
     fn default() -> Self {
         Self {
             inner: Arc::new(Inner {
                 objects: Mutex::default(),
                 synced: watch::Sender::new(false),
             }),
+            kind: PhantomData,
         }
     }
 }
 
-impl<K> Cache<K> {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Arc<K>>> {
+impl<K, F> Cache<K, F> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, F>> {
         self.inner
             .objects
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn get(&self, key: &str) -> Option<Arc<K>> {
-        self.lock().get(key).cloned()
     }
 
     pub(crate) fn contains(&self, key: &str) -> bool {
@@ -72,26 +116,12 @@ impl<K> Cache<K> {
     }
 
     pub(crate) fn keys(&self) -> Vec<String> {
-        self.lock().keys().cloned().collect()
+        self.lock().keys().map(|key| key.to_string()).collect()
     }
 
-    pub(crate) fn all(&self) -> Vec<Arc<K>> {
-        self.lock().values().cloned().collect()
-    }
-
-    /// Puts in what was just written, before the watch tells.
-    pub(crate) fn insert(&self, key: String, object: K) {
-        self.lock().insert(key, Arc::new(object));
-    }
-
-    /// Takes out what was just deleted, before the watch tells.
-    pub(crate) fn remove(&self, key: &str) {
-        self.lock().remove(key);
-    }
-
-    /// Looks at every object without copying.
-    pub(crate) fn find_map<T>(&self, look: impl FnMut(&Arc<K>) -> Option<T>) -> Option<T> {
-        self.lock().values().find_map(look)
+    /// Takes out what is gone, also before the watch tells. Whether it was there.
+    pub(crate) fn remove(&self, key: &str) -> bool {
+        self.lock().remove(key).is_some()
     }
 
     /// Waits until everything that was there at the start is here.
@@ -102,7 +132,33 @@ impl<K> Cache<K> {
     }
 }
 
-impl<K> Cache<K>
+impl<K, F: Form<K>> Cache<K, F> {
+    pub(crate) fn get(&self, key: &str) -> Option<Arc<K>> {
+        self.lock().get(key).map(F::open)
+    }
+
+    pub(crate) fn all(&self) -> Vec<Arc<K>> {
+        self.lock().values().map(F::open).collect()
+    }
+
+    /// Puts in what was just written, before the watch tells.
+    pub(crate) fn insert(&self, key: &str, object: K) {
+        self.lock().insert(key.into(), F::keep(object));
+    }
+
+    /// Looks at every object in which a text occurs.
+    pub(crate) fn find_map<T>(
+        &self,
+        text: &str,
+        mut look: impl FnMut(&Arc<K>) -> Option<T>,
+    ) -> Option<T> {
+        let objects = self.lock();
+        let mut saying = objects.values().filter(|object| object.may_say(text));
+        saying.find_map(|object| look(&object.open()))
+    }
+}
+
+impl<K, F: Form<K>> Cache<K, F>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
@@ -152,15 +208,15 @@ where
                         if let Some(listed) = &mut listed {
                             listed.insert(key.clone());
                         }
-                        self.lock().insert(key.clone(), Arc::new(object));
+                        self.insert(&key, object);
                         tell(&key, Change::Applied);
-                    } else if self.lock().remove(&key).is_some() {
+                    } else if self.remove(&key) {
                         tell(&key, Change::Gone);
                     }
                 }
                 Ok(Event::Delete(object)) => {
                     let key = key(&object);
-                    if self.lock().remove(&key).is_some() {
+                    if self.remove(&key) {
                         tell(&key, Change::Gone);
                     }
                 }
@@ -169,7 +225,7 @@ where
                     let mut gone = self.keys();
                     gone.retain(|key| !listed.contains(key));
                     for key in gone {
-                        self.lock().remove(&key);
+                        self.remove(&key);
                         tell(&key, Change::Gone);
                     }
                     self.inner.synced.send_replace(true);

@@ -248,7 +248,7 @@ impl Capacities {
         let written = written.map_err(|error| error.to_string())?;
         let name = written.metadata.name.clone().unwrap_or_default();
         // The watch tells us later; until then this must not be taken for missing.
-        self.caches.rooms.insert(name, Room::from(written));
+        self.caches.rooms.insert(&name, Room::from(written));
         Ok(())
     }
 

@@ -10,7 +10,7 @@ use crate::controller::{Controller, lock};
 use crate::decide::should_provision;
 use crate::events::Kind;
 use crate::metrics::ClaimLabels;
-use crate::names::{ALPHA_SELECTED_NODE, JOURNAL_FINALIZER, SELECTED_NODE};
+use crate::names::{self, ALPHA_SELECTED_NODE, JOURNAL_FINALIZER, SELECTED_NODE};
 use crate::objects::{Claim, Class, Volume, has_finalizer};
 use crate::provision::Made;
 use crate::state::{Failure, FailureKind, State};
@@ -44,7 +44,8 @@ impl Controller {
             if self.is_stopping() {
                 continue;
             }
-            match self.sync_claim(&uid).await {
+            // On the heap only while there is work: most of many workers have none.
+            match Box::pin(self.sync_claim(&uid)).await {
                 Next::Done => self.queues.claims.forget(&uid),
                 Next::Retry => self.queues.claims.add_rate_limited(uid.clone()),
             }
@@ -134,7 +135,11 @@ impl Controller {
             self.progress().remove(uid);
             return Next::Done;
         }
-        let Some(class) = class.filter(|class| class.provisioner == self.facts.name) else {
+        let ours = |class: &&Class| class.provisioner == self.facts.name;
+        if let Some(other) = class.filter(|class| !ours(class)) {
+            self.say_untranslated(claim, other);
+        }
+        let Some(class) = class.filter(ours) else {
             // Without its class the driver cannot be asked what became of it.
             return match self.progress().contains_key(uid) {
                 true => Next::Retry,
@@ -223,6 +228,23 @@ impl Controller {
         }
         self.metrics.provision_failed(&labels(claim));
         Next::Retry
+    }
+
+    /// A class of the plugin in Kubernetes that our driver took over from: nobody else says why nothing happens.
+    fn say_untranslated(&self, claim: &Claim, class: &Class) {
+        if names::in_tree_plugin(&self.facts.name) != Some(class.provisioner.as_str()) {
+            return;
+        }
+        let message = format!(
+            "storageclass {} is for the in-tree plugin {}, whose classes are not translated: \
+             use a class with provisioner {}",
+            claim.class(),
+            class.provisioner,
+            self.facts.name
+        );
+        tracing::warn!(claim = claim.key(), "{message}");
+        self.events
+            .claim(claim, Kind::Warning, "ProvisioningFailed", message);
     }
 
     /// The driver may be making the volume of this claim, even if the claim goes meanwhile.

@@ -44,7 +44,7 @@ impl Controller {
                 && namespace == claim.namespace();
             (same && other.status.phase != "Bound").then(|| other.key())
         };
-        let user = self.caches.claims.find_map(uses);
+        let user = self.caches.claims.find_map(claim.name(), uses);
         // One that was deleted may still be copied for.
         let user = user.or_else(|| self.progress().values().find_map(uses));
         if let Some(user) = user {
@@ -135,7 +135,7 @@ impl Controller {
         if restoring.is_some_and(|claims| claims.iter().any(|uid| uid != except)) {
             return true;
         }
-        self.caches.claims.find_map(waits).is_some()
+        self.caches.claims.find_map(name, waits).is_some()
     }
 
     fn has_volume(&self, claim: &Claim) -> bool {

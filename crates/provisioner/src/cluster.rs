@@ -12,9 +12,10 @@ use kube::api::{
 };
 use kube::core::{ApiResource, GroupVersionKind};
 use kube::{Client, Resource};
-use serde::de::DeserializeOwned;
+use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::json;
 use tenure_manager::queue::{RateLimiter as _, TokenBucket};
+use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use crate::objects::{Room, Volume};
@@ -22,6 +23,10 @@ use crate::secrets::SecretRef;
 
 /// No request takes longer; a server that is gone must not hold a worker for ever.
 const LIMIT: Duration = Duration::from_secs(60);
+
+/// So many requests are under way at once. Each has a connection of its own, with its buffers here and at the
+/// server; more of them only wait there instead of here.
+const AT_ONCE: usize = 32;
 
 /// How often a change of an object that others change too is tried.
 const CONFLICTS: usize = 5;
@@ -100,6 +105,7 @@ impl ClusterError {
 pub(crate) struct Cluster {
     client: Client,
     pace: Pace,
+    slots: Arc<Semaphore>,
 }
 
 /// What became of a posted object.
@@ -114,7 +120,12 @@ pub(crate) enum Posted {
 
 impl Cluster {
     pub(crate) fn new(client: Client, pace: Pace) -> Self {
-        Self { client, pace }
+        let slots = Arc::new(Semaphore::new(AT_ONCE));
+        Self {
+            client,
+            pace,
+            slots,
+        }
     }
 
     pub(crate) fn client(&self) -> Client {
@@ -127,6 +138,7 @@ impl Cluster {
         request: impl Future<Output = Result<T, kube::Error>>,
     ) -> Result<T, ClusterError> {
         self.pace.turn().await;
+        let _slot = self.slots.acquire().await;
         match tokio::time::timeout(LIMIT, request).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(source)) => Err(ClusterError::Request {
@@ -195,11 +207,18 @@ impl Cluster {
         &self,
         volume: &PersistentVolume,
     ) -> Result<Posted, ClusterError> {
-        let api: Api<PersistentVolume> = Api::all(self.client.clone());
         let name = volume.metadata.name.as_deref().unwrap_or_default();
         let what = || format!("create persistentvolumes {name}");
-        let parameters = PostParams::default();
-        match self.ask(what, api.create(&parameters, volume)).await {
+        // What comes back is what was sent; to read all of it is not worth its memory.
+        let post = async {
+            let body = serde_json::to_vec(volume).map_err(kube::Error::SerdeError)?;
+            let request = http::Request::post("/api/v1/persistentvolumes")
+                .header(http::header::CONTENT_TYPE, "application/json")
+                .body(body)
+                .map_err(kube::Error::HttpError)?;
+            self.client.request::<IgnoredAny>(request).await
+        };
+        match self.ask(what, post).await {
             Ok(_) => Ok(Posted::Created),
             Err(error) if error.is_conflict() => Ok(Posted::Exists),
             Err(error) if error.is_invalid() => Ok(Posted::Refused(error)),
@@ -244,6 +263,10 @@ impl Cluster {
         {
             Ok(_) => Err("an object with an invalid name was taken".to_owned()),
             Err(error) if error.code() == Some(422) => Ok(()),
+            Err(error) if error.is_not_found() => Err(format!(
+                "this API server has no csistoragecapacities in storage.k8s.io/v1, and those of v1beta1 \
+                 (Kubernetes before 1.24) are not supported: {error}"
+            )),
             Err(error) => Err(error.to_string()),
         }
     }

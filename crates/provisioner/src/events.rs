@@ -3,6 +3,7 @@
 
 use std::collections::HashMap;
 use std::fmt;
+use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
@@ -56,8 +57,6 @@ struct News {
     component: Option<&'static str>,
 }
 
-type Key = (String, Kind, &'static str, String);
-
 impl Recorder {
     /// Starts to post, under the name of a component, until all recorders are gone.
     pub(crate) fn start(client: Client, component: String, host: String, pace: Pace) -> Self {
@@ -67,6 +66,7 @@ impl Recorder {
             component,
             host,
             pace,
+            hashes: RandomState::new(),
             posted: HashMap::new(),
             spent: HashMap::new(),
         };
@@ -152,10 +152,13 @@ struct Poster {
     component: String,
     host: String,
     pace: Pace,
-    /// Name and count of what was posted.
-    posted: HashMap<Key, (String, i32)>,
+    /// What is remembered is remembered by its hash: there may be much of it, and all that depends on it is
+    /// how an event is counted.
+    hashes: RandomState,
+    /// Number in the name, and count, of what was posted.
+    posted: HashMap<u64, (u64, i32)>,
     /// What an object has used of its burst, and when.
-    spent: HashMap<String, (f64, Instant)>,
+    spent: HashMap<u64, (f64, Instant)>,
 }
 
 impl Poster {
@@ -185,7 +188,7 @@ impl Poster {
 
     /// client-go's spam filter.
     fn allows(&mut self, news: &News) -> bool {
-        let uid = news.about.uid.clone().unwrap_or_default();
+        let uid = self.hashes.hash_one(&news.about.uid);
         let now = Instant::now();
         if self.spent.len() > REMEMBERED {
             self.spent
@@ -206,32 +209,29 @@ impl Poster {
         // Events about objects of the cluster live in `default`, as client-go has it.
         let namespace = news.about.namespace.as_deref().unwrap_or("default");
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let key = (
-            news.about.uid.clone().unwrap_or_default(),
-            news.kind,
-            news.reason,
-            news.message.clone(),
-        );
+        let same = (&news.about.uid, news.kind, news.reason, &news.message);
+        let key = self.hashes.hash_one(same);
+        let object = news.about.name.as_deref().unwrap_or_default();
+        let name_of = |number: u64| format!("{object}.{number:016x}");
         let now = Time(now());
-        if let Some((name, count)) = self.posted.get_mut(&key) {
+        if let Some((number, count)) = self.posted.get_mut(&key) {
             *count += 1;
             let patch = json!({ "count": *count, "lastTimestamp": now });
-            let name = name.clone();
+            let name = name_of(*number);
             let patched = api
                 .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
                 .await;
             match patched {
                 Err(kube::Error::Api(status)) if status.code == 404 => {
-                    drop(self.posted.remove(&key));
+                    self.posted.remove(&key);
                 }
                 other => return other.map(drop),
             }
         }
-        let object = news.about.name.as_deref().unwrap_or_default();
-        let name = format!("{object}.{:016x}", uuid::Uuid::new_v4().as_u64_pair().0);
+        let number = uuid::Uuid::new_v4().as_u64_pair().0;
         let event = Event {
             metadata: ObjectMeta {
-                name: Some(name.clone()),
+                name: Some(name_of(number)),
                 namespace: Some(namespace.to_owned()),
                 ..ObjectMeta::default()
             },
@@ -257,7 +257,7 @@ impl Poster {
         if self.posted.len() > REMEMBERED {
             self.posted.clear();
         }
-        self.posted.insert(key, (name, 1));
+        self.posted.insert(key, (number, 1));
         Ok(())
     }
 }

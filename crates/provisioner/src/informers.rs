@@ -10,7 +10,7 @@ use tenure_csi::{ControllerCapability, Facts};
 use tokio::sync::Notify;
 use tokio::task::JoinSet;
 
-use crate::cache::{Cache, Change};
+use crate::cache::{Cache, Change, Packed};
 use crate::controller::Queues;
 use crate::decide;
 use crate::names::{CLONE_FINALIZER, JOURNAL_FINALIZER};
@@ -21,9 +21,9 @@ use crate::options::Options;
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caches {
     /// By uid.
-    pub(crate) claims: Cache<Claim>,
+    pub(crate) claims: Cache<Claim, Packed>,
     /// Those of our driver, by name.
-    pub(crate) volumes: Cache<Volume>,
+    pub(crate) volumes: Cache<Volume, Packed>,
     pub(crate) classes: Cache<Class>,
     /// Only with topology.
     pub(crate) nodes: Cache<Node>,

@@ -12,6 +12,8 @@ pub(crate) const ALPHA_SELECTED_NODE: &str = "volume.alpha.kubernetes.io/selecte
 pub(crate) const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 /// On a claim or volume of an in-tree plugin: the driver that took it over.
 pub(crate) const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
+/// On what kubectl applied: all of it once more.
+pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 /// On a volume: who made it.
 pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
 /// On a volume: the secret that deleting it takes.
@@ -45,6 +47,24 @@ pub(crate) const JOURNAL_FINALIZER: &str = "tenure.dev/provisioning";
 pub(crate) const RESERVED_PREFIX: &str = "csi.storage.k8s.io/";
 /// In the attributes of a volume: which run of the provisioner made it. Nobody compares it.
 pub(crate) const IDENTITY_ATTRIBUTE: &str = "storage.kubernetes.io/csiProvisionerIdentity";
+
+/// Drivers that took over from a plugin in Kubernetes itself, and the plugin.
+const IN_TREE: [(&str, &str); 7] = [
+    ("ebs.csi.aws.com", "kubernetes.io/aws-ebs"),
+    ("pd.csi.storage.gke.io", "kubernetes.io/gce-pd"),
+    ("cinder.csi.openstack.org", "kubernetes.io/cinder"),
+    ("disk.csi.azure.com", "kubernetes.io/azure-disk"),
+    ("file.csi.azure.com", "kubernetes.io/azure-file"),
+    ("csi.vsphere.vmware.com", "kubernetes.io/vsphere-volume"),
+    ("pxd.portworx.com", "kubernetes.io/portworx-volume"),
+];
+
+/// The plugin that a driver took over from. Its classes and volumes would have to be translated, which is not
+/// done here.
+pub(crate) fn in_tree_plugin(driver: &str) -> Option<&'static str> {
+    let mut known = IN_TREE.iter();
+    known.find_map(|(name, plugin)| (*name == driver).then_some(*plugin))
+}
 
 /// The name of the lock, as csi-lib-utils makes it of the driver's name.
 pub(crate) fn lock_name(driver: &str) -> String {

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference, Time};
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
-use serde::{Deserialize, Deserializer};
+use serde::de::IgnoredAny;
+use serde::{Deserialize, Deserializer, Serialize};
 
 use crate::names::{
-    ALPHA_SELECTED_NODE, BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, SELECTED_NODE,
+    ALPHA_SELECTED_NODE, BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, LAST_APPLIED, SELECTED_NODE,
     STORAGE_PROVISIONER,
 };
 
@@ -126,46 +127,71 @@ resource!(
 );
 
 /// A PersistentVolumeClaim.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Claim {
-    #[serde(deserialize_with = "slim")]
+    #[serde(deserialize_with = "bare")]
     pub(crate) metadata: ObjectMeta,
     pub(crate) spec: ClaimSpec,
     pub(crate) status: Phase,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct ClaimSpec {
     pub(crate) access_modes: Vec<String>,
     pub(crate) resources: Requests,
     #[serde(deserialize_with = "or_default")]
     pub(crate) volume_name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) storage_class_name: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) volume_mode: Option<String>,
-    pub(crate) selector: Option<serde::de::IgnoredAny>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) selector: Option<Something>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data_source: Option<DataSource>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) data_source_ref: Option<DataSource>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) volume_attributes_class_name: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+/// Whatever it is, it is there.
+#[derive(Clone, Debug, Deserialize, Serialize)]
+#[serde(from = "IgnoredAny", into = "bool")]
+pub(crate) struct Something;
+
+impl From<IgnoredAny> for Something {
+    fn from(_: IgnoredAny) -> Self {
+        Self
+    }
+}
+
+impl From<Something> for bool {
+    fn from(_: Something) -> Self {
+        true
+    }
+}
+
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Requests {
     pub(crate) requests: BTreeMap<String, String>,
 }
 
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct DataSource {
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) api_group: Option<String>,
     pub(crate) kind: String,
     pub(crate) name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) namespace: Option<String>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Phase {
     #[serde(deserialize_with = "or_default")]
@@ -239,16 +265,16 @@ impl Claim {
 }
 
 /// A PersistentVolume.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct Volume {
-    #[serde(deserialize_with = "slim")]
+    #[serde(deserialize_with = "bare")]
     pub(crate) metadata: ObjectMeta,
     pub(crate) spec: VolumeSpec,
     pub(crate) status: Phase,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct VolumeSpec {
     pub(crate) csi: Option<CsiSource>,
@@ -257,17 +283,18 @@ pub(crate) struct VolumeSpec {
     pub(crate) persistent_volume_reclaim_policy: String,
     #[serde(deserialize_with = "or_default")]
     pub(crate) storage_class_name: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) node_affinity: Option<Box<NodeAffinity>>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct CsiSource {
     pub(crate) driver: String,
     pub(crate) volume_handle: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct ClaimRef {
     pub(crate) namespace: String,
@@ -276,26 +303,26 @@ pub(crate) struct ClaimRef {
     pub(crate) uid: String,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct NodeAffinity {
     pub(crate) required: Option<NodeSelector>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct NodeSelector {
     pub(crate) node_selector_terms: Vec<NodeSelectorTerm>,
 }
 
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default, rename_all = "camelCase")]
 pub(crate) struct NodeSelectorTerm {
     pub(crate) match_expressions: Vec<NodeExpression>,
 }
 
 /// A condition on a label of a node.
-#[derive(Clone, Debug, Default, Deserialize)]
+#[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(default)]
 pub(crate) struct NodeExpression {
     pub(crate) key: String,
@@ -616,6 +643,17 @@ fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Err
     })
 }
 
+/// What is kept of claims and volumes, of which there are many. Nothing depends on their labels, and what
+/// kubectl notes for itself repeats the whole object.
+fn bare<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
+    let mut meta = slim(deserializer)?;
+    meta.labels = None;
+    if let Some(annotations) = &mut meta.annotations {
+        annotations.remove(LAST_APPLIED);
+    }
+    Ok(meta)
+}
+
 /// `null` is the same as nothing.
 fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
@@ -623,4 +661,63 @@ where
     T: Deserialize<'de> + Default,
 {
     Ok(Option::deserialize(deserializer)?.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use serde_json::json;
+
+    use super::*;
+    use crate::cache::{Form, Packed};
+
+    #[test]
+    fn what_is_packed_comes_out_again() {
+        let claim = json!({
+            "metadata": {
+                "name": "c", "namespace": "n", "uid": "u", "resourceVersion": "7",
+                "deletionTimestamp": "2026-01-02T03:04:05Z",
+                "labels": { "a": "b" },
+                "annotations": { LAST_APPLIED: "{}", SELECTED_NODE: "node" },
+                "finalizers": ["f"],
+                "managedFields": [{ "manager": "m" }],
+            },
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": { "requests": { "storage": "1Gi" } },
+                "selector": { "matchLabels": {} },
+                "dataSource": { "kind": "PersistentVolumeClaim", "name": "source" },
+            },
+            "status": { "phase": "Pending" },
+        });
+        let claim: Claim = serde_json::from_value(claim).unwrap();
+        let packed: Packed = Form::<Claim>::keep(claim.clone());
+        assert!(Form::<Claim>::may_say(&packed, "source"));
+        assert!(!Form::<Claim>::may_say(&packed, "managedFields"));
+        let opened: Arc<Claim> = packed.open();
+        assert_eq!(format!("{opened:?}"), format!("{claim:?}"));
+        assert!(opened.spec.selector.is_some() && opened.metadata.labels.is_none());
+        assert_eq!(opened.annotation(LAST_APPLIED), None);
+
+        let volume = json!({
+            "metadata": { "name": "v", "uid": "u", "finalizers": ["f"] },
+            "spec": {
+                "csi": { "driver": "d", "volumeHandle": "h", "fsType": "ext4" },
+                "claimRef": { "namespace": "n", "name": "c", "uid": "u" },
+                "persistentVolumeReclaimPolicy": "Delete",
+                "storageClassName": "fast",
+                "nodeAffinity": { "required": { "nodeSelectorTerms": [
+                    { "matchExpressions": [{ "key": "k", "operator": "In", "values": ["v"] }] },
+                ] } },
+            },
+            "status": { "phase": "Released" },
+        });
+        for volume in [volume, json!({ "metadata": {}, "spec": {} })] {
+            let volume: Volume = serde_json::from_value(volume).unwrap();
+            let packed: Packed = Form::<Volume>::keep(volume.clone());
+            let opened: Arc<Volume> = packed.open();
+            assert_eq!(format!("{opened:?}"), format!("{volume:?}"));
+        }
+    }
 }

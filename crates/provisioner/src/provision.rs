@@ -24,7 +24,7 @@ const CLEAN_UPS: usize = 5;
 #[derive(Clone)]
 pub(crate) struct Made {
     /// The object to post.
-    pub(crate) object: PersistentVolume,
+    pub(crate) object: Box<PersistentVolume>,
     /// What deleting the storage takes.
     pub(crate) secrets: BTreeMap<String, String>,
 }
@@ -192,7 +192,7 @@ impl Controller {
             token: token.filter(|token| !token.is_empty()),
         });
         Ok(Made {
-            object,
+            object: Box::new(object),
             secrets: credentials,
         })
     }

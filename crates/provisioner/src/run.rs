@@ -88,6 +88,9 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
         _ = &mut shutdown => return Ok(()),
     };
     tracing::info!(driver = facts.name, version = facts.version, "connected");
+    if let Some(plugin) = names::in_tree_plugin(&facts.name) {
+        tracing::warn!("classes and volumes of the in-tree plugin {plugin} are not translated");
+    }
 
     let client_error = |error| RunError::Client(Box::new(error));
     let client = Client::try_from(config.clone()).map_err(client_error)?;

@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use crate::controller::Controller;
 use crate::decide::{Finalizer, finalizer, is_our_volume, should_delete};
 use crate::events::Kind;
-use crate::names::{DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, VOLUME_FINALIZER};
+use crate::names::{self, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, VOLUME_FINALIZER};
 use crate::objects::{Claim, Volume};
 use crate::plan::check_can_provision;
 use crate::secrets::{self, SecretRef};
@@ -21,7 +21,7 @@ impl Controller {
             if self.is_stopping() {
                 continue;
             }
-            match self.sync_volume(&name).await {
+            match Box::pin(self.sync_volume(&name)).await {
                 Ok(()) => self.queues.volumes.forget(&name),
                 Err(error) => {
                     tracing::warn!(
@@ -103,7 +103,11 @@ impl Controller {
     /// Deletes the storage behind a volume.
     async fn delete_behind(&self, volume: &Volume) -> Result<(), String> {
         let Some(csi) = &volume.spec.csi else {
-            return Err("invalid CSI PV: it has no spec.csi".to_owned());
+            let why = match names::in_tree_plugin(&self.facts.name) {
+                Some(plugin) => format!("; volumes of {plugin} are not translated"),
+                None => String::new(),
+            };
+            return Err(format!("invalid CSI PV: it has no spec.csi{why}"));
         };
         check_can_provision(&self.facts)?;
         let secrets = self.deletion_secrets(volume).await?;
@@ -111,10 +115,10 @@ impl Controller {
             .facts
             .controller(ControllerCapability::PublishUnpublishVolume)
         {
-            let name = Some(volume.name());
-            let node = self.caches.attachments.find_map(|attachment| {
+            let name = volume.name();
+            let node = self.caches.attachments.find_map(name, |attachment| {
                 let source = attachment.spec.source.persistent_volume_name.as_deref();
-                (source == name).then(|| attachment.spec.node_name.clone())
+                (source == Some(name)).then(|| attachment.spec.node_name.clone())
             });
             if let Some(node) = node {
                 return Err(format!(
