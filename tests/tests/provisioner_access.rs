@@ -12,7 +12,8 @@ use tenure_tests::storage::{Api, Rig, until};
 const DRIVER: &str = "mock.csi.example";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
-fn file(name: &str) -> Vec<Value> {
+/// The objects of a file.
+pub(crate) fn file(name: &str) -> Vec<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/provisioner");
     let text = std::fs::read_to_string(folder.join(name)).unwrap();
     let documents = text.split("\n---\n");
@@ -21,7 +22,8 @@ fn file(name: &str) -> Vec<Value> {
         .collect()
 }
 
-fn place(object: &Value) -> String {
+/// Where an object is created.
+pub(crate) fn place(object: &Value) -> String {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
     match object["kind"].as_str().unwrap() {
@@ -36,15 +38,15 @@ fn place(object: &Value) -> String {
 }
 
 /// The administrator's kubeconfig, with the token of a service account.
-async fn kubeconfig(rig: &Rig, account: &str, folder: &Path) -> PathBuf {
+pub(crate) async fn kubeconfig(api: &Api, admin: &Path, account: &str, folder: &Path) -> PathBuf {
     let path = format!("/api/v1/namespaces/default/serviceaccounts/{account}/token");
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {},
     });
-    let answer = rig.api.create(&path, &request).await.unwrap();
+    let answer = api.create(&path, &request).await.unwrap();
     let token = &answer["status"]["token"];
     assert!(token.is_string(), "{answer}");
-    let admin = Kubeconfig::read_from(rig.server.kubeconfig()).unwrap();
+    let admin = Kubeconfig::read_from(admin).unwrap();
     let mut config = serde_json::to_value(admin).unwrap();
     config["users"][0]["user"] = json!({ "token": token });
     let path = folder.join("kubeconfig");
@@ -129,7 +131,8 @@ async fn the_roles_in_deploy_are_enough_and_not_more() {
     put(&rig.api, &content, "").await.unwrap();
 
     let folder = tempfile::tempdir().unwrap();
-    let file = kubeconfig(&rig, account, folder.path()).await;
+    let admin = rig.server.kubeconfig();
+    let file = kubeconfig(&rig.api, &admin, account, folder.path()).await;
     let flags = [
         "--leader-election",
         "--leader-election-namespace=default",

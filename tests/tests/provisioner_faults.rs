@@ -15,6 +15,7 @@ const DRIVER: &str = "mock.csi.example";
 const PATIENCE: Duration = Duration::from_secs(90);
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
+const EVENTS: &str = "/api/v1/namespaces/default/events";
 
 async fn class(api: &Api, name: &str, script: Option<&str>) {
     let mut class = json!({ "metadata": { "name": name }, "provisioner": DRIVER });
@@ -140,9 +141,11 @@ async fn a_claim_deleted_while_the_driver_works_leaves_no_volume() {
         volume(&rig.api, &uid).await
     })
     .await;
+    assert_eq!(leaks(&rig, &driver).await, [""; 0]);
     released(&rig.api, &uid).await;
-    until("no storage", async || {
-        driver.volumes().is_empty().then_some(())
+    until("nothing is left", async || {
+        let gone = driver.volumes().is_empty() && leaks(&rig, &driver).await.is_empty();
+        gone.then_some(())
     })
     .await;
     assert_eq!(provisioner.stop().unwrap(), Some(0));
@@ -187,9 +190,11 @@ async fn the_journal_survives_kill_9_between_storage_and_object() {
         rig.api.get(&path).await.unwrap().is_none().then_some(())
     })
     .await;
+    assert_eq!(leaks(&rig, &driver).await, [""; 0]);
     released(&rig.api, &uid).await;
-    until("no storage", async || {
-        driver.volumes().is_empty().then_some(())
+    until("nothing is left", async || {
+        let gone = driver.volumes().is_empty() && leaks(&rig, &driver).await.is_empty();
+        gone.then_some(())
     })
     .await;
     assert_eq!(second.stop().unwrap(), Some(0));
@@ -218,6 +223,7 @@ async fn a_restarted_provisioner_finds_what_it_had_begun() {
         .unwrap();
     until("a volume object", async || volume(&rig.api, &uid).await).await;
     assert_eq!(driver.volumes().len(), 1, "the same one");
+    assert_eq!(leaks(&rig, &driver).await, [""; 0]);
     assert_eq!(second.stop().unwrap(), Some(0));
 }
 
@@ -256,13 +262,15 @@ async fn faulty() -> (Rig, Arc<Faults>, MockDriver) {
     (rig, faults, driver)
 }
 
-/// Storage without an object, and objects without storage.
+/// Storage without an object, and objects without storage. One that is on its way out has none: here nobody
+/// takes off what Kubernetes itself protects it with.
 async fn leaks(rig: &Rig, driver: &MockDriver) -> Vec<String> {
     let list = rig.api.get(VOLUMES).await.unwrap().unwrap_or_default();
     let objects: BTreeSet<String> = list["items"]
         .as_array()
         .into_iter()
         .flatten()
+        .filter(|volume| volume["metadata"]["deletionTimestamp"].is_null())
         .filter_map(|volume| volume["spec"]["csi"]["volumeHandle"].as_str())
         .map(str::to_owned)
         .collect();
@@ -301,7 +309,7 @@ async fn objects_that_cannot_be_posted_for_a_while_are_posted_in_the_end() {
     let (lost, invalid) = (post(Fault::drop_answer()), post(Fault::answer(422)));
     let uid = claim(&rig.api, "lost", "fast").await;
     until("success said all the same", async || {
-        let events = rig.api.get("/api/v1/namespaces/default/events").await;
+        let events = rig.api.get(EVENTS).await;
         let said = format!("Successfully provisioned volume pvc-{uid}");
         events.unwrap()?.to_string().contains(&said).then_some(())
     })
@@ -309,6 +317,10 @@ async fn objects_that_cannot_be_posted_for_a_while_are_posted_in_the_end() {
     assert_eq!((lost.hits(), invalid.hits()), (1, 1));
     assert!(driver.volumes().contains_key(&format!("vol-pvc-{uid}")));
     assert!(volume(&rig.api, &uid).await.is_some());
+    until("nothing but volumes with objects", async || {
+        leaks(&rig, &driver).await.is_empty().then_some(())
+    })
+    .await;
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
@@ -347,7 +359,7 @@ async fn kill_9_at_every_step_leaves_nothing_behind() {
         ..Script::default()
     };
     let latency = |verb: &str| Fault::latency(slow).path(VOLUMES).verb(verb).times(1);
-    for step in 0..6 {
+    for step in 0..7 {
         let name = format!("step-{step}");
         let mut first = rig.provisioner("s", &["--timeout=120s"]).unwrap();
         // Making: before there is storage; before the answer; before there is an object.
@@ -356,6 +368,8 @@ async fn kill_9_at_every_step_leaves_nothing_behind() {
             0 => driver.script(Method::CreateVolume, before()),
             1 => driver.script(Method::CreateVolume, hung()),
             2 => added = Some(faults.add(latency("create"))),
+            // And after that, before anybody has heard of it.
+            6 => drop(faults.add(Fault::latency(slow).path(EVENTS).verb("create"))),
             _ => {}
         }
         let calls = driver.calls_of(Method::CreateVolume).len();
@@ -380,6 +394,13 @@ async fn kill_9_at_every_step_leaves_nothing_behind() {
             volume(&rig.api, &uid).await
         })
         .await;
+        if step == 6 {
+            let events = rig.api.get(EVENTS).await.unwrap().unwrap_or_default();
+            assert!(!events.to_string().contains(&uid), "{events}");
+            first.process.kill();
+            faults.clear();
+            first = rig.provisioner("s", &[]).unwrap();
+        }
         // Deleting: before the storage is gone; before the answer; before the object is gone.
         added = None;
         match step {
@@ -391,7 +412,7 @@ async fn kill_9_at_every_step_leaves_nothing_behind() {
         let calls = driver.calls_of(Method::DeleteVolume).len();
         rig.api.remove(&format!("{CLAIMS}/{name}")).await.unwrap();
         released(&rig.api, &uid).await;
-        if step >= 3 {
+        if (3..6).contains(&step) {
             until(&format!("deleting, {name}"), async || {
                 let there = driver.volumes().contains_key(&id);
                 match &added {
@@ -513,6 +534,47 @@ async fn a_leader_that_is_cut_off_stops_before_another_begins() {
     assert_eq!(pids.len(), 2, "{pids:?}");
     assert_eq!(leaks(&rig, &driver).await, [""; 0]);
     assert_eq!(second.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_goes_on_during_a_partition_is_caught_up_with() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig.api, "slow", Some(r#"{"answer_after_ms": 2000}"#)).await;
+    let start = || Proxy::start(&rig.server.kubeconfig()).unwrap();
+    let proxy = tokio::task::block_in_place(start);
+    let command = rig.command_as(&proxy.kubeconfig(), "s", &[]).unwrap();
+    let provisioner = Rig::spawn("s", command).unwrap();
+    let mut uids = Vec::new();
+    for number in 0..6 {
+        uids.push(claim(&rig.api, &format!("c{number}"), "slow").await);
+    }
+    until("storage for all", async || {
+        (driver.volumes().len() == 6).then_some(())
+    })
+    .await;
+    // The driver has made it all, the answers come when the API server is out of reach, and half of the
+    // claims go meanwhile.
+    proxy.set(Gate::Held, Gate::Held);
+    for number in 0..3 {
+        let path = format!("{CLAIMS}/c{number}");
+        rig.api.remove(&path).await.unwrap();
+    }
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    proxy.heal();
+    for uid in &uids {
+        until("a volume object", async || volume(&rig.api, uid).await).await;
+    }
+    assert_eq!(leaks(&rig, &driver).await, [""; 0]);
+    for uid in &uids[..3] {
+        released(&rig.api, uid).await;
+    }
+    until("half of the storage", async || {
+        let half = driver.volumes().len() == 3 && leaks(&rig, &driver).await.is_empty();
+        half.then_some(())
+    })
+    .await;
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

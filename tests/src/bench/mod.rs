@@ -13,6 +13,7 @@ pub mod elections_table;
 pub mod etcd;
 pub mod manager;
 pub mod provisioner;
+mod provisioner_real;
 pub mod storage;
 pub mod svg;
 

@@ -1,5 +1,6 @@
 //! The provisioner on the embedded server with the scripted driver: how fast claims become volumes, what that
-//! costs, how fast a replica takes over. Next to csi-provisioner, if `CSI_PROVISIONER` names its binary.
+//! costs, how fast a replica takes over. Next to csi-provisioner, if `CSI_PROVISIONER` names its binary. And on the
+//! real control plane, if that is built.
 
 #![allow(clippy::print_stderr, reason = "people watch")]
 #![allow(
@@ -7,62 +8,73 @@
     reason = "it measures time, and decides no election by it"
 )]
 
-use std::path::PathBuf;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures_util::StreamExt as _;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::PartialObjectMeta;
+use kube::runtime::{WatchStreamExt as _, watcher};
+use kube::{Client, Config, ResourceExt as _};
 use serde_json::json;
+use tenure_apiserver::server::{Fault, Faults, Server};
 use tenure_csi::mock::{Method, MockConfig, MockDriver};
 
 use crate::process::Process;
 use crate::storage::{Api, Rig};
 use crate::tools;
 
-const DRIVER: &str = "mock.csi.example";
-const CLAIMS: usize = 1_000;
+pub(super) const DRIVER: &str = "mock.csi.example";
+pub(super) const CLAIMS: usize = 1_000;
 const MANY: usize = 10_000;
-const AT_ONCE: usize = 32;
+pub(super) const AT_ONCE: usize = 32;
 const TAKE_OVERS: usize = 10;
-const LIMIT: Duration = Duration::from_secs(600);
+pub(super) const LIMIT: Duration = Duration::from_secs(600);
 
-/// All figures.
+/// All figures. What `cargo xtask image tenure-provisioner` built is measured, if it did, else this build.
 ///
 /// # Errors
 /// Something did not start, or did not happen in time.
-pub fn bench(_real: bool) -> Result<String> {
+pub fn bench(real: bool) -> Result<String> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()?;
-    let upstream = std::env::var_os("CSI_PROVISIONER").map(PathBuf::from);
+    let ours = Program::ours()?;
+    let mut programs = vec![ours.clone()];
+    programs.extend(std::env::var_os("CSI_PROVISIONER").map(Program::upstream));
     let mut table = format!(
-        "{}\n\n| {CLAIMS} claims created and deleted | claims/s to a volume object | CPU | peak memory |\n|---|---|---|---|\n",
+        "{}\n\n| {CLAIMS} claims created and deleted | claims/s to a volume object | from claim to volume object, median and 99 % | requests to the API server per claim | CPU | peak memory |\n|---|---|---|---|---|---|\n",
         super::machine()
     );
-    let makes = [("tenure provision", None), ("csi-provisioner", upstream)];
-    for (name, binary) in makes {
-        if name == "csi-provisioner" && binary.is_none() {
-            continue;
-        }
-        eprintln!("{CLAIMS} claims, {name} ...");
-        let cost = runtime.block_on(cost(binary, CLAIMS))?;
+    for program in &programs {
+        eprintln!("{CLAIMS} claims, {} ...", program.name);
+        let cost = runtime.block_on(cost(program, CLAIMS))?;
         table.push_str(&format!(
-            "| {name} | {:.0} | {:.2} s | {:.1} MB |\n",
+            "| {} | {:.0} | {:.0} ms, {:.0} ms | {:.1} | {:.2} s | {:.1} MB |\n",
+            program.name,
             cost.rate,
+            cost.median.as_secs_f64() * 1e3,
+            cost.slow.as_secs_f64() * 1e3,
+            cost.requests,
             cost.cpu.as_secs_f64(),
             cost.peak as f64 / 1e6
         ));
     }
     eprintln!("{MANY} claims ...");
-    let many = runtime.block_on(cost(None, MANY))?;
+    let many = runtime.block_on(cost(&ours, MANY))?;
     eprintln!("take-overs ...");
-    let mut times = runtime.block_on(take_overs())?;
+    let mut times = runtime.block_on(take_overs(&ours))?;
     times.sort_unstable();
     let ms = |time: Option<&Duration>| time.map_or(0.0, |time| time.as_secs_f64() * 1e3);
     table.push_str(&format!(
         "\n| `tenure provision` | measured | wanted |\n|---|---|---|\n\
-         | claims/s to a volume object | {:.0} | at least 500 |\n\
+         | claims/s to a volume object, {MANY} claims | {:.0} | at least 500 |\n\
          | peak memory, {MANY} claims created and deleted | {:.1} MB | at most 60 MB |\n\
          | SIGTERM of the leader to the first CreateVolume of a warm replica, median of {TAKE_OVERS} | {:.0} ms | |\n\
          | the same, longest | {:.0} ms | at most 500 ms |\n",
@@ -71,36 +83,98 @@ pub fn bench(_real: bool) -> Result<String> {
         ms(times.get(times.len() / 2)),
         ms(times.last()),
     ));
+    if real {
+        table.push_str(&super::provisioner_real::bench(&runtime, &programs)?);
+    }
     Ok(table)
 }
 
 struct Cost {
     rate: f64,
+    median: Duration,
+    slow: Duration,
+    requests: f64,
     cpu: Duration,
     peak: u64,
 }
 
-fn command(rig: &Rig, binary: Option<PathBuf>, flags: &[&str]) -> Result<Command> {
-    let mut command = match binary {
-        Some(binary) => Command::new(binary),
-        None => {
-            let mut command = Command::new(tools::tenure()?);
-            command.arg("provision");
-            command
-        }
-    };
-    command
-        .arg("--kubeconfig")
-        .arg(rig.server.kubeconfig())
-        .arg("--csi-address")
-        .arg(rig.socket("s"))
-        .args(["--kube-api-qps=100000", "--kube-api-burst=100000"])
-        .args(flags)
-        .env_remove("KUBECONFIG");
-    Ok(command)
+/// A provisioner that can be started.
+#[derive(Clone, Debug)]
+pub(super) struct Program {
+    pub(super) name: String,
+    path: PathBuf,
+    arguments: &'static [&'static str],
 }
 
-async fn class(api: &Api) -> Result<()> {
+impl Program {
+    fn ours() -> Result<Self> {
+        let here = std::env::current_exe()?;
+        let builds = here.ancestors().nth(2).context("no folder of builds")?;
+        let image = builds.join("image/tenure-provisioner");
+        let (name, path) = match image.is_file() {
+            true => ("`tenure provision` of the image", image),
+            false => ("`tenure provision`", tools::tenure()?),
+        };
+        Ok(Self {
+            name: name.to_owned(),
+            path,
+            arguments: &["provision"],
+        })
+    }
+
+    fn upstream(path: OsString) -> Self {
+        Self {
+            name: "csi-provisioner".to_owned(),
+            path: path.into(),
+            arguments: &[],
+        }
+    }
+
+    pub(super) fn start(
+        &self,
+        kubeconfig: &Path,
+        socket: &Path,
+        flags: &[&str],
+    ) -> Result<Process> {
+        let mut command = Command::new(&self.path);
+        command
+            .args(self.arguments)
+            .arg("--kubeconfig")
+            .arg(kubeconfig)
+            .arg("--csi-address")
+            .arg(socket)
+            .args(["--kube-api-qps=100000", "--kube-api-burst=100000"])
+            .args(flags)
+            .env_remove("KUBECONFIG");
+        Ok(Process::spawn("provisioner", command)?)
+    }
+}
+
+/// When each volume object was first seen.
+pub(super) async fn seen_volumes(
+    kubeconfig: &Path,
+) -> Result<Arc<Mutex<HashMap<String, Instant>>>> {
+    let file = Kubeconfig::read_from(kubeconfig)?;
+    let config = Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
+    let volumes: kube::Api<PartialObjectMeta<PersistentVolume>> =
+        kube::Api::all(Client::try_from(config)?);
+    let seen: Arc<Mutex<HashMap<String, Instant>>> = Arc::default();
+    let noted = seen.clone();
+    tokio::spawn(async move {
+        let config = watcher::Config::default();
+        let mut stream = std::pin::pin!(watcher(volumes, config).applied_objects());
+        while let Some(object) = stream.next().await {
+            if let Ok(object) = object {
+                let now = Instant::now();
+                let mut noted = noted.lock().unwrap_or_else(PoisonError::into_inner);
+                noted.entry(object.name_any()).or_insert(now);
+            }
+        }
+    });
+    Ok(seen)
+}
+
+pub(super) async fn class(api: &Api) -> Result<()> {
     let class = json!({ "metadata": { "name": "fast" }, "provisioner": DRIVER });
     api.create("/apis/storage.k8s.io/v1/storageclasses", &class)
         .await?;
@@ -130,11 +204,13 @@ async fn claim(api: &Api, name: &str) -> Result<String> {
 }
 
 /// Claims are made, get their volumes, and go again; their volumes are released as a binder does it.
-async fn cost(binary: Option<PathBuf>, claims: usize) -> Result<Cost> {
-    let rig = Rig::start().await?;
+async fn cost(program: &Program, claims: usize) -> Result<Cost> {
+    let faults = Arc::new(Faults::default());
+    let rig = Rig::start_with(Server::builder().faults(faults.clone())).await?;
     let driver = rig.driver("s", MockConfig::default())?;
     class(&rig.api).await?;
-    let process = Process::spawn("provisioner", command(&rig, binary, &[])?)?;
+    let seen = seen_volumes(&rig.server.kubeconfig()).await?;
+    let process = program.start(&rig.server.kubeconfig(), &rig.socket("s"), &[])?;
     wait(|| {
         !driver
             .calls_of(Method::ControllerGetCapabilities)
@@ -144,25 +220,29 @@ async fn cost(binary: Option<PathBuf>, claims: usize) -> Result<Cost> {
     // The informers too.
     tokio::time::sleep(Duration::from_secs(2)).await;
 
+    // A fault that does nothing counts.
+    let asked = faults.add(Fault::latency(Duration::ZERO));
     let began = Instant::now();
     let made = futures_util::stream::iter(0..claims).map(|number| {
         let api = rig.api.clone();
-        async move { claim(&api, &format!("claim-{number}")).await }
-    });
-    let made: Vec<Result<String>> = made.buffer_unordered(AT_ONCE).collect().await;
-    let volumes = made.into_iter().collect::<Result<Vec<_>>>()?;
-    wait(|| driver.volumes().len() == claims).await?;
-    let mut last = Instant::now();
-    for volume in &volumes {
-        let path = format!("/api/v1/persistentvolumes/{volume}");
-        while rig.api.get(&path).await?.is_none() {
-            tokio::time::sleep(Duration::from_millis(1)).await;
-            last = Instant::now();
+        async move {
+            let name = claim(&api, &format!("claim-{number}")).await?;
+            Ok((name, Instant::now()))
         }
-    }
-    let took = last - began;
+    });
+    let made: Vec<Result<(String, Instant)>> = made.buffer_unordered(AT_ONCE).collect().await;
+    let made = made.into_iter().collect::<Result<Vec<_>>>()?;
+    let lock = || seen.lock().unwrap_or_else(PoisonError::into_inner);
+    wait(|| lock().len() == claims).await?;
+    let seen = std::mem::take(&mut *lock());
+    let last = seen.values().max().copied().unwrap_or(began);
+    let mut times: Vec<Duration> = made
+        .iter()
+        .filter_map(|(name, at)| Some(seen.get(name)?.saturating_duration_since(*at)))
+        .collect();
+    times.sort_unstable();
 
-    let released = futures_util::stream::iter(volumes).map(|volume| {
+    let released = futures_util::stream::iter(made).map(|(volume, _)| {
         let api = rig.api.clone();
         async move {
             let path = format!("/api/v1/persistentvolumes/{volume}/status");
@@ -175,15 +255,20 @@ async fn cost(binary: Option<PathBuf>, claims: usize) -> Result<Cost> {
     wait(|| driver.volumes().is_empty()).await?;
     // Objects and events go after the storage.
     tokio::time::sleep(Duration::from_secs(3)).await;
+    let at = |percent: usize| times.get(times.len() * percent / 100).copied();
     Ok(Cost {
-        rate: claims as f64 / took.as_secs_f64(),
+        rate: claims as f64 / (last - began).as_secs_f64(),
+        median: at(50).unwrap_or_default(),
+        slow: at(99).unwrap_or_default(),
+        // Two of them are ours.
+        requests: f64::from(asked.hits()) / claims as f64 - 2.0,
         cpu: process.cpu_time().context("it has ended")?,
         peak: peak_bytes(process.pid()).context("it has ended")?,
     })
 }
 
 /// From the signal to the leader until its successor asks the driver for a volume.
-async fn take_overs() -> Result<Vec<Duration>> {
+async fn take_overs(program: &Program) -> Result<Vec<Duration>> {
     let rig = Rig::start().await?;
     let driver = rig.driver("s", MockConfig::default())?;
     class(&rig.api).await?;
@@ -192,8 +277,7 @@ async fn take_overs() -> Result<Vec<Duration>> {
         "--leader-election-namespace=default",
         "--warm-standby",
     ];
-    let replica =
-        || -> Result<Process> { Ok(Process::spawn("replica", command(&rig, None, &flags)?)?) };
+    let replica = || program.start(&rig.server.kubeconfig(), &rig.socket("s"), &flags);
     let mut leader = replica()?;
     claim(&rig.api, "first").await?;
     wait(|| called_by(&driver, leader.pid())).await?;
@@ -226,7 +310,7 @@ fn called_by(driver: &MockDriver, pid: u32) -> bool {
     calls.iter().any(|call| call.pid == pid)
 }
 
-async fn wait(mut done: impl FnMut() -> bool) -> Result<()> {
+pub(super) async fn wait(mut done: impl FnMut() -> bool) -> Result<()> {
     let began = Instant::now();
     while !done() {
         if began.elapsed() > LIMIT {
@@ -238,7 +322,7 @@ async fn wait(mut done: impl FnMut() -> bool) -> Result<()> {
 }
 
 /// The most memory that a process ever had, where /proc tells.
-fn peak_bytes(pid: u32) -> Option<u64> {
+pub(super) fn peak_bytes(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
         .lines()

@@ -1,0 +1,185 @@
+//! The driver comes late, is not ready, says nonsense about itself, or goes: what the process makes of it.
+#![allow(clippy::disallowed_methods, reason = "waits for other processes")]
+
+use std::time::Duration;
+
+use serde_json::json;
+use tenure_apiserver::server::{Fault, Faults, Server};
+use tenure_csi::mock::{Method, MockConfig, Script};
+use tenure_tests::storage::{Provisioner, Rig, until};
+
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// How it ends by itself, and what it said.
+fn end(mut provisioner: Provisioner) -> (Option<i32>, String) {
+    let status = provisioner.process.wait(PATIENCE).unwrap();
+    (status.code(), provisioner.process.transcript())
+}
+
+async fn says(provisioner: &Provisioner, text: &str) {
+    until(text, async || {
+        let said = provisioner.process.transcript();
+        said.contains(text).then_some(())
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_comes_late_and_is_not_ready_is_waited_for() {
+    let rig = Rig::start().await.unwrap();
+    let provisioner = rig.provisioner("s", &["--timeout=500ms"]).unwrap();
+    // Nobody listens yet.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    driver.set_ready(false);
+    // One answer that does not come in time, too: that is "not yet", as is "no".
+    let slow = Script {
+        times: Some(1),
+        delay_ms: 5_000,
+        ..Script::default()
+    };
+    driver.script(Method::Probe, slow);
+    until("three probes", async || {
+        (driver.calls_of(Method::Probe).len() >= 3).then_some(())
+    })
+    .await;
+    says(&provisioner, "does not answer the probe").await;
+    says(&provisioner, "not ready yet").await;
+    let asked = driver.calls_of(Method::GetPluginInfo);
+    assert!(asked.is_empty(), "a driver that is not ready is left alone");
+    driver.set_ready(true);
+    says(&provisioner, "connected").await;
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_cannot_be_used_ends_the_process() {
+    let rig = Rig::start().await.unwrap();
+    for (socket, method) in [
+        ("p", Method::Probe),
+        ("i", Method::GetPluginInfo),
+        ("c", Method::GetPluginCapabilities),
+        ("k", Method::ControllerGetCapabilities),
+    ] {
+        let driver = rig.driver(socket, MockConfig::default()).unwrap();
+        driver.script(method, Script::fail("INTERNAL", 1));
+        let (code, said) = end(rig.provisioner(socket, &[]).unwrap());
+        assert_eq!(code, Some(1), "{method:?}: {said}");
+        assert!(said.contains(&format!("/{method:?}")), "{method:?}: {said}");
+        assert_eq!(driver.calls_of(method).len(), 1, "no second try");
+    }
+    let nameless = MockConfig {
+        name: String::new(),
+        ..MockConfig::default()
+    };
+    let _driver = rig.driver("n", nameless).unwrap();
+    let (code, said) = end(rig.provisioner("n", &[]).unwrap());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("name"), "{said}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_goes_ends_leaders_and_followers() {
+    let rig = Rig::start().await.unwrap();
+    let elected = ["--leader-election", "--leader-election-namespace=default"];
+    let start = |socket: &str, flags: &[&str]| {
+        let driver = rig.driver(socket, MockConfig::default()).unwrap();
+        (driver, rig.provisioner(socket, flags).unwrap())
+    };
+    let lost = |provisioner: Provisioner| {
+        let (code, said) = end(provisioner);
+        assert_eq!(code, Some(1), "{said}");
+        assert!(said.contains("lost connection to CSI driver"), "{said}");
+    };
+    let (driver, alone) = start("alone", &[]);
+    says(&alone, "provisioning").await;
+    drop(driver);
+    lost(alone);
+    // What kubectl describe shows; only root can write there.
+    if let Ok(note) = std::fs::read_to_string("/dev/termination-log") {
+        assert_eq!(note, "Lost connection to CSI driver, exiting");
+    }
+    let (driver, leader) = start("leads", &elected);
+    says(&leader, "provisioning").await;
+    let (other, follower) = start("follows", &elected);
+    says(&follower, "connected").await;
+    drop(other);
+    lost(follower);
+    drop(driver);
+    lost(leader);
+    // The lease was given back: the next one waits for nothing.
+    let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/mock-csi-example";
+    let lease = rig.api.get(path).await.unwrap().unwrap();
+    let holder = lease["spec"]["holderIdentity"].as_str();
+    assert_eq!(holder.unwrap_or_default(), "", "{lease}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_not_supported_is_said() {
+    // An API server that knows only CSIStorageCapacity v1beta1.
+    let faults = std::sync::Arc::new(Faults::default());
+    let path = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
+    faults.add(Fault::answer(404).path(path).verb("create"));
+    let rig = Rig::start_with(Server::builder().faults(faults))
+        .await
+        .unwrap();
+    let _driver = rig.driver("s", MockConfig::default()).unwrap();
+    let flags = ["--enable-capacity", "--capacity-ownerref-level=-1"];
+    let mut command = rig.command("s", &flags).unwrap();
+    command.env("NAMESPACE", "default");
+    let (code, said) = end(Rig::spawn("s", command).unwrap());
+    assert_eq!(code, Some(1), "{said}");
+    assert!(said.contains("those of v1beta1"), "{said}");
+
+    // A class of the plugin that the driver took over from, as the binder hands its claims over.
+    let config = MockConfig {
+        name: "ebs.csi.aws.com".to_owned(),
+        ..MockConfig::default()
+    };
+    let driver = rig.driver("ebs", config).unwrap();
+    let class = json!({ "metadata": { "name": "old" }, "provisioner": "kubernetes.io/aws-ebs" });
+    let classes = "/apis/storage.k8s.io/v1/storageclasses";
+    rig.api.create(classes, &class).await.unwrap();
+    let claim = json!({
+        "metadata": {
+            "name": "c",
+            "annotations": {
+                "volume.kubernetes.io/storage-provisioner": "ebs.csi.aws.com",
+                "pv.kubernetes.io/migrated-to": "ebs.csi.aws.com",
+            },
+        },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "resources": { "requests": { "storage": "1Gi" } },
+            "storageClassName": "old",
+        },
+    });
+    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
+    rig.api.create(claims, &claim).await.unwrap();
+    let provisioner = rig
+        .provisioner("ebs", &["--http-endpoint=127.0.0.1:0", "--enable-pprof"])
+        .unwrap();
+    says(
+        &provisioner,
+        "in-tree plugin kubernetes.io/aws-ebs are not translated",
+    )
+    .await;
+    says(&provisioner, "/debug/pprof says what to use instead").await;
+    let event = until("an event", async || {
+        let path = "/api/v1/namespaces/default/events";
+        let events = rig.api.get(path).await.unwrap()?;
+        let mut events = events["items"].as_array()?.iter();
+        events
+            .find(|event| event["reason"] == "ProvisioningFailed")
+            .cloned()
+    })
+    .await;
+    assert_eq!(event["type"], "Warning");
+    let message = event["message"].as_str().unwrap();
+    assert!(
+        message.contains("use a class with provisioner ebs.csi.aws.com"),
+        "{message}"
+    );
+    assert!(driver.calls_of(Method::CreateVolume).is_empty());
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
