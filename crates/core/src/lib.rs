@@ -27,6 +27,7 @@ pub mod machine;
 pub mod mutant;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
+pub mod pair;
 pub mod record;
 pub mod time;
 pub mod timing;
@@ -38,7 +39,7 @@ pub use input::{Input, Observation, Orders, Outcome, Source, StepDownOrder, Vers
 pub use machine::{Config, Election, Phase};
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
-pub use mutant::Mutant;
+pub use mutant::{Mutant, PairMutant};
 pub use record::Record;
 pub use time::{LocalTime, Now, WallTime};
 pub use timing::{Timing, TimingBuilder, TimingError};

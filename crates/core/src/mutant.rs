@@ -6,14 +6,14 @@
 //! this crate could make. Without the feature every switch is the constant `false`.
 
 macro_rules! mutants {
-    ($($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
-        /// One seeded bug.
+    ($(#[doc = $about:literal])* $kind:ident: $($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
+        $(#[doc = $about])*
         #[cfg_attr(not(feature = "mutants"), expect(unreachable_pub, reason = "hidden then"))]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-        pub enum Mutant { $($(#[doc = $doc])* $name,)* }
+        pub enum $kind { $($(#[doc = $doc])* $name,)* }
 
         #[cfg(feature = "mutants")]
-        impl Mutant {
+        impl $kind {
             /// All of them.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
@@ -26,6 +26,8 @@ macro_rules! mutants {
 }
 
 mutants! {
+    /// One seeded bug of an election.
+    Mutant:
     /// The guard counts from the answer.
     GuardFromAnswer = "V1 guard counted from the answer",
     /// The release is sent before the work is told to stop.
@@ -78,4 +80,17 @@ mutants! {
     GiveUp = "no retry after a failed read",
     /// Unknown outcomes are forgotten.
     ForgetAttempts = "unknown outcomes forgotten",
+}
+
+mutants! {
+    /// One seeded bug of a lock in two objects.
+    PairMutant:
+    /// The secondary is neither waited for nor asked who holds it.
+    PrimaryCounts = "pair: the primary counts alone",
+    /// Two objects that name different holders are taken for the first one's.
+    IgnoreMismatch = "pair: holders that differ ignored",
+    /// The secondary is replaced in whatever version it is found, as client-go does.
+    BlindSecondary = "pair: secondary replaced unseen",
+    /// A write that failed halfway counts as done.
+    HalfIsEnough = "pair: half a write is enough",
 }

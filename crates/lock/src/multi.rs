@@ -2,7 +2,8 @@
 //!
 //! The primary object is of the old kind, the secondary one is the Lease of the same name. Clients of
 //! the old kind see the primary, clients of the new kind the Lease, and this lock both: whoever wants
-//! to lead must hold both. Requests, as client-go 1.17 to 1.26 sent them:
+//! to lead must hold both. What that means is decided in [`tenure_core::pair`]. Requests, as client-go
+//! 1.17 to 1.26 sent them:
 //!
 //! | | requests |
 //! |---|---|
@@ -19,29 +20,22 @@
 //!   the primary, even if a client of Leases holds the other.
 //! - A primary that names this process while the secondary is missing is reported as it is, where
 //!   client-go reports that nothing exists: the next renewal brings the secondary back.
-//!
-//! The version of a sighting has the uid of the primary and the greater revision of the two, so that it
-//! moves with either. It is the revision of the Lease after every write of this lock, which keeps
-//! fencing tokens in order when the election moves on to the Lease alone.
 
-use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use kube::Client;
 use serde_json::Value;
-use tenure_core::{Orders, Record, Version, WriteKind};
+pub use tenure_core::pair::UNKNOWN_HOLDER;
+use tenure_core::pair::{Answer, Ask, Own, Pair, Rules, Shown, Side, Step, Writing};
+use tenure_core::{Record, WriteKind};
 
 use crate::error::{Doubt, Error, Refusal, Verb};
 use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
-use crate::object::{self, ObjectRef, Resource};
+use crate::object::{ObjectRef, Resource};
 use crate::object_lock::{ClientBox, Part};
-use crate::sighting::{Sighting, Warned, fingerprint};
-use crate::{orders, request};
-
-/// The holder reported while the two objects name different ones. Nobody leads then, until neither
-/// has changed for a lease duration.
-pub const UNKNOWN_HOLDER: &str = "leaderelection.k8s.io/unknown";
+use crate::request;
+use crate::sighting::{Sighting, Warned};
 
 /// The place of the primary object among the watched ones; the secondary one has the next.
 const PRIMARY: usize = 0;
@@ -116,65 +110,79 @@ impl MultiLock {
     ) -> Result<Sighting, Error> {
         let _turn = self.turn.lock().await;
         let under_way = UnderWay::begin(self, record);
-        let Part { name, .. } = &self.primary;
-        let (verb, primary, secondary) = match base {
-            None => {
-                let body = self.primary.body(name.blank(), record);
-                let primary = request::create(&self.client.0, name, body).await?;
-                (Verb::Create, primary, self.create_secondary(record).await)
-            }
-            Some(base) => {
-                let body = self.primary.body(base.object(), record);
-                let primary = request::update(&self.client.0, name, body).await?;
-                let secondary = self
-                    .replace_secondary(record, base.secondary().as_ref())
-                    .await;
-                (Verb::Update, primary, secondary)
-            }
+        let verb = base.map_or(Verb::Create, |_| Verb::Update);
+        let mut objects = Objects {
+            primary: base.map(Sighting::object),
+            secondary: base.and_then(Sighting::secondary),
         };
-        let secondary = secondary.map_err(half_written)?;
-        let sighting = self.sighting(verb, &primary, Some(&secondary))?;
-        under_way.done(&sighting);
-        Ok(sighting)
-    }
-
-    async fn replace_secondary(
-        &self,
-        record: &Record,
-        base: Option<&Value>,
-    ) -> Result<Value, Error> {
-        let Part { name, .. } = &self.secondary;
-        let current = match request::get(&self.client.0, name).await {
-            Ok(None) => return self.create_secondary(record).await,
-            Ok(Some(current)) if base.is_some_and(|base| is_same(base, &current)) => current,
-            Ok(Some(_)) => {
-                let why = "it is not the version that was seen".to_owned();
-                return Err(Error::refused(Verb::Update, name, Refusal::Conflict(why)));
+        let known = objects
+            .primary
+            .as_ref()
+            .and_then(|primary| self.pair(primary, objects.secondary.as_ref()));
+        let (mut writing, mut ask) = Writing::begin(Rules::default(), known.map(|(pair, _)| pair));
+        loop {
+            let answer = self.carry_out(&ask, record, &mut objects).await;
+            let (answer, error) = match answer {
+                Ok(answer) => (answer, None),
+                Err(error) => (Answer::Failed, Some(error)),
+            };
+            match writing.next(answer) {
+                Step::Ask(next) => ask = next,
+                Step::Failed => {
+                    let error = error.unwrap_or_else(|| {
+                        let why = "it is not the version that was seen".to_owned();
+                        let name = &self.secondary.name;
+                        Error::refused(Verb::Update, name, Refusal::Conflict(why))
+                    });
+                    return Err(if writing.is_half_done() {
+                        half_written(error)
+                    } else {
+                        error
+                    });
+                }
+                Step::Done(pair) => {
+                    under_way.done(&pair);
+                    let primary = objects.primary.unwrap_or_default();
+                    return self.sighting(verb, &primary, objects.secondary.as_ref());
+                }
             }
-            // Without an answer the version that was seen still decides.
-            Err(_) => match base {
-                None => return self.create_secondary(record).await,
-                Some(base) => base.clone(),
-            },
-        };
-        let body = self.secondary.body(current, record);
-        request::update(&self.client.0, name, body).await
-    }
-
-    async fn create_secondary(&self, record: &Record) -> Result<Value, Error> {
-        let name = &self.secondary.name;
-        let body = self.secondary.body(name.blank(), record);
-        request::create(&self.client.0, name, body).await
-    }
-
-    /// Whether this is one half of our own write. It is no news before both halves are known to be
-    /// done: together with the old other half it looks as if somebody had come between.
-    fn is_own(&self, part: &Part, object: &Value) -> bool {
-        match &*self.own() {
-            Own::Nothing => false,
-            Own::UnderWay(record) => part.stored(object).record.same_write(record),
-            Own::Done(written) => written.contains(&object::version(object)),
         }
+    }
+
+    /// Sends one request of a write, and keeps what it shows.
+    async fn carry_out(
+        &self,
+        ask: &Ask,
+        record: &Record,
+        objects: &mut Objects,
+    ) -> Result<Answer, Error> {
+        let client = &self.client.0;
+        let (verb, side) = match ask {
+            Ask::Look => {
+                let found = request::get(client, &self.secondary.name).await?;
+                let seen = found.as_ref().map(|found| self.secondary.observed(found));
+                objects.secondary = found.or(objects.secondary.take());
+                return Ok(Answer::Found(seen.flatten().map(|(seen, _)| seen)));
+            }
+            Ask::Create(side) => (Verb::Create, *side),
+            Ask::Replace(side, _) => (Verb::Update, *side),
+        };
+        let (part, object) = match side {
+            Side::Primary => (&self.primary, &mut objects.primary),
+            Side::Secondary => (&self.secondary, &mut objects.secondary),
+        };
+        let stored = if verb == Verb::Create {
+            let body = part.body(part.name.blank(), record);
+            request::create(client, &part.name, body).await?
+        } else {
+            let body = part.body(object.clone().unwrap_or_default(), record);
+            request::update(client, &part.name, body).await?
+        };
+        let (seen, _) = part
+            .observed(&stored)
+            .ok_or_else(|| part.unversioned(verb))?;
+        *object = Some(stored);
+        Ok(Answer::Stored(seen))
     }
 
     fn own(&self) -> MutexGuard<'_, Own> {
@@ -196,39 +204,24 @@ impl MultiLock {
 
     /// What both objects say together; `None` if one has no version.
     fn combine(&self, primary: &Value, secondary: Option<&Value>) -> Option<Sighting> {
-        let Some(secondary) = secondary else {
-            // Held, if at all, by a client that knows the old kind alone.
-            return self.primary.sighting(primary);
-        };
-        let alone = self.primary.sighting(primary)?;
-        let mut observation = alone.observation().clone();
-        let newer = object::version(secondary)?.revision;
-        if newer.order(&observation.version.revision) == Some(Ordering::Greater) {
-            observation.version.revision = newer;
-        }
-        let mut warnings = alone.warnings().to_vec();
+        let (pair, warnings) = self.pair(primary, secondary)?;
+        let observation = pair.together(Rules::default());
+        Some(Sighting::new(observation, primary, secondary, warnings))
+    }
 
-        let (first, second) = (
-            self.primary.stored(primary),
-            self.secondary.stored(secondary),
-        );
-        warnings.extend(self.secondary.warning(&second));
-        observation.fingerprint = fingerprint(&format!("{},{}", first.text, second.text));
-        observation.unreadable |= second.unreadable.is_some();
-        observation.record = if observation.unreadable {
-            Record::default()
-        } else {
-            agreed(first.record, &second.record)
+    /// What each of them says, and what people should know of it.
+    fn pair(&self, primary: &Value, secondary: Option<&Value>) -> Option<(Pair, Vec<String>)> {
+        let (primary, mut warnings) = self.primary.observed(primary)?;
+        let secondary = match secondary {
+            None => None,
+            Some(secondary) => {
+                let (secondary, more) = self.secondary.observed(secondary)?;
+                warnings.extend(more);
+                Some(secondary)
+            }
         };
-        let (orders, more) = orders::read(&self.secondary.name, secondary);
-        observation.orders = either(observation.orders, orders);
-        warnings.extend(more);
-        Some(Sighting::new(
-            observation,
-            primary,
-            Some(secondary),
-            warnings,
-        ))
+        let pair = Pair { primary, secondary };
+        Some((pair, warnings))
     }
 }
 
@@ -270,26 +263,39 @@ impl Lock for MultiLock {
     }
 
     fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
-        let (primary, secondary) = match (target, object, last) {
-            (PRIMARY, None, _) => return Sight::Absent,
-            (PRIMARY, Some(primary), Some(last)) if self.primary.is(&primary) => {
-                if self.is_own(&self.primary, &primary) || !is_newer(&primary, &last.object()) {
-                    return Sight::Seen(last.clone());
-                }
-                (primary, last.secondary())
-            }
-            (SECONDARY, None, Some(last)) => (last.object(), None),
-            (SECONDARY, Some(secondary), Some(last)) if self.secondary.is(&secondary) => {
-                let known = last.secondary();
-                if self.is_own(&self.secondary, &secondary)
-                    || known.is_some_and(|known| !is_newer(&secondary, &known))
-                {
-                    return Sight::Seen(last.clone());
-                }
-                (last.object(), Some(secondary))
-            }
+        let (side, part) = match target {
+            PRIMARY => (Side::Primary, &self.primary),
+            SECONDARY => (Side::Secondary, &self.secondary),
             _ => return Sight::ReadNeeded,
         };
+        if object.as_ref().is_some_and(|object| !part.is(object)) {
+            return Sight::ReadNeeded;
+        }
+        let Some(last) = last else {
+            let gone = side == Side::Primary && object.is_none();
+            return if gone {
+                Sight::Absent
+            } else {
+                Sight::ReadNeeded
+            };
+        };
+        let (mut primary, mut secondary) = (last.object(), last.secondary());
+        let shown = object.as_ref().map(|object| part.observed(object));
+        let (Some((known, _)), None | Some(Some(_))) =
+            (self.pair(&primary, secondary.as_ref()), &shown)
+        else {
+            return Sight::ReadNeeded;
+        };
+        let shown = shown.flatten().map(|(seen, _)| seen);
+        match known.shown(&self.own(), side, shown) {
+            Shown::Nothing => return Sight::Seen(last.clone()),
+            Shown::Absent => return Sight::Absent,
+            Shown::Changed(_) => {}
+        }
+        match (side, object) {
+            (Side::Primary, Some(object)) => primary = object,
+            (_, object) => secondary = object,
+        }
         let sighting = self.sighting(Verb::Get, &primary, secondary.as_ref());
         sighting.map_or(Sight::ReadNeeded, Sight::Seen)
     }
@@ -306,33 +312,6 @@ impl Lock for MultiLock {
     }
 }
 
-/// The record that both stand for. The renewal counts only once it is in both: clients of Leases see
-/// nothing but the second.
-fn agreed(first: Record, second: &Record) -> Record {
-    let same_holder = first.holder == second.holder;
-    let duration = first
-        .lease_duration_seconds
-        .max(second.lease_duration_seconds);
-    Record {
-        holder: if same_holder {
-            first.holder
-        } else {
-            UNKNOWN_HOLDER.to_owned()
-        },
-        lease_duration_seconds: duration,
-        renew_time: first.renew_time.min(second.renew_time),
-        ..first
-    }
-}
-
-/// The orders of either object. The primary's come first where both ask for a step down.
-fn either(first: Orders, second: Orders) -> Orders {
-    Orders {
-        paused: first.paused || second.paused,
-        step_down: first.step_down.or(second.step_down),
-    }
-}
-
 /// The primary has the new record and the secondary may not. That was not refused: it is in doubt.
 fn half_written(error: Error) -> Error {
     match error {
@@ -345,15 +324,10 @@ fn half_written(error: Error) -> Error {
     }
 }
 
-/// What a lock remembers of its own writes, to know them in the watch.
-#[derive(Debug, Default)]
-enum Own {
-    #[default]
-    Nothing,
-    /// A write of this record is on its way to both objects.
-    UnderWay(Record),
-    /// The last write made these two.
-    Done([Option<Version>; 2]),
+/// Both objects while they are written.
+struct Objects {
+    primary: Option<Value>,
+    secondary: Option<Value>,
 }
 
 /// Marks a write as under way until it is done or given up.
@@ -365,10 +339,9 @@ impl<'a> UnderWay<'a> {
         Self(Some(lock))
     }
 
-    fn done(mut self, written: &Sighting) {
-        if let (Some(lock), Some(secondary)) = (self.0.take(), written.secondary()) {
-            *lock.own() =
-                Own::Done([written.object(), secondary].map(|object| object::version(&object)));
+    fn done(mut self, written: &Pair) {
+        if let Some(lock) = self.0.take() {
+            *lock.own() = Own::done(written);
         }
     }
 }
@@ -379,20 +352,4 @@ impl Drop for UnderWay<'_> {
             *lock.own() = Own::Nothing;
         }
     }
-}
-
-fn is_same(object: &Value, known: &Value) -> bool {
-    object::version(object).is_some_and(|version| object::version(known) == Some(version))
-}
-
-/// Whether a watch shows more than is known already.
-fn is_newer(object: &Value, known: &Value) -> bool {
-    let (Some(object), Some(known)) = (object::version(object), object::version(known)) else {
-        return true;
-    };
-    let behind = matches!(
-        object.revision.order(&known.revision),
-        Some(Ordering::Less | Ordering::Equal)
-    );
-    object.uid != known.uid || (object != known && !behind)
 }

@@ -175,7 +175,7 @@ impl Part {
     }
 
     /// The record in an object of this kind.
-    pub(crate) fn stored(&self, object: &Value) -> Stored {
+    fn stored(&self, object: &Value) -> Stored {
         if self.in_spec() {
             lease::read(object)
         } else {
@@ -198,8 +198,14 @@ impl Part {
         }
     }
 
-    /// What an object of this kind says; `None` if it has no version.
+    /// What an object of this kind says, as it is kept; `None` if it has no version.
     pub(crate) fn sighting(&self, object: &Value) -> Option<Sighting> {
+        let (observation, warnings) = self.observed(object)?;
+        Some(Sighting::new(observation, object, None, warnings))
+    }
+
+    /// What an object of this kind says, and what people should know of it; `None` if it has no version.
+    pub(crate) fn observed(&self, object: &Value) -> Option<(Observation, Vec<String>)> {
         let version = object::version(object)?;
         let stored = self.stored(object);
         let (orders, mut warnings) = orders::read(&self.name, object);
@@ -211,10 +217,10 @@ impl Part {
             record: stored.record,
             orders,
         };
-        Some(Sighting::new(observation, object, None, warnings))
+        Some((observation, warnings))
     }
 
-    pub(crate) fn warning(&self, stored: &Stored) -> Option<String> {
+    fn warning(&self, stored: &Stored) -> Option<String> {
         let why = stored.unreadable.as_ref()?;
         Some(format!(
             "the election record of {} cannot be read and counts as held for one lease duration: \

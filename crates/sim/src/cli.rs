@@ -23,7 +23,7 @@ use crate::world::World;
 
 const USAGE: &str = "\
 usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--no-mutants] [--no-model]
-       cargo xtask sim --seed S [--mutant TEXT]   replay one seed and print its last events
+       cargo xtask sim --seed S [--mutant TEXT | --pair]   replay one seed and print its last events
 
   --seconds N    take about N seconds of real time in all (60)
   --seeds N      or for N seeds
@@ -31,7 +31,8 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
   --threads N    how many threads (all cores)
   --no-mutants   do not hunt the seeded bugs
   --no-model     do not run the model check
-  --mutant TEXT  replay with the seeded bug whose name contains TEXT";
+  --mutant TEXT  replay with the seeded bug whose name contains TEXT
+  --pair         replay a migration through a lock in two objects";
 
 /// How many lines of a failing run are shown.
 const TAIL: usize = 60;
@@ -58,6 +59,8 @@ pub struct Options {
     pub replay: Option<u64>,
     /// Replay with a seeded bug.
     pub mutant: Option<String>,
+    /// Replay a migration.
+    pub pair: bool,
 }
 
 impl Default for Options {
@@ -71,6 +74,7 @@ impl Default for Options {
             model: true,
             replay: None,
             mutant: None,
+            pair: false,
         }
     }
 }
@@ -104,6 +108,7 @@ impl Options {
                 "--threads" => options.threads = number()?.clamp(1, 1024) as usize,
                 "--seed" => options.replay = Some(number()?),
                 "--mutant" => options.mutant = Some(text()?),
+                "--pair" => options.pair = true,
                 "--no-mutants" => options.mutants = false,
                 "--no-model" => options.model = false,
                 other => return Err(format!("unknown argument {other:?}")),
@@ -127,7 +132,11 @@ pub fn main(args: &[String]) -> ExitCode {
         }
     };
     let well = match options.replay {
-        Some(seed) => replay(seed, options.mutant.as_deref()),
+        Some(seed) => match &options.mutant {
+            Some(text) => replay_mutant(seed, text),
+            None if options.pair => replay(seed, Kind::Pair, " --pair"),
+            None => replay(seed, Kind::Core, ""),
+        },
         None => run(&options),
     };
     if well {
@@ -141,7 +150,11 @@ pub fn main(args: &[String]) -> ExitCode {
 pub fn run(options: &Options) -> bool {
     // The model check gets up to two fifths of the time, the hunt takes what little it needs.
     let parts = if options.model { 2 } else { 1 };
-    let mut well = simulate(options, Duration::from_secs(options.seconds / parts));
+    let limit = Duration::from_secs(options.seconds / parts);
+    let mut well = simulate("simulation", Kind::Core, options, options.seeds, limit);
+    // Migrations come in a handful of kinds: a tenth is plenty.
+    let seeds = options.seeds.div_ceil(10);
+    well &= simulate("migrations", Kind::Pair, options, seeds, limit / 10);
     if options.mutants {
         well &= hunt_all(options.threads);
     }
@@ -159,12 +172,13 @@ pub fn run(options: &Options) -> bool {
     well
 }
 
-fn simulate(options: &Options, limit: Duration) -> bool {
+fn simulate(what: &str, kind: Kind, options: &Options, seeds: u64, limit: Duration) -> bool {
     let started = Instant::now();
     let last = Mutex::new(started);
     let total = sweep(
+        kind,
         options.from,
-        options.seeds,
+        seeds,
         options.threads,
         || started.elapsed() >= limit,
         |so_far| {
@@ -182,20 +196,21 @@ fn simulate(options: &Options, limit: Duration) -> bool {
             }
         },
     );
-    print_sweep(&total, started.elapsed().as_secs_f64());
+    print_sweep(what, &total, started.elapsed().as_secs_f64());
     for (seed, violation) in total.violations.iter().take(1) {
         println!(
             "VIOLATION of {} in seed {seed}: {}",
             violation.invariant, violation.text
         );
-        replay(*seed, None);
+        let with = if kind == Kind::Pair { " --pair" } else { "" };
+        replay(*seed, kind, with);
     }
     total.violations.is_empty() && total.unequal.is_empty()
 }
 
-fn print_sweep(total: &Sweep, seconds: f64) {
+fn print_sweep(what: &str, total: &Sweep, seconds: f64) {
     let unequal = total.unequal.len();
-    println!("simulation");
+    println!("{what}");
     println!("  seeds                         {:>14}", total.seeds);
     println!(
         "  simulated cluster-years       {:>14.2}",
@@ -327,19 +342,18 @@ pub fn hunt_parallel(threads: usize, hunts: u64) -> Vec<Catch> {
     catches.into_iter().map(|(_, found)| found).collect()
 }
 
-/// Runs one seed again and prints its end; true if no promise was broken.
-pub fn replay(seed: u64, mutant: Option<&str>) -> bool {
-    let kind = mutant.map_or(Some(Kind::Core), |text| {
-        let found = quarry().into_iter().find(|(name, _)| name.contains(text));
-        found.map(|(_, kind)| kind)
-    });
-    let Some(kind) = kind else {
-        eprintln!(
-            "no seeded bug has {:?} in its name",
-            mutant.unwrap_or_default()
-        );
+fn replay_mutant(seed: u64, text: &str) -> bool {
+    let found = quarry().into_iter().find(|(name, _)| name.contains(text));
+    let Some((_, kind)) = found else {
+        eprintln!("no seeded bug has {text:?} in its name");
         return false;
     };
+    replay(seed, kind, &format!(" --mutant {text:?}"))
+}
+
+/// Runs one seed again and prints its end; true if no promise was broken. `with` is what the command
+/// line needs besides the seed.
+pub fn replay(seed: u64, kind: Kind, with: &str) -> bool {
     let report = World::run(seed, kind, true);
     let skip = report.trace.len().saturating_sub(TAIL);
     println!(
@@ -364,9 +378,6 @@ pub fn replay(seed: u64, mutant: Option<&str>) -> bool {
     match &report.violation {
         Some(violation) => {
             println!("broken: {}: {}", violation.invariant, violation.text);
-            let with = mutant
-                .map(|text| format!(" --mutant {text:?}"))
-                .unwrap_or_default();
             println!("replay: cargo xtask sim --seed {seed}{with}");
         }
         None => println!("all promises kept"),

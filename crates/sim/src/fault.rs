@@ -179,6 +179,9 @@ impl AddAssign<&Self> for FaultCounts {
 impl fmt::Display for FaultCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (i, fault) in Fault::ALL.iter().enumerate() {
+            if self.0[i] == 0 {
+                continue;
+            }
             writeln!(f, "    {:<28}{:>14}", fault.name(), self.0[i])?;
         }
         Ok(())

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use tenure_core::Mutant;
+use tenure_core::{Mutant, PairMutant};
 
 use crate::invariants::Invariant;
 use crate::machine::Kind;
@@ -45,6 +45,11 @@ pub fn quarry() -> Vec<(&'static str, Kind)> {
         .iter()
         .map(|mutant| (mutant.name(), Kind::Mutant(*mutant)))
         .collect();
+    all.extend(
+        PairMutant::ALL
+            .iter()
+            .map(|mutant| (mutant.name(), Kind::PairMutant(*mutant))),
+    );
     all.push(("V10 clock stops in suspend", Kind::StoppedClock));
     all.push(("server without compare-and-set", Kind::BlindServer));
     all.push(("client-go's control flow", Kind::ClientGo));

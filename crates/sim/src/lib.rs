@@ -19,6 +19,7 @@ pub mod invariants;
 pub mod machine;
 pub mod model;
 pub(crate) mod node;
+pub mod pair;
 pub mod plan;
 pub mod register;
 pub mod rng;

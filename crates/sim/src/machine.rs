@@ -18,6 +18,10 @@ pub enum Kind {
     BlindServer,
     /// client-go's control flow.
     ClientGo,
+    /// The core on locks in one object and in two, during a migration.
+    Pair,
+    /// The same with one seeded bug in the lock.
+    PairMutant(tenure_core::PairMutant),
 }
 
 /// A candidate.
@@ -30,9 +34,11 @@ pub(crate) enum Machine {
 impl Machine {
     pub(crate) fn new(kind: Kind, config: Config) -> Self {
         match kind {
-            Kind::Core | Kind::StoppedClock | Kind::BlindServer => {
-                Self::Core(Box::new(Election::new(config)))
-            }
+            Kind::Core
+            | Kind::StoppedClock
+            | Kind::BlindServer
+            | Kind::Pair
+            | Kind::PairMutant(_) => Self::Core(Box::new(Election::new(config))),
             Kind::Mutant(mutant) => {
                 let mut election = Election::new(config);
                 election.mutate(mutant);

@@ -47,6 +47,7 @@ const REPEAT_EVERY: u64 = 50;
 /// Runs seeds from `first` on, until `enough` says so (asked after every seed) or the count is
 /// reached. `progress` is called by one thread at a time.
 pub fn sweep(
+    kind: Kind,
     first: u64,
     count: u64,
     threads: usize,
@@ -66,10 +67,10 @@ pub fn sweep(
                         || stop.load(Ordering::Relaxed)
                         || enough();
                     if !ended {
-                        let report = World::run(seed, Kind::Core, false);
+                        let report = World::run(seed, kind, false);
                         if seed.is_multiple_of(REPEAT_EVERY) {
                             mine.repeated += 1;
-                            if World::run(seed, Kind::Core, false).hash != report.hash {
+                            if World::run(seed, kind, false).hash != report.hash {
                                 mine.unequal.push(seed);
                             }
                         }

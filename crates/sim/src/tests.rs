@@ -9,7 +9,7 @@ use crate::world::World;
 
 #[test]
 fn a_few_hundred_seeds_keep_every_promise() {
-    let total = sweep(0, 400, 2, || false, |_| {});
+    let total = sweep(Kind::Core, 0, 400, 2, || false, |_| {});
     let (seed, text) = total
         .violations
         .first()
@@ -28,6 +28,23 @@ fn a_few_hundred_seeds_keep_every_promise() {
         .filter(|f| total.totals.faults.of(**f) == 0)
         .collect();
     assert!(unused.is_empty(), "never injected: {unused:?}");
+}
+
+#[test]
+fn migrations_through_a_lock_in_two_objects_keep_every_promise() {
+    let total = sweep(Kind::Pair, 0, 400, 2, || false, |_| {});
+    let (seed, text) = total
+        .violations
+        .first()
+        .map(|(seed, v)| (*seed, format!("{}: {}", v.invariant, v.text)))
+        .unwrap_or_default();
+    assert!(
+        total.violations.is_empty(),
+        "{text}\nreplay: cargo xtask sim --pair --seed {seed}"
+    );
+    assert!(total.unequal.is_empty(), "a seed is a run");
+    // Success must not be for lack of anything happening.
+    assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
 }
 
 #[test]

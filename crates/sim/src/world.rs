@@ -13,6 +13,7 @@ mod work;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use tenure_core::pair::Rules;
 use tenure_core::{Config, Input, Outcome, ResourceVersion, Source};
 
 use crate::clock::Clock;
@@ -24,6 +25,7 @@ use crate::invariants::s3_effect_exclusion::FencedStore;
 use crate::invariants::{Invariant, Violation};
 use crate::machine::{Kind, Machine};
 use crate::node::{Letter, Node};
+use crate::pair;
 use crate::plan::{Plan, nanos};
 use crate::register::Register;
 use crate::rng::Rng;
@@ -73,6 +75,11 @@ pub struct World {
 impl World {
     /// Runs a seed.
     pub fn run(seed: u64, kind: Kind, traced: bool) -> Report {
+        match kind {
+            Kind::Pair => return pair::run(seed, Rules::default(), traced),
+            Kind::PairMutant(mutant) => return pair::run(seed, Rules::mutated(mutant), traced),
+            _ => {}
+        }
         let mut rng = Rng::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ 0x5EED);
         let plan = Plan::new(&mut rng);
         let mut world = Self {
