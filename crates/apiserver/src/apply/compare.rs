@@ -208,14 +208,14 @@ mod tests {
         let new = json!({"metadata": {"labels": {"l": "1"}}, "data": {"a": "1"}});
         let out = compare(shape, &old, &new);
         assert_eq!(
-            out.added.to_fields(),
+            out.added.clone().into_fields(),
             json!({"f:data": {".": {}, "f:a": {}}, "f:metadata": {"f:labels": {".": {}, "f:l": {}}}})
         );
         assert!(out.modified.is_empty() && out.removed.is_empty());
         let back = compare(shape, &new, &old);
         assert_eq!(back.removed, out.added);
         assert_eq!(
-            fields(shape, &new).to_fields(),
+            fields(shape, &new).into_fields(),
             json!({"f:data": {"f:a": {}}, "f:metadata": {"f:labels": {"f:l": {}}}})
         );
     }
@@ -230,16 +230,16 @@ mod tests {
         let key = "k:{\"name\":\"c\"}";
         let port = |number: u16| format!("k:{{\"containerPort\":{number},\"protocol\":\"TCP\"}}");
         assert_eq!(
-            out.modified.to_fields(),
+            out.modified.into_fields(),
             json!({"f:spec": {"f:containers": {key: {"f:image": {}, "f:command": {}}}}})
         );
         assert_eq!(
-            out.added.to_fields(),
+            out.added.into_fields(),
             json!({"f:spec": {"f:containers": {key: {"f:ports":
                 {port(81): {".": {}, "f:containerPort": {}}}}}}})
         );
         assert_eq!(
-            out.removed.to_fields(),
+            out.removed.into_fields(),
             json!({"f:spec": {"f:containers": {key: {"f:ports":
                 {port(80): {".": {}, "f:containerPort": {}}}}}}})
         );
@@ -250,16 +250,16 @@ mod tests {
         let of = |list: &[&str]| json!({"metadata": {"finalizers": list}});
         let out = compare(pod(), &of(&["a", "b"]), &of(&["b", "c"]));
         assert_eq!(
-            out.added.to_fields(),
+            out.added.into_fields(),
             json!({"f:metadata": {"f:finalizers": {"v:\"c\"": {}}}})
         );
         assert_eq!(
-            out.removed.to_fields(),
+            out.removed.into_fields(),
             json!({"f:metadata": {"f:finalizers": {"v:\"a\"": {}}}})
         );
         let twice = compare(pod(), &of(&["a"]), &of(&["a", "a"]));
         assert_eq!(
-            twice.added.to_fields(),
+            twice.added.into_fields(),
             json!({"f:metadata": {"f:finalizers": {"v:\"a\"": {}}}})
         );
     }
@@ -271,7 +271,7 @@ mod tests {
         let other = json!({"spec": {"nodeSelector": {"a": "c"}, "containers": []}});
         let out = compare(pod(), &one, &other);
         assert_eq!(
-            out.modified.to_fields(),
+            out.modified.into_fields(),
             json!({"f:spec": {"f:nodeSelector": {}}})
         );
     }

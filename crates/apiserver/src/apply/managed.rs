@@ -193,7 +193,7 @@ impl Entry {
         out.insert("apiVersion".into(), json!(writer.api_version));
         out.extend(self.time.map(|time| ("time".to_owned(), json!(time))));
         out.insert("fieldsType".into(), json!("FieldsV1"));
-        out.insert("fieldsV1".into(), self.fields.to_fields());
+        out.insert("fieldsV1".into(), self.fields.into_fields());
         if !writer.subresource.is_empty() {
             out.insert("subresource".into(), json!(writer.subresource));
         }
@@ -211,19 +211,39 @@ pub(crate) fn is_reset(list: Option<&Value>) -> bool {
 pub(crate) fn same_but_times(one: &Value, other: &Value) -> bool {
     let lists = one.as_array().zip(other.as_array());
     lists.is_some_and(|(one, other)| {
-        let timeless = |entry: &Value| -> Vec<(String, Value)> {
-            let members = entry.as_object().into_iter().flatten();
-            let members = members.filter(|(name, _)| *name != "time");
-            members
-                .map(|(name, value)| (name.clone(), value.clone()))
-                .collect()
-        };
         one.len() == other.len()
             && one
                 .iter()
                 .zip(other)
-                .all(|(one, other)| timeless(one) == timeless(other))
+                .all(|(one, other)| timeless(one).eq(timeless(other)))
     })
+}
+
+fn timeless(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let members = entry.as_object().into_iter().flatten();
+    members.filter(|(name, _)| *name != "time")
+}
+
+/// The list with another time, if it is of this writer alone and these fields are among its own.
+pub(super) fn renewed(list: &Value, writer: &Writer, fields: &Set, now: &str) -> Option<Value> {
+    let [entry] = list.as_array()?.as_slice() else {
+        return None;
+    };
+    let is = |name: &str, text: &str| {
+        let value = entry.get(name).and_then(Value::as_str);
+        value.unwrap_or_default() == text
+    };
+    let same_writer = is("manager", &writer.manager)
+        && is("operation", writer.operation.name())
+        && is("apiVersion", &writer.api_version)
+        && is("subresource", &writer.subresource)
+        && is("fieldsType", "FieldsV1");
+    if !same_writer || !fields.is_written_in(entry.get("fieldsV1")?) {
+        return None;
+    }
+    let mut entry = entry.clone();
+    entry["time"] = json!(now);
+    Some(Value::Array(vec![entry]))
 }
 
 #[cfg(test)]

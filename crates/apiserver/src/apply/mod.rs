@@ -70,6 +70,22 @@ fn nobodys() -> &'static Set {
     &PATHS
 }
 
+/// The owners after an update by the only one of them that changed nothing but what it owned already,
+/// as every renewal of a lock does: they are the same but for the time. `None` if there is more to it.
+pub(crate) fn renewed(
+    owners: &Value,
+    writer: &Writer,
+    change: &Comparison,
+    now: &str,
+) -> Option<Value> {
+    let gone = change.removed.clone().difference(nobodys());
+    let taken = change.changed().difference(nobodys());
+    if taken.is_empty() || !gone.is_empty() {
+        return None;
+    }
+    managed::renewed(owners, writer, &taken, now)
+}
+
 /// The owners after an update that changed what `change` says.
 pub(crate) fn update(
     mut managed: Managed,
@@ -166,7 +182,8 @@ impl Apply<'_> {
         let claimed = compare::fields(self.shape, self.config).without(self.reset);
         managed.entry(self.writer).fields = claimed;
         let new = match last {
-            Some(last) if !last.is_empty() => self.prune(&merged, &managed, &last),
+            // Who states all that it stated before takes nothing out.
+            Some(last) if !last.is_subset(&managed.entry(self.writer).fields) => self.prune(&merged, &managed, &last),
             _ => merged,
         };
         let change = compare(self.shape, self.live, &new).without(self.reset);

@@ -61,18 +61,38 @@ impl Set {
     }
 
     /// The written form.
-    pub(crate) fn to_fields(&self) -> Value {
-        let nodes = self.nodes.iter().map(|(element, node)| {
-            let mut below = node.below.to_fields();
+    pub(crate) fn into_fields(self) -> Value {
+        let nodes = self.nodes.into_iter().map(|(element, node)| {
+            let mut below = node.below.into_fields();
             if let Some(map) = below.as_object_mut()
                 && node.member
                 && !map.is_empty()
             {
                 map.insert(SELF.to_owned(), Value::Object(Map::new()));
             }
-            (element.clone(), below)
+            (element, below)
         });
         Value::Object(nodes.collect())
+    }
+
+    /// Whether all of it is in a set in the written form.
+    pub(super) fn is_written_in(&self, fields: &Value) -> bool {
+        self.nodes.iter().all(|(element, node)| {
+            fields.get(element).is_some_and(|below| {
+                let empty = below.as_object().is_none_or(Map::is_empty);
+                let member = empty || below.get(SELF).is_some();
+                (member || !node.member) && node.below.is_written_in(below)
+            })
+        })
+    }
+
+    /// Whether all of it is in another set.
+    pub(super) fn is_subset(&self, other: &Self) -> bool {
+        self.nodes.iter().all(|(element, node)| {
+            other.nodes.get(element).is_some_and(|theirs| {
+                (theirs.member || !node.member) && node.below.is_subset(&theirs.below)
+            })
+        })
     }
 
     pub(crate) fn is_empty(&self) -> bool {
@@ -235,7 +255,7 @@ mod tests {
             "f:spec": {"f:ports": {"k:{\"port\":80,\"protocol\":\"TCP\"}": {".": {}, "f:name": {}}},
             "f:finalizers": {"v:\"x\"": {}}}});
         let set = set(&fields);
-        assert_eq!(set.to_fields(), fields);
+        assert_eq!(set.clone().into_fields(), fields);
         assert_eq!(
             set.paths(),
             [
@@ -253,8 +273,8 @@ mod tests {
         let all = set(&json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}}));
         let part = set(&json!({"f:data": {}}));
         let rest = json!({"f:data": {"f:a": {}, "f:b": {}}});
-        assert_eq!(all.clone().difference(&part).to_fields(), rest);
-        assert_eq!(all.clone().without(&part).to_fields(), json!({}));
+        assert_eq!(all.clone().difference(&part).into_fields(), rest);
+        assert_eq!(all.clone().without(&part).into_fields(), json!({}));
         let one = set(&json!({"f:data": {"f:a": {}}}));
         assert_eq!(all.intersection(&one), one);
         assert_eq!(
@@ -262,5 +282,29 @@ mod tests {
             set(&json!({"f:data": {".": {}, "f:a": {}, "f:b": {}}}))
         );
         assert!(all.clone().difference(&all).is_empty());
+    }
+
+    #[test]
+    fn a_part_is_told_from_more_than_that() {
+        let all = json!({"f:data": {".": {}, "f:a": {}}, "f:spec": {"f:b": {"f:c": {}}}});
+        let parts = [
+            json!({}),
+            json!({"f:data": {}}),
+            json!({"f:data": {"f:a": {}}}),
+            json!({"f:spec": {"f:b": {"f:c": {}}}}),
+        ];
+        let others = [
+            json!({"f:spec": {}}),
+            json!({"f:spec": {"f:b": {}}}),
+            json!({"f:data": {"f:a": {"f:x": {}}}}),
+            json!({"f:data": {"f:x": {}}}),
+        ];
+        for part in &parts {
+            assert!(set(part).is_subset(&set(&all)) && set(part).is_written_in(&all));
+        }
+        for other in &others {
+            assert!(!set(other).is_subset(&set(&all)), "{other}");
+            assert!(!set(other).is_written_in(&all), "{other}");
+        }
     }
 }

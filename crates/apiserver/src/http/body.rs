@@ -268,7 +268,8 @@ fn check_kind(
     Ok(())
 }
 
-fn take_text(value: Option<Value>) -> String {
+/// The text in a value that is one.
+pub(super) fn take_text(value: Option<Value>) -> String {
     match value {
         Some(Value::String(text)) => text,
         _ => String::new(),

@@ -86,7 +86,11 @@ impl Call<'_> {
         validation: FieldValidation,
     ) -> Result<Response<Body>, Failure> {
         let target = self.target;
-        let (object, problem) = configuration(bytes)?;
+        let (mut object, problem) = configuration(bytes)?;
+        let mut member = |name: &str| {
+            let member = object.as_object_mut().and_then(|map| map.remove(name));
+            body::take_text(member)
+        };
         let store = |object: Value| {
             // Fields beside the schema were refused before; only values are left to be checked.
             let (mut value, _) = finish(&target, object, FieldValidation::Ignore)?;
@@ -97,6 +101,8 @@ impl Call<'_> {
             Ok(value)
         };
         let configuration = Configuration {
+            api_version: member("apiVersion"),
+            kind: member("kind"),
             object,
             force: self.query.flag("force"),
             store: &store,

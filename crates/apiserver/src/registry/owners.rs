@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::engine::{Target, WriteOptions};
 use super::meta::{self, rfc3339};
+use super::rules::{at, text};
 use super::{Kind, Subresource, Version};
 use crate::apply::{
     self, Apply, Comparison, Conflict, Managed, Operation, Refusal, Set, Shape, Writer,
@@ -21,11 +22,75 @@ const LIST: &str = "/metadata/managedFields";
 
 /// An apply patch on its way.
 pub(crate) struct Configuration<'a> {
-    /// What the client wants, with `apiVersion` and `kind`.
+    /// What it says it is.
+    pub(crate) api_version: String,
+    pub(crate) kind: String,
+    /// What the client wants, without the two.
     pub(crate) object: Value,
     pub(crate) force: bool,
     /// Makes the stored form of what comes out.
     pub(crate) store: &'a (dyn Fn(Value) -> Result<Value, Failure> + Send + Sync),
+}
+
+/// A stored object apart from its owners.
+#[derive(Clone, Copy)]
+pub(super) struct Stored<'a> {
+    pub(super) object: &'a Value,
+    pub(super) owners: Option<&'a Value>,
+}
+
+/// What a client means an object to become, apart from the owners of its fields.
+pub(super) struct Meant {
+    pub(super) new: Value,
+    pub(super) owners: Option<Value>,
+    /// The owners so far, taken out of the stored object.
+    pub(super) before: Option<Value>,
+}
+
+impl Meant {
+    /// By sending all of the object, its owners maybe among it.
+    pub(super) fn by_update(
+        target: &Target<'_>,
+        subresource: Option<Subresource>,
+        old: &mut Value,
+        mut new: Value,
+        options: &WriteOptions,
+    ) -> Self {
+        let (before, sent) = (take(old), take(&mut new));
+        default(target, &mut new);
+        let stored = Stored {
+            object: old,
+            owners: before.as_ref(),
+        };
+        let sent = sent.as_ref();
+        let owners = updated(target, subresource, Some(stored), &new, sent, options);
+        Self {
+            new,
+            owners,
+            before,
+        }
+    }
+
+    /// By stating a part of it.
+    pub(super) fn by_apply(
+        target: &Target<'_>,
+        subresource: Option<Subresource>,
+        old: &mut Value,
+        configuration: &Configuration<'_>,
+        options: &WriteOptions,
+    ) -> Result<Self, Failure> {
+        let before = take(old);
+        let stored = Stored {
+            object: old,
+            owners: before.as_ref(),
+        };
+        let (new, owners) = applied(target, subresource, Some(stored), configuration, options)?;
+        Ok(Self {
+            new,
+            owners,
+            before,
+        })
+    }
 }
 
 /// Fills in what the client means by leaving it out, and nothing that is the server's to give.
@@ -42,6 +107,14 @@ pub(super) fn take(object: &mut Value) -> Option<Value> {
     meta::metadata(object).remove("managedFields")
 }
 
+/// Whether two lists of owners differ in their times at most.
+pub(super) fn same_but_times(one: Option<&Value>, other: Option<&Value>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => apply::same_but_times(one, other),
+        (one, other) => one.is_none() && other.is_none(),
+    }
+}
+
 /// Sets the owners of an object.
 pub(super) fn put(object: &mut Value, owners: Option<Value>) {
     let metadata = meta::metadata(object);
@@ -56,16 +129,34 @@ pub(super) fn put(object: &mut Value, owners: Option<Value>) {
 pub(super) fn updated(
     target: &Target<'_>,
     subresource: Option<Subresource>,
-    old: Option<&Value>,
+    old: Option<Stored<'_>>,
     new: &Value,
     sent: Option<&Value>,
     options: &WriteOptions,
 ) -> Option<Value> {
-    let live = old.and_then(|old| old.pointer(LIST));
+    let live = old.and_then(|old| old.owners);
     if options.manager.is_empty() {
         return live.cloned();
     }
     let sent = sent.filter(|_| subresource.is_none());
+    let reset = reset(target, subresource);
+    let compared = |kind: &'static Kind, version: &'static Version| -> Comparison {
+        let old = old.map_or_else(
+            || Cow::Owned(empty(target.kind, target.version)),
+            |old| in_version(version, old.object),
+        );
+        let new = in_version(version, new);
+        apply::compare(shape(kind, version), &old, &new).without(&reset)
+    };
+    let change = compared(target.kind, target.version);
+    let writer = writer(target, subresource, Operation::Update, options);
+    let now = rfc3339(Timestamp::now());
+    let leaves_owners = sent.is_none_or(|sent| Some(sent) == live);
+    if let Some(live) = live.filter(|_| leaves_owners)
+        && let Some(renewed) = apply::renewed(live, &writer, &change, &now)
+    {
+        return Some(renewed);
+    }
     let managed = if apply::is_reset(sent) {
         Managed::default()
     } else {
@@ -80,23 +171,13 @@ pub(super) fn updated(
         // Nobody owns anything since before owners were kept; only an apply changes that.
         return None;
     }
-    let empty = empty(target.kind, target.version);
-    let reset = reset(target, subresource);
-    let compared = |kind: &'static Kind, version: &'static Version| -> Comparison {
-        let old = old.map_or(Cow::Borrowed(&empty), |old| in_version(version, old));
-        let new = in_version(version, new);
-        apply::compare(shape(kind, version), &old, &new).without(&reset)
-    };
-    let change = compared(target.kind, target.version);
-    if change.is_empty() && sent.is_none_or(|sent| Some(sent) == live) {
+    if change.is_empty() && leaves_owners {
         return live.cloned();
     }
-    let writer = writer(target, subresource, Operation::Update, options);
     let others = |api_version: &str| {
         let (kind, version) = find_version(target.kind, api_version)?;
         Some(compared(kind, version))
     };
-    let now = rfc3339(Timestamp::now());
     apply::update(managed, &writer, &change, &others, &now).encode()
 }
 
@@ -104,30 +185,24 @@ pub(super) fn updated(
 pub(super) fn applied(
     target: &Target<'_>,
     subresource: Option<Subresource>,
-    old: Option<&Value>,
+    old: Option<Stored<'_>>,
     configuration: &Configuration<'_>,
     options: &WriteOptions,
 ) -> Result<(Value, Option<Value>), Failure> {
-    let mut config = configuration.object.clone();
-    check_type(target, &config)?;
-    let map = config.as_object_mut().expect("checked to be an object");
-    map.remove("apiVersion");
-    map.remove("kind");
+    check_type(target, configuration)?;
     let empty = empty(target.kind, target.version);
-    let mut live = old.map_or_else(
-        || empty.clone(),
-        |old| in_version(target.version, old).into_owned(),
-    );
-    let managed = Managed::decode(live.pointer(LIST))
+    let live = old.map_or(Cow::Borrowed(&empty), |old| {
+        in_version(target.version, old.object)
+    });
+    let managed = Managed::decode(old.and_then(|old| old.owners))
         .ok_or_else(|| Failure::internal("the owners of the stored object cannot be read"))?;
-    put(&mut live, None);
     let writer = writer(target, subresource, Operation::Apply, options);
     let reset = reset(target, subresource);
     let apply = Apply {
         shape: shape(target.kind, target.version),
         live: &live,
         empty: &empty,
-        config: &config,
+        config: &configuration.object,
         writer: &writer,
         reset: &reset,
         force: configuration.force,
@@ -138,7 +213,7 @@ pub(super) fn applied(
     };
     let compared = |api_version: &str, new: &Value| {
         let (kind, version) = find_version(target.kind, api_version)?;
-        let old = to_stored(live.clone());
+        let old = to_stored(Value::clone(&live));
         let new = to_stored(new.clone());
         let (old, new) = (in_version(version, &old), in_version(version, &new));
         Some(apply::compare(shape(kind, version), &old, &new))
@@ -146,10 +221,10 @@ pub(super) fn applied(
     let now = rfc3339(Timestamp::now());
     let (new, managed) = apply
         .run(managed, &compared, &now)
-        .map_err(|refusal| refused(&configuration.object, refusal))?;
+        .map_err(|refusal| refused(configuration, refusal))?;
     // What came out as it was is as it was stored, defaults and all.
     let new = match old {
-        Some(old) if new == live => old.clone(),
+        Some(old) if new == *live => old.object.clone(),
         _ => (configuration.store)(new)?,
     };
     Ok((new, managed.encode()))
@@ -222,32 +297,36 @@ fn writer(
 }
 
 /// A configuration names what it is, exactly, and leaves owners to the server.
-fn check_type(target: &Target<'_>, config: &Value) -> Result<(), Failure> {
-    let text = |name: &str| config.get(name).and_then(Value::as_str).unwrap_or_default();
-    let (api_version, kind) = (text("apiVersion"), text("kind"));
-    if api_version != target.kind.api_version(target.version) || kind != target.kind.kind {
+fn check_type(target: &Target<'_>, config: &Configuration<'_>) -> Result<(), Failure> {
+    let Configuration {
+        api_version, kind, ..
+    } = config;
+    if *api_version != target.kind.api_version(target.version) || kind != target.kind.kind {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
         return Err(Failure::bad_request(format!(
             "invalid object type: {group}/{version}, Kind={kind}"
         )));
     }
-    if config.pointer(LIST).is_some_and(|list| !list.is_null()) {
+    if at(&config.object, LIST).is_some_and(|list| !list.is_null()) {
         return Err(Failure::bad_request("metadata.managedFields must be nil"));
     }
     Ok(())
 }
 
-fn refused(config: &Value, refusal: Refusal) -> Failure {
+fn refused(config: &Configuration<'_>, refusal: Refusal) -> Failure {
+    let Configuration {
+        api_version,
+        kind,
+        object,
+        ..
+    } = config;
     match refusal {
         Refusal::Unfit(why) => {
-            let text = |pointer: &str| super::rules::text(config, pointer);
-            let api_version = text("/apiVersion");
             let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
             let message = format!(
-                "failed to create typed patch object ({}/{}; {group}/{version}, Kind={}): {why}",
-                text("/metadata/namespace"),
-                text("/metadata/name"),
-                text("/kind")
+                "failed to create typed patch object ({}/{}; {group}/{version}, Kind={kind}): {why}",
+                text(object, "/metadata/namespace"),
+                text(object, "/metadata/name"),
             );
             Failure::new(500, "", message)
         }

@@ -6,10 +6,9 @@ use bytes::Bytes;
 use serde_json::{Value, json};
 
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
-use super::owners::{self, Configuration};
+use super::owners::{self, Configuration, Meant};
 use super::rules::{at, items, service, text, volume};
 use super::{Generation, Kind, Subresource, meta};
-use crate::apply::same_but_times;
 use crate::auth::User;
 use crate::crd::definition;
 use crate::status::{Cause, Failure};
@@ -81,56 +80,47 @@ impl Registry {
                     None => continue,
                 }
             };
-            let old = parsed(&current)?;
-            let patched = !matches!(&*source, Source::Replace(_));
-            let mut applied = None;
-            let mut new = match &mut *source {
+            let mut old = parsed(&current)?;
+            let is_patch = !matches!(&*source, Source::Replace(_));
+            let Meant { new, owners, before } = match &mut *source {
                 Source::Replace(body) => {
                     check_uid(target, Some(&old), body)?;
                     // With a version there is no second attempt that would need the body again, unless
                     // the first was made on an old state.
-                    if demanded && !self.store.shared() {
+                    let body = if demanded && !self.store.shared() {
                         std::mem::take(body)
                     } else {
                         body.clone()
-                    }
+                    };
+                    Meant::by_update(target, subresource, &mut old, body, options)
                 }
-                Source::Patch(apply) => apply(&old)?,
+                Source::Patch(apply) => {
+                    let patched = apply(&old)?;
+                    Meant::by_update(target, subresource, &mut old, patched, options)
+                }
                 Source::Apply(configuration) => {
-                    let old = Some(&old);
-                    let done = owners::applied(target, subresource, old, configuration, options)?;
-                    applied = Some(done.1);
-                    done.0
+                    Meant::by_apply(target, subresource, &mut old, configuration, options)?
                 }
             };
-            check_version(target, patched, &current, &new)?;
-            let sent = owners::take(&mut new);
-            let owners = applied.unwrap_or_else(|| {
-                owners::default(target, &mut new);
-                owners::updated(
-                    target,
-                    subresource,
-                    Some(&old),
-                    &new,
-                    sent.as_ref(),
-                    options,
-                )
-            });
+            check_version(target, is_patch, &current, &new)?;
             // A scale is a way to write the object, not a part of its own.
             let part = subresource.filter(|part| *part != Subresource::Scale);
             let mut new = prepare(target, part, &old, new)?;
-            put_owners(&old, &mut new, owners);
+            // Where nothing else is new, times are not either: a write that changes nothing must not
+            // become one that does.
+            let unchanged = new == old && owners::same_but_times(before.as_ref(), owners.as_ref());
+            owners::put(&mut new, if unchanged { before } else { owners });
             if subresource.is_none() {
                 self.check_grant(target, user, Some(&old), &new)?;
                 self.check_resize(target, &old, &new)?;
             }
-            if new == old || options.dry_run {
+            if unchanged || options.dry_run {
                 if !self.is_current(&current).await? {
                     continue;
                 }
                 self.check_fence(target, options)?;
             }
-            if new == old {
+            if unchanged {
                 return Ok((current.json.clone(), false));
             }
             if options.dry_run {
@@ -191,21 +181,6 @@ impl Registry {
         );
         Err(Failure::about(403, "Forbidden", resource, name, message))
     }
-}
-
-/// Sets the owners. Where nothing else is new, times are not either: a write that changes nothing
-/// must not become one that does.
-fn put_owners(old: &Value, new: &mut Value, owners: Option<Value>) {
-    let before = at(old, "/metadata/managedFields");
-    let only_times = matches!((before, &owners), (Some(before), Some(owners))
-        if before != owners && same_but_times(before, owners));
-    if only_times {
-        owners::put(new, before.cloned());
-        if new == old {
-            return;
-        }
-    }
-    owners::put(new, owners);
 }
 
 /// A uid in the body of a PUT is a precondition.
