@@ -1,6 +1,5 @@
 //! One connection: handshake, protocol, requests, and an end in bounded time.
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -59,8 +58,10 @@ impl Serving {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
+        // Boxed, so that what the handshake takes is given back when it is over.
+        let handshake = Box::pin(acceptor.accept(Stall::new(stream, self.limits.write)));
         let accepted = tokio::select! {
-            accepted = tokio::time::timeout(self.limits.handshake, acceptor.accept(Stall::new(stream, self.limits.write))) => accepted,
+            accepted = tokio::time::timeout(self.limits.handshake, handshake) => accepted,
             () = link.close.notified() => return,
         };
         let stream = match accepted {
@@ -86,7 +87,8 @@ impl Serving {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let stream = Stall::new(stream, self.limits.write);
-        self.serve(self.builder(), stream, peer, link).await;
+        let builder = self.builder();
+        self.serve(builder, stream, peer, link).await;
     }
 
     fn builder(&self) -> auto::Builder<TokioExecutor> {
@@ -107,13 +109,17 @@ impl Serving {
         builder
     }
 
-    async fn serve<S>(
-        &self,
+    /// Most connections do nothing most of the time, so what each holds is kept small: this is no async
+    /// function, which would have room for the stream beside the connection that it becomes, and the
+    /// work on a request is boxed, since HTTP/1 keeps the place for the next one.
+    fn serve<S>(
+        self,
         builder: auto::Builder<TokioExecutor>,
         stream: S,
         peer: Peer,
         link: Link,
-    ) where
+    ) -> impl Future<Output = ()> + Send + use<S>
+    where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let pipeline = Arc::clone(&self.pipeline);
@@ -122,27 +128,30 @@ impl Serving {
         let service = service_fn(move |request| {
             let (pipeline, peer, guard) = (Arc::clone(&pipeline), Arc::clone(&peer), busy.begin());
             let progress = Arc::clone(&progress);
-            async move {
+            Box::pin(async move {
                 let response = pipeline.answer(&peer, request).await?;
                 Ok::<_, super::pipeline::Dropped>(
                     response.map(|body| Guarded::new(body, guard, progress).boxed_unsync()),
                 )
-            }
+            })
         });
-        let mut connection = pin!(builder.serve_connection(TokioIo::new(stream), service));
+        let connection = builder.serve_connection(TokioIo::new(stream), service);
+        let mut connection = Box::pin(connection.into_owned());
         let mut ending = self.ending.clone();
-        tokio::select! {
-            ended = connection.as_mut() => return note(ended),
-            () = link.progress.stalled(self.limits.write) => {
-                return tracing::debug!("the client leaves an answer lying");
+        async move {
+            tokio::select! {
+                ended = connection.as_mut() => return note(ended),
+                () = link.progress.stalled(self.limits.write) => {
+                    return tracing::debug!("the client leaves an answer lying");
+                }
+                () = self.should_close(&link) => {}
+                _ = ending.wait_for(|ending| *ending) => {}
             }
-            () = self.should_close(&link) => {}
-            _ = ending.wait_for(|ending| *ending) => {}
-        }
-        connection.as_mut().graceful_shutdown();
-        tokio::select! {
-            ended = connection.as_mut() => note(ended),
-            () = self.linger(&link) => {}
+            connection.as_mut().graceful_shutdown();
+            tokio::select! {
+                ended = connection.as_mut() => note(ended),
+                () = self.linger(&link) => {}
+            }
         }
     }
 
