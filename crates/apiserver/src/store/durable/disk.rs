@@ -35,9 +35,10 @@ const FIRST: u64 = 1;
 /// them: should the disk have lost the very last commit, its revisions are still not used again.
 pub(super) const RESERVE: u64 = 10_000;
 
-/// Pages that redb keeps in memory. Objects are served from their own copies, so this holds only
-/// what the next commits touch.
-const CACHE_BYTES: usize = 16 << 20;
+/// Pages that redb keeps in memory. Objects are served from their own copies, and what leaves the log is
+/// read once more to be folded, from the pages that the kernel keeps; so this holds only the end of the
+/// log and the upper levels of the objects, which the next commits touch.
+const CACHE_BYTES: usize = 4 << 20;
 
 /// What may differ between stores.
 #[derive(Clone, Copy, Debug)]
