@@ -146,9 +146,11 @@ impl Client {
     }
 
     async fn link(&self) -> Result<Link, CallError> {
-        let mut state = self.state.subscribe();
         let up = |state: &Connection| matches!(state, Connection::Up(_));
-        let _ = timeout(RECONNECT, state.wait_for(up)).await;
+        if !up(&self.state.borrow()) {
+            let mut state = self.state.subscribe();
+            let _ = timeout(RECONNECT, state.wait_for(up)).await;
+        }
         match &*self.state.borrow() {
             Connection::Up(link) if !link.is_closed() => Ok(link.clone()),
             Connection::Up(_) => Err(CallError::NotSent("the connection was lost".to_owned())),
