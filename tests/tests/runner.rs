@@ -36,6 +36,7 @@ mod real_harness;
 mod real_interop;
 mod real_nemesis;
 mod real_provisioner;
+mod real_scheduler;
 mod real_server;
 mod real_storage;
 mod run_command;

@@ -22,6 +22,7 @@ import (
 	node "k8s.io/api/node/v1"
 	policy "k8s.io/api/policy/v1"
 	rbac "k8s.io/api/rbac/v1"
+	resource "k8s.io/api/resource/v1"
 	scheduling "k8s.io/api/scheduling/v1"
 	storage "k8s.io/api/storage/v1"
 	storagev1beta1 "k8s.io/api/storage/v1beta1"
@@ -95,6 +96,10 @@ var All = []Entry{
 	{"rbac.authorization.k8s.io", "v1", rbac.ClusterRoleBinding{}},
 	{"rbac.authorization.k8s.io", "v1", rbac.Role{}},
 	{"rbac.authorization.k8s.io", "v1", rbac.RoleBinding{}},
+	{"resource.k8s.io", "v1", resource.DeviceClass{}},
+	{"resource.k8s.io", "v1", resource.ResourceClaim{}},
+	{"resource.k8s.io", "v1", resource.ResourceClaimTemplate{}},
+	{"resource.k8s.io", "v1", resource.ResourceSlice{}},
 	{"scheduling.k8s.io", "v1", scheduling.PriorityClass{}},
 	{"storage.k8s.io", "v1", storage.CSIDriver{}},
 	{"storage.k8s.io", "v1", storage.CSINode{}},

@@ -157,7 +157,140 @@ pub const KINDS: &[Kind] = &[
             ("/spec/nodeName", r#""n""#),
         ],
     },
+    Kind {
+        api: "/api/v1",
+        resource: "replicationcontrollers",
+        kind: "ReplicationController",
+        good: |seeded| json!({"spec": {"replicas": seeded.below(3), "template": template(seeded, "Always")}}),
+        bad: &[
+            ("/spec/replicas", "-1"),
+            ("/spec/minReadySeconds", "-2"),
+            ("/spec/template", "null"),
+            ("/spec/selector", r#"{"app": "other"}"#),
+            ("/spec/template/spec/restartPolicy", r#""Never""#),
+        ],
+    },
+    Kind {
+        api: "/apis/apps/v1",
+        resource: "deployments",
+        kind: "Deployment",
+        good: workload,
+        bad: &[
+            ("/spec/replicas", "-1"),
+            ("/spec/selector", "null"),
+            ("/spec/selector", r#"{"matchLabels": {"app": "other"}}"#),
+            ("/spec/template/spec/containers", "[]"),
+            ("/spec/template/spec/restartPolicy", r#""Never""#),
+        ],
+    },
+    Kind {
+        api: "/apis/apps/v1",
+        resource: "replicasets",
+        kind: "ReplicaSet",
+        good: workload,
+        bad: &[
+            ("/spec/replicas", "-1"),
+            ("/spec/minReadySeconds", "-1"),
+            ("/spec/selector", "{}"),
+            ("/spec/selector", r#"{"matchLabels": {"app": "other"}}"#),
+            ("/spec/template/spec/activeDeadlineSeconds", "5"),
+            ("/spec/template/spec/containers/0/image", r#""""#),
+        ],
+    },
+    Kind {
+        api: "/apis/apps/v1",
+        resource: "statefulsets",
+        kind: "StatefulSet",
+        good: |seeded| {
+            let mut set = workload(seeded);
+            set["spec"]["serviceName"] = json!("svc");
+            set["spec"]["volumeClaimTemplates"] = json!([{"metadata": {"name": "data"}, "spec": {
+                "accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}]);
+            set
+        },
+        bad: &[
+            ("/spec/podManagementPolicy", r#""Sometimes""#),
+            (
+                "/spec/persistentVolumeClaimRetentionPolicy",
+                r#"{"whenScaled": "Perhaps"}"#,
+            ),
+            ("/spec/serviceName", r#""other""#),
+            ("/spec/serviceName", r#""Bad Name""#),
+            ("/spec/ordinals", r#"{"start": -1}"#),
+            ("/spec/template/spec/restartPolicy", r#""OnFailure""#),
+        ],
+    },
+    Kind {
+        api: "/apis/batch/v1",
+        resource: "jobs",
+        kind: "Job",
+        good: |seeded| json!({"spec": {"parallelism": seeded.below(3), "template": template(seeded, "Never")}}),
+        bad: &[
+            ("/spec/parallelism", "-1"),
+            ("/spec/completionMode", r#""Indexed""#),
+            ("/spec/backoffLimitPerIndex", "1"),
+            ("/spec/template/spec/restartPolicy", r#""Always""#),
+            ("/spec/template/spec/containers", "[]"),
+        ],
+    },
+    Kind {
+        api: "/apis/batch/v1",
+        resource: "cronjobs",
+        kind: "CronJob",
+        good: |seeded| {
+            let hour = seeded.below(24);
+            json!({"spec": {"schedule": format!("*/5 {hour} * * MON-FRI"),
+                "jobTemplate": {"spec": {"template": template(seeded, "OnFailure")}}}})
+        },
+        bad: &[
+            ("/spec/schedule", r#""""#),
+            ("/spec/schedule", r#""* * * *""#),
+            ("/spec/schedule", r#""61 * * * *""#),
+            ("/spec/schedule", r#""TZ=UTC 1 * * * *""#),
+            ("/spec/concurrencyPolicy", r#""Maybe""#),
+            ("/spec/failedJobsHistoryLimit", "-1"),
+        ],
+    },
+    Kind {
+        api: "/apis/policy/v1",
+        resource: "poddisruptionbudgets",
+        kind: "PodDisruptionBudget",
+        good: |seeded| json!({"spec": {"minAvailable": seeded.below(3), "selector": {"matchLabels": {"app": word(seeded)}}}}),
+        bad: &[
+            ("/spec/minAvailable", "-1"),
+            ("/spec/minAvailable", r#""150%""#),
+            ("/spec/minAvailable", r#""half""#),
+            ("/spec/unhealthyPodEvictionPolicy", r#""Never""#),
+        ],
+    },
+    Kind {
+        api: "/apis/resource.k8s.io/v1",
+        resource: "resourceclaims",
+        kind: "ResourceClaim",
+        good: |seeded| {
+            let class = format!("{}.example.com", word(seeded));
+            json!({"spec": {"devices": {"requests": [{"name": "r", "exactly": {"deviceClassName": class}}]}}})
+        },
+        bad: &[
+            ("/spec/devices/requests/0/name", r#""Bad Name""#),
+            ("/spec/devices/requests/0/exactly", "null"),
+            ("/spec/devices/requests/0/exactly/deviceClassName", r#""""#),
+            ("/spec/devices/requests/0/exactly/count", "-1"),
+        ],
+    },
 ];
+
+/// A template whose pods carry one label and end as told.
+fn template(seeded: &mut Seeded, restart: &str) -> Value {
+    json!({"metadata": {"labels": {"app": "a"}}, "spec": {"restartPolicy": restart,
+        "containers": [{"name": "c", "image": word(seeded)}]}})
+}
+
+/// What most kinds that make pods look like.
+fn workload(seeded: &mut Seeded) -> Value {
+    json!({"spec": {"replicas": seeded.below(3), "selector": {"matchLabels": {"app": "a"}},
+        "template": template(seeded, "Always")}})
+}
 
 const LABELS: [&str; 3] = ["red", "green", "blue"];
 

@@ -190,6 +190,11 @@ fn reword(body: &mut Value) {
             let message = cause["message"].as_str().unwrap_or_default();
             if let Some((sentence, _)) = message.split_once('\n') {
                 cause["message"] = json!(sentence);
+            } else if message.starts_with("Invalid value: {")
+                && let Some((_, sentence)) = message.rsplit_once("}: ")
+            {
+                // So do whole objects.
+                cause["message"] = json!(format!("Invalid value: {sentence}"));
             }
         }
         // The real server checks some things twice and then says them twice.

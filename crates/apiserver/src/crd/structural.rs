@@ -93,8 +93,56 @@ fn forbidden(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
         causes.push(Cause::unsupported(field, &json!(map), &known));
     }
     list_rules(schema, at, causes);
+    expression_rules(schema, at, causes);
     for (inner, place) in inner_schemas(schema, at) {
         forbidden(inner, &place, causes);
+    }
+}
+
+/// What is wrong with rules around their expressions, which are kept as they are.
+fn expression_rules(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
+    let rules = schema
+        .get("x-kubernetes-validations")
+        .and_then(Value::as_array);
+    for (index, rule) in rules.into_iter().flatten().enumerate() {
+        let at = format!("{at}.x-kubernetes-validations[{index}]");
+        let text = |name: &str| rule.get(name).and_then(Value::as_str).unwrap_or_default();
+        let blank = |name: &str| text(name).trim().is_empty();
+        let breaks = |name: &str| text(name).trim().contains('\n');
+        let invalid =
+            |name: &str, why: &str| Cause::invalid(format!("{at}.{name}"), &json!(text(name)), why);
+        let given = "must be non-empty if specified";
+        if blank("rule") {
+            let field = format!("{at}.rule");
+            causes.push(Cause::required(field, "rule is not specified"));
+        } else if !text("message").is_empty() && blank("message") {
+            causes.push(invalid("message", given));
+        } else if breaks("message") {
+            causes.push(invalid("message", "must not contain line breaks"));
+        } else if breaks("rule") && blank("message") {
+            let why = "message must be specified if rule contains line breaks";
+            causes.push(Cause::required(format!("{at}.message"), why));
+        }
+        if !text("messageExpression").is_empty() && blank("messageExpression") {
+            let why = format!("messageExpression {given}");
+            let field = format!("{at}.messageExpression");
+            causes.push(Cause::required(field, &why));
+        }
+        let known = [
+            "FieldValueDuplicate",
+            "FieldValueForbidden",
+            "FieldValueInvalid",
+            "FieldValueRequired",
+        ];
+        if let Some(reason) = rule
+            .get("reason")
+            .filter(|_| !known.contains(&text("reason")))
+        {
+            causes.push(Cause::unsupported(format!("{at}.reason"), reason, &known));
+        }
+        if !text("fieldPath").is_empty() && blank("fieldPath") {
+            causes.push(invalid("fieldPath", given));
+        }
     }
 }
 
@@ -366,6 +414,25 @@ mod tests {
                 "metadata": {"type": "object", "properties": {"name": {"type": "string", "maxLength": 9}}}}})),
             [""; 0]
         );
+    }
+
+    #[test]
+    fn rules_are_complete() {
+        let rules = |rules: Value| json!({"type": "object", "x-kubernetes-validations": rules});
+        let good =
+            json!([{"rule": "self.a > 1", "message": "too small", "reason": "FieldValueInvalid"}]);
+        assert_eq!(fields(&rules(good)), [""; 0]);
+        let bad = json!([{"rule": " "}, {"rule": "a", "message": " "}, {"rule": "a\nb"},
+            {"rule": "a", "reason": "Why"}, {"rule": "a", "messageExpression": " "}]);
+        let at = "s.x-kubernetes-validations";
+        let wanted = [
+            format!("{at}[0].rule"),
+            format!("{at}[1].message"),
+            format!("{at}[2].message"),
+            format!("{at}[3].reason"),
+            format!("{at}[4].messageExpression"),
+        ];
+        assert_eq!(fields(&rules(bad)), wanted);
     }
 
     #[test]

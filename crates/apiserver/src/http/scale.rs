@@ -115,10 +115,11 @@ fn scale_of(target: &Target<'_>, place: &Scale, object: &Value) -> Value {
     match selector {
         Some(Value::String(selector)) => status["selector"] = json!(selector),
         Some(selector) => {
-            let labels = selector.get("matchLabels").and_then(Value::as_object);
-            let labels = labels.into_iter().flatten();
+            // A replication controller has its labels there, others one level below.
+            let labels = selector.get("matchLabels").unwrap_or(selector);
+            let labels = labels.as_object().into_iter().flatten();
             let terms: Vec<String> = labels
-                .map(|(key, value)| format!("{key}={}", value.as_str().unwrap_or_default()))
+                .filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)))
                 .collect();
             status["selector"] = json!(terms.join(","));
         }

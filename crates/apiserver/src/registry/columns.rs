@@ -1,6 +1,7 @@
 //! Columns of the Table form that kubectl prints.
 
 pub(super) mod storage;
+pub(super) mod workloads;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};

@@ -12,6 +12,10 @@ use super::rules::{items, pod, text};
 use crate::status::Failure;
 use crate::store::{Change, Expected, Object};
 
+/// The finalizers of a garbage collector: dependents stay, or go first.
+const ORPHAN: &str = "orphan";
+const FOREGROUND: &str = "foregroundDeletion";
+
 /// What a client asks of a deletion.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeleteOptions {
@@ -179,7 +183,10 @@ fn next_step(
 ) -> Step {
     let deleting = meta::is_deleting(old);
     let mut new = old.clone();
-    let collector = set_collector_finalizers(&mut new, options.propagation.as_deref());
+    let asked = items(old, "/metadata/finalizers").contains(&json!(FOREGROUND));
+    let unsaid = (target.kind.orphans && !asked).then_some("Orphan");
+    let propagation = options.propagation.as_deref().or(unsaid);
+    let collector = set_collector_finalizers(&mut new, propagation);
     let held = !items(&new, "/metadata/finalizers").is_empty()
         || (is_namespace && !items(old, "/spec/finalizers").is_empty());
     let grace = if target.kind.graceful {
@@ -235,8 +242,6 @@ fn next_step(
 
 /// Adds or takes away the finalizers that tell a garbage collector what to do with dependents.
 fn set_collector_finalizers(object: &mut Value, propagation: Option<&str>) -> bool {
-    const ORPHAN: &str = "orphan";
-    const FOREGROUND: &str = "foregroundDeletion";
     let wanted = match propagation {
         Some("Orphan") => Some(ORPHAN),
         Some("Foreground") => Some(FOREGROUND),

@@ -1,6 +1,8 @@
 //! The table of kinds.
 
+mod devices;
 mod storage;
+mod workloads;
 
 use std::sync::LazyLock;
 
@@ -32,6 +34,7 @@ pub(super) const BASE: Kind = Kind {
     create_on_update: false,
     unconditional_update: true,
     returns_deleted: false,
+    orphans: false,
     grants: false,
     graceful: false,
     generation: Generation::None,
@@ -52,8 +55,10 @@ const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
 /// All of them, in the order discovery shows them.
-pub(super) static KINDS: LazyLock<Vec<&'static Kind>> =
-    LazyLock::new(|| GENERAL.iter().chain(storage::KINDS).collect());
+pub(super) static KINDS: LazyLock<Vec<&'static Kind>> = LazyLock::new(|| {
+    let families = [GENERAL, storage::KINDS, workloads::KINDS, devices::KINDS];
+    families.into_iter().flatten().collect()
+});
 
 static GENERAL: &[Kind] = &[
     Kind {
@@ -216,23 +221,6 @@ static GENERAL: &[Kind] = &[
         prepare: definition::prepare_definition,
         validate: definition::validate_definition,
         validate_update: definition::validate_definition_update,
-        ..BASE
-    },
-    Kind {
-        group: "apps",
-        kind: "Deployment",
-        plural: "deployments",
-        singular: "deployment",
-        short: &["deploy"],
-        categories: &["all"],
-        storage: "apps/deployments",
-        generation: Generation::Content,
-        subresources: &[Subresource::Scale, Subresource::Status],
-        columns: columns::storage::DEPLOYMENT,
-        default: rules::apps::default_deployment,
-        prepare: rules::apps::prepare_deployment,
-        validate: rules::apps::validate_deployment,
-        validate_update: rules::apps::validate_deployment_update,
         ..BASE
     },
     Kind {

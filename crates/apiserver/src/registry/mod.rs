@@ -60,6 +60,8 @@ pub(crate) struct Kind {
     pub(crate) unconditional_update: bool,
     /// DELETE answers with the object instead of a Status.
     pub(crate) returns_deleted: bool,
+    /// DELETE leaves dependents alone unless the client says otherwise.
+    pub(crate) orphans: bool,
     /// Objects grant permissions: a writer must not grant more than it has.
     pub(crate) grants: bool,
     /// Deletion waits for a grace period.

@@ -4,7 +4,7 @@ use jiff::Timestamp;
 use serde_json::{Value, json};
 
 use super::{
-    AGE_COLUMN, Column, NAME_DESCRIPTION, age, list, or_unset, scalar, size, string, text, wide,
+    AGE_COLUMN, Column, NAME_DESCRIPTION, list, or_unset, scalar, size, string, text, wide,
 };
 
 const fn typed(
@@ -137,37 +137,6 @@ pub(in crate::registry) const ATTACHMENT: &[Column] = &[
     AGE_COLUMN,
 ];
 
-pub(in crate::registry) const DEPLOYMENT: &[Column] = &[
-    text("Ready", |o, _| {
-        let number = |pointer| o.pointer(pointer).and_then(Value::as_i64).unwrap_or(0);
-        let (ready, wanted) = (number("/status/readyReplicas"), number("/spec/replicas"));
-        json!(format!("{ready}/{wanted}"))
-    }),
-    text("Up-to-date", |o, _| count(o, "/status/updatedReplicas")),
-    text("Available", |o, _| count(o, "/status/availableReplicas")),
-    text("Age", age),
-    wide("Containers", |o, _| {
-        json!(list(o, "/spec/template/spec/containers", |c| scalar(
-            c.get("name")
-        )))
-    }),
-    wide("Images", |o, _| {
-        json!(list(o, "/spec/template/spec/containers", |c| scalar(
-            c.get("image")
-        )))
-    }),
-    wide("Selector", |o, _| {
-        let labels = o
-            .pointer("/spec/selector/matchLabels")
-            .and_then(Value::as_object);
-        let pairs = labels.into_iter().flatten();
-        let pairs: Vec<String> = pairs
-            .map(|(k, v)| format!("{k}={}", scalar(Some(v))))
-            .collect();
-        json!(pairs.join(","))
-    }),
-];
-
 /// Whether claims that name no class get this one.
 pub(in crate::registry) fn is_default(class: &Value) -> bool {
     let annotations = class.pointer("/metadata/annotations");
@@ -214,10 +183,6 @@ fn unset(object: &Value, pointer: &str) -> Value {
 
 fn flag(object: &Value, pointer: &str) -> Value {
     json!(object.pointer(pointer) == Some(&json!(true)))
-}
-
-fn count(object: &Value, pointer: &str) -> Value {
-    json!(object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0))
 }
 
 fn access_modes(object: &Value, pointer: &str) -> Value {

@@ -4,6 +4,7 @@
 //! already gone. Defaults are idempotent, because they also run after patches.
 
 pub(crate) mod apps;
+pub(crate) mod batch;
 pub(crate) mod config;
 pub(crate) mod endpoints;
 pub(crate) mod events;
@@ -11,7 +12,9 @@ pub(crate) mod lease;
 pub(crate) mod namespace;
 pub(crate) mod node;
 pub(crate) mod pod;
+pub(crate) mod policy;
 pub(crate) mod rbac;
+pub(crate) mod resource;
 pub(crate) mod service;
 pub(crate) mod storage;
 pub(crate) mod volume;

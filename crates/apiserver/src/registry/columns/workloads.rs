@@ -1,0 +1,245 @@
+//! Columns of what makes pods, of what limits how they go, and of the devices that they claim.
+
+use jiff::Timestamp;
+use serde_json::{Value, json};
+
+use super::{AGE_COLUMN, Column, list, or_none, scalar, since, size, string, text, wide};
+
+const CONTAINERS: Column = wide("Containers", |o, _| members(o, POD, "name"));
+const IMAGES: Column = wide("Images", |o, _| members(o, POD, "image"));
+const SELECTOR: Column = wide("Selector", |o, _| selector(o, "/spec/selector"));
+
+const POD: &str = "/spec/template/spec/containers";
+const CRON_POD: &str = "/spec/jobTemplate/spec/template/spec/containers";
+
+const fn number(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
+    Column {
+        kind: "integer",
+        ..text(name, cell)
+    }
+}
+
+pub(in crate::registry) const DEPLOYMENT: &[Column] = &[
+    text("Ready", |o, _| ready(o)),
+    text("Up-to-date", |o, _| count(o, "/status/updatedReplicas")),
+    text("Available", |o, _| count(o, "/status/availableReplicas")),
+    AGE_COLUMN,
+    CONTAINERS,
+    IMAGES,
+    SELECTOR,
+];
+
+pub(in crate::registry) const REPLICAS: &[Column] = &[
+    number("Desired", |o, _| count(o, "/spec/replicas")),
+    number("Current", |o, _| count(o, "/status/replicas")),
+    number("Ready", |o, _| count(o, "/status/readyReplicas")),
+    AGE_COLUMN,
+    CONTAINERS,
+    IMAGES,
+    SELECTOR,
+];
+
+pub(in crate::registry) const STATEFUL_SET: &[Column] = &[
+    text("Ready", |o, _| ready(o)),
+    AGE_COLUMN,
+    CONTAINERS,
+    IMAGES,
+];
+
+pub(in crate::registry) const DAEMON_SET: &[Column] = &[
+    number("Desired", |o, _| count(o, "/status/desiredNumberScheduled")),
+    number("Current", |o, _| count(o, "/status/currentNumberScheduled")),
+    number("Ready", |o, _| count(o, "/status/numberReady")),
+    number("Up-to-date", |o, _| {
+        count(o, "/status/updatedNumberScheduled")
+    }),
+    number("Available", |o, _| count(o, "/status/numberAvailable")),
+    text("Node Selector", |o, _| {
+        selector(o, "/spec/template/spec/nodeSelector")
+    }),
+    AGE_COLUMN,
+    CONTAINERS,
+    IMAGES,
+    SELECTOR,
+];
+
+pub(in crate::registry) const JOB: &[Column] = &[
+    text("Status", job_status),
+    text("Completions", |o, _| {
+        let done = count(o, "/status/succeeded");
+        let several = o.pointer("/spec/parallelism").and_then(Value::as_i64);
+        match (o.pointer("/spec/completions"), several.unwrap_or(0)) {
+            (Some(wanted), _) => json!(format!("{done}/{wanted}")),
+            (None, several) if several > 1 => json!(format!("{done}/1 of {several}")),
+            (None, _) => json!(format!("{done}/1")),
+        }
+    }),
+    text("Duration", |o, now| {
+        let moment = |pointer| o.pointer(pointer).and_then(Value::as_str);
+        let end = moment("/status/completionTime").and_then(|end| end.parse().ok());
+        match moment("/status/startTime") {
+            None => json!(""),
+            start => json!(since(start, end.unwrap_or(now))),
+        }
+    }),
+    AGE_COLUMN,
+    CONTAINERS,
+    IMAGES,
+    SELECTOR,
+];
+
+pub(in crate::registry) const CRON_JOB: &[Column] = &[
+    text("Schedule", |o, _| string(o, "/spec/schedule")),
+    text("Timezone", |o, _| or_none(o, "/spec/timeZone")),
+    text("Suspend", |o, _| {
+        json!(match o.pointer("/spec/suspend") {
+            Some(Value::Bool(true)) => "True",
+            Some(Value::Bool(false)) => "False",
+            _ => "<unset>",
+        })
+    }),
+    number("Active", |o, _| json!(size(o, "/status/active"))),
+    text("Last Schedule", |o, now| {
+        match o
+            .pointer("/status/lastScheduleTime")
+            .and_then(Value::as_str)
+        {
+            None => json!("<none>"),
+            last => json!(since(last, now)),
+        }
+    }),
+    AGE_COLUMN,
+    wide("Containers", |o, _| members(o, CRON_POD, "name")),
+    wide("Images", |o, _| members(o, CRON_POD, "image")),
+    wide("Selector", |o, _| {
+        selector(o, "/spec/jobTemplate/spec/selector")
+    }),
+];
+
+pub(in crate::registry) const BUDGET: &[Column] = &[
+    text("Min Available", |o, _| share(o, "/spec/minAvailable")),
+    text("Max Unavailable", |o, _| share(o, "/spec/maxUnavailable")),
+    number("Allowed Disruptions", |o, _| {
+        count(o, "/status/disruptionsAllowed")
+    }),
+    AGE_COLUMN,
+];
+
+pub(in crate::registry) const RESOURCE_CLAIM: &[Column] = &[
+    text("State", |o, _| {
+        let deleted = crate::registry::meta::is_deleting(o);
+        let allocated = o.pointer("/status/allocation").is_some();
+        let reserved = allocated && size(o, "/status/reservedFor") > 0;
+        let states = [
+            (deleted, "deleted"),
+            (!allocated && !deleted, "pending"),
+            (allocated, "allocated"),
+            (reserved, "reserved"),
+        ];
+        let states: Vec<&str> = states
+            .iter()
+            .filter(|(is, _)| *is)
+            .map(|(_, state)| *state)
+            .collect();
+        json!(states.join(","))
+    }),
+    AGE_COLUMN,
+];
+
+pub(in crate::registry) const RESOURCE_SLICE: &[Column] = &[
+    text("Node", |o, _| string(o, "/spec/nodeName")),
+    text("Driver", |o, _| string(o, "/spec/driver")),
+    text("Pool", |o, _| string(o, "/spec/pool/name")),
+    AGE_COLUMN,
+];
+
+fn ready(object: &Value) -> Value {
+    let (ready, wanted) = (
+        count(object, "/status/readyReplicas"),
+        count(object, "/spec/replicas"),
+    );
+    json!(format!("{ready}/{wanted}"))
+}
+
+fn members(object: &Value, containers: &str, member: &str) -> Value {
+    json!(match member {
+        "name" => list(object, containers, |c| scalar(c.get("name"))),
+        _ => list(object, containers, |c| scalar(c.get("image"))),
+    })
+}
+
+/// The labels of a selector in either of its forms.
+fn selector(object: &Value, pointer: &str) -> Value {
+    let selector = object.pointer(pointer);
+    let labels = selector
+        .and_then(|selector| selector.get("matchLabels"))
+        .or(selector);
+    let labels = labels.and_then(Value::as_object).into_iter().flatten();
+    let pairs: Vec<String> = labels
+        .filter_map(|(key, value)| Some(format!("{key}={}", value.as_str()?)))
+        .collect();
+    json!(if pairs.is_empty() {
+        "<none>".to_owned()
+    } else {
+        pairs.join(",")
+    })
+}
+
+fn count(object: &Value, pointer: &str) -> Value {
+    json!(object.pointer(pointer).and_then(Value::as_i64).unwrap_or(0))
+}
+
+fn share(object: &Value, pointer: &str) -> Value {
+    match object.pointer(pointer) {
+        Some(value) => json!(scalar(Some(value))),
+        None => json!("N/A"),
+    }
+}
+
+fn job_status(job: &Value, _: Timestamp) -> Value {
+    let conditions = job.pointer("/status/conditions").and_then(Value::as_array);
+    let has = |kind: &str| {
+        let mut conditions = conditions.into_iter().flatten();
+        conditions.any(|condition| condition["type"] == kind && condition["status"] == "True")
+    };
+    json!(if has("Complete") {
+        "Complete"
+    } else if has("Failed") {
+        "Failed"
+    } else if crate::registry::meta::is_deleting(job) {
+        "Terminating"
+    } else {
+        let others = ["Suspended", "FailureTarget", "SuccessCriteriaMet"];
+        let other = others.into_iter().find(|kind| has(kind));
+        other.unwrap_or("Running")
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn cells(columns: &[Column], object: &Value) -> Vec<Value> {
+        let now = "2026-01-01T00:01:00Z".parse().unwrap();
+        columns
+            .iter()
+            .map(|column| column.of(object, now))
+            .collect()
+    }
+
+    #[test]
+    fn cells_of_jobs_and_sets() {
+        let job = json!({"metadata": {"creationTimestamp": "2026-01-01T00:00:00Z"},
+            "spec": {"completions": 3, "selector": {"matchLabels": {"a": "b"}},
+                "template": {"spec": {"containers": [{"name": "c", "image": "i"}]}}},
+            "status": {"succeeded": 1, "startTime": "2026-01-01T00:00:30Z"}});
+        assert_eq!(
+            cells(JOB, &job),
+            ["Running", "1/3", "30s", "60s", "c", "i", "a=b"]
+        );
+        let controller = json!({"spec": {"replicas": 2, "selector": {"x": "y"}}});
+        let row = cells(REPLICAS, &controller);
+        assert_eq!(row[..3], [json!(2), json!(0), json!(0)]);
+        assert_eq!(row[6], "x=y");
+    }
+}
