@@ -40,11 +40,13 @@ mod real_scheduler;
 mod real_server;
 mod real_storage;
 mod run_command;
+mod run_terminal;
 mod seeing;
 mod server_command;
 mod server_storage;
 mod sidecar;
 mod sidecar_access;
+mod sidecar_life;
 mod sidecar_outlets;
 mod top;
 

@@ -22,12 +22,12 @@ const LIMIT: Duration = Duration::from_secs(60);
 const ROLES: &str = "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles";
 
 /// One command line.
-struct Case {
-    user: &'static str,
-    flags: &'static [&'static str],
+pub(crate) struct Case {
+    pub(crate) user: &'static str,
+    pub(crate) flags: &'static [&'static str],
 }
 
-const CASES: [Case; 9] = [
+pub(crate) const CASES: [Case; 10] = [
     case("leases", &["--lock=leases"]),
     case("configmaps", &["--lock=configmaps"]),
     case("endpoints", &["--lock=endpoints"]),
@@ -36,12 +36,14 @@ const CASES: [Case; 9] = [
     case("label", &["--label"]),
     case("service", &["--service=web"]),
     case("slice", &["--endpointslice=web"]),
+    case("gate", &["--readiness-gate"]),
     case(
         "everything",
         &[
             "--label",
             "--service=shop",
             "--endpointslice=shop",
+            "--readiness-gate",
             "--wait-ready",
         ],
     ),
@@ -93,7 +95,9 @@ impl Place {
                 "spec": { "containers": [{ "name": "c", "image": "i" }] },
             }),
         );
-        let ready = json!({ "status": { "conditions": [{ "type": "Ready", "status": "True" }] } });
+        let ready = json!({ "status": { "conditions": [
+            { "type": "Ready", "status": "True" }, { "type": "ContainersReady", "status": "True" },
+        ] } });
         let patched = place.admin.send(
             &Method::PATCH,
             &format!("{pods}/web-0/status"),
@@ -199,7 +203,9 @@ fn lead(place: &Place, case: &Case) {
     process
         .wait_for(Kind::Acquired, Nanos(0), LIMIT)
         .unwrap_or_else(|silence| panic!("{silence}"));
-    let routed = poll(LIMIT, || is_routed(place, case).then_some(()));
+    let routed = poll(LIMIT, || {
+        is_routed(&place.admin, "default", case).then_some(())
+    });
     assert!(routed.is_some(), "{}: {}", case.user, process.transcript());
     // A renewal at least.
     std::thread::sleep(Duration::from_millis(500));
@@ -216,14 +222,20 @@ fn lead(place: &Place, case: &Case) {
 }
 
 /// Whether the leader got what its flags ask for.
-fn is_routed(place: &Place, case: &Case) -> bool {
-    let get = |path: String| place.admin.get(&path).unwrap().body;
-    let core = "/api/v1/namespaces/default";
-    let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";
+pub(crate) fn is_routed(admin: &Wire, namespace: &str, case: &Case) -> bool {
+    let get = |path: String| admin.get(&path).unwrap().body;
+    let core = format!("/api/v1/namespaces/{namespace}");
+    let slices = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
     case.flags.iter().all(|flag| match flag.split_once('=') {
         None if *flag == "--label" => {
             let pod = get(format!("{core}/pods/web-0"));
             pod["metadata"]["labels"]["tenure.dev/leader"] == "true"
+        }
+        None if *flag == "--readiness-gate" => {
+            let pod = get(format!("{core}/pods/web-0"));
+            let conditions = pod["status"]["conditions"].as_array();
+            let leads = |c: &Value| c["type"] == "tenure.dev/leader" && c["status"] == "True";
+            conditions.is_some_and(|conditions| conditions.iter().any(leads))
         }
         Some(("--service", name)) => {
             let service = get(format!("{core}/services/{name}"));
@@ -306,7 +318,7 @@ fn used(recorded: &Path, user: &str) -> BTreeSet<Permission> {
         .find(|role| role["kind"] == "Role" && role["metadata"]["name"] == *name)
         .unwrap_or_else(|| panic!("nothing recorded of {user}: {text}"));
     let all = |(group, resource, verb, name): Permission| {
-        let name = name.filter(|_| resource != "pods");
+        let name = name.filter(|_| !resource.starts_with("pods"));
         (group, resource, verb, name)
     };
     permissions(&role).into_iter().map(all).collect()

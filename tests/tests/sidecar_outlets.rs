@@ -116,6 +116,83 @@ fn sidecar_outlets_keep_the_label_on_the_leader_only() {
     );
 }
 
+/// The condition is true on the leader's pod only, and the kubelet's conditions stay.
+#[test]
+fn sidecar_outlets_keep_the_readiness_gate_of_the_leader() {
+    let home = Home::new();
+    let server = Embedded::start().unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let pods = "/api/v1/namespaces/default/pods";
+    let kubelet = json!({ "status": { "conditions": [
+        { "type": "ContainersReady", "status": "True" },
+        { "type": "Ready", "status": "False", "reason": "ReadinessGatesNotReady" },
+    ] } });
+    for name in ["a", "b"] {
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
+            "spec": {
+                "containers": [{ "name": "c", "image": "i" }],
+                "readinessGates": [{ "conditionType": "tenure.dev/leader" }],
+            },
+        });
+        let created = admin.send(&Method::POST, pods, Some(&pod)).unwrap();
+        assert!(created.status.is_success(), "{}", created.body);
+        let path = format!("{pods}/{name}/status");
+        let patched = admin.send(&Method::PATCH, &path, Some(&kubelet)).unwrap();
+        assert!(patched.status.is_success(), "{}", patched.body);
+    }
+    let candidate = |pod: &str| {
+        let mut command = command(&home, &server);
+        // The containers are ready; the pod is not before it leads, and must not be waited for.
+        command
+            .args(QUICK)
+            .args(["--readiness-gate", "--wait-ready", "--events=json"])
+            .args(["--health-interval=200ms", "--election-namespace=default"]);
+        command.env("POD_NAME", pod).arg(format!("--id={pod}"));
+        Process::spawn(pod, command).unwrap()
+    };
+    let conditions = |pod: &str| {
+        let pod = admin.get(&format!("{pods}/{pod}")).unwrap().body;
+        let mut conditions: Vec<String> = pod["status"]["conditions"]
+            .as_array()
+            .unwrap()
+            .iter()
+            .map(|c| format!("{}={}", c["type"], c["status"]).replace('"', ""))
+            .collect();
+        conditions.sort();
+        conditions
+    };
+    let gates = |a: &str, b: &str| {
+        let wanted = [a, b].map(|leads| {
+            vec![
+                "ContainersReady=True".to_owned(),
+                "Ready=False".to_owned(),
+                format!("tenure.dev/leader={leads}"),
+            ]
+        });
+        let seen = || [conditions("a"), conditions("b")];
+        let so = poll(LIMIT, || (wanted == seen()).then_some(()));
+        assert!(so.is_some(), "{:?} instead of {wanted:?}", seen());
+    };
+    let a = candidate("a");
+    leads(&a, Nanos(0));
+    let b = candidate("b");
+    gates("True", "False");
+    let asked = now();
+    a.terminate();
+    leads(&b, asked);
+    gates("False", "True");
+    // Somebody meddles: the condition comes back.
+    let meddled = json!({ "status": { "conditions": [
+        { "type": "ContainersReady", "status": "True" }, { "type": "Ready", "status": "False" },
+        { "type": "tenure.dev/leader", "status": "False" },
+    ] } });
+    let path = format!("{pods}/b/status");
+    let patched = admin.send(&Method::PATCH, &path, Some(&meddled)).unwrap();
+    assert!(patched.status.is_success(), "{}", patched.body);
+    gates("False", "True");
+}
+
 /// The slice follows the leader also after the lock was deleted, when transitions start anew.
 #[test]
 fn sidecar_outlets_the_slice_goes_by_tokens_not_by_transitions() {

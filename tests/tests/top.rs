@@ -11,21 +11,26 @@ use crate::seeing::Place;
 const LIMIT: Duration = Duration::from_secs(60);
 
 /// A tmux server of our own; it ends with the test.
-struct Terminal {
+pub(crate) struct Terminal {
     socket: String,
 }
 
 impl Terminal {
     /// Starts `sh` and types the command line into it, so that its end can be seen.
-    fn start(name: &str, line: &str) -> Self {
+    pub(crate) fn start(name: &str, line: &str) -> Self {
         let terminal = Self {
             socket: format!("tenure-{name}-{}", std::process::id()),
         };
         let size = ["-x", "120", "-y", "24"];
         terminal.tmux(&[&["new-session", "-d"], &size[..], &["sh"]].concat());
-        terminal.tmux(&["send-keys", "-l", line]);
-        terminal.keys(&["Enter"]);
+        terminal.types(line);
         terminal
+    }
+
+    /// Types a line.
+    pub(crate) fn types(&self, line: &str) {
+        self.tmux(&["send-keys", "-l", line]);
+        self.keys(&["Enter"]);
     }
 
     fn tmux(&self, args: &[&str]) -> Output {
@@ -36,7 +41,7 @@ impl Terminal {
         command.env("TERM", "xterm-256color").output().unwrap()
     }
 
-    fn keys(&self, keys: &[&str]) {
+    pub(crate) fn keys(&self, keys: &[&str]) {
         self.tmux(&[&["send-keys"], keys].concat());
     }
 
@@ -46,7 +51,7 @@ impl Terminal {
     }
 
     /// Waits until the screen shows all of these.
-    fn shows(&self, texts: &[&str]) -> String {
+    pub(crate) fn shows(&self, texts: &[&str]) -> String {
         let seen = poll(LIMIT, || {
             let screen = self.screen();
             texts

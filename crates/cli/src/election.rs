@@ -62,6 +62,12 @@ pub(crate) struct Election {
     /// Take durations that client-go takes although they leave no margin, with a warning.
     #[arg(skip)]
     pub(crate) client_go_compat: bool,
+    /// How long one request may take, where it does not follow from the durations.
+    #[arg(skip)]
+    pub(crate) request_timeout: Option<Duration>,
+    /// Never win what somebody else holds, however old it is.
+    #[arg(skip)]
+    pub(crate) for_life: bool,
 }
 
 /// A candidacy that is ready to start.
@@ -81,9 +87,13 @@ impl Election {
     ) -> Result<Entry> {
         let notes = Notes::default();
         let lock = self.lock.open(client.clone(), namespace, name, labels)?;
-        let lock = ObservedLock::new(lock, notes.clone(), gate.clone());
+        let identity = self.identity();
+        let mut lock = ObservedLock::new(lock, notes.clone(), gate.clone());
+        if self.for_life {
+            lock = lock.for_life(&identity);
+        }
         let builder = Elector::builder(std::sync::Arc::new(lock)).client(client.clone());
-        let builder = self.timed(builder).identity(self.identity()).name(name);
+        let builder = self.timed(builder).identity(identity).name(name);
         Ok(Entry { builder, notes })
     }
 
@@ -115,6 +125,9 @@ impl Election {
         if let Some(retry) = retry {
             timing = timing.retry_period(retry);
         }
+        if let Some(timeout) = self.request_timeout {
+            timing = timing.request_timeout(timeout);
+        }
         timing.build().context("these durations cannot work")?;
         Ok(())
     }
@@ -130,6 +143,9 @@ impl Election {
         }
         if let Some(retry) = retry {
             builder = builder.retry_period(retry);
+        }
+        if let Some(timeout) = self.request_timeout {
+            builder = builder.request_timeout(timeout);
         }
         builder
     }

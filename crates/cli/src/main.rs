@@ -24,6 +24,7 @@ mod output;
 mod page;
 #[cfg(feature = "provision")]
 mod provision;
+mod rbac;
 mod run;
 #[cfg(feature = "server")]
 mod server;

@@ -4,6 +4,7 @@
 //! Invariant: a closed gate holds back only writes that would win. Renewals and releases always pass.
 
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -22,11 +23,54 @@ pub(crate) struct ObservedLock {
     inner: Arc<dyn Lock>,
     notes: Notes,
     gate: Gate,
+    for_life: Option<ForLife>,
+}
+
+/// A candidate that wins only what is free, or what a former process of its own pod left behind.
+#[derive(Debug)]
+struct ForLife {
+    identity: String,
+    /// Whether this process has won, so that what bears its name is its own.
+    won: AtomicBool,
+}
+
+impl ForLife {
+    /// Makes a lock that a former process holds look free. No other process has this identity, so nobody
+    /// else is meant, and nobody else sees it so.
+    fn disown(&self, object: &mut Value) {
+        let holder = &mut object["spec"]["holderIdentity"];
+        if !self.won.load(Ordering::Relaxed) && *holder == *self.identity {
+            *holder = "".into();
+        }
+    }
 }
 
 impl ObservedLock {
     pub(crate) fn new(inner: Arc<dyn Lock>, notes: Notes, gate: Gate) -> Self {
-        Self { inner, notes, gate }
+        Self {
+            inner,
+            notes,
+            gate,
+            for_life: None,
+        }
+    }
+
+    /// Holds back every write that would take over what another than this candidate holds. What a former
+    /// process of this identity held is won again at once: the identity must be that of one pod.
+    pub(crate) fn for_life(self, identity: &str) -> Self {
+        let for_life = Some(ForLife {
+            identity: identity.to_owned(),
+            won: AtomicBool::new(false),
+        });
+        Self { for_life, ..self }
+    }
+
+    /// Why a winning write that replaces `base` must not be sent, if it must not.
+    fn takes_over(&self, base: Option<&Sighting>) -> Option<String> {
+        let identity = &self.for_life.as_ref()?.identity;
+        let holder = &base?.observation().record.holder;
+        let taken = !holder.is_empty() && holder != identity;
+        taken.then(|| format!("{holder} holds it for life"))
     }
 
     /// The error for a write that is held back. Nothing was sent, so it is a refusal.
@@ -57,7 +101,14 @@ impl Lock for ObservedLock {
 
     fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
         Box::pin(async {
-            let result = self.inner.read().await;
+            let mut result = self.inner.read().await;
+            if let (Some(life), Ok(Some(seen))) = (&self.for_life, &mut result) {
+                let mut object = seen.object();
+                life.disown(&mut object);
+                if let Sight::Seen(disowned) = self.inner.sight(0, Some(object), None) {
+                    *seen = disowned;
+                }
+            }
             if let Ok(seen) = &result {
                 self.notes.see(seen.as_ref());
             }
@@ -77,6 +128,11 @@ impl Lock for ObservedLock {
                 WriteKind::Acquire(_) => Some(Verb::Update),
                 WriteKind::Renew(_) | WriteKind::Release(_) => None,
             };
+            if let (Some(verb), Some(why)) = (verb, self.takes_over(base))
+                && let Some(error) = self.held_back(verb, why)
+            {
+                return Err(error);
+            }
             let pass = match verb {
                 None => None,
                 Some(verb) => match self.gate.pass().await {
@@ -91,6 +147,9 @@ impl Lock for ObservedLock {
             let result = self.inner.write(kind, record, base).await;
             if let Ok(written) = &result {
                 self.notes.see(Some(written));
+                if let (Some(life), Some(_)) = (&self.for_life, verb) {
+                    life.won.store(true, Ordering::Relaxed);
+                }
                 if let Some(pass) = pass {
                     pass.keep();
                 }
@@ -103,7 +162,10 @@ impl Lock for ObservedLock {
         self.inner.watch()
     }
 
-    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
+    fn sight(&self, target: usize, mut object: Option<Value>, last: Option<&Sighting>) -> Sight {
+        if let (Some(life), Some(object)) = (&self.for_life, &mut object) {
+            life.disown(object);
+        }
         let sight = self.inner.sight(target, object, last);
         match &sight {
             Sight::Seen(seen) => self.notes.see(Some(seen)),

@@ -12,6 +12,9 @@ use crate::connect::Connect;
 use crate::elections;
 use crate::values::duration;
 
+/// The longest that `step-down` waits for the next leader, in seconds.
+const MOST_PATIENCE: u64 = 300;
+
 /// Which election.
 #[derive(Args, Debug)]
 pub(crate) struct Which {
@@ -87,7 +90,8 @@ impl StepDown {
         if self.no_wait {
             return Ok(0);
         }
-        let patience = u64::from(before.lease_duration_seconds) * 2 + 5;
+        // Leaders for life have leases of days, and obey as quickly.
+        let patience = (u64::from(before.lease_duration_seconds) * 2 + 5).min(MOST_PATIENCE);
         for turn in 0..patience * 20 {
             if turn == 20 {
                 eprintln!(

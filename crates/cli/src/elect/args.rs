@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::http::Address;
 use super::outlets::hooks::ProcessSignal;
-use super::outlets::{label, webhook};
+use super::outlets::{gate, label, webhook};
 use crate::election::Election;
 use crate::values::{duration, name};
 
@@ -30,10 +30,14 @@ pub(crate) struct Elect {
     /// On when called as `leader-elector` or with flags first
     #[arg(long, value_enum, value_name = "WHAT", env = "TENURE_COMPAT", num_args = 0..=1, default_missing_value = "true")]
     pub(super) compat: Option<Compat>,
+    /// How long a leader leads: until its lease runs out, or as long as its pod lives. For life, POD_UID
+    /// says which pod this is
+    #[arg(long, value_enum, env = "TENURE_MODE", default_value_t)]
+    pub(super) mode: Mode,
     /// Names in answers of `/`: short without the random part of an identity
     #[arg(long, value_enum, env = "TENURE_NAME_FORMAT", default_value_t)]
     pub(super) name_format: NameFormat,
-    /// Give the lease back when asked to end
+    /// Give the lease back when asked to end; never with --mode=for-life
     #[arg(long, value_name = "BOOL", env = "TENURE_RELEASE_ON_EXIT", default_value_t = true, action = clap::ArgAction::Set)]
     pub(super) release_on_exit: bool,
     /// Wait this long between the end of leadership and giving the lease back, for programs beside
@@ -128,6 +132,9 @@ pub(super) struct Route {
     /// Keep the EndpointSlice of this Service without selector on the leader's address (POD_IP)
     #[arg(long, value_name = "SERVICE", env = "TENURE_ENDPOINTSLICE", value_parser = name)]
     pub(super) endpointslice: Option<String>,
+    /// Keep this condition of the pod true while it leads, for its readiness gates
+    #[arg(long, value_name = "TYPE", env = "TENURE_READINESS_GATE", num_args = 0..=1, require_equals = true, default_missing_value = gate::DEFAULT_TYPE, value_parser = name)]
+    pub(super) readiness_gate: Option<String>,
 }
 
 /// When this candidate is fit to lead.
@@ -146,7 +153,8 @@ pub(super) struct Health {
     /// Healthy while this command succeeds
     #[arg(long, value_name = "CMD", env = "TENURE_HEALTH_CMD")]
     pub(super) health_cmd: Option<String>,
-    /// Do not campaign before this pod is Ready for the first time
+    /// Do not campaign before this pod is Ready for the first time; with --readiness-gate, before its
+    /// containers are
     #[arg(long, env = "TENURE_WAIT_READY")]
     pub(super) wait_ready: bool,
     /// How often to check, and how long a check may take
@@ -189,6 +197,15 @@ pub(super) enum Compat {
     Off,
     /// Be the old one in every respect
     Strict,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(super) enum Mode {
+    /// As long as it renews its lease
+    #[default]
+    Lease,
+    /// As long as its pod lives: no leader rather than two
+    ForLife,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

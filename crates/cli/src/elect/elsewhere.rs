@@ -8,8 +8,8 @@
 use kube::Client;
 use tenure::lock::LockKind;
 
-use super::rbac;
 use crate::elections::{self, Seen};
+use crate::rbac;
 
 /// Where the old sidecar kept its lock unless told otherwise.
 const OLD_NAMESPACE: &str = "default";

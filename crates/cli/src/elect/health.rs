@@ -21,6 +21,8 @@ pub(super) struct HealthGate {
     pub(super) client: Client,
     /// Path of the own pod.
     pub(super) pod: String,
+    /// The condition of the pod that `--wait-ready` waits for.
+    pub(super) ready: &'static str,
     pub(super) handle: Handle,
     pub(super) notes: Notes,
     pub(super) gate: Gate,
@@ -129,12 +131,12 @@ impl HealthGate {
         let pod = self.client.request::<Value>(request).await;
         let pod = pod.map_err(|error| format!("cannot read the own pod: {error}"))?;
         let ready =
-            |condition: &Value| condition["type"] == "Ready" && condition["status"] == "True";
+            |condition: &Value| condition["type"] == self.ready && condition["status"] == "True";
         let conditions = pod["status"]["conditions"].as_array();
         if conditions.is_some_and(|conditions| conditions.iter().any(ready)) {
             Ok(())
         } else {
-            Err("the pod is not Ready yet".to_owned())
+            Err(format!("the pod is not {} yet", self.ready))
         }
     }
 }

@@ -4,8 +4,9 @@ mod args;
 mod elsewhere;
 mod health;
 mod http;
+mod life;
+mod needs;
 mod outlets;
-mod rbac;
 mod sidecar;
 mod view;
 
@@ -15,6 +16,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
+use prometheus_client::metrics::gauge::Gauge;
 use tenure::metrics::Registry;
 use tenure::{Elector, Metrics, Overrun};
 use tokio::sync::{Semaphore, watch};
@@ -23,12 +25,14 @@ use crate::connect::Connect;
 use crate::election::{self, pod_name, pod_namespace, variable};
 use crate::events::EventLog;
 use crate::page::{Door, Page};
+use crate::rbac;
 use crate::sight::Gate;
 use crate::signals::Signals;
 pub(crate) use args::Elect;
-use args::{Compat, EventFormat, NameFormat, Preflight};
+use args::{Compat, EventFormat, Mode, NameFormat, Preflight};
 use health::HealthGate;
 use http::{Address, MOST_CONNECTIONS, Parts, Site};
+use life::{Lease, Pod, Undertaker};
 use outlets::Outlets;
 use outlets::hooks::Hooks;
 use sidecar::Sidecar;
@@ -49,6 +53,22 @@ impl Elect {
             .compat
             .map_or(called_as_old, |compat| compat != Compat::Off);
         let short_names = self.name_format == NameFormat::Short && self.election.id.is_none();
+        let life = match self.mode {
+            Mode::Lease => None,
+            // What is printed is for any pod.
+            Mode::ForLife if self.print_rbac => None,
+            Mode::ForLife => {
+                let pod = Pod::own();
+                let ready = pod.and_then(|pod| {
+                    life::prepare(&mut self.election, &pod)?;
+                    Ok(pod)
+                });
+                match ready {
+                    Ok(pod) => Some(pod),
+                    Err(why) => return refuse(USAGE, &why),
+                }
+            }
+        };
         if compat {
             // The old sidecar was its host name; programs compare that with their own.
             self.election.id.get_or_insert_with(pod_name);
@@ -106,7 +126,28 @@ impl Elect {
             notes,
             seen: watch::Sender::new(Seen::default()),
         };
-        if let Err(error) = self.serve(&client, &view, &metrics, compat).await {
+        let mut registry = Registry::default();
+        metrics.register(&mut registry);
+        let lease = Lease {
+            client: client.clone(),
+            namespace: namespace.clone(),
+            name: self.election.election.clone(),
+        };
+        let undertaker = life.as_ref().map(|_| {
+            let undertaker = Undertaker {
+                client: client.clone(),
+                view: view.clone(),
+                lease: lease.clone(),
+                overdue: Gauge::default(),
+            };
+            registry.register(
+                "tenure_leader_pod_overdue",
+                "Whether the pod of the leader for life should be gone and is not",
+                undertaker.overdue.clone(),
+            );
+            undertaker
+        });
+        if let Err(error) = self.serve(&client, &view, registry, compat).await {
             return refuse(CANNOT_LISTEN, &format!("{error:#}"));
         }
         self.announce(&elector, &namespace);
@@ -114,7 +155,12 @@ impl Elect {
             Some(EventFormat::Json) => EventLog::stdout(&self.election.election),
             None => EventLog::open(None, &self.election.election)?,
         };
-        let outlets = self.outlets(&client, &namespace, &view);
+        let mut outlets = self.outlets(&client, &namespace, &view);
+        if let (Some(pod), Some(undertaker), false) = (life, undertaker, self.dry_run) {
+            let handle = view.handle.clone();
+            outlets.add(|queue| lease.keep_owned(pod, handle, queue));
+            tokio::spawn(undertaker.serve());
+        }
         if self.preflight != Preflight::Off {
             let (kind, name) = (self.election.lock, self.election.election.clone());
             let place = namespace.clone();
@@ -132,6 +178,11 @@ impl Elect {
                     self.pod_namespace(&namespace),
                     pod_name()
                 ),
+                // Its own gate cannot be what the pod waits for.
+                ready: match self.route.readiness_gate {
+                    Some(_) => "ContainersReady",
+                    None => "Ready",
+                },
                 handle: view.handle.clone(),
                 notes: view.notes.clone(),
                 gate,
@@ -168,7 +219,7 @@ impl Elect {
         let entry = self.election.enter(client, place, &BTreeMap::new(), gate)?;
         let elector = entry
             .builder
-            .release_on_cancel(self.release_on_exit)
+            .release_on_cancel(self.release_on_exit && self.mode == Mode::Lease)
             // What it guards runs elsewhere; a slow hook is no reason to end this process.
             .on_overrun(Overrun::Log)
             .metrics(metrics)
@@ -232,12 +283,10 @@ impl Elect {
         &self,
         client: &Client,
         view: &View,
-        metrics: &Metrics,
+        registry: Registry,
         compat: bool,
     ) -> Result<()> {
         let listen = &self.listen;
-        let mut registry = Registry::default();
-        metrics.register(&mut registry);
         let registry = Mutex::new(registry);
         let metrics = Arc::new(move || {
             let registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
@@ -320,6 +369,16 @@ impl Elect {
                 required: route.label_required,
             };
             outlets.add(|queue| label.serve(queue));
+        }
+        if let Some(condition) = &route.readiness_gate {
+            let gate = outlets::gate::Gate {
+                client: client.clone(),
+                handle: view.handle.clone(),
+                namespace: pod_namespace.clone(),
+                pod: pod_name(),
+                condition: condition.clone(),
+            };
+            outlets.add(|queue| gate.serve(queue));
         }
         if let Some(name) = &route.service {
             let service = outlets::service::Service {

@@ -88,8 +88,15 @@ pub(crate) struct Run {
     /// Append one JSON line per change to this file
     #[arg(long, value_name = "FILE", env = "TENURE_OUTPUT_EVENTS")]
     pub(super) output_events: Option<PathBuf>,
+    /// Print the Role that this command line needs, and end
+    #[arg(long)]
+    pub(super) print_rbac: bool,
     /// The command and its arguments
-    #[arg(last = true, required = true, value_name = "CMD")]
+    #[arg(
+        last = true,
+        required_unless_present = "print_rbac",
+        value_name = "CMD"
+    )]
     pub(super) command: Vec<OsString>,
 }
 

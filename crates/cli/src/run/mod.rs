@@ -20,6 +20,7 @@ use rustix::process::Signal;
 
 use crate::connect::Connect;
 use crate::election;
+use crate::rbac::{self, Rule};
 use crate::signals::Signals;
 pub(crate) use args::Run;
 use args::{Foreground, Stdin};
@@ -36,6 +37,11 @@ const USAGE: u8 = 64;
 
 impl Run {
     pub(crate) async fn run(mut self, connect: &Connect) -> Result<u8> {
+        if self.print_rbac {
+            let needs = [(self.election.namespace("default"), self.needs())].into();
+            print!("{}", rbac::roles(&self.election.election, &needs));
+            return Ok(0);
+        }
         if self.shell {
             let line: Vec<_> = self
                 .command
@@ -90,6 +96,36 @@ impl Run {
         let code = runner.campaign().await;
         runner.leave().await;
         code
+    }
+}
+
+impl Run {
+    /// The permissions that this command line needs: no more, and no fewer.
+    fn needs(&self) -> Vec<Rule> {
+        let (kind, election) = (self.election.lock, &self.election.election);
+        let names: Vec<String> = match self.slots {
+            None => [election.clone()].into(),
+            Some(slots) => (0..slots)
+                .map(|slot| slots::name_of(election, slot))
+                .collect(),
+        };
+        let mut rules = Vec::new();
+        for (slot, name) in names.iter().enumerate() {
+            // The number of slots is noted on the first, and work that was done `--once` on its lock.
+            let notes = self.once.is_some() || self.slots.is_some() && slot == 0;
+            let more = [("delete", self.delete_on_exit), ("patch", notes)];
+            let more: Vec<_> = more
+                .iter()
+                .filter(|more| more.1)
+                .map(|more| more.0)
+                .collect();
+            for rule in rbac::taking_part(kind, name, &more) {
+                if !rules.contains(&rule) {
+                    rules.push(rule);
+                }
+            }
+        }
+        rules
     }
 }
 

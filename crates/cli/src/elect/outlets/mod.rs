@@ -5,6 +5,7 @@
 //! has said it, or its time was up: the news of a loss carry a share of the term, and the term ends
 //! with the last share.
 
+pub(super) mod gate;
 pub(super) mod hooks;
 pub(super) mod label;
 pub(super) mod service;

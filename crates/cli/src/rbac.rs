@@ -8,12 +8,9 @@ use kube::api::PostParams;
 use kube::{Api, Client};
 use tenure::lock::LockKind;
 
-use super::args::Elect;
-use super::outlets::slice;
-
 /// One rule of a Role.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Rule {
+pub(crate) struct Rule {
     group: &'static str,
     resource: &'static str,
     verbs: Vec<&'static str>,
@@ -22,91 +19,48 @@ pub(super) struct Rule {
 }
 
 /// A namespace and what is needed there.
-pub(super) type Needs = Vec<(String, Vec<Rule>)>;
+pub(crate) type Needs = Vec<(String, Vec<Rule>)>;
 
-impl Elect {
-    /// What this command line needs, given where its lock and its pod are.
-    pub(super) fn needs(&self, lock: &str, pod: &str) -> Needs {
-        let mut needs = vec![(lock.to_owned(), self.lock_rules())];
-        let pods = self.pod_rules();
-        if pods.is_empty() {
-            return needs;
-        }
-        if lock == pod {
-            needs[0].1.extend(pods);
-        } else {
-            needs.push((pod.to_owned(), pods));
-        }
-        needs
+/// What candidates of a lock need: to read, watch and write it, to create it if it is not there, and to tell
+/// of it in Events. `more` are further verbs on the lock object itself.
+pub(crate) fn taking_part(kind: LockKind, name: &str, more: &[&'static str]) -> Vec<Rule> {
+    let mut verbs = vec!["get", "list", "update", "watch"];
+    verbs.extend(more);
+    verbs.sort_unstable();
+    let mut rules = Vec::new();
+    for (group, resource) in objects(kind) {
+        rules.push(Rule::named(group, resource, verbs.clone(), name));
+        rules.push(Rule::any(group, resource, vec!["create"]));
     }
+    rules.push(Rule::any("", "events", vec!["create"]));
+    rules
+}
 
-    fn lock_rules(&self) -> Vec<Rule> {
-        let name = &self.election.election;
-        let kind = self.election.lock;
-        let mut rules = Vec::new();
-        let mut lock = |group, resource| {
-            let verbs = if self.dry_run {
-                vec!["get", "list", "watch"]
-            } else {
-                vec!["get", "list", "update", "watch"]
-            };
-            rules.push(Rule::named(group, resource, verbs, name));
-            if !self.dry_run {
-                rules.push(Rule::any(group, resource, vec!["create"]));
-            }
-        };
-        if matches!(kind, LockKind::ConfigMaps | LockKind::ConfigMapsLeases) {
-            lock("", "configmaps");
-        }
-        if matches!(kind, LockKind::Endpoints | LockKind::EndpointsLeases) {
-            lock("", "endpoints");
-        }
-        if !matches!(kind, LockKind::ConfigMaps | LockKind::Endpoints) {
-            lock("coordination.k8s.io", "leases");
-        }
-        if !self.dry_run {
-            rules.push(Rule::any("", "events", vec!["create"]));
-        }
-        rules
-    }
+/// What those who only look at a lock need.
+pub(crate) fn looking(kind: LockKind, name: &str) -> Vec<Rule> {
+    let look = |(group, resource)| Rule::named(group, resource, vec!["get", "list", "watch"], name);
+    objects(kind).into_iter().map(look).collect()
+}
 
-    /// Routing, and the readiness of the own pod.
-    fn pod_rules(&self) -> Vec<Rule> {
-        let route = &self.route;
-        let mut rules = Vec::new();
-        let mut verbs = Vec::new();
-        if self.health.wait_ready {
-            verbs.push("get");
-        }
-        if !self.dry_run && route.label.is_some() {
-            verbs.extend(["list", "patch"]);
-        } else if !self.dry_run && route.service.is_some() {
-            verbs.push("patch");
-        }
-        if !verbs.is_empty() {
-            rules.push(Rule::any("", "pods", verbs));
-        }
-        if self.dry_run {
-            return rules;
-        }
-        if let Some(service) = &route.service {
-            rules.push(Rule::named("", "services", vec!["get", "patch"], service));
-        }
-        if let Some(service) = &route.endpointslice {
-            if route.service.as_ref() != Some(service) {
-                rules.push(Rule::named("", "services", vec!["get"], service));
-            }
-            let (group, slices) = ("discovery.k8s.io", "endpointslices");
-            let name = slice::name_of(service);
-            rules.push(Rule::named(group, slices, vec!["get", "update"], &name));
-            rules.push(Rule::any(group, slices, vec!["create"]));
-        }
-        rules
+/// The objects that a lock consists of: group and resource.
+fn objects(kind: LockKind) -> Vec<(&'static str, &'static str)> {
+    let (maps, endpoints) = (("", "configmaps"), ("", "endpoints"));
+    let leases = ("coordination.k8s.io", "leases");
+    match kind {
+        LockKind::Leases => vec![leases],
+        LockKind::ConfigMaps => vec![maps],
+        LockKind::Endpoints => vec![endpoints],
+        LockKind::ConfigMapsLeases => vec![maps, leases],
+        LockKind::EndpointsLeases => vec![endpoints, leases],
     }
 }
 
 impl Rule {
-    fn any(group: &'static str, resource: &'static str, verbs: Vec<&'static str>) -> Self {
+    pub(crate) fn any(
+        group: &'static str,
+        resource: &'static str,
+        verbs: Vec<&'static str>,
+    ) -> Self {
         Self {
             group,
             resource,
@@ -115,7 +69,7 @@ impl Rule {
         }
     }
 
-    fn named(
+    pub(crate) fn named(
         group: &'static str,
         resource: &'static str,
         verbs: Vec<&'static str>,
@@ -142,7 +96,7 @@ impl Rule {
 }
 
 /// The Roles as YAML, one per namespace.
-pub(super) fn roles(election: &str, needs: &Needs) -> String {
+pub(crate) fn roles(election: &str, needs: &Needs) -> String {
     let role = |(namespace, rules): &(String, Vec<Rule>)| {
         let rules: String = rules.iter().map(Rule::yaml).collect();
         format!(
@@ -154,7 +108,7 @@ pub(super) fn roles(election: &str, needs: &Needs) -> String {
 }
 
 /// Asks the API server about each verb; returns what is refused.
-pub(super) async fn missing(client: &Client, needs: &Needs) -> Result<Needs> {
+pub(crate) async fn missing(client: &Client, needs: &Needs) -> Result<Needs> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();
     for (namespace, rules) in needs {
@@ -182,7 +136,7 @@ pub(super) async fn missing(client: &Client, needs: &Needs) -> Result<Needs> {
 }
 
 /// Whether this user may read one object of a group and a resource; in doubt not.
-pub(super) async fn may_get(
+pub(crate) async fn may_get(
     client: &Client,
     (group, resource): (&'static str, &'static str),
     namespace: &str,
@@ -195,7 +149,7 @@ pub(super) async fn may_get(
 }
 
 /// `update leases, create events in namespace x`.
-pub(super) fn describe(missing: &Needs) -> String {
+pub(crate) fn describe(missing: &Needs) -> String {
     let verbs = |rules: &[Rule]| {
         let each = |rule: &Rule| {
             let resource = rule.resource;
@@ -213,11 +167,16 @@ pub(super) fn describe(missing: &Needs) -> String {
 }
 
 fn review(namespace: &str, rule: &Rule, verb: &str) -> SelfSubjectAccessReview {
+    let (resource, part) = match rule.resource.split_once('/') {
+        Some((resource, part)) => (resource, Some(part.to_owned())),
+        None => (rule.resource, None),
+    };
     SelfSubjectAccessReview {
         spec: SelfSubjectAccessReviewSpec {
             resource_attributes: Some(ResourceAttributes {
                 group: Some(rule.group.to_owned()),
-                resource: Some(rule.resource.to_owned()),
+                resource: Some(resource.to_owned()),
+                subresource: part,
                 namespace: Some(namespace.to_owned()),
                 verb: Some(verb.to_owned()),
                 name: rule.name.clone(),

@@ -1,0 +1,59 @@
+//! `tenure run --foreground` in a real terminal, which tmux keeps.
+
+use tenure_tests::home::Home;
+use tenure_tests::{Skip, tools};
+
+use crate::top::Terminal;
+
+/// Says whether this shell's group is the one that has the terminal; waits a little for it.
+const WHERE: &str = "n=0; while [ $n -lt 20 ]; do \
+    read -r _ _ _ _ group _ _ front _ < /proc/$$/stat; \
+    if [ $group = $front ]; then echo it is in fr\"\"ont; exit; fi; \
+    n=$((n+1)); sleep 0.1; done; echo it is be\"\"hind";
+
+/// A command line that runs a script in an empty home; its exit code is shown after it, with the number of
+/// the line.
+fn line(home: &Home, number: usize, flags: &str, script: &str) -> String {
+    let file = home.path("script");
+    std::fs::write(&file, script).unwrap();
+    let tenure = tools::tenure().unwrap();
+    format!(
+        "clear; env -i PATH=\"$PATH\" HOME={} {} run --election=t {flags} -- sh {}; echo {number} en\"\"ded with $?",
+        home.path("").display(),
+        tenure.display(),
+        file.display()
+    )
+}
+
+#[test]
+fn run_terminal_belongs_to_the_command_if_it_shall() {
+    if Skip::unless(tools::tmux()).is_none() {
+        return;
+    }
+    let home = Home::new();
+    // The one that has the terminal can read from it.
+    let script = "read word; echo it said $word";
+    let terminal = Terminal::start("run", &line(&home, 0, "", script));
+    terminal.keys(&["h", "e", "l", "l", "o", "Enter"]);
+    terminal.shows(&["it said hello", "0 ended with 0"]);
+    let lines = [
+        ("", "front"),
+        ("--foreground=never", "behind"),
+        ("--stdin=null", "behind"),
+        ("--stdin=null --foreground", "front"),
+        ("--stdin=null --foreground=always", "front"),
+    ];
+    for (number, (flags, place)) in (1..).zip(lines) {
+        terminal.types(&line(&home, number, flags, WHERE));
+        let place = format!("it is {}{place}", if place == "front" { "in " } else { "" });
+        // Whoever had it, the shell has it again, or it could not go on.
+        terminal.shows(&[&place, &format!("{number} ended with 0")]);
+    }
+    // ^C is for the command alone, which ends as it likes.
+    let script =
+        "trap 'echo int\"\"errupted; exit 7' INT; echo wai\"\"ting; while :; do sleep 0.1; done";
+    terminal.types(&line(&home, 9, "", script));
+    terminal.shows(&["waiting"]);
+    terminal.keys(&["C-c"]);
+    terminal.shows(&["interrupted", "9 ended with 7"]);
+}
