@@ -113,6 +113,14 @@ pub fn candidate() -> Result<PathBuf, Skip> {
     beside("candidate", "tenure-tests")
 }
 
+/// One of the examples.
+///
+/// # Errors
+/// It is not built.
+pub fn example(name: &str) -> Result<PathBuf, Skip> {
+    beside(name, "tenure-examples")
+}
+
 fn beside(name: &str, package: &str) -> Result<PathBuf, Skip> {
     let here = std::env::current_exe().unwrap_or_default();
     // Tests are in `deps` below the folder where binaries are.

@@ -149,6 +149,48 @@ fn deploy_image_has_the_binary_alone_and_no_root() {
     assert!(workspace.contains("[profile.dist]") && workspace.contains("[profile.sidecar]"));
 }
 
+/// What kubectl says.
+fn run(kubectl: &Path, kubeconfig: &Path, home: &Home, args: &[&str], path: &str) -> String {
+    let output = Command::new(kubectl)
+        .env_clear()
+        .env("HOME", home.path(""))
+        .env("PATH", path)
+        .env("KUBECONFIG", kubeconfig)
+        .args(args)
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{args:?}: {}", text(&output));
+    text(&output)
+}
+
+/// Has kubectl apply the files of the sidecar, twice.
+pub(crate) fn applied(kubeconfig: &Path, home: &Home) {
+    let kubectl = build(Peer::Kubectl).unwrap();
+    for file in [
+        "rbac/account.yaml",
+        "rbac/role-leases.yaml",
+        "sidecar.yaml",
+        "native-sidecar.yaml",
+    ] {
+        let path = folder().join(file);
+        let apply = ["apply", "-f", path.to_str().unwrap()];
+        let said = run(&kubectl, kubeconfig, home, &apply, "");
+        assert!(said.contains("created"), "{file}: {said}");
+        // Nothing is lost or filled in that a second apply would change.
+        let said = run(&kubectl, kubeconfig, home, &apply, "");
+        assert!(
+            said.contains("unchanged") && !said.contains("configured"),
+            "{file}: {said}"
+        );
+    }
+    let wire = Wire::connect(kubeconfig).unwrap();
+    let sidecar = wire
+        .get("/apis/apps/v1/namespaces/default/deployments/example")
+        .unwrap();
+    let containers = &sidecar.body["spec"]["template"]["spec"]["containers"];
+    assert_eq!(containers[0]["args"][1], "--http=0.0.0.0:4444");
+}
+
 #[test]
 fn deploy_is_taken_by_an_api_server_and_the_plugin_is_found_by_kubectl() {
     if !crate::clients::peer(Peer::Kubectl) {
@@ -157,45 +199,13 @@ fn deploy_is_taken_by_an_api_server_and_the_plugin_is_found_by_kubectl() {
     let kubectl = build(Peer::Kubectl).unwrap();
     let home = Home::new();
     let server = Embedded::start().unwrap();
-    let run = |args: &[&str], path: &str| {
-        let output = Command::new(&kubectl)
-            .env_clear()
-            .env("HOME", home.path(""))
-            .env("PATH", path)
-            .env("KUBECONFIG", server.kubeconfig())
-            .args(args)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{args:?}: {}", text(&output));
-        text(&output)
-    };
-    for file in [
-        "rbac/account.yaml",
-        "rbac/role-leases.yaml",
-        "sidecar.yaml",
-        "native-sidecar.yaml",
-    ] {
-        let path = folder().join(file);
-        let said = run(&["apply", "-f", path.to_str().unwrap()], "");
-        assert!(said.contains("created"), "{file}: {said}");
-        // Nothing is lost or filled in that a second apply would change.
-        let said = run(&["apply", "-f", path.to_str().unwrap()], "");
-        assert!(
-            said.contains("unchanged") && !said.contains("configured"),
-            "{file}: {said}"
-        );
-    }
-    let wire = Wire::connect(&server.kubeconfig()).unwrap();
-    let sidecar = wire
-        .get("/apis/apps/v1/namespaces/default/deployments/example")
-        .unwrap();
-    let containers = &sidecar.body["spec"]["template"]["spec"]["containers"];
-    assert_eq!(containers[0]["args"][1], "--http=0.0.0.0:4444");
+    applied(&server.kubeconfig(), &home);
     // As kubectl's plugin, by its name on the PATH.
     let plugins = home.path("plugins");
     std::fs::create_dir(&plugins).unwrap();
     symlink(tools::tenure().unwrap(), plugins.join("kubectl-tenure")).unwrap();
     let path = plugins.to_str().unwrap();
+    let run = |args: &[&str], path: &str| run(&kubectl, &server.kubeconfig(), &home, args, path);
     assert!(run(&["tenure", "status"], path).contains("no elections"));
     assert!(run(&["tenure", "status", "--help"], path).contains("kubectl tenure status"));
 }

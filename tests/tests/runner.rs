@@ -29,6 +29,7 @@ mod provisioner_topology;
 mod real_access;
 mod real_client_go;
 mod real_clients;
+mod real_commands;
 mod real_components;
 mod real_differential;
 mod real_etcd;
