@@ -224,8 +224,15 @@ fn timeless(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
     members.filter(|(name, _)| *name != "time")
 }
 
-/// The list with another time, if it is of this writer alone and these fields are among its own.
-pub(super) fn renewed(list: &Value, writer: &Writer, fields: &Set, now: &str) -> Option<Value> {
+/// The list with another time, if it is of this writer alone and these fields are among its own or
+/// nobody's.
+pub(super) fn renewed(
+    list: &Value,
+    writer: &Writer,
+    fields: &[&Set],
+    nobodys: &Set,
+    now: &str,
+) -> Option<Value> {
     let [entry] = list.as_array()?.as_slice() else {
         return None;
     };
@@ -238,7 +245,9 @@ pub(super) fn renewed(list: &Value, writer: &Writer, fields: &Set, now: &str) ->
         && is("apiVersion", &writer.api_version)
         && is("subresource", &writer.subresource)
         && is("fieldsType", "FieldsV1");
-    if !same_writer || !fields.is_written_in(entry.get("fieldsV1")?) {
+    let own = Some(entry.get("fieldsV1")?);
+    let mut fields = fields.iter();
+    if !same_writer || !fields.all(|set| set.is_written_in(own, Some(nobodys))) {
         return None;
     }
     let mut entry = entry.clone();

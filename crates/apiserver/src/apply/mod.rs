@@ -78,12 +78,16 @@ pub(crate) fn renewed(
     change: &Comparison,
     now: &str,
 ) -> Option<Value> {
-    let gone = change.removed.clone().difference(nobodys());
-    let taken = change.changed().difference(nobodys());
-    if taken.is_empty() || !gone.is_empty() {
+    let Comparison {
+        added,
+        modified,
+        removed,
+    } = change;
+    let counts = |set: &Set| !set.is_subset(nobodys());
+    if counts(removed) || !(counts(added) || counts(modified)) {
         return None;
     }
-    managed::renewed(owners, writer, &taken, now)
+    managed::renewed(owners, writer, &[added, modified], nobodys(), now)
 }
 
 /// The owners after an update that changed what `change` says.
@@ -183,7 +187,9 @@ impl Apply<'_> {
         managed.entry(self.writer).fields = claimed;
         let new = match last {
             // Who states all that it stated before takes nothing out.
-            Some(last) if !last.is_subset(&managed.entry(self.writer).fields) => self.prune(&merged, &managed, &last),
+            Some(last) if !last.is_subset(&managed.entry(self.writer).fields) => {
+                self.prune(&merged, &managed, &last)
+            }
             _ => merged,
         };
         let change = compare(self.shape, self.live, &new).without(self.reset);

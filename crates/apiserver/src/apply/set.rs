@@ -75,14 +75,20 @@ impl Set {
         Value::Object(nodes.collect())
     }
 
-    /// Whether all of it is in a set in the written form.
-    pub(super) fn is_written_in(&self, fields: &Value) -> bool {
+    /// Whether all of it is in a set in the written form or in another one.
+    pub(super) fn is_written_in(&self, fields: Option<&Value>, or: Option<&Self>) -> bool {
         self.nodes.iter().all(|(element, node)| {
-            fields.get(element).is_some_and(|below| {
+            let written = fields.and_then(|fields| fields.get(element));
+            let other = or.and_then(|or| or.nodes.get(element));
+            let is_member = |below: &Value| {
                 let empty = below.as_object().is_none_or(Map::is_empty);
-                let member = empty || below.get(SELF).is_some();
-                (member || !node.member) && node.below.is_written_in(below)
-            })
+                empty || below.get(SELF).is_some()
+            };
+            let known = written.is_some_and(is_member) || other.is_some_and(|other| other.member);
+            (known || !node.member)
+                && node
+                    .below
+                    .is_written_in(written, other.map(|other| &other.below))
         })
     }
 
@@ -300,11 +306,13 @@ mod tests {
             json!({"f:data": {"f:x": {}}}),
         ];
         for part in &parts {
-            assert!(set(part).is_subset(&set(&all)) && set(part).is_written_in(&all));
+            assert!(set(part).is_subset(&set(&all)));
+            assert!(set(part).is_written_in(Some(&all), None));
+            assert!(set(part).is_written_in(None, Some(&set(&all))));
         }
         for other in &others {
             assert!(!set(other).is_subset(&set(&all)), "{other}");
-            assert!(!set(other).is_written_in(&all), "{other}");
+            assert!(!set(other).is_written_in(Some(&all), None), "{other}");
         }
     }
 }

@@ -69,7 +69,12 @@ impl Play {
     fn owners(&self) -> Vec<(String, Value)> {
         let entries = self.managed.entries.iter();
         entries
-            .map(|entry| (entry.writer.manager.clone(), entry.fields.clone().into_fields()))
+            .map(|entry| {
+                (
+                    entry.writer.manager.clone(),
+                    entry.fields.clone().into_fields(),
+                )
+            })
             .collect()
     }
 }

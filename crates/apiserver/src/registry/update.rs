@@ -82,7 +82,11 @@ impl Registry {
             };
             let mut old = parsed(&current)?;
             let is_patch = !matches!(&*source, Source::Replace(_));
-            let Meant { new, owners, before } = match &mut *source {
+            let Meant {
+                new,
+                owners,
+                before,
+            } = match &mut *source {
                 Source::Replace(body) => {
                     check_uid(target, Some(&old), body)?;
                     // With a version there is no second attempt that would need the body again, unless
