@@ -140,6 +140,7 @@ fn manager_lease_lost_during_the_start_of_a_controller_exits_1() {
         &process,
         "Error: leader election lost for g: foreign-holder",
     );
+    says(&process, "slow gave up");
     let said = process.transcript();
     assert_eq!(said.matches("slow begins to start").count(), 1, "{said}");
     assert_eq!(said.matches("slow gave up").count(), 1, "{said}");

@@ -32,6 +32,12 @@ fn says(process: &Process, line: &str, times: usize) {
     assert!(said.is_some(), "{line:?}\n{}", process.transcript());
 }
 
+/// Waits until a text was said; the last words of a process are read after its end.
+fn mentions(process: &Process, text: &str) {
+    let said = poll(LIMIT, || process.transcript().contains(text).then_some(()));
+    assert!(said.is_some(), "no {text:?} in\n{}", process.transcript());
+}
+
 fn make(server: &Server, name: &str) {
     let map = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": name } });
     let admin = Wire::connect(&server.kubeconfig()).unwrap();
@@ -63,9 +69,7 @@ fn manager_api_server_that_never_comes_ends_the_process() {
     server.kill();
     let mut process = managed(&server, "never-ready");
     assert_eq!(process.wait(LIMIT).unwrap().code(), Some(1));
-    let said = process.transcript();
-    let start = "Error: the API server was not ready within 3 s: ";
-    assert!(said.contains(start), "{said}");
+    mentions(&process, "Error: the API server was not ready within 3 s: ");
     assert_eq!(count(&process, "work starts"), 0);
 }
 
@@ -79,8 +83,7 @@ fn manager_api_server_that_goes_away_ends_the_process_with_the_group() {
     let status = process.wait(LIMIT).unwrap();
     assert_eq!((status.code(), status.signal()), (Some(1), None));
     says(&process, "work stopped", 1);
-    let said = process.transcript();
-    assert!(said.contains("leader election lost for g: "), "{said}");
+    mentions(&process, "leader election lost for g: ");
 }
 
 /// `OnLoss::Demote`: the work stops, and starts once more when the API server is back on its data.

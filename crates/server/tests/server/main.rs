@@ -20,7 +20,7 @@ use tenure_server::{Error, Server};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-const LIMIT: Duration = Duration::from_secs(30);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// An embedded server in memory.
 fn embedded() -> Server {
