@@ -74,11 +74,14 @@ impl Serving {
             .peer_certificates()
             .and_then(|chain| chain.first())
             .and_then(certificate_user);
-        let builder = match session.alpn_protocol() {
-            Some(b"h2") => self.builder().http2_only(),
-            _ => self.builder().http1_only(),
+        let served = {
+            let builder = match session.alpn_protocol() {
+                Some(b"h2") => self.builder().http2_only(),
+                _ => self.builder().http1_only(),
+            };
+            self.serve(&builder, stream, Peer::Network(user), link)
         };
-        self.serve(builder, stream, Peer::Network(user), link).await;
+        served.await;
     }
 
     /// Serves a connection without TLS to its end; HTTP/2 is known by its first bytes.
@@ -87,8 +90,11 @@ impl Serving {
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         let stream = Stall::new(stream, self.limits.write);
-        let builder = self.builder();
-        self.serve(builder, stream, peer, link).await;
+        let served = {
+            let builder = self.builder();
+            self.serve(&builder, stream, peer, link)
+        };
+        served.await;
     }
 
     fn builder(&self) -> auto::Builder<TokioExecutor> {
@@ -114,7 +120,7 @@ impl Serving {
     /// work on a request is boxed, since HTTP/1 keeps the place for the next one.
     fn serve<S>(
         self,
-        builder: auto::Builder<TokioExecutor>,
+        builder: &auto::Builder<TokioExecutor>,
         stream: S,
         peer: Peer,
         link: Link,
