@@ -1,7 +1,7 @@
 //! Our API server says what the real one says, to random requests.
 
 use tenure_tests::Skip;
-use tenure_tests::differential::{LENGTH, Side, play};
+use tenure_tests::differential::{LENGTH, Side, compare, play};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::nemesis::campaign::say;
 use tenure_tests::nemesis::seed::{self, Seeded};
@@ -30,4 +30,17 @@ fn random_requests_have_the_same_answers() {
     ));
     let text: String = found.iter().map(ToString::to_string).collect();
     assert!(found.is_empty(), "{text}");
+}
+
+#[test]
+fn definitions_and_their_objects_have_the_same_answers() {
+    let Some(cluster) = Skip::unless(shared()) else {
+        return;
+    };
+    let embedded = Embedded::start().unwrap();
+    let mut ours = Side::new(Wire::connect(&embedded.kubeconfig()).unwrap());
+    let mut real = Side::new(cluster.wire().unwrap());
+    let found = compare(&mut ours, &mut real).unwrap();
+    let text: String = found.iter().map(ToString::to_string).collect();
+    assert!(found.is_empty(), "{} differences\n{text}", found.len());
 }

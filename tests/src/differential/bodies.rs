@@ -355,7 +355,7 @@ const BAD_METADATA: [(&str, &str); 8] = [
 ];
 
 /// Sets what a JSON pointer names, with all that is missing on the way to it.
-fn set(object: &mut Value, (pointer, value): (&str, &str)) {
+pub(super) fn set(object: &mut Value, (pointer, value): (&str, &str)) {
     let mut place = object;
     for part in pointer.split('/').skip(1) {
         place = match part.parse::<usize>() {

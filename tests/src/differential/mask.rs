@@ -188,12 +188,19 @@ fn reword(body: &mut Value) {
             }
             // What comes after the sentence shows the structs of the real server's source.
             let message = cause["message"].as_str().unwrap_or_default();
-            if let Some((sentence, _)) = message.split_once('\n') {
+            if let Some((sentence, _)) = message.split_once(", but isn't: ") {
+                // Which mistake it is, the libraries for patterns tell in their own words.
                 cause["message"] = json!(sentence);
-            } else if message.starts_with("Invalid value: {")
-                && let Some((_, sentence)) = message.rsplit_once("}: ")
+            } else if let Some((sentence, _)) = message.split_once('\n') {
+                cause["message"] = json!(sentence);
+            } else if let Some(rest) = message.strip_prefix("Invalid value: ")
+                && let Some((_, sentence)) = match rest.as_bytes().first() {
+                    Some(b'{') => rest.rsplit_once("}: "),
+                    Some(b'[') => rest.rsplit_once("]: "),
+                    _ => None,
+                }
             {
-                // So do whole objects.
+                // So do whole objects and lists of them.
                 cause["message"] = json!(format!("Invalid value: {sentence}"));
             }
         }

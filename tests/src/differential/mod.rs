@@ -5,6 +5,7 @@
 //! The first difference ends a sequence, because everything after it may follow from it.
 
 mod bodies;
+mod definitions;
 mod mask;
 mod op;
 
@@ -17,6 +18,7 @@ use serde_json::{Value, json};
 use crate::nemesis::seed::Seeded;
 use crate::wire::{Answer, Wire};
 pub use bodies::{KINDS, Kind};
+pub use definitions::compare;
 use mask::Mask;
 pub use op::Op;
 

@@ -42,7 +42,8 @@ impl Op {
         match seeded.below(100) {
             0..28 => create(seeded, kind, name),
             28..48 => update(seeded, kind, name),
-            48..68 => patch(seeded, kind, name),
+            48..60 => patch(seeded, kind, name),
+            60..68 => apply(seeded, kind, name),
             68..80 => delete(seeded, kind, name),
             80..83 => delete_collection(seeded, kind),
             83..90 => {
@@ -143,6 +144,22 @@ fn patch(seeded: &mut Seeded, kind: &Kind, name: &str) -> Op {
     let query = write_query(seeded);
     let path = format!("{}/{name}{query}", kind.path());
     Op::new(kind, Method::PATCH, path, content, body(seeded, &text))
+}
+
+/// Two managers who state what they want of the same objects, now and then without a name or with force.
+fn apply(seeded: &mut Seeded, kind: &Kind, name: &str) -> Op {
+    let object = kind.object(seeded, name);
+    let query = *seeded.pick(&[
+        "",
+        "?fieldManager=one",
+        "?fieldManager=one&force=true",
+        "?fieldManager=two",
+        "?fieldManager=two&force=true",
+        "?fieldManager=two&dryRun=All",
+    ]);
+    let path = format!("{}/{name}{query}", kind.path());
+    let content = "application/apply-patch+yaml";
+    Op::new(kind, Method::PATCH, path, content, object.to_string())
 }
 
 fn delete(seeded: &mut Seeded, kind: &Kind, name: &str) -> Op {

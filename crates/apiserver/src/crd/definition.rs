@@ -180,6 +180,15 @@ pub(crate) fn validate_definition(definition: &Value, causes: &mut Vec<Cause>) {
             &json!(true),
             why,
         ));
+        let schemas = items(spec, "/versions").iter();
+        if schemas
+            .filter_map(|version| version.pointer("/schema/openAPIV3Schema"))
+            .any(structural::has_default)
+        {
+            let why = "must be false in order to use defaults in the schema";
+            let field = "spec.preserveUnknownFields";
+            causes.push(Cause::invalid(field, &json!(true), why));
+        }
     }
     validate_versions(spec, causes);
     validate_names(spec, causes);
@@ -227,9 +236,13 @@ fn validate_stored_versions(definition: &Value, causes: &mut Vec<Cause>) {
         .enumerate()
         .filter(|(_, name)| missing.contains(name))
     {
-        let why =
-            "missing from spec.versions; must remain in spec.versions to be a storage version";
-        causes.push(Cause::invalid(format!("{FIELD}[{index}]"), name, why));
+        let version = name.as_str().unwrap_or_default();
+        let why = format!(
+            "missing from spec.versions; {version} was previously a storage version, and must \
+             remain in spec.versions until a storage migration ensures no data remains persisted in \
+             {version} and removes {version} from status.storedVersions"
+        );
+        causes.push(Cause::invalid(format!("{FIELD}[{index}]"), name, &why));
     }
 }
 
@@ -300,7 +313,15 @@ fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
         };
         if let Some(schema) = schema(version).filter(|_| first || !same_schema) {
             let at = place(same_schema, "spec.validation", "schema");
-            validate_schema(&schema, &format!("{at}.openAPIV3Schema"), causes);
+            let at = format!("{at}.openAPIV3Schema");
+            let root = text(&schema, "/type");
+            let status = version.pointer("/subresources/status");
+            if status.is_some_and(|it| !it.is_null()) && !matches!(root, "" | "object") {
+                let why = "only \"object\" is allowed as the type at the root of the schema if the \
+                           status subresource is enabled";
+                causes.push(Cause::invalid(format!("{at}.type"), &json!(root), why));
+            }
+            validate_schema(&schema, &at, causes);
         }
         if first || !same_subresources {
             let at = place(same_subresources, "spec.subresources", "subresources");
@@ -338,8 +359,7 @@ fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
         != 1
     {
         let why = "must have exactly one version marked as storage version";
-        let value = spec.get("versions").unwrap_or(&Value::Null);
-        causes.push(Cause::invalid("spec.versions", value, why));
+        causes.push(Cause::invalid("spec.versions", &json!(versions), why));
     }
 }
 
@@ -400,7 +420,10 @@ fn validate_scale(scale: Option<&Value>, at: &str, causes: &mut Vec<Cause>) {
             if member != "labelSelectorPath" {
                 causes.push(Cause::required(field, ""));
             }
-        } else if Path::parse(path).is_none() || !path.starts_with('.') {
+        } else if !path.starts_with('.') {
+            let why = "must be a simple json path starting with .";
+            causes.push(Cause::invalid(field, &json!(path), why));
+        } else if Path::parse(path).is_none() {
             let why = "is an invalid path: must be a simple path of field names";
             causes.push(Cause::invalid(field, &json!(path), why));
         } else if !prefixes.iter().any(|prefix| path.starts_with(prefix)) {

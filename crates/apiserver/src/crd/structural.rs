@@ -37,6 +37,14 @@ pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     causes.extend(found);
 }
 
+/// Whether a schema fills anything in.
+pub(super) fn has_default(schema: &Value) -> bool {
+    schema.get("default").is_some()
+        || inner_schemas(schema, "")
+            .iter()
+            .any(|(inner, _)| has_default(inner))
+}
+
 /// Members of JSON schema that no definition may use.
 fn forbidden(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     let refuse = |causes: &mut Vec<Cause>, member: &str, why: &str| {
@@ -165,11 +173,7 @@ fn list_rules(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
         }
         if !known.contains(&list) {
             let field = format!("{at}.x-kubernetes-list-type");
-            causes.push(Cause::unsupported(
-                field,
-                &json!(list),
-                &["atomic", "map", "set"],
-            ));
+            causes.push(Cause::unsupported(field, &json!(list), &known));
         }
     }
     let item = schema.get("items").unwrap_or(&Value::Null);
@@ -351,20 +355,17 @@ fn nested(schema: &Value, int_or_string: bool, at: &str, causes: &mut Vec<Cause>
 }
 
 fn restricts_only(schema: &Value, typed: bool, at: &str, causes: &mut Vec<Cause>) {
-    let why = "must be undefined to be structural";
-    if schema.get("type").is_some() && !typed {
-        let why = "must be empty to be structural";
-        causes.push(Cause::forbidden(format!("{at}.type"), why));
-    }
-    for member in [
-        "additionalProperties",
-        "default",
-        "title",
-        "description",
-        "nullable",
+    for (member, what) in [
+        ("type", "empty"),
+        ("additionalProperties", "undefined"),
+        ("default", "undefined"),
+        ("title", "empty"),
+        ("description", "empty"),
+        ("nullable", "false"),
     ] {
-        if schema.get(member).is_some() {
-            causes.push(Cause::forbidden(format!("{at}.{member}"), why));
+        if schema.get(member).is_some() && !(typed && member == "type") {
+            let why = format!("must be {what} to be structural");
+            causes.push(Cause::forbidden(format!("{at}.{member}"), &why));
         }
     }
     for (inner, place) in inner_schemas(schema, at) {

@@ -21,6 +21,8 @@ pub(super) struct View {
     prefix: Bytes,
     api_version: String,
     conversion: Option<Conversion>,
+    /// Objects of custom kinds say what they are in lists, too.
+    custom: bool,
     columns: &'static [Column],
     form: Form,
     include: Include,
@@ -64,6 +66,7 @@ impl View {
             prefix: Bytes::from(prefix),
             api_version,
             conversion: target.version.conversion,
+            custom: target.version.custom.is_some(),
             columns: target
                 .version
                 .custom
@@ -101,7 +104,7 @@ impl View {
         meta: &ListMeta,
         items: impl ExactSizeIterator<Item = &'a [u8]>,
     ) -> Result<Vec<u8>, Failure> {
-        let metadata = meta.to_value();
+        let mut metadata = meta.to_value();
         if let Form::Table(version) = self.form {
             let rows = items
                 .map(|stored| self.row(&parse(stored)?))
@@ -115,6 +118,10 @@ impl View {
             Form::Partial => ("PartialObjectMetadata", "meta.k8s.io/v1"),
             _ => (self.kind.kind, self.api_version.as_str()),
         };
+        if self.custom && !matches!(self.form, Form::Partial) && metadata.get("continue").is_none()
+        {
+            metadata["continue"] = json!("");
+        }
         let mut out = Vec::with_capacity(256 + items.len() * 512);
         let head = format!(
             "{{\"kind\":\"{kind}List\",\"apiVersion\":\"{api_version}\",\"metadata\":{metadata},\
@@ -133,6 +140,7 @@ impl View {
                     let value = (conversion.from_stored)(parse(stored)?);
                     out.extend_from_slice(value.to_string().as_bytes());
                 }
+                (_, None) if self.custom => self.write_full(&mut out, stored)?,
                 (_, None) => out.extend_from_slice(stored),
             }
         }

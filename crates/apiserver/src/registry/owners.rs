@@ -353,7 +353,7 @@ fn conflict(conflicts: &[Conflict]) -> Failure {
             let fields = conflicts.iter().filter(|conflict| conflict.owner == *owner);
             let fields: Vec<&str> = fields.map(|conflict| conflict.field.as_str()).collect();
             match fields.as_slice() {
-                [one] => format!("conflict with {owner}: {one}"),
+                [one] if conflicts.len() == 1 => format!("conflict with {owner}: {one}"),
                 many => format!("conflicts with {owner}:\n- {}", many.join("\n- ")),
             }
         })

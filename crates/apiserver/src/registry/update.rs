@@ -61,6 +61,7 @@ impl Registry {
                 let (body, owners) = match &*source {
                     _ if subresource.is_some() => return Err(target.not_found()),
                     Source::Apply(configuration) => {
+                        check_no_uid(target, &configuration.object)?;
                         owners::applied(target, None, None, configuration, options)?
                     }
                     Source::Replace(body) if target.kind.create_on_update => {
@@ -196,6 +197,18 @@ fn check_uid(target: &Target<'_>, old: Option<&Value>, body: &Value) -> Result<(
     }
     let why = format!(
         "Precondition failed: UID in precondition: {wanted}, UID in object meta: {present}"
+    );
+    Err(Failure::conflict(target.kind.resource(), target.name, &why))
+}
+
+/// A uid in a configuration is that of an object that is there.
+fn check_no_uid(target: &Target<'_>, configuration: &Value) -> Result<(), Failure> {
+    let uid = text(configuration, "/metadata/uid");
+    if uid.is_empty() {
+        return Ok(());
+    }
+    let why = format!(
+        "uid mismatch: the provided object specified uid {uid}, and no existing object was found"
     );
     Err(Failure::conflict(target.kind.resource(), target.name, &why))
 }

@@ -277,3 +277,30 @@ async fn one_event_has_owners_in_two_versions() {
     assert_eq!(found[1].2.get("f:note"), None, "{found:?}");
     assert!(found[1].2.get("f:reason").is_some());
 }
+
+#[tokio::test]
+async fn conflicts_are_told_manager_by_manager() {
+    let server = Server::start().await;
+    let path = "/api/v1/namespaces/default/configmaps/m";
+    apply(&server, path, "fieldManager=one", &map(&json!({"x": "1"}))).await;
+    apply(&server, path, "fieldManager=two", &map(&json!({"y": "1"}))).await;
+    let single = apply(&server, path, "fieldManager=t", &map(&json!({"x": "2"}))).await;
+    let message = "Apply failed with 1 conflict: conflict with \"one\": .data.x";
+    assert_eq!(single.json()["message"], message);
+    let both = apply(
+        &server,
+        path,
+        "fieldManager=t",
+        &map(&json!({"x": "2", "y": "2"})),
+    )
+    .await;
+    let message = "Apply failed with 2 conflicts: conflicts with \"one\":\n- .data.x\n\
+                   conflicts with \"two\":\n- .data.y";
+    assert_eq!(both.json()["message"], message);
+    // A uid is that of an object that is there.
+    let absent = "/api/v1/namespaces/default/configmaps/n";
+    let body =
+        json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "n", "uid": "u"}});
+    let refused = apply(&server, absent, "fieldManager=t", &body.to_string()).await;
+    is(&refused, 409, "Conflict");
+}

@@ -158,6 +158,18 @@ async fn lists_select_by_the_fields_of_the_definition() {
 }
 
 #[tokio::test]
+async fn objects_in_lists_say_what_they_are() {
+    let server = with_widgets().await;
+    create(&server, WIDGETS, widget("a", json!({}))).await;
+    let list = server.call("GET", WIDGETS, None).await.json();
+    assert_eq!(list["metadata"]["continue"], "");
+    let item = &list["items"][0];
+    let said = (&item["apiVersion"], &item["kind"]);
+    assert_eq!(said, (&json!("t.example/v1"), &json!("Widget")));
+    assert_eq!(item["metadata"]["name"], "a");
+}
+
+#[tokio::test]
 async fn scale_and_status_are_written_apart() {
     let server = with_widgets().await;
     create(&server, WIDGETS, widget("w", json!({"replicas": 2}))).await;

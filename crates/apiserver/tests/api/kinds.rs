@@ -125,3 +125,72 @@ async fn slices_services_and_secrets_are_checked() {
         Some(2)
     );
 }
+
+#[tokio::test]
+async fn what_makes_pods_is_stored_scaled_and_deleted() {
+    let server = Server::start().await;
+    let template = |restart: &str| {
+        json!({"metadata": {"labels": {"app": "a"}}, "spec": {"restartPolicy": restart,
+            "containers": [{"name": "c", "image": "i"}]}})
+    };
+    let controllers = "/api/v1/namespaces/default/replicationcontrollers";
+    let body =
+        json!({"metadata": {"name": "x"}, "spec": {"replicas": 2, "template": template("Always")}});
+    let made = create(&server, controllers, body).await.json();
+    assert_eq!(made["spec"]["selector"], json!({"app": "a"}));
+    assert_eq!(made["status"], json!({"replicas": 0}));
+    let scale = format!("{controllers}/x/scale");
+    let scale = server.call("GET", &scale, None).await.json();
+    assert_eq!(scale["status"]["selector"], "app=a");
+    assert_eq!(scale["spec"]["replicas"], 2);
+
+    let jobs = "/apis/batch/v1/namespaces/default/jobs";
+    let body = json!({"metadata": {"name": "x"}, "spec": {"template": template("Never")}});
+    let made = create(&server, jobs, body).await.json();
+    let label = "batch.kubernetes.io/controller-uid";
+    let selector = &made["spec"]["selector"]["matchLabels"];
+    assert_eq!(selector[label], made["metadata"]["uid"]);
+    let change = json!({"spec": {"template": {"spec": {"restartPolicy": "OnFailure"}}}});
+    is(
+        &server
+            .call("PATCH", &format!("{jobs}/x"), Some(change))
+            .await,
+        422,
+        "Invalid",
+    );
+
+    // Both leave their pods alone unless they are told otherwise.
+    for path in [controllers, jobs] {
+        let path = format!("{path}/x");
+        server.call("DELETE", &path, None).await;
+        let left = server.call("GET", &path, None).await.json();
+        assert_eq!(left["metadata"]["finalizers"], json!(["orphan"]), "{path}");
+        let told = json!({"propagationPolicy": "Background"});
+        server.call("DELETE", &path, Some(told)).await;
+        assert_eq!(server.call("GET", &path, None).await.status, 404, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn devices_are_claimed_once_and_for_all() {
+    let server = Server::start().await;
+    let claims = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims";
+    let request = json!({"name": "gpu", "exactly": {"deviceClassName": "gpu.example.com"}});
+    let body = json!({"metadata": {"name": "c"}, "spec": {"devices": {"requests": [request]}}});
+    let made = create(&server, claims, body).await.json();
+    let exactly = &made["spec"]["devices"]["requests"][0]["exactly"];
+    assert_eq!(
+        (&exactly["allocationMode"], &exactly["count"]),
+        (&json!("ExactCount"), &json!(1))
+    );
+    let change = json!({"spec": {"devices": {"requests": []}}});
+    let refused = server
+        .call("PATCH", &format!("{claims}/c"), Some(change))
+        .await;
+    is(&refused, 422, "Invalid");
+    let status =
+        json!({"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}});
+    let path = format!("{claims}/c/status");
+    let written = server.call("PATCH", &path, Some(status)).await.json();
+    assert_eq!(written["status"]["reservedFor"][0]["name"], "p");
+}
