@@ -99,7 +99,19 @@ impl Election {
     /// # Errors
     /// The program is not built or cannot be started.
     pub fn tenure(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
-        let mut command = Command::new(tools::tenure()?);
+        self.elect(tools::tenure()?, id, extra)
+    }
+
+    /// Starts a candidate on tenure as the sidecar image has it.
+    ///
+    /// # Errors
+    /// The program is not built or cannot be started.
+    pub fn sidecar(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
+        self.elect(tools::sidecar()?, id, extra)
+    }
+
+    fn elect(&self, program: PathBuf, id: &str, extra: &[&str]) -> Result<Process, Error> {
+        let mut command = Command::new(program);
         command.args(["elect", "--events", "json", "--require-cluster"]);
         command.args([
             "--election-namespace",

@@ -121,6 +121,23 @@ pub fn example(name: &str) -> Result<PathBuf, Skip> {
     beside(name, "tenure-examples")
 }
 
+/// The command as the sidecar image has it.
+///
+/// # Errors
+/// It is not built.
+pub fn sidecar() -> Result<PathBuf, Skip> {
+    let here = std::env::current_exe().unwrap_or_default();
+    let mut folders = here.ancestors().skip(2).take(2);
+    let found = folders.find_map(|builds| {
+        let program = builds.join("image/tenure-sidecar");
+        program.is_file().then_some(program)
+    });
+    let missing = || {
+        Skip("tenure-sidecar is not built: `cargo xtask image tenure-sidecar` does it".to_owned())
+    };
+    found.ok_or_else(missing)
+}
+
 fn beside(name: &str, package: &str) -> Result<PathBuf, Skip> {
     let here = std::env::current_exe().unwrap_or_default();
     // Tests are in `deps` below the folder where binaries are.

@@ -32,6 +32,9 @@ struct Make {
     count: &'static [&'static str],
     /// What makes it stay when its elections have ended, if it can.
     linger: Option<&'static str>,
+    /// How a process with one election is started as most have it, if that was built; its memory is
+    /// measured then.
+    lean: Option<(Start, &'static str)>,
     /// Whether one process can have many elections.
     many: bool,
     /// How often it is handed over: some take long.
@@ -43,6 +46,7 @@ const CLIENT_GO: Make = Make {
     start: Election::client_go,
     count: &[],
     linger: None,
+    lean: None,
     many: true,
     hand_overs: HAND_OVERS,
 };
@@ -52,6 +56,7 @@ const TENURE: Make = Make {
     start: Election::library,
     count: &["--count"],
     linger: Some("--linger"),
+    lean: Some((Election::sidecar, "`tenure-sidecar elect`")),
     many: true,
     hand_overs: HAND_OVERS,
 };
@@ -61,6 +66,7 @@ const KUBE_LEASE_MANAGER: Make = Make {
     start: Election::kube_lease_manager,
     count: &[],
     linger: None,
+    lean: None,
     many: false,
     hand_overs: 6,
 };
@@ -167,6 +173,17 @@ fn measure(make: Make, kubeconfig: &Path) -> Result<Figures, Error> {
         figures.leader_requests = requests.1;
         Ok(figures)
     })?;
+    if let Some((start, program)) = make.lean {
+        match start(&election(kubeconfig, "lean"), "lean", &[]) {
+            Ok(lean) => {
+                lean.wait_for(Kind::Acquired, Nanos(0), LIMIT)?;
+                sleep(Duration::from_secs(10));
+                figures.one_resident = resident(&lean)?;
+                figures.one_program = Some(program);
+            }
+            Err(missing) => eprintln!("memory of one election as in this build: {missing}"),
+        }
+    }
     if make.many {
         many(make, kubeconfig, &mut figures)?;
     }

@@ -27,6 +27,8 @@ pub struct Figures {
     pub leader_requests: Option<f64>,
     /// Resident memory of a process with one election, in bytes.
     pub one_resident: u64,
+    /// The program that this was measured of, if not the one of the other rows.
+    pub one_program: Option<&'static str>,
     /// How many of two thousand elections one process leads.
     pub many_led: Option<usize>,
     /// Resident memory of that process, in bytes.
@@ -92,7 +94,10 @@ const ROWS: &[Row] = &[
     ),
     (
         "memory of a process with one election",
-        |f| megabytes(Some(f.one_resident)),
+        |f| {
+            let program = f.one_program.map(|program| format!(" ({program})"));
+            megabytes(Some(f.one_resident)) + &program.unwrap_or_default()
+        },
         Some(|f| number(Some(f.one_resident))),
     ),
     (
@@ -231,6 +236,8 @@ mod tests {
             server: "s",
             figures: Figures {
                 hand_overs: vec![Duration::from_secs_f64(seconds)],
+                one_resident: 7_700_000,
+                one_program: Some("small"),
                 ..Figures::default()
             },
         };
@@ -244,5 +251,9 @@ mod tests {
             "{text}"
         );
         assert!(text.contains("| CPU of that process | - | - |"), "{text}");
+        assert!(
+            text.contains("| 7.7 MB (small) | 7.7 MB (small) |"),
+            "{text}"
+        );
     }
 }
