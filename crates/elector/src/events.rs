@@ -6,10 +6,11 @@ use serde_json::{Value, json};
 use tenure_core::{FencingToken, WallTime};
 use tenure_lock::ObjectRef;
 
-/// An Event in client-go's words: `<identity> became leader`.
+/// An Event in client-go's words: `<identity> became leader`. Thousands may wait to be posted, so it has
+/// nothing in it that its election knows as well then.
 pub(crate) struct Note {
-    pub(crate) about: ObjectRef,
-    pub(crate) identity: String,
+    /// Which of the objects of the lock it is about.
+    pub(crate) object: usize,
     pub(crate) what: &'static str,
     /// Why a term ended, in the words of [`tenure_core::StopReason::as_str`].
     pub(crate) reason: Option<&'static str>,
@@ -19,19 +20,23 @@ pub(crate) struct Note {
 
 impl Note {
     /// Posts it.
-    pub(crate) async fn post(self, client: Client) -> Result<(), kube::Error> {
-        let path = format!("/api/v1/namespaces/{}/events", self.about.namespace);
+    pub(crate) async fn post(
+        self,
+        client: Client,
+        about: ObjectRef,
+        identity: &str,
+    ) -> Result<(), kube::Error> {
+        let path = format!("/api/v1/namespaces/{}/events", about.namespace);
         let request = Request::builder()
             .method(Method::POST)
             .uri(path)
             .header(header::CONTENT_TYPE, "application/json")
-            .body(self.body().to_string().into_bytes())
+            .body(self.body(&about, identity).to_string().into_bytes())
             .map_err(kube::Error::HttpError)?;
         client.request::<Value>(request).await.map(drop)
     }
 
-    fn body(&self) -> Value {
-        let about = &self.about;
+    fn body(&self, about: &ObjectRef, identity: &str) -> Value {
         let seconds = rfc3339(self.at.whole_seconds(), 0);
         // The instant in the name keeps Events apart, as client-go's recorder does it.
         let name = format!("{}.{:x}", about.name, self.at.as_micros());
@@ -56,11 +61,11 @@ impl Note {
                 "resourceVersion": about.resource_version.as_deref().unwrap_or_default(),
             },
             "reason": "LeaderElection",
-            "message": format!("{} {}", self.identity, self.what),
+            "message": format!("{identity} {}", self.what),
             "type": "Normal",
             "source": { "component": "tenure" },
             "reportingComponent": "tenure",
-            "reportingInstance": self.identity.chars().take(128).collect::<String>(),
+            "reportingInstance": identity.chars().take(128).collect::<String>(),
             "firstTimestamp": seconds,
             "lastTimestamp": seconds,
             "count": 1,
@@ -79,22 +84,22 @@ mod tests {
 
     #[test]
     fn it_reads_like_client_gos() {
+        let about = ObjectRef {
+            api_version: "coordination.k8s.io/v1".into(),
+            kind: "Lease".into(),
+            namespace: "ns".into(),
+            name: "x".into(),
+            uid: Some("u".into()),
+            resource_version: Some("7".into()),
+        };
         let note = Note {
-            about: ObjectRef {
-                api_version: "coordination.k8s.io/v1".into(),
-                kind: "Lease".into(),
-                namespace: "ns".into(),
-                name: "x".into(),
-                uid: Some("u".into()),
-                resource_version: Some("7".into()),
-            },
-            identity: "baz".into(),
+            object: 0,
             what: "became leader",
             reason: None,
             token: FencingToken::from(7),
             at: WallTime::from_micros(1_600_000_000_250_000),
         };
-        let body = note.body();
+        let body = note.body(&about, "baz");
         assert_eq!(body["message"], "baz became leader");
         assert_eq!(body["reason"], "LeaderElection");
         assert_eq!(body["type"], "Normal");

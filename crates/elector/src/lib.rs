@@ -60,7 +60,7 @@
 //! | run one term, or campaign for ever | [`Elector::run`], [`Elector::campaign`], [`Callbacks`] |
 //! | ask inside the work | [`Tenure`] |
 //! | look from outside, step down | [`Handle`], [`Status`], [`Health`], [`Metrics`] |
-//! | many elections | [`Hub`], [`Candidate`], [`Event`], [`Term`] |
+//! | many elections | [`Hub`], [`Candidate`], [`Event`], [`Term`]; `client_http2` of the feature `http2` |
 //! | the promise kept when the runtime is stuck | [`deadline`], [`Overrun`] |
 #![forbid(unsafe_code)]
 
@@ -82,6 +82,8 @@ mod status;
 
 pub use builder::{Builder, Coordinated};
 pub use callbacks::Callbacks;
+#[cfg(feature = "http2")]
+pub use client::client_http2;
 pub use client::{USER_AGENT, client};
 pub use deadline::Overrun;
 pub use elector::{Elector, Ended};

@@ -74,9 +74,14 @@ async fn main() -> Result<()> {
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     let began = clock::now();
     let counter = Arc::new(Counter::since(began));
+    // As the documentation has it: one connection for many elections.
+    let client = match options.elections {
+        Some(_) => tenure::client_http2(config)?,
+        None => tenure::client(config)?,
+    };
     let client = match options.count {
-        true => counted(tenure::client(config)?, counter.clone()),
-        false => tenure::client(config)?,
+        true => counted(client, counter.clone()),
+        false => client,
     };
     let hub = Hub::new(client.clone());
     let me: Arc<str> = options.id.as_str().into();

@@ -153,16 +153,10 @@ impl Entry {
         }
         let now = world.clock.now();
         // Events are named after their instant: those about the two objects of a multi lock differ.
-        for (about, later) in self
-            .lock
-            .references(self.last.as_ref())
-            .into_iter()
-            .zip(0..)
-        {
+        for (object, later) in (0..self.lock.references(None).len()).zip(0..) {
             let at = WallTime::from_micros(now.wall.as_micros() + later);
             let note = Note {
-                about,
-                identity: self.election.config().identity.clone(),
+                object,
                 what,
                 reason,
                 token: token.clone(),
@@ -178,11 +172,18 @@ impl Entry {
         let Some(client) = world.client.clone() else {
             return;
         };
+        let mut objects = self.lock.references(self.last.as_ref()).into_iter();
+        let (about, identity) = (objects.nth(note.object), self.shared.identity.clone());
         let post = async move {
-            Done::Posted(match within(POST, note.post(client)).await {
-                Ok(result) => result.map_err(|error| error.to_string()),
-                Err(_) => Err("no answer in time".to_owned()),
-            })
+            let Some(about) = about else {
+                return Done::Posted(Ok(()));
+            };
+            Done::Posted(
+                match within(POST, note.post(client, about, &identity)).await {
+                    Ok(result) => result.map_err(|error| error.to_string()),
+                    Err(_) => Err("no answer in time".to_owned()),
+                },
+            )
         };
         world.requests.post(self.id, post);
     }

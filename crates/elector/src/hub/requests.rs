@@ -17,8 +17,8 @@ use tenure_lock::BoxFuture;
 use super::entry::Done;
 use crate::events::Note;
 
-/// Requests that are under way together, as long as none waits: each takes a connection.
-const USUAL: usize = 8;
+/// Requests that are under way together, as long as none waits: without HTTP/2 each takes a connection.
+const USUAL: usize = 16;
 
 /// The most, for a server that is far away.
 const MOST: usize = 64;
@@ -189,7 +189,7 @@ mod tests {
     async fn what_is_aborted_makes_room() {
         let mut requests = Requests::default();
         let first = requests.send(1, std::future::pending());
-        for id in 2..20 {
+        for id in 2..100 {
             requests.queue(at(0), id);
         }
         assert_eq!(drain(&mut requests, at(0)), USUAL - 1);

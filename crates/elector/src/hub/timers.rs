@@ -73,6 +73,18 @@ mod tests {
     }
 
     #[test]
+    fn renewals_leave_nothing_stale_behind() {
+        let mut timers = Timers::default();
+        for renewal in 0..50 {
+            for election in 0..200 {
+                timers.set(election, Some(at(1_000 * renewal + election)));
+            }
+            assert_eq!(timers.len(), 200);
+        }
+        assert_eq!(timers.next(), Some(at(49_000)));
+    }
+
+    #[test]
     fn a_disarmed_timer_leaves_nothing_behind() {
         let mut timers = Timers::default();
         timers.set(1, Some(at(30)));

@@ -3,6 +3,8 @@
 
 mod coordinated;
 mod faults;
+#[cfg(feature = "http2")]
+mod http2;
 mod orders;
 mod server;
 mod watches;

@@ -59,7 +59,10 @@ async fn many_elections_in_a_namespace_share_one_watch_and_need_no_reads() {
     let hub = Hub::new(client.clone());
     let mut candidates: Vec<_> = (0..300)
         .map(|i| {
-            let elector = Elector::lease(client.clone(), "default", &format!("s{i}"));
+            // Long enough for a slow machine: a request that is given up is followed by a read.
+            let elector = Elector::lease(client.clone(), "default", &format!("s{i}"))
+                .lease_duration(Duration::from_secs(900))
+                .renew_deadline(Duration::from_secs(600));
             elector.hub(&hub).identity("a").build().unwrap().start()
         })
         .collect();

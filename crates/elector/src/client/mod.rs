@@ -1,13 +1,18 @@
 //! A client that is fit for lock requests.
 
+#[cfg(feature = "http2")]
+mod http2;
+
 use std::time::Duration;
 
+use http::Request;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
+use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use kube::client::{ClientBuilder, ConfigExt as _};
+use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
-use tower::{BoxError, ServiceBuilder};
+use tower::{BoxError, Service, ServiceBuilder};
 
 /// The user agent of [`client`]. API servers and their audit logs tell elections apart by it, as they
 /// do with client-go's `leader-election` suffix.
@@ -34,29 +39,68 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// What [`kube::Client::try_from`] finds wrong with the configuration.
 pub fn client(config: Config) -> Result<Client, kube::Error> {
     let config = lock_config(config);
-    // Proxies, and certificates that a plugin hands out until some time, are kube's own business.
-    if config.proxy_url.is_some() || config.auth_info.exec.is_some() {
+    if is_kubes_business(&config) {
         return Client::try_from(config);
     }
-    let mut connector = TimeoutConnector::new(config.rustls_https_connector_with_connector(tcp())?);
+    let https = config.rustls_https_connector_with_connector(tcp())?;
+    let connector = bounded(TimeoutConnector::new(https), &config);
+    assemble(
+        config,
+        legacy::Builder::new(TokioExecutor::new()).build(connector),
+    )
+}
+
+/// Like [`client`], with one connection for everything if the server speaks HTTP/2, as API servers do:
+/// for programs with hundreds of elections. As with HTTP/1.1, a request that is given up takes its
+/// connection along. Needs the feature `http2`.
+///
+/// # Errors
+/// As for [`client`].
+#[cfg(feature = "http2")]
+pub fn client_http2(config: Config) -> Result<Client, kube::Error> {
+    let config = lock_config(config);
+    if is_kubes_business(&config) {
+        return Client::try_from(config);
+    }
+    let https = http2::connector(&config, tcp())?;
+    let connector = bounded(TimeoutConnector::new(https), &config);
+    assemble(config, http2::Wary::new(connector))
+}
+
+type Answer = <legacy::Client<HttpConnector, Body> as Service<Request<Body>>>::Response;
+
+/// Proxies, and certificates that a plugin hands out until some time.
+fn is_kubes_business(config: &Config) -> bool {
+    config.proxy_url.is_some() || config.auth_info.exec.is_some()
+}
+
+fn bounded<C>(mut connector: TimeoutConnector<C>, config: &Config) -> TimeoutConnector<C> {
     connector.set_connect_timeout(config.connect_timeout);
     connector.set_read_timeout(config.read_timeout);
     connector.set_write_timeout(config.write_timeout);
     connector.set_reset_reader_on_write(config.reset_reader_on_write);
+    connector
+}
+
+fn assemble<S>(config: Config, connections: S) -> Result<Client, kube::Error>
+where
+    S: Service<Request<Body>, Response = Answer, Error = legacy::Error> + Clone + Send + 'static,
+    S::Future: Send + 'static,
+{
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)
-        .service(legacy::Builder::new(TokioExecutor::new()).build(connector));
+        .service(connections);
     Ok(ClientBuilder::new(service, config.default_namespace).build())
 }
 
 /// The end of a TLS handshake and the first request are two small packets. With Nagle's algorithm, which
 /// kube's own connector leaves on, the second waits until the first is acknowledged, and Linux takes 40 ms
 /// for that: far more than all the rest of a hand-over.
-fn tcp() -> legacy::connect::HttpConnector {
-    let mut tcp = legacy::connect::HttpConnector::new();
+fn tcp() -> HttpConnector {
+    let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
     tcp
@@ -95,7 +139,7 @@ mod tests {
     async fn packets_do_not_wait_for_each_other() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("https://{}", listener.local_addr().unwrap());
-        let stream = tower::Service::call(&mut tcp(), uri.parse().unwrap()).await;
+        let stream = Service::call(&mut tcp(), uri.parse().unwrap()).await;
         assert!(stream.unwrap().inner().nodelay().unwrap());
     }
 }

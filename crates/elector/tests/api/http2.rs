@@ -1,0 +1,89 @@
+//! One connection for everything, and another when that one is dead.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use tenure_apiserver::TestServer;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::server::{LEASES, get, within};
+
+/// Passes bytes on, and can become a black hole for the connections there are.
+struct Proxy {
+    address: SocketAddr,
+    opened: Arc<AtomicUsize>,
+    dead: Arc<AtomicUsize>,
+}
+
+impl Proxy {
+    async fn before(server: String) -> Self {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let proxy = Self {
+            address: listener.local_addr().unwrap(),
+            opened: Arc::default(),
+            dead: Arc::default(),
+        };
+        let (opened, dead) = (proxy.opened.clone(), proxy.dead.clone());
+        tokio::spawn(async move {
+            while let Ok((near, _)) = listener.accept().await {
+                let number = opened.fetch_add(1, Ordering::SeqCst) + 1;
+                let far = TcpStream::connect(&server).await.unwrap();
+                let ((a, b), (c, d)) = (near.into_split(), far.into_split());
+                tokio::spawn(pass(number, dead.clone(), a, d));
+                tokio::spawn(pass(number, dead.clone(), c, b));
+            }
+        });
+        proxy
+    }
+
+    fn opened(&self) -> usize {
+        self.opened.load(Ordering::SeqCst)
+    }
+}
+
+async fn pass(
+    number: usize,
+    dead: Arc<AtomicUsize>,
+    mut from: impl AsyncReadExt + Unpin,
+    mut to: impl AsyncWriteExt + Unpin,
+) {
+    let mut buffer = [0; 4096];
+    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+        if number <= dead.load(Ordering::SeqCst) {
+            std::future::pending::<()>().await;
+        }
+        if to.write_all(&buffer[..length]).await.is_err() {
+            return;
+        }
+    }
+}
+
+#[tokio::test]
+async fn everything_takes_one_connection_and_another_when_that_is_dead() {
+    let server = TestServer::start_tls().await.unwrap();
+    let address = server.url().trim_start_matches("https://").to_owned();
+    let proxy = Proxy::before(address.clone()).await;
+    let kubeconfig = server
+        .kubeconfig()
+        .replace(&address, &proxy.address.to_string());
+    let kubeconfig = Kubeconfig::from_yaml(&kubeconfig).unwrap();
+    let options = KubeConfigOptions::default();
+    let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options);
+    let client = tenure::client_http2(config.await.unwrap()).unwrap();
+
+    within(get(&client, LEASES)).await.expect("an answer");
+    let answers = within(join_all((0..50).map(|_| get(&client, LEASES)))).await;
+    assert!(answers.iter().all(Option::is_some));
+    assert_eq!(proxy.opened(), 1);
+
+    proxy.dead.store(1, Ordering::SeqCst);
+    let lost = tokio::time::timeout(Duration::from_millis(200), get(&client, LEASES)).await;
+    assert!(lost.is_err(), "nothing passes");
+    within(get(&client, LEASES)).await.expect("an answer");
+    assert_eq!(proxy.opened(), 2);
+}
