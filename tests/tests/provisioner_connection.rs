@@ -10,10 +10,12 @@ use tenure_tests::storage::{Provisioner, Rig, until};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// How it ends by itself, and what it said.
-fn end(mut provisioner: Provisioner) -> (Option<i32>, String) {
+/// It ends by itself, as a failure, and says this.
+async fn fails(mut provisioner: Provisioner, text: &str) {
     let status = provisioner.process.wait(PATIENCE).unwrap();
-    (status.code(), provisioner.process.transcript())
+    says(&provisioner, text).await;
+    let said = provisioner.process.transcript();
+    assert_eq!(status.code(), Some(1), "{said}");
 }
 
 async fn says(provisioner: &Provisioner, text: &str) {
@@ -63,9 +65,8 @@ async fn a_driver_that_cannot_be_used_ends_the_process() {
     ] {
         let driver = rig.driver(socket, MockConfig::default()).unwrap();
         driver.script(method, Script::fail("INTERNAL", 1));
-        let (code, said) = end(rig.provisioner(socket, &[]).unwrap());
-        assert_eq!(code, Some(1), "{method:?}: {said}");
-        assert!(said.contains(&format!("/{method:?}")), "{method:?}: {said}");
+        let provisioner = rig.provisioner(socket, &[]).unwrap();
+        fails(provisioner, &format!("/{method:?}")).await;
         assert_eq!(driver.calls_of(method).len(), 1, "no second try");
     }
     let nameless = MockConfig {
@@ -73,9 +74,7 @@ async fn a_driver_that_cannot_be_used_ends_the_process() {
         ..MockConfig::default()
     };
     let _driver = rig.driver("n", nameless).unwrap();
-    let (code, said) = end(rig.provisioner("n", &[]).unwrap());
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("name"), "{said}");
+    fails(rig.provisioner("n", &[]).unwrap(), "name").await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -86,15 +85,11 @@ async fn a_driver_that_goes_ends_leaders_and_followers() {
         let driver = rig.driver(socket, MockConfig::default()).unwrap();
         (driver, rig.provisioner(socket, flags).unwrap())
     };
-    let lost = |provisioner: Provisioner| {
-        let (code, said) = end(provisioner);
-        assert_eq!(code, Some(1), "{said}");
-        assert!(said.contains("lost connection to CSI driver"), "{said}");
-    };
+    let lost = "lost connection to CSI driver";
     let (driver, alone) = start("alone", &[]);
     says(&alone, "provisioning").await;
     drop(driver);
-    lost(alone);
+    fails(alone, lost).await;
     // What kubectl describe shows; only root can write there.
     if let Ok(note) = std::fs::read_to_string("/dev/termination-log") {
         assert_eq!(note, "Lost connection to CSI driver, exiting");
@@ -104,9 +99,9 @@ async fn a_driver_that_goes_ends_leaders_and_followers() {
     let (other, follower) = start("follows", &elected);
     says(&follower, "connected").await;
     drop(other);
-    lost(follower);
+    fails(follower, lost).await;
     drop(driver);
-    lost(leader);
+    fails(leader, lost).await;
     // The lease was given back: the next one waits for nothing.
     let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/mock-csi-example";
     let lease = rig.api.get(path).await.unwrap().unwrap();
@@ -127,9 +122,7 @@ async fn what_is_not_supported_is_said() {
     let flags = ["--enable-capacity", "--capacity-ownerref-level=-1"];
     let mut command = rig.command("s", &flags).unwrap();
     command.env("NAMESPACE", "default");
-    let (code, said) = end(Rig::spawn("s", command).unwrap());
-    assert_eq!(code, Some(1), "{said}");
-    assert!(said.contains("those of v1beta1"), "{said}");
+    fails(Rig::spawn("s", command).unwrap(), "those of v1beta1").await;
 
     // A class of the plugin that the driver took over from, as the binder hands its claims over.
     let config = MockConfig {

@@ -135,11 +135,12 @@ impl Cluster {
     async fn ask<T>(
         &self,
         what: impl Fn() -> String,
-        request: impl Future<Output = Result<T, kube::Error>>,
+        request: impl AsyncFnOnce() -> Result<T, kube::Error>,
     ) -> Result<T, ClusterError> {
         self.pace.turn().await;
         let _slot = self.slots.acquire().await;
-        match tokio::time::timeout(LIMIT, request).await {
+        // A request under way is large, and those that wait for their turn are not under way.
+        match tokio::time::timeout(LIMIT, Box::pin(request())).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(source)) => Err(ClusterError::Request {
                 what: what(),
@@ -159,7 +160,7 @@ impl Cluster {
     {
         let api: Api<K> = Api::all(self.client.clone());
         let what = || format!("get {} {name}", K::plural(&()));
-        self.ask(what, api.get(name)).await
+        self.ask(what, async || api.get(name).await).await
     }
 
     /// A fresh copy of an object in a namespace.
@@ -172,7 +173,7 @@ impl Cluster {
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("get {} {namespace}/{name}", K::plural(&()));
-        self.ask(what, api.get(name)).await
+        self.ask(what, async || api.get(name).await).await
     }
 
     /// All objects in a namespace.
@@ -185,7 +186,9 @@ impl Cluster {
     {
         let api: Api<K> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("list {} in {namespace}", K::plural(&()));
-        let list = self.ask(what, api.list(&ListParams::default())).await?;
+        let list = self
+            .ask(what, async || api.list(&ListParams::default()).await)
+            .await?;
         Ok(list.items)
     }
 
@@ -210,7 +213,7 @@ impl Cluster {
         let name = volume.metadata.name.as_deref().unwrap_or_default();
         let what = || format!("create persistentvolumes {name}");
         // What comes back is what was sent; to read all of it is not worth its memory.
-        let post = async {
+        let post = async || {
             let body = serde_json::to_vec(volume).map_err(kube::Error::SerdeError)?;
             let request = http::Request::post("/api/v1/persistentvolumes")
                 .header(http::header::CONTENT_TYPE, "application/json")
@@ -238,7 +241,10 @@ impl Cluster {
             uid: volume.metadata.uid.clone(),
             resource_version: None,
         });
-        match self.ask(what, api.delete(name, &parameters)).await {
+        match self
+            .ask(what, async || api.delete(name, &parameters).await)
+            .await
+        {
             Ok(answer) => Ok(answer.left()),
             Err(error) if error.is_not_found() => Ok(None),
             Err(error) => Err(error),
@@ -258,7 +264,9 @@ impl Cluster {
         };
         let what = || "csistoragecapacities of storage.k8s.io/v1".to_owned();
         match self
-            .ask(what, api.create(&PostParams::default(), &object))
+            .ask(what, async || {
+                api.create(&PostParams::default(), &object).await
+            })
             .await
         {
             Ok(_) => Err("an object with an invalid name was taken".to_owned()),
@@ -282,11 +290,13 @@ impl Cluster {
         match room.metadata.name.as_deref() {
             None => {
                 let what = || format!("create csistoragecapacities in {namespace}");
-                self.ask(what, api.create(&parameters, room)).await
+                self.ask(what, async || api.create(&parameters, room).await)
+                    .await
             }
             Some(name) => {
                 let what = || format!("update csistoragecapacities {namespace}/{name}");
-                self.ask(what, api.replace(name, &parameters, room)).await
+                self.ask(what, async || api.replace(name, &parameters, room).await)
+                    .await
             }
         }
     }
@@ -297,7 +307,9 @@ impl Cluster {
         let api: Api<CSIStorageCapacity> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("delete csistoragecapacities {namespace}/{name}");
         match self
-            .ask(what, api.delete(name, &DeleteParams::default()))
+            .ask(what, async || {
+                api.delete(name, &DeleteParams::default()).await
+            })
             .await
         {
             Err(error) if !error.is_not_found() => Err(error),
@@ -352,7 +364,7 @@ impl Cluster {
         let api: Api<DynamicObject> =
             Api::namespaced_with(self.client.clone(), namespace, &resource);
         let what = || format!("get {} {namespace}/{name}", resource.plural);
-        self.ask(what, api.get(name)).await
+        self.ask(what, async || api.get(name).await).await
     }
 
     /// Adds or removes a finalizer of a volume. Others change the list too, so it is written against the
@@ -385,7 +397,10 @@ impl Cluster {
             let what = || format!("patch persistentvolumes {name}");
             let parameters = PatchParams::default();
             let patch = Patch::Merge(patch);
-            match self.ask(what, api.patch(name, &parameters, &patch)).await {
+            match self
+                .ask(what, async || api.patch(name, &parameters, &patch).await)
+                .await
+            {
                 Ok(_) => return Ok(()),
                 Err(error) if error.is_not_found() => return Ok(()),
                 Err(error) if error.is_conflict() && attempt < CONFLICTS => {}
@@ -419,7 +434,7 @@ impl Cluster {
             Api::namespaced_with(self.client.clone(), namespace, &resource);
         let what = |verb: &str| format!("{verb} {} {namespace}/{name}", resource.plural);
         for attempt in 1.. {
-            let mut object = match self.ask(|| what("get"), api.get(name)).await {
+            let mut object = match self.ask(|| what("get"), async || api.get(name).await).await {
                 Ok(object) => object,
                 Err(error) if error.is_not_found() => return Ok(None),
                 Err(error) => return Err(error),
@@ -428,7 +443,7 @@ impl Cluster {
                 return Ok(Some(object));
             }
             let parameters = PostParams::default();
-            let put = api.replace(name, &parameters, &object);
+            let put = async || api.replace(name, &parameters, &object).await;
             match self.ask(|| what("update"), put).await {
                 Ok(object) => return Ok(Some(object)),
                 Err(error) if error.is_not_found() => return Ok(None),
