@@ -2,7 +2,8 @@
 //!
 //! Pure: it reads event lines and computes. A term is `[acquired.t, until)`, where `until` is the moment
 //! at which the process itself says that guarded work ended. A process that was killed says nothing, so
-//! the harness closes its term at the moment of the kill.
+//! the harness closes its term at the last step of work that it told of, or at the moment of the kill if it
+//! told of none: it may have been stopped or starved long before.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -53,6 +54,7 @@ impl History {
     /// Adds the lines of one process. `ended` is when the process was killed, if it was.
     pub fn add(&mut self, events: &[Event], ended: Option<Nanos>) {
         let mut open: Option<Term> = None;
+        let mut last_step = None;
         let mut ended_before = false;
         for event in events {
             match event.event {
@@ -62,6 +64,7 @@ impl History {
                             .push(format!("{} acquired twice without an end", event.me));
                         self.terms.push(unfinished);
                     }
+                    last_step = None;
                     open = Some(Term {
                         who: event.me.clone(),
                         token: event.token.clone(),
@@ -96,13 +99,16 @@ impl History {
                             .push(format!("{} ended a term it never began", event.me));
                     }
                 },
-                Kind::Working => self.work.entry(event.me.clone()).or_default().push(event.t),
+                Kind::Working => {
+                    last_step = Some(event.t);
+                    self.work.entry(event.me.clone()).or_default().push(event.t);
+                }
                 Kind::Observed | Kind::Stats | Kind::Other => {}
             }
             ended_before |= event.event == Kind::Lost;
         }
         self.terms.extend(open.map(|term| Term {
-            until: ended,
+            until: ended.map(|at| last_step.unwrap_or(at).min(at)),
             ..term
         }));
         self.terms.sort_by_key(|term| term.from);
@@ -310,6 +316,22 @@ mod tests {
         history.add(&lines("a", "acquired@10#1/0"), Some(Nanos(30 * MS)));
         history.add(&lines("b", "acquired@31#2/1"), None);
         assert_eq!(history.check(Nanos(99 * MS)), Ok(()));
+    }
+
+    #[test]
+    fn a_killed_process_worked_until_its_last_step() {
+        let frozen = lines("a", "acquired@10#1/0 working@15 working@20");
+        let mut history = History::default();
+        history.add(&frozen, Some(Nanos(50 * MS)));
+        history.add(&lines("b", "acquired@31#2/1"), None);
+        assert_eq!(history.check(Nanos(99 * MS)), Ok(()));
+        // One that went on is found.
+        let mut history = History::default();
+        let busy = lines("a", "acquired@10#1/0 working@15 working@40");
+        history.add(&busy, Some(Nanos(50 * MS)));
+        history.add(&lines("b", "acquired@31#2/1"), None);
+        let found = history.check(Nanos(99 * MS)).unwrap_err().to_string();
+        assert_eq!(found, "a and b both led for 9ms");
     }
 
     #[test]

@@ -62,6 +62,8 @@ pub struct Verdict {
     pub overlap_by_hand: Duration,
     /// How long after a newer term had begun somebody still began a step of work.
     pub stale_work: Duration,
+    /// How often a process ended itself because its work could not be ended in time.
+    pub aborts: usize,
     /// Effects that the fenced store applied.
     pub accepted: u64,
     /// Effects of older terms that it refused.
@@ -319,6 +321,7 @@ fn judge(squad: &Squad, store: &FencedStore) -> Verdict {
         overlap: longest(&real).unwrap_or_default(),
         overlap_by_hand: longest(&excused).unwrap_or_default(),
         stale_work: history.longest_stale_work(),
+        aborts: squad.aborts(),
         accepted: book.accepted,
         refused: book.refused,
         violations: squad.unexpected().to_vec(),
@@ -381,12 +384,13 @@ impl fmt::Display for Outcome {
         for (make, verdict) in &self.makes {
             writeln!(
                 f,
-                "  {make:?}: {} terms, overlap {:.3?} ({:.3?} after edits by hand), stale work {:.3?}, \
+                "  {make:?}: {} terms, overlap {:.3?} ({:.3?} after edits by hand), stale work {:.3?}, {} aborts, \
                  effects {} applied and {} refused, {} violations",
                 verdict.terms,
                 verdict.overlap,
                 verdict.overlap_by_hand,
                 verdict.stale_work,
+                verdict.aborts,
                 verdict.accepted,
                 verdict.refused,
                 verdict.violations.len()

@@ -16,6 +16,9 @@ use crate::overlap::History;
 use crate::process::Process;
 use crate::wire::{Wire, lease_path};
 
+/// How the library's last words begin when work outlives its guard.
+const ABORTED: &str = "did not end in time; aborting";
+
 /// What a candidate is made of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Make {
@@ -34,6 +37,7 @@ pub struct Squad {
     members: Vec<Member>,
     retired: Vec<Process>,
     edits: Vec<Nanos>,
+    aborts: usize,
     unexpected: Vec<String>,
 }
 
@@ -58,6 +62,7 @@ impl Squad {
             members: Vec::new(),
             retired: Vec::new(),
             edits: Vec::new(),
+            aborts: 0,
             unexpected: Vec::new(),
         };
         for index in 0..size {
@@ -157,13 +162,16 @@ impl Squad {
         for index in 0..self.size() {
             let process = &mut self.members[index].process;
             if process.has_ended() && process.killed_at().is_none() {
-                let said = format!(
-                    "{} ended by itself:\n{}",
-                    process.name(),
-                    process.transcript()
-                );
+                let said = process.transcript();
+                let name = process.name().to_owned();
                 process.kill();
-                self.unexpected.push(said);
+                // One that was stopped or starved beyond its deadline ends itself before it may work again.
+                if said.contains(ABORTED) {
+                    self.aborts += 1;
+                } else {
+                    self.unexpected
+                        .push(format!("{name} ended by itself:\n{said}"));
+                }
                 self.restart(index)?;
             }
         }
@@ -191,7 +199,12 @@ impl Squad {
         &self.edits
     }
 
-    /// What candidates said that ended by themselves.
+    /// How often one ended itself because its work could not be ended in time.
+    pub fn aborts(&self) -> usize {
+        self.aborts
+    }
+
+    /// What candidates said that ended by themselves for any other reason.
     pub fn unexpected(&self) -> &[String] {
         &self.unexpected
     }
