@@ -1,7 +1,7 @@
 //! Objects as the API server has them, kept up to date by a watch.
 //!
 //! Kinds of which there are few are kept ready for use. Claims and volumes can be tens of thousands, and are
-//! kept as text: in pieces an object takes four times the memory, and to read it again takes microseconds.
+//! kept as text: in pieces an object takes several times the memory, and to read it again takes microseconds.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
