@@ -48,22 +48,36 @@ impl Pair {
         let Some(second) = &self.secondary else {
             return seen;
         };
-        let newer = &second.version.revision;
-        if newer.order(&seen.version.revision) == Some(Ordering::Greater) {
-            seen.version.revision = newer.clone();
-        }
+        seen.version = self.version();
         if rules.is(PairMutant::PrimaryCounts) {
             return seen;
         }
         seen.fingerprint = both(seen.fingerprint, second.fingerprint);
         seen.unreadable |= second.unreadable;
+        let record = agreed(seen.record, &second.record, rules);
         seen.record = if seen.unreadable {
-            Record::default()
+            // Nobody's, but whoever can be read may still hold it for that long.
+            Record {
+                lease_duration_seconds: record.lease_duration_seconds,
+                ..Record::default()
+            }
         } else {
-            agreed(seen.record, &second.record, rules)
+            record
         };
         seen.orders = either(seen.orders, &second.orders);
         seen
+    }
+
+    /// The version of both, as [`together`](Self::together) has it.
+    fn version(&self) -> Version {
+        let mut version = self.primary.version.clone();
+        if let Some(second) = &self.secondary {
+            let newer = &second.version.revision;
+            if newer.order(&version.revision) == Some(Ordering::Greater) {
+                version.revision = newer.clone();
+            }
+        }
+        version
     }
 
     /// What a watch shows of one side, after this was known.
@@ -77,11 +91,16 @@ impl Pair {
         {
             return Shown::Nothing;
         }
-        match (side, object) {
-            (Side::Primary, None) => Shown::Absent,
-            (Side::Primary, Some(primary)) => Shown::Changed(Box::new(Self { primary, ..self })),
-            (Side::Secondary, secondary) => Shown::Changed(Box::new(Self { secondary, ..self })),
+        let before = self.version();
+        let changed = match (side, object) {
+            (Side::Primary, None) => return Shown::Absent,
+            (Side::Primary, Some(primary)) => Self { primary, ..self },
+            (Side::Secondary, secondary) => Self { secondary, ..self },
+        };
+        if changed.version() == before {
+            return Shown::Hidden;
         }
+        Shown::Changed(Box::new(changed))
     }
 }
 
@@ -94,6 +113,9 @@ pub enum Shown {
     Absent,
     /// Both are in this state now.
     Changed(Box<Pair>),
+    /// One side changed before the other did, and was shown after it: the version of both is one that was
+    /// judged already, without this. Only a read tells what it means.
+    Hidden,
 }
 
 /// What a lock remembers of its own writes, to know them in the watch. One half is no news before both
@@ -407,5 +429,26 @@ mod tests {
         assert_eq!(stale, Shown::Nothing);
         let gone = known().shown(&Own::Nothing, Side::Primary, None);
         assert_eq!(gone, Shown::Absent);
+    }
+
+    #[test]
+    fn what_the_newer_half_hid_has_to_be_read() {
+        // The primary at 7 was shown first; what happened to the secondary before that comes later.
+        let known = pair(seen("a", "7"), Some(seen("a", "5")));
+        let shown = known.shown(&Own::Nothing, Side::Secondary, Some(seen("b", "6")));
+        assert_eq!(shown, Shown::Hidden);
+        let known = pair(seen("a", "3"), Some(seen("a", "5")));
+        let shown = known.shown(&Own::Nothing, Side::Primary, Some(seen("a", "4")));
+        assert_eq!(shown, Shown::Hidden, "an order, say");
+    }
+
+    #[test]
+    fn half_of_it_unreadable_keeps_the_longer_duration() {
+        let (mut first, mut second) = (seen("a", "1"), seen("b", "2"));
+        first.unreadable = true;
+        second.record.lease_duration_seconds = 60;
+        let together = pair(first, Some(second)).together(Rules::default());
+        assert!(together.unreadable && together.record.holder.is_empty());
+        assert_eq!(together.record.lease_duration_seconds, 60);
     }
 }

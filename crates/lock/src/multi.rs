@@ -290,6 +290,7 @@ impl Lock for MultiLock {
         match known.shown(&self.own(), side, shown) {
             Shown::Nothing => return Sight::Seen(last.clone()),
             Shown::Absent => return Sight::Absent,
+            Shown::Hidden => return Sight::ReadNeeded,
             Shown::Changed(_) => {}
         }
         match (side, object) {

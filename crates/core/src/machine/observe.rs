@@ -130,8 +130,12 @@ impl Election {
 
     /// How long a record must stay unchanged before it may be replaced (duty 7).
     pub(super) fn patience(&self, observation: &Observation) -> Duration {
-        let lease = if observation.unreadable || self.is(Mutant::OwnPatience) {
+        let lease = if self.is(Mutant::OwnPatience) {
             self.config.timing.lease()
+        } else if observation.unreadable {
+            // Of a lock in two objects the half that can be read has a duration.
+            let lease = self.config.timing.lease();
+            lease.max(observation.record.lease_duration())
         } else if self.is(Mutant::HalfPatience) {
             observation.record.lease_duration() / 2
         } else {

@@ -483,7 +483,9 @@ async fn an_unreadable_primary_makes_the_whole_unreadable() {
         primary["metadata"]["annotations"] = json!({ LEADER_ANNOTATION: "garbage" });
         let seen = kind.read(&primary, Some(&lease("baz", 0, "2"))).await;
         assert!(seen.unreadable);
-        assert_eq!(seen.record, Record::default());
+        // Nobody's, but the Lease says how long its holder may go on.
+        assert_eq!(seen.record.holder, "");
+        assert_eq!(seen.record.lease_duration_seconds, 10);
     }
 }
 
@@ -534,6 +536,11 @@ async fn watch_events_are_combined_with_what_was_last_seen() {
         assert_eq!(
             holder(lock.sight(0, Some(kind.primary(Some("b"), 1, "30")), last)),
             UNKNOWN_HOLDER
+        );
+        // It changed before the Lease did that is known, so their version says nothing of it.
+        assert_eq!(
+            holder(lock.sight(0, Some(kind.primary(Some("b"), 1, "15")), last)),
+            "read needed"
         );
         assert_eq!(
             holder(lock.sight(1, Some(lease("b", 1, "31")), last)),

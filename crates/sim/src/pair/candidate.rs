@@ -205,7 +205,7 @@ impl Lock {
         match (self.kind, object, self.last.clone()) {
             (Kind::Both, object, Some(last)) => match last.clone().shown(&self.own, side, object) {
                 Shown::Nothing => self.show(Source::Watch, last),
-                Shown::Absent => Next::Tell(nothing, None),
+                Shown::Absent | Shown::Hidden => Next::Tell(nothing, None),
                 Shown::Changed(pair) => self.show(Source::Watch, *pair),
             },
             (Kind::Both, ..) | (_, None, _) => Next::Tell(nothing, None),
