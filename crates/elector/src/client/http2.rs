@@ -1,8 +1,11 @@
 //! Many requests on one connection, where the server speaks HTTP/2.
 //!
 //! Thousands of renewals a second cost a fraction of what they cost on a connection for each that is under
-//! way. The invariant: whoever gives up a request never sends the next one the same way. A connection that
-//! swallowed a request may be dead without knowing it, and others would wait on it in vain.
+//! way. The invariant: whoever waits in vain for an answer to begin never sends the next request the same
+//! way. A connection that swallowed a request may be dead without knowing it, and others would wait on it.
+//!
+//! Watches have a connection each, as with HTTP/1.1: a server allows so many requests at once on one, often
+//! a hundred, and a few watches per namespace would leave no room for renewals.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -41,6 +44,7 @@ pub(super) fn connector(config: &Config, tcp: HttpConnector) -> Result<Https, ku
 pub(super) struct Wary {
     connector: Connector,
     present: Arc<Mutex<Present>>,
+    watches: Pool,
 }
 
 #[derive(Clone)]
@@ -53,7 +57,8 @@ struct Present {
 }
 
 impl Wary {
-    pub(super) fn new(connector: Connector) -> Self {
+    /// With a connector for each kind of request; that for watches speaks HTTP/1.1 only.
+    pub(super) fn new(connector: Connector, for_watches: &Connector) -> Self {
         let present = Present {
             pool: open(&connector, false),
             number: 0,
@@ -62,6 +67,7 @@ impl Wary {
         Self {
             connector,
             present: Arc::new(Mutex::new(present)),
+            watches: open(for_watches, false),
         }
     }
 }
@@ -69,6 +75,11 @@ impl Wary {
 fn open(connector: &Connector, http2: bool) -> Pool {
     let mut builder = Builder::new(TokioExecutor::new());
     builder.http2_only(http2).build(connector.clone())
+}
+
+fn is_watch(request: &Request<Body>) -> bool {
+    let query = request.uri().query().unwrap_or_default();
+    query.split('&').any(|pair| pair == "watch=true")
 }
 
 impl Service<Request<Body>> for Wary {
@@ -81,6 +92,9 @@ impl Service<Request<Body>> for Wary {
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
+        if is_watch(&request) {
+            return Box::pin(self.watches.request(request));
+        }
         let Present { pool, number, .. } = lock(&self.present).clone();
         let mut hope = Hope {
             wary: self.clone(),

@@ -50,9 +50,9 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
     )
 }
 
-/// Like [`client`], with one connection for everything if the server speaks HTTP/2, as API servers do:
-/// for programs with hundreds of elections. As with HTTP/1.1, a request that is given up takes its
-/// connection along. Needs the feature `http2`.
+/// Like [`client`], with one connection for everything but watches if the server speaks HTTP/2, as API
+/// servers do: for programs with hundreds of elections. As with HTTP/1.1, a request that is given up takes
+/// its connection along. Needs the feature `http2`.
 ///
 /// # Errors
 /// As for [`client`].
@@ -62,9 +62,10 @@ pub fn client_http2(config: Config) -> Result<Client, kube::Error> {
     if is_kubes_business(&config) {
         return Client::try_from(config);
     }
-    let https = http2::connector(&config, tcp())?;
-    let connector = bounded(TimeoutConnector::new(https), &config);
-    assemble(config, http2::Wary::new(connector))
+    let bounded = |https| bounded(TimeoutConnector::new(https), &config);
+    let connector = bounded(http2::connector(&config, tcp())?);
+    let for_watches = bounded(config.rustls_https_connector_with_connector(tcp())?);
+    assemble(config, http2::Wary::new(connector, &for_watches))
 }
 
 type Answer = <legacy::Client<HttpConnector, Body> as Service<Request<Body>>>::Response;

@@ -6,6 +6,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use futures_util::future::join_all;
+use http::Request;
+use kube::Client;
+use kube::client::Body;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use tenure_apiserver::TestServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -63,8 +66,7 @@ async fn pass(
     }
 }
 
-#[tokio::test]
-async fn everything_takes_one_connection_and_another_when_that_is_dead() {
+async fn behind_a_proxy() -> (TestServer, Proxy, Client) {
     let server = TestServer::start_tls().await.unwrap();
     let address = server.url().trim_start_matches("https://").to_owned();
     let proxy = Proxy::before(address.clone()).await;
@@ -75,7 +77,12 @@ async fn everything_takes_one_connection_and_another_when_that_is_dead() {
     let options = KubeConfigOptions::default();
     let config = kube::Config::from_custom_kubeconfig(kubeconfig, &options);
     let client = tenure::client_http2(config.await.unwrap()).unwrap();
+    (server, proxy, client)
+}
 
+#[tokio::test]
+async fn everything_takes_one_connection_and_another_when_that_is_dead() {
+    let (_server, proxy, client) = behind_a_proxy().await;
     within(get(&client, LEASES)).await.expect("an answer");
     let answers = within(join_all((0..50).map(|_| get(&client, LEASES)))).await;
     assert!(answers.iter().all(Option::is_some));
@@ -86,4 +93,19 @@ async fn everything_takes_one_connection_and_another_when_that_is_dead() {
     assert!(lost.is_err(), "nothing passes");
     within(get(&client, LEASES)).await.expect("an answer");
     assert_eq!(proxy.opened(), 2);
+}
+
+#[tokio::test]
+async fn watches_take_no_room_from_renewals() {
+    let (_server, proxy, client) = behind_a_proxy().await;
+    within(get(&client, LEASES)).await.expect("an answer");
+    let mut watches = Vec::new();
+    for number in 1..4 {
+        let watch = Request::get(format!("{LEASES}?watch=true&timeoutSeconds=60"));
+        let watch = client.send(watch.body(Body::empty()).unwrap());
+        watches.push(within(watch).await.unwrap());
+        assert_eq!(proxy.opened(), 1 + number);
+    }
+    within(get(&client, LEASES)).await.expect("an answer");
+    assert_eq!(proxy.opened(), 4, "it has its own still");
 }
