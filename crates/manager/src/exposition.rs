@@ -1,6 +1,7 @@
 //! The text of `/metrics`: Prometheus' own format, as controller-runtime has it, or OpenMetrics for those
 //! that ask for it.
 
+use std::collections::HashMap;
 use std::fmt::Write as _;
 
 use prometheus_client::encoding::text::encode;
@@ -21,24 +22,40 @@ pub(crate) fn expose(registry: &Registry, accept: &str) -> (&'static str, String
     }
 }
 
-/// The older format: a counter is called as its sample, with `_total`; there are no units and no end.
+/// The older format: counters and infos are called as their samples, an info is a gauge, and there are no
+/// units, no exemplars and no end.
 fn prometheus(open_metrics: &str) -> String {
-    let counters: Vec<&str> = open_metrics
+    let kinds: HashMap<&str, &str> = open_metrics
         .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.strip_suffix(" counter"))
+        .filter_map(|line| line.strip_prefix("# TYPE ")?.split_once(' '))
         .collect();
+    let suffix = |name: &str| match kinds.get(name) {
+        Some(&"counter") => "_total",
+        Some(&"info") => "_info",
+        _ => "",
+    };
     let mut text = String::with_capacity(open_metrics.len());
     for line in open_metrics.lines() {
-        let comment = ["# HELP ", "# TYPE "]
-            .into_iter()
-            .find_map(|kind| Some((kind, line.strip_prefix(kind)?)));
+        let mut words = line.splitn(4, ' ');
         // Writing into a string does not fail.
-        let _ = match comment.map(|(kind, rest)| (kind, rest.split_once(' '))) {
-            Some((kind, Some((name, rest)))) if counters.contains(&name) => {
-                writeln!(text, "{kind}{name}_total {rest}")
+        let _ = match (words.next(), words.next(), words.next(), words.next()) {
+            (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
+                let kind = match kind {
+                    "info" => "gauge",
+                    "unknown" => "untyped",
+                    kind => kind,
+                };
+                writeln!(text, "# TYPE {name}{} {kind}", suffix(name))
             }
-            None if line.starts_with('#') => Ok(()),
-            _ => writeln!(text, "{line}"),
+            (Some("#"), Some("HELP"), Some(name), help) => {
+                let help = help.unwrap_or_default();
+                writeln!(text, "# HELP {name}{} {help}", suffix(name))
+            }
+            (Some("#"), ..) => Ok(()),
+            _ => {
+                let sample = line.split_once(" # {").map_or(line, |(sample, _)| sample);
+                writeln!(text, "{sample}")
+            }
         };
     }
     text
@@ -48,7 +65,9 @@ fn prometheus(open_metrics: &str) -> String {
 mod tests {
     use super::*;
     use prometheus_client::metrics::counter::Counter;
+    use prometheus_client::metrics::exemplar::CounterWithExemplar;
     use prometheus_client::metrics::gauge::Gauge;
+    use prometheus_client::metrics::info::Info;
     use prometheus_client::registry::Unit;
 
     #[test]
@@ -73,5 +92,20 @@ mod tests {
             "{text}"
         );
         assert!(text.ends_with("# EOF\n"), "{text}");
+    }
+
+    #[test]
+    fn what_the_older_format_lacks_is_said_otherwise() {
+        let mut registry = Registry::default();
+        registry.register("build", "Build", Info::new([("version", "1")]));
+        let traced = CounterWithExemplar::<[(&str, &str); 1]>::default();
+        traced.inc_by(2_u64, Some([("trace", "abc")]), None);
+        registry.register("calls", "Calls", traced);
+        let (_, text) = expose(&registry, "");
+        assert_eq!(
+            text,
+            "# HELP build_info Build.\n# TYPE build_info gauge\nbuild_info{version=\"1\"} 1\n\
+             # HELP calls_total Calls.\n# TYPE calls_total counter\ncalls_total 2\n"
+        );
     }
 }

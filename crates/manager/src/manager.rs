@@ -136,9 +136,10 @@ impl Manager {
             fatal,
             running: self.handle.inner.running.clone(),
         };
+        let handle = self.handle.clone();
         let started = self.start(context, fatals);
         let mut shutdown = pin!(shutdown);
-        let whole = started.await?;
+        let whole = started.await.inspect_err(|_| handle.close())?;
         // In a task of its own, so that dropping this future does not cut anything off.
         let mut whole = tokio::spawn(whole.run(stop.clone()));
         tokio::select! {

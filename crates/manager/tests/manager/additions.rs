@@ -76,3 +76,18 @@ async fn without_an_election_too() {
     running.stop().await.unwrap();
     assert_eq!(log.count("second stopped"), 1);
 }
+
+#[tokio::test]
+async fn nothing_is_added_to_a_manager_that_could_not_start() {
+    let server = TestServer::start().await.unwrap();
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let manager = quick(&server)
+        .await
+        .probe_address(taken.local_addr().unwrap())
+        .build()
+        .unwrap();
+    let handle = manager.handle();
+    manager.run(std::future::pending::<()>()).await.unwrap_err();
+    let refused = handle.add_every(speaker("late", &Log::default()));
+    refused.unwrap_err();
+}
