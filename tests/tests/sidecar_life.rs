@@ -47,15 +47,28 @@ impl Ward<'_> {
     }
 
     fn candidate(&self, pod: &str, uid: &str) -> Process {
+        self.candidate_with(pod, uid, &["--mode=for-life"])
+    }
+
+    fn candidate_with(&self, pod: &str, uid: &str, flags: &[&str]) -> Process {
         let mut command = self.home.command();
         command
             .env("KUBECONFIG", self.kubeconfig)
             .env("POD_NAME", pod)
             .env("POD_NAMESPACE", self.namespace)
             .env("POD_UID", uid)
-            .args(["elect", "--election=life", "--mode=for-life"])
+            .args(["elect", "--election=life"])
+            .args(flags)
             .args(["--preflight=fail", "--events=json"]);
         Process::spawn(pod, command).unwrap()
+    }
+
+    /// Deletes at once.
+    fn delete(&self, path: &str) {
+        let options = json!({ "gracePeriodSeconds": 0 });
+        let deleted = self.admin.send(&Method::DELETE, path, Some(&options));
+        let deleted = deleted.unwrap();
+        assert!(deleted.status.is_success(), "{}", deleted.body);
     }
 
     fn lease(&self) -> Value {
@@ -97,11 +110,7 @@ impl Ward<'_> {
         assert!(b.last_of(&[Kind::Acquired]).is_none(), "{}", b.transcript());
         // The pod goes, and another of the same name comes: that is not the leader.
         let gone = now();
-        let options = json!({ "gracePeriodSeconds": 0 });
-        let deleted = self
-            .admin
-            .send(&Method::DELETE, &self.pod_path("a"), Some(&options));
-        assert!(deleted.unwrap().status.is_success());
+        self.delete(&self.pod_path("a"));
         let again = self.pod("a");
         leads(&b, gone);
         self.is_owned_by(&b_uid);
@@ -134,18 +143,95 @@ fn observed(process: &Process, leader: &str) {
     seen.unwrap_or_else(|silence| panic!("{silence}"));
 }
 
-#[test]
-fn sidecar_life_ends_with_the_pod_and_not_before() {
+/// On a server of its own.
+fn on_a_ward(test: impl FnOnce(&Ward<'_>)) {
     let home = Home::new();
     let server = Embedded::start().unwrap();
     let admin = Wire::connect(&server.kubeconfig()).unwrap();
-    let ward = Ward {
+    test(&Ward {
         home: &home,
         admin: &admin,
         namespace: "default",
         kubeconfig: &server.kubeconfig(),
-    };
-    ward.live_and_die();
+    });
+}
+
+#[test]
+fn sidecar_life_ends_with_the_pod_and_not_before() {
+    on_a_ward(|ward| ward.live_and_die());
+}
+
+#[test]
+fn sidecar_life_ends_with_the_pod_even_if_the_lease_went_first() {
+    on_a_ward(|ward| {
+        let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
+        let mut a = ward.candidate("a", &a_uid);
+        leads(&a, Nanos(0));
+        let b = ward.candidate("b", &b_uid);
+        observed(&b, &format!("a_{a_uid}"));
+        a.kill();
+        ward.delete(&lease_path(ward.namespace, "life"));
+        std::thread::sleep(WHILE);
+        assert!(b.last_of(&[Kind::Acquired]).is_none(), "{}", b.transcript());
+        // As the garbage collector does, and with nothing to be seen in between.
+        let gone = now();
+        ward.delete(&ward.pod_path("a"));
+        leads(&b, gone);
+        ward.is_owned_by(&b_uid);
+        // The other way round.
+        drop(b);
+        let c_uid = ward.pod("c");
+        let c = ward.candidate("c", &c_uid);
+        observed(&c, &format!("b_{b_uid}"));
+        let gone = now();
+        ward.delete(&ward.pod_path("b"));
+        ward.delete(&lease_path(ward.namespace, "life"));
+        leads(&c, gone);
+        ward.is_owned_by(&c_uid);
+    });
+}
+
+#[test]
+fn sidecar_life_waits_for_leaders_of_another_mode() {
+    on_a_ward(|ward| {
+        let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
+        // Its identity is the pod's name and a random part, which is no uid of any pod.
+        let mut a = ward.candidate_with("a", &a_uid, &["--ttl=5s"]);
+        leads(&a, Nanos(0));
+        let holder = ward.lease()["spec"]["holderIdentity"].clone();
+        let b = ward.candidate("b", &b_uid);
+        observed(&b, holder.as_str().unwrap());
+        let said = poll(LIMIT, || {
+            b.transcript().contains("no pod of this mode").then_some(())
+        });
+        assert!(said.is_some(), "{}", b.transcript());
+        std::thread::sleep(WHILE);
+        assert_eq!(ward.lease()["spec"]["holderIdentity"], holder);
+        assert!(a.last_of(&[Kind::Lost]).is_none(), "{}", a.transcript());
+        // Its lease runs out as any does.
+        let killed = a.kill();
+        leads(&b, killed);
+    });
+}
+
+#[test]
+fn sidecar_life_goes_on_after_an_edit() {
+    on_a_ward(|ward| {
+        let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
+        let a = ward.candidate("a", &a_uid);
+        leads(&a, Nanos(0));
+        let b = ward.candidate("b", &b_uid);
+        observed(&b, &format!("a_{a_uid}"));
+        let edited = now();
+        let edit = json!({ "spec": { "leaseTransitions": 41 } });
+        let path = lease_path(ward.namespace, "life");
+        let patched = ward.admin.send(&Method::PATCH, &path, Some(&edit)).unwrap();
+        assert!(patched.status.is_success(), "{}", patched.body);
+        let lost = a.wait_for(Kind::Lost, edited, LIMIT);
+        lost.unwrap_or_else(|silence| panic!("{silence}"));
+        leads(&a, edited);
+        assert!(b.last_of(&[Kind::Acquired]).is_none(), "{}", b.transcript());
+    });
 }
 
 #[test]

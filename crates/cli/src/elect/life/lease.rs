@@ -1,0 +1,304 @@
+//! The Lease of an election for life, as an object that has an owner.
+
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail};
+use http::{Request, header};
+use jiff::Timestamp;
+use kube::Client;
+use serde_json::{Value, json};
+use tenure::Handle;
+use tenure::lock::LockKind;
+use tokio::time::timeout;
+
+use super::{AGAIN, LEASE_SECONDS, Pod, REQUEST};
+use crate::api;
+use crate::elect::outlets::{Queue, newest};
+use crate::elections;
+
+/// How often to try to write a Lease that others write too.
+const ATTEMPTS: usize = 5;
+
+/// The longest pause between attempts to name the owner.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// The Lease.
+#[derive(Clone)]
+pub(in crate::elect) struct Lease {
+    pub(in crate::elect) client: Client,
+    pub(in crate::elect) namespace: String,
+    pub(in crate::elect) name: String,
+}
+
+/// What became of a change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Changed {
+    Written,
+    /// It was not needed.
+    Unneeded,
+    /// There is no Lease.
+    Missing,
+}
+
+impl Lease {
+    /// Keeps the Lease in the name of the own pod while leading, until there is no more news. News are
+    /// taken at once, whatever is under way: those of a loss hold back the release.
+    pub(in crate::elect) async fn keep_owned(self, pod: Pod, handle: Handle, mut queue: Queue) {
+        while newest(&mut queue).await.is_some() {
+            loop {
+                tokio::select! {
+                    news = newest(&mut queue) => if news.is_none() { return },
+                    () = self.own(&pod, &handle) => break,
+                }
+            }
+        }
+    }
+
+    /// Names the pod as the owner, however often that takes while it leads. Without it the garbage
+    /// collector would leave the Lease of a gone pod where it is; the other candidates free it all the same.
+    async fn own(&self, pod: &Pod, handle: &Handle) {
+        let mut pause = AGAIN;
+        while handle.is_leading() {
+            let change = self.change(|lease| name_owner(lease, pod));
+            let changed = timeout(REQUEST, change).await;
+            match changed.context("no answer in time").flatten() {
+                Ok(_) => return,
+                Err(error) => {
+                    tracing::warn!(lease = self.name, "cannot name the pod as owner: {error:#}");
+                }
+            }
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+
+    /// Gives it back for a holder for life that cannot any more; another's is left alone, and so is a
+    /// term of another mode. If the Lease went with its owner, a free one takes its place: whoever saw the
+    /// old one would otherwise wait for as long as it said. Whether it was free by that.
+    pub(super) async fn free(&self, holder: &str) -> Result<bool> {
+        let now = format!("{:.6}", Timestamp::now());
+        let changed = self.change(|lease| {
+            let spec = &mut lease["spec"];
+            if spec["holderIdentity"] != holder || spec["leaseDurationSeconds"] != LEASE_SECONDS {
+                return false;
+            }
+            spec["holderIdentity"] = "".into();
+            spec["leaseDurationSeconds"] = 1.into();
+            spec["acquireTime"] = now.as_str().into();
+            spec["renewTime"] = now.as_str().into();
+            let mut owners = owners(lease);
+            owners.retain(|owner| owner["kind"] != "Pod");
+            lease["metadata"]["ownerReferences"] = owners.into();
+            true
+        });
+        match changed.await? {
+            Changed::Written => Ok(true),
+            Changed::Unneeded => Ok(false),
+            Changed::Missing => self.create_free(&now).await,
+        }
+    }
+
+    /// Makes a Lease that nobody holds, unless there is one.
+    async fn create_free(&self, now: &str) -> Result<bool> {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": { "name": self.name, "namespace": self.namespace },
+            "spec": {
+                "holderIdentity": "",
+                "leaseDurationSeconds": 1,
+                "acquireTime": now,
+                "renewTime": now,
+                "leaseTransitions": 0,
+            },
+        });
+        let path = format!(
+            "/apis/coordination.k8s.io/v1/namespaces/{}/leases",
+            self.namespace
+        );
+        let request = Request::post(path)
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(lease.to_string().into_bytes())?;
+        match self.client.request::<Value>(request).await {
+            Ok(_) => Ok(true),
+            Err(kube::Error::Api(status)) if status.code == 409 => Ok(false),
+            Err(error) => Err(error).context("create leases"),
+        }
+    }
+
+    /// Reads, changes and writes what was read, until nobody else wrote in between.
+    async fn change(&self, change: impl Fn(&mut Value) -> bool) -> Result<Changed> {
+        let path = elections::path_of(LockKind::Leases, &self.namespace, &self.name);
+        for _ in 0..ATTEMPTS {
+            let mut lease = match api::get(&self.client, &path).await {
+                Ok(answer) => answer.body,
+                Err(kube::Error::Api(status)) if status.code == 404 => return Ok(Changed::Missing),
+                Err(error) => return Err(error).context("get leases"),
+            };
+            if !change(&mut lease) {
+                return Ok(Changed::Unneeded);
+            }
+            let request = Request::put(&path)
+                .header(header::CONTENT_TYPE, "application/json")
+                .body(lease.to_string().into_bytes())?;
+            match self.client.request::<Value>(request).await {
+                Ok(_) => return Ok(Changed::Written),
+                Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {}
+                Err(error) => return Err(error).context("update leases"),
+            }
+        }
+        bail!("others kept writing it")
+    }
+}
+
+/// Makes the pod the only one among the owners of a Lease that it holds; whether that changes anything.
+fn name_owner(lease: &mut Value, pod: &Pod) -> bool {
+    let (identity, owner) = (pod.identity(), pod.reference());
+    let mut owners = owners(lease);
+    if lease["spec"]["holderIdentity"] != identity || owners.contains(&owner) {
+        return false;
+    }
+    owners.retain(|owner| owner["kind"] != "Pod");
+    owners.push(owner);
+    lease["metadata"]["ownerReferences"] = owners.into();
+    true
+}
+
+fn owners(lease: &Value) -> Vec<Value> {
+    let owners = lease["metadata"]["ownerReferences"].as_array();
+    owners.cloned().unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use http::{Method, StatusCode};
+    use tenure::Event;
+
+    use super::*;
+    use crate::elect::life::scripted::{self, Act};
+    use crate::elect::outlets::{News, Notice, Outlets, Share};
+
+    /// Far more than anything here takes.
+    const LIMIT: Duration = Duration::from_secs(60);
+
+    const HOLDER: &str = "web-0_0b6c";
+
+    fn lease(client: Client) -> Lease {
+        Lease {
+            client,
+            namespace: "ns".to_owned(),
+            name: "life".to_owned(),
+        }
+    }
+
+    fn held(seconds: u64) -> Value {
+        let spec = json!({ "holderIdentity": HOLDER, "leaseDurationSeconds": seconds });
+        json!({ "metadata": { "name": "life", "resourceVersion": "1" }, "spec": spec })
+    }
+
+    /// Frees a Lease that reads so, and returns whether it was freed and what was written.
+    async fn freed(stored: Option<Value>, created: StatusCode) -> (bool, Vec<(Method, Value)>) {
+        let writes = Arc::new(Mutex::new(Vec::new()));
+        let log = writes.clone();
+        let client = scripted::server(move |request, body| {
+            let status = match (&request.method, &stored) {
+                (&Method::GET, Some(stored)) => {
+                    return Act::Answer(StatusCode::OK, stored.to_string());
+                }
+                (&Method::GET, None) => StatusCode::NOT_FOUND,
+                (&Method::POST, _) => created,
+                _ => StatusCode::OK,
+            };
+            if request.method != Method::GET {
+                log.lock().unwrap().push((request.method.clone(), body));
+            }
+            scripted::status(status)
+        })
+        .await;
+        let freed = lease(client).free(HOLDER).await.unwrap();
+        let writes = writes.lock().unwrap().clone();
+        (freed, writes)
+    }
+
+    #[tokio::test]
+    async fn only_a_term_of_this_mode_is_freed() {
+        let (done, writes) = freed(Some(held(15)), StatusCode::CREATED).await;
+        assert!(!done && writes.is_empty(), "{writes:?}");
+        let (done, writes) = freed(Some(held(172_800)), StatusCode::CREATED).await;
+        assert!(done && writes.len() == 1, "{writes:?}");
+        assert_eq!(writes[0].0, Method::PUT);
+        assert_eq!(writes[0].1["spec"]["holderIdentity"], "");
+    }
+
+    #[tokio::test]
+    async fn a_lease_that_went_with_its_pod_is_made_again_and_free() {
+        for (created, expected) in [(StatusCode::CREATED, true), (StatusCode::CONFLICT, false)] {
+            let (done, writes) = freed(None, created).await;
+            assert_eq!(done, expected);
+            assert_eq!(writes.len(), 1, "{writes:?}");
+            let (method, lease) = &writes[0];
+            assert_eq!(method, Method::POST);
+            assert_eq!(lease["metadata"]["name"], "life");
+            assert_eq!(lease["spec"]["holderIdentity"], "");
+        }
+    }
+
+    #[tokio::test]
+    async fn the_owner_is_named_in_the_end_and_nobody_waits_for_it() {
+        let (sender, mut owned) = tokio::sync::mpsc::unbounded_channel();
+        let reads = Mutex::new(0);
+        let client = scripted::server(move |request, body| {
+            let mut reads = reads.lock().unwrap();
+            if request.method == Method::PUT {
+                let _ = sender.send(Some(body));
+                return Act::Answer(StatusCode::OK, "{}".to_owned());
+            }
+            *reads += 1;
+            match *reads {
+                1 => scripted::status(StatusCode::INTERNAL_SERVER_ERROR),
+                2 => Act::Answer(StatusCode::OK, held(172_800).to_string()),
+                _ => {
+                    let _ = sender.send(None);
+                    Act::Hang
+                }
+            }
+        })
+        .await;
+        let elector = scripted::elector();
+        let view = scripted::view(&elector);
+        let mut candidate = elector.start();
+        let term = loop {
+            match candidate.next().await {
+                Some(Event::Lead(term)) => break term,
+                Some(_) => {}
+                None => panic!("the election has ended"),
+            }
+        };
+        let news = |notice, term| News {
+            notice,
+            answer: view.answer(),
+            previous: String::new(),
+            term,
+        };
+        let mut outlets = Outlets::default();
+        let pod = Pod::of("ns", HOLDER).unwrap();
+        let handle = view.handle.clone();
+        outlets.add(|queue| lease(client).keep_owned(pod, handle, queue));
+        outlets.tell(&news(Notice::Elected, None));
+        let written = timeout(LIMIT, owned.recv()).await.unwrap();
+        let written = written.unwrap().unwrap();
+        assert_eq!(written["metadata"]["ownerReferences"][0]["uid"], "0b6c");
+        // The next look hangs, and the term ends.
+        outlets.tell(&news(Notice::Changed, None));
+        let hangs = timeout(LIMIT, owned.recv()).await.unwrap();
+        assert_eq!(hangs, Some(None));
+        view.handle.step_down(LIMIT);
+        outlets.tell(&news(Notice::Lost, Some(Share::new(term))));
+        while !matches!(
+            timeout(LIMIT, candidate.next()).await.unwrap(),
+            Some(Event::Released)
+        ) {}
+    }
+}
