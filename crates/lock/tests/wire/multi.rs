@@ -4,7 +4,7 @@
 
 use kube::Client;
 use serde_json::{Value, json};
-use tenure_core::{Observation, Record, WriteKind};
+use tenure_core::{Observation, WriteKind};
 use tenure_lock::{
     Class, LEADER_ANNOTATION, Lock, MultiLock, Precision, Sight, Sighting, UNKNOWN_HOLDER, Watch,
 };
