@@ -235,6 +235,26 @@ fn sidecar_life_goes_on_after_an_edit() {
 }
 
 #[test]
+fn sidecar_life_is_given_back_by_order() {
+    on_a_ward(|ward| {
+        let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
+        let a = ward.candidate("a", &a_uid);
+        leads(&a, Nanos(0));
+        let b = ward.candidate("b", &b_uid);
+        observed(&b, &format!("a_{a_uid}"));
+        let ordered = now();
+        let mut order = ward.home.command();
+        order
+            .env("KUBECONFIG", ward.kubeconfig)
+            .args(["step-down", "life", "--for=5m", "--no-wait"])
+            .args(["--namespace", ward.namespace]);
+        assert!(order.status().unwrap().success());
+        leads(&b, ordered);
+        ward.is_owned_by(&b_uid);
+    });
+}
+
+#[test]
 fn sidecar_life_says_what_it_needs() {
     let home = Home::new();
     for (flags, uid, why) in [

@@ -35,6 +35,7 @@ pub struct Builder {
     name: Option<String>,
     labels: BTreeMap<String, String>,
     release_on_cancel: bool,
+    keep_on_shutdown: bool,
     overrun: Overrun,
     hub: Option<Hub>,
     clock: Arc<dyn Clock>,
@@ -78,6 +79,7 @@ impl Builder {
             name: None,
             labels: BTreeMap::new(),
             release_on_cancel: true,
+            keep_on_shutdown: false,
             overrun: Overrun::default(),
             hub: None,
             clock: Arc::new(SystemClock),
@@ -151,6 +153,13 @@ impl Builder {
     /// only after the work has ended, and never once the guard has run out.
     pub fn release_on_cancel(mut self, yes: bool) -> Self {
         self.release_on_cancel = yes;
+        self
+    }
+
+    /// Whether the lock stays with this identity when the elector is shut down, for terms that outlive
+    /// their process: false by default. A term that ends by a step-down is given back all the same.
+    pub fn keep_on_shutdown(mut self, yes: bool) -> Self {
+        self.keep_on_shutdown = yes;
         self
     }
 
@@ -316,6 +325,7 @@ impl Builder {
             identity,
             timing,
             release_on_cancel: self.release_on_cancel,
+            keep_on_shutdown: self.keep_on_shutdown,
             rejoin: true,
             coordinated: candidate.is_some(),
             whole_seconds: lock.precision() == Precision::Seconds,
@@ -343,6 +353,7 @@ impl fmt::Debug for Builder {
             .field("timing", &self.timing)
             .field("identity", &self.identity)
             .field("release_on_cancel", &self.release_on_cancel)
+            .field("keep_on_shutdown", &self.keep_on_shutdown)
             .finish_non_exhaustive()
     }
 }

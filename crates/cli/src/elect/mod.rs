@@ -219,7 +219,9 @@ impl Elect {
         let entry = self.election.enter(client, place, &BTreeMap::new(), gate)?;
         let elector = entry
             .builder
-            .release_on_cancel(self.release_on_exit && self.mode == Mode::Lease)
+            // For life it is given back by order, and never at the exit.
+            .release_on_cancel(self.release_on_exit || self.mode == Mode::ForLife)
+            .keep_on_shutdown(self.mode == Mode::ForLife)
             // What it guards runs elsewhere; a slow hook is no reason to end this process.
             .on_overrun(Overrun::Log)
             .metrics(metrics)

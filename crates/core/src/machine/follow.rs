@@ -227,7 +227,7 @@ impl Election {
             matches!(attempt.kind, WriteKind::Create | WriteKind::Acquire(_))
                 && Guard::new(attempt.sent, self.config.timing.guard()).holds(now)
         });
-        if !open || !self.config.release_on_cancel || self.failures > 2 {
+        if !open || !self.gives_back() || self.failures > 2 {
             self.finish(out);
             return;
         }

@@ -47,6 +47,9 @@ pub struct Config {
     pub timing: Timing,
     /// Whether to give the lease back after the work has ended.
     pub release_on_cancel: bool,
+    /// Whether the lease stays with this candidate when it is shut down: whoever has the same identity
+    /// later goes on with it. It is still given back when a term ends for another reason.
+    pub keep_on_shutdown: bool,
     /// Whether to campaign again after a term, or to finish.
     pub rejoin: bool,
     /// Coordinated election: a controller assigns the lease, candidates never take it.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::observe::Known;
-use super::{Election, State, Term, Winding};
+use super::{Config, Election, State, Term, Winding};
 use crate::command::{Command, StopReason, WriteKind};
 use crate::mutant::Mutant;
 use crate::time::{LocalTime, Now};
@@ -88,7 +88,7 @@ impl Election {
     /// then somebody else may hold the lock already, and it is left alone.
     pub(super) fn release(&mut self, now: Now, term: Term, out: &mut Vec<Command>) {
         let late = self.is(Mutant::ReleaseAfterGuard) || self.is(Mutant::ReleaseUnchecked);
-        if self.config.release_on_cancel && (late || term.guard.holds(now)) {
+        if self.gives_back() && (late || term.guard.holds(now)) {
             self.state = State::Releasing(term);
             self.must_read = true;
             self.failures = 0;
@@ -96,6 +96,16 @@ impl Election {
         } else {
             self.leave_term(now, out);
         }
+    }
+
+    /// Whether a lease that is held is released.
+    pub(super) fn gives_back(&self) -> bool {
+        let Config {
+            release_on_cancel,
+            keep_on_shutdown,
+            ..
+        } = self.config;
+        release_on_cancel && !(self.shutdown && keep_on_shutdown)
     }
 
     /// While work winds down after a voluntary stop the lease is kept, for a bounded time.

@@ -43,6 +43,7 @@ fn config() -> Config {
         identity: "baz".to_owned(),
         timing: Timing::default(),
         release_on_cancel: true,
+        keep_on_shutdown: false,
         rejoin: true,
         coordinated: false,
         whole_seconds: false,
