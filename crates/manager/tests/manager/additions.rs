@@ -3,19 +3,7 @@
 use tenure_apiserver::TestServer;
 use tenure_manager::{Manager, OnLoss, Runnable};
 
-use super::{Log, Running, config, quick, until};
-
-fn speaker(name: &'static str, log: &Log) -> Runnable {
-    let log = log.clone();
-    Runnable::new(name, move |scope| {
-        let log = log.clone();
-        async move {
-            log.say(format!("{name} starts"));
-            scope.cancelled().await;
-            log.say(format!("{name} stopped"));
-        }
-    })
-}
+use super::{Log, Running, config, quick, speaker, until};
 
 #[tokio::test]
 async fn what_is_added_is_started_at_once_and_in_each_later_term() {

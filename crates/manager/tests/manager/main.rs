@@ -26,7 +26,7 @@ use kube::config::Kubeconfig;
 use kube::{Api, Client, Config};
 use serde_json::json;
 use tenure_apiserver::TestServer;
-use tenure_manager::{Builder, Error, Manager};
+use tenure_manager::{Builder, Error, Manager, Runnable};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
@@ -145,6 +145,19 @@ impl Log {
         })
         .await;
     }
+}
+
+/// Says when it starts and when it has stopped.
+fn speaker(name: &'static str, log: &Log) -> Runnable {
+    let log = log.clone();
+    Runnable::new(name, move |scope| {
+        let log = log.clone();
+        async move {
+            log.say(format!("{name} starts"));
+            scope.cancelled().await;
+            log.say(format!("{name} stopped"));
+        }
+    })
 }
 
 /// Waits until something is so.

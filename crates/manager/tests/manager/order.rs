@@ -7,20 +7,7 @@ use kube::Api;
 use tenure_apiserver::TestServer;
 use tenure_manager::{Manager, Runnable, api_ready};
 
-use super::{LIMIT, Log, Running, config, holder, quick, until};
-
-/// Says when it starts and when it has stopped.
-fn speaker(name: &'static str, log: &Log) -> Runnable {
-    let log = log.clone();
-    Runnable::new(name, move |scope| {
-        let log = log.clone();
-        async move {
-            log.say(format!("{name} starts"));
-            scope.cancelled().await;
-            log.say(format!("{name} stopped"));
-        }
-    })
-}
+use super::{LIMIT, Log, Running, config, holder, quick, speaker, until};
 
 #[tokio::test]
 async fn hooks_gate_everything_in_order() {
