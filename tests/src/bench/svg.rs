@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 const WIDTH: f64 = 760.0;
-const LEFT: f64 = 250.0;
+const LEFT: f64 = 330.0;
 const RIGHT: f64 = 24.0;
 const ROW: f64 = 34.0;
 const TOP: f64 = 48.0;
