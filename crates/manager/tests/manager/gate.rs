@@ -102,7 +102,7 @@ async fn each_question_has_its_own_connection_and_only_changes_are_logged() {
         "200|ok",
     ])
     .await;
-    let (logged, _listening) = Logged::listen();
+    let logged = Logged::listen();
     let log = Log::default();
     let running = Running::start(script.manager(QUICK, &log));
     log.wait("starts", 1).await;

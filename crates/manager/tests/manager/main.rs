@@ -17,7 +17,8 @@ mod terms;
 mod warm;
 mod wrangler;
 
-use std::sync::{Arc, Mutex};
+use std::cell::RefCell;
+use std::sync::{Arc, Mutex, Once};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -89,16 +90,24 @@ impl Running {
 #[derive(Clone, Default)]
 struct Logged(Arc<Mutex<Vec<u8>>>);
 
+thread_local! {
+    static LISTENING: RefCell<Logged> = RefCell::default();
+}
+
 impl Logged {
-    /// Listens until the guard is dropped.
-    fn listen() -> (Self, tracing::subscriber::DefaultGuard) {
+    /// Listens from here on. One subscriber serves all tests: one for each would come and go while others
+    /// log, and what is logged then can get lost.
+    fn listen() -> Self {
+        static ONCE: Once = Once::new();
+        ONCE.call_once(|| {
+            tracing_subscriber::fmt()
+                .with_ansi(false)
+                .with_writer(|| LISTENING.with_borrow(Self::clone))
+                .init();
+        });
         let logged = Self::default();
-        let writer = logged.clone();
-        let subscriber = tracing_subscriber::fmt()
-            .with_ansi(false)
-            .with_writer(move || writer.clone())
-            .finish();
-        (logged, tracing::subscriber::set_default(subscriber))
+        LISTENING.set(logged.clone());
+        logged
     }
 
     /// The lines with this text.

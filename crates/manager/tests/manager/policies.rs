@@ -81,7 +81,7 @@ async fn the_causes_of_an_error_are_told_too() {
     assert_eq!(error, "nodes: cannot write the node: no disk");
 
     // What a kube-rs controller yields goes to the log.
-    let (logged, _listening) = Logged::listen();
+    let logged = Logged::listen();
     let controller = Runnable::controller("maps", move |_| {
         futures_util::stream::iter([Ok(()), Err(outer())])
     });
