@@ -186,12 +186,11 @@ fn real_etcd_refuses_a_directory_with_other_keys() {
         command.args(args);
         command
     });
-    let alone = alone.unwrap();
+    let mut alone = alone.unwrap();
     let file = home.path("own").join("kubeconfig");
     assert!(poll(LIMIT, || file.exists().then_some(())).is_some());
     alone.terminate();
-    let lock = home.path("own").join("server.json");
-    assert!(poll(LIMIT, || (!lock.exists()).then_some(())).is_some());
+    alone.wait(LIMIT).unwrap();
     let store = format!("--store=etcd={}", etcd.url());
     let refused = home.command().args(args).arg(&store).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
