@@ -65,9 +65,6 @@ pub(crate) struct Election {
     /// How long one request may take, where it does not follow from the durations.
     #[arg(skip)]
     pub(crate) request_timeout: Option<Duration>,
-    /// Never win what somebody else holds with this lease duration, however old it is.
-    #[arg(skip)]
-    pub(crate) for_life: Option<Duration>,
 }
 
 /// A candidacy that is ready to start.
@@ -87,14 +84,9 @@ impl Election {
     ) -> Result<Entry> {
         let notes = Notes::default();
         let lock = self.lock.open(client.clone(), namespace, name, labels)?;
-        let identity = self.identity();
-        let mut lock = ObservedLock::new(lock, notes.clone(), gate.clone());
-        if let Some(lease) = self.for_life {
-            let seconds = u32::try_from(lease.as_secs()).unwrap_or(u32::MAX);
-            lock = lock.for_life(&identity, seconds);
-        }
+        let lock = ObservedLock::new(lock, notes.clone(), gate.clone());
         let builder = Elector::builder(std::sync::Arc::new(lock)).client(client.clone());
-        let builder = self.timed(builder).identity(identity).name(name);
+        let builder = self.timed(builder).identity(self.identity()).name(name);
         Ok(Entry { builder, notes })
     }
 

@@ -22,95 +22,11 @@ pub(crate) struct ObservedLock {
     inner: Arc<dyn Lock>,
     notes: Notes,
     gate: Gate,
-    for_life: Option<ForLife>,
-}
-
-/// A candidate that wins only what is free, what a former process of its own pod left behind, and what
-/// a leader of another kind let run out.
-#[derive(Debug)]
-struct ForLife {
-    identity: String,
-    /// Terms of this mode have this lease duration.
-    seconds: u32,
-    /// What this process wrote lately, and what was last seen of it first.
-    written: Mutex<Vec<Record>>,
-}
-
-/// As many writes are remembered as the elector itself remembers.
-const REMEMBERED_WRITES: usize = 8;
-
-impl ForLife {
-    /// Makes a lock look free that bears the own name and that this process did not write: a former
-    /// process did, or somebody edited it, which ends a term. No other process has this identity, so
-    /// nobody else is meant, and nobody else sees it so.
-    fn disown(&self, inner: &dyn Lock, seen: Sighting) -> Sighting {
-        let record = &seen.observation().record;
-        if record.holder != self.identity || self.wrote(record) {
-            return seen;
-        }
-        let mut object = seen.object();
-        object["spec"]["holderIdentity"] = "".into();
-        match inner.sight(0, Some(object), None) {
-            Sight::Seen(disowned) => disowned,
-            Sight::Absent | Sight::ReadNeeded => seen,
-        }
-    }
-
-    fn wrote(&self, record: &Record) -> bool {
-        let mut written = self.written();
-        let at = written.iter().position(|own| own.same_write(record));
-        if let Some(at) = at {
-            written.swap(0, at);
-        }
-        at.is_some()
-    }
-
-    fn writes(&self, record: &Record) {
-        let mut written = self.written();
-        if written.len() == REMEMBERED_WRITES {
-            // The lock may show the first one still, if all later ones were lost.
-            written.remove(1);
-        }
-        written.push(record.clone());
-    }
-
-    fn written(&self) -> MutexGuard<'_, Vec<Record>> {
-        self.written.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl ObservedLock {
     pub(crate) fn new(inner: Arc<dyn Lock>, notes: Notes, gate: Gate) -> Self {
-        Self {
-            inner,
-            notes,
-            gate,
-            for_life: None,
-        }
-    }
-
-    /// Holds back every write that would take over what another than this candidate holds for life, which
-    /// its lease duration of so many seconds shows. What a former process of this identity held is won
-    /// again at once: the identity must be that of one pod.
-    pub(crate) fn for_life(self, identity: &str, seconds: u32) -> Self {
-        let for_life = Some(ForLife {
-            identity: identity.to_owned(),
-            seconds,
-            written: Mutex::default(),
-        });
-        Self { for_life, ..self }
-    }
-
-    /// Why a winning write that replaces `base` must not be sent, if it must not.
-    fn takes_over(&self, base: Option<&Sighting>) -> Option<String> {
-        let ForLife {
-            identity, seconds, ..
-        } = self.for_life.as_ref()?;
-        let record = &base?.observation().record;
-        let holder = &record.holder;
-        let others = !holder.is_empty() && holder != identity;
-        let taken = others && record.lease_duration_seconds == *seconds;
-        taken.then(|| format!("{holder} holds it for life"))
+        Self { inner, notes, gate }
     }
 
     /// The error for a write that is held back. Nothing was sent, so it is a refusal.
@@ -141,10 +57,7 @@ impl Lock for ObservedLock {
 
     fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
         Box::pin(async {
-            let mut result = self.inner.read().await;
-            if let Some(life) = &self.for_life {
-                result = result.map(|seen| seen.map(|seen| life.disown(&*self.inner, seen)));
-            }
+            let result = self.inner.read().await;
             if let Ok(seen) = &result {
                 self.notes.see(seen.as_ref());
             }
@@ -164,11 +77,6 @@ impl Lock for ObservedLock {
                 WriteKind::Acquire(_) => Some(Verb::Update),
                 WriteKind::Renew(_) | WriteKind::Release(_) => None,
             };
-            if let (Some(verb), Some(why)) = (verb, self.takes_over(base))
-                && let Some(error) = self.held_back(verb, why)
-            {
-                return Err(error);
-            }
             let pass = match verb {
                 None => None,
                 Some(verb) => match self.gate.pass().await {
@@ -180,16 +88,9 @@ impl Lock for ObservedLock {
                     },
                 },
             };
-            if let Some(life) = &self.for_life {
-                // Before it is sent: the watch may show it before the answer is here.
-                life.writes(record);
-            }
             let result = self.inner.write(kind, record, base).await;
             if let Ok(written) = &result {
                 self.notes.see(Some(written));
-                if let Some(life) = &self.for_life {
-                    life.wrote(record);
-                }
                 if let Some(pass) = pass {
                     pass.keep();
                 }
@@ -203,10 +104,7 @@ impl Lock for ObservedLock {
     }
 
     fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
-        let sight = match (self.inner.sight(target, object, last), &self.for_life) {
-            (Sight::Seen(seen), Some(life)) => Sight::Seen(life.disown(&*self.inner, seen)),
-            (sight, _) => sight,
-        };
+        let sight = self.inner.sight(target, object, last);
         match &sight {
             Sight::Seen(seen) => self.notes.see(Some(seen)),
             Sight::Absent => self.notes.see(None),
@@ -420,101 +318,7 @@ impl Pass<'_> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use serde_json::json;
-    use tenure::MemoryLock;
-    use tenure::lock::LockKind;
-
     use super::*;
-
-    const SECONDS: u32 = 172_800;
-
-    fn held_by(holder: &str, seconds: u32, micros: i64) -> Record {
-        Record {
-            holder: holder.to_owned(),
-            lease_duration_seconds: seconds,
-            acquire_time: Some(WallTime::from_micros(micros)),
-            renew_time: Some(WallTime::from_micros(micros)),
-            ..Record::default()
-        }
-    }
-
-    /// A Lease of an API server that is not asked.
-    fn lease() -> Arc<dyn Lock> {
-        let url = http::Uri::from_static("http://localhost:1");
-        let client = tenure::client(kube::Config::new(url)).unwrap();
-        let lock = LockKind::Leases.open(client, "ns", "life", &BTreeMap::new());
-        lock.unwrap()
-    }
-
-    fn life(inner: Arc<dyn Lock>) -> ObservedLock {
-        ObservedLock::new(inner, Notes::default(), Gate::open()).for_life("me", SECONDS)
-    }
-
-    /// The holder of a Lease as a candidate for life sees it.
-    fn holder(lock: &ObservedLock, record: &Record) -> String {
-        let time = |time: Option<WallTime>| time.and_then(rfc3339);
-        let object = json!({
-            "metadata": { "namespace": "ns", "name": "life", "uid": "u", "resourceVersion": "1" },
-            "spec": {
-                "holderIdentity": record.holder,
-                "leaseDurationSeconds": record.lease_duration_seconds,
-                "acquireTime": time(record.acquire_time),
-                "renewTime": time(record.renew_time),
-                "leaseTransitions": record.transitions,
-            },
-        });
-        match lock.sight(0, Some(object), None) {
-            Sight::Seen(seen) => seen.observation().record.holder.clone(),
-            other => panic!("{other:?}"),
-        }
-    }
-
-    #[tokio::test]
-    async fn a_lock_for_life_is_its_own_only_as_it_was_written() {
-        let lock = life(lease());
-        let record = held_by("me", SECONDS, 1);
-        assert_eq!(holder(&lock, &record), "", "a former process wrote it");
-        // Sent and lost, for all that is known.
-        let sent = lock.write(&WriteKind::Create, &record, None).await;
-        assert!(sent.is_err());
-        assert_eq!(holder(&lock, &record), "me");
-        let edited = Record {
-            transitions: 41,
-            ..record
-        };
-        assert_eq!(holder(&lock, &edited), "", "somebody edited it");
-        assert_eq!(holder(&lock, &held_by("other", SECONDS, 1)), "other");
-    }
-
-    #[tokio::test]
-    async fn what_was_seen_last_is_not_forgotten_over_lost_writes() {
-        let lock = life(lease());
-        let life = lock.for_life.as_ref().unwrap();
-        for micros in 1..5 {
-            life.writes(&held_by("me", SECONDS, micros));
-        }
-        let last = held_by("me", SECONDS, 3);
-        assert_eq!(holder(&lock, &last), "me");
-        for micros in 5..50 {
-            life.writes(&held_by("me", SECONDS, micros));
-        }
-        assert_eq!(holder(&lock, &last), "me");
-        assert_eq!(holder(&lock, &held_by("me", SECONDS, 4)), "", "long ago");
-    }
-
-    #[tokio::test]
-    async fn only_what_is_held_for_life_is_never_taken_over() {
-        for (seconds, taken) in [(SECONDS, false), (15, true)] {
-            let memory = MemoryLock::new("life");
-            let other = held_by("other", seconds, 1);
-            let create = memory.write(&WriteKind::Create, &other, None);
-            let base = create.await.unwrap();
-            let why = life(Arc::new(memory)).takes_over(Some(&base));
-            assert_eq!(why.is_none(), taken, "{seconds}: {why:?}");
-        }
-    }
 
     #[tokio::test]
     async fn one_winner_until_the_gate_is_reopened() {

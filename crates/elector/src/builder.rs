@@ -35,7 +35,7 @@ pub struct Builder {
     name: Option<String>,
     labels: BTreeMap<String, String>,
     release_on_cancel: bool,
-    keep_on_shutdown: bool,
+    for_life: bool,
     overrun: Overrun,
     hub: Option<Hub>,
     clock: Arc<dyn Clock>,
@@ -79,7 +79,7 @@ impl Builder {
             name: None,
             labels: BTreeMap::new(),
             release_on_cancel: true,
-            keep_on_shutdown: false,
+            for_life: false,
             overrun: Overrun::default(),
             hub: None,
             clock: Arc::new(SystemClock),
@@ -156,10 +156,13 @@ impl Builder {
         self
     }
 
-    /// Whether the lock stays with this identity when the elector is shut down, for terms that outlive
-    /// their process: false by default. A term that ends by a step-down is given back all the same.
-    pub fn keep_on_shutdown(mut self, yes: bool) -> Self {
-        self.keep_on_shutdown = yes;
+    /// Whether terms last as long as what the identity names (a pod with its uid, say), and not as long as
+    /// this process; false by default. Then a term of the same lease duration is never taken over from
+    /// another identity, however old it looks: whoever knows that its holder is no more empties the record.
+    /// One of the own identity is led on at once, and kept at shutdown; a step-down gives it back. No two
+    /// electors at a time may have the identity.
+    pub fn for_life(mut self, yes: bool) -> Self {
+        self.for_life = yes;
         self
     }
 
@@ -325,7 +328,7 @@ impl Builder {
             identity,
             timing,
             release_on_cancel: self.release_on_cancel,
-            keep_on_shutdown: self.keep_on_shutdown,
+            for_life: self.for_life,
             rejoin: true,
             coordinated: candidate.is_some(),
             whole_seconds: lock.precision() == Precision::Seconds,
@@ -353,7 +356,7 @@ impl fmt::Debug for Builder {
             .field("timing", &self.timing)
             .field("identity", &self.identity)
             .field("release_on_cancel", &self.release_on_cancel)
-            .field("keep_on_shutdown", &self.keep_on_shutdown)
+            .field("for_life", &self.for_life)
             .finish_non_exhaustive()
     }
 }

@@ -634,7 +634,7 @@ fn candidate(i: usize, incarnation: u8, gained: u8) -> Candidate {
         identity: format!("{i}.{incarnation}"),
         timing,
         release_on_cancel: true,
-        keep_on_shutdown: false,
+        for_life: false,
         rejoin: true,
         coordinated: false,
         whole_seconds: false,

@@ -157,7 +157,7 @@ impl World {
             identity,
             timing: self.plan.timings[i].clone(),
             release_on_cancel: self.plan.release,
-            keep_on_shutdown: false,
+            for_life: false,
             rejoin: true,
             coordinated: self.plan.coordinated,
             whole_seconds: self.plan.whole_seconds,

@@ -217,11 +217,11 @@ impl Elect {
     ) -> Result<(Elector, crate::sight::Notes)> {
         let place = (namespace, self.election.election.as_str());
         let entry = self.election.enter(client, place, &BTreeMap::new(), gate)?;
+        let for_life = self.mode == Mode::ForLife;
         let elector = entry
             .builder
-            // For life it is given back by order, and never at the exit.
-            .release_on_cancel(self.release_on_exit || self.mode == Mode::ForLife)
-            .keep_on_shutdown(self.mode == Mode::ForLife)
+            .for_life(for_life)
+            .release_on_cancel(self.release_on_exit || for_life)
             // What it guards runs elsewhere; a slow hook is no reason to end this process.
             .on_overrun(Overrun::Log)
             .metrics(metrics)

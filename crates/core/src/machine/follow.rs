@@ -152,7 +152,10 @@ impl Election {
                         && !seen.lapsed)
                         .then(|| seen.since.max(self.sit_out_until));
                 }
-                if self.wrote(observation) {
+                if self.is_held_for_life(observation) {
+                    return None;
+                }
+                if self.wrote(observation) || self.is_inherited(observation) {
                     seen.since
                 } else if record.is_free() && !observation.unreadable {
                     let to_another = observation.orders.step_down.as_ref().is_some_and(|order| {

@@ -16,9 +16,11 @@
 //! | `follow.rs` | when a follower may try to win, and when it polls |
 //! | `lead.rs` | renewing, and noticing that the term is over |
 //! | `stop.rs` | stopping work, then and only then releasing |
+//! | `life.rs` | terms that outlive processes |
 
 mod follow;
 mod lead;
+mod life;
 mod observe;
 mod request;
 mod stop;
@@ -47,9 +49,9 @@ pub struct Config {
     pub timing: Timing,
     /// Whether to give the lease back after the work has ended.
     pub release_on_cancel: bool,
-    /// Whether the lease stays with this candidate when it is shut down: whoever has the same identity
-    /// later goes on with it. It is still given back when a term ends for another reason.
-    pub keep_on_shutdown: bool,
+    /// Whether terms last as long as what the identity names, which lives longer than this incarnation (a
+    /// pod, say): see `life.rs`. A4 holds for those, and not for incarnations.
+    pub for_life: bool,
     /// Whether to campaign again after a term, or to finish.
     pub rejoin: bool,
     /// Coordinated election: a controller assigns the lease, candidates never take it.

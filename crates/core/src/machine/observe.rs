@@ -112,7 +112,8 @@ impl Election {
         if let Known::Present(seen) = &self.known {
             let record = &seen.observation.record;
             let held = !record.is_free() || seen.observation.unreadable;
-            if held && !self.wrote(&seen.observation) {
+            let ours = self.wrote(&seen.observation) || self.is_inherited(&seen.observation);
+            if held && !ours {
                 self.hold_until = Some(seen.since + self.patience(&seen.observation));
             }
         }

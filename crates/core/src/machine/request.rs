@@ -110,16 +110,19 @@ impl Election {
 
     /// S5, derived anew from what is known and not from how the caller got here: the version was
     /// written by this incarnation, or its holder is empty, or it has been observed unchanged for
-    /// its lease, or the object does not exist, or (coordinated) it was assigned to us.
+    /// its lease, or the object does not exist, or (coordinated) it was assigned to us, or (for life) it
+    /// is another incarnation's of ours; and nobody else holds it for life.
     fn may_replace(&self, now: Now, kind: &WriteKind) -> bool {
         match (&self.known, kind.base()) {
             (Known::Absent { .. }, None) => true,
             (Known::Present(seen), Some(base)) if seen.observation.version == *base => {
                 let observation = &seen.observation;
                 let record = &observation.record;
+                let expired = now.local >= seen.since + self.patience(observation);
                 self.wrote(observation)
+                    || self.is_inherited(observation)
                     || (record.is_free() && !observation.unreadable)
-                    || now.local >= seen.since + self.patience(observation)
+                    || (expired && !self.is_held_for_life(observation))
                     || (self.config.coordinated && record.holder == self.config.identity)
             }
             _ => false,

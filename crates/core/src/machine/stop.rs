@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::observe::Known;
-use super::{Config, Election, State, Term, Winding};
+use super::{Election, State, Term, Winding};
 use crate::command::{Command, StopReason, WriteKind};
 use crate::mutant::Mutant;
 use crate::time::{LocalTime, Now};
@@ -96,16 +96,6 @@ impl Election {
         } else {
             self.leave_term(now, out);
         }
-    }
-
-    /// Whether a lease that is held is released.
-    pub(super) fn gives_back(&self) -> bool {
-        let Config {
-            release_on_cancel,
-            keep_on_shutdown,
-            ..
-        } = self.config;
-        release_on_cancel && !(self.shutdown && keep_on_shutdown)
     }
 
     /// While work winds down after a voluntary stop the lease is kept, for a bounded time.

@@ -46,7 +46,7 @@ impl Node {
             identity: format!("{kind}-{n}"),
             timing: Timing::builder().build().unwrap(),
             release_on_cancel: true,
-            keep_on_shutdown: false,
+            for_life: false,
             rejoin: true,
             coordinated: false,
             whole_seconds: lock.precision() == Precision::Seconds,

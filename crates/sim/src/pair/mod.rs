@@ -210,7 +210,7 @@ impl World {
             identity: format!("n{i}-{}-{kind:?}", self.incarnations),
             timing: self.timings[i].clone(),
             release_on_cancel: self.rng.percent(75),
-            keep_on_shutdown: false,
+            for_life: false,
             rejoin: true,
             coordinated: false,
             whole_seconds: kind != Kind::New,

@@ -1,10 +1,11 @@
 //! `--mode=for-life`: whoever leads does so as long as its pod lives. No leader rather than two.
 //!
 //! The holder is named by its pod and the pod's uid, and the Lease is owned by that pod. Nobody takes a
-//! held Lease over, however old it looks. Invariant: it is freed only by its holder's order, or when the
-//! API server says that the pod is gone, is another of the same name, or has ended for good; a pod whose
-//! node does not answer is none of these, and waits for somebody who knows. A leader of another mode,
-//! whose lease is shorter, is none of our business: it is waited for until its lease runs out.
+//! held Lease over, however old it looks: that is the election's own rule. Invariant of this module: it
+//! is freed only by its holder's order, or when the API server says that the pod is gone, is another of
+//! the same name, or has ended for good; a pod whose node does not answer is none of these, and waits for
+//! somebody who knows. A leader of another mode, whose lease is shorter, is none of our business: it is
+//! waited for until its lease runs out.
 
 mod lease;
 #[cfg(test)]
@@ -134,7 +135,6 @@ pub(super) fn prepare(election: &mut Election, pod: &Pod) -> Result<(), &'static
     election.renew_deadline = Some(RENEW);
     election.retry_period = Some(RETRY);
     election.request_timeout = Some(REQUEST);
-    election.for_life = Some(LEASE);
     Ok(())
 }
 

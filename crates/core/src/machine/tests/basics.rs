@@ -154,27 +154,6 @@ fn a_shutdown_looks_whether_a_write_without_an_answer_won() {
 }
 
 #[test]
-fn a_kept_lease_stays_at_shutdown_and_is_given_back_by_order() {
-    let mut config = config();
-    config.keep_on_shutdown = true;
-    let led = "0 start
-         0.1 read1 absent
-         0.2 ok2 5";
-    let end = |how: &str| {
-        Table::new(config.clone())
-            .play(&format!("{led}\n{how}"))
-            .log
-    };
-    let kept = end("1 shutdown\n1.1 worked");
-    assert!(
-        kept.contains("finished") && !kept.contains("release"),
-        "{kept}"
-    );
-    let given = end("1 stepdown\n1.1 worked\n1.2 read3 wrote2 v5");
-    assert!(given.contains("release"), "{given}");
-}
-
-#[test]
 fn without_release_a_term_is_left_to_run_out() {
     let mut config = config();
     config.release_on_cancel = false;

@@ -12,6 +12,7 @@
 mod basics;
 mod client_go;
 mod duties;
+mod life;
 mod same_name;
 mod spread;
 mod unhappy;
@@ -43,7 +44,7 @@ fn config() -> Config {
         identity: "baz".to_owned(),
         timing: Timing::default(),
         release_on_cancel: true,
-        keep_on_shutdown: false,
+        for_life: false,
         rejoin: true,
         coordinated: false,
         whole_seconds: false,
