@@ -1,8 +1,6 @@
 //! `--readiness-gate`: a condition of the pod that is true while it leads. A pod that names it among its
 //! readiness gates is Ready, and so behind its Services, while its containers are ready and it leads.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use http::{Request, header};
 use jiff::Timestamp;
@@ -10,16 +8,11 @@ use kube::Client;
 use serde_json::{Value, json};
 use tenure::Handle;
 
-use super::{Queue, newest};
+use super::Queue;
+use super::rounds::Rounds;
 
 /// The type of `--readiness-gate` without a value.
 pub(crate) const DEFAULT_TYPE: &str = "tenure.dev/leader";
-
-/// How often to say it again: somebody may have changed it.
-const AGAIN: Duration = Duration::from_secs(5);
-
-/// After a failure.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// The condition of the own pod.
 pub(crate) struct Gate {
@@ -32,34 +25,17 @@ pub(crate) struct Gate {
 
 impl Gate {
     /// Keeps the condition right until there is no more news.
-    pub(crate) async fn serve(self, mut queue: Queue) {
-        let mut failing = false;
+    pub(crate) async fn serve(self, queue: Queue) {
+        let mut rounds = Rounds::new(queue);
+        let what = format!("keep the readiness gate of pod {}", self.pod);
         // Said again with the same time, the API server has nothing to write.
         let mut since = (false, Timestamp::now());
-        loop {
-            let pause = if failing { RETRY } else { AGAIN };
-            let shares = tokio::select! {
-                news = newest(&mut queue) => match news {
-                    Some((_, shares)) => shares,
-                    None => return,
-                },
-                () = tokio::time::sleep(pause) => Vec::new(),
-            };
+        while let Some(round) = rounds.next().await {
             let leads = self.handle.is_leading();
             if leads != since.0 {
                 since = (leads, Timestamp::now());
             }
-            let limit = shares.iter().map(super::Share::left).min();
-            let limit = limit.unwrap_or(super::PATIENCE);
-            let trouble = match tokio::time::timeout(limit, self.say(since)).await {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(format!("{error:#}")),
-                Err(_) => Some("no answer in time".to_owned()),
-            };
-            if let Some(trouble) = trouble.as_ref().filter(|_| !failing) {
-                tracing::warn!(pod = self.pod, trouble, "cannot keep the readiness gate");
-            }
-            failing = trouble.is_some();
+            rounds.make(round, &what, self.say(since)).await;
         }
     }
 

@@ -12,19 +12,14 @@ use kube::Client;
 use serde_json::{Value, json};
 use tenure::Handle;
 
-use super::{Notice, Queue, newest};
+use super::Queue;
+use super::rounds::Rounds;
 
 /// The key of `--label` without a value.
 pub(crate) const DEFAULT_KEY: &str = "tenure.dev/leader";
 
 /// The annotation that says in which term a pod got the label.
 const TERM: &str = "tenure.dev/term";
-
-/// How often to look whether everything still is as it should be.
-const AGAIN: Duration = Duration::from_secs(5);
-
-/// After a failure.
-const RETRY: Duration = Duration::from_secs(1);
 
 /// The label of the leader.
 pub(crate) struct Label {
@@ -41,35 +36,16 @@ pub(crate) struct Label {
 
 impl Label {
     /// Keeps the labels right until there is no more news.
-    pub(crate) async fn serve(self, mut queue: Queue) {
-        let mut failing = false;
-        loop {
-            let pause = if failing { RETRY } else { AGAIN };
-            let (shares, first) = tokio::select! {
-                news = newest(&mut queue) => match news {
-                    Some((news, shares)) => (shares, news.notice == Notice::Elected),
-                    None => return,
-                },
-                () = tokio::time::sleep(pause) => (Vec::new(), false),
-            };
-            let limit = shares.iter().map(super::Share::left).min();
-            let limit = limit.unwrap_or(super::PATIENCE);
-            let done = tokio::time::timeout(limit, self.reconcile()).await;
-            let trouble = match done {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(format!("{error:#}")),
-                Err(_) => Some("no answer in time".to_owned()),
-            };
-            if let Some(trouble) = &trouble {
-                if !failing {
-                    tracing::warn!(pod = self.pod, trouble, "cannot keep the leader label");
-                }
-                if self.required && first && self.handle.is_leading() {
-                    tracing::warn!("giving up leadership, as --label-required asks");
-                    self.handle.step_down(Duration::from_secs(30));
-                }
+    pub(crate) async fn serve(self, queue: Queue) {
+        let mut rounds = Rounds::new(queue);
+        let what = format!("keep the leader label of pod {}", self.pod);
+        while let Some(round) = rounds.next().await {
+            let needed = self.required && round.elected;
+            let done = rounds.make(round, &what, self.reconcile()).await;
+            if needed && !done && self.handle.is_leading() {
+                tracing::warn!("giving up leadership, as --label-required asks");
+                self.handle.step_down(Duration::from_secs(30));
             }
-            failing = trouble.is_some();
         }
     }
 

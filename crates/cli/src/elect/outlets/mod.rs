@@ -8,6 +8,7 @@
 pub(super) mod gate;
 pub(super) mod hooks;
 pub(super) mod label;
+mod rounds;
 pub(super) mod service;
 pub(super) mod slice;
 pub(super) mod state_file;

@@ -3,20 +3,17 @@
 //! The pod gets a label with its own name, and the Service a selector for it: there is never a moment
 //! with two pods behind the Service. It fights with tools that own the Service's selector.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use http::{Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 use tenure::Handle;
 
-use super::{Queue, newest};
+use super::Queue;
+use super::rounds::Rounds;
 
 /// The label with the name of the pod, and the key of the selector.
 pub(crate) const CANDIDATE: &str = "tenure.dev/candidate";
-
-const AGAIN: Duration = Duration::from_secs(5);
 
 /// The Service that follows the leader.
 pub(crate) struct Service {
@@ -30,29 +27,13 @@ pub(crate) struct Service {
 impl Service {
     /// Keeps the selector right until there is no more news. A lost term leaves it alone: the next
     /// leader replaces it.
-    pub(crate) async fn serve(self, mut queue: Queue) {
-        let mut failing = false;
-        loop {
-            tokio::select! {
-                news = newest(&mut queue) => match news {
-                    Some((_, shares)) => drop(shares),
-                    None => return,
-                },
-                () = tokio::time::sleep(AGAIN) => {}
+    pub(crate) async fn serve(self, queue: Queue) {
+        let mut rounds = Rounds::new(queue);
+        let what = format!("route service {} to the leader", self.name);
+        while let Some(round) = rounds.next().await {
+            if self.handle.is_leading() {
+                rounds.make(round, &what, self.select()).await;
             }
-            if !self.handle.is_leading() {
-                continue;
-            }
-            let done = tokio::time::timeout(AGAIN, self.select()).await;
-            let trouble = match done {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(format!("{error:#}")),
-                Err(_) => Some("no answer in time".to_owned()),
-            };
-            if let Some(trouble) = trouble.as_ref().filter(|_| !failing) {
-                tracing::warn!(service = self.name, trouble, "cannot route to the leader");
-            }
-            failing = trouble.is_some();
         }
     }
 

@@ -4,22 +4,18 @@
 //! Invariant: a slice that a later term wrote is never changed. Every write names the version that it
 //! replaces, so whoever was overtaken fails and looks again.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result};
 use http::{Method, Request, header};
 use kube::Client;
 use serde_json::{Value, json};
 use tenure::{FencingToken, Handle};
 
-use super::{Queue, newest};
+use super::Queue;
+use super::rounds::Rounds;
 
 /// The annotation with the token of the term that wrote the slice. Transitions would not do: they start
 /// anew when the lock is deleted, and a slice of before would look later than every new term.
 const TOKEN: &str = "tenure.dev/fencing-token";
-
-const AGAIN: Duration = Duration::from_secs(5);
-const RETRY: Duration = Duration::from_secs(1);
 
 /// The slice that follows the leader.
 pub(crate) struct Slice {
@@ -39,41 +35,18 @@ pub(crate) fn name_of(service: &str) -> String {
 
 impl Slice {
     /// Keeps the slice right until there is no more news.
-    pub(crate) async fn serve(self, mut queue: Queue) {
-        let mut failing = false;
+    pub(crate) async fn serve(self, queue: Queue) {
+        let mut rounds = Rounds::new(queue);
+        let what = format!("keep the EndpointSlice of service {}", self.service);
         let mut led = false;
-        loop {
-            let pause = if failing { RETRY } else { AGAIN };
-            let shares = tokio::select! {
-                news = newest(&mut queue) => match news {
-                    Some((_, shares)) => shares,
-                    None => return,
-                },
-                () = tokio::time::sleep(pause) => Vec::new(),
-            };
+        while let Some(round) = rounds.next().await {
             let leading = self.handle.tenure().filter(|tenure| tenure.is_leading());
             let term = leading.map(|tenure| tenure.token().clone());
             let leads = term.is_some();
-            if !leads && !led && shares.is_empty() {
-                continue;
+            if leads || led || round.is_loss() {
+                let done = rounds.make(round, &what, self.reconcile(term)).await;
+                led = leads || !done;
             }
-            let limit = shares.iter().map(super::Share::left).min();
-            let limit = limit.unwrap_or(super::PATIENCE);
-            let done = tokio::time::timeout(limit, self.reconcile(term)).await;
-            let trouble = match done {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(format!("{error:#}")),
-                Err(_) => Some("no answer in time".to_owned()),
-            };
-            if let Some(trouble) = trouble.as_ref().filter(|_| !failing) {
-                tracing::warn!(
-                    service = self.service,
-                    trouble,
-                    "cannot keep the EndpointSlice"
-                );
-            }
-            failing = trouble.is_some();
-            led = leads || failing;
         }
     }
 
