@@ -188,7 +188,8 @@ impl TimingBuilder {
         if lease <= renew {
             problems.push(TimingProblem::LeaseNotAboveRenew { lease, renew });
         }
-        if renew <= retry.mul_f64(JITTER_FACTOR) {
+        let jittered = Duration::try_from_secs_f64(retry.as_secs_f64() * JITTER_FACTOR);
+        if renew <= jittered.unwrap_or(Duration::MAX) {
             problems.push(TimingProblem::RenewNotAboveRetry { renew, retry });
         }
         if let Some(timeout) = self
@@ -197,35 +198,30 @@ impl TimingBuilder {
         {
             problems.push(TimingProblem::RequestTimeout { timeout, renew });
         }
-        if !problems.is_empty() {
-            return Err(TimingError { problems });
-        }
-
         let margin = (lease / 30).max(Duration::from_millis(250));
-        let left = lease.saturating_sub(renew + retry + margin);
+        let left = lease.saturating_sub(renew.saturating_add(retry).saturating_add(margin));
         let mut warnings = Vec::new();
-        let request_timeout = self.request_timeout.unwrap_or_else(|| left.min(renew / 2));
-        if left < request_timeout || request_timeout < MIN_REQUEST_TIMEOUT {
-            let timeout = request_timeout.max(MIN_REQUEST_TIMEOUT);
+        let mut request_timeout = self.request_timeout.unwrap_or_else(|| left.min(renew / 2));
+        // Where the durations contradict each other there is no margin either: that is no news.
+        let consistent = lease > renew && renew > retry;
+        if consistent && (left < request_timeout || request_timeout < MIN_REQUEST_TIMEOUT) {
             let problem = TimingProblem::NoMargin {
                 lease,
                 renew,
                 retry,
-                timeout,
+                timeout: request_timeout.max(MIN_REQUEST_TIMEOUT),
                 margin,
             };
-            if !self.client_go_compat {
-                return Err(TimingError {
-                    problems: vec![problem],
-                });
+            if self.client_go_compat {
+                warnings.push(problem);
+                request_timeout = self.request_timeout.unwrap_or(renew / 2);
+            } else {
+                problems.push(problem);
             }
-            warnings.push(problem);
         }
-        let request_timeout = if warnings.is_empty() {
-            request_timeout
-        } else {
-            self.request_timeout.unwrap_or(renew / 2)
-        };
+        if !problems.is_empty() {
+            return Err(TimingError { problems });
+        }
         Ok(Timing {
             lease_seconds: u32::try_from(lease.as_secs())
                 .expect("at most MAX_LEASE, checked above"),
@@ -364,6 +360,27 @@ mod tests {
         ] {
             assert!(text.contains(part), "{text}");
         }
+    }
+
+    #[test]
+    fn a_missing_margin_is_told_beside_other_problems_and_nothing_overflows() {
+        let with_timeout = builder(15_000, 10_000, 5_000).request_timeout(Duration::from_secs(6));
+        let error = with_timeout.build().unwrap_err();
+        assert!(
+            matches!(
+                error.problems[..],
+                [
+                    TimingProblem::RequestTimeout { .. },
+                    TimingProblem::NoMargin { .. }
+                ]
+            ),
+            "{error}"
+        );
+        let longest = Timing::builder()
+            .lease_duration(Duration::MAX)
+            .renew_deadline(Duration::MAX)
+            .retry_period(Duration::MAX);
+        assert!(longest.build().is_err());
     }
 
     #[test]

@@ -9,7 +9,7 @@ use kube::Client;
 use tenure_core::timing::TimingBuilder;
 use tenure_core::{Config, StopReason, Timing};
 use tenure_lock::candidate::{self, Candidate, CandidateSpec};
-use tenure_lock::{Lock, LockKind, Precision};
+use tenure_lock::{Lock, LockKind, Precision, label_problem};
 
 use crate::callbacks::Callbacks;
 use crate::clock::{Clock, SystemClock};
@@ -301,6 +301,8 @@ impl Builder {
                 },
                 client,
             ) => {
+                let bad = |(key, value): (&String, &String)| label_problem(key, value);
+                problems.extend(self.labels.iter().filter_map(bad).map(Problem::Label));
                 let client = client
                     .clone()
                     .expect("`open` takes the client with the name");

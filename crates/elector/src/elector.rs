@@ -36,6 +36,10 @@ struct Place(Result<Hub, (Option<Client>, Arc<dyn Clock>)>);
 
 impl Elector {
     /// Configures an election by a Lease, which is what every present client of Kubernetes uses.
+    ///
+    /// Best with a [client](crate::client()) of its own: one that repeats failed requests by itself, as
+    /// kube's does by default, delays what the election would do next, and shares its connections with
+    /// whatever else the program asks.
     pub fn lease(client: Client, namespace: &str, name: &str) -> Builder {
         Builder::open(client, LockKind::Leases, namespace, name)
     }

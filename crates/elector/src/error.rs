@@ -45,6 +45,9 @@ pub enum Problem {
     /// Coordinated election knows only Leases.
     #[error("a coordinated election needs a lease opened by this builder")]
     CoordinatedWithoutLease,
+    /// The API server would refuse a label.
+    #[error("{0}")]
+    Label(String),
     /// Labels belong to a lock that this builder makes.
     #[error("labels cannot be set on a lock that was given; set them where it is made")]
     LabelsOfGivenLock,

@@ -54,6 +54,6 @@ pub use lean::Lean;
 pub use lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
 pub use memory::MemoryLock;
 pub use multi::{MultiLock, UNKNOWN_HOLDER};
-pub use object::{ObjectName, ObjectRef, Resource};
+pub use object::{ObjectName, ObjectRef, Resource, label_problem};
 pub use object_lock::ObjectLock;
 pub use sighting::Sighting;

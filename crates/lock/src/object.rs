@@ -138,22 +138,24 @@ impl ObjectName {
         )
     }
 
-    /// What is wrong with the name, if the API server would refuse it. Checked before any request,
-    /// so that no name can lead to another path.
+    /// What is wrong with namespace and name, if the API server would refuse them. Checked before any
+    /// request, so that no name can lead to another path.
     pub(crate) fn problem(&self) -> Option<String> {
         let (namespace, name) = (self.namespace(), self.name());
+        let mut problems = Vec::new();
         if namespace.len() > 63 || namespace.contains('.') || !is_dns_subdomain(namespace) {
-            return Some(format!(
+            problems.push(format!(
                 "namespace {namespace:?} must be lower case letters, digits and '-', at most 63, \
                  beginning and ending with a letter or digit"
             ));
         }
-        (!is_dns_subdomain(name)).then(|| {
-            format!(
+        if !is_dns_subdomain(name) {
+            problems.push(format!(
                 "name {name:?} must be lower case letters, digits, '-' and '.', at most 253, each \
                  part beginning and ending with a letter or digit"
-            )
-        })
+            ));
+        }
+        (!problems.is_empty()).then(|| problems.join("; "))
     }
 
     /// An object with this name and nothing else.
@@ -255,6 +257,35 @@ fn entries_of<'a>(map: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<Str
     }
 }
 
+/// What is wrong with a label, if the API server would refuse it.
+pub fn label_problem(key: &str, value: &str) -> Option<String> {
+    let (prefix, name) = match key.rsplit_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, key),
+    };
+    let mut problems = Vec::new();
+    if prefix.is_some_and(|prefix| !is_dns_subdomain(prefix)) || !is_label_text(name) {
+        problems.push(format!(
+            "label key {key:?} must be at most 63 letters, digits, '-', '_' and '.', beginning and \
+             ending with a letter or digit, after at most one prefix like \"example.com/\""
+        ));
+    }
+    if !value.is_empty() && !is_label_text(value) {
+        problems.push(format!(
+            "value {value:?} of label {key:?} must be empty or at most 63 letters, digits, '-', '_' \
+             and '.', beginning and ending with a letter or digit"
+        ));
+    }
+    (!problems.is_empty()).then(|| problems.join("; "))
+}
+
+fn is_label_text(text: &str) -> bool {
+    let end = |c: Option<char>| c.is_some_and(|c| c.is_ascii_alphanumeric());
+    let inner = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+    let ends = end(text.chars().next()) && end(text.chars().next_back());
+    ends && text.len() <= 63 && text.chars().all(inner)
+}
+
 fn is_dns_subdomain(text: &str) -> bool {
     let part = |part: &str| {
         let ends =
@@ -296,6 +327,42 @@ mod tests {
         }
         for namespace in ["", "a.b", "a/b", "A", &"x".repeat(64)] {
             assert!(problem(namespace, "x").is_some(), "{namespace:?}");
+        }
+    }
+
+    #[test]
+    fn both_names_are_looked_at() {
+        let both = ObjectName::new(Resource::LEASE, "A", "b/c")
+            .problem()
+            .unwrap();
+        assert!(
+            both.contains("namespace \"A\"") && both.contains("name \"b/c\""),
+            "{both}"
+        );
+    }
+
+    #[test]
+    fn labels_that_the_api_server_refuses_are_named() {
+        for (key, value) in [("app", "x"), ("example.com/Part_of", ""), ("a", "1.0-B_c")] {
+            assert_eq!(label_problem(key, value), None);
+        }
+        for key in [
+            "",
+            "bad key!",
+            "/x",
+            "A.b/x",
+            "a/b/c",
+            "-a",
+            &"x".repeat(64),
+        ] {
+            assert!(
+                label_problem(key, "x").unwrap().contains("label key"),
+                "{key:?}"
+            );
+        }
+        for value in ["x y", "-x", "x.", "ä", &"x".repeat(64)] {
+            let problem = label_problem("app", value).unwrap();
+            assert!(problem.contains("of label \"app\""), "{problem}");
         }
     }
 }

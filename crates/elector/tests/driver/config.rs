@@ -30,6 +30,27 @@ fn one_error_lists_every_problem_with_its_values() {
     }
 }
 
+#[tokio::test]
+async fn names_and_labels_that_kubernetes_refuses_are_listed_with_the_rest() {
+    let config = kube::Config::new(http::Uri::from_static("http://localhost:1"));
+    let error = Elector::lease(tenure::client(config).unwrap(), "Default", "my_lease")
+        .identity("")
+        .label("bad key!", "x")
+        .label("app", "x y")
+        .build()
+        .unwrap_err();
+    let text = error.to_string();
+    for part in [
+        "the identity is empty",
+        "namespace \"Default\" must be lower case",
+        "name \"my_lease\" must be lower case",
+        "label key \"bad key!\" must be",
+        "value \"x y\" of label \"app\" must be",
+    ] {
+        assert!(text.contains(part), "{text}");
+    }
+}
+
 #[test]
 fn client_gos_timings_without_margin_need_the_compat_switch() {
     let builder = || {

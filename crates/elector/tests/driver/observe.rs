@@ -46,6 +46,10 @@ async fn extra_8_metrics_after_cancel_say_that_it_does_not_lead() {
     assert!((8.0..=10.0).contains(&valid), "{valid}");
     let renewals = value(&now, "tenure_renew_seconds_count{name=\"my\"}");
     assert!((3.0..=4.0).contains(&renewals), "{renewals}");
+    assert_eq!(
+        value(&now, "tenure_acquire_seconds_count{name=\"my\"}"),
+        1.0
+    );
     assert_eq!(value(&now, "tenure_terms_total{name=\"my\"}"), 1.0);
     assert_eq!(value(&now, "tenure_transitions{name=\"my\"}"), 0.0);
     candidate.shutdown();
@@ -89,11 +93,20 @@ async fn a_server_that_cannot_be_reached_is_visible_also_for_followers() {
     let lock = MemoryLock::new("x");
     let wire = Wire::to(&lock).unwatched();
     wire.cut();
-    let elector = wire.elector("a").build().unwrap();
+    let mut registry = Registry::default();
+    let metrics = Metrics::new();
+    metrics.register(&mut registry);
+    let elector = wire.elector("a").metrics(&metrics).build().unwrap();
     let health = elector.handle().health();
     let _candidate = elector.start();
     assert_eq!(health.trouble(), None);
     pass(secs(30)).await;
+    let now = text(&registry);
+    let unknown = "tenure_errors_total{name=\"x\",class=\"unknown\"}";
+    // Not once, and not without a pause: in half a minute, a handful.
+    let errors = value(&now, unknown);
+    assert!((2.0..=30.0).contains(&errors), "{errors}");
+    assert!(value(&now, "tenure_last_error_timestamp_seconds{name=\"x\"}") > 0.0);
     let trouble = health.trouble().unwrap();
     assert!(trouble.lasted >= secs(20), "{trouble}");
     assert!(trouble.to_string().contains("memory lock x"), "{trouble}");
