@@ -4,14 +4,14 @@ use serde_json::{Value, json};
 use tenure::{Coordinated, Elector, StopReason};
 use tenure_apiserver::TestServer;
 
-use crate::server::{LEASES, get, lead, lease, send, until, within};
+use crate::server::{LEASES, client, get, lead, lease, send, until, within};
 
 const CANDIDATES: &str = "/apis/coordination.k8s.io/v1beta1/namespaces/default/leasecandidates";
 
 #[tokio::test]
 async fn a_candidate_announces_itself_answers_pings_leads_when_assigned_and_yields() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let versions = Coordinated::oldest_emulation_version("1.37.0", "1.36.0");
     let elector = Elector::lease(client.clone(), "default", "x")
         .identity("me")
@@ -79,7 +79,7 @@ async fn a_candidate_announces_itself_answers_pings_leads_when_assigned_and_yiel
 #[tokio::test]
 async fn versions_that_the_server_would_refuse_are_found_at_build() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let versions = Coordinated::oldest_emulation_version("v1", "1.36.0");
     let error = Elector::lease(client, "default", "x")
         .coordinated(versions)

@@ -6,12 +6,12 @@ use tenure::StopReason;
 use tenure_apiserver::TestServer;
 use tenure_apiserver::server::Fault;
 
-use crate::server::{LEASES, count, lead, lease, quick, until, within};
+use crate::server::{LEASES, client, count, lead, lease, quick, until, within};
 
 #[tokio::test]
 async fn lost_answers_and_busy_servers_do_not_end_a_term() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let elector = quick(client, "x", "a").lease_duration(Duration::from_secs(10));
     let mut candidate = elector
         .renew_deadline(Duration::from_secs(8))
@@ -39,7 +39,7 @@ async fn lost_answers_and_busy_servers_do_not_end_a_term() {
 #[tokio::test]
 async fn a_server_that_stops_answering_ends_the_term_by_the_clock() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let mut candidate = quick(client.clone(), "x", "a").build().unwrap().start();
     let term = lead(&mut candidate).await;
     let hang = Fault::latency(Duration::from_secs(3600)).path(LEASES);
@@ -55,7 +55,7 @@ async fn a_server_that_stops_answering_ends_the_term_by_the_clock() {
 #[tokio::test]
 async fn a_winning_write_whose_answer_was_lost_is_recognised() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let lost = Fault::drop_answer().path(LEASES).verb("create").times(1);
     let lost = server.faults().add(lost);
     let mut candidate = quick(client.clone(), "x", "a").build().unwrap().start();

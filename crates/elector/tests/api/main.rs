@@ -1,6 +1,7 @@
 //! The driver over HTTP, against the API server of this project: watches, permissions, faults.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
+mod client;
 mod coordinated;
 mod faults;
 #[cfg(feature = "http2")]

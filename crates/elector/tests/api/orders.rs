@@ -4,12 +4,12 @@ use tenure::lock::orders::{pause_patch, resume_patch, step_down_patch};
 use tenure::{Elector, StopReason};
 use tenure_apiserver::TestServer;
 
-use crate::server::{LEASES, count, lead, lease, send, until, within};
+use crate::server::{LEASES, client, count, lead, lease, send, until, within};
 
 #[tokio::test]
 async fn an_order_to_step_down_is_obeyed_and_the_named_successor_goes_first() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let start = |id: &str| {
         let elector = Elector::lease(client.clone(), "default", "x").identity(id);
         elector.build().unwrap().start()
@@ -34,7 +34,7 @@ async fn an_order_to_step_down_is_obeyed_and_the_named_successor_goes_first() {
 #[tokio::test]
 async fn nobody_acquires_a_paused_election_until_it_is_resumed() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let start = |id: &str| {
         let elector = Elector::lease(client.clone(), "default", "x").identity(id);
         elector.build().unwrap().start()

@@ -18,6 +18,18 @@ pub(crate) async fn start() -> TestServer {
     TestServer::start_with(builder).await.unwrap()
 }
 
+/// The administrator's client, as elections have it.
+pub(crate) fn client(server: &TestServer) -> kube::Client {
+    client_of(server, server.token())
+}
+
+/// The client of whoever has this token.
+pub(crate) fn client_of(server: &TestServer, token: &str) -> kube::Client {
+    let mut config = kube::Config::new(server.url().parse().unwrap());
+    config.auth_info.token = Some(token.to_owned().into());
+    tenure::client(config).unwrap()
+}
+
 /// An election by a Lease with the shortest durations there are.
 pub(crate) fn quick(client: kube::Client, name: &str, identity: &str) -> Builder {
     Elector::lease(client, "default", name)
@@ -91,7 +103,7 @@ pub(crate) async fn lease(client: &kube::Client, name: &str) -> Option<Value> {
 
 /// Lets the user "elector" use the leases of these names, and no others.
 pub(crate) async fn permit(server: &TestServer, names: &[&str]) {
-    let client = server.client().unwrap();
+    let client = client(server);
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
     let role = json!({
         "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role",

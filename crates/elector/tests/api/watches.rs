@@ -6,12 +6,14 @@ use tenure::{Elector, Hub, StopReason};
 use tenure_apiserver::TestServer;
 use tenure_apiserver::server::Fault;
 
-use crate::server::{LEASES, count, get, lead, lease, permit, quick, send, start, until, within};
+use crate::server::{
+    LEASES, client, client_of, count, get, lead, lease, permit, quick, send, start, until, within,
+};
 
 #[tokio::test]
 async fn a_release_is_taken_over_by_the_watch_and_events_tell_of_it() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let (gets, watches) = (count(&server, "get"), count(&server, "watch"));
     // Client-go's durations: without the watch the hand-over would take seconds.
     let elector = |id: &str| {
@@ -54,7 +56,7 @@ async fn a_release_is_taken_over_by_the_watch_and_events_tell_of_it() {
 #[tokio::test]
 async fn many_elections_in_a_namespace_share_one_watch_and_need_no_reads() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let verbs = ["watch", "list", "get", "create"].map(|verb| count(&server, verb));
     let hub = Hub::new(client.clone());
     let mut candidates: Vec<_> = (0..300)
@@ -85,7 +87,7 @@ async fn many_elections_in_a_namespace_share_one_watch_and_need_no_reads() {
 async fn permissions_limited_to_resource_names_suffice_for_one_and_for_several() {
     let server = start().await;
     permit(&server, &["x", "y"]).await;
-    let client = server.client_with_token("elector-token").unwrap();
+    let client = client_of(&server, "elector-token");
     let hub = Hub::new(client.clone());
     let builder = |name: &str, id: &str| {
         let elector = Elector::lease(client.clone(), "default", name);
@@ -100,14 +102,14 @@ async fn permissions_limited_to_resource_names_suffice_for_one_and_for_several()
     until(|| async { watches.hits() >= 2 }).await;
     let path = format!("{LEASES}/x");
     let theft = serde_json::json!({ "spec": { "holderIdentity": "thief" } });
-    send(&server.client().unwrap(), "PATCH", &path, &theft).await;
+    send(&client_of(&server, server.token()), "PATCH", &path, &theft).await;
     within(term.cancelled()).await;
 }
 
 #[tokio::test]
 async fn a_forbidden_watch_is_replaced_by_polling() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     server.faults().add(Fault::answer(403).verb("watch"));
     let mut a = quick(client.clone(), "x", "a").build().unwrap().start();
     let term = lead(&mut a).await;
@@ -123,7 +125,7 @@ async fn a_forbidden_watch_is_replaced_by_polling() {
 #[tokio::test]
 async fn without_permission_the_trouble_names_what_is_missing() {
     let server = start().await;
-    let client = server.client_with_token("elector-token").unwrap();
+    let client = client_of(&server, "elector-token");
     let elector = quick(client, "x", "a").build().unwrap();
     let health = elector.handle().health();
     let _candidate = elector.start();
@@ -140,7 +142,7 @@ async fn without_permission_the_trouble_names_what_is_missing() {
 #[tokio::test]
 async fn a_watch_that_is_too_old_begins_again() {
     let server = TestServer::start().await.unwrap();
-    let client = server.client().unwrap();
+    let client = client(&server);
     let lists = count(&server, "list");
     let expired = server
         .faults()

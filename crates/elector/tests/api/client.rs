@@ -1,0 +1,60 @@
+//! What `tenure::client` sends, and what it leaves to the election.
+
+use std::sync::Arc;
+
+use kube::Config;
+use tenure::LockKind;
+use tenure::lock::{Class, Lock};
+use tenure_apiserver::TestServer;
+use tenure_apiserver::server::Fault;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::net::TcpListener;
+
+use crate::server::{LEASES, client, within};
+
+fn lease(client: kube::Client) -> Arc<dyn Lock> {
+    let labels = std::collections::BTreeMap::new();
+    LockKind::Leases
+        .open(client, "default", "x", &labels)
+        .unwrap()
+}
+
+/// Duty 12: a renewal that is repeated below the election outlives its term.
+#[tokio::test]
+async fn duty_12_a_failed_request_is_sent_once() {
+    let server = TestServer::start().await.unwrap();
+    for code in [429, 500, 503, 504] {
+        let fault = Fault::answer(code).path(LEASES).verb("get");
+        let added = server.faults().add(fault);
+        let error = within(lease(client(&server)).read()).await.unwrap_err();
+        assert_eq!(error.class(), Class::Unknown, "{error}");
+        assert_eq!(added.hits(), 1, "{code}");
+        added.remove();
+    }
+}
+
+/// Duty 12: API servers and their audit logs see which requests are an election's.
+#[tokio::test]
+async fn duty_12_requests_say_that_they_are_an_elections() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    let served = tokio::spawn(async move {
+        let (mut stream, _) = listener.accept().await.unwrap();
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.unwrap());
+        }
+        let answer = b"HTTP/1.1 503 Service Unavailable\r\ncontent-length: 0\r\n\r\n";
+        stream.write_all(answer).await.unwrap();
+        String::from_utf8(head).unwrap()
+    });
+    let client = tenure::client(Config::new(url.parse().unwrap())).unwrap();
+    assert!(within(lease(client).read()).await.is_err());
+    let head = within(served).await.unwrap();
+    assert!(
+        head.starts_with(&format!("GET {LEASES}/x HTTP/1.1")),
+        "{head}"
+    );
+    let agent = format!("user-agent: {}", tenure::USER_AGENT);
+    assert!(head.lines().any(|line| line == agent), "{head}");
+}
