@@ -4,6 +4,7 @@
 use std::process::Stdio;
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::Lease;
 use tempfile::NamedTempFile;
 use tenure_apiserver::TestServer;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
@@ -72,7 +73,7 @@ async fn server() -> (TestServer, NamedTempFile) {
 
 #[tokio::test]
 async fn embedded_three_processes_and_another_takes_over() {
-    let (_server, config) = server().await;
+    let (server, config) = server().await;
     let start = || Example::start(env!("CARGO_BIN_EXE_embedded"), &[], &config);
     let mut first = start();
     first.line("started leading").await;
@@ -89,6 +90,14 @@ async fn embedded_three_processes_and_another_takes_over() {
         line = third.line("started leading") => line,
     };
     assert!(next.contains("token"), "{next}");
+    let leases: kube::Api<Lease> = kube::Api::namespaced(server.client().unwrap(), "default");
+    let spec = leases.get("my-lease").await.unwrap().spec.unwrap();
+    assert_eq!(spec.lease_transitions, Some(1));
+    assert_eq!(spec.lease_duration_seconds, Some(15));
+    assert!(
+        spec.holder_identity
+            .is_some_and(|holder| !holder.is_empty())
+    );
 }
 
 #[tokio::test]
@@ -106,12 +115,23 @@ async fn callbacks_come_in_order() {
 }
 
 #[tokio::test]
-async fn campaign_leads_and_leaves() {
-    let (_server, config) = server().await;
+async fn campaign_leads_loses_and_leads_again() {
+    let (server, config) = server().await;
     let mut example = Example::start(env!("CARGO_BIN_EXE_campaign"), &[], &config);
-    example.line("begins").await;
+    let first = example.line("begins").await;
+    let leases: kube::Api<Lease> = kube::Api::namespaced(server.client().unwrap(), "default");
+    let order = tenure::lock::orders::step_down_patch(0, None, Some(Duration::from_secs(1)));
+    let order = kube::api::Patch::Merge(order);
+    let named = kube::api::PatchParams::default();
+    leases
+        .patch("campaign-example", &named, &order)
+        .await
+        .unwrap();
+    example.line("ends").await;
+    let second = example.line("begins").await;
+    assert_ne!(first, second, "another token");
     let rest = example.interrupt().await;
-    assert!(rest.contains(&"1 terms".to_owned()), "{rest:?}");
+    assert!(rest.contains(&"2 terms".to_owned()), "{rest:?}");
 }
 
 #[tokio::test]

@@ -1,7 +1,7 @@
 //! Many elections in one process: shards, queues, tenants.
 //!
-//! A hub drives them all on one task, with one watch for the namespace and one connection. Run two
-//! of these: the second waits, and takes over everything when the first is stopped.
+//! A hub drives them all on one task, with one watch for the namespace, and one connection for all
+//! renewals where the server speaks HTTP/2 (feature `http2`). Run two of these: the second waits, and takes over everything when the first is stopped.
 #![allow(clippy::print_stdout, reason = "this is what the example shows")]
 
 use futures_util::StreamExt as _;
@@ -14,7 +14,7 @@ async fn main() -> anyhow::Result<()> {
     let shards: usize = std::env::args()
         .nth(1)
         .map_or(Ok(100), |text| text.parse())?;
-    let client = tenure::client(kube::Config::infer().await?)?;
+    let client = tenure::client_http2(kube::Config::infer().await?)?;
     let hub = Hub::new(client.clone());
 
     // Two candidacies of one process, or of two runs, must not look alike.
