@@ -60,6 +60,9 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("xtask", &[]),
 ];
 
+/// How many crates the library may add to what kube's client brings.
+const CRATE_BUDGET: usize = 15;
+
 /// Longer files need a reason in their module doc, with the words "one thing".
 const LONG_FILE: usize = 900;
 
@@ -69,6 +72,15 @@ const LEFT_OVERS: &[&str] = &["FIXME", "XXX", "todo!(", "unimplemented!(", "dbg!
 /// Runs all checks and reports every problem.
 pub(crate) fn run() -> Result<()> {
     let mut problems = arrows()?;
+    let added = added_to_kube()?;
+    if added.len() > CRATE_BUDGET {
+        let added: Vec<&str> = added.iter().map(String::as_str).collect();
+        problems.push(format!(
+            "tenure adds {} crates to kube's client, {CRATE_BUDGET} are allowed: {}",
+            added.len(),
+            added.join(", ")
+        ));
+    }
     let files = Run::new("git", ["ls-files"])
         .output()
         .context("tidy needs a git checkout")?;
@@ -89,8 +101,46 @@ pub(crate) fn run() -> Result<()> {
     if !problems.is_empty() {
         bail!("{} problems\n  {}", problems.len(), problems.join("\n  "));
     }
-    eprintln!("tidy: {seen} files, {} crates, no problem", ARROWS.len());
+    eprintln!(
+        "tidy: {seen} files, {} crates, {} added to kube's client by the library, no problem",
+        ARROWS.len(),
+        added.len()
+    );
     Ok(())
+}
+
+/// The crates that a program with kube's client gets by adding the library, itself among them.
+fn added_to_kube() -> Result<BTreeSet<String>> {
+    let tree = Run::cargo([
+        "tree",
+        "--package=tenure",
+        "--edges=normal",
+        "--no-dedupe",
+        "--prefix=depth",
+        "--format= {p}",
+    ])
+    .output()?;
+    let (mut all, mut of_kube) = (BTreeSet::new(), BTreeSet::new());
+    // The depth of the line under which everything is kube's.
+    let mut inside = None;
+    for line in tree.lines() {
+        let mut words = line.split_whitespace();
+        let (Some(depth), Some(name)) = (words.next(), words.next()) else {
+            continue;
+        };
+        let depth: usize = depth.parse().context("cargo tree: depth")?;
+        if inside.is_some_and(|start| depth <= start) {
+            inside = None;
+        }
+        if inside.is_none() && matches!(name, "kube" | "k8s-openapi") {
+            inside = Some(depth);
+        }
+        if inside.is_some() {
+            of_kube.insert(name.to_owned());
+        }
+        all.insert(name.to_owned());
+    }
+    Ok(&all - &of_kube)
 }
 
 fn arrows() -> Result<Vec<String>> {

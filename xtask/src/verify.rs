@@ -26,7 +26,7 @@ pub(crate) fn verify() -> Result<()> {
     .env("RUSTDOCFLAGS", "-D warnings")
     .go()?;
     if on_path("cargo-deny") {
-        Run::cargo(["deny", "check", "licenses", "bans"]).go()?;
+        Run::cargo(["deny", "check", "licenses", "bans", "sources"]).go()?;
     } else {
         eprintln!("note: cargo-deny is not installed; licences and duplicate crates not checked");
     }
