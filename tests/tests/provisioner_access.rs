@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tenure_csi::mock::{Method, MockConfig};
 use tenure_csi::{ControllerCapability, PluginCapability};
 use tenure_tests::storage::table::{define_kinds, put};
-use tenure_tests::storage::{Api, Rig, until};
+use tenure_tests::storage::{Api, Rig, handed_over, until};
 
 const DRIVER: &str = "mock.csi.example";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
@@ -146,10 +146,6 @@ async fn the_roles_in_deploy_are_enough_and_not_more() {
     let mut command = rig.command_as(&file, "s", &flags).unwrap();
     command.env("NAMESPACE", "default");
     let mut provisioner = Rig::spawn("s", command).unwrap();
-    let annotations = json!({
-        "volume.kubernetes.io/storage-provisioner": DRIVER,
-        "volume.kubernetes.io/selected-node": "n",
-    });
     let restore =
         json!({ "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "snap" });
     let copy = json!({ "kind": "PersistentVolumeClaim", "name": "plain" });
@@ -159,17 +155,10 @@ async fn the_roles_in_deploy_are_enough_and_not_more() {
         ("restored", restore),
         ("copied", copy),
     ] {
-        let claim = json!({
-            "kind": "PersistentVolumeClaim",
-            "metadata": { "name": name, "annotations": annotations },
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "resources": { "requests": { "storage": "1Gi" } },
-                "storageClassName": "c",
-                "dataSource": source,
-                "volumeAttributesClassName": "gold",
-            },
-        });
+        let mut claim = handed_over(name, "c", DRIVER);
+        claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = json!("n");
+        claim["spec"]["dataSource"] = source;
+        claim["spec"]["volumeAttributesClassName"] = json!("gold");
         let uid = put(&rig.api, &claim, "default").await.unwrap();
         let path = format!("/api/v1/persistentvolumes/pvc-{uid}");
         until(&format!("a volume for {name}"), async || {

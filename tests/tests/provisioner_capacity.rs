@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tenure_csi::mock::{Method, MockConfig, MockDriver, Script};
 use tenure_csi::{ControllerCapability, PluginCapability};
 use tenure_tests::storage::table::put;
-use tenure_tests::storage::{Provisioner, Rig, until};
+use tenure_tests::storage::{Provisioner, Rig, handed_over, until};
 
 const DRIVER: &str = "mock.csi.example";
 const ROOMS: &str = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
@@ -59,10 +59,19 @@ async fn class(rig: &Rig, name: &str, changes: Value) {
 
 /// A pod with a controller, whose name and uid are in the references to it.
 async fn pod(rig: &Rig) {
-    let owner = json!([{
-        "apiVersion": "apps/v1", "kind": "DaemonSet", "name": "plugin", "uid": "uid-of-plugin",
+    pod_of(rig, "DaemonSet", "plugin").await;
+}
+
+/// A reference to what controls something.
+fn controller(kind: &str, name: &str) -> Value {
+    json!([{
+        "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": format!("uid-of-{name}"),
         "controller": true, "blockOwnerDeletion": true,
-    }]);
+    }])
+}
+
+async fn pod_of(rig: &Rig, kind: &str, name: &str) {
+    let owner = controller(kind, name);
     let pod = json!({
         "metadata": { "name": "plugin-x", "ownerReferences": owner },
         "spec": { "containers": [{ "name": "c", "image": "i" }] },
@@ -239,20 +248,122 @@ async fn capacity_is_published_for_every_segment_and_class() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-async fn claim(rig: &Rig, name: &str, class: &str, size: &str, node: Option<&str>) -> String {
-    let mut annotations = json!({ "volume.kubernetes.io/storage-provisioner": DRIVER });
-    if let Some(node) = node {
-        annotations["volume.kubernetes.io/selected-node"] = json!(node);
-    }
-    let claim = json!({
-        "kind": "PersistentVolumeClaim",
-        "metadata": { "name": name, "annotations": annotations },
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn capacity_follows_what_changes_it() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", config(("", ""), 10)).unwrap();
+    pod_of(&rig, "ReplicaSet", "plugin-1").await;
+    let replicas = json!({
+        "metadata": { "name": "plugin-1", "ownerReferences": controller("Deployment", "plugin") },
         "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": size } },
-            "storageClassName": class,
+            "selector": { "matchLabels": { "a": "b" } },
+            "template": {
+                "metadata": { "labels": { "a": "b" } },
+                "spec": { "containers": [{ "name": "c", "image": "i" }] },
+            },
         },
     });
+    let path = "/apis/apps/v1/namespaces/default/replicasets";
+    rig.api.create(path, &replicas).await.unwrap();
+    node(&rig, "node-a", "a").await;
+    // A driver that runs everywhere has a segment without keys; of the others nobody knows where they are.
+    let plain = json!({ "kind": "Node", "metadata": { "name": "unlabelled" } });
+    put(&rig.api, &plain, "").await.unwrap();
+    for (name, driver, keys) in [
+        ("unlabelled", DRIVER, json!(["zone"])),
+        ("no-node", DRIVER, json!(["zone"])),
+        ("others", "other.example", json!(["zone"])),
+    ] {
+        let drivers = json!([{ "name": driver, "nodeID": name, "topologyKeys": keys }]);
+        let node = json!({ "kind": "CSINode", "metadata": { "name": name }, "spec": { "drivers": drivers } });
+        put(&rig.api, &node, "").await.unwrap();
+    }
+    class(&rig, "now", json!({})).await;
+    // Nothing is asked again for the time alone.
+    let flags = [
+        "--enable-capacity",
+        "--capacity-for-immediate-binding",
+        "--capacity-ownerref-level=2",
+        "--capacity-poll-interval=1h",
+    ];
+    let provisioner = start(&rig, "s", "", &flags);
+    until_rooms(&rig, &[("a", "now", "10Gi")]).await;
+    let only = async || {
+        let list = rig.api.get(ROOMS).await.unwrap()?;
+        Some(list["items"][0].clone())
+    };
+    let room = only().await.unwrap();
+    let owner = &room["metadata"]["ownerReferences"][0];
+    assert_eq!(
+        (&owner["kind"], &owner["name"]),
+        (&json!("Deployment"), &json!("plugin"))
+    );
+    assert!(room["maximumVolumeSize"].is_null(), "{room}");
+
+    // A volume is made, and there is less room; and even the largest one is small.
+    let set = |gigabytes: i64, largest: Option<i64>| {
+        driver.clear_script(Method::GetCapacity);
+        let script = Script {
+            capacity: Some(gigabytes << 30),
+            largest: largest.map(|gigabytes| gigabytes << 30),
+            ..Script::default()
+        };
+        driver.script(Method::GetCapacity, script);
+    };
+    set(9, Some(4));
+    let uid = claim(&rig, "c", "now", "1Gi", None).await;
+    until_rooms(&rig, &[("a", "now", "9Gi")]).await;
+    assert_eq!(only().await.unwrap()["maximumVolumeSize"], "4Gi");
+    // It goes again.
+    set(10, None);
+    let path = format!("/api/v1/persistentvolumes/pvc-{uid}/status");
+    let released = json!({ "status": { "phase": "Released" } });
+    rig.api.merge(&path, &released).await.unwrap();
+    until_rooms(&rig, &[("a", "now", "10Gi")]).await;
+    assert!(only().await.unwrap()["maximumVolumeSize"].is_null());
+    // One that cannot be made means that something has changed, too: nothing left is also published.
+    set(0, None);
+    driver.script(Method::CreateVolume, Script::fail("RESOURCE_EXHAUSTED", 1));
+    claim(&rig, "too-many", "now", "1Gi", None).await;
+    until_rooms(&rig, &[("a", "now", "0")]).await;
+
+    // Somebody takes the object's owner off.
+    let name = only().await.unwrap()["metadata"]["name"].clone();
+    let path = format!("{ROOMS}/{}", name.as_str().unwrap());
+    let taken = json!({ "metadata": { "ownerReferences": null } });
+    rig.api.merge(&path, &taken).await.unwrap();
+    until("its owner back", async || {
+        let owner = &only().await?["metadata"]["ownerReferences"][0]["name"];
+        (*owner == "plugin").then_some(())
+    })
+    .await;
+    // A node moves, and one is named.
+    for (node, zone) in [("node-a", "d"), ("unlabelled", "e")] {
+        let moved = json!({ "metadata": { "labels": { "zone": zone } } });
+        let path = format!("/api/v1/nodes/{node}");
+        rig.api.merge(&path, &moved).await.unwrap();
+    }
+    until_rooms(&rig, &[("d", "now", "0"), ("e", "now", "0")]).await;
+    // Registered without keys: one segment for all of the cluster.
+    let drivers = json!([{ "name": DRIVER, "nodeID": "node-f", "topologyKeys": [] }]);
+    let node = json!({ "kind": "Node", "metadata": { "name": "node-f" } });
+    put(&rig.api, &node, "").await.unwrap();
+    let node = json!({ "kind": "CSINode", "metadata": { "name": "node-f" }, "spec": { "drivers": drivers } });
+    put(&rig.api, &node, "").await.unwrap();
+    until_rooms(
+        &rig,
+        &[("", "now", "0"), ("d", "now", "0"), ("e", "now", "0")],
+    )
+    .await;
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+async fn claim(rig: &Rig, name: &str, class: &str, size: &str, node: Option<&str>) -> String {
+    let mut claim = handed_over(name, class, DRIVER);
+    claim["spec"]["resources"]["requests"]["storage"] = json!(size);
+    if let Some(node) = node {
+        claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = json!(node);
+    }
     put(&rig.api, &claim, "default").await.unwrap()
 }
 

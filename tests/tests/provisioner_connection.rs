@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde_json::json;
 use tenure_apiserver::server::{Fault, Faults, Server};
 use tenure_csi::mock::{Method, MockConfig, Script};
-use tenure_tests::storage::{Provisioner, Rig, until};
+use tenure_tests::storage::{Provisioner, Rig, handed_over, until};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -133,20 +133,8 @@ async fn what_is_not_supported_is_said() {
     let class = json!({ "metadata": { "name": "old" }, "provisioner": "kubernetes.io/aws-ebs" });
     let classes = "/apis/storage.k8s.io/v1/storageclasses";
     rig.api.create(classes, &class).await.unwrap();
-    let claim = json!({
-        "metadata": {
-            "name": "c",
-            "annotations": {
-                "volume.kubernetes.io/storage-provisioner": "ebs.csi.aws.com",
-                "pv.kubernetes.io/migrated-to": "ebs.csi.aws.com",
-            },
-        },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-            "storageClassName": "old",
-        },
-    });
+    let mut claim = handed_over("c", "old", "ebs.csi.aws.com");
+    claim["metadata"]["annotations"]["pv.kubernetes.io/migrated-to"] = json!("ebs.csi.aws.com");
     let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
     rig.api.create(claims, &claim).await.unwrap();
     let provisioner = rig

@@ -3,13 +3,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::MicroTime;
 use serde_json::{Value, json};
 use tenure_apiserver::server::{Fault, Faults, Server};
 use tenure_csi::mock::{Method, MockConfig, MockDriver, Script};
 use tenure_tests::nemesis::proxy::{Gate, Proxy};
-use tenure_tests::storage::{Api, Provisioner, Rig, until};
+use tenure_tests::storage::{Api, Provisioner, Rig, handed_over, until};
 
 const DRIVER: &str = "mock.csi.example";
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -29,17 +30,7 @@ async fn class(api: &Api, name: &str, script: Option<&str>) {
 
 /// A claim as the binder hands it over; its uid.
 async fn claim(api: &Api, name: &str, class: &str) -> String {
-    let claim = json!({
-        "metadata": {
-            "name": name,
-            "annotations": { "volume.kubernetes.io/storage-provisioner": DRIVER },
-        },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-            "storageClassName": class,
-        },
-    });
+    let claim = handed_over(name, class, DRIVER);
     let claim = api.create(CLAIMS, &claim).await.unwrap();
     claim["metadata"]["uid"].as_str().unwrap().to_owned()
 }
@@ -104,6 +95,50 @@ async fn one_of_three_acts_and_a_terminated_leader_hands_over() {
         rig.api.get(lease).await.unwrap().is_some(),
         "csi-lib-utils' name"
     );
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn after_kill_9_of_a_leader_the_next_one_waits_for_its_lease() {
+    const LEASE: Duration = Duration::from_secs(5);
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig.api, "fast", None).await;
+    let times = [
+        "--leader-election-lease-duration=5s",
+        "--leader-election-renew-deadline=3s",
+        "--leader-election-retry-period=500ms",
+    ];
+    // The storage is there when the leader dies, and nobody knows of it.
+    let late = Script {
+        times: Some(1),
+        answer_after_ms: 120_000,
+        ..Script::default()
+    };
+    driver.script(Method::CreateVolume, late);
+    let mut first = elected(&rig, "s", &times);
+    let uid = claim(&rig.api, "c", "fast").await;
+    until("storage", async || {
+        (!driver.volumes().is_empty()).then_some(())
+    })
+    .await;
+    let second = elected(&rig, "s", &times);
+    until("somebody who waits", async || {
+        let said = second.process.transcript();
+        said.contains("connected").then_some(())
+    })
+    .await;
+    let lease = "/apis/coordination.k8s.io/v1/namespaces/default/leases/mock-csi-example";
+    first.process.kill();
+    let lease = rig.api.get(lease).await.unwrap().unwrap();
+    let renewed: MicroTime = serde_json::from_value(lease["spec"]["renewTime"].clone()).unwrap();
+    until("a volume object", async || volume(&rig.api, &uid).await).await;
+    // It counts from when it saw the last renewal, which is no earlier than that was written.
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+    let renewed = Duration::from_micros(renewed.0.as_microsecond().try_into().unwrap());
+    assert!(now >= renewed + LEASE, "{lease}");
+    assert_eq!(callers(&driver).len(), 2);
+    assert_eq!(leaks(&rig, &driver).await, [""; 0]);
+    assert_eq!(second.stop().unwrap(), Some(0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -8,8 +8,8 @@
 use serde_json::{Value, json};
 use tenure_csi::ControllerCapability;
 use tenure_csi::mock::MockConfig;
-use tenure_tests::storage::Rig;
 use tenure_tests::storage::table::{Trial, run, trial};
+use tenure_tests::storage::{Rig, handed_over};
 
 const DRIVER: &str = "mock.csi.example";
 
@@ -386,15 +386,7 @@ async fn a_driver_that_cannot_provision_is_told_apart() {
     tenure_tests::storage::table::put(&rig.api, &class, "")
         .await
         .unwrap();
-    let claim = json!({
-        "kind": "PersistentVolumeClaim",
-        "metadata": { "name": "c", "annotations": { "volume.kubernetes.io/storage-provisioner": DRIVER } },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-            "storageClassName": "c",
-        },
-    });
+    let claim = handed_over("c", "c", DRIVER);
     tenure_tests::storage::table::put(&rig.api, &claim, "default")
         .await
         .unwrap();

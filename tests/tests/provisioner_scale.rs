@@ -8,27 +8,13 @@ use futures_util::{StreamExt as _, TryStreamExt as _};
 use serde_json::{Value, json};
 use tenure_apiserver::server::{Fault, Faults, Server};
 use tenure_csi::mock::{Method, MockConfig};
-use tenure_tests::storage::{Rig, until};
+use tenure_tests::storage::{Rig, handed_over, until};
 
 const DRIVER: &str = "mock.csi.example";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 const MANY: u32 = 1_000;
 const AT_ONCE: usize = 16;
-
-fn claim(number: u32) -> Value {
-    json!({
-        "metadata": {
-            "name": format!("c{number}"),
-            "annotations": { "volume.kubernetes.io/storage-provisioner": DRIVER },
-        },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-            "storageClassName": "fast",
-        },
-    })
-}
 
 /// The names of all volume objects.
 async fn objects(rig: &Rig) -> BTreeSet<String> {
@@ -61,7 +47,10 @@ async fn a_thousand_claims_are_served_once_each() {
     let provisioner = rig.provisioner("s", &["-v=0"]).unwrap();
     let made = futures_util::stream::iter(0..MANY).map(|number| {
         let rig = &rig;
-        async move { rig.api.create(CLAIMS, &claim(number)).await }
+        async move {
+            let claim = handed_over(&format!("c{number}"), "fast", DRIVER);
+            rig.api.create(CLAIMS, &claim).await
+        }
     });
     let made: Vec<Value> = made.buffer_unordered(AT_ONCE).try_collect().await.unwrap();
     let uid = |claim: &Value| claim["metadata"]["uid"].as_str().unwrap().to_owned();

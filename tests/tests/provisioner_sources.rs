@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use tenure_csi::ControllerCapability;
 use tenure_csi::mock::{Method, MockConfig, MockDriver, Script};
 use tenure_tests::storage::table::{Trial, define_kinds, put, run, trial};
-use tenure_tests::storage::{Provisioner, Rig, until};
+use tenure_tests::storage::{Provisioner, Rig, handed_over, until};
 
 const DRIVER: &str = "mock.csi.example";
 const PROTECTS_SNAPSHOT: &str =
@@ -496,20 +496,9 @@ async fn the_source_of_a_clone_goes_when_nobody_copies_it() {
     let class =
         json!({ "kind": "StorageClass", "metadata": { "name": "default" }, "provisioner": DRIVER });
     put(&rig.api, &class, "").await.unwrap();
-    let copy = json!({
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": "copy",
-            "annotations": { "volume.kubernetes.io/storage-provisioner": DRIVER },
-        },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-            "storageClassName": "default",
-            "dataSource": { "kind": "PersistentVolumeClaim", "name": "source" },
-        },
-        "status": { "phase": "Pending" },
-    });
+    let mut copy = handed_over("copy", "default", DRIVER);
+    copy["spec"]["dataSource"] = json!({ "kind": "PersistentVolumeClaim", "name": "source" });
+    copy["status"] = json!({ "phase": "Pending" });
     put(&rig.api, &copy, "default").await.unwrap();
     let source = "/api/v1/namespaces/default/persistentvolumeclaims/source";
     let protected = async || {
@@ -555,18 +544,9 @@ async fn finalizers_that_were_left_on_snapshots_are_swept() {
     let class =
         json!({ "kind": "StorageClass", "metadata": { "name": "class" }, "provisioner": DRIVER });
     put(api, &class, "").await.unwrap();
-    let claim = json!({
-        "kind": "PersistentVolumeClaim",
-        "metadata": {
-            "name": "claim",
-            "annotations": { "volume.kubernetes.io/storage-provisioner": DRIVER },
-        },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-            "storageClassName": "class",
-            "dataSource": { "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "awaited" },
-        },
+    let mut claim = handed_over("claim", "class", DRIVER);
+    claim["spec"]["dataSource"] = json!({
+        "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "awaited",
     });
     put(api, &claim, "default").await.unwrap();
     until("the claim seen", async || {

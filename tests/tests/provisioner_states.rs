@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tenure_csi::mock::{Method, MockConfig, MockDriver};
 use tenure_csi::{ControllerCapability, PluginCapability};
 use tenure_tests::storage::table::put;
-use tenure_tests::storage::{Api, Rig, until};
+use tenure_tests::storage::{Api, Rig, handed_over, until};
 
 const DRIVER: &str = "mock.csi.example";
 const CODES: [&str; 16] = [
@@ -57,19 +57,11 @@ impl Claim {
             "parameters": { "script": json!({ "code": code }).to_string() },
         });
         put(api, &class, "").await.unwrap();
-        let mut annotations = json!({ "volume.kubernetes.io/storage-provisioner": DRIVER });
+        let mut claim = handed_over(&name, &name, DRIVER);
         if selected {
-            annotations["volume.kubernetes.io/selected-node"] = json!("node-1");
+            claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] =
+                json!("node-1");
         }
-        let claim = json!({
-            "kind": "PersistentVolumeClaim",
-            "metadata": { "name": name, "annotations": annotations },
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "resources": { "requests": { "storage": "1Gi" } },
-                "storageClassName": name,
-            },
-        });
         let uid = put(api, &claim, "default").await.unwrap();
         Self {
             code,

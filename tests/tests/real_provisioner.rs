@@ -11,7 +11,7 @@ use tenure_csi::ControllerCapability;
 use tenure_csi::mock::{Method, MockConfig, MockDriver};
 use tenure_tests::process::Process;
 use tenure_tests::real::{Cluster, Peer, available, build};
-use tenure_tests::storage::{Api, until};
+use tenure_tests::storage::{Api, claim, until};
 use tenure_tests::{Skip, tools};
 
 use crate::provisioner_access::{file, kubeconfig, place};
@@ -29,16 +29,10 @@ async fn all(api: &Api, path: &str, pointer: &str) -> BTreeSet<String> {
     items.iter().filter_map(field).collect()
 }
 
-async fn claim(api: &Api, name: &str, source: Value) {
-    let claim = json!({
-        "metadata": { "name": name },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-            "storageClassName": "fast",
-            "dataSource": source,
-        },
-    });
+/// A claim, until it is bound.
+async fn bound(api: &Api, name: &str, source: Value) {
+    let mut claim = claim(name, "fast");
+    claim["spec"]["dataSource"] = source;
     api.create(CLAIMS, &claim).await.unwrap();
     until(&format!("{name} bound"), async || {
         let claim = api.get(&format!("{CLAIMS}/{name}")).await.unwrap()?;
@@ -109,10 +103,10 @@ async fn from_claim_to_nothing_under_the_roles_of_deploy() {
     let mut provisioner = Process::spawn("tenure provision", command).unwrap();
 
     for name in ["a", "b"] {
-        claim(&api, name, Value::Null).await;
+        bound(&api, name, Value::Null).await;
     }
     let copy = json!({ "kind": "PersistentVolumeClaim", "name": "a" });
-    claim(&api, "copy", copy).await;
+    bound(&api, "copy", copy).await;
     let handles = all(&api, VOLUMES, "/spec/csi/volumeHandle").await;
     let storage: BTreeSet<String> = driver.volumes().into_keys().collect();
     assert_eq!(handles, storage, "objects, storage");

@@ -163,13 +163,8 @@ pub(crate) async fn end(api: &Api, driver: &MockDriver) {
 }
 
 pub(crate) async fn claim(api: &Api, name: &str, class: &str, spec: Value) {
-    let mut all = json!({
-        "storageClassName": class,
-        "accessModes": ["ReadWriteOnce"],
-        "resources": { "requests": { "storage": "1Gi" } },
-    });
-    merge(&mut all, spec);
-    let claim = json!({ "metadata": { "name": name }, "spec": all });
+    let mut claim = tenure_tests::storage::claim(name, class);
+    merge(&mut claim["spec"], spec);
     api.create(CLAIMS, &claim).await.unwrap();
 }
 

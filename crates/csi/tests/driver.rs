@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tenure_csi::mock::{Method, MockConfig, MockDriver, Script};
-use tenure_csi::v1::{CapacityRange, CreateVolumeRequest, DeleteVolumeRequest};
+use tenure_csi::v1::{CapacityRange, CreateVolumeRequest, DeleteVolumeRequest, VolumeCapability};
 use tenure_csi::{
     Code, Config, ConnectError, ControllerCapability, Driver, Metrics, PluginCapability, StartError,
 };
@@ -40,6 +40,7 @@ fn request(name: &str) -> CreateVolumeRequest {
             required_bytes: 7,
             limit_bytes: 0,
         }),
+        volume_capabilities: vec![VolumeCapability::default()],
         ..Default::default()
     }
 }

@@ -27,7 +27,7 @@ use tenure_apiserver::server::{Fault, Faults, Server};
 use tenure_csi::mock::{Method, MockConfig, MockDriver};
 
 use crate::process::Process;
-use crate::storage::{Api, Rig};
+use crate::storage::{Api, Rig, handed_over};
 use crate::tools;
 
 pub(super) const DRIVER: &str = "mock.csi.example";
@@ -183,22 +183,8 @@ pub(super) async fn class(api: &Api) -> Result<()> {
 
 /// A claim as the binder hands it over; the name of its volume.
 async fn claim(api: &Api, name: &str) -> Result<String> {
-    let claim = json!({
-        "metadata": {
-            "name": name,
-            "annotations": {
-                "volume.kubernetes.io/storage-provisioner": DRIVER,
-                "volume.beta.kubernetes.io/storage-provisioner": DRIVER,
-            },
-        },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-            "storageClassName": "fast",
-        },
-    });
     let path = "/api/v1/namespaces/default/persistentvolumeclaims";
-    let claim = api.create(path, &claim).await?;
+    let claim = api.create(path, &handed_over(name, "fast", DRIVER)).await?;
     let uid = claim["metadata"]["uid"].as_str().context("a uid")?;
     Ok(format!("pvc-{uid}"))
 }

@@ -12,14 +12,13 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures_util::{StreamExt as _, TryStreamExt as _};
-use serde_json::json;
 use tenure_csi::mock::{MockConfig, MockDriver};
 use tokio::runtime::Runtime;
 
 use super::provisioner::{AT_ONCE, CLAIMS, LIMIT, Program, class, peak_bytes, seen_volumes, wait};
 use crate::process::Process;
 use crate::real::{Cluster, Peer, available, build};
-use crate::storage::Api;
+use crate::storage::{Api, claim};
 
 const OBJECTS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
@@ -119,13 +118,5 @@ async fn until_phase(api: &Api, path: &str) -> Result<()> {
 }
 
 async fn create(api: &Api, name: &str) -> Result<()> {
-    let claim = json!({
-        "metadata": { "name": name },
-        "spec": {
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-            "storageClassName": "fast",
-        },
-    });
-    api.create(OBJECTS, &claim).await.map(drop)
+    api.create(OBJECTS, &claim(name, "fast")).await.map(drop)
 }

@@ -22,7 +22,7 @@ use tenure_csi::mock::MockConfig;
 use tokio::task::JoinSet;
 
 use super::apiserver::client::Server;
-use crate::storage::Served;
+use crate::storage::{Served, claim};
 
 const CLAIMS: usize = 1_000;
 const CREATORS: usize = 32;
@@ -101,14 +101,7 @@ async fn claims() -> Result<f64> {
 }
 
 async fn create(served: &Served, name: &str) -> Result<()> {
-    let claim = json!({
-        "metadata": { "name": name },
-        "spec": {
-            "storageClassName": "fast",
-            "accessModes": ["ReadWriteOnce"],
-            "resources": { "requests": { "storage": "1Gi" } },
-        },
-    });
+    let claim = claim(name, "fast");
     let path = "/api/v1/namespaces/default/persistentvolumeclaims";
     served.api.create(path, &claim).await.map(drop)
 }

@@ -2,12 +2,14 @@
 //! volume binder.
 
 mod api;
+mod claim;
 mod provisioner;
 mod recorded;
 mod served;
 pub mod table;
 
 pub use api::Api;
+pub use claim::{claim, handed_over};
 pub use provisioner::{Provisioner, Rig, until};
 pub use recorded::{Case, replay};
 pub use served::{STORAGE_CONTROLLERS, Served};

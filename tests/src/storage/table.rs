@@ -18,6 +18,7 @@ use serde_json::{Value, json};
 use tenure_csi::mock::{Method, MockDriver};
 
 use super::api::Api;
+use super::claim::handed_over;
 
 const DRIVER: &str = "mock.csi.example";
 const PATIENCE: Duration = Duration::from_secs(90);
@@ -236,21 +237,7 @@ impl<'a> Running<'a> {
         let mut class = json!({ "kind": "StorageClass", "metadata": { "name": self.namespace }, "provisioner": DRIVER });
         merge(&mut class, &self.filled(&self.trial.class));
         put(self.api, &trimmed(class), &self.namespace).await?;
-        let mut claim = json!({
-            "kind": "PersistentVolumeClaim",
-            "metadata": {
-                "name": "claim",
-                "annotations": {
-                    "volume.kubernetes.io/storage-provisioner": DRIVER,
-                    "volume.beta.kubernetes.io/storage-provisioner": DRIVER,
-                },
-            },
-            "spec": {
-                "accessModes": ["ReadWriteOnce"],
-                "resources": { "requests": { "storage": "1Gi" } },
-                "storageClassName": self.namespace,
-            },
-        });
+        let mut claim = handed_over("claim", &self.namespace, DRIVER);
         merge(&mut claim, &self.filled(&self.trial.claim));
         let uid = put(self.api, &trimmed(claim), &self.namespace).await?;
         self.uids.insert(String::new(), uid);

@@ -43,6 +43,8 @@ pub struct Script {
     pub done_all_the_same: bool,
     /// Answer with this size, whatever was asked for.
     pub capacity: Option<i64>,
+    /// The size of the largest volume that there is room for.
+    pub largest: Option<i64>,
     /// The volume context of the answer.
     pub context: BTreeMap<String, String>,
     /// The topology of the answer.

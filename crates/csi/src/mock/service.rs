@@ -88,6 +88,9 @@ impl Service {
         if request.name.is_empty() {
             return Err(Status::invalid_argument("no name"));
         }
+        if request.volume_capabilities.is_empty() {
+            return Err(Status::invalid_argument("no volume capabilities"));
+        }
         let range = request.capacity_range.unwrap_or_default();
         let capacity = script.capacity.unwrap_or(range.required_bytes);
         let id = script.volume_id.clone();
@@ -204,6 +207,9 @@ impl Controller for Service {
         let method = Method::DeleteVolume;
         let script = self.state.next_step(method);
         self.scripted(method, delete_request(&request), script, |_| {
+            if request.volume_id.is_empty() {
+                return Err(Status::invalid_argument("no volume id"));
+            }
             self.state.volumes.lock().remove(&request.volume_id);
             Ok(DeleteVolumeResponse {})
         })
@@ -222,6 +228,7 @@ impl Controller for Service {
         self.scripted(method, asked, script, |script| {
             Ok(GetCapacityResponse {
                 available_capacity: script.capacity.unwrap_or(self.state.config.capacity),
+                maximum_volume_size: script.largest,
                 ..Default::default()
             })
         })

@@ -1,0 +1,251 @@
+//! Which claim is worked on when: claims of one name, classes that come late, volumes that are there already,
+//! answers that no retry changes, claims that are seen late.
+#![allow(clippy::disallowed_methods, reason = "waits for other processes")]
+
+use std::process::Command;
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+use tenure_apiserver::server::{Fault, Faults, Requests, Server};
+use tenure_csi::mock::{Method, MockConfig, MockDriver, Script};
+use tenure_tests::storage::{Rig, handed_over, until};
+
+const DRIVER: &str = "mock.csi.example";
+const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
+const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
+const VOLUMES: &str = "/api/v1/persistentvolumes";
+
+async fn class(rig: &Rig, name: &str) {
+    let class = json!({ "metadata": { "name": name }, "provisioner": DRIVER });
+    rig.api.create(CLASSES, &class).await.unwrap();
+}
+
+async fn claim(rig: &Rig, name: &str, class: &str) -> String {
+    let claim = handed_over(name, class, DRIVER);
+    let claim = rig.api.create(CLAIMS, &claim).await.unwrap();
+    claim["metadata"]["uid"].as_str().unwrap().to_owned()
+}
+
+async fn until_volume(rig: &Rig, name: &str) -> Value {
+    let path = format!("{VOLUMES}/{name}");
+    until(name, async || rig.api.get(&path).await.unwrap()).await
+}
+
+/// How often the driver was asked for a volume of this name.
+fn asked(driver: &MockDriver, name: &str) -> usize {
+    let calls = driver.calls_of(Method::CreateVolume);
+    let about = calls.iter().filter(|call| call.request["name"] == name);
+    about.count()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_is_its_uid() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig, "fast").await;
+    // The first claim of the name is at the driver when the second comes.
+    let slow = Script {
+        times: Some(1),
+        delay_ms: 1_500,
+        ..Script::default()
+    };
+    driver.script(Method::CreateVolume, slow);
+    let provisioner = rig.provisioner("s", &[]).unwrap();
+    let first = claim(&rig, "c", "fast").await;
+    until("the first asked for", async || {
+        (asked(&driver, &format!("pvc-{first}")) == 1).then_some(())
+    })
+    .await;
+    rig.api.remove(&format!("{CLAIMS}/c")).await.unwrap();
+    let second = claim(&rig, "c", "fast").await;
+    assert_ne!(first, second);
+    for uid in [&first, &second] {
+        let volume = until_volume(&rig, &format!("pvc-{uid}")).await;
+        assert_eq!(volume["spec"]["claimRef"]["uid"], **uid);
+    }
+    assert_eq!(driver.volumes().len(), 2);
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_missing_may_come_later() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    let flags = ["--retry-interval-max=1s", "--http-endpoint=127.0.0.1:0"];
+    let provisioner = rig.provisioner("s", &flags).unwrap();
+    // No class, then one; a class of another driver, then one of ours.
+    let late = claim(&rig, "late", "late").await;
+    // Nobody has handed it over, and then the binder does.
+    let mut plain = handed_over("plain", "late", DRIVER);
+    let annotations = plain["metadata"]["annotations"].take();
+    let plain = rig.api.create(CLAIMS, &plain).await.unwrap();
+    let plain = plain["metadata"]["uid"].as_str().unwrap().to_owned();
+    until("it is said that the class is missing", async || {
+        let said = provisioner.process.text().join("\n");
+        said.contains("not found").then_some(())
+    })
+    .await;
+    class(&rig, "late").await;
+    until_volume(&rig, &format!("pvc-{late}")).await;
+    assert_eq!(asked(&driver, &format!("pvc-{plain}")), 0);
+    let handed = json!({ "metadata": { "annotations": annotations } });
+    rig.api
+        .merge(&format!("{CLAIMS}/plain"), &handed)
+        .await
+        .unwrap();
+    until_volume(&rig, &format!("pvc-{plain}")).await;
+    assert_eq!(driver.volumes().len(), 2);
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_volume_that_is_there_is_not_made_again() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig, "fast").await;
+    // Under a name of one's own, too.
+    let flags = ["--volume-name-prefix=vol", "--volume-name-uuid-length=8"];
+    let uid = claim(&rig, "c", "fast").await;
+    let name = format!("vol-{}", &uid.replace('-', "")[..8]);
+    let volume = json!({
+        "metadata": { "name": name, "annotations": { "pv.kubernetes.io/provisioned-by": DRIVER } },
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "capacity": { "storage": "1Gi" },
+            "csi": { "driver": DRIVER, "volumeHandle": "there" },
+            "claimRef": { "namespace": "default", "name": "c", "uid": uid },
+        },
+    });
+    rig.api.create(VOLUMES, &volume).await.unwrap();
+    let provisioner = rig.provisioner("s", &flags).unwrap();
+    let other = claim(&rig, "other", "fast").await;
+    let volume = until_volume(&rig, &format!("vol-{}", &other.replace('-', "")[..8])).await;
+    assert_eq!(volume["spec"]["claimRef"]["uid"], *other);
+    assert_eq!(asked(&driver, &name), 0, "it was there");
+    assert_eq!(driver.volumes().len(), 1);
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_be_made_waits_for_another_class() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig, "wrong").await;
+    driver.script(Method::CreateVolume, Script::fail("INVALID_ARGUMENT", 1));
+    let provisioner = rig.provisioner("s", &["--retry-interval-max=10m"]).unwrap();
+    let uid = claim(&rig, "c", "wrong").await;
+    let name = format!("pvc-{uid}");
+    until("an event", async || {
+        let path = "/api/v1/namespaces/default/events";
+        let events = rig.api.get(path).await.unwrap()?;
+        events.to_string().contains("infeasible").then_some(())
+    })
+    .await;
+    // The driver would say yes by now, and is not asked: others are.
+    let other = claim(&rig, "other", "wrong").await;
+    until_volume(&rig, &format!("pvc-{other}")).await;
+    assert_eq!(asked(&driver, &name), 1);
+    // Another class of the same name is another class.
+    rig.api.delete(&format!("{CLASSES}/wrong")).await.unwrap();
+    class(&rig, "wrong").await;
+    until_volume(&rig, &name).await;
+    assert_eq!(asked(&driver, &name), 2);
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+/// A claim whose copy here is older than its volume's end must not get a second volume.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_claim_that_is_seen_late_gets_no_second_volume() {
+    let faults = Arc::new(Faults::default());
+    let server = Server::builder().faults(faults.clone());
+    let rig = Rig::start_with(server).await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    class(&rig, "fast").await;
+    let provisioner = rig.provisioner("s", &[]).unwrap();
+    let refused = faults.add(Fault::answer(500).path(VOLUMES).verb("create"));
+    let uid = claim(&rig, "c", "fast").await;
+    let name = format!("pvc-{uid}");
+    until("storage without an object", async || {
+        (refused.hits() > 1).then_some(())
+    })
+    .await;
+    // From here on the provisioner hears nothing of claims; this one it looks at again soon after its
+    // volume was posted at last. By then claim and volume are gone.
+    let all = "/api/v1/persistentvolumeclaims";
+    let deaf = ["watch", "list"].map(|verb| faults.add(Fault::answer(500).path(all).verb(verb)));
+    faults.cut_watches(&Requests {
+        path: all.to_owned(),
+        ..Requests::default()
+    });
+    rig.api.remove(&format!("{CLAIMS}/c")).await.unwrap();
+    refused.remove();
+    until_volume(&rig, &name).await;
+    let path = format!("{VOLUMES}/{name}");
+    let released = json!({ "status": { "phase": "Released" } });
+    let status = format!("{path}/status");
+    rig.api.merge(&status, &released).await.unwrap();
+    until("storage gone", async || {
+        driver.volumes().is_empty().then_some(())
+    })
+    .await;
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    for fault in deaf {
+        fault.remove();
+    }
+    // Whoever comes after is served.
+    let other = claim(&rig, "other", "fast").await;
+    until_volume(&rig, &format!("pvc-{other}")).await;
+    assert_eq!(asked(&driver, &name), 1);
+    assert_eq!(driver.volumes().len(), 1);
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn called_by_its_old_name_with_secrets_it_keeps_to_itself() {
+    let rig = Rig::start().await.unwrap();
+    let driver = rig.driver("s", MockConfig::default()).unwrap();
+    let secret = json!({ "metadata": { "name": "s" }, "stringData": { "key": "open-sesame" } });
+    rig.api
+        .create("/api/v1/namespaces/default/secrets", &secret)
+        .await
+        .unwrap();
+    let prefixed = |key: &str| format!("csi.storage.k8s.io/provisioner-secret-{key}");
+    let class = json!({
+        "metadata": { "name": "fast" }, "provisioner": DRIVER,
+        "parameters": { prefixed("name"): "s", prefixed("namespace"): "default" },
+    });
+    rig.api.create(CLASSES, &class).await.unwrap();
+    // As an image of csi-provisioner is called, with the environment before the flag.
+    let folder = tempfile::tempdir().unwrap();
+    let named = folder.path().join("csi-provisioner");
+    std::os::unix::fs::symlink(tenure_tests::tools::tenure().unwrap(), &named).unwrap();
+    let mut command = Command::new(&named);
+    command
+        .arg("--kubeconfig=/no/such/file")
+        .arg(format!(
+            "--csi-address=unix://{}",
+            rig.socket("s").display()
+        ))
+        .args(["--v=5", "--logging-format=json", "--leader-election"])
+        .args([
+            "--leader-election-namespace=default",
+            "--fencing-token-annotation",
+        ])
+        .env("KUBECONFIG", rig.server.kubeconfig());
+    let provisioner = Rig::spawn("s", command).unwrap();
+    let uid = claim(&rig, "c", "fast").await;
+    let volume = until_volume(&rig, &format!("pvc-{uid}")).await;
+    let token = &volume["metadata"]["annotations"]["tenure.dev/fencing-token"];
+    assert!(
+        token.as_str().is_some_and(|token| !token.is_empty()),
+        "{volume}"
+    );
+    let calls = driver.calls_of(Method::CreateVolume);
+    assert_eq!(calls[0].request["secrets"], json!({ "key": "open-sesame" }));
+    let said = provisioner.process.text().join("\n");
+    assert!(said.contains("***stripped***"), "{said}");
+    assert!(!said.contains("open-sesame"), "{said}");
+    assert!(said.contains(token.as_str().unwrap()), "in the log as well");
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
