@@ -2,7 +2,15 @@
 //!
 //! client-go checks `LeaseDuration > RenewDeadline > 1.2 * RetryPeriod` and stops at the first
 //! problem. That accepts timings with no margin (15 s / 10 s / 5 s) and even negative ones
-//! (15 s / 14 s / 11 s). Here all problems are found together, and the margin is a rule.
+//! (15 s / 14 s / 11 s). Here all problems are found together, and the margin is a rule:
+//!
+//! ```text
+//! retry period + renew deadline + request timeout + margin <= lease duration
+//! ```
+//!
+//! What must be strict is that the first three are *less* than the lease (duty 10 in `docs/safety.md`). The
+//! margin, which is never zero, is what they are less by; so the sum with it may come to the whole lease, as
+//! by default it does: 2 s + 10 s + 2.5 s + 0.5 s of 15 s.
 
 use std::fmt;
 use std::time::Duration;
@@ -346,6 +354,8 @@ mod tests {
         assert_eq!(timing.fence(), Duration::from_millis(14_500));
         assert_eq!(timing.grace(), Duration::from_millis(4_500));
         assert!((timing.tolerated_rate_error() - 0.2).abs() < 1e-9);
+        let used = timing.retry_period() + timing.renew_deadline() + timing.request_timeout();
+        assert_eq!(timing.lease() - used, timing.margin());
     }
 
     #[test]

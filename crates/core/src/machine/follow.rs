@@ -81,9 +81,25 @@ impl Election {
             return;
         }
         let guard = self.guard_from(now, attempt.sent);
+        if guard.left(now) < guard.length() / 2 {
+            return;
+        }
         let Ok(token) = version.revision.as_str().parse::<FencingToken>() else {
             return;
         };
+        if let Some((write, last)) = &self.last_won {
+            // S2: no write wins twice, however often it is answered.
+            assert!(
+                self.is_mutant() || attempt.id != *write,
+                "S2: write {write} wins a second term"
+            );
+            if token <= *last {
+                // A server that gives a version twice: this term would not be a later one.
+                self.not_before = now.local + self.config.timing.retry_period();
+                return;
+            }
+        }
+        self.last_won = Some((attempt.id, token.clone()));
         let token = if self.is(Mutant::TokenFromTransitions) {
             FencingToken::from(u64::from(attempt.record.transitions))
         } else if self.is(Mutant::TokenFromProcess) {
@@ -91,9 +107,6 @@ impl Election {
         } else {
             token
         };
-        if guard.left(now) < guard.length() / 2 {
-            return;
-        }
         // Elections of one process that are won together renew apart: the first renewal comes early by
         // a random part of the retry period, and each later one keeps its place in it.
         let first = self.random(self.config.timing.retry_period());

@@ -138,6 +138,8 @@ pub struct Election {
     watching: bool,
     next_poll: LocalTime,
     sit_out_until: LocalTime,
+    /// The write that won the last term and the token of it, while revisions are known to grow.
+    last_won: Option<(u64, FencingToken)>,
     shutdown: bool,
     reported: Option<String>,
     last_stamp: Option<WallTime>,
@@ -165,6 +167,7 @@ impl Election {
             watching: false,
             next_poll: LocalTime::default(),
             sit_out_until: LocalTime::default(),
+            last_won: None,
             shutdown: false,
             reported: None,
             last_stamp: None,

@@ -157,7 +157,7 @@ impl Election {
 
     /// Replaces what is known by our own write.
     pub(super) fn know_own(&mut self, now: Now, attempt: &Attempt, version: Version) {
-        self.highest = Some(version.revision.clone());
+        self.see_revision(&version.revision);
         self.hold_until = None;
         // Not those last seen: a stale read may have come between.
         let orders = attempt.orders.as_deref().cloned().unwrap_or_default();
@@ -220,23 +220,33 @@ impl Election {
                 if let Some(request) = &mut self.in_flight {
                     request.overtaken = true;
                 }
-                self.highest = Some(revision.clone());
+                self.see_revision(revision);
                 Some(News::Forward)
             }
             Source::Read(_) => {
                 let request = self.in_flight.take()?;
                 self.must_read = false;
                 if order(&request.known).is_some_and(|order| order.is_lt()) {
-                    self.highest = Some(revision.clone());
+                    self.see_revision(revision);
                     return Some(News::WentBack);
                 }
                 if order(&self.highest).is_some_and(|order| order.is_lt()) {
                     return None;
                 }
-                self.highest = Some(revision.clone());
+                self.see_revision(revision);
                 Some(News::Forward)
             }
         }
+    }
+
+    /// Takes in a revision of the store. One that is not a later one says that the store was restored, or
+    /// has no order: then its tokens are no greater than earlier ones, and nobody here can help it.
+    fn see_revision(&mut self, revision: &ResourceVersion) {
+        let order = self.highest.as_ref().map(|last| revision.order(last));
+        if order.is_some_and(|order| order.is_none_or(|order| order.is_lt())) {
+            self.last_won = None;
+        }
+        self.highest = Some(revision.clone());
     }
 
     /// Why an observation ends the present term, if it does (duty 4).

@@ -72,10 +72,12 @@ impl Election {
             "S5: {kind:?} may not be replaced now"
         );
         if let WriteKind::Release(_) = kind {
-            // S4: this phase is entered only after the work has ended and the guard was put out.
+            // S4: this phase is entered only after the work has ended and the guard was put out. Once
+            // the guard would have run out by itself, nothing is released (duty 6).
+            let ended = matches!(&self.state, State::Releasing(term) if term.guard.holds(now));
             assert!(
-                self.is_mutant() || matches!(self.state, State::Releasing(_)),
-                "S4: release before the work ended"
+                self.is_mutant() || ended,
+                "S4: release before the work ended, or too late"
             );
         }
         let id = self.open_request(now, timeout, true);

@@ -40,14 +40,14 @@ fn duty_01_the_guard_counts_from_the_send_and_requests_fit_into_it() {
         10.5    tick                     STOP guard-expired by=15.00
     "#]]
     .assert_eq(&table.log);
-    for command in &table.commands {
-        if let Command::Write { timeout, .. } | Command::Read { timeout, .. } = command {
-            assert!(
-                *timeout <= Duration::from_secs(5),
-                "min(D/2, time left): {timeout:?}"
-            );
-        }
-    }
+    let timeouts = table.commands.iter().filter_map(|command| match command {
+        Command::Write { timeout, .. } | Command::Read { timeout, .. } => Some(timeout.as_millis()),
+        _ => None,
+    });
+    // The last one has what is left of the guard.
+    let expected = [2_500, 2_500, 2_500, 2_500, 1_500];
+    assert_eq!(timeouts.collect::<Vec<_>>(), expected);
+    assert!(Timing::default().request_timeout() <= Timing::default().guard() / 2);
 }
 
 #[test]

@@ -328,6 +328,34 @@ fn a_lapsed_assignment_asks_for_no_ticks_in_the_past() {
     assert_eq!(table.election.deadline(), None, "{}", table.log);
 }
 
+#[test]
+fn a_version_that_the_server_gives_twice_begins_no_second_term() {
+    expect![[r#"
+        0       start                    read#1
+        0.5     read1 absent             create#2 baz/15 t0
+        1.0     ok2 5                    LEAD token=5 t0 until=10.50, leader "baz"
+        10.5    tick                     STOP guard-expired by=15.00
+        11      worked                   acquire#3 over 5 baz/15 t1
+        11.1    ok3 5                    -
+        13.1    tick                     acquire#4 over 5 baz/15 t2
+        13.2    ok4 5                    -
+        15.2    tick                     acquire#5 over 5 baz/15 t3
+        15.3    ok5 6                    LEAD token=6 t3 until=25.20
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.5 read1 absent
+         1.0 ok2 5
+         10.5 tick
+         11 worked
+         11.1 ok3 5
+         13.1 tick
+         13.2 ok4 5
+         15.2 tick
+         15.3 ok5 6",
+    ));
+}
+
 /// Found by the model check: the same answer began a second term with the first one's token.
 #[test]
 fn an_answer_that_is_repeated_does_not_win_a_second_term() {
