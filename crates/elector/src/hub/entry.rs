@@ -22,6 +22,7 @@ use super::watches::{Told, Watches};
 use crate::clock::Clock;
 use crate::deadline::{Overrun, Watchdog};
 use crate::handle::{Event, Shared, lock};
+use crate::identity;
 use crate::metrics::Recorder;
 use crate::status::Status;
 
@@ -37,10 +38,16 @@ pub(super) struct World {
 
 impl World {
     pub(super) fn new(client: Option<Client>, clock: Arc<dyn Clock>) -> Self {
+        let seed = if clock.is_real() {
+            identity::seed()
+        } else {
+            // Whoever simulates the time chooses where it begins.
+            clock.now().local.as_nanos()
+        };
         Self {
             client: client.clone(),
             clock,
-            watches: Watches::new(client),
+            watches: Watches::new(client, seed),
             requests: Requests::default(),
             events_fail: false,
         }

@@ -20,7 +20,7 @@ use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
 use crate::clock::pause as rest;
-use crate::identity::random_below;
+use crate::identity::Jitter;
 
 /// A list, or the beginning of a watch, may take this long.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -71,6 +71,7 @@ impl Feed {
         client: Client,
         (resource, namespace, name): (Resource, &str, Option<&str>),
         news: UnboundedSender<(u64, News)>,
+        seed: u64,
     ) -> Self {
         let selector = name.map(|name| format!("metadata.name={name}"));
         let source = Source {
@@ -79,6 +80,7 @@ impl Feed {
             path: resource.path(namespace),
             selector,
             news,
+            jitter: Jitter::new(seed),
         };
         let task = tokio::spawn(source.run());
         Self { id, task }
@@ -91,6 +93,7 @@ struct Source {
     path: String,
     selector: Option<String>,
     news: UnboundedSender<(u64, News)>,
+    jitter: Jitter,
 }
 
 impl Source {
@@ -101,11 +104,11 @@ impl Source {
                 // The server forgot our place, or ended the watch: list again soon.
                 Err(error) if is_gone(&error) => {
                     tracing::debug!(path = %self.path, "the watch is too old, listing again");
-                    rest(random_below(FIRST_PAUSE)).await;
+                    rest(self.jitter.below(FIRST_PAUSE)).await;
                 }
                 Err(error) => {
                     self.tell(News::Down { error });
-                    rest(pause + random_below(pause / 2)).await;
+                    rest(pause + self.jitter.below(pause / 2)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
                 Ok(never) => match never {},
@@ -121,7 +124,7 @@ impl Source {
         let (mut revision, names) = self.list().await?;
         let mut names = Some(names);
         loop {
-            let mut params = WatchParams::default().timeout(WATCH_SECONDS + self.jitter());
+            let mut params = WatchParams::default().timeout(self.watch_seconds());
             params.field_selector.clone_from(&self.selector);
             let request = Request::new(&self.path).watch(&params, &revision);
             let request = request.map_err(kube::Error::BuildRequest)?;
@@ -201,8 +204,10 @@ impl Source {
         let _ = self.news.send((self.id, news));
     }
 
-    fn jitter(&self) -> u32 {
-        u32::try_from(random_below(Duration::from_secs(50)).as_secs()).unwrap_or_default()
+    /// How long the next watch may last, in seconds.
+    fn watch_seconds(&self) -> u32 {
+        let more = self.jitter.below(Duration::from_secs(50)).as_secs();
+        WATCH_SECONDS + u32::try_from(more).unwrap_or_default()
     }
 }
 

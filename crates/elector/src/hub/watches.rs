@@ -40,6 +40,7 @@ pub(super) struct Watches {
     changed: Vec<Place>,
     places: HashMap<u64, Place>,
     next: u64,
+    seed: u64,
     sender: mpsc::UnboundedSender<(u64, News)>,
     receiver: mpsc::UnboundedReceiver<(u64, News)>,
 }
@@ -60,7 +61,7 @@ struct Running {
 }
 
 impl Watches {
-    pub(super) fn new(client: Option<Client>) -> Self {
+    pub(super) fn new(client: Option<Client>, seed: u64) -> Self {
         let (sender, receiver) = mpsc::unbounded_channel();
         Self {
             client,
@@ -68,6 +69,7 @@ impl Watches {
             changed: Vec::new(),
             places: HashMap::new(),
             next: 1,
+            seed,
             sender,
             receiver,
         }
@@ -127,7 +129,13 @@ impl Watches {
                     self.next += 1;
                     places.insert(id, place.clone());
                     let target = (place.0, place.1.as_str(), key.as_deref());
-                    let feed = Feed::start(id, client.clone(), target, self.sender.clone());
+                    let feed = Feed::start(
+                        id,
+                        client.clone(),
+                        target,
+                        self.sender.clone(),
+                        self.seed ^ id,
+                    );
                     Running { feed, up: false }
                 });
             }
