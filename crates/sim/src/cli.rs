@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 
 use crate::fault::Fault;
 use crate::hunt::{Catch, LIMIT, hunt, quarry};
+use crate::invariants::Violation;
 use crate::machine::Kind;
 use crate::model;
 use crate::sweep::{Sweep, sweep};
@@ -131,13 +132,19 @@ pub fn main(args: &[String]) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let started = Instant::now();
     let well = match options.replay {
         Some(seed) => match &options.mutant {
             Some(text) => replay_mutant(seed, text),
             None if options.pair => replay(seed, Kind::Pair, " --pair"),
             None => replay(seed, Kind::Core, ""),
         },
-        None => run(&options),
+        None => {
+            let well = run(&options);
+            let seconds = started.elapsed().as_secs_f64();
+            println!("real seconds, all together      {seconds:>14.1}");
+            well
+        }
     };
     if well {
         ExitCode::SUCCESS
@@ -197,15 +204,36 @@ fn simulate(what: &str, kind: Kind, options: &Options, seeds: u64, limit: Durati
         },
     );
     print_sweep(what, &total, started.elapsed().as_secs_f64());
-    for (seed, violation) in total.violations.iter().take(1) {
-        println!(
-            "VIOLATION of {} in seed {seed}: {}",
-            violation.invariant, violation.text
-        );
-        let with = if kind == Kind::Pair { " --pair" } else { "" };
+    let with = if kind == Kind::Pair { " --pair" } else { "" };
+    let findings = findings(&total, with);
+    for finding in &findings {
+        println!("{finding}");
+    }
+    if let Some((seed, _)) = total.violations.first() {
         replay(*seed, kind, with);
     }
-    total.violations.is_empty() && total.unequal.is_empty()
+    findings.is_empty()
+}
+
+/// What is wrong, each with the command that shows it again.
+fn findings(total: &Sweep, with: &str) -> Vec<String> {
+    let broken = total.violations.iter().map(|(seed, violation)| {
+        let Violation {
+            invariant, text, ..
+        } = violation;
+        (
+            *seed,
+            format!("VIOLATION of {invariant} in seed {seed}: {text}"),
+        )
+    });
+    let unequal = total.unequal.iter().map(|seed| {
+        let text = format!("NOT REPEATABLE: seed {seed} ran another way the second time");
+        (*seed, text)
+    });
+    broken
+        .chain(unequal)
+        .map(|(seed, text)| format!("{text}\nreplay: cargo xtask sim --seed {seed}{with}"))
+        .collect()
 }
 
 fn print_sweep(what: &str, total: &Sweep, seconds: f64) {
@@ -290,10 +318,7 @@ fn hunt_all(threads: usize) -> bool {
         let worst = worst
             .max_by_key(|n| (n.len(), n.clone()))
             .unwrap_or_default();
-        let mut broken: Vec<String> = found.broken.keys().map(ToString::to_string).collect();
-        if broken.is_empty() && found.is_caught() {
-            broken.push("assertion".to_owned());
-        }
+        let broken: Vec<String> = found.broken.keys().map(ToString::to_string).collect();
         let caught = if found.is_caught() {
             ""
         } else {
@@ -351,8 +376,8 @@ fn replay_mutant(seed: u64, text: &str) -> bool {
     replay(seed, kind, &format!(" --mutant {text:?}"))
 }
 
-/// Runs one seed again and prints its end; true if no promise was broken. `with` is what the command
-/// line needs besides the seed.
+/// Runs one seed again, twice, and prints its end; true if no promise was broken and both runs were
+/// the same. `with` is what the command line needs besides the seed.
 pub fn replay(seed: u64, kind: Kind, with: &str) -> bool {
     let report = World::run(seed, kind, true);
     let skip = report.trace.len().saturating_sub(TAIL);
@@ -382,7 +407,11 @@ pub fn replay(seed: u64, kind: Kind, with: &str) -> bool {
         }
         None => println!("all promises kept"),
     }
-    report.violation.is_none()
+    let again = World::run(seed, kind, false).hash;
+    if again != report.hash {
+        println!("not repeatable: the second run has trace hash {again:016x}");
+    }
+    report.violation.is_none() && again == report.hash
 }
 
 #[cfg(test)]
@@ -400,6 +429,22 @@ mod tests {
         assert_eq!((options.seconds, options.from, options.threads), (7, 3, 1));
         assert!(options.mutants && !options.model);
         assert_eq!(parse("--seed 42").unwrap().replay, Some(42));
+    }
+
+    #[test]
+    fn a_panic_and_an_unequal_run_are_told_with_the_command_that_repeats_them() {
+        let mut total = sweep(Kind::Panics, 40, 1, 1, || false, |_| {});
+        total.unequal.push(50);
+        assert_eq!(
+            findings(&total, ""),
+            [
+                "VIOLATION of an assertion in seed 40: S5: as if it mattered\n\
+                 replay: cargo xtask sim --seed 40",
+                "NOT REPEATABLE: seed 50 ran another way the second time\n\
+                 replay: cargo xtask sim --seed 50",
+            ]
+        );
+        assert!(!replay(40, Kind::Panics, ""));
     }
 
     #[test]

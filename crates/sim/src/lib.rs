@@ -10,6 +10,7 @@
     reason = "simulated times and counts are far below the limits of their types"
 )]
 
+pub(crate) mod caught;
 pub mod cli;
 pub mod client_go;
 pub mod clock;

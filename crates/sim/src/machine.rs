@@ -22,6 +22,9 @@ pub enum Kind {
     Pair,
     /// The same with one seeded bug in the lock.
     PairMutant(tenure_core::PairMutant),
+    /// Code that fails an assertion after a while.
+    #[cfg(test)]
+    Panics,
 }
 
 /// A candidate.
@@ -29,6 +32,8 @@ pub enum Kind {
 pub(crate) enum Machine {
     Core(Box<Election>),
     ClientGo(Box<ClientGo>),
+    #[cfg(test)]
+    Panics(Box<Election>),
 }
 
 impl Machine {
@@ -45,6 +50,8 @@ impl Machine {
                 Self::Core(Box::new(election))
             }
             Kind::ClientGo => Self::ClientGo(Box::new(ClientGo::new(config))),
+            #[cfg(test)]
+            Kind::Panics => Self::Panics(Box::new(Election::new(config))),
         }
     }
 
@@ -52,6 +59,12 @@ impl Machine {
         match self {
             Self::Core(election) => election.step(now, input),
             Self::ClientGo(elector) => elector.step(now, input),
+            #[cfg(test)]
+            Self::Panics(election) => {
+                let commands = election.step(now, input);
+                assert!(election.token().is_none(), "S5: as if it mattered");
+                commands
+            }
         }
     }
 
@@ -59,6 +72,8 @@ impl Machine {
         match self {
             Self::Core(election) => election.deadline(),
             Self::ClientGo(elector) => elector.deadline(),
+            #[cfg(test)]
+            Self::Panics(election) => election.deadline(),
         }
     }
 }

@@ -16,6 +16,7 @@ use std::collections::BinaryHeap;
 use tenure_core::pair::Rules;
 use tenure_core::{Config, Input, Outcome, ResourceVersion, Source};
 
+use crate::caught::caught;
 use crate::clock::Clock;
 use crate::fault::Fault;
 use crate::invariants::l1_liveness::Calm;
@@ -73,7 +74,7 @@ pub struct World {
 }
 
 impl World {
-    /// Runs a seed.
+    /// Runs a seed. A panic on the way is a [violation](Invariant::Assertion) like any other.
     pub fn run(seed: u64, kind: Kind, traced: bool) -> Report {
         match kind {
             Kind::Pair => return pair::run(seed, Rules::default(), traced),
@@ -105,19 +106,25 @@ impl World {
         };
         world.register.blind = kind == Kind::BlindServer;
         world.trace(|w| format!("{:?}", w.plan));
-        world.start();
-        while world.report.violation.is_none() {
-            let Some(Reverse(Entry(at, _, event))) = world.queue.pop() else {
+        if let Err(text) = caught(|| world.play()) {
+            world.violate(Invariant::Assertion, text);
+        }
+        world.finish()
+    }
+
+    fn play(&mut self) {
+        self.start();
+        while self.report.violation.is_none() {
+            let Some(Reverse(Entry(at, _, event))) = self.queue.pop() else {
                 break;
             };
-            debug_assert!(at >= world.now);
-            world.now = at;
-            world.happen(event);
-            if world.calm.as_ref().is_some_and(|calm| calm.is_over()) {
+            debug_assert!(at >= self.now);
+            self.now = at;
+            self.happen(event);
+            if self.calm.as_ref().is_some_and(|calm| calm.is_over()) {
                 break;
             }
         }
-        world.finish()
     }
 
     fn start(&mut self) {

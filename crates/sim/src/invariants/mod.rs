@@ -24,11 +24,16 @@ pub enum Invariant {
     S5,
     /// Somebody leads soon, and keeps leading.
     L1,
+    /// Assertions of the code itself hold.
+    Assertion,
 }
 
 impl fmt::Display for Invariant {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{self:?}")
+        match self {
+            Self::Assertion => f.write_str("an assertion"),
+            promise => write!(f, "{promise:?}"),
+        }
     }
 }
 

@@ -15,6 +15,7 @@ use std::time::Duration;
 use tenure_core::pair::{Rules, Side};
 use tenure_core::{Command, Config, Election, Guard, Input, LocalTime, Observation, Timing};
 
+use crate::caught::caught;
 use crate::clock::Clock;
 use crate::fault::Fault;
 use crate::invariants::s1_guard_exclusion::GuardExclusion;
@@ -143,7 +144,9 @@ pub fn run(seed: u64, rules: Rules, traced: bool) -> Report {
         timings,
         rng,
     };
-    world.play();
+    if let Err(text) = caught(|| world.play()) {
+        world.violate(Invariant::Assertion, text);
+    }
     world.report.totals.simulated = world.now.into();
     world.report.totals.longest_overlap = world.guards.longest_overlap;
     world.report
