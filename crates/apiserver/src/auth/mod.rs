@@ -18,6 +18,7 @@ mod tests;
 pub mod token;
 mod token_file;
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -185,20 +186,21 @@ impl Auth {
     ///
     /// # Errors
     /// 401 for a token that nobody knows, and for none at all where anonymous callers are denied.
-    pub fn authenticate(
+    pub fn authenticate<'a>(
         &self,
-        certificate: Option<&User>,
+        certificate: Option<&'a User>,
         headers: &HeaderMap,
-    ) -> Result<User, Failure> {
+    ) -> Result<Cow<'a, User>, Failure> {
         if let Some(user) = certificate {
-            return Ok(user.clone());
+            return Ok(Cow::Borrowed(user));
         }
         match bearer(headers) {
             Some(token) => self
                 .token_user(token, token::AUDIENCE)
+                .map(Cow::Owned)
                 .ok_or_else(Failure::unauthorized),
             None if self.deny_anonymous => Err(Failure::unauthorized()),
-            None => Ok(User::anonymous()),
+            None => Ok(Cow::Owned(User::anonymous())),
         }
     }
 
@@ -222,12 +224,16 @@ impl Auth {
     ///
     /// # Errors
     /// 403 if it may not, 400 if the headers make no sense.
-    pub fn impersonate(&self, user: User, headers: &HeaderMap) -> Result<User, Failure> {
+    pub fn impersonate<'a>(
+        &self,
+        user: Cow<'a, User>,
+        headers: &HeaderMap,
+    ) -> Result<Cow<'a, User>, Failure> {
         match impersonate::wanted(headers)? {
             None => Ok(user),
             Some(wanted) => {
                 wanted.permissions(|attributes| self.permit(&user, &attributes))?;
-                Ok(wanted.into_user())
+                Ok(Cow::Owned(wanted.into_user()))
             }
         }
     }

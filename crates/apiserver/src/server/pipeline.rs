@@ -1,5 +1,6 @@
 //! The way of a request: who, as whom, may they, then the API.
 
+use std::borrow::Cow;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -108,15 +109,15 @@ impl Pipeline {
         })
     }
 
-    fn admit<B>(
+    fn admit<'a, B>(
         &self,
-        peer: &Peer,
+        peer: &'a Peer,
         request: &Request<B>,
         info: &RequestInfo,
-    ) -> Result<User, Failure> {
+    ) -> Result<Cow<'a, User>, Failure> {
         let headers = request.headers();
         let user = match peer {
-            Peer::Socket if !headers.contains_key(AUTHORIZATION) => User::admin(),
+            Peer::Socket if !headers.contains_key(AUTHORIZATION) => Cow::Owned(User::admin()),
             Peer::Socket => self.auth.authenticate(None, headers)?,
             Peer::Network(certificate) => self.auth.authenticate(certificate.as_ref(), headers)?,
         };
