@@ -23,6 +23,7 @@ mod record;
 mod testing;
 #[cfg(test)]
 mod tests;
+mod waiters;
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -8,13 +8,14 @@ use std::ops::Bound::{Excluded, Included, Unbounded};
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::time::{Duration, Instant};
 
-use tokio::sync::{Notify, watch};
+use tokio::sync::Notify;
 
 #[cfg(feature = "etcd")]
 use super::EventKind;
 use super::batch::{Commit, Entry, check_fence};
 use super::cursor::Cursor;
 use super::history::{History, Retention};
+use super::waiters::Waiters;
 use super::{
     BoxFuture, Event, Expired, Fence, Key, Listing, Object, Range, WatchEnd, Window, WriteError,
 };
@@ -36,7 +37,7 @@ pub(super) struct Followed {
 #[derive(Debug)]
 pub(super) struct Mvcc {
     state: RwLock<State>,
-    revision: watch::Sender<u64>,
+    waiters: Waiters,
 }
 
 /// What is published.
@@ -74,7 +75,7 @@ impl Mvcc {
         };
         Self {
             state: RwLock::new(state),
-            revision: watch::Sender::new(revision),
+            waiters: Waiters::new(revision),
         }
     }
 
@@ -119,10 +120,12 @@ impl Mvcc {
 
     /// See [`super::Store::reached`].
     pub(super) fn reached(&self, revision: u64) -> BoxFuture<'_, ()> {
-        let mut published = self.revision.subscribe();
+        let waiting = self.waiters.wait(revision);
         Box::pin(async move {
-            // The sender lives as long as `self`, so this ends only by reaching the revision.
-            let _ = published.wait_for(|now| *now >= revision).await;
+            if let Some(reached) = waiting {
+                // The sender lives as long as `self`, so this ends only by reaching the revision.
+                let _ = reached.await;
+            }
         })
     }
 
@@ -252,11 +255,7 @@ impl Mvcc {
     fn announce(&self, state: RwLockWriteGuard<'_, State>, mut wake: Vec<Arc<Notify>>) {
         let revision = state.revision;
         drop(state);
-        self.revision.send_if_modified(|published| {
-            let newer = revision > *published;
-            *published = revision.max(*published);
-            newer
-        });
+        self.waiters.publish(revision);
         wake.sort_unstable_by_key(Arc::as_ptr);
         wake.dedup_by(|a, b| Arc::ptr_eq(a, b));
         wake.iter().for_each(|notify| notify.notify_waiters());

@@ -61,7 +61,10 @@ impl Shared {
             if done.succeeded {
                 // It happened, whether the mirror shows it in time or not.
                 let _ = self.settle(revision).await;
-                return Ok(plan.outcome(write.key, revision));
+                // It is the mirror's by now, unless the next write was as quick.
+                let shown = self.mvcc.get(&write.key);
+                let shown = shown.filter(|object| object.revision == revision);
+                return Ok(shown.unwrap_or_else(|| plan.outcome(write.key, revision)));
             }
             self.reach(revision).await.map_err(unchanged)?;
             fresh = true;

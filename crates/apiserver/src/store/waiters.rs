@@ -1,0 +1,95 @@
+//! Who waits for a revision to be published.
+//!
+//! A writer on a shared store waits for its own write to show up here, together with many others. Each
+//! waits for its own revision and is woken once, by the publication that reaches it.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::oneshot;
+
+/// The published revision, and those who wait for a later one.
+#[derive(Debug)]
+pub(super) struct Waiters(Mutex<Waiting>);
+
+#[derive(Debug)]
+struct Waiting {
+    published: u64,
+    list: Vec<(u64, oneshot::Sender<()>)>,
+}
+
+impl Waiters {
+    pub(super) fn new(published: u64) -> Self {
+        let list = Vec::new();
+        Self(Mutex::new(Waiting { published, list }))
+    }
+
+    /// What resolves when the revision is published; `None` if it is already.
+    pub(super) fn wait(&self, revision: u64) -> Option<oneshot::Receiver<()>> {
+        let mut waiting = self.lock();
+        if waiting.published >= revision {
+            return None;
+        }
+        let list = &mut waiting.list;
+        if list.len() == list.capacity() {
+            // Who gave up is not worth more room.
+            list.retain(|(_, waiter)| !waiter.is_closed());
+        }
+        let (waiter, reached) = oneshot::channel();
+        list.push((revision, waiter));
+        Some(reached)
+    }
+
+    /// Wakes all who wait for this revision or an earlier one.
+    pub(super) fn publish(&self, revision: u64) {
+        let mut waiting = self.lock();
+        waiting.published = revision.max(waiting.published);
+        let published = waiting.published;
+        let due: Vec<_> = waiting
+            .list
+            .extract_if(.., |(wanted, _)| *wanted <= published)
+            .collect();
+        drop(waiting);
+        for (_, waiter) in due {
+            // It may have given up meanwhile.
+            let _ = waiter.send(());
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Waiting> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everyone_is_woken_by_the_publication_that_reaches_them() {
+        let waiters = Waiters::new(5);
+        assert!(waiters.wait(5).is_none());
+        let mut seven = waiters.wait(7).expect("not there yet");
+        let mut nine = waiters.wait(9).expect("not there yet");
+        waiters.publish(6);
+        assert!(seven.try_recv().is_err());
+        waiters.publish(8);
+        assert_eq!(seven.try_recv(), Ok(()));
+        assert!(nine.try_recv().is_err());
+        waiters.publish(7);
+        assert!(waiters.wait(8).is_none(), "it does not go back");
+        waiters.publish(9);
+        assert_eq!(nine.try_recv(), Ok(()));
+    }
+
+    #[test]
+    fn those_who_give_up_take_no_room() {
+        let waiters = Waiters::new(0);
+        let kept = waiters.wait(1).expect("not there yet");
+        for _ in 0..10_000 {
+            drop(waiters.wait(1));
+        }
+        assert!(waiters.lock().list.capacity() < 100);
+        waiters.publish(1);
+        assert_eq!(kept.blocking_recv(), Ok(()));
+    }
+}
