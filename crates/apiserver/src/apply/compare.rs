@@ -158,36 +158,31 @@ pub(super) fn is_empty(value: Option<&Value>) -> bool {
 
 /// All the paths that a writer of this object claims.
 pub(crate) fn fields(shape: Shape, object: &Value) -> Set {
-    let mut out = Set::default();
-    claim(shape, object, &mut Vec::new(), &mut out);
-    out
+    claim(shape, object).1
 }
 
-fn claim(shape: Shape, value: &Value, path: &mut Vec<String>, out: &mut Set) {
+/// Whether the value itself is claimed, and what is claimed below it.
+fn claim(shape: Shape, value: &Value) -> (bool, Set) {
+    let mut below = Set::default();
     match shape.parts(value) {
-        Parts::One => out.insert(path),
+        Parts::One => return (true, below),
         Parts::Members => {
             for (name, value) in value.as_object().into_iter().flatten() {
-                path.push(member(name));
-                claim(shape.member(name), value, path, out);
+                let (whole, inner) = claim(shape.member(name), value);
                 let empty = value.is_null() || value.as_object().is_some_and(Map::is_empty);
-                if empty || !shape.names(name) {
-                    out.insert(path);
-                }
-                path.pop();
+                below.add(member(name), whole || empty || !shape.names(name), inner);
             }
         }
         Parts::Elements => {
             for item in value.as_array().into_iter().flatten() {
                 if let Ok(element) = shape.element(item) {
-                    path.push(element);
-                    claim(shape.item(), item, path, out);
-                    out.insert(path);
-                    path.pop();
+                    let (_, inner) = claim(shape.item(), item);
+                    below.add(element, true, inner);
                 }
             }
         }
     }
+    (false, below)
 }
 
 #[cfg(test)]

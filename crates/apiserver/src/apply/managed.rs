@@ -208,7 +208,7 @@ pub(crate) fn is_reset(list: Option<&Value>) -> bool {
 }
 
 /// Whether two lists differ in their times at most.
-pub(crate) fn same_but_times(one: &Value, other: &Value) -> bool {
+pub(super) fn same_but_times(one: &Value, other: &Value) -> bool {
     let lists = one.as_array().zip(other.as_array());
     lists.is_some_and(|(one, other)| {
         one.len() == other.len()
@@ -224,15 +224,8 @@ fn timeless(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
     members.filter(|(name, _)| *name != "time")
 }
 
-/// The list with another time, if it is of this writer alone and these fields are among its own or
-/// nobody's.
-pub(super) fn renewed(
-    list: &Value,
-    writer: &Writer,
-    fields: &[&Set],
-    nobodys: &Set,
-    now: &str,
-) -> Option<Value> {
+/// The fields of the list, if it is of this writer alone.
+pub(super) fn alone<'a>(list: &'a Value, writer: &Writer) -> Option<&'a Value> {
     let [entry] = list.as_array()?.as_slice() else {
         return None;
     };
@@ -245,14 +238,15 @@ pub(super) fn renewed(
         && is("apiVersion", &writer.api_version)
         && is("subresource", &writer.subresource)
         && is("fieldsType", "FieldsV1");
-    let own = Some(entry.get("fieldsV1")?);
-    let mut fields = fields.iter();
-    if !same_writer || !fields.all(|set| set.is_written_in(own, Some(nobodys))) {
-        return None;
+    entry.get("fieldsV1").filter(|_| same_writer)
+}
+
+/// The list with another time of its only entry.
+pub(super) fn renewed(mut list: Value, now: String) -> Value {
+    if let Some([entry]) = list.as_array_mut().map(Vec::as_mut_slice) {
+        entry["time"] = Value::String(now);
     }
-    let mut entry = entry.clone();
-    entry["time"] = json!(now);
-    Some(Value::Array(vec![entry]))
+    list
 }
 
 #[cfg(test)]

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 pub(crate) use compare::{Comparison, compare};
-pub(crate) use managed::{Managed, Operation, Writer, is_reset, same_but_times};
+pub(crate) use managed::{Managed, Operation, Writer, is_reset};
 pub(crate) use set::Set;
 pub(crate) use shape::{Shape, keyed};
 
@@ -70,14 +70,40 @@ fn nobodys() -> &'static Set {
     &PATHS
 }
 
-/// The owners after an update by the only one of them that changed nothing but what it owned already,
-/// as every renewal of a lock does: they are the same but for the time. `None` if there is more to it.
-pub(crate) fn renewed(
-    owners: &Value,
-    writer: &Writer,
-    change: &Comparison,
-    now: &str,
-) -> Option<Value> {
+/// The owners of an object after a write.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Owners {
+    /// Those from before.
+    Kept,
+    /// Those from before, which is one, at another time.
+    Renewed(String),
+    /// These, if any.
+    List(Option<Value>),
+}
+
+impl Owners {
+    /// The list as it is stored, from the one before.
+    pub(crate) fn into_list(self, before: Option<Value>) -> Option<Value> {
+        match self {
+            Self::Kept => before,
+            Self::Renewed(now) => before.map(|list| managed::renewed(list, now)),
+            Self::List(list) => list,
+        }
+    }
+
+    /// Whether they differ from those before in their times at most.
+    pub(crate) fn same_but_times(&self, before: Option<&Value>) -> bool {
+        match (self, before) {
+            (Self::Kept | Self::Renewed(_), _) => true,
+            (Self::List(Some(list)), Some(before)) => managed::same_but_times(before, list),
+            (Self::List(list), before) => list.is_none() && before.is_none(),
+        }
+    }
+}
+
+/// Whether an update is by the only owner and changed nothing but what it owned already, as every
+/// renewal of a lock does: then the owners are the same but for the time.
+pub(crate) fn renews(owners: &Value, writer: &Writer, change: &Comparison) -> bool {
     let Comparison {
         added,
         modified,
@@ -85,9 +111,12 @@ pub(crate) fn renewed(
     } = change;
     let counts = |set: &Set| !set.is_subset(nobodys());
     if counts(removed) || !(counts(added) || counts(modified)) {
-        return None;
+        return false;
     }
-    managed::renewed(owners, writer, &[added, modified], nobodys(), now)
+    managed::alone(owners, writer).is_some_and(|own| {
+        let mut changed = [added, modified].into_iter();
+        changed.all(|set| set.is_written_in(Some(own), Some(nobodys())))
+    })
 }
 
 /// The owners after an update that changed what `change` says.
@@ -160,6 +189,22 @@ pub(crate) struct Apply<'a> {
 }
 
 impl Apply<'_> {
+    /// The new object, not yet canonical, if the writer is the only owner and states what it stated
+    /// last time: then nothing goes, nobody is in the way, and the owners stay. `None` if there is
+    /// more to it.
+    pub(crate) fn again(&self, owners: &Value) -> Result<Option<Value>, Refusal> {
+        let Some(stated) = managed::alone(owners, self.writer) else {
+            return Ok(None);
+        };
+        check::check(self.shape, self.config).map_err(Refusal::Unfit)?;
+        let claimed = compare::fields(self.shape, self.config).without(self.reset);
+        if !claimed.difference(nobodys()).is_written_as(stated) {
+            return Ok(None);
+        }
+        let merged = merge::merge(self.shape, Some(self.live), Some(self.config));
+        Ok(Some(merged.unwrap_or_else(|| json!({}))))
+    }
+
     /// The new object, not yet canonical, and its owners.
     ///
     /// `compared` gives the comparison of the live object with a new one in another version.

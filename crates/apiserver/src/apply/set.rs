@@ -5,6 +5,7 @@
 //! may be a member of the set, have members below it, or both.
 
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
@@ -50,9 +51,8 @@ impl Set {
             if element == SELF {
                 continue;
             }
-            let empty = below.as_object().is_none_or(Map::is_empty);
             let node = Node {
-                member: empty || below.get(SELF).is_some(),
+                member: is_member(below),
                 below: Self::from_fields(below),
             };
             out.nodes.insert(element.clone(), node);
@@ -80,16 +80,26 @@ impl Set {
         self.nodes.iter().all(|(element, node)| {
             let written = fields.and_then(|fields| fields.get(element));
             let other = or.and_then(|or| or.nodes.get(element));
-            let is_member = |below: &Value| {
-                let empty = below.as_object().is_none_or(Map::is_empty);
-                empty || below.get(SELF).is_some()
-            };
             let known = written.is_some_and(is_member) || other.is_some_and(|other| other.member);
             (known || !node.member)
                 && node
                     .below
                     .is_written_in(written, other.map(|other| &other.below))
         })
+    }
+
+    /// Whether it is exactly the set of a written form.
+    pub(super) fn is_written_as(&self, fields: &Value) -> bool {
+        let Some(map) = fields.as_object() else {
+            return false;
+        };
+        let written = map.keys().filter(|element| *element != SELF).count();
+        written == self.nodes.len()
+            && self.nodes.iter().all(|(element, node)| {
+                map.get(element).is_some_and(|below| {
+                    is_member(below) == node.member && node.below.is_written_as(below)
+                })
+            })
     }
 
     /// Whether all of it is in another set.
@@ -118,6 +128,22 @@ impl Set {
             node.member = true;
         } else {
             node.below.insert(rest);
+        }
+    }
+
+    /// Adds an element that is a member if `member` says so, with what is below it; adds nothing if
+    /// that makes nothing.
+    pub(super) fn add(&mut self, element: String, member: bool, below: Self) {
+        if !member && below.is_empty() {
+            return;
+        }
+        match self.nodes.entry(element) {
+            Entry::Vacant(place) => _ = place.insert(Node { member, below }),
+            Entry::Occupied(mut there) => {
+                let node = there.get_mut();
+                node.member |= member;
+                node.below = std::mem::take(&mut node.below).union(&below);
+            }
         }
     }
 
@@ -227,6 +253,11 @@ impl Set {
     }
 }
 
+/// Whether what is written below an element makes the element itself a member.
+fn is_member(below: &Value) -> bool {
+    below.as_object().is_none_or(Map::is_empty) || below.get(SELF).is_some()
+}
+
 /// An element for people.
 pub(super) fn push_element(out: &mut String, element: &str) {
     match element.split_once(':') {
@@ -309,6 +340,8 @@ mod tests {
             assert!(set(part).is_subset(&set(&all)));
             assert!(set(part).is_written_in(Some(&all), None));
             assert!(set(part).is_written_in(None, Some(&set(&all))));
+            assert!(set(part).is_written_as(part) && !set(part).is_written_as(&all));
+            assert!(!set(&all).is_written_as(part));
         }
         for other in &others {
             assert!(!set(other).is_subset(&set(&all)), "{other}");

@@ -53,6 +53,7 @@ impl Registry {
         let sent = owners::take(&mut object);
         owners::default(target, &mut object);
         let owners = owners::updated(target, None, None, &object, sent.as_ref(), options);
+        let owners = owners.into_list(None);
         self.admit(target, &mut object);
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {

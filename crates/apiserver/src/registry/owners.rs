@@ -13,7 +13,7 @@ use super::meta::{self, rfc3339};
 use super::rules::{at, text};
 use super::{Kind, Subresource, Version};
 use crate::apply::{
-    self, Apply, Comparison, Conflict, Managed, Operation, Refusal, Set, Shape, Writer,
+    self, Apply, Comparison, Conflict, Managed, Operation, Owners, Refusal, Set, Shape, Writer,
 };
 use crate::schema;
 use crate::status::{Cause, Failure};
@@ -42,7 +42,7 @@ pub(super) struct Stored<'a> {
 /// What a client means an object to become, apart from the owners of its fields.
 pub(super) struct Meant {
     pub(super) new: Value,
-    pub(super) owners: Option<Value>,
+    pub(super) owners: Owners,
     /// The owners so far, taken out of the stored object.
     pub(super) before: Option<Value>,
 }
@@ -107,14 +107,6 @@ pub(super) fn take(object: &mut Value) -> Option<Value> {
     meta::metadata(object).remove("managedFields")
 }
 
-/// Whether two lists of owners differ in their times at most.
-pub(super) fn same_but_times(one: Option<&Value>, other: Option<&Value>) -> bool {
-    match (one, other) {
-        (Some(one), Some(other)) => apply::same_but_times(one, other),
-        (one, other) => one.is_none() && other.is_none(),
-    }
-}
-
 /// Sets the owners of an object.
 pub(super) fn put(object: &mut Value, owners: Option<Value>) {
     let metadata = meta::metadata(object);
@@ -133,10 +125,10 @@ pub(super) fn updated(
     new: &Value,
     sent: Option<&Value>,
     options: &WriteOptions,
-) -> Option<Value> {
+) -> Owners {
     let live = old.and_then(|old| old.owners);
     if options.manager.is_empty() {
-        return live.cloned();
+        return Owners::Kept;
     }
     let sent = sent.filter(|_| subresource.is_none());
     let reset = reset(target, subresource);
@@ -153,9 +145,9 @@ pub(super) fn updated(
     let now = rfc3339(Timestamp::now());
     let leaves_owners = sent.is_none_or(|sent| Some(sent) == live);
     if let Some(live) = live.filter(|_| leaves_owners)
-        && let Some(renewed) = apply::renewed(live, &writer, &change, &now)
+        && apply::renews(live, &writer, &change)
     {
-        return Some(renewed);
+        return Owners::Renewed(now);
     }
     let managed = if apply::is_reset(sent) {
         Managed::default()
@@ -164,21 +156,24 @@ pub(super) fn updated(
         let from_client = from_client.and_then(|sent| Managed::decode(Some(sent)));
         match from_client.filter(|managed| !managed.is_empty()) {
             Some(managed) => managed,
-            None => Managed::decode(live)?,
+            None => match Managed::decode(live) {
+                Some(managed) => managed,
+                None => return Owners::List(None),
+            },
         }
     };
     if managed.is_empty() && old.is_some() {
         // Nobody owns anything since before owners were kept; only an apply changes that.
-        return None;
+        return Owners::List(None);
     }
     if change.is_empty() && leaves_owners {
-        return live.cloned();
+        return Owners::Kept;
     }
     let others = |api_version: &str| {
         let (kind, version) = find_version(target.kind, api_version)?;
         Some(compared(kind, version))
     };
-    apply::update(managed, &writer, &change, &others, &now).encode()
+    Owners::List(apply::update(managed, &writer, &change, &others, &now).encode())
 }
 
 /// The object after an apply, in the stored form, and its owners.
@@ -188,14 +183,13 @@ pub(super) fn applied(
     old: Option<Stored<'_>>,
     configuration: &Configuration<'_>,
     options: &WriteOptions,
-) -> Result<(Value, Option<Value>), Failure> {
+) -> Result<(Value, Owners), Failure> {
     check_type(target, configuration)?;
     let empty = empty(target.kind, target.version);
     let live = old.map_or(Cow::Borrowed(&empty), |old| {
         in_version(target.version, old.object)
     });
-    let managed = Managed::decode(old.and_then(|old| old.owners))
-        .ok_or_else(|| Failure::internal("the owners of the stored object cannot be read"))?;
+    let owners = old.and_then(|old| old.owners);
     let writer = writer(target, subresource, Operation::Apply, options);
     let reset = reset(target, subresource);
     let apply = Apply {
@@ -219,15 +213,27 @@ pub(super) fn applied(
         Some(apply::compare(shape(kind, version), &old, &new))
     };
     let now = rfc3339(Timestamp::now());
-    let (new, managed) = apply
-        .run(managed, &compared, &now)
-        .map_err(|refusal| refused(configuration, refusal))?;
-    // What came out as it was is as it was stored, defaults and all.
-    let new = match old {
-        Some(old) if new == *live => old.object.clone(),
-        _ => (configuration.store)(new)?,
+    let refused = |refusal| refused(configuration, refusal);
+    let again = owners.map_or(Ok(None), |owners| apply.again(owners));
+    let (new, owners) = if let Some(new) = again.map_err(refused)? {
+        (new, Owners::Renewed(now))
+    } else {
+        let managed = Managed::decode(owners)
+            .ok_or_else(|| Failure::internal("the owners of the stored object cannot be read"))?;
+        let (new, managed) = apply.run(managed, &compared, &now).map_err(refused)?;
+        (new, Owners::List(managed.encode()))
     };
-    Ok((new, managed.encode()))
+    match (old, owners) {
+        // What came out as it was is as it was stored, defaults and all.
+        (Some(old), owners) if new == *live => Ok((
+            old.object.clone(),
+            match owners {
+                Owners::Renewed(_) => Owners::Kept,
+                other => other,
+            },
+        )),
+        (_, owners) => Ok(((configuration.store)(new)?, owners)),
+    }
 }
 
 /// The shape of a version of a kind.

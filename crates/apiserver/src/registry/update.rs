@@ -75,6 +75,7 @@ impl Registry {
                     }
                     Source::Replace(_) | Source::Patch(_) => return Err(target.not_found()),
                 };
+                let owners = owners.into_list(None);
                 let created = self.create_by_update(target, body, owners, user, options);
                 match created.await? {
                     Some(created) => return Ok((created, true)),
@@ -113,8 +114,13 @@ impl Registry {
             let mut new = prepare(target, part, &old, new)?;
             // Where nothing else is new, times are not either: a write that changes nothing must not
             // become one that does.
-            let unchanged = new == old && owners::same_but_times(before.as_ref(), owners.as_ref());
-            owners::put(&mut new, if unchanged { before } else { owners });
+            let unchanged = new == old && owners.same_but_times(before.as_ref());
+            let owners = if unchanged {
+                before
+            } else {
+                owners.into_list(before)
+            };
+            owners::put(&mut new, owners);
             if subresource.is_none() {
                 self.check_grant(target, user, Some(&old), &new)?;
                 self.check_resize(target, &old, &new)?;
