@@ -8,12 +8,16 @@ use anyhow::{Result, bail};
 use clap::{Parser, ValueEnum};
 use tenure_tests::clock;
 use tenure_tests::nemesis::campaign::{Campaign, Outcome};
+use tenure_tests::nemesis::known;
 use tenure_tests::nemesis::seed::{self, Seeded};
 use tenure_tests::nemesis::server::Server;
 use tenure_tests::nemesis::squad::Make;
 
 /// Long enough for a fleet to have a past, short enough for its lines to be kept in memory.
 const CHAPTER: Duration = Duration::from_secs(600);
+
+/// An overlap of client-go below this may be chance.
+const WEAK: Duration = Duration::from_millis(300);
 
 /// Fleets of tenure and client-go through random faults, for hours; a line for each ten minutes
 #[derive(Parser)]
@@ -61,11 +65,15 @@ fn run(options: &Options) -> Result<()> {
     let mut seeds = Seeded::new(first);
     let mut total = Total::default();
     let mut seed = first;
+    let start = || match options.server {
+        Kind::Real => Server::real(),
+        Kind::Embedded => Server::embedded(),
+    };
+    if !options.alone {
+        control(&start()?)?;
+    }
     while clock::now() < end {
-        let server = match options.server {
-            Kind::Real => Server::real()?,
-            Kind::Embedded => Server::embedded()?,
-        };
+        let server = start()?;
         let time = CHAPTER.min(end.since(clock::now()));
         let outcome = Campaign::start(server, makes, seed)?.run(time)?;
         say(outcome.to_string().trim_end());
@@ -76,9 +84,36 @@ fn run(options: &Options) -> Result<()> {
                 violations.join("\n")
             );
         }
+        if !outcome.missed().is_empty() {
+            bail!("seed {seed}: these never struck: {:?}", outcome.missed());
+        }
         total.add(&outcome);
         say(&total.to_string());
         seed = seeds.number() >> 32;
+    }
+    if !options.alone && total.chapters > 0 && total.client_go < WEAK {
+        bail!(
+            "client-go had two leaders for at most {:?}: the nemesis is too weak",
+            total.client_go
+        );
+    }
+    Ok(())
+}
+
+/// The overlaps that client-go is known for, first: if it does not have them here, this machine or this nemesis
+/// shows nothing about tenure either.
+fn control(server: &Server) -> Result<()> {
+    let table = known::measure(&server.kubeconfig())?;
+    say(table.to_string().trim_end());
+    for (known, client_go, tenure) in &table.0 {
+        if !tenure.is_zero() {
+            bail!("{known:?}: tenure had two leaders for {tenure:?}");
+        }
+        if *client_go < WEAK {
+            bail!(
+                "{known:?}: client-go had two leaders for {client_go:?}: the nemesis is too weak"
+            );
+        }
     }
     Ok(())
 }
@@ -86,6 +121,7 @@ fn run(options: &Options) -> Result<()> {
 /// What all chapters so far did.
 #[derive(Default)]
 struct Total {
+    chapters: u32,
     time: Duration,
     faults: u64,
     tenure_terms: usize,
@@ -95,6 +131,7 @@ struct Total {
 
 impl Total {
     fn add(&mut self, outcome: &Outcome) {
+        self.chapters += 1;
         self.time += outcome.time;
         self.faults += outcome.fault_count();
         let tenure = outcome.of(Make::Tenure);
@@ -102,7 +139,8 @@ impl Total {
         self.refused += tenure.refused;
         for (make, verdict) in &outcome.makes {
             if *make == Make::ClientGo {
-                self.client_go = self.client_go.max(verdict.overlap);
+                let shown = verdict.overlap.max(verdict.stale_work);
+                self.client_go = self.client_go.max(shown);
             }
         }
     }

@@ -22,6 +22,9 @@ use crate::wire::Wire;
 /// How many candidates a fleet has.
 const SIZE: usize = 3;
 
+/// How long a campaign goes on beyond its time for kinds of faults that have not struck yet.
+const PATIENCE: Duration = Duration::from_secs(300);
+
 /// A campaign.
 #[derive(Debug)]
 pub struct Campaign {
@@ -30,7 +33,7 @@ pub struct Campaign {
     store: FencedStore,
     seed: u64,
     faults: BTreeMap<Fault, u64>,
-    left_out: BTreeMap<Fault, u64>,
+    impossible: BTreeMap<Fault, &'static str>,
     began: Nanos,
 }
 
@@ -45,8 +48,8 @@ pub struct Outcome {
     pub time: Duration,
     /// How often each kind of fault was done.
     pub faults: BTreeMap<Fault, u64>,
-    /// Those that could not be done here.
-    pub left_out: BTreeMap<Fault, u64>,
+    /// Those that cannot be done here, and why.
+    pub impossible: BTreeMap<Fault, &'static str>,
     /// What the candidates of each make did.
     pub makes: Vec<(Make, Verdict)>,
 }
@@ -96,25 +99,26 @@ impl Campaign {
             store,
             seed,
             faults: BTreeMap::new(),
-            left_out: BTreeMap::new(),
+            impossible: BTreeMap::new(),
             began,
         })
     }
 
-    /// Runs through the schedule for so long, then heals everything and waits for a leader.
+    /// Runs through the schedule for so long, and longer until every kind of fault has struck, then heals
+    /// everything and waits for a leader.
     ///
     /// # Errors
     /// A process does not start again.
     pub fn run(mut self, time: Duration) -> Result<Outcome> {
         let lease = self.squads[0].election().lease_duration;
         let end = clock::now() + time;
-        for round in Schedule::new(self.seed, lease, SIZE) {
-            if clock::now() >= end {
-                break;
-            }
-            self.round(&round).with_context(|| {
+        let mut schedule = Schedule::new(self.seed, lease, SIZE);
+        while clock::now() < end || (self.is_incomplete() && clock::now() < end + PATIENCE) {
+            let Some(round) = schedule.next() else { break };
+            let missed = self.round(&round).with_context(|| {
                 format!("seed {}: {round:?}\n{}", self.seed, self.server.said())
             })?;
+            missed.into_iter().for_each(|fault| schedule.again(fault));
         }
         self.server.wait_until_ready()?;
         let mut outcome = Outcome {
@@ -122,7 +126,7 @@ impl Campaign {
             server: self.server.name(),
             time: Duration::ZERO,
             faults: self.faults,
-            left_out: self.left_out,
+            impossible: self.impossible,
             makes: Vec::new(),
         };
         for squad in &mut self.squads {
@@ -142,22 +146,26 @@ impl Campaign {
         Ok(outcome)
     }
 
-    fn round(&mut self, round: &Round) -> Result<()> {
+    fn is_incomplete(&self) -> bool {
+        let mut all = Fault::ALL.iter();
+        all.any(|fault| !self.faults.contains_key(fault) && !self.impossible.contains_key(fault))
+    }
+
+    /// One round; gives back the faults that hit nobody.
+    fn round(&mut self, round: &Round) -> Result<Vec<Fault>> {
         if round.strikes.iter().any(|(fault, _)| fault.is_by_hand()) {
             // Leaders that follow the lock, so that how soon they see the edit is theirs to answer for.
             for squad in &self.squads {
                 squad.settled(Duration::from_secs(1), Duration::from_secs(15));
             }
         }
-        let mut undo = Vec::new();
+        let (mut undo, mut missed) = (Vec::new(), Vec::new());
         for (fault, victim) in &round.strikes {
-            let done = self.strike(*fault, *victim, round, &mut undo)?;
-            let count = if done {
-                &mut self.faults
-            } else {
-                &mut self.left_out
-            };
-            *count.entry(*fault).or_default() += 1;
+            match self.strike(*fault, *victim, round, &mut undo)? {
+                Struck::Everybody => *self.faults.entry(*fault).or_default() += 1,
+                Struck::NotAll => missed.push(*fault),
+                Struck::Impossible(why) => _ = self.impossible.insert(*fault, why),
+            }
         }
         if !undo.is_empty() {
             sleep(round.hold);
@@ -169,47 +177,61 @@ impl Campaign {
         for squad in &mut self.squads {
             squad.revive()?;
         }
-        Ok(())
+        Ok(missed)
     }
 
-    /// Does a fault; tells whether it could be done at all.
     fn strike(
         &mut self,
         fault: Fault,
         victim: Victim,
         round: &Round,
         undo: &mut Vec<Undo>,
-    ) -> Result<bool> {
+    ) -> Result<Struck> {
         if fault.is_of_the_server() {
             return self.strike_server(fault, undo);
         }
+        let mut struck = Struck::Everybody;
         if fault.is_by_hand() {
             let wire = Wire::connect(&self.server.kubeconfig())?;
             for squad in &mut self.squads {
-                by_hand(fault, squad, &wire);
+                if !by_hand(fault, squad, &wire) {
+                    struck = Struck::NotAll;
+                }
             }
-            return Ok(true);
+            return Ok(struck);
         }
-        let mut any = false;
+        let movable = |squad: &Squad| !fault.is_of_the_clocks() || squad.clocks(0).is_some();
+        if !self.squads.iter().any(movable) {
+            return Ok(Struck::Impossible("nobody's clocks can be moved"));
+        }
         for (number, squad) in self.squads.iter_mut().enumerate() {
-            for index in victims(victim, squad) {
-                any |= strike_candidate(fault, squad, index, round)?;
+            if !movable(squad) {
+                continue;
+            }
+            let victims = victims(victim, squad);
+            if victims.is_empty() {
+                struck = Struck::NotAll;
+            }
+            for index in victims {
+                strike_candidate(fault, squad, index, round);
                 undo.push(Undo::Candidate(fault, number, index));
             }
         }
-        Ok(any)
+        Ok(struck)
     }
 
-    fn strike_server(&mut self, fault: Fault, undo: &mut Vec<Undo>) -> Result<bool> {
+    fn strike_server(&mut self, fault: Fault, undo: &mut Vec<Undo>) -> Result<Struck> {
         match fault {
             Fault::ServerKill => self.server.kill(),
             Fault::StoreKill => self.server.kill_store(),
             Fault::ServerStop => self.server.stop(),
-            _ if !self.server.has_own_disk() => return Ok(false),
+            _ if !self.server.has_own_disk() => {
+                return Ok(Struck::Impossible("the server has no disk of its own"));
+            }
             _ => self.server.fill_disk()?,
         }
         undo.push(Undo::Server(fault));
-        Ok(true)
+        Ok(Struck::Everybody)
     }
 
     fn undo(&mut self, undo: Undo) -> Result<()> {
@@ -242,6 +264,16 @@ impl Campaign {
     }
 }
 
+/// Whom a fault hit.
+enum Struck {
+    /// Every fleet that it can hit.
+    Everybody,
+    /// Not so: one had no leader to hit, or no lock to edit.
+    NotAll,
+    /// It cannot be done here.
+    Impossible(&'static str),
+}
+
 /// What ends a fault that lasts.
 #[derive(Clone, Copy)]
 enum Undo {
@@ -260,7 +292,7 @@ fn victims(victim: Victim, squad: &Squad) -> Vec<usize> {
     }
 }
 
-fn strike_candidate(fault: Fault, squad: &mut Squad, index: usize, round: &Round) -> Result<bool> {
+fn strike_candidate(fault: Fault, squad: &mut Squad, index: usize, round: &Round) {
     let millis = u32::try_from(round.extra % 3_600_000).unwrap_or(1000) + 1000;
     let proxy = squad.proxy(index);
     match fault {
@@ -277,7 +309,7 @@ fn strike_candidate(fault: Fault, squad: &mut Squad, index: usize, round: &Round
         Fault::Terminate => squad.process(index).terminate(),
         Fault::WallForward | Fault::WallBack | Fault::Suspend => {
             let Some(clocks) = squad.clocks(index) else {
-                return Ok(false);
+                return;
             };
             match fault {
                 Fault::WallForward => clocks.jump_wall(millis.into()),
@@ -289,12 +321,12 @@ fn strike_candidate(fault: Fault, squad: &mut Squad, index: usize, round: &Round
                 }
             }
         }
-        _ => return Ok(false),
+        // Those of the server and by hand have no candidate as their victim.
+        _ => {}
     }
-    Ok(true)
 }
 
-fn by_hand(fault: Fault, squad: &mut Squad, wire: &Wire) {
+fn by_hand(fault: Fault, squad: &mut Squad, wire: &Wire) -> bool {
     match fault {
         Fault::Delete => squad.delete_lock(wire),
         Fault::EmptyHolder => squad.edit_lock(wire, &json!({"holderIdentity": ""})),
@@ -307,10 +339,13 @@ fn judge(squad: &Squad, store: &FencedStore) -> Verdict {
     let (history, now) = (squad.history(), clock::now());
     // A leader sees an edit in its watch, or at the latest with its next renewal.
     let sight = squad.election().retry_period + Duration::from_secs(2);
+    let edited = |from: Nanos, to: Nanos| {
+        let mut edits = squad.edits().iter();
+        edits.any(|edit| *edit <= from && to <= *edit + sight)
+    };
     let by_hand = |overlap: &&Overlap| {
         let from = overlap.second.from;
-        let mut edits = squad.edits().iter();
-        edits.any(|edit| *edit <= from && from + overlap.length <= *edit + sight)
+        edited(from, from + overlap.length)
     };
     let overlaps = history.overlaps(now);
     let (excused, real): (Vec<&Overlap>, Vec<&Overlap>) = overlaps.iter().partition(by_hand);
@@ -323,7 +358,7 @@ fn judge(squad: &Squad, store: &FencedStore) -> Verdict {
         stale_work: history.longest_stale_work(),
         aborts: squad.aborts(),
         accepted: book.accepted,
-        refused: book.refused,
+        refused: u64::try_from(book.refusals.len()).unwrap_or(u64::MAX),
         violations: squad.unexpected().to_vec(),
     };
     let overlapping = real.iter().map(|overlap| {
@@ -335,6 +370,8 @@ fn judge(squad: &Squad, store: &FencedStore) -> Verdict {
     });
     verdict.violations.extend(overlapping);
     verdict.violations.extend(history.disorder());
+    let misguided = book.misguided(|at| edited(at, at));
+    verdict.violations.extend(misguided);
     if verdict.stale_work > verdict.overlap_by_hand.max(verdict.overlap) {
         verdict
             .violations
@@ -355,6 +392,15 @@ impl Outcome {
             .1
     }
 
+    /// The kinds of faults that could strike and did not.
+    pub fn missed(&self) -> Vec<Fault> {
+        let mut all = Fault::ALL.to_vec();
+        all.retain(|fault| {
+            !self.faults.contains_key(fault) && !self.impossible.contains_key(fault)
+        });
+        all
+    }
+
     /// How many faults there were.
     pub fn fault_count(&self) -> u64 {
         self.faults.values().sum()
@@ -363,12 +409,8 @@ impl Outcome {
 
 impl fmt::Display for Outcome {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let list = |faults: &BTreeMap<Fault, u64>| {
-            let words = faults
-                .iter()
-                .map(|(fault, count)| format!("{fault:?} {count}"));
-            words.collect::<Vec<_>>().join(", ")
-        };
+        let counts = self.faults.iter();
+        let counts = counts.map(|(fault, count)| format!("{fault:?} {count}"));
         writeln!(
             f,
             "{}, seed {}: {} faults in {:.0?}: {}",
@@ -376,10 +418,10 @@ impl fmt::Display for Outcome {
             self.seed,
             self.fault_count(),
             self.time,
-            list(&self.faults)
+            counts.collect::<Vec<_>>().join(", ")
         )?;
-        if !self.left_out.is_empty() {
-            writeln!(f, "  not possible here: {}", list(&self.left_out))?;
+        for (fault, why) in &self.impossible {
+            writeln!(f, "  without {fault:?}: {why}")?;
         }
         for (make, verdict) in &self.makes {
             writeln!(

@@ -21,13 +21,16 @@ pub struct ClockShim {
 }
 
 impl ClockShim {
+    /// Whether there can be one: it is for Linux on x86-64.
+    pub const IS_FOR_THIS_PLATFORM: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
+
     /// Clocks that show the true time. Compiles the library if need be.
     ///
     /// # Errors
     /// There is no C compiler, or this is no Linux on x86-64.
     pub fn new() -> Result<Self, Skip> {
         let failed = |error: &dyn std::fmt::Display| Skip(format!("no clock shim: {error}"));
-        if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
+        if !Self::IS_FOR_THIS_PLATFORM {
             return Err(failed(&"it is for Linux on x86-64"));
         }
         let library = compiled()?;

@@ -178,20 +178,20 @@ impl Squad {
         Ok(())
     }
 
-    /// Deletes the lock object by hand.
-    pub fn delete_lock(&mut self, wire: &Wire) {
-        self.edits.push(clock::now());
-        _ = wire.send(&Method::DELETE, &self.lock_path(), None);
+    /// Deletes the lock object by hand; tells whether it is gone.
+    pub fn delete_lock(&mut self, wire: &Wire) -> bool {
+        self.by_hand(wire, &Method::DELETE, None)
     }
 
-    /// Changes the record by hand.
-    pub fn edit_lock(&mut self, wire: &Wire, spec: &Value) {
+    /// Changes the record by hand; tells whether it is changed.
+    pub fn edit_lock(&mut self, wire: &Wire, spec: &Value) -> bool {
+        self.by_hand(wire, &Method::PATCH, Some(&json!({"spec": spec})))
+    }
+
+    fn by_hand(&mut self, wire: &Wire, method: &Method, body: Option<&Value>) -> bool {
         self.edits.push(clock::now());
-        _ = wire.send(
-            &Method::PATCH,
-            &self.lock_path(),
-            Some(&json!({"spec": spec})),
-        );
+        let answer = wire.send(method, &self.lock_path(), body);
+        answer.is_ok_and(|answer| answer.status.is_success())
     }
 
     /// When somebody changed the lock by hand: from then on nobody keeps the rules for a moment.

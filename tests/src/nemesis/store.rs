@@ -6,6 +6,8 @@ use std::io::{self, BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::clock::{self, Nanos};
+
 /// A running store. It ends with the process.
 #[derive(Clone, Debug)]
 pub struct FencedStore {
@@ -19,8 +21,17 @@ pub struct Book {
     /// Effects that were applied.
     pub accepted: u64,
     /// Effects of older terms that were refused.
-    pub refused: u64,
+    pub refusals: Vec<Refusal>,
     greatest: String,
+}
+
+/// An effect that came too late.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// The token of its term.
+    pub token: String,
+    /// When it came.
+    pub at: Nanos,
 }
 
 impl FencedStore {
@@ -82,11 +93,38 @@ impl FencedStore {
 }
 
 impl Book {
+    /// What its entries say against the guards of those who made them; not counting what was refused at a time
+    /// that is excused.
+    ///
+    /// A refusal alone says nothing against them. Between its last look at the guard and the effect a process
+    /// may be stopped for long: then the step has begun in time and arrives too late, and to refuse it is what
+    /// the store is there for. But a candidate takes its steps one by one, so this can be once in a term. A
+    /// second time, the guard was asked when a newer term had worked already, and it said yes.
+    pub fn misguided(&self, excused: impl Fn(Nanos) -> bool) -> Vec<String> {
+        let mut late = BTreeMap::<&str, u64>::new();
+        for refusal in self.refusals.iter().filter(|late| !excused(late.at)) {
+            *late.entry(&refusal.token).or_default() += 1;
+        }
+        let twice = late.into_iter().filter(|(_, count)| *count > 1);
+        let mut found: Vec<String> = twice
+            .map(|(token, count)| {
+                format!("{count} effects with token {token} came after those of a newer term")
+            })
+            .collect();
+        if self.accepted == 0 {
+            found.push("no effect came to the fenced store".to_owned());
+        }
+        found
+    }
+
     /// Whether an effect with this token is applied. The check and the effect are one step.
     fn take(&mut self, token: &str) -> bool {
         let stale = (token.len(), token) < (self.greatest.len(), &self.greatest);
         if stale {
-            self.refused += 1;
+            self.refusals.push(Refusal {
+                token: token.to_owned(),
+                at: clock::now(),
+            });
         } else {
             self.accepted += 1;
             token.clone_into(&mut self.greatest);
@@ -107,7 +145,27 @@ mod tests {
             .map(|token| book.take(token))
             .collect();
         assert_eq!(taken, [true, true, true, false, true]);
-        assert_eq!((book.accepted, book.refused), (4, 1));
+        assert_eq!((book.accepted, book.refusals.len()), (4, 1));
+        assert_eq!(book.refusals[0].token, "9");
+    }
+
+    #[test]
+    fn one_late_step_of_a_term_is_possible_and_two_are_not() {
+        let mut book = Book::default();
+        assert_eq!(
+            book.misguided(|_| false),
+            ["no effect came to the fenced store"]
+        );
+        for token in ["8", "9", "10", "8", "9"] {
+            book.take(token);
+        }
+        assert_eq!(book.misguided(|_| false), Vec::<String>::new());
+        book.take("9");
+        assert_eq!(
+            book.misguided(|_| false),
+            ["2 effects with token 9 came after those of a newer term"]
+        );
+        assert_eq!(book.misguided(|_| true), Vec::<String>::new());
     }
 
     #[test]
@@ -121,7 +179,7 @@ mod tests {
             .map(Result::unwrap)
             .collect();
         assert_eq!(answers, ["accepted", "accepted", "refused"]);
-        assert_eq!(store.book("a").refused, 1);
-        assert_eq!(store.book("b").refused, 0);
+        assert_eq!(store.book("a").refusals.len(), 1);
+        assert_eq!(store.book("b").refusals.len(), 0);
     }
 }
