@@ -2,6 +2,9 @@
 //!
 //! The first build takes minutes, so tests only use what is built already and say what is missing. With
 //! `TENURE_REAL=require`, and where `CI=true`, they build it, and a missing Go is a failure.
+//!
+//! `TENURE_KUBECONFIG=FILE` names a cluster that is there already: tests that share one use it, and those that
+//! need one of their own, because they restart parts of it or run its controllers, say so and pass.
 
 mod build;
 mod cluster;
@@ -10,11 +13,12 @@ mod etcd;
 
 use std::env;
 use std::fs;
+use std::path::PathBuf;
 use std::sync::OnceLock;
 
 pub use build::{BuildError, Peer, build, build_rust_peer, built, peers_dir};
 pub use cluster::{Cluster, Program, StartError};
-pub use detached::{DetachedError, State, down, state, up};
+pub use detached::{Detached, DetachedError, State};
 pub use etcd::Etcd;
 
 use crate::Skip;
@@ -22,10 +26,31 @@ use crate::Skip;
 /// Whether missing parts are a failure rather than a reason to skip.
 pub fn required() -> bool {
     let is = |name: &str, wanted: &str| env::var_os(name).is_some_and(|value| value == wanted);
-    is("TENURE_REAL", "require") || is("CI", "true")
+    existing().is_none() && (is("TENURE_REAL", "require") || is("CI", "true"))
 }
 
-/// The cluster that all tests of one run share: starting one takes seconds. Built parts are needed.
+/// The kubeconfig of a cluster that is there already, if one is to be used.
+fn existing() -> Option<PathBuf> {
+    let file = env::var_os("TENURE_KUBECONFIG")?;
+    (!file.is_empty()).then(|| file.into())
+}
+
+/// Whether a test may start a cluster for itself alone.
+///
+/// # Errors
+/// Its programs are not there, or another cluster is to be used.
+pub fn own_cluster() -> Result<(), Skip> {
+    match existing() {
+        Some(file) => Err(Skip(format!(
+            "this needs a cluster of its own, not that of {}",
+            file.display()
+        ))),
+        None => available(&[Peer::Etcd, Peer::KubeApiserver]),
+    }
+}
+
+/// The cluster that all tests of one run share: starting one takes seconds. Built parts are needed, or a
+/// cluster that is there already.
 ///
 /// Nothing drops it at the end of the run. Its processes end with this one, and its folder is removed by
 /// the next run.
@@ -38,7 +63,10 @@ pub fn required() -> bool {
 pub fn shared() -> Result<&'static Cluster, Skip> {
     static SHARED: OnceLock<Result<Cluster, Skip>> = OnceLock::new();
     let cluster = SHARED.get_or_init(|| {
-        available(&[Peer::Etcd, Peer::KubeApiserver])?;
+        let existing = existing();
+        if existing.is_none() {
+            available(&[Peer::Etcd, Peer::KubeApiserver])?;
+        }
         let runs = peers_dir().join("runs");
         for old in fs::read_dir(&runs)
             .into_iter()
@@ -50,7 +78,11 @@ pub fn shared() -> Result<&'static Cluster, Skip> {
             }
         }
         let dir = runs.join(std::process::id().to_string());
-        Ok(Cluster::start_in(&dir, cluster::Tie::Bound).unwrap_or_else(|error| panic!("{error}")))
+        let cluster = match existing {
+            Some(kubeconfig) => Cluster::existing(&dir, &kubeconfig),
+            None => Cluster::start_in(&dir, cluster::Tie::Bound),
+        };
+        Ok(cluster.unwrap_or_else(|error| panic!("{error}")))
     });
     cluster.as_ref().map_err(Clone::clone)
 }

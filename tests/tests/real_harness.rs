@@ -1,11 +1,15 @@
 //! The harness itself: the cluster is what it claims to be, and nothing of it stays.
 
 use std::fs;
+use std::process::Command;
+use std::time::Duration;
 
 use http::{Method, StatusCode};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tenure_tests::Skip;
-use tenure_tests::real::{Cluster, Peer, available, shared};
+use tenure_tests::process::Process;
+use tenure_tests::real::{Cluster, Detached, Peer, available, own_cluster, shared};
 use tenure_tests::wire::{Wire, lease_path};
 
 #[test]
@@ -13,6 +17,9 @@ fn the_server_says_its_real_version() {
     let Some(cluster) = Skip::unless(shared()) else {
         return;
     };
+    if cluster.is_existing() {
+        return;
+    }
     let version = cluster.wire().unwrap().get("/version").unwrap();
     assert_eq!(version.body["gitVersion"], Peer::KubeApiserver.version());
     assert_eq!(version.body["major"], "1");
@@ -20,10 +27,11 @@ fn the_server_says_its_real_version() {
 
 #[test]
 fn rbac_is_on() {
-    let Some(cluster) = Skip::unless(shared()) else {
+    let user = |cluster: &'static Cluster| Ok((cluster, cluster.user_kubeconfig()?));
+    let Some((cluster, user)) = Skip::unless(shared().and_then(user)) else {
         return;
     };
-    let user = Wire::connect(&cluster.user_kubeconfig()).unwrap();
+    let user = Wire::connect(&user).unwrap();
     let answer = user.get(&lease_path("default", "rbac")).unwrap();
     assert_eq!(
         (answer.status, &answer.body["reason"]),
@@ -39,7 +47,7 @@ fn rbac_is_on() {
 
 #[test]
 fn a_dropped_cluster_leaves_nothing_behind() {
-    if Skip::unless(available(&[Peer::Etcd, Peer::KubeApiserver])).is_none() {
+    if Skip::unless(own_cluster()).is_none() {
         return;
     }
     let cluster = Cluster::start().unwrap();
@@ -57,4 +65,86 @@ fn a_dropped_cluster_leaves_nothing_behind() {
     drop(cluster);
     assert!(!pids.iter().any(running));
     assert!(!kubeconfig.parent().unwrap().exists());
+}
+
+/// Ends a cluster when the test ends, however it does.
+struct Down(Detached);
+
+impl Drop for Down {
+    fn drop(&mut self) {
+        _ = self.0.down();
+    }
+}
+
+#[test]
+fn up_starts_what_down_ends_and_a_cluster_without_its_store_is_none() {
+    if Skip::unless(own_cluster()).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Down(cluster) = &Down(Detached::in_folder(folder.path().to_owned()));
+    assert!(cluster.state().unwrap().is_none());
+    assert!(!cluster.down().unwrap());
+
+    let (first, started) = cluster.up().unwrap();
+    assert!(started);
+    assert_eq!(cluster.up().unwrap(), (first.clone(), false));
+    let lease = json!({"metadata": {"name": "x"}, "spec": {}});
+    let wire = Wire::connect(&first.kubeconfig).unwrap();
+    let made = wire.send(&Method::POST, &lease_path("default", ""), Some(&lease));
+    assert_eq!(made.unwrap().status, StatusCode::CREATED);
+
+    let [store, server] = first.running()[..] else {
+        panic!("{first:?}")
+    };
+    let pid = Pid::from_raw(i32::try_from(store).unwrap()).unwrap();
+    kill_process(pid, Signal::KILL).unwrap();
+    let left = || cluster.state().unwrap().filter(|state| !state.is_whole());
+    let left = tenure_tests::clock::poll(Duration::from_secs(60), left).unwrap();
+    assert_eq!(left.running(), [server]);
+
+    let (second, started) = cluster.up().unwrap();
+    assert!(started && second.is_whole(), "{second:?}");
+    assert_eq!(first.running(), Vec::<u32>::new());
+    let wire = Wire::connect(&second.kubeconfig).unwrap();
+    let lease = wire.get(&lease_path("default", "x")).unwrap();
+    assert_eq!(lease.status, StatusCode::NOT_FOUND);
+
+    assert!(cluster.down().unwrap());
+    assert_eq!(second.running(), Vec::<u32>::new());
+    assert!(cluster.state().unwrap().is_none() && !second.kubeconfig.exists());
+}
+
+/// This very program again, told to use a cluster that is there already.
+#[test]
+fn an_existing_cluster_is_used_and_left_running() {
+    let programs = own_cluster().and_then(|()| available(&[Peer::Elector]));
+    if Skip::unless(programs).is_none() {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let Down(cluster) = &Down(Detached::in_folder(folder.path().to_owned()));
+    let (state, _) = cluster.up().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command
+        .args(["--exact", "--nocapture", "--test-threads=1"])
+        .args(["real_client_go::a_term_from_first_write_to_release"])
+        .args(["real_harness::rbac_is_on"])
+        .args(["real_harness::a_dropped_cluster_leaves_nothing_behind"])
+        .env("TENURE_KUBECONFIG", &state.kubeconfig)
+        // What is required of a cluster of our own is not required of that one.
+        .env("TENURE_REAL", "require");
+    let mut run = Process::spawn("tests on an existing cluster", command).unwrap();
+    let ended = run.wait(Duration::from_secs(240)).unwrap();
+    let said = run.text().join("\n");
+    assert!(ended.success(), "{said}");
+    assert!(said.contains("3 passed"), "{said}");
+    for skipped in ["has no user without rights", "needs a cluster of its own"] {
+        assert!(said.contains(skipped), "no {skipped:?} in\n{said}");
+    }
+    // It was that cluster.
+    let wire = Wire::connect(&state.kubeconfig).unwrap();
+    let lease = wire.get(&lease_path("default", "client-go-term")).unwrap();
+    assert_eq!(lease.status, StatusCode::OK);
+    assert!(state.is_whole());
 }

@@ -1,26 +1,25 @@
 //! Faults on real processes, on the real kube-apiserver.
 
 use tenure_tests::nemesis::server::Server;
-use tenure_tests::real::{Peer, available, shared};
+use tenure_tests::real::{Peer, available, own_cluster, shared};
 use tenure_tests::{Skip, tools};
 
 use crate::nemesis;
 
-fn programs() -> bool {
-    let peers = available(&[Peer::Etcd, Peer::KubeApiserver, Peer::Elector]);
-    Skip::unless(peers.and(tools::candidate())).is_some()
+fn programs() -> Result<(), Skip> {
+    available(&[Peer::Elector]).and_then(|()| tools::candidate().map(drop))
 }
 
 #[test]
 fn campaign() {
-    if programs() {
+    if Skip::unless(own_cluster().and_then(|()| programs())).is_some() {
         nemesis::campaign(Server::real().unwrap());
     }
 }
 
 #[test]
 fn known_overlaps() {
-    if let Some(cluster) = Skip::unless(shared()).filter(|_| programs()) {
+    if let Some(cluster) = Skip::unless(programs().and_then(|()| shared())) {
         nemesis::known_overlaps(&cluster.kubeconfig());
     }
 }

@@ -8,7 +8,7 @@ use http::{Method, StatusCode};
 use serde_json::{Value, json};
 use tenure_tests::clock::poll;
 use tenure_tests::process::Process;
-use tenure_tests::real::{Cluster, Peer, available};
+use tenure_tests::real::{Cluster, own_cluster};
 use tenure_tests::wire::{Wire, lease_path};
 use tenure_tests::{Skip, tools};
 
@@ -111,7 +111,7 @@ impl Place {
 
 #[test]
 fn real_server_replicas_elect_one_leader_that_looks_after_namespaces_and_owners() {
-    let programs = available(&[Peer::Etcd, Peer::KubeApiserver]).and(tools::tenure());
+    let programs = own_cluster().and(tools::tenure());
     if Skip::unless(programs).is_none() {
         return;
     }

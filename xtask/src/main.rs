@@ -24,6 +24,8 @@ cargo xtask COMMAND
   verify              everything that can be checked without running: format, clippy, docs, tidy
   fix                 format and apply clippy's suggestions
   test [TIER...]      run every tier of tests, or the named ones; installs what they need
+  test real --kubeconfig FILE
+                      the same on a cluster that is there already
   test --list         the tiers and what each needs
   sim [--seconds N] [--seed S]
                       simulate elections under faults, catch mutants, check the model

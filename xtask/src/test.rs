@@ -1,8 +1,9 @@
 //! `cargo xtask test`: every tier of tests, and at the end what ran.
 
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
-use anyhow::{Result, bail};
+use anyhow::{Context, Result, bail};
 
 use crate::command::Run;
 use crate::setup::{self, Missing};
@@ -12,7 +13,8 @@ struct Tier {
     name: &'static str,
     about: &'static str,
     prepare: fn() -> Result<(), Missing>,
-    run: fn() -> Result<()>,
+    /// With the kubeconfig of a cluster that is to be used instead of one of our own, if any.
+    run: fn(Option<&Path>) -> Result<()>,
 }
 
 /// How a tier ended.
@@ -27,7 +29,7 @@ const TIERS: &[Tier] = &[
         name: "unit",
         about: "unit, property, replay and documentation tests of every crate",
         prepare: nothing,
-        run: || {
+        run: |_| {
             Run::cargo([
                 "test",
                 "--workspace",
@@ -43,7 +45,7 @@ const TIERS: &[Tier] = &[
         name: "sim",
         about: "simulated elections under faults, mutants, model check",
         prepare: nothing,
-        run: || {
+        run: |_| {
             Run::cargo([
                 "run",
                 "--quiet",
@@ -67,14 +69,17 @@ const TIERS: &[Tier] = &[
             setup::node(&["@kubernetes/client-node@1", "playwright-core@1"])?;
             setup::toolchain("go")
         },
-        run: || process_tests(&["--skip", "real_"]),
+        run: |_| process_tests(&["--skip", "real_"], None),
     },
     Tier {
         name: "real",
         about: "us and client-go against the real kube-apiserver and etcd, built from source",
         prepare: || setup::toolchain("go"),
-        run: || {
-            process_tests(&["real_"])?;
+        run: |cluster| {
+            process_tests(&["real_"], cluster)?;
+            if cluster.is_some() {
+                return Ok(());
+            }
             // The etcd that the tests above have built.
             let etcd = [
                 "test",
@@ -99,6 +104,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         }
         return Ok(());
     }
+    let (cluster, args) = existing(args)?;
     if let Some(unknown) = args
         .iter()
         .find(|arg| TIERS.iter().all(|tier| tier.name != **arg))
@@ -114,7 +120,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         eprintln!("\n=== {}: {}", tier.name, tier.about);
         let started = Instant::now();
         let ended = match (tier.prepare)() {
-            Ok(()) => match (tier.run)() {
+            Ok(()) => match (tier.run)(cluster.as_deref()) {
                 Ok(()) => Ended::Passed,
                 Err(error) => Ended::Failed(format!("{error:#}")),
             },
@@ -164,13 +170,57 @@ fn summarise(report: &[(&str, u64, Ended)], strict: bool) -> Result<()> {
 }
 
 /// The tests of real processes run the debug build of the command.
-fn process_tests(filter: &[&str]) -> Result<()> {
+fn process_tests(filter: &[&str], cluster: Option<&Path>) -> Result<()> {
     Run::cargo(["build", "--package", "tenure-cli"]).go()?;
-    Run::cargo(["test", "--package", "tenure-tests", "--"])
-        .args(&filter.iter().map(ToString::to_string).collect::<Vec<_>>())
-        .go()
+    let tests = Run::cargo(["test", "--package", "tenure-tests", "--"])
+        .args(&filter.iter().map(ToString::to_string).collect::<Vec<_>>());
+    match cluster {
+        Some(kubeconfig) => tests.env("TENURE_KUBECONFIG", kubeconfig).go(),
+        None => tests.go(),
+    }
+}
+
+/// Takes `--kubeconfig FILE` out of the arguments.
+fn existing(args: &[String]) -> Result<(Option<PathBuf>, Vec<String>)> {
+    let mut rest = Vec::new();
+    let mut file = None;
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let given = match arg.split_once('=') {
+            Some(("--kubeconfig", given)) => given,
+            _ if arg == "--kubeconfig" => args.next().context("--kubeconfig names no file")?,
+            _ => {
+                rest.push(arg.clone());
+                continue;
+            }
+        };
+        let path = std::fs::canonicalize(given).with_context(|| format!("--kubeconfig {given}"))?;
+        file = Some(path);
+    }
+    Ok((file, rest))
 }
 
 fn nothing() -> Result<(), Missing> {
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_kubeconfig_is_told_from_the_tiers() {
+        let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
+        let here = std::fs::canonicalize("Cargo.toml").unwrap();
+        for text in [
+            "real --kubeconfig Cargo.toml",
+            "--kubeconfig=Cargo.toml real",
+        ] {
+            let (file, rest) = existing(&words(text)).unwrap();
+            assert_eq!((file, rest), (Some(here.clone()), words("real")));
+        }
+        assert_eq!(existing(&words("real")).unwrap(), (None, words("real")));
+        existing(&words("--kubeconfig")).unwrap_err();
+        existing(&words("--kubeconfig nowhere")).unwrap_err();
+    }
 }

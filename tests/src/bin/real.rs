@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use anyhow::{Result, bail};
-use tenure_tests::real::{Peer, build, down, state, up};
+use tenure_tests::real::{Detached, Peer, build};
 
 const USAGE: &str = "usage: cargo xtask real build|up|down|status
   build    builds kube-apiserver, etcd and the client-go programs into target/peers
@@ -25,6 +25,7 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    let cluster = Detached::usual();
     match words.as_slice() {
         ["build"] => Peer::ALL.into_iter().try_for_each(|peer| {
             let path = build(peer)?;
@@ -32,7 +33,7 @@ fn run() -> Result<()> {
             Ok(())
         }),
         ["up"] => {
-            let (state, started) = up()?;
+            let (state, started) = cluster.up()?;
             let verb = if started {
                 "started"
             } else {
@@ -45,11 +46,19 @@ fn run() -> Result<()> {
             Ok(())
         }
         ["down"] => {
-            say(if down()? { "ended" } else { "nothing runs" });
+            say(if cluster.down()? {
+                "ended"
+            } else {
+                "nothing runs"
+            });
             Ok(())
         }
         ["status"] => {
-            match state()? {
+            match cluster.state()? {
+                Some(state) if !state.is_whole() => say(&format!(
+                    "a part has ended, processes {:?} are left; `cargo xtask real up` starts afresh",
+                    state.running()
+                )),
                 Some(state) => say(&format!(
                     "running as processes {:?}; export KUBECONFIG={}",
                     state.running(),

@@ -11,8 +11,8 @@ use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use serde_json::json;
 
 use super::build::{BuildError, Peer, build};
-use crate::clock;
 use crate::wire::Wire;
+use crate::{Skip, clock};
 
 const ADMIN_TOKEN: &str = "admintoken";
 const USER_TOKEN: &str = "usertoken";
@@ -61,6 +61,14 @@ pub enum StartError {
         dir: PathBuf,
         /// What went wrong.
         source: io::Error,
+    },
+    /// The cluster that is there already cannot be reached with its kubeconfig.
+    #[error("cannot use the cluster of {file}: {source}")]
+    Existing {
+        /// Its kubeconfig.
+        file: PathBuf,
+        /// What went wrong.
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     /// The keys could not be made.
     #[error("cannot make certificates: {0}")]
@@ -136,14 +144,58 @@ impl Cluster {
         Ok(cluster)
     }
 
+    /// One that is there already, reached with this kubeconfig, of which a copy is kept in the folder. Nothing of
+    /// it is started and nothing ended.
+    pub(super) fn existing(dir: &Path, file: &Path) -> Result<Self, StartError> {
+        let failed = |source| StartError::Existing {
+            file: file.to_owned(),
+            source,
+        };
+        // Paths in it are relative to it: reading it makes them absolute.
+        let text = kube::config::Kubeconfig::read_from(file)
+            .map_err(|error| failed(error.into()))
+            .and_then(|read| serde_json::to_string(&read).map_err(|error| failed(error.into())))?;
+        let cluster = Self {
+            parts: Vec::new(),
+            dir: dir.to_owned(),
+            ports: Ports {
+                etcd: 0,
+                etcd_peers: 0,
+                secure: 0,
+            },
+            _temporary: None,
+        };
+        fs::create_dir_all(dir)
+            .and_then(|()| fs::write(cluster.kubeconfig(), text))
+            .map_err(|error| failed(error.into()))?;
+        let ready = cluster.wire().and_then(|wire| wire.get("/readyz"));
+        let ready = ready.map_err(|error| failed(error.into()))?;
+        if !ready.status.is_success() {
+            return Err(failed(format!("/readyz says {}", ready.body).into()));
+        }
+        Ok(cluster)
+    }
+
+    /// Whether this is a cluster that was there already.
+    pub fn is_existing(&self) -> bool {
+        self.parts.is_empty()
+    }
+
     /// The kubeconfig of a member of `system:masters`.
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.join("admin.kubeconfig")
     }
 
     /// The kubeconfig of the user `user`, who may do nothing until a role says otherwise.
-    pub fn user_kubeconfig(&self) -> PathBuf {
-        self.dir.join("user.kubeconfig")
+    ///
+    /// # Errors
+    /// A cluster that was there already has no such user.
+    pub fn user_kubeconfig(&self) -> Result<PathBuf, Skip> {
+        if self.is_existing() {
+            let missing = "the cluster that was there already has no user without rights";
+            return Err(Skip(missing.to_owned()));
+        }
+        Ok(self.dir.join("user.kubeconfig"))
     }
 
     /// A plain client with all rights.

@@ -1,4 +1,4 @@
-//! The cluster of `cargo xtask real up`, which outlives the command and is ended by `down`.
+//! A cluster that outlives the command that started it: `cargo xtask real up`, and `down` ends it.
 //!
 //! A state file remembers which processes were started. A process id alone may by then belong to someone
 //! else, so the start time is kept with it and `down` ends only what matches both.
@@ -14,6 +14,12 @@ use serde::{Deserialize, Serialize};
 use super::build::peers_dir;
 use super::cluster::{Cluster, StartError, Tie};
 use crate::clock;
+
+/// Where such a cluster has its files: there is at most one in each place.
+#[derive(Clone, Debug)]
+pub struct Detached {
+    folder: PathBuf,
+}
 
 /// What `up` started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -50,81 +56,107 @@ pub enum DetachedError {
     StillRunning(u32),
 }
 
-/// The running cluster, started if there is none. The second is whether it was started now.
-///
-/// # Errors
-/// It does not come up, or the state cannot be written.
-pub fn up() -> Result<(State, bool), DetachedError> {
-    if let Some(state) = state()? {
-        return Ok((state, false));
+impl Detached {
+    /// Beside the built programs.
+    pub fn usual() -> Self {
+        Self {
+            folder: peers_dir(),
+        }
     }
-    let dir = peers_dir().join("real");
-    // What an ended cluster left would be served again under new keys; a fresh one is what is asked for.
-    _ = fs::remove_dir_all(&dir);
-    let cluster = Cluster::start_in(&dir, Tie::Detached)?;
-    let state = State {
-        kubeconfig: cluster.kubeconfig(),
-        processes: cluster
-            .pids()
-            .into_iter()
-            .filter_map(|pid| {
-                Some(Known {
-                    pid,
-                    started: start_time(pid)?,
-                })
-            })
-            .collect(),
-    };
-    let text = serde_json::to_string_pretty(&state).map_err(io::Error::other);
-    text.and_then(|text| fs::write(state_file(), text))
-        .map_err(state_error)?;
-    cluster.forget();
-    Ok((state, true))
-}
 
-/// Ends the cluster and removes its files. Returns whether there was one.
-///
-/// # Errors
-/// A process does not end.
-pub fn down() -> Result<bool, DetachedError> {
-    let Some(state) = state()? else {
-        return Ok(false);
-    };
-    // The API server first: it would only complain about its store.
-    for known in state.processes.iter().rev() {
-        for (signal, limit) in [(Signal::TERM, 3), (Signal::KILL, 10)] {
-            if let Some(pid) = i32::try_from(known.pid).ok().and_then(Pid::from_raw)
-                && known.is_running()
-            {
-                _ = kill_process(pid, signal);
-                let gone = || (!known.is_running()).then_some(());
-                clock::poll(Duration::from_secs(limit), gone);
+    /// In another folder.
+    pub fn in_folder(folder: PathBuf) -> Self {
+        Self { folder }
+    }
+
+    /// The running cluster, started if there is none. The second is whether it was started now.
+    ///
+    /// One of which a part has ended is of no use: what is left of it is ended first.
+    ///
+    /// # Errors
+    /// It does not come up, or the state cannot be written.
+    pub fn up(&self) -> Result<(State, bool), DetachedError> {
+        match self.state()? {
+            Some(state) if state.is_whole() => return Ok((state, false)),
+            Some(_) => _ = self.down()?,
+            None => {}
+        }
+        // What an ended cluster left would be served again under new keys; a fresh one is what is asked for.
+        _ = fs::remove_dir_all(self.files());
+        let cluster = Cluster::start_in(&self.files(), Tie::Detached)?;
+        let known = |pid| {
+            Some(Known {
+                pid,
+                started: start_time(pid)?,
+            })
+        };
+        let state = State {
+            kubeconfig: cluster.kubeconfig(),
+            processes: cluster.pids().into_iter().filter_map(known).collect(),
+        };
+        let text = serde_json::to_string_pretty(&state).map_err(io::Error::other);
+        text.and_then(|text| fs::write(self.state_file(), text))
+            .map_err(|error| self.state_error(error))?;
+        cluster.forget();
+        Ok((state, true))
+    }
+
+    /// Ends the cluster, or what is left of it, and removes its files. Returns whether there was anything.
+    ///
+    /// # Errors
+    /// A process does not end.
+    pub fn down(&self) -> Result<bool, DetachedError> {
+        let Some(state) = self.state()? else {
+            return Ok(false);
+        };
+        // The API server first: it would only complain about its store.
+        for known in state.processes.iter().rev() {
+            for (signal, limit) in [(Signal::TERM, 3), (Signal::KILL, 10)] {
+                if let Some(pid) = i32::try_from(known.pid).ok().and_then(Pid::from_raw)
+                    && known.is_running()
+                {
+                    _ = kill_process(pid, signal);
+                    let gone = || (!known.is_running()).then_some(());
+                    clock::poll(Duration::from_secs(limit), gone);
+                }
+            }
+            if known.is_running() {
+                return Err(DetachedError::StillRunning(known.pid));
             }
         }
-        if known.is_running() {
-            return Err(DetachedError::StillRunning(known.pid));
+        fs::remove_file(self.state_file()).map_err(|error| self.state_error(error))?;
+        _ = fs::remove_dir_all(self.files());
+        Ok(true)
+    }
+
+    /// The cluster, if any of its processes runs.
+    ///
+    /// # Errors
+    /// The state file cannot be read.
+    pub fn state(&self) -> Result<Option<State>, DetachedError> {
+        let text = match fs::read_to_string(self.state_file()) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            text => text.map_err(|error| self.state_error(error))?,
+        };
+        let state: State =
+            serde_json::from_str(&text).map_err(|error| self.state_error(error.into()))?;
+        Ok((!state.running().is_empty()).then_some(state))
+    }
+
+    fn files(&self) -> PathBuf {
+        self.folder.join("real")
+    }
+
+    fn state_file(&self) -> PathBuf {
+        self.folder.join("real.json")
+    }
+
+    fn state_error(&self, source: io::Error) -> DetachedError {
+        DetachedError::State {
+            path: self.state_file(),
+            source,
         }
     }
-    fs::remove_file(state_file()).map_err(state_error)?;
-    _ = fs::remove_dir_all(peers_dir().join("real"));
-    Ok(true)
-}
-
-/// The running cluster, if there is one with all its processes.
-///
-/// # Errors
-/// The state file cannot be read.
-pub fn state() -> Result<Option<State>, DetachedError> {
-    let text = match fs::read_to_string(state_file()) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        text => text.map_err(state_error)?,
-    };
-    let state: State = serde_json::from_str(&text).map_err(|error| state_error(error.into()))?;
-    Ok(state
-        .processes
-        .iter()
-        .any(|known| known.is_running())
-        .then_some(state))
 }
 
 impl State {
@@ -135,6 +167,11 @@ impl State {
             .filter(|known| known.is_running())
             .map(|known| known.pid)
             .collect()
+    }
+
+    /// Whether all of them run.
+    pub fn is_whole(&self) -> bool {
+        self.processes.iter().all(Known::is_running)
     }
 }
 
@@ -150,17 +187,6 @@ fn start_time(pid: u32) -> Option<u64> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     (fields.next()? != "Z").then_some(())?;
     fields.nth(18)?.parse().ok()
-}
-
-fn state_file() -> PathBuf {
-    peers_dir().join("real.json")
-}
-
-fn state_error(source: io::Error) -> DetachedError {
-    DetachedError::State {
-        path: state_file(),
-        source,
-    }
 }
 
 #[cfg(test)]
