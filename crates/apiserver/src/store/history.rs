@@ -37,7 +37,7 @@ impl Default for Retention {
             min_events: 100,
             max_events: 100_000,
             age: Duration::from_secs(300),
-            max_bytes: 40 << 20,
+            max_bytes: 32 << 20,
         }
     }
 }
