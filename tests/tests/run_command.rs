@@ -126,13 +126,40 @@ fn run_command_passes_exit_codes_on() {
 fn run_command_says_what_is_wrong_with_a_command_line() {
     let home = Home::new();
     fs::write(home.path("not-executable"), "").unwrap();
-    let cases: [(&[&str], i32, &str); 6] = [
+    let cases: [(&[&str], i32, &str); 9] = [
         (&["run"], 64, "--election"),
         (&["run", "--election", "e"], 64, "CMD"),
         (
             &["run", "--election", "e", "--wait", "soon", "--", "true"],
             64,
             "is not a duration",
+        ),
+        (
+            &[
+                "run",
+                "--election=e",
+                "--step-down-signal=TERM",
+                "--",
+                "true",
+            ],
+            64,
+            "choose USR1 or USR2",
+        ),
+        (
+            &["run", "--election=e", "--forward-signal=TERM", "--", "true"],
+            64,
+            "TERM is not HUP or QUIT",
+        ),
+        (
+            &[
+                "run",
+                "--election=e",
+                "--output-events=/no/where",
+                "--",
+                "true",
+            ],
+            64,
+            "cannot write /no/where",
         ),
         (
             &["run", "--election", "e", "--", "no-such-command"],

@@ -43,6 +43,7 @@ mod real_scheduler;
 mod real_server;
 mod real_storage;
 mod run_command;
+mod run_options;
 mod run_terminal;
 mod seeing;
 mod server_command;
@@ -52,6 +53,7 @@ mod sidecar_access;
 mod sidecar_life;
 mod sidecar_outlets;
 mod top;
+mod unanswered;
 
 /// A file that nobody lists is a test that never runs.
 #[test]

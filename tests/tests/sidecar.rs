@@ -66,7 +66,8 @@ impl Sidecar {
     }
 }
 
-fn request(port: u16, method: &str, path: &str) -> Option<(u16, String)> {
+/// Code and body of an answer; `None` if nobody answers.
+pub(crate) fn request(port: u16, method: &str, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream
         .set_read_timeout(Some(Duration::from_secs(5)))

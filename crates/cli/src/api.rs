@@ -51,6 +51,11 @@ impl Clock {
         }
     }
 
+    /// Whether any answer told the time.
+    pub(crate) fn is_known(self) -> bool {
+        self != Self::default()
+    }
+
     /// The least difference that explains what was seen; none if the clocks may agree.
     pub(crate) fn ahead(self) -> SignedDuration {
         let zero = SignedDuration::ZERO;
@@ -80,6 +85,38 @@ pub(crate) const METADATA: &str =
 
 /// Everything.
 pub(crate) const WHOLE: &str = "application/json";
+
+/// An error in one line, for people: what kube says of a refusal is meant for programmers.
+pub(crate) fn plain(error: &anyhow::Error) -> String {
+    let mut parts = Vec::new();
+    for cause in error.chain() {
+        if let Some(kube::Error::Api(status)) = cause.downcast_ref() {
+            parts.push(said(status));
+            break;
+        }
+        parts.push(cause.to_string());
+    }
+    // Errors that show their cause themselves say it once.
+    parts.dedup_by(|later, earlier| earlier.ends_with(later.as_str()));
+    parts.join(": ")
+}
+
+/// What an API server said.
+fn said(status: &Status) -> String {
+    match (status.message.is_empty(), status.reason.is_empty()) {
+        (false, _) => status.message.clone(),
+        (true, false) => status.reason.clone(),
+        (true, true) => format!("HTTP {}", status.code),
+    }
+}
+
+/// The same for an answer that nothing was added to.
+pub(crate) fn plainly(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => said(status),
+        error => error.to_string(),
+    }
+}
 
 /// Reads a path as JSON.
 pub(crate) async fn get(client: &Client, path: &str) -> Result<Answer, kube::Error> {
@@ -128,6 +165,19 @@ mod tests {
 
     fn at(milliseconds: i64) -> Timestamp {
         Timestamp::from_millisecond(milliseconds).unwrap()
+    }
+
+    #[test]
+    fn refusals_are_said_in_words() {
+        let status = Status::failure("leases \"x\" not found", "NotFound").with_code(404);
+        let refused = anyhow::Error::from(kube::Error::Api(Box::new(status)));
+        let error = refused.context("cannot patch leases default/x");
+        assert_eq!(
+            plain(&error),
+            "cannot patch leases default/x: leases \"x\" not found"
+        );
+        let twice = anyhow::anyhow!("b").context("a: b");
+        assert_eq!(plain(&twice), "a: b");
     }
 
     #[test]

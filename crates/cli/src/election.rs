@@ -106,7 +106,7 @@ impl Election {
     }
 
     /// Checks the durations before anything is started or asked.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self) -> Result<Timing> {
         let [lease, renew, retry] = self.durations();
         let mut timing = Timing::builder().client_go_compat(self.client_go_compat);
         if let Some(lease) = lease {
@@ -121,8 +121,7 @@ impl Election {
         if let Some(timeout) = self.request_timeout {
             timing = timing.request_timeout(timeout);
         }
-        timing.build().context("these durations cannot work")?;
-        Ok(())
+        timing.build().context("these durations cannot work")
     }
 
     fn timed(&self, mut builder: Builder) -> Builder {
@@ -185,21 +184,35 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
+/// An API server that was found.
+pub(crate) struct Connected {
+    pub(crate) client: Client,
+    /// The namespace of the kubeconfig's context.
+    pub(crate) namespace: String,
+    /// Its address, for people.
+    pub(crate) server: String,
+}
+
 /// Connects to the API server. Finding it, and the programs that fetch credentials, may hang; a signal
 /// ends that at once.
 pub(crate) async fn connect(
     connect: &Connect,
     signals: &mut Signals,
-) -> Result<Result<(Client, String), Signal>> {
+) -> Result<Result<Connected, Signal>> {
     let connected = async {
         let config = connect.config().await?;
         let namespace = config.default_namespace.clone();
+        let server = config.cluster_url.to_string();
         let plugin = config.auth_info.exec.is_some();
         let client = open(config).await?;
         if plugin {
             tokio::spawn(keep_credentials(client.clone()));
         }
-        anyhow::Ok((client, namespace))
+        anyhow::Ok(Connected {
+            client,
+            namespace,
+            server,
+        })
     };
     tokio::select! {
         connected = connected => connected.map(Ok),

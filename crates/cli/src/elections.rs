@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use futures_util::future::join_all;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
@@ -131,6 +131,9 @@ pub(crate) async fn order(
     let refused = match patch(client, kind, namespace, name, order).await {
         Ok(_) => return Ok(()),
         Err(error) if code_of(&error) == Some(403) => error,
+        Err(error) if code_of(&error) == Some(404) => {
+            bail!("there is no election {namespace}/{name} with a {kind} lock")
+        }
         Err(error) => return Err(error),
     };
     let path = path_of(kind, namespace, name);

@@ -39,6 +39,7 @@ mod top;
 mod ui;
 mod usage;
 mod values;
+mod waiting;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -182,7 +183,7 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
         Command::Provision(provision) => (provision.run(&connect).await, 1),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("tenure: {error:#}");
+        eprintln!("tenure: {}", api::plain(&error));
         failure
     })
 }

@@ -19,6 +19,8 @@ pub(crate) enum Asked {
 /// All streams together.
 pub(crate) struct Signals {
     streams: Vec<(Stream, Asked)>,
+    /// Signals that are for somebody else at present, though they would ask us to end.
+    passed_on: Vec<Signal>,
 }
 
 impl Signals {
@@ -51,7 +53,13 @@ impl Signals {
             .map(|asked| Ok((signal(SignalKind::from_raw(number(&asked)))?, asked)));
         Ok(Self {
             streams: streams.collect::<io::Result<_>>()?,
+            passed_on: Vec::new(),
         })
+    }
+
+    /// From now on these are to be passed on, and no others that ask us to end.
+    pub(crate) fn pass_on(&mut self, signals: &[Signal]) {
+        self.passed_on = signals.to_vec();
     }
 
     /// The next one. Cancel safe.
@@ -59,7 +67,12 @@ impl Signals {
         std::future::poll_fn(|context| {
             for (stream, asked) in &mut self.streams {
                 if stream.poll_recv(context).is_ready() {
-                    return std::task::Poll::Ready(*asked);
+                    return std::task::Poll::Ready(match *asked {
+                        Asked::End(signal) if self.passed_on.contains(&signal) => {
+                            Asked::Forward(signal)
+                        }
+                        asked => asked,
+                    });
                 }
             }
             std::task::Poll::Pending

@@ -10,6 +10,7 @@ use crate::elections::{self, Seen};
 use crate::output::{self, Format, Paint};
 use crate::signals::Signals;
 use crate::terms;
+use crate::waiting;
 
 /// Show elections
 #[derive(Args, Debug)]
@@ -38,11 +39,12 @@ impl Status {
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         let namespace = (!self.all_namespaces).then_some(own);
+        let server = config.cluster_url.to_string();
         let client = Client::try_from(config)?;
         if self.watch {
-            return self.follow(&client, namespace).await;
+            return self.follow(&client, namespace, &server).await;
         }
-        let rows = self.read(&client, namespace.as_deref()).await?;
+        let rows = waiting::on(&server, self.read(&client, namespace.as_deref())).await?;
         self.print(&rows, namespace.is_none())?;
         if rows.is_empty() && self.output.is_table() {
             let place = namespace.map_or("any namespace".into(), |n| format!("namespace {n}"));
@@ -85,7 +87,7 @@ impl Status {
     }
 
     /// Shows a board until a signal.
-    async fn follow(self, client: &Client, namespace: Option<String>) -> Result<u8> {
+    async fn follow(self, client: &Client, namespace: Option<String>, server: &str) -> Result<u8> {
         let mut signals = Signals::listen()?;
         let all = namespace.is_none();
         let scope = Scope {
@@ -96,6 +98,17 @@ impl Status {
         let mut board = Board::open(client, &scope);
         let redraw = output::is_terminal() && self.output.is_table();
         let mut shown = Vec::new();
+        let mut told = None;
+        // Nothing is known yet, which is not the same as nothing being there.
+        let ready = async {
+            while !board.is_ready() && board.trouble().is_none() {
+                board.changed().await;
+            }
+        };
+        tokio::select! {
+            () = waiting::on(server, ready) => {}
+            _ = signals.end() => return Ok(0),
+        }
         loop {
             let rows: Vec<Seen> = board.rows().map(|row| row.seen_now()).collect();
             // A pipe wants news, not the passing of time.
@@ -110,11 +123,17 @@ impl Status {
                     )
                 })
                 .collect();
+            let trouble = board.trouble();
             if redraw {
                 print!("\x1b[H\x1b[2J");
+            } else if trouble != told {
+                if let Some(trouble) = &trouble {
+                    eprintln!("tenure: out of date: {trouble}");
+                }
+                told.clone_from(&trouble);
             }
             if redraw || (board.is_ready() && news != shown) {
-                if let Some(trouble) = board.trouble().filter(|_| redraw) {
+                if let Some(trouble) = trouble.filter(|_| redraw) {
                     println!("out of date: {trouble}");
                 }
                 self.print(&rows, all)?;

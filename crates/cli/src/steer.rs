@@ -11,6 +11,7 @@ use tenure::lock::{LockKind, orders};
 use crate::connect::Connect;
 use crate::elections;
 use crate::values::duration;
+use crate::waiting;
 
 /// The longest that `step-down` waits for the next leader, in seconds.
 const MOST_PATIENCE: u64 = 300;
@@ -59,34 +60,38 @@ pub(crate) struct Resume {
 }
 
 impl Which {
-    async fn open(&self, connect: &Connect) -> Result<(Client, String)> {
+    /// The client, the namespace, and the address for people.
+    async fn open(&self, connect: &Connect) -> Result<(Client, String, String)> {
         let config = connect.config().await?;
         let namespace = self
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
-        Ok((Client::try_from(config)?, namespace))
+        let server = config.cluster_url.to_string();
+        Ok((Client::try_from(config)?, namespace, server))
     }
 
     async fn order(&self, connect: &Connect, patch: &serde_json::Value) -> Result<()> {
-        let (client, namespace) = self.open(connect).await?;
-        elections::order(&client, self.lock, &namespace, &self.name, patch).await?;
-        Ok(())
+        let (client, namespace, server) = self.open(connect).await?;
+        let order = elections::order(&client, self.lock, &namespace, &self.name, patch);
+        waiting::on(server, order).await
     }
 }
 
 impl StepDown {
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
         let Which { name, lock, .. } = &self.which;
-        let (client, namespace) = self.which.open(connect).await?;
-        let Some(before) = elections::get(&client, *lock, &namespace, name).await? else {
+        let (client, namespace, server) = self.which.open(connect).await?;
+        let look = elections::get(&client, *lock, &namespace, name);
+        let Some(before) = waiting::on(&server, look).await? else {
             bail!("there is no election {namespace}/{name} with a {lock} lock");
         };
         if before.holder.is_empty() {
             bail!("nobody holds election {namespace}/{name}");
         }
         let patch = orders::step_down_patch(before.transitions, self.to.as_deref(), self.sit_out);
-        elections::order(&client, *lock, &namespace, name, &patch).await?;
+        let order = elections::order(&client, *lock, &namespace, name, &patch);
+        waiting::on(&server, order).await?;
         if self.no_wait {
             return Ok(0);
         }
@@ -100,7 +105,8 @@ impl StepDown {
                 );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
-            let now = elections::get(&client, *lock, &namespace, name).await?;
+            let look = elections::get(&client, *lock, &namespace, name);
+            let now = waiting::on(&server, look).await?;
             if let Some(now) = now.filter(|now| now.transitions != before.transitions) {
                 println!("{} -> {}", before.holder, now.holder);
                 return Ok(0);

@@ -40,3 +40,44 @@ pub(crate) fn signal(text: &str) -> Result<Signal, String> {
         .map(|(_, signal)| signal)
         .ok_or_else(|| format!("{text:?} is not a signal that can be sent; try TERM, INT or KILL"))
 }
+
+/// A signal that tenure can be asked to take for an order of its own.
+pub(crate) fn order_signal(text: &str) -> Result<Signal, String> {
+    match signal(text)? {
+        order @ (Signal::USR1 | Signal::USR2) => Ok(order),
+        _ => Err(format!("{text} has a meaning already; choose USR1 or USR2")),
+    }
+}
+
+/// Signals that are passed on to a command instead of ending it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct PassedOn(pub(crate) Vec<Signal>);
+
+/// `HUP`, `QUIT`, `HUP,QUIT` or `none`.
+pub(crate) fn passed_on(text: &str) -> Result<PassedOn, String> {
+    if text.eq_ignore_ascii_case("none") {
+        return Ok(PassedOn(Vec::new()));
+    }
+    let each = text.split(',').map(|name| match signal(name.trim())? {
+        passed @ (Signal::HUP | Signal::QUIT) => Ok(passed),
+        _ => Err(format!(
+            "{name} is not HUP or QUIT: TERM and INT always end, USR1, USR2, WINCH and CONT are \
+             always passed on"
+        )),
+    });
+    each.collect::<Result<_, String>>().map(PassedOn)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_passed_on_may_be_chosen_where_there_is_a_choice() {
+        assert_eq!(passed_on("none"), Ok(PassedOn(Vec::new())));
+        let both = PassedOn(vec![Signal::HUP, Signal::QUIT]);
+        assert_eq!(passed_on("sighup, quit"), Ok(both));
+        assert!(passed_on("HUP,TERM").unwrap_err().contains("TERM"));
+        assert!(passed_on("").is_err());
+    }
+}

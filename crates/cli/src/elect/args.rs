@@ -38,7 +38,7 @@ pub(crate) struct Elect {
     #[arg(long, value_enum, env = "TENURE_NAME_FORMAT", default_value_t)]
     pub(super) name_format: NameFormat,
     /// Give the lease back when asked to end; never with --mode=for-life
-    #[arg(long, value_name = "BOOL", env = "TENURE_RELEASE_ON_EXIT", default_value_t = true, action = clap::ArgAction::Set)]
+    #[arg(long, value_name = "BOOL", env = "TENURE_RELEASE_ON_EXIT", num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(super) release_on_exit: bool,
     /// Wait this long between the end of leadership and giving the lease back, for programs beside
     #[arg(long, value_name = "D", env = "TENURE_RELEASE_DELAY", value_parser = duration)]

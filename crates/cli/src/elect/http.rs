@@ -15,14 +15,18 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use tokio::net::{TcpListener, UnixListener};
+use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 
+use super::prompt::Prompt;
 use super::view::View;
 use crate::page::Page;
 
 /// How long a leader may be expired before `/livez` fails, on top of the lease (client-go's watchdog).
 const TOLERANCE: Duration = Duration::from_secs(20);
+
+/// A client that takes nothing for this long has gone, or is stuck; its place is for others.
+const SLOWEST: Duration = Duration::from_secs(30);
 
 /// Comment lines keep idle event streams open through proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
@@ -111,7 +115,10 @@ pub(crate) async fn listen(
             Ok(Box::pin(async move {
                 loop {
                     match listener.accept().await {
-                        Ok((stream, _)) => serve(stream, site.clone(), false),
+                        Ok((stream, _)) => {
+                            expect_acknowledgements(&stream);
+                            serve(stream, site.clone(), false);
+                        }
                         Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                     }
                 }
@@ -157,9 +164,21 @@ where
         let _ = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_secs(10))
-            .serve_connection(TokioIo::new(stream), service)
+            .serve_connection(TokioIo::new(Prompt::new(stream, SLOWEST)), service)
             .await;
     });
+}
+
+/// A machine that is gone acknowledges nothing; the kernel would go on trying for a quarter of an hour.
+fn expect_acknowledgements(stream: &TcpStream) {
+    #[cfg(target_os = "linux")]
+    {
+        let limit = u32::try_from(SLOWEST.as_millis()).unwrap_or(u32::MAX);
+        // Without it the connection only lasts longer.
+        let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, limit);
+    }
+    #[cfg(not(target_os = "linux"))]
+    let _ = stream;
 }
 
 impl Site {

@@ -7,6 +7,7 @@ mod http;
 mod life;
 mod needs;
 mod outlets;
+mod prompt;
 mod sidecar;
 mod view;
 
@@ -21,13 +22,16 @@ use tenure::metrics::Registry;
 use tenure::{Elector, Metrics, Overrun};
 use tokio::sync::{Semaphore, watch};
 
+use crate::api;
 use crate::connect::Connect;
-use crate::election::{self, pod_name, pod_namespace, variable};
+use crate::election::{self, Connected, pod_name, pod_namespace, variable};
 use crate::events::EventLog;
+use crate::output;
 use crate::page::{Door, Page};
 use crate::rbac;
 use crate::sight::Gate;
 use crate::signals::Signals;
+use crate::waiting::Limit;
 pub(crate) use args::Elect;
 use args::{Compat, EventFormat, Mode, NameFormat, Preflight};
 use health::HealthGate;
@@ -40,6 +44,9 @@ use view::{Facts, Seen, View};
 
 /// The `--ttl` of the old sidecar.
 const OLD_TTL: Duration = Duration::from_secs(10);
+
+/// How long the questions of the preflight may take together.
+const LONGEST_PREFLIGHT: Duration = Duration::from_secs(10);
 
 const USAGE: u8 = 2;
 const CONFIGURATION: u8 = 3;
@@ -97,17 +104,19 @@ impl Elect {
         let mut connect = connect.clone();
         connect.in_cluster |= self.use_cluster_credentials == Some(true);
         let mut signals = Signals::listen()?;
-        let Ok((client, context)) = election::connect(&connect, &mut signals).await? else {
+        let startup = Limit::begin(self.startup_timeout);
+        let Some(connected) = startup.of(election::connect(&connect, &mut signals)).await else {
+            let limit = self.startup_timeout.unwrap_or_default();
+            let why = format!("no API server and credentials for it within {limit:?}");
+            return refuse(UNREACHABLE, &why);
+        };
+        let Ok(Connected {
+            client, namespace, ..
+        }) = connected?
+        else {
             return Ok(0);
         };
-        let namespace = self.election.namespace(&context);
-        let checked = tokio::select! {
-            checked = self.check_access(&client, &namespace) => checked,
-            _ = signals.end() => return Ok(0),
-        };
-        if let Some(code) = checked {
-            return Ok(code);
-        }
+        let namespace = self.election.namespace(&namespace);
         let gate = Gate::open();
         let metrics = Metrics::new();
         let (elector, notes) = match self.elector(&client, &namespace, &gate, &metrics) {
@@ -149,6 +158,14 @@ impl Elect {
         });
         if let Err(error) = self.serve(&client, &view, registry, compat).await {
             return refuse(CANNOT_LISTEN, &format!("{error:#}"));
+        }
+        // Whoever asks is answered from here on, also while the API server lets us wait.
+        let checked = tokio::select! {
+            checked = self.check_access(&client, &namespace, startup) => checked,
+            _ = signals.end() => return Ok(0),
+        };
+        if let Some(code) = checked {
+            return Ok(code);
         }
         self.announce(&elector, &namespace);
         let log = match self.events {
@@ -197,7 +214,7 @@ impl Elect {
             outlets,
             print: compat && self.events.is_none(),
             dry_run: self.dry_run,
-            startup_timeout: self.startup_timeout,
+            startup,
             linger: sidecar::Linger {
                 delay: self.release_delay,
                 pid: self.wait_pid,
@@ -259,23 +276,36 @@ impl Elect {
     }
 
     /// Asks for every permission that will be needed; an exit code if one is missing and must not be.
-    async fn check_access(&self, client: &Client, namespace: &str) -> Option<u8> {
-        if self.preflight == Preflight::Off {
-            return None;
-        }
+    async fn check_access(&self, client: &Client, namespace: &str, startup: Limit) -> Option<u8> {
+        let fail = match self.preflight {
+            Preflight::Off => return None,
+            Preflight::Warn => false,
+            Preflight::Fail => true,
+        };
+        // A warning must leave time for what it warns of.
+        let left = startup
+            .left()
+            .map(|left| if fail { left } else { left / 2 });
+        let limit = left.map_or(LONGEST_PREFLIGHT, |left| left.min(LONGEST_PREFLIGHT));
+        let shown = output::span(limit.as_secs_f64());
         let needs = self.needs(namespace, &self.pod_namespace(namespace));
         // A server that does not answer is told apart from one that refuses: the election goes on
         // trying, and so does the preflight where it must not fail.
-        match rbac::missing(client, &needs).await {
-            Ok(missing) if missing.is_empty() => None,
-            Ok(missing) => {
+        match tokio::time::timeout(limit, rbac::missing(client, &needs)).await {
+            Ok(Ok(missing)) if missing.is_empty() => None,
+            Ok(Ok(missing)) => {
                 eprintln!("tenure: missing permissions: {}", rbac::describe(&missing));
                 eprint!("{}", rbac::roles(&self.election.election, &missing));
-                (self.preflight == Preflight::Fail).then_some(FORBIDDEN)
+                fail.then_some(FORBIDDEN)
             }
-            Err(error) => {
-                eprintln!("tenure: cannot check permissions: {error:#}");
-                (self.preflight == Preflight::Fail).then_some(UNREACHABLE)
+            Ok(Err(error)) => {
+                let why = api::plain(&error);
+                eprintln!("tenure: cannot check permissions: {why}");
+                fail.then_some(UNREACHABLE)
+            }
+            Err(_) => {
+                eprintln!("tenure: cannot check permissions: no answer within {shown}");
+                fail.then_some(UNREACHABLE)
             }
         }
     }

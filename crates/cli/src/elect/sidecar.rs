@@ -16,6 +16,7 @@ use super::view::{Seen, View};
 use super::{UNREACHABLE, refuse};
 use crate::events::{Change, EventLog, What};
 use crate::signals::{Asked, Signals};
+use crate::waiting::Limit;
 
 /// How long the release may take when asked to end, after everybody was told.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -46,7 +47,7 @@ pub(super) struct Sidecar {
     /// Print `X is the leader` as the old sidecar did; scripts look for it.
     pub(super) print: bool,
     pub(super) dry_run: bool,
-    pub(super) startup_timeout: Option<Duration>,
+    pub(super) startup: Limit,
     pub(super) linger: Linger,
     /// The term that ended last, until it is known whether it was given back.
     pub(super) ended: Option<Change>,
@@ -56,10 +57,10 @@ impl Sidecar {
     pub(super) async fn attend(mut self) -> Result<u8> {
         let mut term: Option<Term> = None;
         self.tell(Notice::Started, None);
-        let startup = self.startup_timeout;
-        let late = tokio::time::sleep(startup.unwrap_or(Duration::MAX));
+        let startup = self.startup;
+        let late = tokio::time::sleep(startup.left().unwrap_or(Duration::MAX));
         tokio::pin!(late);
-        let mut starting = startup.is_some();
+        let mut starting = startup.whole().is_some();
         loop {
             tokio::select! {
                 event = self.candidate.next() => match event {
@@ -77,7 +78,7 @@ impl Sidecar {
                         let why = self.view.handle.health().trouble();
                         let why = why.map_or_else(|| "no answer".to_owned(), |t| t.to_string());
                         let lock = self.view.handle.lock();
-                        let limit = startup.unwrap_or_default();
+                        let limit = startup.whole().unwrap_or_default();
                         let why = format!("{lock} was not seen within {limit:?}: {why}");
                         return refuse(UNREACHABLE, &why);
                     }

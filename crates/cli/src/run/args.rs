@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum};
 use rustix::process::Signal;
 
 use crate::election::Election;
-use crate::values::{duration, signal};
+use crate::values::{PassedOn, duration, order_signal, passed_on, signal};
 
 /// Run a command only while leading
 ///
@@ -19,7 +19,7 @@ use crate::values::{duration, signal};
 pub(crate) struct Run {
     #[command(flatten)]
     pub(super) election: Election,
-    /// Do not wait: fail if somebody else leads
+    /// Do not wait: fail if somebody else leads, or the API server does not answer one request
     #[arg(short, long, env = "TENURE_NONBLOCK")]
     pub(super) nonblock: bool,
     /// Wait at most this long to lead; 0 waits for ever
@@ -65,8 +65,11 @@ pub(crate) struct Run {
     #[arg(long, value_name = "SIGNAL", env = "TENURE_STOP_SIGNAL", value_parser = signal)]
     pub(super) stop_signal: Option<Signal>,
     /// Signal to tenure that gives leadership up instead of being passed on: USR1 or USR2
-    #[arg(long, value_name = "SIGNAL", env = "TENURE_STEP_DOWN_SIGNAL", value_parser = signal)]
+    #[arg(long, value_name = "SIGNAL", env = "TENURE_STEP_DOWN_SIGNAL", value_parser = order_signal)]
     pub(super) step_down_signal: Option<Signal>,
+    /// Signals that the command gets without being asked to end: HUP, QUIT, both, or none
+    #[arg(long, value_name = "SIGNALS", env = "TENURE_FORWARD_SIGNAL", default_value = "HUP", value_parser = passed_on)]
+    pub(super) forward_signal: PassedOn,
     /// Run the arguments as one line of /bin/sh
     #[arg(long)]
     pub(super) shell: bool,

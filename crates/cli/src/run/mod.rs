@@ -20,8 +20,10 @@ use rustix::process::Signal;
 
 use crate::connect::Connect;
 use crate::election;
+use crate::events::EventLog;
 use crate::rbac::{self, Rule};
 use crate::signals::Signals;
+use crate::waiting::{self, Limit};
 pub(crate) use args::Run;
 use args::{Foreground, Stdin};
 use group::adopt_orphans;
@@ -34,6 +36,9 @@ pub(crate) use watchdog::{WATCHDOG, watch};
 
 /// A wrong command line, as flock(1) has it.
 const USAGE: u8 = 64;
+
+/// Tenure itself failed, as timeout(1) has it.
+const FAILED: u8 = 125;
 
 impl Run {
     pub(crate) async fn run(mut self, connect: &Connect) -> Result<u8> {
@@ -59,24 +64,42 @@ impl Run {
                 .exec();
             return Err(error).context("cannot become the command");
         }
-        if let Err(error) = self.election.check() {
-            eprintln!("tenure: {error:#}");
-            return Ok(USAGE);
-        }
+        let log = EventLog::open(self.output_events.as_deref(), &self.election.election);
+        let (timing, log) = match (self.election.check(), log) {
+            (Ok(timing), Ok(log)) => (timing, log),
+            (Err(error), _) | (_, Err(error)) => {
+                eprintln!("tenure: {error:#}");
+                return Ok(USAGE);
+            }
+        };
         let began = jiff::Timestamp::now();
+        let wait = Limit::begin(self.wait.filter(|wait| !wait.is_zero()));
         let mut signals = Signals::listen()?;
-        let (client, context) = match election::connect(connect, &mut signals).await? {
+        let connected = wait.of(election::connect(connect, &mut signals)).await;
+        let Some(connected) = connected.transpose()? else {
+            return Ok(self.unanswered("no API server and credentials for it"));
+        };
+        let connected = match connected {
             Ok(connected) => connected,
             Err(signal) => return Ok(code_of(signal)),
         };
         // Only now: the local server, if it was started just then, is nobody's descendant.
         adopt_orphans()?;
-        let namespace = self.election.namespace(&context);
+        let namespace = self.election.namespace(&connected.namespace);
         if let Some(slots) = self.slots {
-            let agreed = slots::agree(&client, &self, &namespace, slots);
+            let limit = if self.nonblock {
+                Limit::begin(Some(timing.request_timeout()))
+            } else {
+                wait
+            };
+            let server = &connected.server;
+            let agreed = slots::agree(&connected.client, &self, &namespace, slots);
             let agreed = tokio::select! {
-                agreed = agreed => agreed?,
+                agreed = limit.of(waiting::on(server, agreed)) => agreed.transpose()?,
                 signal = signals.end() => return Ok(code_of(signal)),
+            };
+            let Some(agreed) = agreed else {
+                return Ok(self.unanswered(&format!("no answer from {server}")));
             };
             if let Err(why) = agreed {
                 eprintln!("tenure: {why}");
@@ -88,18 +111,30 @@ impl Run {
             Foreground::Always => terminal::in_foreground(),
             Foreground::Never => false,
         };
-        let mut runner = Runner::new(self, client, namespace, signals, foreground, began);
+        let mut runner = Runner::new(self, connected, namespace, signals, foreground, began);
         if let Err(error) = runner.enter(None) {
             eprintln!("tenure: {error:#}");
             return Ok(USAGE);
         }
-        let code = runner.campaign().await;
+        let code = runner.campaign(wait, log).await;
         runner.leave().await;
         code
     }
 }
 
 impl Run {
+    /// Says that there was no answer in time, and returns the exit code for that.
+    fn unanswered(&self, why: &str) -> u8 {
+        let election = &self.election.election;
+        if self.nonblock {
+            eprintln!("tenure: cannot tell who leads {election}: {why}");
+            return FAILED;
+        }
+        let waited = self.wait.unwrap_or_default();
+        eprintln!("tenure: not elected in {election} within {waited:?}: {why}");
+        self.conflict_exit_code
+    }
+
     /// The permissions that this command line needs: no more, and no fewer.
     fn needs(&self) -> Vec<Rule> {
         let (kind, election) = (self.election.lock, &self.election.election);

@@ -1,7 +1,8 @@
 //! A campaign of `tenure run`: wait for a term, do its work, give it back, and again.
 
 use std::collections::BTreeMap;
-use std::time::Duration;
+use std::io::IsTerminal;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use futures_util::future::select_all;
@@ -13,11 +14,12 @@ use tenure::{Candidate, Event, Hub, Status, Term};
 use super::args::{OnLost, Run, Stdin};
 use super::group::Spec;
 use super::work::{End, Running, Work};
-use super::{code_of, finish, slots, terminal};
-use crate::election::Entry;
+use super::{FAILED, code_of, finish, slots, terminal};
+use crate::election::{Connected, Entry};
 use crate::events::{Change, EventLog, What};
 use crate::sight::{Gate, Notes, rfc3339};
 use crate::signals::Signals;
+use crate::waiting::{Limit, WORTH_A_WORD};
 
 /// How long the release may take after the work has ended.
 const RELEASE: Duration = Duration::from_secs(5);
@@ -25,10 +27,15 @@ const RELEASE: Duration = Duration::from_secs(5);
 /// How long to wait for the end of a candidacy that holds nothing.
 const FAREWELL: Duration = Duration::from_millis(400);
 
+/// How often `--nonblock` looks whether there is anything to wait for.
+const LOOK: Duration = Duration::from_millis(20);
+
 /// A campaign under way.
 pub(super) struct Runner {
     run: Run,
     client: Client,
+    /// Its address, for people.
+    server: String,
     namespace: String,
     signals: Signals,
     running: Running,
@@ -44,6 +51,7 @@ pub(super) struct Runner {
     /// The term that ended last, until it is known whether it was given back.
     ended: Option<Change>,
     retry: Duration,
+    request_timeout: Duration,
     mark: String,
 }
 
@@ -71,7 +79,7 @@ enum Waited {
 impl Runner {
     pub(super) fn new(
         run: Run,
-        client: Client,
+        Connected { client, server, .. }: Connected,
         namespace: String,
         signals: Signals,
         foreground: bool,
@@ -86,6 +94,7 @@ impl Runner {
         Self {
             run,
             client,
+            server,
             namespace,
             signals,
             running: Running::default(),
@@ -97,6 +106,7 @@ impl Runner {
             hub,
             ended: None,
             retry: Duration::ZERO,
+            request_timeout: Duration::ZERO,
             mark,
         }
     }
@@ -135,6 +145,7 @@ impl Runner {
             .on_overrun(Overrun::call(move |_| at_fence.kill()))
             .build()?;
         self.retry = elector.timing().retry_period();
+        self.request_timeout = elector.timing().request_timeout();
         let candidate = elector.start();
         self.entries.push(Entered {
             candidate,
@@ -144,10 +155,10 @@ impl Runner {
         Ok(())
     }
 
-    pub(super) async fn campaign(&mut self) -> Result<u8> {
+    /// `patience` is for the first term.
+    pub(super) async fn campaign(&mut self, patience: Limit, mut log: EventLog) -> Result<u8> {
         let election = self.run.election.election.clone();
-        let mut log = EventLog::open(self.run.output_events.as_deref(), &election)?;
-        let mut patience = self.run.wait.filter(|wait| !wait.is_zero());
+        let mut patience = patience;
         loop {
             let (at, term) = match self.wait_for_term(patience, &mut log).await {
                 Waited::Lead(at, term) => (at, term),
@@ -184,51 +195,119 @@ impl Runner {
                     return self.released(&mut log, code).await;
                 }
             }
-            patience = None;
+            patience = Limit::begin(None);
             self.gate.reopen().await;
             let last = self.entries.first().and_then(|entry| entry.slot);
             self.enter(last).context("cannot campaign again")?;
         }
     }
 
-    async fn wait_for_term(&mut self, patience: Option<Duration>, log: &mut EventLog) -> Waited {
-        let timeout = tokio::time::sleep(patience.unwrap_or(Duration::MAX));
-        tokio::pin!(timeout);
+    async fn wait_for_term(&mut self, patience: Limit, log: &mut EventLog) -> Waited {
+        let timeout = tokio::time::sleep(patience.left().unwrap_or(Duration::MAX));
+        let word = tokio::time::sleep(WORTH_A_WORD);
+        tokio::pin!(timeout, word);
+        let mut waits_silently = true;
+        let began = Instant::now();
         loop {
             tokio::select! {
+                biased;
                 (event, at) = next(&mut self.entries) => match event {
                     Some(Event::Lead(term)) => return Waited::Lead(at, term),
-                    Some(Event::NewLeader(holder)) => {
-                        let entry = &self.entries[at];
-                        let identity = entry.candidate.handle().identity().to_owned();
-                        let seen = Change::seen(&holder, &identity, &entry.notes);
-                        log.write(What::Observed, &seen);
-                        if self.run.nonblock && self.is_taken() {
-                            let election = &self.run.election.election;
-                            eprintln!("tenure: {holder} holds the election {election}");
-                            return Waited::Code(self.run.conflict_exit_code);
-                        }
-                    }
+                    Some(Event::NewLeader(holder)) => self.note_observed(&holder, at, log),
                     Some(Event::Released) => self.note_released(log),
                     Some(_) => {}
-                    None => return Waited::Code(125),
+                    None => return Waited::Code(FAILED),
                 },
                 signal = self.signals.end() => return Waited::Code(code_of(signal)),
-                () = &mut timeout, if patience.is_some() => {
-                    self.explain(patience.unwrap_or_default());
+                () = &mut timeout, if patience.whole().is_some() => {
+                    self.explain(patience.whole().unwrap_or_default());
                     return Waited::Code(self.run.conflict_exit_code);
                 }
+                () = &mut word, if waits_silently => {
+                    waits_silently = false;
+                    self.say_what_it_waits_for();
+                }
+                () = tokio::time::sleep(LOOK), if self.run.nonblock => {}
+            }
+            if let Some((code, why)) = self.in_vain(began.elapsed()) {
+                // What was seen is about to be told.
+                let told = tokio::time::timeout(LOOK, next(&mut self.entries)).await;
+                if let Ok((Some(Event::NewLeader(holder)), at)) = told {
+                    self.note_observed(&holder, at, log);
+                }
+                eprintln!("tenure: {why}");
+                return Waited::Code(code);
             }
         }
     }
 
-    /// Whether every slot was seen in another's hands.
-    fn is_taken(&self) -> bool {
-        let taken = |entry: &Entered| {
-            let record = entry.notes.record();
-            record.is_some_and(|record| !record.is_free())
-        };
-        self.entries.iter().all(taken)
+    /// With `--nonblock`: why to wait any longer is no use, and the exit code for that.
+    fn in_vain(&self, waited: Duration) -> Option<(u8, String)> {
+        if !self.run.nonblock {
+            return None;
+        }
+        if let Some(why) = self.taken() {
+            return Some((self.run.conflict_exit_code, why));
+        }
+        let heard = self
+            .entries
+            .iter()
+            .all(|entry| entry.notes.heard().is_some());
+        // Whoever has seen that it is free gets the time for one more request, to take it.
+        let limit = self.request_timeout * if heard { 2 } else { 1 };
+        if waited < limit {
+            return None;
+        }
+        let trouble = self.entries.iter().find_map(|entry| {
+            let health = entry.candidate.handle().health();
+            health.trouble().map(|trouble| trouble.to_string())
+        });
+        let election = &self.run.election.election;
+        let why = trouble.unwrap_or_else(|| format!("no answer from {}", self.server));
+        Some((FAILED, format!("cannot lead {election} now: {why}")))
+    }
+
+    /// Whether no slot can be had: each is in another's hands, or nobody may acquire it.
+    fn taken(&self) -> Option<String> {
+        let election = &self.run.election.election;
+        let mut why = None;
+        for entry in &self.entries {
+            let sighting = entry.notes.sighting()?;
+            let seen = sighting.observation();
+            let holder = &seen.record.holder;
+            if holder == entry.candidate.handle().identity() {
+                return None;
+            }
+            why = Some(if !seen.record.is_free() {
+                format!("{holder} holds the election {election}")
+            } else if seen.orders.paused {
+                format!("the election {election} is paused")
+            } else {
+                return None;
+            });
+        }
+        why
+    }
+
+    /// A server that does not answer is worth a word to everybody, others who lead only to people.
+    fn say_what_it_waits_for(&self) {
+        let election = &self.run.election.election;
+        let heard = |entry: &Entered| entry.notes.heard().is_some();
+        if !self.entries.iter().any(heard) {
+            eprintln!("tenure: waiting for {}", self.server);
+        } else if std::io::stderr().is_terminal() {
+            let why = self
+                .taken()
+                .unwrap_or_else(|| format!("nobody leads {election} yet"));
+            eprintln!("tenure: waiting: {why}");
+        }
+    }
+
+    fn note_observed(&self, holder: &str, at: usize, log: &mut EventLog) {
+        let entry = &self.entries[at];
+        let handle = entry.candidate.handle();
+        let seen = Change::seen(holder, handle.identity(), &entry.notes);
+        log.write(What::Observed, &seen);
     }
 
     /// Why the wait was in vain: somebody else leads, or the API server is out of reach.
@@ -286,6 +365,7 @@ impl Runner {
             max_hold: run.max_hold,
             min_validity: run.min_validity.unwrap_or(self.retry),
             step_down_signal: run.step_down_signal,
+            passed_on: run.forward_signal.0.clone(),
             handle: self.entries[0].candidate.handle(),
             foreground: self.foreground,
             running: self.running.clone(),

@@ -83,6 +83,8 @@ pub(crate) struct Work {
     pub(crate) min_validity: Duration,
     /// This signal to the wrapper gives the term up.
     pub(crate) step_down_signal: Option<Signal>,
+    /// These the group gets without being asked to end.
+    pub(crate) passed_on: Vec<Signal>,
     pub(crate) handle: Handle,
     pub(crate) foreground: bool,
     pub(crate) running: Running,
@@ -164,6 +166,7 @@ impl Work {
         }
         let group = Group::spawn(&self.spec)?;
         self.running.set(Some(group), 0);
+        signals.pass_on(&self.passed_on);
         if self.foreground {
             terminal::give_to(group.id());
         }
@@ -180,6 +183,7 @@ impl Work {
             }
         };
         self.running.set(None, 0);
+        signals.pass_on(&[]);
         if self.foreground {
             terminal::take_back();
         }
