@@ -12,6 +12,7 @@ use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
 use tenure_tests::process::Process;
 use tenure_tests::tools;
+use tenure_tests::wire::Wire;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -165,6 +166,20 @@ fn history_says_who_led_and_why_it_ended_and_where_knowledge_ends() {
     let token = |i: usize| terms[i]["token"].as_str().unwrap().parse::<u64>().unwrap();
     assert!(token(0) < token(1) && token(1) < token(2) && token(2) < token(3));
     assert_eq!(report["earlierTerms"], 0);
+    // The same for people with time, and for programs.
+    let wide = place.stdout(&["history", "web", "-o", "wide"]);
+    assert!(wide.contains("VACANT") && !place.stdout(&["history", "web"]).contains("VACANT"));
+    let row = wide
+        .lines()
+        .find(|line| line.contains("it was shut down"))
+        .unwrap();
+    let cells: Vec<&str> = row.split_whitespace().collect();
+    let micros = cells[0].split_once('.').unwrap().1;
+    assert_eq!(micros.len(), "123456Z".len(), "{wide}");
+    assert!(cells[3].ends_with('s') && cells[4] == "b", "{wide}");
+    let yaml = place.stdout(&["history", "web", "-o", "yaml"]);
+    let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
+    assert_eq!(yaml["terms"].as_array().unwrap().len(), 4);
     // Without Events only the present term is known, and that is said.
     let kubectl = place.tenure(&["history", "nobody"]);
     assert_eq!(kubectl.status.code(), Some(1));
@@ -186,11 +201,30 @@ fn step_down_hands_over_to_whom_it_names() {
     let _a = place.leader(&web, "a");
     let _followers = ["b", "c", "d"].map(|id| place.follower(&web, id));
     assert_eq!(place.stdout(&["step-down", "web", "--to", "c"]), "a -> c\n");
-    let missing = place.tenure(&["step-down", "nothing"]);
-    assert_eq!(missing.status.code(), Some(1));
-    assert!(
-        String::from_utf8_lossy(&missing.stderr).contains("there is no election default/nothing")
-    );
+    for order in ["step-down", "pause", "resume"] {
+        let missing = place.tenure(&[order, "nothing"]);
+        assert_eq!(missing.status.code(), Some(1), "{order}");
+        assert_eq!(
+            String::from_utf8_lossy(&missing.stderr),
+            "tenure: there is no election default/nothing with a leases lock\n",
+            "{order}"
+        );
+    }
+}
+
+/// Whoever was sent away for a time stays away for it, also if nobody else is there.
+#[test]
+fn step_down_for_a_time_is_sat_out() {
+    let place = Place::new();
+    let web = place.election("web");
+    let a = place.leader(&web, "a");
+    let line = ["step-down", "web", "--for", "3s", "--no-wait"];
+    assert_eq!(place.stdout(&line), "");
+    let released = a.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
+    let again = a.wait_for(Kind::Acquired, released.t, LIMIT).unwrap();
+    let away = again.t.since(released.t);
+    // It counts from the order, which came before the release.
+    assert!(away > Duration::from_secs(2), "{away:?}");
 }
 
 #[test]
@@ -241,6 +275,26 @@ fn doctor_finds_a_healthy_place_healthy() {
     assert!(number("p50Millis") > 0.0 && number("p50Millis") <= number("p99Millis"));
     assert!(latency["suggested"]["leaseSeconds"].as_f64().unwrap() >= 1.0);
     assert_eq!(find("identity")["figures"]["judged"], 1, "{report:#}");
+    let short = |form: &str| place.stdout(&["doctor", "--observe=0s", "--samples=2", "-o", form]);
+    assert!(short("wide").contains("p50Millis: ") && !short("table").contains("p50Millis"));
+    let yaml: Value = serde_saphyr::from_str(&short("yaml")).unwrap();
+    assert_eq!(yaml["healthy"], true, "{yaml:#}");
+    let rows: Value = serde_saphyr::from_str(&place.stdout(&["status", "-o", "yaml"])).unwrap();
+    assert_eq!(rows[0]["holder"], "a");
+}
+
+/// Elections of all kinds are seen, whatever `--lock` says.
+#[test]
+fn doctor_measures_where_the_locks_are() {
+    let place = Place::new();
+    let mut web = place.election("web");
+    web.lock = "configmaps";
+    let _a = place.leader(&web, "a");
+    let report = place.json(&["doctor", "--observe=0s", "--samples=5", "-o", "json"]);
+    assert_eq!(report["healthy"], true, "{report:#}");
+    let levels: Vec<&Value> = report["findings"].as_array().unwrap().iter().collect();
+    let well = levels.iter().all(|finding| finding["level"] == "ok");
+    assert!(well, "{report:#}");
 }
 
 #[test]
@@ -284,8 +338,8 @@ fn doctor_finds_two_processes_with_one_identity() {
     assert!(found);
 }
 
-#[test]
-fn doctor_names_the_verb_that_is_missing() {
+/// A server, and a kubeconfig of somebody who may do nothing there yet.
+fn with_a_stranger() -> (Embedded, tempfile::NamedTempFile) {
     use tenure_apiserver::auth::User;
     use tenure_apiserver::server::Server;
     let stranger = User {
@@ -307,6 +361,68 @@ fn doctor_names_the_verb_that_is_missing() {
     }
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), config.join("\n")).unwrap();
+    (server, file)
+}
+
+/// The role that is printed for candidates is enough for all that they do; what it does not grant is said to be
+/// missing, and nothing else.
+#[test]
+fn doctor_is_content_with_the_printed_role() {
+    let (server, file) = with_a_stranger();
+    let tenure = tools::tenure().unwrap();
+    let flags = [
+        "elect",
+        "--election=web",
+        "--election-namespace=default",
+        "--print-rbac",
+    ];
+    let role = Command::new(&tenure).args(flags).output().unwrap();
+    let role: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&role.stdout)).unwrap();
+    let binding = serde_json::json!({
+        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding",
+        "metadata": { "name": "web" },
+        "roleRef": { "apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "tenure-web" },
+        "subjects": [{ "apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": "stranger" }],
+    });
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    for (plural, object) in [("roles", &role), ("rolebindings", &binding)] {
+        let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/default/{plural}");
+        let made = admin
+            .send(&http::Method::POST, &path, Some(object))
+            .unwrap();
+        assert!(made.status.is_success(), "{}", made.body);
+    }
+    // Before there is a lock, and while it is held.
+    let mut web = Election::new(server.kubeconfig(), "web").quick();
+    web.kubeconfig = file.path().to_owned();
+    let mut leader = None;
+    for _ in 0..2 {
+        let output = Command::new(&tenure)
+            .arg("--kubeconfig")
+            .arg(file.path())
+            .args(["doctor", "web", "--samples=2", "--observe=1s", "-o", "json"])
+            .output()
+            .unwrap();
+        let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(report["healthy"], true, "{report:#}");
+        for finding in report["findings"].as_array().unwrap() {
+            let summary = finding["summary"].as_str().unwrap();
+            let all = summary.starts_with("to see elections (status, top, history): missing list");
+            let expected = if all { "warn" } else { "ok" };
+            assert_eq!(finding["level"], expected, "{report:#}");
+        }
+        leader = leader.or_else(|| {
+            let leader = web.tenure("a", &[]).unwrap();
+            leader.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
+            Some(leader)
+        });
+    }
+    drop(leader);
+}
+
+#[test]
+fn doctor_names_the_verb_that_is_missing() {
+    let (_server, file) = with_a_stranger();
     let output = Command::new(tools::tenure().unwrap())
         .arg("--kubeconfig")
         .arg(file.path())

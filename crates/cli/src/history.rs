@@ -7,10 +7,12 @@ use kube::Client;
 use serde::Serialize;
 use tenure::lock::LockKind;
 
+use crate::api;
 use crate::connect::Connect;
 use crate::elections;
 use crate::output::{self, Format, Paint};
 use crate::terms::{self, Term, Word};
+use crate::waiting;
 
 /// Show who led an election when, and why each term ended
 #[derive(Args, Debug)]
@@ -50,19 +52,21 @@ impl History {
             .namespace
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
+        let server = config.cluster_url.to_string();
         let client = Client::try_from(config)?;
-        let report = self.gather(&client, namespace).await?;
+        let report = waiting::on(server, self.gather(&client, namespace)).await?;
         if !self.output.is_table() {
             output::print_value(self.output, &report)?;
             return Ok(0);
         }
         let now = Timestamp::now();
-        output::print(
-            self.output,
-            &report.terms,
-            &["FROM", "TO", "FOR", "HOLDER", "TOKEN", "ENDED"],
-            |term| row(term, now),
-        )?;
+        let wide = self.output == Format::Wide;
+        let mut header = vec!["FROM", "TO", "FOR", "HOLDER", "TOKEN", "ENDED"];
+        if wide {
+            header.insert(3, "VACANT");
+        }
+        let rows: Vec<Row> = report.rows().collect();
+        output::print(self.output, &rows, &header, |row| row.cells(now, wide))?;
         for limit in &report.limits {
             output::write(&(output::paint(Paint::Faint, &format!("# {limit}")) + "\n"))?;
         }
@@ -75,7 +79,8 @@ impl History {
         let mut limits = Vec::new();
         let words = words.unwrap_or_else(|error| {
             limits.push(format!(
-                "Events cannot be read ({error:#}): only the present term is known"
+                "Events cannot be read ({}): only the present term is known",
+                api::plain(&error)
             ));
             Vec::new()
         });
@@ -114,18 +119,48 @@ impl History {
     }
 }
 
-fn row(term: &Term, now: Timestamp) -> Vec<String> {
-    let time = |time: Option<Timestamp>| time.map(|t| format!("{t:.3}"));
-    let length = term.from.map(|from| {
-        let span = term.to.unwrap_or(now).duration_since(from);
-        output::span(span.as_secs_f64())
-    });
-    vec![
-        time(term.from).unwrap_or_else(|| "unknown".into()),
-        time(term.to).unwrap_or_else(|| output::paint(Paint::Green, "now")),
-        length.unwrap_or_else(|| "-".into()),
-        term.holder.clone(),
-        term.token.clone().unwrap_or_else(|| "-".into()),
-        term.ended.clone().unwrap_or_else(|| "-".into()),
-    ]
+impl Report {
+    fn rows(&self) -> impl Iterator<Item = Row<'_>> {
+        let before = std::iter::once(None).chain(self.terms.iter().map(Some));
+        let rows = self.terms.iter().zip(before);
+        rows.map(|(term, before)| Row { term, before })
+    }
+}
+
+/// A term, and the one before it.
+#[derive(Serialize)]
+struct Row<'a> {
+    term: &'a Term,
+    before: Option<&'a Term>,
+}
+
+impl Row<'_> {
+    fn cells(&self, now: Timestamp, wide: bool) -> Vec<String> {
+        let term = self.term;
+        let digits = if wide { 6 } else { 3 };
+        let time = |time: Option<Timestamp>| time.map(|t| format!("{t:.digits$}"));
+        let unknown = || "-".to_owned();
+        let length = term.from.map(|from| {
+            let span = term.to.unwrap_or(now).duration_since(from);
+            output::span(span.as_secs_f64())
+        });
+        let mut cells = vec![
+            time(term.from).unwrap_or_else(|| "unknown".into()),
+            time(term.to).unwrap_or_else(|| output::paint(Paint::Green, "now")),
+            length.unwrap_or_else(unknown),
+            term.holder.clone(),
+            term.token.clone().unwrap_or_else(unknown),
+            term.ended.clone().unwrap_or_else(unknown),
+        ];
+        if wide {
+            cells.insert(3, self.vacant().map_or_else(unknown, output::span));
+        }
+        cells
+    }
+
+    /// How long nobody led before this term, if both ends of that are on record.
+    fn vacant(&self) -> Option<f64> {
+        let since = self.before?.to?;
+        Some(self.term.from?.duration_since(since).as_secs_f64())
+    }
 }

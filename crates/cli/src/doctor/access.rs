@@ -10,6 +10,7 @@ use serde_json::json;
 use tenure::lock::{LockKind, Resource};
 
 use super::{Finding, Level};
+use crate::{api, elections};
 
 /// Group, resource, verb, and whether it is about the one lock object.
 type Need = (&'static str, &'static str, &'static str, bool);
@@ -19,6 +20,8 @@ struct Purpose {
     what: &'static str,
     without: Level,
     needs: Vec<Need>,
+    /// What does as well, if there is anything.
+    instead: Vec<Need>,
 }
 
 /// Asks the API server about every verb.
@@ -30,27 +33,24 @@ pub(super) async fn check(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     for purpose in purposes(kind) {
-        let asked = purpose.needs.iter().map(|need| async move {
-            let allowed = allowed(client, namespace, name, *need).await;
-            (format!("{} {}", need.2, need.1), *need, allowed)
-        });
-        let mut missing = Vec::new();
-        let mut failed = None;
-        for (text, need, allowed) in join_all(asked).await {
-            match allowed {
-                Ok(true) => {}
-                Ok(false) => missing.push((text, need)),
-                Err(error) => failed = Some(error),
+        let mut missing = missing(client, namespace, name, &purpose.needs).await;
+        if matches!(&missing, Ok(missing) if !missing.is_empty()) && !purpose.instead.is_empty() {
+            let instead = self::missing(client, namespace, name, &purpose.instead).await;
+            if matches!(&instead, Ok(instead) if instead.is_empty()) {
+                missing = instead;
             }
         }
         let what = purpose.what;
-        findings.push(match (failed, missing.is_empty()) {
-            (Some(error), _) => {
+        findings.push(match missing {
+            Err(error) => {
+                let error = api::plainly(&error);
                 let summary = format!("to {what}: cannot ask for permissions: {error}");
                 Finding::new("access", Level::Warn, summary)
             }
-            (None, true) => Finding::new("access", Level::Ok, format!("to {what}: all granted")),
-            (None, false) => {
+            Ok(missing) if missing.is_empty() => {
+                Finding::new("access", Level::Ok, format!("to {what}: all granted"))
+            }
+            Ok(missing) => {
                 let verbs: Vec<&str> = missing.iter().map(|(text, _)| text.as_str()).collect();
                 let summary = format!("to {what}: missing {}", verbs.join(", "));
                 Finding::new("access", purpose.without, summary)
@@ -60,6 +60,21 @@ pub(super) async fn check(
         });
     }
     findings
+}
+
+/// Which of these are refused, with words for people.
+async fn missing(
+    client: &Client,
+    namespace: &str,
+    name: Option<&str>,
+    needs: &[Need],
+) -> Result<Vec<(String, Need)>, kube::Error> {
+    let asked = needs.iter().map(|need| async move {
+        let allowed = allowed(client, namespace, name, *need).await?;
+        Ok((!allowed).then(|| (format!("{} {}", need.2, need.1), *need)))
+    });
+    let answers = join_all(asked).await.into_iter();
+    answers.filter_map(Result::transpose).collect()
 }
 
 fn purposes(kind: LockKind) -> Vec<Purpose> {
@@ -83,6 +98,12 @@ fn purposes(kind: LockKind) -> Vec<Purpose> {
         };
         locks.iter().flat_map(of).collect()
     };
+    // Orders are written on the object that carries the record.
+    let orders = elections::resource_of(kind);
+    let order = |verbs: &[&'static str]| -> Vec<Need> {
+        let need = |verb: &&'static str| (orders.group, orders.plural, *verb, true);
+        verbs.iter().map(need).collect()
+    };
     let take_part = [
         ("get", true),
         ("list", true),
@@ -95,14 +116,13 @@ fn purposes(kind: LockKind) -> Vec<Purpose> {
             what: "take part",
             without: Level::Fail,
             needs: each(&take_part),
+            instead: Vec::new(),
         },
         Purpose {
             what: "announce terms (history)",
             without: Level::Warn,
-            needs: vec![
-                ("", "events", "create", false),
-                ("", "events", "patch", false),
-            ],
+            needs: vec![("", "events", "create", false)],
+            instead: Vec::new(),
         },
         Purpose {
             what: "see elections (status, top, history)",
@@ -112,11 +132,14 @@ fn purposes(kind: LockKind) -> Vec<Purpose> {
                 needs.push(("", "events", "list", false));
                 needs
             },
+            instead: Vec::new(),
         },
         Purpose {
             what: "steer (step-down, pause)",
             without: Level::Warn,
-            needs: each(&[("patch", true)]),
+            needs: order(&["patch"]),
+            // As those do who take part.
+            instead: order(&["get", "update"]),
         },
     ]
 }

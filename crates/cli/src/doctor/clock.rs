@@ -11,6 +11,10 @@ use crate::output;
 const NOTEWORTHY: f64 = 1.0;
 
 pub(super) fn check(measured: &Measured, seen: &[Seen]) -> Finding {
+    if !measured.clock.is_known() {
+        let summary = "unknown: no answer of the API server told the time";
+        return Finding::new("clock", Level::Warn, summary);
+    }
     let ahead = measured.clock.ahead().as_secs_f64();
     let figures = json!({ "serverAheadSeconds": ahead });
     let skewed: Vec<&str> = seen
@@ -41,4 +45,16 @@ pub(super) fn check(measured: &Measured, seen: &[Seen]) -> Finding {
     }
     let summary = "this machine and the API server agree within a second";
     Finding::new("clock", Level::Ok, summary).figures(figures)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_clock_that_nobody_told_is_unknown() {
+        let finding = check(&Measured::default(), &[]);
+        assert_eq!(finding.level, Level::Warn);
+        assert!(finding.summary.starts_with("unknown"), "{finding:?}");
+    }
 }

@@ -21,6 +21,7 @@ use crate::connect::Connect;
 use crate::elections::{self, Seen};
 use crate::output::{self, Format, Paint};
 use crate::values::duration;
+use crate::waiting;
 
 /// Check access, timings, clocks, identities and latency
 #[derive(Args, Debug)]
@@ -124,7 +125,7 @@ impl Doctor {
             findings,
         };
         if self.output.is_table() {
-            output::write(&text(&report))?;
+            output::write(&text(&report, self.output == Format::Wide))?;
         } else {
             output::print_value(self.output, &report)?;
         }
@@ -132,29 +133,39 @@ impl Doctor {
     }
 
     async fn examine(&self, client: &Client, namespace: &str, server: &str) -> Vec<Finding> {
-        let version = match api::get(client, "/version").await {
-            Ok(answer) => answer.body["gitVersion"].as_str().unwrap_or("?").to_owned(),
+        let first = match waiting::on(server, api::get(client, "/version")).await {
+            Ok(answer) => answer,
             Err(error) => {
+                let why = api::plainly(&error);
                 let finding = Finding::new(
                     "connection",
                     Level::Fail,
-                    format!("{server} does not answer: {error}"),
+                    format!("{server} does not answer: {why}"),
                 )
                 .advice("check the address and the credentials in the kubeconfig");
                 return vec![finding];
             }
         };
+        let version = first.body["gitVersion"].as_str().unwrap_or("?");
         let connected = format!("{server} answers, Kubernetes {version}");
         let mut findings = vec![Finding::new("connection", Level::Ok, connected)];
-        findings.extend(access::check(client, self.lock, namespace, self.name.as_deref()).await);
-        let seen = self.look(client, namespace, &mut findings).await;
+        let access = access::check(client, self.lock, namespace, self.name.as_deref());
+        findings.extend(waiting::on(server, access).await);
+        let seen = waiting::on(server, self.look(client, namespace, &mut findings)).await;
         findings.push(self.timing(&seen));
         progress("measuring latency");
-        let path = match seen.first() {
-            Some(seen) => elections::path_of(self.lock, namespace, &seen.name),
-            None => elections::collection(self.lock, Some(namespace)) + "?limit=1",
+        let path = match (seen.first(), &self.name) {
+            // Without a name elections of all kinds were seen.
+            (Some(seen), _) => {
+                let kind = seen.lock.parse().unwrap_or(self.lock);
+                elections::path_of(kind, namespace, &seen.name)
+            }
+            // Those who may take part in one election may not list all.
+            (None, Some(name)) => elections::path_of(self.lock, namespace, name),
+            (None, None) => elections::collection(self.lock, Some(namespace)) + "?limit=1",
         };
-        let measured = pace::measure(client, &path, self.samples).await;
+        let mut measured = pace::measure(client, &path, self.samples).await;
+        measured.clock = measured.clock.and(first.clock);
         findings.push(clock::check(&measured, &seen));
         findings.push(pace::check(&measured, self.retry_period));
         if !self.observe.is_zero() && seen.iter().any(|seen| !seen.holder.is_empty()) {
@@ -186,8 +197,13 @@ impl Doctor {
         let seen: Vec<Seen> = match listed {
             Ok(seen) => seen,
             Err(error) => {
-                let why = format!("cannot look at elections: {error:#}");
-                findings.push(Finding::new("elections", Level::Fail, why));
+                let why = format!("cannot look at elections: {}", api::plain(&error));
+                let finding = Finding::new("elections", Level::Fail, why);
+                let named = "name the election that your role is for: tenure doctor NAME";
+                findings.push(match self.name {
+                    None => finding.advice(named),
+                    Some(_) => finding,
+                });
                 return Vec::new();
             }
         };
@@ -275,7 +291,8 @@ fn progress(what: &str) {
     eprintln!("tenure: {what}");
 }
 
-fn text(report: &Report) -> String {
+/// `wide` shows the figures too.
+fn text(report: &Report, wide: bool) -> String {
     let mut text = String::new();
     for finding in &report.findings {
         let (paint, mark) = match finding.level {
@@ -285,10 +302,19 @@ fn text(report: &Report) -> String {
         };
         let mark = output::paint(paint, mark);
         text += &format!("{mark}  {:<11} {}\n", finding.check, finding.summary);
+        let mut below: Vec<String> = Vec::new();
         if let Some(advice) = &finding.advice {
-            for line in advice.lines() {
-                text += &format!("{:<18}{}\n", "", output::paint(Paint::Faint, line));
-            }
+            below.extend(advice.lines().map(str::to_owned));
+        }
+        if wide && let Some(figures) = finding.figures.as_object() {
+            below.extend(
+                figures
+                    .iter()
+                    .map(|(name, value)| format!("{name}: {value}")),
+            );
+        }
+        for line in below {
+            text += &format!("{:<18}{}\n", "", output::paint(Paint::Faint, &line));
         }
     }
     text

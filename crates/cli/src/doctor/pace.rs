@@ -1,6 +1,6 @@
 //! How quick is the API server, and which durations does that allow?
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kube::Client;
 use serde_json::json;
@@ -25,10 +25,15 @@ pub(super) struct Measured {
 pub(super) async fn measure(client: &Client, path: &str, samples: u32) -> Measured {
     let mut measured = Measured::default();
     for _ in 0..samples.clamp(1, 10_000) {
+        let start = Instant::now();
         match api::get(client, path).await {
             Ok(answer) => {
                 measured.took.push(answer.took);
                 measured.clock = measured.clock.and(answer.clock);
+            }
+            // It was looked for and is not there: an answer as good as any.
+            Err(kube::Error::Api(status)) if status.code == 404 => {
+                measured.took.push(start.elapsed());
             }
             Err(_) => measured.failed += 1,
         }
