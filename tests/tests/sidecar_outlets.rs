@@ -1,5 +1,6 @@
 //! Whom the sidecar tells: labels, hooks, webhook, state file, events; and when it may lead at all.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -89,6 +90,8 @@ fn sidecar_outlets_keep_the_label_on_the_leader_only() {
             (label("a"), label("b"))
         );
     };
+    let version = admin.get(pods).unwrap().body["metadata"]["resourceVersion"].clone();
+    let version = version.as_str().unwrap().to_owned();
     let mut a = candidate("a");
     leads(&a, Nanos(0));
     let b = candidate("b");
@@ -103,9 +106,25 @@ fn sidecar_outlets_keep_the_label_on_the_leader_only() {
         .send(&Method::PATCH, &format!("{pods}/b"), Some(&meddled))
         .unwrap();
     labels("false", "true");
-    // A pod that is not there costs no leadership.
     b.terminate();
     labels("false", "false");
+    // Every change since, in its order: at no time did two say that they lead.
+    let watch = format!("{pods}?watch=true&timeoutSeconds=1&resourceVersion={version}");
+    let changes = admin.get(&watch).unwrap().body;
+    let mut leaders = BTreeSet::new();
+    let mut terms = 0;
+    for line in changes.as_str().unwrap().lines() {
+        let pod = &serde_json::from_str::<Value>(line).unwrap()["object"];
+        let name = pod["metadata"]["name"].as_str().unwrap().to_owned();
+        if pod["metadata"]["labels"]["tenure.dev/leader"] == "true" {
+            terms += usize::from(leaders.insert(name));
+        } else {
+            leaders.remove(&name);
+        }
+        assert!(leaders.len() < 2, "{changes}");
+    }
+    assert!(terms >= 3, "a, b, and b again: {changes}");
+    // A pod that is not there costs no leadership.
     let ghost = candidate("ghost");
     leads(&ghost, Nanos(0));
     std::thread::sleep(Duration::from_secs(2));

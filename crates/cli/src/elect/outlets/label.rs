@@ -1,8 +1,9 @@
 //! `--label`: the leader's pod carries a label that a Service can select.
 //!
 //! A controller and no one-shot: it looks again at every change and every few seconds, so that a label
-//! left behind by a leader that died goes away. For a moment at a hand-over no pod or two pods may
-//! have it; the annotation `tenure.dev/term` tells which is newer.
+//! left behind by a leader that died goes away. Whoever leads takes it from the others before it has it
+//! itself: for a moment at a hand-over no pod has it. Two have it only if a request of a leader that has
+//! lost its lease arrives late; the annotation `tenure.dev/term` tells which is newer.
 
 use std::time::Duration;
 
@@ -49,37 +50,32 @@ impl Label {
         }
     }
 
-    /// Own pod first; then, while leading, everybody who still says that it leads.
+    /// While leading, everybody who still says that it leads; then the own pod.
     async fn reconcile(&self) -> Result<()> {
         let (yes, no) = (&self.values.0, &self.values.1);
-        let leading = self.handle.tenure().filter(|tenure| tenure.is_leading());
         let labelled = self.labelled().await?;
         let value = |pod: &Value| {
             pod["metadata"]["labels"][&self.key]
                 .as_str()
                 .map(str::to_owned)
         };
-        let own = labelled
-            .iter()
-            .find(|pod| pod["metadata"]["name"] == *self.pod);
-        let wanted = if leading.is_some() { yes } else { no };
-        if own.and_then(value).as_ref() != Some(wanted) {
-            let term = leading
-                .as_ref()
-                .map(|tenure| tenure.transitions().to_string());
-            self.patch(&self.pod, wanted, term).await?;
-        }
-        if leading.is_none() {
-            return Ok(());
-        }
-        for pod in labelled {
-            let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+        let is_own = |pod: &&Value| pod["metadata"]["name"] == *self.pod;
+        let mut cleared = Ok(());
+        for pod in labelled.iter().filter(|pod| !is_own(pod)) {
             // Looked at before each: whoever leads now may have labelled itself meanwhile.
-            if name != self.pod && value(&pod).as_ref() == Some(yes) && self.handle.is_leading() {
-                self.patch(name, no, None).await?;
+            if value(pod).as_ref() == Some(yes) && self.handle.is_leading() {
+                let name = pod["metadata"]["name"].as_str().unwrap_or_default();
+                cleared = cleared.and(self.patch(name, no, None).await);
             }
         }
-        Ok(())
+        let leading = self.handle.tenure().filter(|tenure| tenure.is_leading());
+        let wanted = if leading.is_some() { yes } else { no };
+        let own = labelled.iter().find(is_own);
+        if own.and_then(value).as_ref() != Some(wanted) {
+            let term = leading.map(|tenure| tenure.transitions().to_string());
+            self.patch(&self.pod, wanted, term).await?;
+        }
+        cleared
     }
 
     async fn labelled(&self) -> Result<Vec<Value>> {
