@@ -8,7 +8,7 @@ use std::time::Duration;
 use http::Method;
 use kube::config::Kubeconfig;
 use serde_json::{Value, json};
-use tenure_tests::clock::Nanos;
+use tenure_tests::clock::{Nanos, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
 use tenure_tests::home::Home;
@@ -73,13 +73,13 @@ fn apply(admin: &Wire, file: &str) {
 }
 
 /// A kubeconfig of the service account of the manifests.
-fn as_account(home: &Home, server: &Embedded, admin: &Wire) -> PathBuf {
+fn as_account(home: &Home, server: &Embedded, admin: &Wire, name: &str) -> PathBuf {
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
         "spec": { "audiences": [], "expirationSeconds": 3600 },
     });
-    let path = "/api/v1/namespaces/default/serviceaccounts/example/token";
-    let answer = admin.send(&Method::POST, path, Some(&request)).unwrap();
+    let path = format!("/api/v1/namespaces/default/serviceaccounts/{name}/token");
+    let answer = admin.send(&Method::POST, &path, Some(&request)).unwrap();
     let token = answer.body["status"]["token"].as_str();
     let token = token.unwrap_or_else(|| panic!("{}", answer.body));
     let file = Kubeconfig::read_from(server.kubeconfig()).unwrap();
@@ -99,7 +99,7 @@ fn deploy_roles_are_enough_for_their_kind_of_lock_and_for_no_other() {
         let admin = Wire::connect(&server.kubeconfig()).unwrap();
         apply(&admin, "rbac/account.yaml");
         apply(&admin, &format!("rbac/role-{role}.yaml"));
-        let account = as_account(&home, &server, &admin);
+        let account = as_account(&home, &server, &admin, "example");
         for (lock, objects) in KINDS {
             let mut command = home.command();
             command
@@ -125,6 +125,82 @@ fn deploy_roles_are_enough_for_their_kind_of_lock_and_for_no_other() {
             assert!(!said.contains("forbidden"), "{case}: {said}");
         }
     }
+}
+
+/// Every document of a file.
+fn documents(file: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder().join(file)).unwrap();
+    let documents = text.split("\n---\n");
+    documents
+        .map(|document| serde_saphyr::from_str(document).unwrap())
+        .collect()
+}
+
+/// The command line of the native sidecar runs under the role beside it, which is the one it prints, and its
+/// pods are nobody else's.
+#[test]
+fn deploy_native_sidecar_has_the_role_that_its_command_line_needs() {
+    let home = Home::new();
+    let native = documents("native-sidecar.yaml");
+    let deployment = native
+        .iter()
+        .find(|object| object["kind"] == "Deployment")
+        .unwrap();
+    let pod = &deployment["spec"]["template"];
+    let args = pod["spec"]["initContainers"][0]["args"].as_array().unwrap();
+    let args: Vec<&str> = args.iter().map(|arg| arg.as_str().unwrap()).collect();
+    let printed = home
+        .command()
+        .args(&args)
+        .args(["--election-namespace=default", "--print-rbac"])
+        .output()
+        .unwrap();
+    let printed: Value = serde_saphyr::from_str(&String::from_utf8_lossy(&printed.stdout)).unwrap();
+    let shipped = documents("rbac/native-sidecar.yaml");
+    assert!(shipped.contains(&printed), "{printed}");
+    let classic = &documents("sidecar.yaml")[0]["spec"]["selector"];
+    assert_ne!(&deployment["spec"]["selector"], classic);
+    let service = native
+        .iter()
+        .find(|object| object["kind"] == "Service")
+        .unwrap();
+    assert_eq!(
+        service["spec"]["selector"]["app"],
+        pod["metadata"]["labels"]["app"]
+    );
+
+    let server = Embedded::start().unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    apply(&admin, "rbac/native-sidecar.yaml");
+    let pods = "/api/v1/namespaces/default/pods";
+    let object = json!({
+        "apiVersion": "v1", "kind": "Pod",
+        "metadata": { "name": "native-0", "labels": pod["metadata"]["labels"] },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    let made = admin.send(&Method::POST, pods, Some(&object)).unwrap();
+    assert!(made.status.is_success(), "{}", made.body);
+    let account = pod["spec"]["serviceAccountName"].as_str().unwrap();
+    let mut command = home.command();
+    command
+        .env("KUBECONFIG", as_account(&home, &server, &admin, account))
+        .env("POD_NAME", "native-0")
+        .env("POD_NAMESPACE", "default")
+        .args(args.iter().filter(|arg| !arg.starts_with("--http")))
+        .args(["--preflight=fail", "--events=json"]);
+    let process = Process::spawn("native-0", command).unwrap();
+    let led = process.wait_for(Kind::Acquired, Nanos(0), LIMIT);
+    led.unwrap_or_else(|silence| panic!("{silence}"));
+    let selected = poll(LIMIT, || {
+        let pod = admin.get(&format!("{pods}/native-0")).ok()?.body;
+        let labels = pod["metadata"]["labels"].as_object()?.clone();
+        let selector = service["spec"]["selector"].as_object()?;
+        selector
+            .iter()
+            .all(|(key, value)| labels.get(key) == Some(value))
+            .then_some(())
+    });
+    assert!(selected.is_some(), "{}", process.transcript());
 }
 
 /// What the image is built from is there, and nothing else than the binary goes into it.
@@ -170,6 +246,7 @@ pub(crate) fn applied(kubeconfig: &Path, home: &Home) {
         "rbac/account.yaml",
         "rbac/role-leases.yaml",
         "sidecar.yaml",
+        "rbac/native-sidecar.yaml",
         "native-sidecar.yaml",
     ] {
         let path = folder().join(file);
