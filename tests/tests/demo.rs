@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use tenure_tests::clock::poll;
 use tenure_tests::process::Process;
-use tenure_tests::tools;
+use tenure_tests::{Skip, tools};
+
+use crate::top::Terminal;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -55,8 +57,37 @@ fn demo_kills_leaders_and_takes_the_time() {
     assert_eq!(candidates(pid), 0);
 }
 
+/// ^C in a terminal reaches the demo and its candidates alike, and still it ends as it should.
 #[test]
-fn demo_ends_cleanly_when_interrupted() {
+fn demo_ends_cleanly_on_an_interrupt_from_the_terminal() {
+    if Skip::unless(tools::tmux()).is_none() {
+        return;
+    }
+    let tenure = tools::tenure().unwrap();
+    let demo = format!(
+        "sh -c 'echo it is $$; exec {} demo --no-page --pause 60s'",
+        tenure.display()
+    );
+    let terminal = Terminal::start("demo", &format!("clear; {demo}; echo en\"\"ded with $?"));
+    let screen = terminal.shows(&["it is ", " leads."]);
+    let pid = screen
+        .split("it is ")
+        .nth(1)
+        .and_then(|rest| rest.split_whitespace().next());
+    let pid: u32 = pid.unwrap().parse().unwrap();
+    assert_eq!(candidates(pid), 3);
+    terminal.keys(&["C-c"]);
+    terminal.shows(&["ended with 0"]);
+    assert_eq!(candidates(pid), 0);
+    assert!(
+        !std::env::temp_dir()
+            .join(format!("tenure-demo-{pid}"))
+            .exists()
+    );
+}
+
+#[test]
+fn demo_ends_cleanly_when_asked_to() {
     let mut demo = demo(&["--pause", "60s"]);
     let pid = demo.pid();
     let shown = poll(LIMIT, || {

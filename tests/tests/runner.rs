@@ -51,6 +51,7 @@ mod server_storage;
 mod sidecar;
 mod sidecar_access;
 mod sidecar_life;
+mod sidecar_options;
 mod sidecar_outlets;
 mod top;
 mod unanswered;
