@@ -17,7 +17,7 @@ use tenure_tests::process::Process;
 
 use crate::sidecar::{free_port, request};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 const QUICK: [&str; 6] = [
     "elect",

@@ -70,7 +70,7 @@ fn unanswered_elect_answers_others_and_ends_within_its_startup_timeout() {
     let hole = Hole::new();
     let start = |port: u16, more: &str| {
         let http = format!("--http=127.0.0.1:{port}");
-        let limit = "--startup-timeout=5s";
+        let limit = "--startup-timeout=10s";
         hole.start(&[&["elect", "--election=e", &http, limit, more], &TIMING[..]].concat())
     };
     let ports = [free_port(), free_port()];
