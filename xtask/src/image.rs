@@ -1,12 +1,11 @@
 //! `cargo xtask image`: the binaries that go into images, built as the Dockerfile does, and that they need
 //! nothing at run time: `FROM scratch` has no loader and no libraries.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::{Run, on_path, root};
+use crate::command::{Run, on_path};
 
 const MUSL: &str = "x86_64-unknown-linux-musl";
 const GNU: &str = "x86_64-unknown-linux-gnu";
@@ -54,8 +53,7 @@ fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     Run::cargo([&build, &what, features].concat())
         .env("RUSTFLAGS", flags)
         .go()?;
-    let target_dir = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target_dir = target_dir.unwrap_or_else(|| root().join("target"));
+    let target_dir = crate::command::target();
     let binary = target_dir.join("image").join(name);
     std::fs::create_dir_all(target_dir.join("image"))?;
     std::fs::copy(

@@ -8,6 +8,7 @@
 )]
 
 mod command;
+mod fuzz;
 mod image;
 mod setup;
 mod test;
@@ -27,6 +28,8 @@ cargo xtask COMMAND
   test real --kubeconfig FILE
                       the same on a cluster that is there already
   test --list         the tiers and what each needs
+  fuzz [TARGET...] [--seconds N]
+                      the parsers under libFuzzer, 60 seconds each
   sim [--seconds N] [--seed S]
                       simulate elections under faults, catch mutants, check the model
   real up|down|status the real kube-apiserver and etcd on loopback, built from source
@@ -44,6 +47,7 @@ fn main() -> ExitCode {
         "verify" => verify::verify(),
         "fix" => verify::fix(),
         "test" => test::run(&rest),
+        "fuzz" => fuzz::run(&rest),
         "tidy" => tidy::run(),
         "image" => image::run(&rest),
         "sim" => Run::cargo(["run", "--quiet", "--package", "tenure-sim", "--"])

@@ -6,6 +6,7 @@ use std::time::Instant;
 use anyhow::{Context, Result, bail};
 
 use crate::command::Run;
+use crate::fuzz;
 use crate::setup::{self, Missing};
 
 /// A group of tests with the same needs.
@@ -57,6 +58,12 @@ const TIERS: &[Tier] = &[
             ])
             .go()
         },
+    },
+    Tier {
+        name: "fuzz",
+        about: "the parsers of the API server under libFuzzer, some seconds each",
+        prepare: || setup::debian("c++", "g++"),
+        run: fuzz::briefly,
     },
     Tier {
         name: "process",

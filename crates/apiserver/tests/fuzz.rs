@@ -1,5 +1,5 @@
 //! The entry points of the fuzz targets, run over generated and mutated input for a bounded number
-//! of cases. `fuzz/README.md` tells how to run the same functions under libFuzzer.
+//! of cases. `cargo xtask fuzz` runs the same functions under libFuzzer.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::fs;
