@@ -8,7 +8,7 @@ use tenure_tests::candidate::Election;
 use tenure_tests::clock::{self, Nanos};
 use tenure_tests::event::Kind;
 use tenure_tests::process::Process;
-use tenure_tests::real::{Cluster, Peer, available, build, shared};
+use tenure_tests::real::{Cluster, Peer, available, build, own_cluster, shared};
 use tenure_tests::wire::{Wire, lease_path};
 use tenure_tests::{Skip, tools};
 
@@ -34,14 +34,16 @@ fn kube_scheduler() {
 fn kube_controller_manager() {
     hand_overs(&Component {
         peer: Peer::KubeControllerManager,
-        flags: &["--controllers=ttl"],
+        flags: &["--controllers=token-cleaner-controller"],
         releases: false,
     });
 }
 
 /// To and fro by every way in which either of them goes.
 fn hand_overs(component: &Component) {
-    let programs = available(&[component.peer]).and(tools::candidate());
+    // On a cluster that is in use the component itself holds that lease.
+    let programs = own_cluster().and_then(|()| available(&[component.peer]));
+    let programs = programs.and(tools::candidate());
     let Some(cluster) = Skip::unless(programs.and_then(|_| shared())) else {
         return;
     };

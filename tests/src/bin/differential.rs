@@ -11,7 +11,7 @@ use tenure_tests::wire::Wire;
 
 fn main() -> Result<()> {
     let mut numbers = std::env::args().skip(1).map(|text| text.parse::<u64>());
-    let count = numbers.next().transpose()?.unwrap_or(25);
+    let count = usize::try_from(numbers.next().transpose()?.unwrap_or(25))?;
     let first = numbers
         .next()
         .transpose()?
@@ -20,8 +20,8 @@ fn main() -> Result<()> {
     let mut ours = Side::new(Wire::connect(&embedded.kubeconfig())?);
     let mut real = Side::new(cluster.wire()?);
     let (mut seeds, mut seed, mut found) = (Seeded::new(first), first, 0);
-    for _ in 0..count {
-        if let Some(difference) = play(&mut ours, &mut real, seed)? {
+    for number in 0..count {
+        if let Some(difference) = play(&mut ours, &mut real, number, seed)? {
             found += 1;
             println!("{difference}");
         }

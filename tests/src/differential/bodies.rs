@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use super::more_bodies::MORE_KINDS;
 use crate::nemesis::seed::Seeded;
 
 /// A kind.
@@ -14,15 +15,39 @@ pub struct Kind {
     /// As in objects.
     pub kind: &'static str,
     /// A good object, apart from its metadata, that differs a little each time.
-    good: fn(&mut Seeded) -> Value,
+    pub(super) good: fn(&mut Seeded) -> Value,
     /// What makes it bad: a JSON pointer and a value.
-    bad: &'static [(&'static str, &'static str)],
+    pub(super) bad: &'static [(&'static str, &'static str)],
+    /// Whether its objects are in namespaces.
+    pub(super) namespaced: bool,
+    /// Whether its objects are deleted in the same way on both servers.
+    pub(super) deletable: bool,
 }
 
+/// What most kinds of a namespace have in common.
+pub(super) const BASE: Kind = Kind {
+    api: "/api/v1",
+    resource: "",
+    kind: "",
+    good: |_| Value::Null,
+    bad: &[],
+    namespaced: true,
+    deletable: true,
+};
+
+/// The same for kinds that are in no namespace.
+pub(super) const CLUSTER: Kind = Kind {
+    namespaced: false,
+    ..BASE
+};
+
 /// The kinds in question.
-pub const KINDS: &[Kind] = &[
+pub fn kinds() -> Vec<&'static Kind> {
+    OF_A_NAMESPACE.iter().chain(MORE_KINDS).collect()
+}
+
+const OF_A_NAMESPACE: &[Kind] = &[
     Kind {
-        api: "/api/v1",
         resource: "configmaps",
         kind: "ConfigMap",
         good: |seeded| json!({"data": {*seeded.pick(&["a", "b.c", "d-e"]): word(seeded)}}),
@@ -34,9 +59,9 @@ pub const KINDS: &[Kind] = &[
             ("/immutable", r#""yes""#),
             ("/immutable", "true"),
         ],
+        ..BASE
     },
     Kind {
-        api: "/api/v1",
         resource: "secrets",
         kind: "Secret",
         good: |seeded| json!({"type": "Opaque", "stringData": {"a": word(seeded)}}),
@@ -47,6 +72,7 @@ pub const KINDS: &[Kind] = &[
             ("/type", r#""kubernetes.io/dockerconfigjson""#),
             ("/immutable", "true"),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/coordination.k8s.io/v1",
@@ -64,9 +90,9 @@ pub const KINDS: &[Kind] = &[
             ("/spec/renewTime", r#""yesterday""#),
             ("/spec", "null"),
         ],
+        ..BASE
     },
     Kind {
-        api: "/api/v1",
         resource: "serviceaccounts",
         kind: "ServiceAccount",
         good: |seeded| json!({"automountServiceAccountToken": seeded.percent(50)}),
@@ -74,9 +100,9 @@ pub const KINDS: &[Kind] = &[
             ("/secrets", r#""x""#),
             ("/automountServiceAccountToken", "1"),
         ],
+        ..BASE
     },
     Kind {
-        api: "/api/v1",
         resource: "endpoints",
         kind: "Endpoints",
         good: |seeded| {
@@ -89,9 +115,9 @@ pub const KINDS: &[Kind] = &[
             ("/subsets/0/ports/0/protocol", r#""XYZ""#),
             ("/subsets/0/addresses", "[]"),
         ],
+        ..BASE
     },
     Kind {
-        api: "/api/v1",
         resource: "services",
         kind: "Service",
         good: |seeded| json!({"spec": {"selector": {"app": word(seeded)}, "ports": [{"port": seeded.below(1000) + 1}]}}),
@@ -102,6 +128,7 @@ pub const KINDS: &[Kind] = &[
             ("/spec/sessionAffinity", r#""Never""#),
             ("/spec/clusterIP", r#""None""#),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/rbac.authorization.k8s.io/v1",
@@ -114,6 +141,7 @@ pub const KINDS: &[Kind] = &[
             ("/rules/0/nonResourceURLs", r#"["/x"]"#),
             ("/rules", r#"{"a": 1}"#),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/rbac.authorization.k8s.io/v1",
@@ -129,6 +157,7 @@ pub const KINDS: &[Kind] = &[
             ("/roleRef/name", r#""other""#),
             ("/subjects/0/kind", r#""Robot""#),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/discovery.k8s.io/v1",
@@ -143,9 +172,9 @@ pub const KINDS: &[Kind] = &[
             ("/endpoints/0/addresses", "[]"),
             ("/addressType", r#""FQDN""#),
         ],
+        ..BASE
     },
     Kind {
-        api: "/api/v1",
         resource: "pods",
         kind: "Pod",
         good: |seeded| json!({"spec": {"containers": [{"name": "c", "image": word(seeded)}]}}),
@@ -156,9 +185,9 @@ pub const KINDS: &[Kind] = &[
             ("/spec/restartPolicy", r#""Perhaps""#),
             ("/spec/nodeName", r#""n""#),
         ],
+        ..BASE
     },
     Kind {
-        api: "/api/v1",
         resource: "replicationcontrollers",
         kind: "ReplicationController",
         good: |seeded| json!({"spec": {"replicas": seeded.below(3), "template": template(seeded, "Always")}}),
@@ -169,6 +198,7 @@ pub const KINDS: &[Kind] = &[
             ("/spec/selector", r#"{"app": "other"}"#),
             ("/spec/template/spec/restartPolicy", r#""Never""#),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/apps/v1",
@@ -182,6 +212,7 @@ pub const KINDS: &[Kind] = &[
             ("/spec/template/spec/containers", "[]"),
             ("/spec/template/spec/restartPolicy", r#""Never""#),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/apps/v1",
@@ -196,6 +227,7 @@ pub const KINDS: &[Kind] = &[
             ("/spec/template/spec/activeDeadlineSeconds", "5"),
             ("/spec/template/spec/containers/0/image", r#""""#),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/apps/v1",
@@ -219,6 +251,7 @@ pub const KINDS: &[Kind] = &[
             ("/spec/ordinals", r#"{"start": -1}"#),
             ("/spec/template/spec/restartPolicy", r#""OnFailure""#),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/batch/v1",
@@ -232,6 +265,7 @@ pub const KINDS: &[Kind] = &[
             ("/spec/template/spec/restartPolicy", r#""Always""#),
             ("/spec/template/spec/containers", "[]"),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/batch/v1",
@@ -250,6 +284,7 @@ pub const KINDS: &[Kind] = &[
             ("/spec/concurrencyPolicy", r#""Maybe""#),
             ("/spec/failedJobsHistoryLimit", "-1"),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/policy/v1",
@@ -262,6 +297,7 @@ pub const KINDS: &[Kind] = &[
             ("/spec/minAvailable", r#""half""#),
             ("/spec/unhealthyPodEvictionPolicy", r#""Never""#),
         ],
+        ..BASE
     },
     Kind {
         api: "/apis/resource.k8s.io/v1",
@@ -277,6 +313,7 @@ pub const KINDS: &[Kind] = &[
             ("/spec/devices/requests/0/exactly/deviceClassName", r#""""#),
             ("/spec/devices/requests/0/exactly/count", "-1"),
         ],
+        ..BASE
     },
 ];
 
@@ -302,7 +339,33 @@ pub(super) fn word(seeded: &mut Seeded) -> String {
 impl Kind {
     /// The path of the collection.
     pub(super) fn path(&self) -> String {
-        format!("{}/namespaces/@namespace/{}", self.api, self.resource)
+        match self.namespaced {
+            true => format!("{}/namespaces/@namespace/{}", self.api, self.resource),
+            false => format!("{}/{}", self.api, self.resource),
+        }
+    }
+
+    /// The name of an object: outside of namespaces each sequence has names of its own.
+    pub(super) fn name(&self, short: &str) -> String {
+        match self.namespaced {
+            true => short.to_owned(),
+            false => format!("@namespace-{short}"),
+        }
+    }
+
+    /// A query for objects of this sequence and no others: outside of namespaces they have a label.
+    pub(super) fn query(&self, query: &str) -> String {
+        const OWN: &str = "labelSelector=sequence%3D@namespace";
+        if self.namespaced {
+            return query.to_owned();
+        }
+        let query = query.replace("name%3Da", "name%3D@namespace-a");
+        let query = query.replace("name!%3Da", "name!%3D@namespace-a");
+        match query.split_once("labelSelector=") {
+            Some((before, rest)) => format!("{before}{OWN},{rest}"),
+            None if query.is_empty() => format!("?{OWN}"),
+            None => format!("{query}&{OWN}"),
+        }
     }
 
     /// A whole object of this name; now and then with a mistake.
@@ -315,6 +378,9 @@ impl Kind {
         object["apiVersion"] = json!(version);
         object["kind"] = json!(self.kind);
         object["metadata"] = json!({"name": name, "labels": {"color": seeded.pick(&LABELS)}});
+        if !self.namespaced {
+            object["metadata"]["labels"]["sequence"] = json!("@namespace");
+        }
         match seeded.below(20) {
             0..3 => set(&mut object, *seeded.pick(self.bad)),
             3 => set(&mut object, *seeded.pick(&BAD_METADATA)),

@@ -7,6 +7,7 @@
 mod bodies;
 mod definitions;
 mod mask;
+mod more_bodies;
 mod op;
 
 use std::fmt;
@@ -17,7 +18,7 @@ use serde_json::{Value, json};
 
 use crate::nemesis::seed::Seeded;
 use crate::wire::{Answer, Wire};
-pub use bodies::{KINDS, Kind};
+pub use bodies::{Kind, kinds};
 pub use definitions::compare;
 use mask::Mask;
 pub use op::Op;
@@ -54,8 +55,8 @@ impl Side {
     }
 
     fn play(&mut self, op: &Op, namespace: &str) -> Result<Value> {
-        let path = self.mask.resolve(&op.path).replace("@namespace", namespace);
-        let body = self.mask.resolve(&op.body).replace("@namespace", namespace);
+        let filled = |text: &str| self.mask.resolve(&text.replace("@namespace", namespace));
+        let (path, body) = (filled(&op.path), filled(&op.body));
         let answer = self
             .wire
             .send_as(&op.method, &path, op.content, body.into_bytes())
@@ -74,25 +75,39 @@ impl Side {
     }
 }
 
-/// Plays the sequence of a seed on both servers.
+/// The two kinds of a sequence by its number, so that half as many sequences as there are kinds have all of them;
+/// then each comes again with another.
+fn pair(number: usize) -> [&'static Kind; 2] {
+    let kinds = kinds();
+    let (half, turn) = (kinds.len().div_ceil(2), number / kinds.len());
+    let first = kinds[number % kinds.len()];
+    let second = kinds[(number + half + turn) % kinds.len()];
+    let both = [first, second];
+    let parted = |kind: &&Kind| matches!(kind.resource, "services" | "endpoints");
+    match both.iter().all(parted) {
+        // There the end of a Service is the end of the Endpoints of its name, here it is not.
+        true => [first, first],
+        false => both,
+    }
+}
+
+/// Plays a sequence on both servers: which kinds it is about is decided by its number, the rest by its seed.
 ///
 /// # Errors
 /// A server does not answer.
-pub fn play(left: &mut Side, right: &mut Side, seed: u64) -> Result<Option<Difference>> {
+pub fn play(
+    left: &mut Side,
+    right: &mut Side,
+    number: usize,
+    seed: u64,
+) -> Result<Option<Difference>> {
     let namespace = format!("diff-{seed}");
     for side in [&mut *left, &mut *right] {
         let created = side.create_namespace(&namespace)?;
         anyhow::ensure!(created.status.is_success(), "{namespace}: {created:?}");
     }
     let mut seeded = Seeded::new(seed);
-    let mut kinds = [seeded.pick(KINDS), seeded.pick(KINDS)];
-    if kinds
-        .iter()
-        .all(|kind| matches!(kind.resource, "services" | "endpoints"))
-    {
-        // There the end of a Service is the end of the Endpoints of its name, here it is not.
-        kinds[1] = kinds[0];
-    }
+    let kinds = pair(number);
     let mut history = Vec::new();
     let found = 'found: {
         let watches = kinds.map(Op::watch);
@@ -125,9 +140,15 @@ pub fn play(left: &mut Side, right: &mut Side, seed: u64) -> Result<Option<Diffe
         }
         None
     };
-    let path = format!("/api/v1/namespaces/{namespace}");
+    let of_cluster = kinds.iter().filter(|kind| !kind.namespaced);
+    let mut left_over: Vec<String> = of_cluster
+        .map(|kind| (kind.path() + &kind.query("")).replace("@namespace", &namespace))
+        .collect();
+    left_over.push(format!("/api/v1/namespaces/{namespace}"));
     for side in [left, right] {
-        _ = side.wire.send(&Method::DELETE, &path, None);
+        for path in &left_over {
+            _ = side.wire.send(&Method::DELETE, path, None);
+        }
     }
     Ok(found)
 }
@@ -166,5 +187,26 @@ fn differences(path: &str, left: &Value, right: &Value, found: &mut Vec<String>)
             }
         }
         _ => found.push(format!("{path}: {left} here, {right} there")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_turn() {
+        let all = kinds();
+        let mut seen: Vec<&str> = (0..all.len().div_ceil(2))
+            .flat_map(pair)
+            .map(|kind| kind.resource)
+            .collect();
+        seen.sort_unstable();
+        seen.dedup();
+        let mut names: Vec<&str> = all.iter().map(|kind| kind.resource).collect();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(seen, names);
+        assert_ne!(pair(0)[1].resource, pair(all.len())[1].resource);
     }
 }

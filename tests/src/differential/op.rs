@@ -28,18 +28,18 @@ pub struct Op {
 impl Op {
     /// All events of a kind since the beginning of the sequence.
     pub(super) fn watch(kind: &Kind) -> Self {
-        let path = format!(
-            "{}?watch=true&resourceVersion=@start&timeoutSeconds=1",
-            kind.path()
-        );
+        let query = kind.query("?watch=true&resourceVersion=@start&timeoutSeconds=1");
+        let path = kind.path() + &query;
         Self::new(kind, Method::GET, path, JSON, String::new())
     }
 
     /// Any operation on objects of two kinds.
     pub(super) fn random(seeded: &mut Seeded, kinds: [&Kind; 2]) -> Self {
         let kind = *seeded.pick(&kinds);
-        let name = *seeded.pick(&["a", "b", "c"]);
+        let short = *seeded.pick(&["a", "b", "c"]);
+        let name = &kind.name(short);
         match seeded.below(100) {
+            68..83 if !kind.deletable => list(seeded, kind),
             0..28 => create(seeded, kind, name),
             28..48 => update(seeded, kind, name),
             48..60 => patch(seeded, kind, name),
@@ -50,7 +50,7 @@ impl Op {
                 let name = if seeded.percent(20) {
                     "@generated"
                 } else {
-                    name
+                    name.as_str()
                 };
                 let path = format!("{}/{name}", kind.path());
                 Self::new(kind, Method::GET, path, JSON, String::new())
@@ -198,7 +198,7 @@ fn delete_collection(seeded: &mut Seeded, kind: &Kind) -> Op {
         "?fieldSelector=metadata.name%3Da",
         "?labelSelector=!color&dryRun=All",
     ]);
-    let path = format!("{}{query}", kind.path());
+    let path = kind.path() + &kind.query(query);
     Op::new(kind, Method::DELETE, path, JSON, String::new())
 }
 
@@ -219,7 +219,7 @@ fn list(seeded: &mut Seeded, kind: &Kind) -> Op {
         "?resourceVersionMatch=NotOlderThan",
         "?resourceVersion=@start&resourceVersionMatch=Exact",
     ]);
-    let path = format!("{}{query}", kind.path());
+    let path = kind.path() + &kind.query(query);
     Op::new(kind, Method::GET, path, JSON, String::new())
 }
 

@@ -132,6 +132,7 @@ static GENERAL: &[Kind] = &[
         columns: columns::NODE,
         default: rules::node::default_node,
         prepare: rules::node::prepare_node,
+        validate: rules::node::validate_node,
         ..BASE
     },
     Kind {

@@ -31,11 +31,20 @@ pub(in crate::registry) fn validate_spec_update(old: &Value, new: &Value, causes
 }
 
 pub(in crate::registry) fn validate_class(class: &Value, causes: &mut Vec<Cause>) {
-    check_selectors(
-        class.get("spec").unwrap_or(&Value::Null),
-        "spec.selectors",
-        causes,
-    );
+    let spec = class.get("spec").unwrap_or(&Value::Null);
+    check_selectors(spec, "spec.selectors", causes);
+    for (index, config) in items(spec, "/config").iter().enumerate() {
+        let at = format!("spec.config[{index}].opaque");
+        let Some(opaque) = config.get("opaque").filter(|opaque| !opaque.is_null()) else {
+            causes.push(Cause::required(at, ""));
+            continue;
+        };
+        volume::validate_driver_name(text(opaque, "/driver"), &format!("{at}.driver"), causes);
+        let parameters = opaque.get("parameters");
+        if parameters.is_none_or(Value::is_null) {
+            causes.push(Cause::required(format!("{at}.parameters"), ""));
+        }
+    }
 }
 
 pub(in crate::registry) fn validate_slice(slice: &Value, causes: &mut Vec<Cause>) {
