@@ -4,7 +4,7 @@ use tenure_tests::candidate::Election;
 use tenure_tests::embedded::Embedded;
 use tenure_tests::tools;
 
-use crate::interop;
+use crate::{interop, mixed};
 
 #[test]
 fn hand_overs() {
@@ -32,5 +32,13 @@ fn stopped() {
     if interop::both("leases", tools::candidate()) {
         let election = Election::new(server.kubeconfig(), "interop-stopped");
         interop::stopped(election, Election::library);
+    }
+}
+
+#[test]
+fn contention() {
+    if interop::both("leases", tools::candidate()) {
+        let server = Embedded::start().unwrap();
+        mixed::contention(&server.kubeconfig());
     }
 }

@@ -4,7 +4,7 @@ use tenure_tests::candidate::Election;
 use tenure_tests::real::shared;
 use tenure_tests::{Skip, tools};
 
-use crate::interop;
+use crate::{interop, mixed};
 
 fn election(name: &str, lock: &str) -> Option<Election> {
     let cluster = Skip::unless(shared()).filter(|_| interop::both(lock, tools::candidate()))?;
@@ -35,5 +35,12 @@ fn hand_overs_of_the_command() {
 fn stopped() {
     if let Some(election) = election("stopped", "leases") {
         interop::stopped(election, Election::library);
+    }
+}
+
+#[test]
+fn contention() {
+    if let Some(election) = election("mixed", "leases") {
+        mixed::contention(&election.kubeconfig);
     }
 }

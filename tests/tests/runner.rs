@@ -13,6 +13,7 @@ mod election_overrun;
 mod interop;
 mod manager_process;
 mod manager_restarts;
+mod mixed;
 mod nemesis;
 mod page;
 mod provisioner_access;
