@@ -154,6 +154,16 @@ impl Election {
         self.spawn(command, id, extra)
     }
 
+    /// Starts a candidate on the crate k8s-controller.
+    ///
+    /// # Errors
+    /// The program cannot be built or started.
+    pub fn k8s_controller(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
+        let mut command = Command::new(build_rust_peer("rust-k8s-controller")?);
+        command.args(["--namespace", &self.namespace, "--name", &self.name]);
+        self.spawn(command, id, extra)
+    }
+
     fn spawn(&self, mut command: Command, id: &str, extra: &[&str]) -> Result<Process, Error> {
         let millis = |time: Duration| format!("{}ms", time.as_millis());
         command.arg("--kubeconfig").arg(&self.kubeconfig);

@@ -211,6 +211,17 @@ impl Process {
         resident_bytes(self.pid())
     }
 
+    /// The time for which its threads have run so far, where /proc tells: to the nanosecond, for what is too little
+    /// to be counted in clock ticks. Without threads that have ended.
+    pub fn run_time(&self) -> Option<Duration> {
+        let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).ok()?;
+        let times = tasks.filter_map(|task| {
+            let text = std::fs::read_to_string(task.ok()?.path().join("schedstat")).ok()?;
+            text.split_whitespace().next()?.parse::<u64>().ok()
+        });
+        Some(Duration::from_nanos(times.sum()))
+    }
+
     /// CPU time used so far, where /proc tells.
     pub fn cpu_time(&self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
@@ -344,6 +355,16 @@ mod tests {
                 .starts_with("shell: no Lost within 3600s"),
             "{silence}"
         );
+    }
+
+    #[test]
+    fn work_takes_time() {
+        let process =
+            shell("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; exec sleep 1000");
+        let done = || process.text().contains(&"done".to_owned()).then_some(());
+        clock::poll(LIMIT, done).unwrap();
+        let spent = process.run_time().unwrap();
+        assert!(spent > Duration::from_micros(100), "{spent:?}");
     }
 
     #[test]

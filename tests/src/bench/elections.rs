@@ -19,7 +19,7 @@ use crate::real::{Cluster, Peer, available};
 use crate::wire::{Wire, lease_path};
 
 const HAND_OVERS: usize = 20;
-const KILLS: usize = 5;
+const KILLS: usize = 20;
 const MANY: usize = 2000;
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -71,6 +71,16 @@ const KUBE_LEASE_MANAGER: Make = Make {
     hand_overs: 6,
 };
 
+const K8S_CONTROLLER: Make = Make {
+    name: "k8s-controller",
+    start: Election::k8s_controller,
+    count: &[],
+    linger: None,
+    lean: None,
+    many: false,
+    hand_overs: HAND_OVERS,
+};
+
 /// Every make on the real kube-apiserver if it can be had, and tenure on ours.
 ///
 /// # Errors
@@ -86,13 +96,14 @@ pub fn bench(real: bool) -> anyhow::Result<String> {
             columns.push(column(CLIENT_GO, "kube-apiserver + etcd", &kubeconfig)?);
         }
         columns.push(column(TENURE, "kube-apiserver + etcd", &kubeconfig)?);
-        match crate::real::build_rust_peer("rust-kube-lease-manager") {
-            Ok(_) => columns.push(column(
-                KUBE_LEASE_MANAGER,
-                "kube-apiserver + etcd",
-                &kubeconfig,
-            )?),
-            Err(error) => eprintln!("without kube-lease-manager: {error}"),
+        for (make, peer) in [
+            (KUBE_LEASE_MANAGER, "rust-kube-lease-manager"),
+            (K8S_CONTROLLER, "rust-k8s-controller"),
+        ] {
+            match crate::real::build_rust_peer(peer) {
+                Ok(_) => columns.push(column(make, "kube-apiserver + etcd", &kubeconfig)?),
+                Err(error) => eprintln!("without {}: {error}", make.name),
+            }
         }
     }
     let ours = Ours::start()?;
@@ -168,9 +179,11 @@ fn measure(make: Make, kubeconfig: &Path) -> Result<Figures, Error> {
         for kill in kills {
             figures.take_overs.push(joined(kill)?);
         }
-        let requests = joined(quiet)?;
-        figures.follower_requests = requests.0;
-        figures.leader_requests = requests.1;
+        let quiet = joined(quiet)?;
+        figures.follower_requests = quiet.follower_requests;
+        figures.leader_requests = quiet.leader_requests;
+        figures.leader_cpu = quiet.leader_cpu;
+        figures.follower_cpu = quiet.follower_cpu;
         Ok(figures)
     })?;
     if let Some((start, program)) = make.lean {
@@ -237,7 +250,7 @@ fn take_over(make: Make, kubeconfig: &Path, number: usize) -> Result<Duration, E
     let (leader, _) = fleet.next_leader(Nanos(0), None, LIMIT)?;
     // Each at another moment between two renewals.
     sleep(Duration::from_millis(
-        8000 + 430 * u64::try_from(number).unwrap_or(0),
+        8000 + 2000 * u64::try_from(number).unwrap_or(0) / KILLS as u64,
     ));
     let killed = fleet.member(&leader).kill();
     let wire = Wire::connect(kubeconfig)?;
@@ -248,13 +261,30 @@ fn take_over(make: Make, kubeconfig: &Path, number: usize) -> Result<Duration, E
     Ok(at.since(renewed + election.lease_duration))
 }
 
-/// Requests per second of a follower and of a leader whom nothing happens to.
-fn quiet_pair(make: Make, kubeconfig: &Path) -> Result<(Option<f64>, Option<f64>), Error> {
+/// What a leader and a follower need whom nothing happens to.
+struct Quiet {
+    follower_requests: Option<f64>,
+    leader_requests: Option<f64>,
+    follower_cpu: f64,
+    leader_cpu: f64,
+}
+
+fn quiet_pair(make: Make, kubeconfig: &Path) -> Result<Quiet, Error> {
     let election = election(kubeconfig, "quiet");
     let mut leader = (make.start)(&election, "leader", make.count)?;
     leader.wait_for(Kind::Acquired, Nanos(0), LIMIT)?;
     let mut follower = (make.start)(&election, "follower", make.count)?;
-    sleep(Duration::from_secs(70));
+    // The start of a process costs more than a minute of an election.
+    sleep(Duration::from_secs(10));
+    let (began, leader_before) = (clock::now(), run_time(&leader)?);
+    let follower_before = run_time(&follower)?;
+    sleep(Duration::from_secs(60));
+    let time = clock::now().since(began).as_secs_f64();
+    let share = |process: &Process, before: Duration| -> Result<f64, Error> {
+        Ok(run_time(process)?.saturating_sub(before).as_secs_f64() / time)
+    };
+    let leader_cpu = share(&leader, leader_before)?;
+    let follower_cpu = share(&follower, follower_before)?;
     let rate = |process: &mut Process| -> Result<Option<f64>, Error> {
         process.terminate();
         process.wait(LIMIT)?;
@@ -264,7 +294,12 @@ fn quiet_pair(make: Make, kubeconfig: &Path) -> Result<(Option<f64>, Option<f64>
             Some((number("reads")? + number("writes")?) / number("seconds")?)
         }))
     };
-    Ok((rate(&mut follower)?, rate(&mut leader)?))
+    Ok(Quiet {
+        follower_requests: rate(&mut follower)?,
+        leader_requests: rate(&mut leader)?,
+        follower_cpu,
+        leader_cpu,
+    })
 }
 
 /// Two thousand elections in one process: renewing them takes a thousand writes a second.
@@ -309,6 +344,10 @@ fn wall_nanos(text: &str) -> Option<Nanos> {
 
 fn resident(process: &Process) -> Result<u64, Error> {
     process.resident_bytes().ok_or(Error::Proc(process.pid()))
+}
+
+fn run_time(process: &Process) -> Result<Duration, Error> {
+    process.run_time().ok_or(Error::Proc(process.pid()))
 }
 
 fn cpu(process: &Process) -> Result<Duration, Error> {

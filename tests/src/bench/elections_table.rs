@@ -25,6 +25,10 @@ pub struct Figures {
     pub follower_requests: Option<f64>,
     /// Requests per second of a leader.
     pub leader_requests: Option<f64>,
+    /// The share of one core that a leader of one election uses.
+    pub leader_cpu: f64,
+    /// The same for a follower.
+    pub follower_cpu: f64,
     /// Resident memory of a process with one election, in bytes.
     pub one_resident: u64,
     /// The program that this was measured of, if not the one of the other rows.
@@ -99,6 +103,16 @@ const ROWS: &[Row] = &[
             megabytes(Some(f.one_resident)) + &program.unwrap_or_default()
         },
         Some(|f| number(Some(f.one_resident))),
+    ),
+    (
+        "CPU of a leader of one election",
+        |f| permille(f.leader_cpu),
+        Some(|f| Some(f.leader_cpu)),
+    ),
+    (
+        "CPU of a follower of one election",
+        |f| permille(f.follower_cpu),
+        Some(|f| Some(f.follower_cpu)),
     ),
     (
         "of 2,000 elections, one process leads",
@@ -213,6 +227,11 @@ fn rate(per_second: Option<f64>) -> String {
     per_second.map_or_else(none, |rate| format!("{rate:.2}/s"))
 }
 
+/// A share of a core that is far below one in a hundred.
+fn permille(share: f64) -> String {
+    format!("{:.2} ‰ of a core", share * 1000.0)
+}
+
 fn megabytes(bytes: Option<u64>) -> String {
     bytes.map_or_else(none, |bytes| format!("{:.1} MB", bytes as f64 / 1e6))
 }
@@ -236,6 +255,7 @@ mod tests {
             server: "s",
             figures: Figures {
                 hand_overs: vec![Duration::from_secs_f64(seconds)],
+                leader_cpu: seconds / 1000.0,
                 one_resident: 7_700_000,
                 one_program: Some("small"),
                 ..Figures::default()
@@ -248,6 +268,12 @@ mod tests {
         );
         assert!(
             text.contains("| hand-over after SIGTERM, mean | 1/50.0 |"),
+            "{text}"
+        );
+        assert!(
+            text.contains(
+                "| CPU of a leader of one election | 1.00 ‰ of a core | 0.02 ‰ of a core |"
+            ),
             "{text}"
         );
         assert!(text.contains("| CPU of that process | - | - |"), "{text}");
