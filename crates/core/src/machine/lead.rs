@@ -10,6 +10,13 @@ use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 
+/// A renewal may wait for this part of the retry period, so that those of many elections leave together. A
+/// small part, so that a server sees them spread over the period.
+const LEEWAY: u32 = 64;
+
+/// The longest that a renewal may wait, however long the retry period is.
+const MOST_LEEWAY: Duration = Duration::from_millis(50);
+
 impl Election {
     /// Ends the term if its guard has run out (duty 1, duty 11).
     pub(super) fn end_expired_term(&mut self, now: Now, out: &mut Vec<Command>) {
@@ -113,6 +120,17 @@ impl Election {
         } else {
             seconds
         }
+    }
+
+    /// How late the next renewal may be. Not at all after a failure, when there may not be many more, and
+    /// never until the guard runs out.
+    pub(super) fn renewal_leeway(&self, term: &Term) -> Duration {
+        if self.must_read || self.failures > 0 {
+            return Duration::ZERO;
+        }
+        let leeway = (self.config.timing.retry_period() / LEEWAY).min(MOST_LEEWAY);
+        let left = term.guard.until().since(term.next_renewal);
+        leeway.min(left / 2)
     }
 
     pub(super) fn renewal_due(&self, term: &Term) -> LocalTime {

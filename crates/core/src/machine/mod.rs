@@ -267,6 +267,15 @@ impl Election {
         }
     }
 
+    /// How much later than [`deadline`](Self::deadline) the tick may come, if that helps the driver to do
+    /// things together: a renewal of a healthy term may wait a little, everything else may not.
+    pub fn leeway(&self) -> Duration {
+        match &self.state {
+            State::Leading(term) if self.in_flight.is_none() => self.renewal_leeway(term),
+            _ => Duration::ZERO,
+        }
+    }
+
     /// Where the election is.
     pub fn phase(&self) -> Phase {
         match self.state {

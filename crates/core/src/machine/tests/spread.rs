@@ -56,3 +56,40 @@ fn a_busy_moment_does_not_bring_them_together() {
     // Those that were late by more than half a period start anew.
     assert!(kept >= 150, "{kept} of 400 keep their place");
 }
+
+#[test]
+fn a_renewal_may_wait_a_little_and_nothing_else_may() {
+    let mut table = Table::new(config());
+    let mut leeways = |lines: &[&str]| -> Vec<Duration> {
+        let leeway = |line: &&str| {
+            table.line(line);
+            table.election.leeway()
+        };
+        lines.iter().map(leeway).collect()
+    };
+    let none = Duration::ZERO;
+    let some = Duration::from_secs(2) / 64;
+    // Looking and winning, then leading.
+    assert_eq!(
+        leeways(&["0 start", "0.5 read1 absent", "0.5 ok2 5"]),
+        [none, none, some]
+    );
+    // The time of a request is measured, and so is the pause after a failure.
+    assert_eq!(
+        leeways(&["2.5 tick", "2.6 unknown3", "2.6 tick"]),
+        [none, none, none]
+    );
+    assert_eq!(leeways(&["2.7 ok4 6"]), [some]);
+}
+
+#[test]
+fn those_that_wait_keep_their_place() {
+    for (mut table, due) in first_renewals() {
+        let latest = due + table.election.leeway();
+        let seconds = latest.as_nanos() as f64 / 1e9;
+        table.line(&format!("{seconds} tick"));
+        table.line(&format!("{seconds} ok3 6"));
+        let next = table.election.deadline().expect("a leader renews");
+        assert_eq!(next, due + Duration::from_secs(2));
+    }
+}
