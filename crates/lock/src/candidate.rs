@@ -15,7 +15,7 @@ use tenure_core::{Version, WallTime};
 use crate::error::{Class, Doubt, Error, Verb};
 use crate::lock::WatchTarget;
 use crate::object::{self, ObjectName, Resource};
-use crate::object_lock::ClientBox;
+use crate::request::Wire;
 use crate::{request, time};
 
 /// How often a candidate shows that it is still there. The controller forgets it after half an hour.
@@ -41,7 +41,7 @@ pub struct CandidateSpec {
 /// Publishes one LeaseCandidate.
 #[derive(Debug)]
 pub struct Candidate {
-    client: ClientBox,
+    wire: Wire,
     name: ObjectName,
     spec: CandidateSpec,
 }
@@ -96,8 +96,8 @@ impl Candidate {
         if !problems.is_empty() {
             return Err(InvalidCandidate { name, problems });
         }
-        let client = ClientBox(client);
-        Ok(Self { client, name, spec })
+        let wire = Wire::new(client);
+        Ok(Self { wire, name, spec })
     }
 
     /// The object to watch for pings.
@@ -125,7 +125,7 @@ impl Candidate {
     ///
     /// Of any class.
     pub async fn read(&self) -> Result<Option<CandidateSighting>, Error> {
-        let object = request::get(&self.client.0, &self.name).await?;
+        let object = request::get(&self.wire, &self.name).await?;
         object
             .map(|object| self.seen(Verb::Get, object))
             .transpose()
@@ -163,15 +163,15 @@ impl Candidate {
     ) -> Result<CandidateSighting, Error> {
         let ping = last.and_then(|last| last.ping_time);
         let renew_time = time::micro(Some(renewal(now, ping)));
-        let (client, name) = (&self.client.0, &self.name);
+        let (wire, name) = (&self.wire, &self.name);
         match last {
             None => {
                 let body = self.body(name.blank(), renew_time);
-                self.seen(Verb::Create, request::create(client, name, body).await?)
+                self.seen(Verb::Create, request::create(wire, name, body).await?)
             }
             Some(last) => {
                 let body = self.body(last.object().clone(), renew_time);
-                self.seen(Verb::Update, request::update(client, name, body).await?)
+                self.seen(Verb::Update, request::update(wire, name, body).await?)
             }
         }
     }

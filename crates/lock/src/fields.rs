@@ -65,7 +65,7 @@ fn whole_number(value: &Value) -> Option<u32> {
 
 /// A count that leaves no room for the next one starts again: the API server would refuse the next
 /// write for ever.
-fn countable(transitions: u32) -> u32 {
+pub(crate) fn countable(transitions: u32) -> u32 {
     if int32(transitions) == i32::MAX {
         0
     } else {

@@ -56,14 +56,8 @@ pub(crate) fn body(mut object: Value, record: &Record) -> String {
         kind: rest.remove("kind"),
         metadata: rest.remove("metadata"),
         spec: Spec {
-            holder_identity: &record.holder,
-            lease_duration_seconds: int32(record.lease_duration_seconds),
-            acquire_time: time::micro(record.acquire_time),
-            renew_time: time::micro(record.renew_time),
-            lease_transitions: int32(record.transitions),
-            strategy: &record.strategy,
-            preferred_holder: &record.preferred_holder,
             rest: spec,
+            ..Spec::new(record)
         },
         rest,
     };
@@ -84,7 +78,7 @@ struct Body<'a> {
 /// In the order of the Go type.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
-struct Spec<'a> {
+pub(crate) struct Spec<'a> {
     holder_identity: &'a str,
     lease_duration_seconds: i32,
     acquire_time: Value,
@@ -96,6 +90,22 @@ struct Spec<'a> {
     preferred_holder: &'a str,
     #[serde(flatten)]
     rest: Map<String, Value>,
+}
+
+impl<'a> Spec<'a> {
+    /// A spec with this record and nothing else.
+    pub(crate) fn new(record: &'a Record) -> Self {
+        Self {
+            holder_identity: &record.holder,
+            lease_duration_seconds: int32(record.lease_duration_seconds),
+            acquire_time: time::micro(record.acquire_time),
+            renew_time: time::micro(record.renew_time),
+            lease_transitions: int32(record.transitions),
+            strategy: &record.strategy,
+            preferred_holder: &record.preferred_holder,
+            rest: Map::new(),
+        }
+    }
 }
 
 #[cfg(test)]

@@ -41,6 +41,7 @@ mod multi;
 mod object;
 mod object_lock;
 pub mod orders;
+mod plain;
 mod request;
 mod sighting;
 #[cfg(test)]

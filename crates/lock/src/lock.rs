@@ -53,6 +53,12 @@ pub trait Lock: fmt::Debug + Send + Sync {
         base: Option<&'a Sighting>,
     ) -> BoxFuture<'a, Result<Sighting, Error>>;
 
+    /// Whether the last request shared its connection with others that were under way, as HTTP/2 allows.
+    /// Where each takes a connection of its own, whoever drives many locks sends fewer at a time.
+    fn shares_connection(&self) -> bool {
+        false
+    }
+
     /// How changes by others become known.
     fn watch(&self) -> Watch;
 

@@ -33,8 +33,8 @@ use tenure_core::{Record, WriteKind};
 use crate::error::{Doubt, Error, Refusal, Verb};
 use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
 use crate::object::{ObjectRef, Resource};
-use crate::object_lock::{ClientBox, Part};
-use crate::request;
+use crate::object_lock::Part;
+use crate::request::{self, Wire};
 use crate::sighting::{Sighting, Warned};
 
 /// The place of the primary object among the watched ones; the secondary one has the next.
@@ -44,7 +44,7 @@ const SECONDARY: usize = 1;
 /// A lock in two objects.
 #[derive(Debug)]
 pub struct MultiLock {
-    client: ClientBox,
+    wire: Wire,
     primary: Part,
     secondary: Part,
     described: String,
@@ -83,7 +83,7 @@ impl MultiLock {
 
     fn new(client: Client, kind: Resource, namespace: &str, name: &str) -> Result<Self, Error> {
         Ok(Self {
-            client: ClientBox(client),
+            wire: Wire::new(client),
             primary: Part::new(kind, namespace, name)?,
             secondary: Part::new(Resource::LEASE, namespace, name)?,
             described: format!("{} and lease {namespace}/{name}", kind.word),
@@ -95,10 +95,10 @@ impl MultiLock {
 
     async fn fetch(&self) -> Result<Option<Sighting>, Error> {
         let _turn = self.turn.lock().await;
-        let Some(primary) = request::get(&self.client.0, &self.primary.name).await? else {
+        let Some(primary) = request::get(&self.wire, &self.primary.name).await? else {
             return Ok(None);
         };
-        let secondary = request::get(&self.client.0, &self.secondary.name).await?;
+        let secondary = request::get(&self.wire, &self.secondary.name).await?;
         self.sighting(Verb::Get, &primary, secondary.as_ref())
             .map(Some)
     }
@@ -156,10 +156,10 @@ impl MultiLock {
         record: &Record,
         objects: &mut Objects,
     ) -> Result<Answer, Error> {
-        let client = &self.client.0;
+        let wire = &self.wire;
         let (verb, side) = match ask {
             Ask::Look => {
-                let found = request::get(client, &self.secondary.name).await?;
+                let found = request::get(wire, &self.secondary.name).await?;
                 let seen = found.as_ref().map(|found| self.secondary.observed(found));
                 objects.secondary = found.or(objects.secondary.take());
                 return Ok(Answer::Found(seen.flatten().map(|(seen, _)| seen)));
@@ -173,10 +173,10 @@ impl MultiLock {
         };
         let stored = if verb == Verb::Create {
             let body = part.body(part.name.blank(), record);
-            request::create(client, &part.name, body).await?
+            request::create(wire, &part.name, body).await?
         } else {
             let body = part.body(object.clone().unwrap_or_default(), record);
-            request::update(client, &part.name, body).await?
+            request::update(wire, &part.name, body).await?
         };
         let (seen, _) = part
             .observed(&stored)
@@ -253,6 +253,10 @@ impl Lock for MultiLock {
             self.write_both(record, Some(base.ok_or_else(unseen)?))
                 .await
         })
+    }
+
+    fn shares_connection(&self) -> bool {
+        self.wire.is_shared()
     }
 
     fn watch(&self) -> Watch {

@@ -13,13 +13,14 @@ use tenure_core::{Observation, Record, WriteKind};
 use crate::error::{Doubt, Error, Obstacle, Refusal, Verb};
 use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
 use crate::object::{self, ObjectName, ObjectRef, Resource};
+use crate::request::Wire;
 use crate::sighting::{Sighting, Stored, Warned, fingerprint};
-use crate::{annotation, lease, orders, request};
+use crate::{annotation, lease, orders, plain, request};
 
 /// A lock in one object.
 #[derive(Debug)]
 pub struct ObjectLock {
-    client: ClientBox,
+    wire: Wire,
     part: Part,
     warned: Warned,
 }
@@ -62,7 +63,7 @@ impl ObjectLock {
 
     fn new(client: Client, kind: Resource, namespace: &str, name: &str) -> Result<Self, Error> {
         Ok(Self {
-            client: ClientBox(client),
+            wire: Wire::new(client),
             part: Part::new(kind, namespace, name)?,
             warned: Warned::default(),
         })
@@ -89,7 +90,7 @@ impl Lock for ObjectLock {
 
     fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
         Box::pin(async move {
-            let object = request::get(&self.client.0, &self.part.name).await?;
+            let object = request::get(&self.wire, &self.part.name).await?;
             object
                 .map(|object| self.sighting(Verb::Get, &object))
                 .transpose()
@@ -103,18 +104,27 @@ impl Lock for ObjectLock {
         base: Option<&'a Sighting>,
     ) -> BoxFuture<'a, Result<Sighting, Error>> {
         Box::pin(async move {
-            let (client, name) = (&self.client.0, &self.part.name);
+            let (wire, name) = (&self.wire, &self.part.name);
             let Some(version) = kind.base() else {
                 let body = self.part.body(name.blank(), record);
-                let object = request::create(client, name, body).await?;
+                let object = request::create(wire, name, body).await?;
                 return self.sighting(Verb::Create, &object);
             };
             let base = base.filter(|base| base.observation().version == *version);
             let base = base.ok_or_else(|| Error::refused(Verb::Update, name, Refusal::Unseen))?;
-            let body = self.part.body(base.object(), record);
-            let object = request::update(client, name, body).await?;
+            let body = self.part.body_on(base, record);
+            let answer = request::update_text(wire, name, body).await?;
+            if let Some(plain) = self.part.plain(&answer) {
+                self.warned.note(plain.warnings());
+                return Ok(plain);
+            }
+            let object = request::decode(Verb::Update, name, &answer)?;
             self.sighting(Verb::Update, &object)
         })
+    }
+
+    fn shares_connection(&self) -> bool {
+        self.wire.is_shared()
     }
 
     fn watch(&self) -> Watch {
@@ -198,6 +208,18 @@ impl Part {
         }
     }
 
+    /// The object that was seen, with the record and the labels.
+    fn body_on(&self, base: &Sighting, record: &Record) -> String {
+        let plain = || plain::body(base.text(), record, &self.labels);
+        let body = self.in_spec().then(plain).flatten();
+        body.unwrap_or_else(|| self.body(base.object(), record))
+    }
+
+    /// What an answer says, if it is a Lease with nothing unusual in it.
+    fn plain(&self, answer: &str) -> Option<Sighting> {
+        self.in_spec().then(|| plain::sighting(answer)).flatten()
+    }
+
     /// What an object of this kind says, as it is kept; `None` if it has no version.
     pub(crate) fn sighting(&self, object: &Value) -> Option<Sighting> {
         let (observation, warnings) = self.observed(object)?;
@@ -250,14 +272,5 @@ impl Part {
 
     fn in_spec(&self) -> bool {
         *self.name.resource() == Resource::LEASE
-    }
-}
-
-/// kube's client has no `Debug`.
-pub(crate) struct ClientBox(pub(crate) Client);
-
-impl std::fmt::Debug for ClientBox {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Client")
     }
 }

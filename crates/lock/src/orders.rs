@@ -55,6 +55,13 @@ pub fn resume_patch() -> Value {
     patch(PAUSED_ANNOTATION, None)
 }
 
+/// Whether annotations have orders among them, good or bad.
+pub(crate) fn are_in(annotations: &Value) -> bool {
+    [PAUSED_ANNOTATION, STEP_DOWN_ANNOTATION]
+        .iter()
+        .any(|key| annotations.get(key).is_some())
+}
+
 /// The orders on an object, and a warning for each that is malformed.
 pub(crate) fn read(name: &ObjectName, object: &Value) -> (Orders, Vec<String>) {
     let mut orders = Orders::default();

@@ -1,6 +1,8 @@
 //! The three requests of a lock. Each is sent once.
 
-use http::{Method, Request, header};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use http::{Method, Request, Version, header};
 use http_body_util::BodyExt as _;
 use kube::Client;
 use kube::client::Body;
@@ -10,9 +12,34 @@ use crate::error::{Doubt, Error, Verb};
 use crate::lean::Lean;
 use crate::object::ObjectName;
 
+/// The way to the API server.
+pub(crate) struct Wire {
+    client: Client,
+    /// Whether the last answer came on a connection for many requests.
+    shared: AtomicBool,
+}
+
+impl Wire {
+    pub(crate) fn new(client: Client) -> Self {
+        let shared = AtomicBool::new(false);
+        Self { client, shared }
+    }
+
+    pub(crate) fn is_shared(&self) -> bool {
+        self.shared.load(Ordering::Relaxed)
+    }
+}
+
+/// kube's client has no `Debug`.
+impl std::fmt::Debug for Wire {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Wire")
+    }
+}
+
 /// Reads an object; `None` if the API server says that there is none.
-pub(crate) async fn get(client: &Client, object: &ObjectName) -> Result<Option<Value>, Error> {
-    match send(client, Verb::Get, object, None).await? {
+pub(crate) async fn get(wire: &Wire, object: &ObjectName) -> Result<Option<Value>, Error> {
+    match send(wire, Verb::Get, object, None).await? {
         (200..300, body) => decode(Verb::Get, object, &body).map(Some),
         (404, body) => match Error::from_answer(Verb::Get, object, 404, &body) {
             Error::Refused { .. } => Ok(None),
@@ -23,31 +50,37 @@ pub(crate) async fn get(client: &Client, object: &ObjectName) -> Result<Option<V
 }
 
 /// Creates an object and returns it as stored.
-pub(crate) async fn create(
-    client: &Client,
-    object: &ObjectName,
-    body: String,
-) -> Result<Value, Error> {
-    write(client, Verb::Create, object, body).await
+pub(crate) async fn create(wire: &Wire, object: &ObjectName, body: String) -> Result<Value, Error> {
+    write(wire, Verb::Create, object, body).await
 }
 
 /// Replaces an object and returns it as stored. The body must name uid and resourceVersion.
-pub(crate) async fn update(
-    client: &Client,
-    object: &ObjectName,
-    body: String,
-) -> Result<Value, Error> {
-    write(client, Verb::Update, object, body).await
+pub(crate) async fn update(wire: &Wire, object: &ObjectName, body: String) -> Result<Value, Error> {
+    write(wire, Verb::Update, object, body).await
 }
 
-async fn write(
-    client: &Client,
+/// The same; the answer is for the caller to [`decode`].
+pub(crate) async fn update_text(
+    wire: &Wire,
+    object: &ObjectName,
+    body: String,
+) -> Result<String, Error> {
+    write_text(wire, Verb::Update, object, body).await
+}
+
+async fn write(wire: &Wire, verb: Verb, object: &ObjectName, body: String) -> Result<Value, Error> {
+    let answer = write_text(wire, verb, object, body).await?;
+    decode(verb, object, &answer)
+}
+
+async fn write_text(
+    wire: &Wire,
     verb: Verb,
     object: &ObjectName,
     body: String,
-) -> Result<Value, Error> {
-    match send(client, verb, object, Some(body)).await? {
-        (200..300, body) => decode(verb, object, &body),
+) -> Result<String, Error> {
+    match send(wire, verb, object, Some(body)).await? {
+        (200..300, body) => Ok(body),
         (code, body) => Err(Error::from_answer(verb, object, code, &body)),
     }
 }
@@ -55,7 +88,7 @@ async fn write(
 /// Sends one request. The HTTP status is read here and not from kube's error, because a body
 /// without a code in it hides the status there.
 async fn send(
-    client: &Client,
+    wire: &Wire,
     verb: Verb,
     object: &ObjectName,
     body: Option<String>,
@@ -77,13 +110,16 @@ async fn send(
             .body(Body::from(body.into_bytes())),
     };
     let request = request.map_err(|error| failed(kube::Error::HttpError(error)))?;
-    let answer = client.send(request).await.map_err(failed)?;
+    let answer = wire.client.send(request).await.map_err(failed)?;
+    let shared = answer.version() == Version::HTTP_2;
+    wire.shared.store(shared, Ordering::Relaxed);
     let code = answer.status().as_u16();
     let body = answer.into_body().collect().await.map_err(failed)?;
     Ok((code, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
 }
 
-fn decode(verb: Verb, object: &ObjectName, body: &str) -> Result<Value, Error> {
+/// The object in an answer.
+pub(crate) fn decode(verb: Verb, object: &ObjectName, body: &str) -> Result<Value, Error> {
     let undecodable = |why| Error::unknown(verb, object, Doubt::Undecodable(why));
     let Lean(value) = serde_json::from_str(body).map_err(|error| undecodable(error.to_string()))?;
     if crate::object::version(&value).is_none() {

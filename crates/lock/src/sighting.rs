@@ -42,6 +42,24 @@ impl Sighting {
         }
     }
 
+    /// Of an object that is text already, and that nobody has to be warned of.
+    pub(crate) fn plain(observation: Observation, object: String) -> Self {
+        let seen = Seen {
+            observation,
+            primary: object.into_boxed_str(),
+            secondary: None,
+            warnings: Vec::new(),
+        };
+        Self {
+            seen: Arc::new(seen),
+        }
+    }
+
+    /// The object as text.
+    pub(crate) fn text(&self) -> &str {
+        &self.seen.primary
+    }
+
     /// What the state machine needs to know.
     pub fn observation(&self) -> &Observation {
         &self.seen.observation

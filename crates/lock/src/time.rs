@@ -19,7 +19,12 @@ pub(crate) fn seconds(time: Option<WallTime>) -> Value {
 /// A time in either form, with any fraction and offset. Anything else is no time: records live by
 /// their changes, so a bad time must not spoil a good holder.
 pub(crate) fn parse(value: &Value) -> Option<WallTime> {
-    let time: Timestamp = value.as_str()?.trim().parse().ok()?;
+    parse_text(value.as_str()?)
+}
+
+/// The same, of text.
+pub(crate) fn parse_text(text: &str) -> Option<WallTime> {
+    let time: Timestamp = text.trim().parse().ok()?;
     let time = WallTime::from_micros(time.as_microsecond());
     // Go's zero time, which older writers store instead of null.
     (time.as_micros() != GO_ZERO_MICROS).then_some(time)
