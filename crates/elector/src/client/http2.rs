@@ -22,10 +22,11 @@ use tenure_lock::BoxFuture;
 use tower::Service;
 
 use super::Answer;
+use super::calm::Calmly;
 use crate::handle::lock;
 
 type Https = HttpsConnector<HttpConnector>;
-type Connector = TimeoutConnector<Https>;
+type Connector = TimeoutConnector<Calmly<Https>>;
 type Pool = legacy::Client<Connector, Body>;
 
 /// Connects, and agrees with the server on HTTP/2 or HTTP/1.1.

@@ -17,6 +17,7 @@ use tracing::Span;
 
 use super::Start;
 use super::announce::Announcer;
+use super::event::Shown;
 use super::requests::Requests;
 use super::watches::{Told, Watches};
 use crate::clock::Clock;
@@ -234,14 +235,18 @@ impl Entry {
         self.settle(world);
     }
 
-    /// When something has to be done next.
-    pub(super) fn deadline(&self) -> Option<LocalTime> {
+    /// When something has to be done next, and how much later it may be done.
+    pub(super) fn deadline(&self) -> Option<(LocalTime, Duration)> {
         let own = match self.begun {
-            Begun::Not(by) => Some(by),
-            Begun::Yes => self.election.deadline(),
+            Begun::Not(by) => Some((by, Duration::ZERO)),
+            Begun::Yes => self
+                .election
+                .deadline()
+                .map(|at| (at, self.election.leeway())),
         };
         let announcer = self.announcer.as_ref().filter(|_| !self.finished);
-        [own, announcer.and_then(Announcer::deadline)]
+        let announce = announcer.and_then(Announcer::deadline);
+        [own, announce.map(|at| (at, Duration::ZERO))]
             .into_iter()
             .flatten()
             .min()
@@ -291,7 +296,12 @@ impl Entry {
             return;
         }
         match told {
-            Told::Object(object) => self.sight(world, target, Some(object), None),
+            // Nothing that the state machine does not know.
+            Told::Object(shown) if self.is_echo(&shown) => {}
+            Told::Object(shown) => match shown.into_object() {
+                Some(object) => self.sight(world, target, Some(object), None),
+                None => self.step(world, Input::Absent(Source::Watch, None), None),
+            },
             Told::Absent(revision) => self.sight(world, target, None, Some(revision)),
             Told::Up => {
                 self.set_up(target, true);
@@ -306,11 +316,18 @@ impl Entry {
         }
     }
 
+    /// Whether what the watch shows is the version that was seen last: our own write, most of the time.
+    fn is_echo(&self, shown: &Shown) -> bool {
+        let alone = matches!(&self.watching, Watching::Objects(objects) if objects.len() == 1);
+        let last = self.last.as_ref().filter(|_| alone);
+        last.is_some_and(|last| shown.is(&last.observation().version))
+    }
+
     fn told_of_candidate(&mut self, world: &mut World, told: Told) {
         let now = world.clock.now();
         if let Some(announcer) = &mut self.announcer {
             match told {
-                Told::Object(object) => announcer.seen(now, Some(object)),
+                Told::Object(shown) => announcer.seen(now, shown.into_object()),
                 Told::Absent(_) => announcer.seen(now, None),
                 Told::Up => announcer.watched(now, true),
                 Told::Down(_) => announcer.watched(now, false),
@@ -460,7 +477,8 @@ impl Entry {
         }
     }
 
-    fn answered(&mut self, world: &World, id: u64) {
+    fn answered(&mut self, world: &mut World, id: u64) {
+        world.requests.share(self.lock.shares_connection());
         let request = self.request.take_if(|request| request.id == id);
         if let Some(renewal) = request.filter(|request| request.renewal) {
             let took = world.clock.now().local.since(renewal.sent);

@@ -7,9 +7,10 @@
 use std::collections::HashSet;
 use std::time::Duration;
 
-use futures_util::StreamExt as _;
+use futures_util::AsyncBufReadExt as _;
+use http::header::{ACCEPT_ENCODING, HeaderValue};
 use kube::Client;
-use kube::api::{ListParams, WatchEvent, WatchParams};
+use kube::api::{ListParams, WatchParams};
 use kube::core::request::Request;
 use serde::Deserialize;
 use serde_json::Value;
@@ -19,6 +20,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
+use super::event::{Event, Shown};
 use crate::clock::pause as rest;
 use crate::identity::Jitter;
 
@@ -41,7 +43,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub(super) enum News {
     /// An object is in this state.
-    Object(Value),
+    Object(Shown),
     /// An object was deleted.
     Deleted { name: String, revision: String },
     /// All that exists has been shown, as of this revision, and changes will be.
@@ -127,9 +129,12 @@ impl Source {
             let mut params = WatchParams::default().timeout(self.watch_seconds());
             params.field_selector.clone_from(&self.selector);
             let request = Request::new(&self.path).watch(&params, &revision);
-            let request = request.map_err(kube::Error::BuildRequest)?;
-            let opened = within(ANSWER, self.client.request_events::<Lean>(request)).await?;
-            let mut events = std::pin::pin!(opened);
+            let mut request = request.map_err(kube::Error::BuildRequest)?;
+            // Servers compress each event by itself, which the client does not expect.
+            let plain = HeaderValue::from_static("identity");
+            request.headers_mut().insert(ACCEPT_ENCODING, plain);
+            let opened = within(ANSWER, self.client.request_stream(request)).await?;
+            let mut lines = std::pin::pin!(opened);
             if let Some(names) = names.take() {
                 self.tell(News::Synced {
                     revision: ResourceVersion::new(revision.as_str()),
@@ -138,14 +143,20 @@ impl Source {
                 *pause = FIRST_PAUSE;
             }
             let mut heard = false;
+            let mut line = Vec::new();
             loop {
-                let Ok(event) = timeout(SILENCE, events.next()).await else {
+                line.clear();
+                let Ok(read) = timeout(SILENCE, lines.read_until(b'\n', &mut line)).await else {
                     tracing::debug!(path = %self.path, "the watch is silent, opening it again");
                     break;
                 };
-                match event {
-                    None => break,
-                    Some(event) => self.pass_on(event?, &mut revision)?,
+                match read {
+                    Ok(0) => break,
+                    Err(error) if is_cut_off(&error) => break,
+                    Err(error) => return Err(kube::Error::ReadEvents(error)),
+                    // The server may end in the middle of a line.
+                    Ok(_) if line.last() != Some(&b'\n') => break,
+                    Ok(_) => self.pass_on(Event::parse(&line)?, &mut revision),
                 }
                 heard = true;
             }
@@ -171,7 +182,7 @@ impl Source {
                 names.insert(text(&item["metadata"]["name"]));
                 item["kind"] = kind.into();
                 item["apiVersion"] = page.api_version.as_str().into();
-                self.tell(News::Object(item));
+                self.tell(News::Object(Shown::listed(item)));
             }
             if page.metadata.next.is_empty() {
                 return Ok((page.metadata.resource_version, names));
@@ -180,23 +191,21 @@ impl Source {
         }
     }
 
-    fn pass_on(&self, event: WatchEvent<Lean>, revision: &mut String) -> Result<(), kube::Error> {
+    fn pass_on(&self, event: Event, revision: &mut String) {
         match event {
-            WatchEvent::Added(Lean(object)) | WatchEvent::Modified(Lean(object)) => {
-                *revision = text(&object["metadata"]["resourceVersion"]);
-                self.tell(News::Object(object));
+            Event::Changed(shown) => {
+                revision.clone_from(&shown.revision);
+                self.tell(News::Object(shown));
             }
-            WatchEvent::Deleted(Lean(object)) => {
-                *revision = text(&object["metadata"]["resourceVersion"]);
+            Event::Deleted(shown) => {
+                revision.clone_from(&shown.revision);
                 self.tell(News::Deleted {
-                    name: text(&object["metadata"]["name"]),
-                    revision: revision.clone(),
+                    name: shown.name,
+                    revision: shown.revision,
                 });
             }
-            WatchEvent::Bookmark(bookmark) => *revision = bookmark.metadata.resource_version,
-            WatchEvent::Error(status) => return Err(kube::Error::Api(status)),
+            Event::Bookmark(at) => *revision = at,
         }
-        Ok(())
     }
 
     fn tell(&self, news: News) {
@@ -231,6 +240,17 @@ struct PageMetadata {
 
 fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
+}
+
+/// Whether a watch ended without a word, as proxies and servers end what lasts long: it is opened again where
+/// it was.
+fn is_cut_off(error: &(dyn std::error::Error + 'static)) -> bool {
+    use std::io::ErrorKind::{TimedOut, UnexpectedEof};
+    let Some(io) = error.downcast_ref::<std::io::Error>() else {
+        return error.source().is_some_and(is_cut_off);
+    };
+    matches!(io.kind(), TimedOut | UnexpectedEof)
+        || io.get_ref().is_some_and(|inner| is_cut_off(inner))
 }
 
 fn is_gone(error: &kube::Error) -> bool {

@@ -13,6 +13,7 @@
 mod announce;
 mod commands;
 mod entry;
+mod event;
 mod feed;
 mod requests;
 mod task;

@@ -17,10 +17,11 @@ use tenure_lock::BoxFuture;
 use super::entry::Done;
 use crate::events::Note;
 
-/// Requests that are under way together, as long as none waits: without HTTP/2 each takes a connection.
+/// Requests that are under way together, as long as none waits, if each takes a connection.
 const USUAL: usize = 16;
 
-/// The most, for a server that is far away.
+/// The most, for a server that is far away; and always, if they share a connection. Servers allow a hundred
+/// on one.
 const MOST: usize = 64;
 
 /// The number grows with the square of the time that the first in the queue has waited, in this unit:
@@ -51,6 +52,8 @@ pub(super) struct Requests {
     /// or a slow server would never get to anybody.
     queue: VecDeque<(LocalTime, u64)>,
     posts: VecDeque<(LocalTime, u64, Box<Note>)>,
+    /// Requests share a connection.
+    shared: bool,
     /// Counted by their clones.
     busy: Arc<()>,
     posting: Arc<()>,
@@ -62,6 +65,11 @@ impl Requests {
         self.queue.push_back((now, election));
     }
 
+    /// Whether the last request shared its connection with others.
+    pub(super) fn share(&mut self, shared: bool) {
+        self.shared = shared;
+    }
+
     /// Queues an Event.
     pub(super) fn queue_post(&mut self, now: LocalTime, election: u64, note: Note) {
         self.posts.push_back((now, election, Box::new(note)));
@@ -70,7 +78,11 @@ impl Requests {
     /// What to send now, if there is something and few enough are under way.
     pub(super) fn next_turn(&mut self, now: LocalTime) -> Option<Turn> {
         if let Some((since, election)) = self.queue.front().copied() {
-            if Arc::strong_count(&self.busy) > allowed(now.since(since)) {
+            let most = match self.shared {
+                true => MOST,
+                false => allowed(now.since(since)),
+            };
+            if Arc::strong_count(&self.busy) > most {
                 return None;
             }
             self.queue.pop_front();
@@ -183,6 +195,18 @@ mod tests {
         assert_eq!(drain(&mut requests, at(250)), 1);
         assert_eq!(drain(&mut requests, at(1_000)), 15);
         assert_eq!(drain(&mut requests, at(60_000)), MOST - USUAL - 16);
+    }
+
+    #[tokio::test]
+    async fn those_that_share_a_connection_do_not_wait_for_each_other() {
+        let mut requests = Requests::default();
+        for id in 0..1_000 {
+            requests.queue(at(0), id);
+        }
+        requests.share(true);
+        assert_eq!(drain(&mut requests, at(0)), MOST);
+        requests.share(false);
+        assert_eq!(drain(&mut requests, at(0)), 0);
     }
 
     #[tokio::test]

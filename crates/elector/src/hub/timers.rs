@@ -4,47 +4,52 @@ use std::collections::{BTreeSet, HashMap};
 
 use tenure_core::LocalTime;
 
-/// When each election wants to be woken. An election that ends leaves nothing behind.
+/// When each election wants to be woken, and how late it may be. The alarm rings when one must not wait any
+/// longer; whoever is due by then is woken with it. An election that ends leaves nothing behind.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
-    order: BTreeSet<(LocalTime, u64)>,
-    armed: HashMap<u64, LocalTime>,
+    due: BTreeSet<(LocalTime, u64)>,
+    latest: BTreeSet<(LocalTime, u64)>,
+    armed: HashMap<u64, (LocalTime, LocalTime)>,
 }
 
 impl Timers {
-    /// Arms, moves or (with `None`) disarms the timer of one election.
-    pub(super) fn set(&mut self, id: u64, at: Option<LocalTime>) {
-        let before = match at {
-            Some(at) => self.armed.insert(id, at),
+    /// Arms, moves or (with `None`) disarms the timer of one election: when it is due, and the latest time.
+    pub(super) fn set(&mut self, id: u64, times: Option<(LocalTime, LocalTime)>) {
+        let before = match times {
+            Some(times) => self.armed.insert(id, times),
             None => self.armed.remove(&id),
         };
-        if before == at {
+        if before == times {
             return;
         }
-        if let Some(before) = before {
-            self.order.remove(&(before, id));
+        if let Some((due, latest)) = before {
+            self.due.remove(&(due, id));
+            self.latest.remove(&(latest, id));
         }
-        if let Some(at) = at {
-            self.order.insert((at, id));
+        if let Some((due, latest)) = times {
+            self.due.insert((due, id));
+            self.latest.insert((latest, id));
         }
     }
 
-    /// The earliest deadline.
+    /// When somebody must be woken at the latest.
     pub(super) fn next(&self) -> Option<LocalTime> {
-        self.order.first().map(|(at, _)| *at)
+        self.latest.first().map(|(at, _)| *at)
     }
 
     /// Disarms and returns one election whose time has come.
     pub(super) fn pop_due(&mut self, now: LocalTime) -> Option<u64> {
-        let (_, id) = self.order.first().filter(|(at, _)| *at <= now).copied()?;
+        let (_, id) = self.due.first().filter(|(at, _)| *at <= now).copied()?;
         self.set(id, None);
         Some(id)
     }
 
     #[cfg(test)]
     fn len(&self) -> usize {
-        assert_eq!(self.order.len(), self.armed.len());
-        self.order.len()
+        assert_eq!(self.due.len(), self.armed.len());
+        assert_eq!(self.latest.len(), self.armed.len());
+        self.due.len()
     }
 }
 
@@ -56,13 +61,17 @@ mod tests {
         LocalTime::from_nanos(nanos)
     }
 
+    fn sharp(nanos: u64) -> Option<(LocalTime, LocalTime)> {
+        Some((at(nanos), at(nanos)))
+    }
+
     #[test]
     fn each_election_has_one_timer_and_the_earliest_comes_first() {
         let mut timers = Timers::default();
-        timers.set(1, Some(at(30)));
-        timers.set(2, Some(at(20)));
-        timers.set(1, Some(at(10)));
-        timers.set(3, Some(at(20)));
+        timers.set(1, sharp(30));
+        timers.set(2, sharp(20));
+        timers.set(1, sharp(10));
+        timers.set(3, sharp(20));
         assert_eq!(timers.len(), 3);
         assert_eq!(timers.next(), Some(at(10)));
         assert_eq!(timers.pop_due(at(9)), None);
@@ -73,11 +82,25 @@ mod tests {
     }
 
     #[test]
+    fn those_that_may_wait_are_woken_with_the_first_that_may_not() {
+        let mut timers = Timers::default();
+        timers.set(1, Some((at(10), at(40))));
+        timers.set(2, Some((at(20), at(50))));
+        assert_eq!(timers.next(), Some(at(40)));
+        timers.set(3, sharp(25));
+        timers.set(4, Some((at(30), at(60))));
+        assert_eq!(timers.next(), Some(at(25)));
+        let woken: Vec<_> = std::iter::from_fn(|| timers.pop_due(at(25))).collect();
+        assert_eq!(woken, [1, 2, 3]);
+        assert_eq!(timers.next(), Some(at(60)));
+    }
+
+    #[test]
     fn renewals_leave_nothing_stale_behind() {
         let mut timers = Timers::default();
         for renewal in 0..50 {
             for election in 0..200 {
-                timers.set(election, Some(at(1_000 * renewal + election)));
+                timers.set(election, sharp(1_000 * renewal + election));
             }
             assert_eq!(timers.len(), 200);
         }
@@ -87,7 +110,7 @@ mod tests {
     #[test]
     fn a_disarmed_timer_leaves_nothing_behind() {
         let mut timers = Timers::default();
-        timers.set(1, Some(at(30)));
+        timers.set(1, sharp(30));
         timers.set(1, None);
         timers.set(2, None);
         assert_eq!((timers.len(), timers.next()), (0, None));

@@ -7,11 +7,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use kube::Client;
-use serde_json::Value;
 use tenure_core::ResourceVersion;
 use tenure_lock::{ObjectName, Resource};
 use tokio::sync::mpsc;
 
+use super::event::Shown;
 use super::feed::{Feed, News, is_forbidden};
 
 /// Who hears of an object: an election, and which of its objects it is.
@@ -21,7 +21,7 @@ pub(super) type Member = (u64, usize);
 #[derive(Debug)]
 pub(super) enum Told {
     /// The object is in this state.
-    Object(Value),
+    Object(Shown),
     /// The object does not exist, as of this revision.
     Absent(ResourceVersion),
     /// Changes are shown from now on; what exists was shown before.
@@ -172,11 +172,10 @@ impl Watches {
             return told;
         };
         match news {
-            News::Object(object) => {
-                let name = object["metadata"]["name"].as_str().unwrap_or_default();
-                if let Some(members) = group.members.get(name) {
+            News::Object(shown) => {
+                if let Some(members) = group.members.get(&shown.name) {
                     // Nearly always for one, who gets it without a copy.
-                    let copies = std::iter::repeat_n(object, members.len());
+                    let copies = std::iter::repeat_n(shown, members.len());
                     told.extend(members.iter().copied().zip(copies.map(Told::Object)));
                 }
             }

@@ -1,0 +1,234 @@
+//! One line of a watch.
+//!
+//! A process that leads thousands of elections is shown each of its renewals again. Such an echo is known by
+//! its version, so only that much of a line is read at first; the object is parsed when somebody needs it.
+
+use std::borrow::Cow;
+
+use kube::core::Status;
+use serde::Deserialize;
+use serde_json::Value;
+use tenure_core::Version;
+use tenure_lock::Lean;
+
+/// What a line says.
+#[derive(Debug)]
+pub(super) enum Event {
+    /// An object is new, or changed.
+    Changed(Shown),
+    /// An object is gone; its revision is that of the removal.
+    Deleted(Shown),
+    /// Everything up to this revision was shown.
+    Bookmark(String),
+}
+
+/// An object as the server shows it.
+#[derive(Clone, Debug)]
+pub(super) struct Shown {
+    pub(super) name: String,
+    uid: String,
+    pub(super) revision: String,
+    object: Object,
+}
+
+#[derive(Clone, Debug)]
+enum Object {
+    /// A line of a watch that tells of it.
+    Line(Box<str>),
+    Whole(Value),
+}
+
+impl Shown {
+    /// An item of a list.
+    pub(super) fn listed(item: Value) -> Self {
+        let text = |key: &str| {
+            item["metadata"][key]
+                .as_str()
+                .unwrap_or_default()
+                .to_owned()
+        };
+        Self {
+            name: text("name"),
+            uid: text("uid"),
+            revision: text("resourceVersion"),
+            object: Object::Whole(item),
+        }
+    }
+
+    /// Whether it is in this version.
+    pub(super) fn is(&self, version: &Version) -> bool {
+        self.revision == version.revision.as_str() && self.uid == version.uid
+    }
+
+    /// The object; `None` if it cannot be parsed.
+    pub(super) fn into_object(self) -> Option<Value> {
+        match self.object {
+            Object::Whole(object) => Some(object),
+            Object::Line(line) => {
+                let line: WholeLine = serde_json::from_str(&line).ok()?;
+                Some(line.object.0)
+            }
+        }
+    }
+}
+
+impl Event {
+    /// Reads a line.
+    ///
+    /// # Errors
+    /// What the server says instead of an event, or that it makes no sense.
+    pub(super) fn parse(line: &[u8]) -> Result<Self, kube::Error> {
+        let text = str::from_utf8(line).map_err(|_| {
+            let error = std::io::Error::other("a watch event that is not UTF-8");
+            kube::Error::ReadEvents(error)
+        })?;
+        let sketch: Sketch<'_> = match serde_json::from_str(text) {
+            Ok(sketch) => sketch,
+            Err(error) => {
+                return Err(match serde_json::from_str::<Status>(text) {
+                    Ok(status) => kube::Error::Api(Box::new(status)),
+                    Err(_) => kube::Error::SerdeError(error),
+                });
+            }
+        };
+        let metadata = sketch.object.metadata;
+        let shown = || Shown {
+            name: metadata.name.clone().into_owned(),
+            uid: metadata.uid.clone().into_owned(),
+            revision: metadata.resource_version.clone().into_owned(),
+            object: Object::Line(text.into()),
+        };
+        Ok(match sketch.kind {
+            Kind::Added | Kind::Modified => Self::Changed(shown()),
+            Kind::Deleted => Self::Deleted(shown()),
+            Kind::Bookmark => Self::Bookmark(metadata.resource_version.into_owned()),
+            Kind::Error => {
+                let line = serde_json::from_str::<ErrorLine>(text);
+                let status = line.map_err(kube::Error::SerdeError)?.object;
+                return Err(kube::Error::Api(Box::new(status)));
+            }
+        })
+    }
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "UPPERCASE")]
+enum Kind {
+    Added,
+    Modified,
+    Deleted,
+    Bookmark,
+    Error,
+}
+
+/// As much of a line as is always needed.
+#[derive(Deserialize)]
+struct Sketch<'a> {
+    #[serde(rename = "type")]
+    kind: Kind,
+    #[serde(borrow)]
+    object: ObjectSketch<'a>,
+}
+
+#[derive(Deserialize)]
+struct ObjectSketch<'a> {
+    #[serde(borrow, default)]
+    metadata: Metadata<'a>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+struct Metadata<'a> {
+    #[serde(borrow)]
+    name: Cow<'a, str>,
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(borrow)]
+    resource_version: Cow<'a, str>,
+}
+
+#[derive(Deserialize)]
+struct WholeLine {
+    object: Lean,
+}
+
+#[derive(Deserialize)]
+struct ErrorLine {
+    object: Status,
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+    use tenure_core::ResourceVersion;
+
+    use super::*;
+
+    fn parse(line: &Value) -> Result<Event, kube::Error> {
+        Event::parse(format!("{line}\n").as_bytes())
+    }
+
+    #[test]
+    fn a_changed_object_is_known_by_its_version_and_whole_on_demand() {
+        let object = json!({
+            "kind": "Lease", "spec": { "holderIdentity": "a\n" },
+            "metadata": { "name": "x", "uid": "u", "resourceVersion": "7" },
+        });
+        for kind in ["ADDED", "MODIFIED"] {
+            // Servers put the kind first, but a map has no order.
+            let line = json!({ "type": kind, "object": object });
+            let Ok(Event::Changed(shown)) = parse(&line) else {
+                panic!("{line}");
+            };
+            let version = |uid: &str, revision: &str| Version {
+                uid: uid.to_owned(),
+                revision: ResourceVersion::new(revision),
+            };
+            assert_eq!(shown.name, "x");
+            assert!(shown.is(&version("u", "7")));
+            assert!(!shown.is(&version("u", "8")));
+            assert!(!shown.is(&version("v", "7")));
+            assert_eq!(shown.into_object(), Some(object.clone()));
+        }
+        let listed = Shown::listed(object.clone());
+        assert_eq!((listed.name.as_str(), listed.revision.as_str()), ("x", "7"));
+        assert_eq!(listed.into_object(), Some(object));
+    }
+
+    #[test]
+    fn removals_and_bookmarks_have_a_revision() {
+        let metadata = json!({ "name": "x", "uid": "u", "resourceVersion": "9" });
+        let object = json!({ "metadata": metadata });
+        let deleted = parse(&json!({ "type": "DELETED", "object": object }));
+        let Ok(Event::Deleted(shown)) = deleted else {
+            panic!("{deleted:?}");
+        };
+        assert_eq!((shown.name.as_str(), shown.revision.as_str()), ("x", "9"));
+        let bookmark = parse(&json!({ "type": "BOOKMARK", "object": object }));
+        assert!(matches!(bookmark, Ok(Event::Bookmark(at)) if at == "9"));
+    }
+
+    #[test]
+    fn what_the_server_says_instead_is_an_error() {
+        let status = json!({
+            "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+            "message": "too old", "reason": "Expired", "code": 410,
+        });
+        for line in [json!({ "type": "ERROR", "object": status }), status] {
+            let error = parse(&line).unwrap_err();
+            assert!(
+                matches!(&error, kube::Error::Api(status) if status.code == 410),
+                "{error}"
+            );
+        }
+        for line in [
+            "",
+            "[]",
+            "{\"type\":\"ADDED\"",
+            "{\"type\":\"MOVED\",\"object\":{}}",
+        ] {
+            assert!(Event::parse(line.as_bytes()).is_err(), "{line}");
+        }
+        assert!(Event::parse(b"\xff").is_err());
+    }
+}
