@@ -2,11 +2,17 @@
 
 use serde_json::{Value, json};
 
-use super::{Attributes, Auth, User, rbac::Rule, token};
+use super::rbac::{Grant, Rule};
+use super::{Attributes, Auth, User, token};
 use crate::http::{Access, Decision, IssuedToken, NotGranted, Rules, TokenClaims};
 
 impl Access for Auth {
     fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
+        self.record(user, attributes);
+        self.decide(user, attributes)
+    }
+
+    fn review(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         self.decide(user, attributes)
     }
 
@@ -48,8 +54,12 @@ impl Access for Auth {
         old: Option<&Value>,
         object: &Value,
     ) -> Result<(), NotGranted> {
+        let Some(grant) = Grant::of(resource, namespace, old, object) else {
+            return Ok(());
+        };
+        self.record(user, &grant.lifted_by());
         match &self.rbac {
-            Some(rbac) => rbac.check_grant(user, resource, namespace, old, object),
+            Some(rbac) => rbac.check_grant(user, &grant),
             None => Ok(()),
         }
     }

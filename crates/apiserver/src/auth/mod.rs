@@ -232,7 +232,7 @@ impl Auth {
         match impersonate::wanted(headers)? {
             None => Ok(user),
             Some(wanted) => {
-                wanted.permissions(|attributes| self.permit(&user, &attributes))?;
+                wanted.permissions(|attributes| self.authorize(&user, &attributes))?;
                 Ok(Cow::Owned(wanted.into_user()))
             }
         }
@@ -243,9 +243,7 @@ impl Auth {
     /// # Errors
     /// 403 with Kubernetes' text.
     pub fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Failure> {
-        if let Some(recorder) = &self.recorder {
-            recorder.observe(user, attributes);
-        }
+        self.record(user, attributes);
         self.permit(user, attributes)
     }
 
@@ -265,6 +263,12 @@ impl Auth {
     #[must_use]
     pub fn issuer(&self) -> &token::Issuer {
         &self.issuer
+    }
+
+    fn record(&self, user: &User, attributes: &Attributes<'_>) {
+        if let Some(recorder) = &self.recorder {
+            recorder.observe(user, attributes);
+        }
     }
 
     fn permit(&self, user: &User, attributes: &Attributes<'_>) -> Result<(), Failure> {

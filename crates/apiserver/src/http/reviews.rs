@@ -317,7 +317,7 @@ impl Call<'_> {
                 ));
             }
         };
-        let decision = self.api.access.authorize(user, &attributes);
+        let decision = self.api.access.review(user, &attributes);
         let mut status = json!({"allowed": decision.allowed});
         if !decision.reason.is_empty() {
             status["reason"] = json!(decision.reason);

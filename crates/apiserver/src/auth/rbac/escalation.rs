@@ -12,88 +12,104 @@ use super::{GROUP, Rule};
 use crate::auth::{Attributes, Target, User};
 use crate::http::NotGranted;
 
-impl Authorizer {
-    /// Checks a write of a role or a binding (`resource` is its plural) over the version that the
-    /// write replaces; what that one grants already is not granted anew.
-    ///
-    /// # Errors
-    /// Says what the write would grant beyond what the caller has.
-    pub(crate) fn check_grant(
-        &self,
-        user: &User,
+/// What a write of a role or a binding grants.
+#[derive(Debug)]
+pub(crate) struct Grant<'a> {
+    namespace: &'a str,
+    /// Plural name of the role's kind.
+    resource: &'static str,
+    granted: Granted<'a>,
+}
+
+#[derive(Debug)]
+enum Granted<'a> {
+    /// These rules, to whoever has or gets the role of this name.
+    Rules(&'a str, Vec<Rule>),
+    /// A role, to the subjects of a binding.
+    Role(RoleRef),
+}
+
+impl<'a> Grant<'a> {
+    /// What a write grants, by the plural name of its kind; `None` if nothing. What the version that it
+    /// replaces grants already is not granted anew.
+    pub(crate) fn of(
         resource: &str,
-        namespace: &str,
+        namespace: &'a str,
         old: Option<&Value>,
-        new: &Value,
-    ) -> Result<(), NotGranted> {
-        let name = new
-            .pointer("/metadata/name")
-            .and_then(Value::as_str)
-            .unwrap_or_default();
+        new: &'a Value,
+    ) -> Option<Self> {
         let unchanged = |fields: [&str; 2]| {
             old.is_some_and(|old| fields.iter().all(|f| old.get(f) == new.get(f)))
         };
-        match resource {
+        let (resource, granted) = match resource {
             "roles" | "clusterroles" if !unchanged(["rules", "aggregationRule"]) => {
-                self.check_role(user, resource, namespace, name, new)
+                let name = new.pointer("/metadata/name").and_then(Value::as_str);
+                let mut rules = rules(new);
+                // Which roles an aggregation will gather, nobody knows yet: it counts as everything.
+                if new.get("aggregationRule").is_some_and(|a| !a.is_null()) {
+                    rules.extend(everything());
+                }
+                if rules.is_empty() {
+                    return None;
+                }
+                let granted = Granted::Rules(name.unwrap_or_default(), rules);
+                (plural(resource == "roles"), granted)
             }
             "rolebindings" | "clusterrolebindings" if !unchanged(["roleRef", "subjects"]) => {
-                self.check_binding(user, namespace, new)
+                let role: RoleRef = new
+                    .get("roleRef")
+                    .and_then(|r| serde::Deserialize::deserialize(r).ok())
+                    .unwrap_or_default();
+                (plural(role.kind == "Role"), Granted::Role(role))
             }
-            _ => Ok(()),
-        }
-    }
-
-    fn check_role(
-        &self,
-        user: &User,
-        resource: &str,
-        namespace: &str,
-        name: &str,
-        new: &Value,
-    ) -> Result<(), NotGranted> {
-        if self.may(user, "escalate", resource, namespace, name) {
-            return Ok(());
-        }
-        let mut wanted = rules(new);
-        // Which roles an aggregation will gather, nobody knows yet: it counts as everything.
-        if new.get("aggregationRule").is_some_and(|a| !a.is_null()) {
-            wanted.extend(everything());
-        }
-        self.check_covered(user, namespace, &wanted)
-    }
-
-    fn check_binding(&self, user: &User, namespace: &str, new: &Value) -> Result<(), NotGranted> {
-        let role: RoleRef = new
-            .get("roleRef")
-            .and_then(|r| serde::Deserialize::deserialize(r).ok())
-            .unwrap_or_default();
-        let plural = if role.kind == "Role" {
-            "roles"
-        } else {
-            "clusterroles"
+            _ => return None,
         };
-        if self.may(user, "bind", plural, namespace, &role.name) {
-            return Ok(());
-        }
-        let granted = self
-            .read(|policy| policy.rules_of(namespace, &role).map(<[Rule]>::to_vec))
-            .ok_or_else(|| NotGranted::NoRole {
-                resource: plural,
-                name: role.name.clone(),
-            })?;
-        self.check_covered(user, namespace, &granted)
+        Some(Self {
+            namespace,
+            resource,
+            granted,
+        })
     }
 
-    fn may(&self, user: &User, verb: &str, resource: &str, namespace: &str, name: &str) -> bool {
+    /// The permission to write this whatever one has.
+    pub(crate) fn lifted_by(&self) -> Attributes<'_> {
+        let (verb, name) = match &self.granted {
+            Granted::Rules(name, _) => ("escalate", *name),
+            Granted::Role(role) => ("bind", role.name.as_str()),
+        };
         let target = Target::Resource {
             group: GROUP,
-            resource,
+            resource: self.resource,
             subresource: "",
-            namespace,
+            namespace: self.namespace,
             name,
         };
-        self.decide(user, &Attributes { verb, target }).allowed
+        Attributes { verb, target }
+    }
+}
+
+impl Authorizer {
+    /// Checks a write of a role or a binding.
+    ///
+    /// # Errors
+    /// Says what the write would grant beyond what the caller has.
+    pub(crate) fn check_grant(&self, user: &User, grant: &Grant<'_>) -> Result<(), NotGranted> {
+        if self.allows(user, &grant.lifted_by()) {
+            return Ok(());
+        }
+        let namespace = grant.namespace;
+        match &grant.granted {
+            Granted::Rules(_, rules) => self.check_covered(user, namespace, rules),
+            Granted::Role(role) => {
+                let rules = self
+                    .read(|policy| policy.rules_of(namespace, role).map(<[Rule]>::to_vec))
+                    .ok_or_else(|| NotGranted::NoRole {
+                        resource: grant.resource,
+                        name: role.name.clone(),
+                    })?;
+                self.check_covered(user, namespace, &rules)
+            }
+        }
     }
 
     fn check_covered(
@@ -120,6 +136,10 @@ impl Authorizer {
             missing.join("\n"),
         )))
     }
+}
+
+fn plural(local: bool) -> &'static str {
+    if local { "roles" } else { "clusterroles" }
 }
 
 fn rules(role: &Value) -> Vec<Rule> {

@@ -14,6 +14,7 @@ mod policy;
 mod rule;
 
 pub(crate) use authorizer::Authorizer;
+pub(crate) use escalation::Grant;
 pub use rule::Rule;
 
 /// API group of the four kinds.

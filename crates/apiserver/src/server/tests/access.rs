@@ -1,7 +1,7 @@
 //! Who is who, and who may what, over the wire.
 
 use http::{Method, Version};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{LEASES, address, connect, connect_tls, get, post, request, send, send_h2};
 use crate::TestServer;
@@ -319,6 +319,100 @@ async fn recorded_traffic_becomes_the_least_role() {
         "{yaml}"
     );
     assert!(yaml.contains("name: \"bob\"\n"), "{yaml}");
+}
+
+/// Requests that need more than the permission that their method and path tell.
+async fn run_session(url: &str, token: &str) {
+    let bearer = format!("Bearer {token}");
+    let ask = async |method: Method, path: &str, header: (&str, &str), body: &Value| {
+        let kind = match method {
+            Method::PATCH => "application/apply-patch+yaml",
+            _ => "application/json",
+        };
+        let headers = [
+            ("authorization", bearer.as_str()),
+            ("content-type", kind),
+            header,
+        ];
+        let wanted = if method == Method::GET { 200 } else { 201 };
+        let sent = request(method, path, &headers, &body.to_string());
+        let answer = send(connect(url).await, sent).await;
+        assert_eq!(answer.code, wanted, "{path}: {}", answer.body);
+    };
+    let plain = ("accept", "application/json");
+    let lease = |name: &str| {
+        json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": name }, "spec": { "holderIdentity": "bob" },
+        })
+    };
+    let path = format!("{LEASES}/put");
+    ask(Method::PUT, &path, plain, &lease("put")).await;
+    let other = format!("{LEASES}/applied?fieldManager=bob");
+    ask(Method::PATCH, &other, plain, &lease("applied")).await;
+    let jane = ("impersonate-user", "jane");
+    ask(Method::GET, "/version", jane, &Value::Null).await;
+
+    let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";
+    let role = json!({
+        "metadata": { "name": "reader" },
+        "rules": [{ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"] }],
+    });
+    ask(Method::POST, &format!("{rbac}/roles"), plain, &role).await;
+    for (kind, name) in [("Role", "reader"), ("ClusterRole", "view")] {
+        let group = "rbac.authorization.k8s.io";
+        let binding = json!({
+            "metadata": { "name": name },
+            "roleRef": { "apiGroup": group, "kind": kind, "name": name },
+            "subjects": [{ "apiGroup": group, "kind": "User", "name": "eve" }],
+        });
+        ask(
+            Method::POST,
+            &format!("{rbac}/rolebindings"),
+            plain,
+            &binding,
+        )
+        .await;
+    }
+    let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+    let delete = json!({ "verb": "delete", "resource": "nodes" });
+    let review = json!({ "spec": { "resourceAttributes": delete } });
+    ask(Method::POST, reviews, plain, &review).await;
+}
+
+#[tokio::test]
+async fn a_recorded_session_runs_under_its_own_roles() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("roles.yaml");
+    for mode in [Mode::Rbac, Mode::AlwaysAllow] {
+        let builder = Server::builder()
+            .no_tls()
+            .record_rbac(&path)
+            .authorization(mode)
+            .token("bobtoken", User::new("bob", ["system:masters".to_owned()]));
+        let server = TestServer::start_with(builder).await.unwrap();
+        run_session(server.url(), "bobtoken").await;
+        server.shutdown().await;
+        let yaml = std::fs::read_to_string(&path).unwrap();
+        assert!(!yaml.contains("nodes"), "a question is no request: {yaml}");
+
+        let builder = Server::builder()
+            .no_tls()
+            .token("bobtoken", User::new("bob", []));
+        let server = TestServer::start_with(builder).await.unwrap();
+        for document in yaml.split("---\n").skip(1) {
+            let object: Value = serde_saphyr::from_str(document).unwrap();
+            let kind = object["kind"].as_str().unwrap().to_lowercase();
+            let path = match object["metadata"]["namespace"].as_str() {
+                Some(namespace) => format!("namespaces/{namespace}/{kind}s"),
+                None => format!("{kind}s"),
+            };
+            let path = format!("/apis/rbac.authorization.k8s.io/v1/{path}");
+            let made = post(server.url(), &path, server.token(), &object).await;
+            assert_eq!(made.code, 201, "{}", made.body);
+        }
+        run_session(server.url(), "bobtoken").await;
+    }
 }
 
 #[tokio::test]
