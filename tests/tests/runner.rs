@@ -48,6 +48,7 @@ mod run_options;
 mod run_terminal;
 mod seeing;
 mod server_command;
+mod server_crash;
 mod server_storage;
 mod sidecar;
 mod sidecar_access;

@@ -3,13 +3,8 @@
 //! The child is this test program, started for one test only. It writes to its own keys and fights
 //! over one shared key, and says on standard output what it is about to do and what was answered. A
 //! line is one system call, so the order of lines is an order of real time, and the parent has every
-//! line that the child got out. From these lines it checks:
-//! - no acknowledged write is lost, and of each writer at most the one unanswered write is there;
-//! - no revision is seen twice, and all after a restart are above all before it;
-//! - compare-and-set on the shared key is linearizable: every version replaced the one before it, and
-//!   an operation that began after another was answered comes after it.
+//! line that the child got out. What [`History`] wants of these lines must hold.
 
-use std::collections::{BTreeMap, HashMap};
 use std::env;
 use std::io::{BufRead as _, BufReader, Read as _, Write as _};
 use std::path::Path;
@@ -22,6 +17,7 @@ use serde_json::{Value, json};
 
 use super::super::testing::{key, put};
 use super::super::{Expected, Object, RedbStore, Store, WriteError};
+use super::histories::{Counts, History, Present};
 use super::medium::small;
 
 const DIR: &str = "TENURE_CRASH_DIR";
@@ -78,170 +74,6 @@ async fn child() {
     for task in tasks {
         task.await.unwrap();
     }
-}
-
-/// One attempt to replace the version with id `from` (0 is none) by the version with `id`.
-#[derive(Clone, Copy, Debug)]
-struct Attempt {
-    id: u64,
-    from: u64,
-    began: usize,
-    /// When it was answered, and with which revision; a conflict has none.
-    answer: Option<(usize, Option<u64>)>,
-}
-
-impl Attempt {
-    fn revision(&self) -> Option<u64> {
-        self.answer?.1
-    }
-}
-
-#[derive(Default)]
-struct History {
-    lines: usize,
-    /// The highest revision that anyone has heard of.
-    highest: u64,
-    /// Per key, in order of beginning.
-    attempts: BTreeMap<String, Vec<Attempt>>,
-}
-
-impl History {
-    fn read(&mut self, output: &str) {
-        let mut open: HashMap<u64, (String, usize)> = HashMap::new();
-        let mut seen = self.highest;
-        for line in output.lines().filter_map(|line| line.strip_prefix('@')) {
-            self.lines += 1;
-            let words: Vec<_> = line.split(' ').collect();
-            let number = |at: usize| words.get(at)?.parse::<u64>().ok();
-            match words[0] {
-                "start" => {
-                    let start = number(1).unwrap();
-                    assert!(
-                        start >= self.highest,
-                        "starts at {start} after {}",
-                        self.highest
-                    );
-                }
-                "try" => {
-                    let (Some(id), Some(from)) = (number(3), number(4)) else {
-                        continue;
-                    };
-                    let name = if words[2] == "own" {
-                        words[1]
-                    } else {
-                        words[2]
-                    }
-                    .to_owned();
-                    let attempts = self.attempts.entry(name.clone()).or_default();
-                    open.insert(id, (name, attempts.len()));
-                    attempts.push(Attempt {
-                        id,
-                        from,
-                        began: self.lines,
-                        answer: None,
-                    });
-                }
-                "ok" | "no" => {
-                    let Some(id) = number(3) else { continue };
-                    let (name, at) = open.remove(&id).expect("an answer has its attempt");
-                    let revision = (words[0] == "ok").then(|| number(4).unwrap());
-                    if let Some(revision) = revision {
-                        assert!(revision > self.highest, "{revision} again, or from before");
-                        seen = seen.max(revision);
-                    }
-                    let attempts = self.attempts.get_mut(&name).unwrap();
-                    attempts[at].answer = Some((self.lines, revision));
-                }
-                other => panic!("unknown line {other}"),
-            }
-        }
-        self.highest = seen;
-    }
-
-    /// Compares what was said with what is there.
-    fn check(&mut self, store: &dyn Store) {
-        assert!(store.revision() >= self.highest);
-        let mut used = HashMap::new();
-        for (name, attempts) in &self.attempts {
-            let key = if name == "shared" {
-                key("all", "shared")
-            } else {
-                key("own", name.as_str())
-            };
-            for (revision, id) in versions(attempts, store.get(&key).as_deref()) {
-                let twice = used.insert(revision, id);
-                assert_eq!(twice, None, "revision {revision} is {id} too");
-            }
-        }
-        self.highest = self.highest.max(store.revision());
-    }
-}
-
-/// The versions of one key in their order, which must explain every answer; revision to id, as far
-/// as revisions are known.
-fn versions(attempts: &[Attempt], present: Option<&Object>) -> Vec<(u64, u64)> {
-    let by_id: HashMap<u64, &Attempt> = attempts.iter().map(|a| (a.id, a)).collect();
-    let acked = attempts.iter().filter(|a| a.revision().is_some()).count();
-    let Some(present) = present else {
-        assert_eq!(acked, 0, "acknowledged writes are lost");
-        return Vec::new();
-    };
-    // Backwards from what is there: each version names the one that it replaced.
-    let mut chain = Vec::new();
-    let mut id = id(present);
-    while id != 0 {
-        let attempt = *by_id
-            .get(&id)
-            .unwrap_or_else(|| panic!("nobody wrote {id}"));
-        assert!(
-            !matches!(attempt.answer, Some((_, None))),
-            "{attempt:?} was refused"
-        );
-        chain.push(attempt);
-        id = attempt.from;
-    }
-    let there = chain.iter().filter(|a| a.revision().is_some()).count();
-    assert_eq!(
-        there, acked,
-        "acknowledged writes are not in the chain of versions"
-    );
-    let last = chain[0].revision();
-    assert!(
-        last.is_none_or(|last| last == present.revision),
-        "{:?}",
-        chain[0]
-    );
-
-    // Real time: nothing was answered before something with an earlier place began.
-    let mut answered = usize::MAX;
-    for attempt in &chain {
-        assert!(
-            attempt.began < answered,
-            "{attempt:?} began after its successor was answered"
-        );
-        answered = attempt.answer.map_or(answered, |(at, _)| at.min(answered));
-    }
-    let revisions: Vec<_> = chain
-        .iter()
-        .filter_map(|a| Some((a.revision()?, a.id)))
-        .collect();
-    assert!(
-        revisions.is_sorted_by(|newer, older| newer.0 > older.0),
-        "revisions go back"
-    );
-
-    // A refusal is right if the version that it expected was replaced before the refusal.
-    let successor: HashMap<u64, &Attempt> = chain.iter().map(|a| (a.from, *a)).collect();
-    for refused in attempts {
-        if let Some((at, None)) = refused.answer {
-            let replaced = successor.get(&refused.from).is_some_and(|by| by.began < at);
-            assert!(
-                replaced,
-                "{refused:?} was refused, and nothing was in its way"
-            );
-        }
-    }
-    revisions
 }
 
 /// When a child is killed.
@@ -315,6 +147,22 @@ fn place(worker: usize) -> tempfile::TempDir {
     }
 }
 
+/// Compares what was said with what is there.
+fn check(history: &mut History, dir: &Path) {
+    let store = RedbStore::configured(dir, small()).unwrap();
+    history.check(store.revision(), |name| {
+        let key = match name {
+            "shared" => key("all", "shared"),
+            writer => key("own", writer),
+        };
+        let object = store.get(&key)?;
+        Some(Present {
+            id: id(&object),
+            revision: object.revision,
+        })
+    });
+}
+
 /// Kills children on one store until `left` is used up.
 fn crash(worker: usize, left: &AtomicUsize) -> History {
     let dir = place(worker);
@@ -324,16 +172,16 @@ fn crash(worker: usize, left: &AtomicUsize) -> History {
         history.read(&run(dir.path(), Life::random()));
         // Now and then the next child recovers alone, from a file that nobody has put in order.
         if rand::random_ratio(1, 3) {
-            history.check(&RedbStore::configured(dir.path(), small()).unwrap());
+            check(&mut history, dir.path());
         }
     }
-    history.check(&RedbStore::configured(dir.path(), small()).unwrap());
+    check(&mut history, dir.path());
     history
 }
 
 #[test]
 fn kill_minus_nine_loses_nothing_and_repeats_nothing() {
-    let crashes = env::var(CRASHES).ok().map_or(1000, |n| n.parse().unwrap());
+    let crashes = env::var(CRASHES).ok().map_or(2000, |n| n.parse().unwrap());
     let left = AtomicUsize::new(crashes);
     let histories: Vec<History> = std::thread::scope(|scope| {
         let work = |worker| {
@@ -343,18 +191,20 @@ fn kill_minus_nine_loses_nothing_and_repeats_nothing() {
         let workers: Vec<_> = (0..WORKERS).map(work).collect();
         workers.into_iter().map(|w| w.join().unwrap()).collect()
     });
-    let attempts: Vec<_> = histories
-        .iter()
-        .flat_map(|history| history.attempts.values().flatten())
-        .collect();
-    let count = |wanted: fn(&&&Attempt) -> bool| attempts.iter().filter(wanted).count();
-    println!(
-        "{crashes} kills: {} writes acknowledged, {} refused, {} unanswered",
-        count(|a| a.revision().is_some()),
-        count(|a| matches!(a.answer, Some((_, None)))),
-        count(|a| a.answer.is_none()),
-    );
-    assert!(attempts.len() > crashes * 3, "the children hardly wrote");
+    let (mut all, mut attempts) = (Counts::default(), 0);
+    for Counts {
+        acknowledged,
+        refused,
+        unanswered,
+    } in histories.iter().map(History::counts)
+    {
+        all.acknowledged += acknowledged;
+        all.refused += refused;
+        all.unanswered += unanswered;
+        attempts += acknowledged + refused + unanswered;
+    }
+    println!("{crashes} kills: {all:?}");
+    assert!(attempts > crashes * 3, "the children hardly wrote");
 }
 
 #[test]
@@ -362,14 +212,9 @@ fn the_checker_finds_what_it_looks_for() {
     let check = |output: &str, present: Option<(u64, u64)>| {
         let mut history = History::default();
         history.read(output);
-        let json = |id: u64| serde_json::to_vec(&json!({"id": id})).unwrap().into();
-        let present = present.map(|(revision, id)| Object {
-            key: key("all", "shared"),
-            revision,
-            labels: BTreeMap::new(),
-            json: json(id),
-        });
-        versions(&history.attempts["shared"], present.as_ref())
+        let present = present.map(|(revision, id)| Present { id, revision });
+        let found = history.check(100, |_| present);
+        found.into_iter().collect::<Vec<_>>()
     };
     let fails = |output: &'static str, present| {
         let result = std::panic::catch_unwind(|| check(output, present));

@@ -6,6 +6,7 @@ mod crash;
 mod damage;
 mod durable;
 mod fence;
+mod histories;
 mod medium;
 mod model;
 mod power;
