@@ -1,5 +1,6 @@
 //! Clients in other languages, which `cargo xtask test` installs below `target/tools`.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -68,17 +69,48 @@ pub fn tmux() -> Result<(), Skip> {
     }
 }
 
-/// The kubectl of the distribution, years older than the one in `peers/` (1.20 on Debian bookworm).
+/// The kubectl of the distribution, years older than the one in `peers/`. Which one it is, is said.
 ///
 /// # Errors
 /// It is not unpacked.
+///
+/// # Panics
+/// If it is another than Debian bookworm is known to have, 1.20, where that is the distribution.
 pub fn distribution_kubectl() -> Result<PathBuf, Skip> {
     let kubectl = folder().join("kubernetes-client/usr/bin/kubectl");
-    if succeeds(Command::new(&kubectl).args(["version", "--client"])) {
-        Ok(kubectl)
-    } else {
-        Err(Skip(format!("no kubectl of the distribution: {HINT}")))
+    let version = Command::new(&kubectl)
+        .args(["version", "--client", "--output=json"])
+        .output();
+    let version = version.ok().filter(|output| output.status.success());
+    let version: Option<serde_json::Value> =
+        version.and_then(|output| serde_json::from_slice(&output.stdout).ok());
+    let distribution = distribution();
+    let Some(version) = version else {
+        let missing = format!("no kubectl of the distribution ({distribution}): {HINT}");
+        return Err(Skip(missing));
+    };
+    let version = version["clientVersion"]["gitVersion"]
+        .as_str()
+        .unwrap_or_default();
+    _ = writeln!(std::io::stderr(), "kubectl of {distribution}: {version}");
+    if distribution == "debian 12" {
+        assert!(
+            version.starts_with("v1.20."),
+            "of {distribution}: {version}"
+        );
     }
+    Ok(kubectl)
+}
+
+/// The name and version of the distribution, as `debian 12`.
+fn distribution() -> String {
+    let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let field = |name: &str| {
+        let mut lines = text.lines().filter_map(|line| line.split_once('='));
+        let found = lines.find(|(key, _)| *key == name);
+        found.map_or("unknown", |(_, value)| value.trim_matches('"'))
+    };
+    format!("{} {}", field("ID"), field("VERSION_ID"))
 }
 
 /// Our own command, from the build that the running test belongs to.

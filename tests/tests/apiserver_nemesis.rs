@@ -1,13 +1,13 @@
 //! Faults on real processes, on our API server.
 
 use http::{Method, StatusCode};
-use serde_json::{Value, json};
+use serde_json::json;
 use tenure_tests::Skip;
 use tenure_tests::embedded::Embedded;
 use tenure_tests::nemesis::server::Server;
 use tenure_tests::real::{Peer, available};
 use tenure_tests::tools;
-use tenure_tests::wire::{Wire, lease_path};
+use tenure_tests::wire::Wire;
 
 use crate::nemesis;
 
@@ -38,13 +38,14 @@ fn own_disk(server: &Server) -> Result<(), Skip> {
     server.has_own_disk().then_some(()).ok_or_else(missing)
 }
 
-/// A full disk refuses writes, is readable, and needs no restart once there is room again.
+/// A full disk refuses writes, is readable, needs no restart once there is room again, and has lost nothing
+/// of what it took, nor after a crash.
 #[test]
 fn disk_full() {
     if Skip::unless(tools::tenure()).is_none() {
         return;
     }
-    let server = Server::embedded().unwrap();
+    let mut server = Server::embedded().unwrap();
     if Skip::unless(own_disk(&server)).is_none() {
         return;
     }
@@ -57,23 +58,48 @@ fn disk_full() {
     assert_eq!(create("before", 10).status, StatusCode::CREATED);
     server.fill_disk().unwrap();
     // The store has some room of its own: it takes a few writes until it has to grow.
+    let mut taken = vec![("before".to_owned(), 10)];
     let mut names = (0..200).map(|n| format!("during-{n}"));
     let refused = names.find_map(|name| {
         let answer = create(&name, 500_000);
-        (!answer.status.is_success()).then_some((name, answer))
+        if answer.status == StatusCode::CREATED {
+            taken.push((name, 500_000));
+            return None;
+        }
+        Some((name, answer))
     });
     let (refused, answer) = refused.expect("a disk of 64 MiB has no room for 100 MB");
-    assert!(answer.status.is_server_error(), "{answer:?}");
+    assert_eq!(
+        answer.status,
+        StatusCode::INSUFFICIENT_STORAGE,
+        "{answer:?}"
+    );
+    assert_eq!(answer.body["reason"], "InsufficientStorage");
+    let message = answer.body["message"].as_str().unwrap();
+    let why = "nothing was changed: there is no space left for writes";
+    assert!(message.starts_with(why), "{message}");
     let read = |name: &str| {
         let path = format!("/api/v1/namespaces/default/configmaps/{name}");
         wire.get(&path).unwrap()
     };
-    assert_eq!(read("before").status, StatusCode::OK);
-    assert_eq!(read(&refused).status, StatusCode::NOT_FOUND, "{answer:?}");
+    let is_there = |taken: &[(String, usize)]| {
+        for (name, size) in taken {
+            let found = read(name);
+            assert_eq!(found.status, StatusCode::OK, "{name}");
+            let text = found.body["data"]["text"].as_str().unwrap();
+            assert_eq!(text.len(), *size, "{name}");
+        }
+        assert_eq!(read(&refused).status, StatusCode::NOT_FOUND, "{answer:?}");
+    };
+    is_there(&taken);
 
     server.free_disk();
-    let answer = create("after", 500_000);
-    assert_eq!(answer.status, StatusCode::CREATED, "{answer:?}");
-    let list: Value = wire.get(&lease_path("default", "")).unwrap().body;
-    assert_eq!(list["kind"], "LeaseList");
+    let again = create("after", 500_000);
+    assert_eq!(again.status, StatusCode::CREATED, "{again:?}");
+    taken.push(("after".to_owned(), 500_000));
+    is_there(&taken);
+    server.kill();
+    server.start().unwrap();
+    server.wait_until_ready().unwrap();
+    is_there(&taken);
 }

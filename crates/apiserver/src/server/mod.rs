@@ -43,7 +43,7 @@ mod progress;
 mod stall;
 mod start;
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 pub use builder::{Builder, Engine, StartError};
 pub use faults::{Action, Added, Fault, Faults, Requests};

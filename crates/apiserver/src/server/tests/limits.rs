@@ -49,7 +49,16 @@ async fn a_body_that_never_ends_is_an_error() {
     );
     slow.write_all(head.as_bytes()).await.unwrap();
     let answer = until_closed(slow).await;
-    assert!(answer.starts_with("HTTP/1.1 4"), "{answer}");
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    assert!(head.starts_with("HTTP/1.1 400 "), "{answer}");
+    let status: serde_json::Value = serde_json::from_str(body).unwrap();
+    assert_eq!(status["kind"], "Status");
+    assert_eq!(
+        (&status["code"], &status["reason"]),
+        (&400.into(), &"BadRequest".into())
+    );
+    let message = status["message"].as_str().unwrap();
+    assert!(message.contains("did not arrive in time"), "{message}");
 }
 
 /// Tells when the server has given up on an answer.

@@ -25,10 +25,10 @@ const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
 /// An answer: its code, the protocol it came over, its body as JSON (or as a string).
 #[derive(Debug)]
-struct Answer {
-    code: StatusCode,
+pub(crate) struct Answer {
+    pub(crate) code: StatusCode,
     version: Version,
-    body: Value,
+    pub(crate) body: Value,
 }
 
 fn address(url: &str) -> &str {
@@ -131,14 +131,14 @@ async fn read(response: http::Response<hyper::body::Incoming>) -> Answer {
     }
 }
 
-async fn get(url: &str, path: &str, token: &str) -> Answer {
+pub(crate) async fn get(url: &str, path: &str, token: &str) -> Answer {
     let bearer = format!("Bearer {token}");
     let headers = [("authorization", bearer.as_str())];
     let headers = if token.is_empty() { &[][..] } else { &headers };
     send(connect(url).await, request(Method::GET, path, headers, "")).await
 }
 
-async fn post(url: &str, path: &str, token: &str, body: &Value) -> Answer {
+pub(crate) async fn post(url: &str, path: &str, token: &str, body: &Value) -> Answer {
     let bearer = format!("Bearer {token}");
     let headers = [
         ("authorization", bearer.as_str()),

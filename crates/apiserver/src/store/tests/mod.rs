@@ -10,4 +10,5 @@ mod histories;
 mod medium;
 mod model;
 mod power;
+mod served;
 mod watch;
