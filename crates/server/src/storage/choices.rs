@@ -6,9 +6,9 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::PersistentVolumeClaim;
 use tokio::time::Instant;
 
+use super::objects::PersistentVolumeClaim;
 use super::world::Name;
 
 /// From the first choice to the second; each further one is twice as far away.

@@ -6,8 +6,6 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
-use k8s_openapi::api::storage::v1::StorageClass;
 use kube::ResourceExt as _;
 use serde_json::json;
 
@@ -18,6 +16,7 @@ use super::names::{
     migrated,
 };
 use super::nodes;
+use super::objects::{PersistentVolume, PersistentVolumeClaim, StorageClass};
 use super::world::{Name, Word};
 use super::write::{Tone, reference};
 

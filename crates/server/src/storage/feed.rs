@@ -4,8 +4,6 @@ use std::sync::Arc;
 
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, watcher as watch_objects};
 use kube::{Api, Resource, ResourceExt as _};
@@ -13,6 +11,7 @@ use tenure_manager::Cached;
 use tokio::sync::watch;
 
 use super::matching::{claim_class, volume_class};
+use super::objects::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 use super::world::{Kept, Name, Shelf, Shelves, Word, claims_of};
 use super::{Key, Storage};
 
@@ -56,9 +55,7 @@ impl Storage {
         let mut first = Some(missing.clone());
         let objects: Api<K> = Api::all(self.write.client.clone());
         Box::pin(async move {
-            let events = watch_objects(objects, watcher::Config::default())
-                .default_backoff()
-                .modify(|object: &mut K| object.managed_fields_mut().clear());
+            let events = watch_objects(objects, watcher::Config::default()).default_backoff();
             let mut events = std::pin::pin!(events);
             let mut listing = Vec::new();
             while let Some(event) = events.next().await {

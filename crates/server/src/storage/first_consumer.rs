@@ -8,8 +8,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use kube::ResourceExt as _;
 use serde_json::json;
 use tokio::time::Instant;
@@ -18,6 +16,7 @@ use super::claims::waits_for_consumer;
 use super::matching::{best, claim_class, selected_node};
 use super::names::{IN_TREE, SELECTED_NODE, migrated};
 use super::nodes;
+use super::objects::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 use super::world::{Name, Shelves, Word, claims_of};
 use super::{Key, Storage};
 

@@ -3,12 +3,12 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use tenure_apiserver::quantity::Quantity;
 
 use super::names::{CLASS_BETA, SELECTED_NODE};
 use super::nodes;
+use super::objects::{Node, PersistentVolume, PersistentVolumeClaim};
 
 /// The class of a claim; empty for none.
 pub(super) fn claim_class(claim: &PersistentVolumeClaim) -> &str {

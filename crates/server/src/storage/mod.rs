@@ -17,6 +17,7 @@ mod first_consumer;
 mod matching;
 mod names;
 mod nodes;
+mod objects;
 mod protection;
 mod volumes;
 mod world;

@@ -2,9 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use k8s_openapi::api::core::v1::{
-    Node, NodeSelectorTerm, PersistentVolume, Pod, Taint, Toleration, TopologySelectorTerm,
-};
+use k8s_openapi::api::core::v1::{NodeSelectorTerm, Taint, Toleration, TopologySelectorTerm};
+
+use super::objects::{Node, PersistentVolume, Pod};
 
 /// On every new node, until a controller that is not here has seen it.
 const NEW: &str = "node.kubernetes.io/not-ready";

@@ -1,6 +1,5 @@
 //! Protection: a claim stays while a pod uses it, a volume stays while it is bound.
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
 use kube::api::ListParams;
@@ -9,6 +8,7 @@ use serde_json::{Value, json};
 use super::Storage;
 use super::matching::phase;
 use super::names::{CLAIM_PROTECTION, VOLUME_PROTECTION};
+use super::objects::{PersistentVolume, PersistentVolumeClaim, Pod};
 use super::world::{Name, Word};
 
 /// What an object needs.
@@ -127,13 +127,13 @@ mod tests {
     use super::*;
 
     fn pod(node: &str, volume: Value) -> Pod {
-        let mut volume = volume;
+        pod_with(node, volume, &json!({ "name": "p", "uid": "1" }))
+    }
+
+    fn pod_with(node: &str, mut volume: Value, meta: &Value) -> Pod {
         volume["name"] = json!("data");
-        serde_json::from_value(json!({
-            "metadata": { "name": "p", "uid": "1" },
-            "spec": { "nodeName": node, "containers": [], "volumes": [volume] },
-        }))
-        .unwrap()
+        let spec = json!({ "nodeName": node, "containers": [], "volumes": [volume] });
+        serde_json::from_value(json!({ "metadata": meta, "spec": spec })).unwrap()
     }
 
     fn claim(name: &str, owner: &str) -> PersistentVolumeClaim {
@@ -159,10 +159,13 @@ mod tests {
             !uses(&pod("n", made.clone()), &other),
             "of another pod of that name"
         );
-        let mut down = serde_json::to_value(pod("n", made)).unwrap();
-        down["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-        down["metadata"]["deletionGracePeriodSeconds"] = json!(0);
-        let down: Pod = serde_json::from_value(down).unwrap();
+        let meta = json!({
+            "name": "p",
+            "uid": "1",
+            "deletionTimestamp": "2026-01-01T00:00:00Z",
+            "deletionGracePeriodSeconds": 0,
+        });
+        let down = pod_with("n", made, &meta);
         assert!(!uses(&down, &claim("p-data", "1")));
     }
 }

@@ -5,11 +5,11 @@
 
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use serde_json::json;
 
 use super::matching::{annotation, phase};
 use super::names::{BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO, PROVISIONED_BY};
+use super::objects::{PersistentVolume, PersistentVolumeClaim};
 use super::world::Name;
 use super::write::Tone;
 use super::{Key, Storage};

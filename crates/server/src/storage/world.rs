@@ -6,13 +6,12 @@
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use k8s_openapi::api::core::v1::{Node, PersistentVolume, PersistentVolumeClaim, Pod};
-use k8s_openapi::api::storage::v1::{CSINode, StorageClass};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::ResourceExt as _;
 
 use super::choices::Choices;
 use super::matching::{claim_class, selected_node, volume_class};
+use super::objects::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
 /// Where an object is; the namespace is empty for objects of the cluster.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]

@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use jiff::Timestamp;
-use k8s_openapi::api::core::v1::{
-    Event, EventSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
-};
+use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
 use kube::api::{Patch, PatchParams, PostParams};
 use kube::{Api, Client, Resource};
 use serde_json::{Value, json};
 
+use super::objects::{PersistentVolume, PersistentVolumeClaim};
 use super::world::{Name, World};
 
 /// Whom fields and events are from.
@@ -146,15 +145,13 @@ impl Writer {
         Api::all(self.client.clone())
     }
 
-    fn heard_of_claim(&self, mut claim: PersistentVolumeClaim) -> Arc<PersistentVolumeClaim> {
-        claim.metadata.managed_fields = None;
+    fn heard_of_claim(&self, claim: PersistentVolumeClaim) -> Arc<PersistentVolumeClaim> {
         let claim = Arc::new(claim);
         self.world.lock().claims.replace(claim.clone());
         claim
     }
 
-    fn heard_of_volume(&self, mut volume: PersistentVolume) -> Arc<PersistentVolume> {
-        volume.metadata.managed_fields = None;
+    fn heard_of_volume(&self, volume: PersistentVolume) -> Arc<PersistentVolume> {
         let volume = Arc::new(volume);
         self.world.lock().volumes.replace(volume.clone());
         volume
