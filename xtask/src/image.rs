@@ -45,9 +45,14 @@ fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
     let build = ["build", "--locked", "--profile", profile];
     let what = ["--package", "tenure-cli", "--target", target];
-    // At a fixed address, as Go's programs are: no table of half a megabyte to walk through at each start.
-    let flags = match profile {
-        "sidecar" => "-C target-feature=+crt-static -C relocation-model=static",
+    let flags = match (profile, target) {
+        // At a fixed address, as Go's programs are: no table of half a megabyte to walk through at each start.
+        ("sidecar", _) => "-C target-feature=+crt-static -C relocation-model=static",
+        // That table packed, and one copy of functions that are the same: Rust's own linker, which glibc's target
+        // uses, can do both.
+        (_, GNU) => {
+            "-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs -C link-arg=-Wl,--icf=all"
+        }
         _ => "-C target-feature=+crt-static",
     };
     Run::cargo([&build, &what, features].concat())
