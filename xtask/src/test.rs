@@ -63,7 +63,7 @@ const TIERS: &[Tier] = &[
         name: "fuzz",
         about: "the parsers of the API server under libFuzzer, some seconds each",
         prepare: || setup::debian("c++", "g++"),
-        run: fuzz::briefly,
+        run: |_| fuzz::briefly(),
     },
     Tier {
         name: "process",
