@@ -514,7 +514,12 @@ fn sidecar_outlets_probes_and_metrics_have_their_own_addresses() {
     assert_eq!(sidecar.at(probes, "/metrics").unwrap().0, 404);
     let (code, text) = sidecar.at(metrics, "/metrics").unwrap();
     assert_eq!(code, 200);
-    assert!(text.contains("leader_election_master_status"), "{text}");
+    let gauge = "# TYPE leader_election_master_status gauge\n";
+    assert!(text.contains(gauge), "{text}");
+    assert!(
+        !text.contains("# EOF"),
+        "nobody asked for OpenMetrics: {text}"
+    );
 }
 
 #[test]

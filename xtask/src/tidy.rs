@@ -14,16 +14,22 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-core", &[]),
     ("tenure-lock", &["tenure-core"]),
     ("tenure", &["tenure-core", "tenure-lock"]),
-    ("tenure-manager", &["tenure"]),
+    ("tenure-exposition", &[]),
+    ("tenure-manager", &["tenure", "tenure-exposition"]),
     (
         "tenure-server",
         &["tenure", "tenure-manager", "tenure-apiserver"],
     ),
-    ("tenure-apiserver", &[]),
+    ("tenure-apiserver", &["tenure-exposition"]),
     ("tenure-csi", &[]),
     (
         "tenure-provisioner",
-        &["tenure", "tenure-csi", "tenure-manager"],
+        &[
+            "tenure",
+            "tenure-csi",
+            "tenure-exposition",
+            "tenure-manager",
+        ],
     ),
     ("tenure-sim", &["tenure-core"]),
     (
@@ -31,6 +37,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         &[
             "tenure",
             "tenure-apiserver",
+            "tenure-exposition",
             "tenure-server",
             "tenure-provisioner",
         ],

@@ -12,11 +12,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
+use tenure_exposition::expose;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::Error;
-use crate::exposition::expose;
 use crate::health::Checks;
 
 /// A client that does not finish its request line is cut off.
@@ -78,9 +78,7 @@ impl Site {
             return text(405, PLAIN, "GET or HEAD\n".to_owned());
         }
         if self.metrics && path == "/metrics" {
-            let accept = request.headers().get(header::ACCEPT);
-            let accept = accept.and_then(|value| value.to_str().ok());
-            let (kind, body) = expose(&self.registry, accept.unwrap_or_default());
+            let (kind, body) = expose(&self.registry, request.headers());
             return text(200, kind, body);
         }
         for (root, checks) in [("/healthz", &self.healthz), ("/readyz", &self.readyz)] {

@@ -54,7 +54,6 @@ mod builder;
 mod cache;
 mod elections;
 mod error;
-mod exposition;
 mod group;
 mod handle;
 mod health;

@@ -5,7 +5,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::server::conn::http1;
@@ -13,6 +13,7 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use prometheus_client::registry::Registry;
 use tenure::HealthAdaptor;
+use tenure_exposition::expose;
 use tokio::net::TcpListener;
 
 use crate::options::Http;
@@ -57,7 +58,8 @@ pub(crate) async fn listen(site: Site) -> io::Result<()> {
             let site = site.clone();
             tokio::spawn(async move {
                 let service = service_fn(move |request: Request<Incoming>| {
-                    let answer = site.answer(request.method(), request.uri().path());
+                    let path = request.uri().path();
+                    let answer = site.answer(request.method(), path, request.headers());
                     async move { Ok::<_, Infallible>(answer) }
                 });
                 // A client that goes away, or never finishes its request, is its own affair.
@@ -73,22 +75,15 @@ pub(crate) async fn listen(site: Site) -> io::Result<()> {
 }
 
 impl Site {
-    fn answer(&self, method: &Method, path: &str) -> Response<Full<Bytes>> {
+    fn answer(&self, method: &Method, path: &str, headers: &HeaderMap) -> Response<Full<Bytes>> {
         if !matches!(*method, Method::GET | Method::HEAD) {
             return text(StatusCode::METHOD_NOT_ALLOWED, "GET or HEAD\n");
         }
         if path == self.http.metrics_path {
-            let mut body = String::new();
-            if prometheus_client::encoding::text::encode(&mut body, &self.registry).is_err() {
-                return text(
-                    StatusCode::INTERNAL_SERVER_ERROR,
-                    "metrics cannot be written\n",
-                );
-            }
+            let (kind, body) = expose(&self.registry, headers);
             let mut answer = text(StatusCode::OK, &body);
-            let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-            let headers = answer.headers_mut();
-            headers.insert(header::CONTENT_TYPE, header::HeaderValue::from_static(kind));
+            let kind = HeaderValue::from_static(kind);
+            answer.headers_mut().insert(header::CONTENT_TYPE, kind);
             return answer;
         }
         if self.http.pprof && (path == "/debug/pprof" || path.starts_with("/debug/pprof/")) {
@@ -109,7 +104,7 @@ impl Site {
 fn text(code: StatusCode, body: &str) -> Response<Full<Bytes>> {
     let mut response = Response::new(Full::from(body.to_owned()));
     *response.status_mut() = code;
-    let kind = header::HeaderValue::from_static("text/plain; charset=utf-8");
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);
     response
 }
@@ -133,14 +128,28 @@ mod tests {
 
     #[test]
     fn profiles_are_not_there_and_it_is_said_what_is() {
-        let code = |pprof: bool, path: &str| site(pprof).answer(&Method::GET, path).status();
+        let none = HeaderMap::new();
+        let code = |pprof: bool, path: &str| site(pprof).answer(&Method::GET, path, &none).status();
         for path in ["/debug/pprof", "/debug/pprof/", "/debug/pprof/profile"] {
             assert_eq!(code(true, path), StatusCode::NOT_IMPLEMENTED, "{path}");
             assert_eq!(code(false, path), StatusCode::NOT_FOUND, "{path}");
         }
         assert_eq!(code(true, "/debug/pprofile"), StatusCode::NOT_FOUND);
         assert_eq!(code(true, "/metrics"), StatusCode::OK);
-        let answer = site(true).answer(&Method::POST, "/debug/pprof/");
+        let answer = site(true).answer(&Method::POST, "/debug/pprof/", &none);
         assert_eq!(answer.status(), StatusCode::METHOD_NOT_ALLOWED);
+    }
+
+    #[test]
+    fn metrics_are_in_the_format_that_is_asked_for() {
+        let kind = |accept: &'static str| {
+            let accept = (header::ACCEPT, HeaderValue::from_static(accept));
+            let answer =
+                site(false).answer(&Method::GET, "/metrics", &HeaderMap::from_iter([accept]));
+            answer.headers()[header::CONTENT_TYPE].clone()
+        };
+        assert_eq!(kind("*/*"), "text/plain; version=0.0.4; charset=utf-8");
+        let open = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+        assert_eq!(kind("application/openmetrics-text;version=1.0.0"), open);
     }
 }

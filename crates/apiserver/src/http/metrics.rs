@@ -3,19 +3,17 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
+use http::HeaderMap;
 use prometheus_client::encoding::EncodeLabelSet;
-use prometheus_client::encoding::text::encode;
 use prometheus_client::metrics::counter::Counter;
 use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
+use tenure_exposition::expose;
 
 use super::request::{RequestInfo, Route};
 use crate::registry;
-
-/// Content type of the text form.
-pub(super) const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 const BUCKETS: [f64; 12] = [
     0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0,
@@ -120,13 +118,10 @@ impl Metrics {
         Watching(self.watches.clone())
     }
 
-    /// The text form.
-    pub(super) fn text(&self, revision: u64) -> String {
+    /// Their content type and text for a request with these headers.
+    pub(super) fn text(&self, revision: u64, headers: &HeaderMap) -> (&'static str, String) {
         self.revision.set(revision);
-        let mut out = String::new();
-        // Writing to a string cannot fail.
-        _ = encode(&mut out, &self.registry);
-        out
+        expose(&self.registry, headers)
     }
 }
 

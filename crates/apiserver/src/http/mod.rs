@@ -178,9 +178,9 @@ impl Api {
         match path.trim_end_matches('/') {
             "/version" => respond::json(StatusCode::OK, version::document().to_string() + "\n"),
             "/metrics" => {
-                let text = self.metrics.text(self.registry.store.revision());
-                let kind = HeaderValue::from_static(metrics::CONTENT_TYPE);
-                respond::bytes(StatusCode::OK, kind, text)
+                let revision = self.registry.store.revision();
+                let (kind, text) = self.metrics.text(revision, &parts.headers);
+                respond::bytes(StatusCode::OK, HeaderValue::from_static(kind), text)
             }
             other if other.starts_with("/openapi/") => {
                 openapi::answer(other, &parts.headers, &kinds()).unwrap_or_else(not_found)

@@ -125,15 +125,28 @@ async fn requests_are_counted() {
     create(&server, MAPS, map("a", "1")).await;
     server.call("GET", &format!("{MAPS}/absent"), None).await;
     let _watch = server.watch(&format!("{MAPS}?watch=1")).await;
-    let text = server.call("GET", "/metrics", None).await;
-    let text = String::from_utf8_lossy(&text.bytes).into_owned();
+    let answer = server.call("GET", "/metrics", None).await;
+    let kind = "text/plain; version=0.0.4; charset=utf-8";
+    assert_eq!(answer.headers["content-type"], kind);
+    let text = String::from_utf8_lossy(&answer.bytes).into_owned();
     let created = "apiserver_request_total{verb=\"POST\",group=\"\",resource=\"configmaps\",\
                    subresource=\"\",scope=\"namespace\",code=\"201\"} 1";
     assert!(text.contains(created), "{text}");
     assert!(text.contains("code=\"404\"} 1"));
     assert!(text.contains("apiserver_longrunning_requests 1"));
     assert!(text.contains("apiserver_request_duration_seconds_bucket"));
-    assert!(text.ends_with("# EOF\n"));
+    assert!(
+        text.contains("# TYPE apiserver_request_total counter\n"),
+        "{text}"
+    );
+    let asked = [(
+        "accept",
+        "application/openmetrics-text;version=1.0.0,*/*;q=0.1",
+    )];
+    let answer = server.send("GET", "/metrics", &asked, Vec::new()).await;
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    assert_eq!(answer.headers["content-type"], kind);
+    assert!(answer.bytes.ends_with(b"# EOF\n"));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use futures_util::{Stream, StreamExt, stream};
-use http::{HeaderValue, Method, Request, Response, StatusCode, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, header};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame, Incoming};
@@ -32,7 +32,8 @@ const SLOWEST: Duration = Duration::from_secs(30);
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 type Body = BoxBody<Bytes, Infallible>;
-type MetricsText = dyn Fn() -> String + Send + Sync;
+/// Content type and text for the headers of a request.
+type MetricsText = dyn Fn(&HeaderMap) -> (&'static str, String) + Send + Sync;
 
 /// Where to listen.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -200,8 +201,8 @@ impl Site {
                 probe(path, "observed", self.view.notes.heard().is_none(), verbose)
             }
             ("/metrics", true) if parts.metrics => {
-                let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-                text(StatusCode::OK, kind, (self.metrics)())
+                let (kind, body) = (self.metrics)(request.headers());
+                text(StatusCode::OK, kind, body)
             }
             _ if !parts.leader => no_such_path(),
             ("/", true) => json(StatusCode::OK, self.view.name()),

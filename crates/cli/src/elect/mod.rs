@@ -15,11 +15,13 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use ::http::HeaderMap;
 use anyhow::{Context, Result};
 use kube::Client;
 use prometheus_client::metrics::gauge::Gauge;
 use tenure::metrics::Registry;
 use tenure::{Elector, Metrics, Overrun};
+use tenure_exposition::expose;
 use tokio::sync::{Semaphore, watch};
 
 use crate::api;
@@ -320,13 +322,9 @@ impl Elect {
     ) -> Result<()> {
         let listen = &self.listen;
         let registry = Mutex::new(registry);
-        let metrics = Arc::new(move || {
+        let metrics = Arc::new(move |headers: &HeaderMap| {
             let registry = registry.lock().unwrap_or_else(PoisonError::into_inner);
-            let mut text = String::new();
-            match prometheus_client::encoding::text::encode(&mut text, &registry) {
-                Ok(()) => text,
-                Err(_) => String::new(),
-            }
+            expose(&registry, headers)
         });
         let token = listen.step_down_token_file.as_ref().map(|path| {
             let token = std::fs::read_to_string(path);

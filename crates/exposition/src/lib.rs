@@ -1,25 +1,40 @@
-//! The text of `/metrics`: Prometheus' own format, as controller-runtime has it, or OpenMetrics for those
+//! The text of `/metrics`: Prometheus' own format, as Kubernetes' programs have it, or OpenMetrics for those
 //! that ask for it.
+//!
+//! Every program of the project that serves metrics answers through [`expose`]. This crate is below all
+//! others and knows none of them.
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
 
+use http::HeaderMap;
+use http::header::ACCEPT;
 use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The content type and the text for this `Accept` header.
-pub(crate) fn expose(registry: &Registry, accept: &str) -> (&'static str, String) {
+/// The content type and the text for a request with these headers.
+#[must_use]
+pub fn expose(registry: &Registry, headers: &HeaderMap) -> (&'static str, String) {
     let mut text = String::new();
     // Writing into a string does not fail.
     let _ = encode(&mut text, registry);
-    if accept.contains("application/openmetrics-text") {
+    if wants_open_metrics(headers) {
         (OPEN_METRICS, text)
     } else {
         (PROMETHEUS, prometheus(&text))
     }
+}
+
+fn wants_open_metrics(headers: &HeaderMap) -> bool {
+    let accepted = headers.get_all(ACCEPT).into_iter();
+    let mut kinds = accepted
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(|kind| kind.split(';').next().unwrap_or_default().trim());
+    kinds.any(|kind| kind.eq_ignore_ascii_case("application/openmetrics-text"))
 }
 
 /// The older format: counters and infos are called as their samples, an info is a gauge, and there are no
@@ -64,11 +79,19 @@ fn prometheus(open_metrics: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use http::HeaderValue;
     use prometheus_client::metrics::counter::Counter;
     use prometheus_client::metrics::exemplar::CounterWithExemplar;
     use prometheus_client::metrics::gauge::Gauge;
     use prometheus_client::metrics::info::Info;
     use prometheus_client::registry::Unit;
+
+    fn accepting(kinds: &[&'static str]) -> HeaderMap {
+        let headers = kinds
+            .iter()
+            .map(|kind| (ACCEPT, HeaderValue::from_static(kind)));
+        headers.collect()
+    }
 
     #[test]
     fn prometheus_text_unless_open_metrics_is_asked_for() {
@@ -77,7 +100,7 @@ mod tests {
         counter.inc();
         registry.register("panics", "Panics", counter);
         registry.register_with_unit("age", "Age", Unit::Seconds, Gauge::<i64>::default());
-        let (kind, text) = expose(&registry, "*/*");
+        let (kind, text) = expose(&registry, &accepting(&["*/*"]));
         assert_eq!(kind, PROMETHEUS);
         assert_eq!(
             text,
@@ -85,7 +108,7 @@ mod tests {
              # HELP age_seconds Age.\n# TYPE age_seconds gauge\nage_seconds 0\n"
         );
         let asked = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5";
-        let (kind, text) = expose(&registry, asked);
+        let (kind, text) = expose(&registry, &accepting(&["text/html", asked]));
         assert_eq!(kind, OPEN_METRICS);
         assert!(
             text.contains("# TYPE panics counter\npanics_total 1\n"),
@@ -101,7 +124,7 @@ mod tests {
         let traced = CounterWithExemplar::<[(&str, &str); 1]>::default();
         traced.inc_by(2_u64, Some([("trace", "abc")]), None);
         registry.register("calls", "Calls", traced);
-        let (_, text) = expose(&registry, "");
+        let (_, text) = expose(&registry, &accepting(&[]));
         assert_eq!(
             text,
             "# HELP build_info Build.\n# TYPE build_info gauge\nbuild_info{version=\"1\"} 1\n\
