@@ -1,7 +1,8 @@
 //! Real Kubernetes beside our own programs: kube-apiserver, etcd and client-go, built from `peers/`.
 //!
-//! The first build takes minutes, so tests only use what is built already and say what is missing. With
-//! `TENURE_REAL=require`, and where `CI=true`, they build it, and a missing Go is a failure.
+//! The first build takes minutes, so tests run by hand only use what is built already and say what is missing.
+//! `TENURE_REAL=build`, as `cargo xtask test` has it, makes them build it, if there is Go. With
+//! `TENURE_REAL=require`, and where `CI=true` and nothing else is said, a missing Go is a failure too.
 //!
 //! `TENURE_KUBECONFIG=FILE` names a cluster that is there already: tests that share one use it, and those that
 //! need one of their own, because they restart parts of it or run its controllers, say so and pass.
@@ -23,10 +24,33 @@ pub use etcd::Etcd;
 
 use crate::Skip;
 
+/// What is done about a missing part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Missing {
+    Skip,
+    Build,
+    Require,
+}
+
+impl Missing {
+    fn of_this_run() -> Self {
+        let value = |name| env::var(name).ok();
+        Self::told(value("TENURE_REAL").as_deref(), value("CI").as_deref())
+    }
+
+    fn told(real: Option<&str>, ci: Option<&str>) -> Self {
+        match (real, ci) {
+            (Some("require"), _) => Self::Require,
+            (Some("build"), _) => Self::Build,
+            (_, Some("true")) => Self::Require,
+            _ => Self::Skip,
+        }
+    }
+}
+
 /// Whether missing parts are a failure rather than a reason to skip.
 pub fn required() -> bool {
-    let is = |name: &str, wanted: &str| env::var_os(name).is_some_and(|value| value == wanted);
-    existing().is_none() && (is("TENURE_REAL", "require") || is("CI", "true"))
+    existing().is_none() && Missing::of_this_run() == Missing::Require
 }
 
 /// The kubeconfig of a cluster that is there already, if one is to be used.
@@ -92,7 +116,7 @@ pub fn shared() -> Result<&'static Cluster, Skip> {
 /// # Errors
 /// Says which are missing and how to get them.
 pub fn available(peers: &[Peer]) -> Result<(), Skip> {
-    if required() {
+    if required() || Missing::of_this_run() == Missing::Build {
         for peer in peers {
             build(*peer).map_err(|error| Skip(error.to_string()))?;
         }
@@ -115,4 +139,23 @@ pub fn available(peers: &[Peer]) -> Result<(), Skip> {
         "{} not built yet: {hint}",
         missing.join(", ")
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Missing;
+
+    #[test]
+    fn what_is_said_of_missing_parts_goes_before_where_this_runs() {
+        for (real, ci, wanted) in [
+            (None, None, Missing::Skip),
+            (None, Some("true"), Missing::Require),
+            (Some("build"), None, Missing::Build),
+            (Some("build"), Some("true"), Missing::Build),
+            (Some("require"), None, Missing::Require),
+            (Some("nonsense"), Some("true"), Missing::Require),
+        ] {
+            assert_eq!(Missing::told(real, ci), wanted, "{real:?} {ci:?}");
+        }
+    }
 }

@@ -7,12 +7,20 @@ use anyhow::Result;
 
 use crate::command::{Run, on_path, root};
 
-/// Why a tier cannot run here.
+/// What tests have to do without.
+#[derive(Debug)]
 pub(crate) enum Missing {
     /// The machine lacks a whole toolchain; that is nobody's fault.
     Toolchain(String),
     /// Something that should have been installed is not there.
     Package(String),
+}
+
+impl std::fmt::Display for Missing {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let (Self::Toolchain(reason) | Self::Package(reason)) = self;
+        out.write_str(reason)
+    }
 }
 
 thread_local! {

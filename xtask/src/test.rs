@@ -13,23 +13,37 @@ use crate::setup::{self, Missing};
 struct Tier {
     name: &'static str,
     about: &'static str,
-    prepare: fn() -> Result<(), Missing>,
-    /// With the kubeconfig of a cluster that is to be used instead of one of our own, if any.
-    run: fn(Option<&Path>) -> Result<()>,
+    /// Installs what it needs; what is not to be had.
+    prepare: fn() -> Vec<Missing>,
+    /// Whether every test knows what it needs and says what it goes without.
+    in_parts: bool,
+    run: fn(Given<'_>) -> Result<()>,
+}
+
+/// What a tier runs with.
+#[derive(Clone, Copy)]
+struct Given<'a> {
+    /// Whether everything that it needs is there.
+    complete: bool,
+    /// The kubeconfig of a cluster that is to be used instead of one of our own.
+    cluster: Option<&'a Path>,
 }
 
 /// How a tier ended.
+#[derive(Debug, PartialEq, Eq)]
 enum Ended {
-    Passed,
+    /// Without what is named.
+    Passed(Vec<String>),
     Failed(String),
-    Skipped { reason: String, excused: bool },
+    Skipped(String),
 }
 
 const TIERS: &[Tier] = &[
     Tier {
         name: "unit",
         about: "unit, property, replay and documentation tests of every crate",
-        prepare: nothing,
+        prepare: Vec::new,
+        in_parts: false,
         run: |_| {
             Run::cargo([
                 "test",
@@ -45,7 +59,8 @@ const TIERS: &[Tier] = &[
     Tier {
         name: "sim",
         about: "simulated elections under faults, mutants, model check",
-        prepare: nothing,
+        prepare: Vec::new,
+        in_parts: false,
         run: |_| {
             Run::cargo([
                 "run",
@@ -62,29 +77,37 @@ const TIERS: &[Tier] = &[
     Tier {
         name: "fuzz",
         about: "the parsers of the API server under libFuzzer, some seconds each",
-        prepare: || setup::debian("c++", "g++"),
+        prepare: || missing([setup::debian("c++", "g++")]),
+        in_parts: false,
         run: |_| fuzz::briefly(),
     },
     Tier {
         name: "process",
         about: "real processes and outside clients (kubectl, client-go, Python, Node, Chromium) against us",
         prepare: || {
-            setup::unpacked("kubernetes-client", "usr/bin/kubectl")?;
-            setup::python(&["kubernetes"])?;
-            setup::debian("tmux", "tmux")?;
-            setup::debian("chromium", "chromium")?;
-            setup::node(&["@kubernetes/client-node@1", "playwright-core@1"])?;
-            setup::toolchain("go")
+            missing([
+                setup::unpacked("kubernetes-client", "usr/bin/kubectl"),
+                setup::python(&["kubernetes"]),
+                setup::debian("tmux", "tmux"),
+                setup::debian("chromium", "chromium"),
+                setup::node(&["@kubernetes/client-node@1", "playwright-core@1"]),
+                setup::toolchain("go"),
+            ])
         },
-        run: |_| process_tests(&["--skip", "real_"], None),
+        in_parts: true,
+        run: |given| {
+            let cluster = None;
+            process_tests(&["--skip", "real_"], Given { cluster, ..given })
+        },
     },
     Tier {
         name: "real",
         about: "us and client-go against the real kube-apiserver and etcd, built from source",
-        prepare: || setup::toolchain("go"),
-        run: |cluster| {
-            process_tests(&["real_"], cluster)?;
-            if cluster.is_some() {
+        prepare: || missing([setup::toolchain("go")]),
+        in_parts: false,
+        run: |given| {
+            process_tests(&["real_"], given)?;
+            if given.cluster.is_some() {
                 return Ok(());
             }
             // The etcd that the tests above have built.
@@ -118,7 +141,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     {
         bail!("no tier {unknown:?}; `cargo xtask test --list` names them");
     }
-    let strict = std::env::var_os("CI").is_some_and(|ci| ci == "true");
+    let strict = strict();
     let mut report = Vec::new();
     for tier in TIERS
         .iter()
@@ -126,45 +149,50 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     {
         eprintln!("\n=== {}: {}", tier.name, tier.about);
         let started = Instant::now();
-        let ended = match (tier.prepare)() {
-            Ok(()) => match (tier.run)(cluster.as_deref()) {
-                Ok(()) => Ended::Passed,
-                Err(error) => Ended::Failed(format!("{error:#}")),
-            },
-            Err(Missing::Toolchain(reason)) => Ended::Skipped {
-                reason,
-                excused: true,
-            },
-            Err(Missing::Package(reason)) => Ended::Skipped {
-                reason,
-                excused: false,
-            },
+        let missing = (tier.prepare)();
+        let given = Given {
+            complete: missing.is_empty(),
+            cluster: cluster.as_deref(),
         };
+        let ended =
+            hindrance(&missing, tier.in_parts, strict).unwrap_or_else(|| match (tier.run)(given) {
+                Ok(()) => Ended::Passed(missing.iter().map(ToString::to_string).collect()),
+                Err(error) => Ended::Failed(format!("{error:#}")),
+            });
         report.push((tier.name, started.elapsed().as_secs(), ended));
     }
-    summarise(&report, strict)
+    summarise(&report)
 }
 
-fn summarise(report: &[(&str, u64, Ended)], strict: bool) -> Result<()> {
+/// Why a tier is not run at all. In CI, what should have been installed may not be missing.
+fn hindrance(missing: &[Missing], in_parts: bool, strict: bool) -> Option<Ended> {
+    let package = missing.iter().find(|m| matches!(m, Missing::Package(_)));
+    if let Some(package) = package.filter(|_| strict) {
+        return Some(Ended::Failed(format!(
+            "may not be skipped in CI: {package}"
+        )));
+    }
+    let first = missing.first().filter(|_| !in_parts)?;
+    Some(Ended::Skipped(first.to_string()))
+}
+
+fn summarise(report: &[(&str, u64, Ended)]) -> Result<()> {
     println!("\ntier       seconds  result");
     let (mut passed, mut failed, mut skipped) = (0, 0, 0);
     for (name, seconds, ended) in report {
         let text = match ended {
-            Ended::Passed => {
+            Ended::Passed(without) => {
                 passed += 1;
-                "passed".to_owned()
+                let without = without.iter().map(|reason| format!("; {reason}"));
+                "passed".to_owned() + &without.collect::<String>()
             }
             Ended::Failed(why) => {
                 failed += 1;
                 format!("FAILED: {why}")
             }
-            Ended::Skipped { reason, excused } if *excused || !strict => {
+            Ended::Skipped(reason) => {
                 skipped += 1;
                 format!("skipped: {reason}")
-            }
-            Ended::Skipped { reason, .. } => {
-                failed += 1;
-                format!("FAILED: may not be skipped in CI: {reason}")
             }
         };
         println!("{name:<10} {seconds:>7}  {text}");
@@ -176,15 +204,20 @@ fn summarise(report: &[(&str, u64, Ended)], strict: bool) -> Result<()> {
     Ok(())
 }
 
-/// The tests of real processes run the debug build of the command.
-fn process_tests(filter: &[&str], cluster: Option<&Path>) -> Result<()> {
+/// The tests of real processes run the debug build of the command, and build the peers that are missing. Where
+/// everything is there, CI insists on every one of them.
+fn process_tests(filter: &[&str], given: Given<'_>) -> Result<()> {
+    const PEERS: &str = "TENURE_REAL";
     Run::cargo(["build", "--package", "tenure-cli"]).go()?;
-    let tests = Run::cargo(["test", "--package", "tenure-tests", "--"])
+    let mut tests = Run::cargo(["test", "--package", "tenure-tests", "--"])
         .args(&filter.iter().map(ToString::to_string).collect::<Vec<_>>());
-    match cluster {
-        Some(kubeconfig) => tests.env("TENURE_KUBECONFIG", kubeconfig).go(),
-        None => tests.go(),
+    if let Some(kubeconfig) = given.cluster {
+        tests = tests.env("TENURE_KUBECONFIG", kubeconfig);
     }
+    if std::env::var_os(PEERS).is_none() && !(strict() && given.complete) {
+        tests = tests.env(PEERS, "build");
+    }
+    tests.go()
 }
 
 /// Takes `--kubeconfig FILE` out of the arguments.
@@ -207,13 +240,36 @@ fn existing(args: &[String]) -> Result<(Option<PathBuf>, Vec<String>)> {
     Ok((file, rest))
 }
 
-fn nothing() -> Result<(), Missing> {
-    Ok(())
+fn strict() -> bool {
+    std::env::var_os("CI").is_some_and(|ci| ci == "true")
+}
+
+fn missing<const N: usize>(wanted: [Result<(), Missing>; N]) -> Vec<Missing> {
+    wanted.into_iter().filter_map(Result::err).collect()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_tier_in_parts_runs_with_what_is_there() {
+        let go = || Missing::Toolchain("no go".to_owned());
+        let package = || Missing::Package("no tmux".to_owned());
+        let skipped = |reason: &str| Some(Ended::Skipped(reason.to_owned()));
+        assert_eq!(hindrance(&[], false, true), None);
+        assert_eq!(hindrance(&[go()], false, true), skipped("no go"));
+        assert_eq!(
+            hindrance(&[package(), go()], false, false),
+            skipped("no tmux")
+        );
+        for strict in [false, true] {
+            assert_eq!(hindrance(&[go()], true, strict), None);
+        }
+        assert_eq!(hindrance(&[package()], true, false), None);
+        let failed = hindrance(&[go(), package()], true, true);
+        assert!(matches!(failed, Some(Ended::Failed(why)) if why.ends_with("no tmux")));
+    }
 
     #[test]
     fn a_kubeconfig_is_told_from_the_tiers() {
