@@ -82,9 +82,9 @@ mod status;
 
 pub use builder::{Builder, Coordinated};
 pub use callbacks::Callbacks;
-#[cfg(feature = "http2")]
-pub use client::client_http2;
 pub use client::{USER_AGENT, client};
+#[cfg(feature = "http2")]
+pub use client::{client_http2, work_client_http2};
 pub use deadline::Overrun;
 pub use elector::{Elector, Ended};
 pub use error::{BuildError, Problem};

@@ -69,9 +69,9 @@ impl<K: Serialize + DeserializeOwned> Form<K> for Packed {
 
 /// What a watch tells about an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Change {
-    /// It is there, new or changed.
-    Applied,
+pub(crate) enum Change<W> {
+    /// It is there, new or changed, and this is what is due.
+    Applied(W),
     /// It is gone, or is not kept any more.
     Gone,
 }
@@ -162,14 +162,14 @@ impl<K, F: Form<K>> Cache<K, F>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
-    /// Keeps the cache, for ever. `keep` gives the key of an object that is worth keeping; `tell` hears of
-    /// every change of what is kept.
-    pub(crate) async fn run(
+    /// Keeps the cache, for ever. `keep` says of an object that is worth keeping what is due about it, and
+    /// `tell` hears of every change of what is kept.
+    pub(crate) async fn run<W>(
         self,
         api: Api<K>,
         key: impl Fn(&K) -> String + Send,
-        keep: impl Fn(&K) -> bool + Send,
-        tell: impl Fn(&str, Change) + Send,
+        keep: impl Fn(&K) -> Option<W> + Send,
+        tell: impl Fn(&str, Change<W>) + Send,
     ) {
         self.follow(api, watcher::Config::default(), key, keep, tell)
             .await;
@@ -181,19 +181,19 @@ where
         api: Api<K>,
         labels: String,
         key: impl Fn(&K) -> String + Send,
-        tell: impl Fn(&str, Change) + Send,
+        tell: impl Fn(&str, Change<()>) + Send,
     ) {
         let config = watcher::Config::default().labels(&labels);
-        self.follow(api, config, key, |_| true, tell).await;
+        self.follow(api, config, key, |_| Some(()), tell).await;
     }
 
-    async fn follow(
+    async fn follow<W>(
         self,
         api: Api<K>,
         config: watcher::Config,
         key: impl Fn(&K) -> String + Send,
-        keep: impl Fn(&K) -> bool + Send,
-        tell: impl Fn(&str, Change) + Send,
+        keep: impl Fn(&K) -> Option<W> + Send,
+        tell: impl Fn(&str, Change<W>) + Send,
     ) {
         let plural = K::plural(&());
         let stream = watch_objects(api, config).default_backoff();
@@ -204,12 +204,12 @@ where
                 Ok(Event::Init) => listed = Some(HashSet::new()),
                 Ok(Event::InitApply(object) | Event::Apply(object)) => {
                     let key = key(&object);
-                    if keep(&object) {
+                    if let Some(due) = keep(&object) {
                         if let Some(listed) = &mut listed {
                             listed.insert(key.clone());
                         }
                         self.insert(&key, object);
-                        tell(&key, Change::Applied);
+                        tell(&key, Change::Applied(due));
                     } else if self.remove(&key) {
                         tell(&key, Change::Gone);
                     }

@@ -64,8 +64,8 @@ impl Capacities {
         );
         let rooms = self.caches.rooms.clone();
         let capacities = self.clone();
-        let tell = move |name: &str, change: Change| match change {
-            Change::Applied => {
+        let tell = move |name: &str, change: Change<()>| match change {
+            Change::Applied(()) => {
                 if let Some(room) = capacities.caches.rooms.get(name) {
                     capacities.seen(&room);
                 }

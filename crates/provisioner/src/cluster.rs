@@ -10,8 +10,9 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference}
 use kube::api::{
     Api, DeleteParams, DynamicObject, ListParams, Patch, PatchParams, PostParams, Preconditions,
 };
-use kube::core::{ApiResource, GroupVersionKind};
+use kube::core::{ApiResource, GroupVersionKind, Request};
 use kube::{Client, Resource};
+use serde::Deserialize;
 use serde::de::{DeserializeOwned, IgnoredAny};
 use serde_json::json;
 use tenure_manager::queue::{RateLimiter as _, TokenBucket};
@@ -24,8 +25,8 @@ use crate::secrets::SecretRef;
 /// No request takes longer; a server that is gone must not hold a worker for ever.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// So many requests are under way at once. Each has a connection of its own, with its buffers here and at the
-/// server; more of them only wait there instead of here.
+/// So many requests are under way at once. Each has its buffers here and at the server; more of them only wait
+/// there instead of here.
 const AT_ONCE: usize = 32;
 
 /// How often a change of an object that others change too is tried.
@@ -106,6 +107,32 @@ pub(crate) struct Cluster {
     client: Client,
     pace: Pace,
     slots: Arc<Semaphore>,
+}
+
+/// What is left of a deleted object, if that is what is answered.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct Left {
+    metadata: LeftMetadata,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct LeftMetadata {
+    finalizers: Vec<String>,
+}
+
+fn volumes() -> Request {
+    Request::new(Volume::url_path(&(), None))
+}
+
+/// Sends a request whose answer says nothing new: to read all of it is not worth its time and memory.
+pub(crate) async fn unread(
+    client: &Client,
+    request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
+) -> Result<(), kube::Error> {
+    let request = request.map_err(kube::Error::BuildRequest)?;
+    client.request::<IgnoredAny>(request).await.map(drop)
 }
 
 /// What became of a posted object.
@@ -212,41 +239,39 @@ impl Cluster {
     ) -> Result<Posted, ClusterError> {
         let name = volume.metadata.name.as_deref().unwrap_or_default();
         let what = || format!("create persistentvolumes {name}");
-        // What comes back is what was sent; to read all of it is not worth its memory.
         let post = async || {
             let body = serde_json::to_vec(volume).map_err(kube::Error::SerdeError)?;
-            let request = http::Request::post("/api/v1/persistentvolumes")
-                .header(http::header::CONTENT_TYPE, "application/json")
-                .body(body)
-                .map_err(kube::Error::HttpError)?;
-            self.client.request::<IgnoredAny>(request).await
+            let request = volumes().create(&PostParams::default(), body);
+            unread(&self.client, request).await
         };
         match self.ask(what, post).await {
-            Ok(_) => Ok(Posted::Created),
+            Ok(()) => Ok(Posted::Created),
             Err(error) if error.is_conflict() => Ok(Posted::Exists),
             Err(error) if error.is_invalid() => Ok(Posted::Refused(error)),
             Err(error) => Err(error),
         }
     }
 
-    /// Deletes a volume object, and no other of its name; what is left of it if finalizers hold it.
+    /// Deletes a volume object, and no other of its name. Whether this finalizer holds it.
     pub(crate) async fn delete_volume(
         &self,
         volume: &Volume,
-    ) -> Result<Option<Volume>, ClusterError> {
-        let api: Api<Volume> = Api::all(self.client.clone());
+        finalizer: &str,
+    ) -> Result<bool, ClusterError> {
         let name = volume.name();
         let what = || format!("delete persistentvolumes {name}");
         let parameters = DeleteParams::default().preconditions(Preconditions {
             uid: volume.metadata.uid.clone(),
             resource_version: None,
         });
-        match self
-            .ask(what, async || api.delete(name, &parameters).await)
-            .await
-        {
-            Ok(answer) => Ok(answer.left()),
-            Err(error) if error.is_not_found() => Ok(None),
+        let delete = async || {
+            let request = volumes().delete(name, &parameters);
+            let request = request.map_err(kube::Error::BuildRequest)?;
+            self.client.request::<Left>(request).await
+        };
+        match self.ask(what, delete).await {
+            Ok(left) => Ok(left.metadata.finalizers.iter().any(|f| f == finalizer)),
+            Err(error) if error.is_not_found() => Ok(false),
             Err(error) => Err(error),
         }
     }
@@ -367,55 +392,30 @@ impl Cluster {
         self.ask(what, async || api.get(name).await).await
     }
 
-    /// Adds or removes a finalizer of a volume. Others change the list too, so it is written against the
-    /// version it was read from, and read again if that has passed.
+    /// Adds or removes a finalizer of a volume. Others change the list too, so what is sent is the change of it.
     pub(crate) async fn set_volume_finalizer(
         &self,
         volume: &Volume,
         finalizer: &str,
         wanted: bool,
     ) -> Result<(), ClusterError> {
-        let api: Api<Volume> = Api::all(self.client.clone());
         let name = volume.name();
-        let mut seen = volume.clone();
-        for attempt in 1.. {
-            let mut finalizers = seen.metadata.finalizers.clone().unwrap_or_default();
-            if finalizers.iter().any(|f| f == finalizer) == wanted {
-                return Ok(());
-            }
-            finalizers.retain(|f| f != finalizer);
-            if wanted {
-                finalizers.push(finalizer.to_owned());
-            }
-            let patch = json!({
-                "metadata": {
-                    "resourceVersion": seen.metadata.resource_version,
-                    "uid": seen.metadata.uid,
-                    "finalizers": finalizers,
-                }
-            });
-            let what = || format!("patch persistentvolumes {name}");
-            let parameters = PatchParams::default();
-            let patch = Patch::Merge(patch);
-            match self
-                .ask(what, async || api.patch(name, &parameters, &patch).await)
-                .await
-            {
-                Ok(_) => return Ok(()),
-                Err(error) if error.is_not_found() => return Ok(()),
-                Err(error) if error.is_conflict() && attempt < CONFLICTS => {}
-                Err(error) => return Err(error),
-            }
-            seen = match self.get(name).await {
-                Ok(volume) => volume,
-                Err(error) if error.is_not_found() => return Ok(()),
-                Err(error) => return Err(error),
-            };
-            if seen.metadata.uid != volume.metadata.uid {
-                return Ok(());
-            }
+        let list = match wanted {
+            true => "finalizers",
+            false => "$deleteFromPrimitiveList/finalizers",
+        };
+        let patch = json!({ "metadata": { "uid": volume.metadata.uid, list: [finalizer] } });
+        let what = || format!("patch persistentvolumes {name}");
+        let send = async || {
+            let patch = Patch::Strategic(&patch);
+            let request = volumes().patch(name, &PatchParams::default(), &patch);
+            unread(&self.client, request).await
+        };
+        match self.ask(what, send).await {
+            // Gone, or another one of this name by now.
+            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            other => other,
         }
-        Ok(())
     }
 
     /// Reads an object, changes it, and writes it whole, which is what old roles allow; again if it was

@@ -63,6 +63,11 @@ pub(crate) fn finalizer(volume: &Volume) -> Finalizer {
     }
 }
 
+/// Whether there is anything to do about a volume.
+pub(crate) fn is_due(volume: &Volume) -> bool {
+    finalizer(volume) != Finalizer::Keep || should_delete(volume)
+}
+
 /// Whether the storage behind a volume is to be deleted now.
 pub(crate) fn should_delete(volume: &Volume) -> bool {
     let deleting = volume.metadata.deletion_timestamp.is_some();
@@ -190,6 +195,7 @@ mod tests {
             let volume = volume(&format!("{{{meta}}}"), spec, phase);
             assert_eq!(finalizer(&volume), change, "{meta} {spec} {phase}");
             assert_eq!(should_delete(&volume), gone, "{meta} {spec} {phase}");
+            assert_eq!(is_due(&volume), gone || change != Finalizer::Keep);
         }
     }
 }

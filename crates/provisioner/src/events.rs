@@ -1,24 +1,28 @@
 //! Events on claims and volumes, as client-go's recorder posts them: an event that repeats counts up,
 //! an object that gets too many gets no more for a while, and nobody waits for any of it.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::hash::{BuildHasher as _, RandomState};
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use k8s_openapi::api::core::v1::{Event, EventSource, ObjectReference};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, Time};
-use kube::api::{Api, Patch, PatchParams, PostParams};
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::Request;
 use kube::{Client, Resource};
 use serde_json::json;
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::cluster::Pace;
+use crate::cluster::{Pace, unread};
 use crate::objects::{Claim, Volume};
 
 /// What waits to be posted; beyond this, events are dropped.
 const WAITING: usize = 1_000;
+/// So many are posted at once.
+const AT_ONCE: usize = 16;
 /// An object may have so many events at once,
 const BURST: f64 = 25.0;
 /// and then one in this time.
@@ -163,27 +167,55 @@ struct Poster {
 
 impl Poster {
     async fn run(mut self, mut inbox: mpsc::Receiver<News>) {
-        while let Some(news) = inbox.recv().await {
-            if !self.allows(&news) {
-                continue;
-            }
-            for _ in 0..TRIES {
-                self.pace.turn().await;
-                // One request that hangs must not hold back all events after it.
-                match tokio::time::timeout(LIMIT, self.post(&news)).await {
-                    Ok(Ok(())) => break,
-                    // Refused, so it would be again.
-                    Ok(Err(error @ kube::Error::Api(_))) => {
-                        tracing::debug!(%error, reason = news.reason, "event not posted");
-                        break;
-                    }
-                    Ok(Err(error)) => {
-                        tracing::debug!(%error, reason = news.reason, "event not posted yet");
-                    }
-                    Err(_) => tracing::debug!(reason = news.reason, "event not posted in time"),
+        let mut waiting = Vec::new();
+        loop {
+            let room = AT_ONCE.saturating_sub(waiting.len());
+            if waiting.is_empty() || room > 0 && !inbox.is_empty() {
+                let mut news = Vec::new();
+                if inbox.recv_many(&mut news, room).await == 0 {
+                    return;
                 }
+                news.retain(|news| self.allows(news));
+                waiting.extend(news.into_iter().map(|news| (self.key(&news), news)));
+            }
+            // What repeats is counted up, so it goes one after the other.
+            let mut keys = HashSet::new();
+            let now = waiting.extract_if(.., |(key, _)| keys.insert(*key));
+            let now: Vec<_> = now.collect();
+            let posts = now.iter().map(|(key, news)| self.deliver(*key, news));
+            for (key, posted) in join_all(posts).await.into_iter().flatten() {
+                if self.posted.len() > REMEMBERED {
+                    self.posted.clear();
+                }
+                self.posted.insert(key, posted);
             }
         }
+    }
+
+    fn key(&self, news: &News) -> u64 {
+        let same = (&news.about.uid, news.kind, news.reason, &news.message);
+        self.hashes.hash_one(same)
+    }
+
+    /// Tries a few times: what to remember of it.
+    async fn deliver(&self, key: u64, news: &News) -> Option<(u64, (u64, i32))> {
+        for _ in 0..TRIES {
+            self.pace.turn().await;
+            // One request that hangs must not hold back all events after it.
+            match tokio::time::timeout(LIMIT, self.post(key, news)).await {
+                Ok(Ok(posted)) => return Some((key, posted)),
+                // Refused, so it would be again.
+                Ok(Err(error @ kube::Error::Api(_))) => {
+                    tracing::debug!(%error, reason = news.reason, "event not posted");
+                    return None;
+                }
+                Ok(Err(error)) => {
+                    tracing::debug!(%error, reason = news.reason, "event not posted yet");
+                }
+                Err(_) => tracing::debug!(reason = news.reason, "event not posted in time"),
+            }
+        }
+        None
     }
 
     /// client-go's spam filter.
@@ -205,27 +237,24 @@ impl Poster {
         true
     }
 
-    async fn post(&mut self, news: &News) -> Result<(), kube::Error> {
+    /// The number in the event's name, and its count.
+    async fn post(&self, key: u64, news: &News) -> Result<(u64, i32), kube::Error> {
         // Events about objects of the cluster live in `default`, as client-go has it.
         let namespace = news.about.namespace.as_deref().unwrap_or("default");
-        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let same = (&news.about.uid, news.kind, news.reason, &news.message);
-        let key = self.hashes.hash_one(same);
+        let events = Request::new(Event::url_path(&(), Some(namespace)));
         let object = news.about.name.as_deref().unwrap_or_default();
         let name_of = |number: u64| format!("{object}.{number:016x}");
         let now = Time(now());
-        if let Some((number, count)) = self.posted.get_mut(&key) {
-            *count += 1;
-            let patch = json!({ "count": *count, "lastTimestamp": now });
-            let name = name_of(*number);
-            let patched = api
-                .patch(&name, &PatchParams::default(), &Patch::Merge(patch))
-                .await;
-            match patched {
-                Err(kube::Error::Api(status)) if status.code == 404 => {
-                    self.posted.remove(&key);
-                }
-                other => return other.map(drop),
+        if let Some((number, count)) = self.posted.get(&key) {
+            let (number, count) = (*number, count + 1);
+            let patch = json!({ "count": count, "lastTimestamp": now });
+            let name = name_of(number);
+            let patch = Patch::Merge(&patch);
+            let request = events.patch(&name, &PatchParams::default(), &patch);
+            match unread(&self.client, request).await {
+                // Events live for an hour.
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                other => return other.map(|()| (number, count)),
             }
         }
         let number = uuid::Uuid::new_v4().as_u64_pair().0;
@@ -253,12 +282,10 @@ impl Poster {
             reporting_instance: Some(String::new()),
             ..Event::default()
         };
-        api.create(&PostParams::default(), &event).await?;
-        if self.posted.len() > REMEMBERED {
-            self.posted.clear();
-        }
-        self.posted.insert(key, (number, 1));
-        Ok(())
+        let event = serde_json::to_vec(&event).map_err(kube::Error::SerdeError)?;
+        let request = events.create(&PostParams::default(), event);
+        unread(&self.client, request).await?;
+        Ok((number, 1))
     }
 }
 

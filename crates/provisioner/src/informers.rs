@@ -66,18 +66,25 @@ impl Caches {
     ) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
         let work = queues.clone();
+        let name = driver.to_owned();
         let run = self.claims.clone().run(
             Api::all(client.clone()),
             |claim| claim.uid().to_owned(),
-            is_of_interest,
+            move |claim| of_interest(claim, &name),
             move |uid, change| {
-                if !work.are_open() {
-                    return;
-                }
-                // One that is gone too: the driver may still be making its volume.
-                work.claims.add(uid.to_owned());
-                if change == Change::Applied {
-                    work.clones.add(uid.to_owned());
+                let due = match change {
+                    Change::Applied(due) => due,
+                    // The driver may still be making its volume.
+                    Change::Gone => Due::Provision,
+                };
+                match due {
+                    _ if !work.are_open() => {}
+                    Due::Nothing => {}
+                    Due::Provision => work.claims.add(uid.to_owned()),
+                    Due::Release => {
+                        work.claims.add(uid.to_owned());
+                        work.clones.add(uid.to_owned());
+                    }
                 }
             },
         );
@@ -87,10 +94,13 @@ impl Caches {
         let run = self.volumes.clone().run(
             Api::all(client.clone()),
             |volume| volume.name().to_owned(),
-            move |volume| decide::is_our_volume(volume, &driver),
+            move |volume| {
+                let ours = decide::is_our_volume(volume, &driver);
+                ours.then(|| decide::is_due(volume))
+            },
             move |name, change| match change {
-                Change::Applied if work.are_open() => work.volumes.add(name.to_owned()),
-                Change::Applied => {}
+                Change::Applied(true) if work.are_open() => work.volumes.add(name.to_owned()),
+                Change::Applied(_) => {}
                 Change::Gone => work.volumes.forget(&name.to_owned()),
             },
         );
@@ -139,14 +149,64 @@ impl Caches {
         let api = Api::all(client.clone());
         let changed = self.changed.clone();
         let tell = move |_: &str, _| changed.notify_one();
-        cache.clone().run(api, name, |_| true, tell)
+        cache.clone().run(api, name, |_| Some(()), tell)
     }
 }
 
-/// A claim that waits for its volume, or that we hold.
-fn is_of_interest(claim: &Claim) -> bool {
-    claim.spec.volume_name.is_empty()
-        || has_finalizer(&claim.metadata, JOURNAL_FINALIZER)
-        || (claim.metadata.deletion_timestamp.is_some()
-            && has_finalizer(&claim.metadata, CLONE_FINALIZER))
+/// What may have to be done for a claim. Most changes are of claims that are not handed over yet, or not to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Due {
+    Nothing,
+    /// It is ours, or we hold it.
+    Provision,
+    /// It is deleted, and we protect it.
+    Release,
+}
+
+/// What is due for a claim that waits for its volume, or that we hold.
+fn of_interest(claim: &Claim, driver: &str) -> Option<Due> {
+    let journalled = has_finalizer(&claim.metadata, JOURNAL_FINALIZER);
+    let deleted = claim.metadata.deletion_timestamp.is_some();
+    if deleted && has_finalizer(&claim.metadata, CLONE_FINALIZER) {
+        return Some(Due::Release);
+    }
+    if journalled || (claim.spec.volume_name.is_empty() && decide::is_our_claim(claim, driver)) {
+        return Some(Due::Provision);
+    }
+    claim.spec.volume_name.is_empty().then_some(Due::Nothing)
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn only_what_may_be_due_is_looked_at() {
+        let ours = json!({ "volume.kubernetes.io/storage-provisioner": "d" });
+        let deleted = "2026-01-01T00:00:00Z";
+        for (metadata, volume, due) in [
+            (json!({ "annotations": ours }), "", Some(Due::Provision)),
+            (json!({}), "", Some(Due::Nothing)),
+            (json!({ "annotations": ours }), "v", None),
+            (
+                json!({ "finalizers": [JOURNAL_FINALIZER] }),
+                "v",
+                Some(Due::Provision),
+            ),
+            (json!({ "finalizers": [CLONE_FINALIZER] }), "v", None),
+            (
+                json!({ "finalizers": [CLONE_FINALIZER], "deletionTimestamp": deleted }),
+                "v",
+                Some(Due::Release),
+            ),
+        ] {
+            let claim = json!({ "metadata": metadata, "spec": { "volumeName": volume } });
+            let claim: Claim = serde_json::from_value(claim).unwrap();
+            assert_eq!(of_interest(&claim, "d"), due, "{claim:?}");
+            let other = of_interest(&claim, "other");
+            assert!(other == due || other == Some(Due::Nothing), "{other:?}");
+        }
+    }
 }

@@ -87,12 +87,11 @@ impl Controller {
         if let Some(capacities) = &self.capacities {
             capacities.refresh(class, &volume.places());
         }
-        let deleted = self.cluster.delete_volume(volume).await;
-        let left = deleted.map_err(|error| error.to_string())?;
-        if let Some(left) = left {
+        let deleted = self.cluster.delete_volume(volume, VOLUME_FINALIZER).await;
+        if deleted.map_err(|error| error.to_string())? {
             let change = self
                 .cluster
-                .set_volume_finalizer(&left, VOLUME_FINALIZER, false)
+                .set_volume_finalizer(volume, VOLUME_FINALIZER, false)
                 .await;
             change.map_err(|error| error.to_string())?;
         }

@@ -40,7 +40,7 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// # Errors
 /// What [`kube::Client::try_from`] finds wrong with the configuration.
 pub fn client(config: Config) -> Result<Client, kube::Error> {
-    let config = lock_config(config);
+    let config = careful(config, USER_AGENT);
     if is_kubes_business(&config) {
         return Client::try_from(config);
     }
@@ -61,7 +61,17 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
 /// As for [`client`].
 #[cfg(feature = "http2")]
 pub fn client_http2(config: Config) -> Result<Client, kube::Error> {
-    let config = lock_config(config);
+    work_client_http2(config, USER_AGENT)
+}
+
+/// The same for the requests of the work that is elected about, under a name of its own: for controllers with
+/// many small requests. Elections keep a client of theirs.
+///
+/// # Errors
+/// As for [`client`].
+#[cfg(feature = "http2")]
+pub fn work_client_http2(config: Config, user_agent: &'static str) -> Result<Client, kube::Error> {
+    let config = careful(config, user_agent);
     if is_kubes_business(&config) {
         return Client::try_from(config);
     }
@@ -110,7 +120,7 @@ fn tcp() -> HttpConnector {
     tcp
 }
 
-fn lock_config(mut config: Config) -> Config {
+fn careful(mut config: Config, user_agent: &'static str) -> Config {
     config.default_retry = false;
     config.connect_timeout = Some(config.connect_timeout.map_or(CONNECT, |t| t.min(CONNECT)));
     config.read_timeout = Some(config.read_timeout.unwrap_or(SILENCE));
@@ -119,7 +129,7 @@ fn lock_config(mut config: Config) -> Config {
     config.headers.retain(|header| !named(header));
     config.headers.push((
         http::header::USER_AGENT,
-        http::HeaderValue::from_static(USER_AGENT),
+        http::HeaderValue::from_static(user_agent),
     ));
     config
 }
@@ -130,7 +140,8 @@ mod tests {
 
     #[test]
     fn no_hidden_retries_and_a_telling_user_agent() {
-        let config = lock_config(Config::new(http::Uri::from_static("http://localhost:1")));
+        let config = Config::new(http::Uri::from_static("http://localhost:1"));
+        let config = careful(config, USER_AGENT);
         assert!(!config.default_retry);
         assert!(config.read_timeout.is_some());
         assert!(config.reset_reader_on_write);
