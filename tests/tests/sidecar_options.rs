@@ -152,6 +152,17 @@ fn sidecar_options_fitness_and_what_is_left_behind() {
     well.store(false, Ordering::SeqCst);
     checked.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
     drop(checked);
+    // There is no pod to label, and it is told not to lead without.
+    let unlabelled = start(
+        &home,
+        "unlabelled",
+        &["--label", "--label-required", "--preflight=off"],
+    );
+    leads(&unlabelled, Nanos(0));
+    unlabelled
+        .wait_for(Kind::Released, Nanos(0), LIMIT)
+        .unwrap();
+    drop(unlabelled);
     let mut keeper = start(&home, "keeper", &["--release-on-exit=false"]);
     leads(&keeper, Nanos(0));
     keeper.terminate();

@@ -40,10 +40,13 @@ impl Label {
     pub(crate) async fn serve(self, queue: Queue) {
         let mut rounds = Rounds::new(queue);
         let what = format!("keep the leader label of pod {}", self.pod);
+        // Once set, what keeps it from being looked at again is no reason to go.
+        let mut set = false;
         while let Some(round) = rounds.next().await {
-            let needed = self.required && round.elected;
             let done = rounds.make(round, &what, self.reconcile()).await;
-            if needed && !done && self.handle.is_leading() {
+            let leading = self.handle.is_leading();
+            set = leading && (done || set);
+            if self.required && leading && !set {
                 tracing::warn!("giving up leadership, as --label-required asks");
                 self.handle.step_down(Duration::from_secs(30));
             }

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use anyhow::Result;
 
-use super::{Notice, PATIENCE, Queue, Share, newest};
+use super::{PATIENCE, Queue, Share, newest};
+use crate::api;
 
 /// How often to look whether everything still is as it should be.
 const AGAIN: Duration = Duration::from_secs(5);
@@ -22,8 +23,6 @@ pub(super) struct Rounds {
 /// One of them. A term that has ended is not given back before its round is dropped.
 pub(super) struct Round {
     shares: Vec<Share>,
-    /// It is the first of a term.
-    pub(super) elected: bool,
 }
 
 impl Rounds {
@@ -39,11 +38,10 @@ impl Rounds {
         let pause = if self.failing { RETRY } else { AGAIN };
         tokio::select! {
             news = newest(&mut self.queue) => {
-                let (news, shares) = news?;
-                let elected = news.notice == Notice::Elected;
-                Some(Round { shares, elected })
+                let (_, shares) = news?;
+                Some(Round { shares })
             }
-            () = tokio::time::sleep(pause) => Some(Round { shares: Vec::new(), elected: false }),
+            () = tokio::time::sleep(pause) => Some(Round { shares: Vec::new() }),
         }
     }
 
@@ -59,7 +57,7 @@ impl Rounds {
         let done = tokio::time::timeout(limit.unwrap_or(PATIENCE), work).await;
         let trouble = match done {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some(format!("{error:#}")),
+            Ok(Err(error)) => Some(api::plain(&error)),
             Err(_) => Some("no answer in time".to_owned()),
         };
         if let Some(trouble) = trouble.as_ref().filter(|_| !self.failing) {
