@@ -237,7 +237,7 @@ fn run_command_gives_up_waiting() {
     let output = home.tenure(&[
         "run",
         "--election=e",
-        "--wait=500ms",
+        "--wait=5s",
         "-E",
         "9",
         "--",
