@@ -234,15 +234,7 @@ fn run_command_gives_up_waiting() {
         "{}",
         stderr(&output)
     );
-    let output = home.tenure(&[
-        "run",
-        "--election=e",
-        "--wait=5s",
-        "-E",
-        "9",
-        "--",
-        "true",
-    ]);
+    let output = home.tenure(&["run", "--election=e", "--wait=5s", "-E", "9", "--", "true"]);
     assert_eq!(code(&output), 9, "{}", stderr(&output));
     assert!(
         stderr(&output).contains("holder leads"),
