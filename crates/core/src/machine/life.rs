@@ -15,7 +15,7 @@ impl Election {
         self.config.for_life
             && !record.is_free()
             && record.holder != self.config.identity
-            && record.lease_duration() == self.config.timing.lease()
+            && record.lease_duration_seconds == self.config.timing.lease_seconds()
     }
 
     /// Whether it is ours by name, whichever incarnation wrote it and whoever edited it since: nobody else

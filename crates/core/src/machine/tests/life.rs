@@ -1,8 +1,12 @@
 //! Terms for life.
 
+use std::time::Duration;
+
 use expect_test::expect;
 
 use super::{Config, Table, config};
+use crate::record::MAX_LEASE;
+use crate::timing::Timing;
 
 /// 15 s is what tells a term for life here.
 fn play(script: &str) -> String {
@@ -51,6 +55,24 @@ fn a_term_of_another_kind_runs_out() {
          14 tick
          15 tick",
     ));
+}
+
+/// Durations are cut at two days, which is also what `tenure elect --mode=for-life` writes.
+#[test]
+fn a_longer_term_is_not_for_life_because_it_is_cut() {
+    let timing = Timing::builder()
+        .lease_duration(MAX_LEASE)
+        .renew_deadline(Duration::from_secs(10))
+        .build()
+        .unwrap();
+    let config = Config {
+        for_life: true,
+        timing,
+        ..config()
+    };
+    let week = "0 start\n0.1 read1 bing/604800 v5\n0.2 watching\n400000 tick";
+    let log = Table::new(config).play(week).log;
+    assert!(log.contains("acquire#2 over 5"), "{log}");
 }
 
 #[test]
