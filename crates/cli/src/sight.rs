@@ -3,6 +3,7 @@
 //!
 //! Invariant: a closed gate holds back only writes that would win. Renewals and releases always pass.
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -106,6 +107,8 @@ impl Lock for ObservedLock {
     fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
         let sight = self.inner.sight(target, object, last);
         match &sight {
+            // The watch may be behind what was read or written meanwhile.
+            Sight::Seen(seen) if self.notes.is_older(seen) => {}
             Sight::Seen(seen) => self.notes.see(Some(seen)),
             Sight::Absent => self.notes.see(None),
             Sight::ReadNeeded => {}
@@ -135,6 +138,20 @@ struct Noted {
 }
 
 impl Notes {
+    /// Whether this is an earlier version of the object that was last seen.
+    fn is_older(&self, seen: &Sighting) -> bool {
+        let noted = self.lock();
+        let Some(last) = &noted.sighting else {
+            return false;
+        };
+        let (seen, last) = (&seen.observation().version, &last.observation().version);
+        seen.uid == last.uid
+            && seen
+                .revision
+                .order(&last.revision)
+                .is_some_and(Ordering::is_lt)
+    }
+
     fn see(&self, seen: Option<&Sighting>) {
         let now = SystemClock.now().local;
         let mut noted = self.lock();
@@ -328,6 +345,24 @@ mod tests {
         assert!(gate.pass().await.is_err(), "one has won");
         gate.reopen().await;
         assert!(gate.pass().await.is_ok());
+    }
+
+    #[tokio::test]
+    async fn a_watch_that_is_behind_does_not_bring_the_past_back() {
+        let lock = tenure::MemoryLock::new("x");
+        let mut record = Record {
+            holder: "a".to_owned(),
+            ..Record::default()
+        };
+        let first = lock.write(&WriteKind::Create, &record, None).await.unwrap();
+        let version = first.observation().version.clone();
+        record.holder.clear();
+        let release = WriteKind::Release(version);
+        let last = lock.write(&release, &record, Some(&first)).await.unwrap();
+        let notes = Notes::default();
+        assert!(!notes.is_older(&first), "nothing was seen yet");
+        notes.see(Some(&last));
+        assert!(notes.is_older(&first) && !notes.is_older(&last));
     }
 
     #[tokio::test]
