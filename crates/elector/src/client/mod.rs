@@ -12,8 +12,10 @@ use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
+use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
+use tower::retry::RetryLayer;
 use tower::{BoxError, Service, ServiceBuilder};
 
 /// The user agent of [`client`]. API servers and their audit logs tell elections apart by it, as they
@@ -61,17 +63,25 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
 /// As for [`client`].
 #[cfg(feature = "http2")]
 pub fn client_http2(config: Config) -> Result<Client, kube::Error> {
-    work_client_http2(config, USER_AGENT)
+    over_http2(careful(config, USER_AGENT))
 }
 
 /// The same for the requests of the work that is elected about, under a name of its own: for controllers with
-/// many small requests. Elections keep a client of theirs.
+/// many small requests. What a busy server refuses for now is sent again, as kube's own client does, unless
+/// the configuration says otherwise. Elections keep a client of theirs.
 ///
 /// # Errors
 /// As for [`client`].
 #[cfg(feature = "http2")]
 pub fn work_client_http2(config: Config, user_agent: &'static str) -> Result<Client, kube::Error> {
-    let config = careful(config, user_agent);
+    let default_retry = config.default_retry;
+    let mut config = careful(config, user_agent);
+    config.default_retry = default_retry;
+    over_http2(config)
+}
+
+#[cfg(feature = "http2")]
+fn over_http2(config: Config) -> Result<Client, kube::Error> {
     if is_kubes_business(&config) {
         return Client::try_from(config);
     }
@@ -101,8 +111,11 @@ where
     S: Service<Request<Body>, Response = Answer, Error = legacy::Error> + Clone + Send + 'static,
     S::Future: Send + 'static,
 {
+    let again = config.default_retry;
+    let again = again.then(|| RetryLayer::new(RetryPolicy::server_retry()));
     let service = ServiceBuilder::new()
         .layer(config.base_uri_layer())
+        .option_layer(again)
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
         .map_err(BoxError::from)

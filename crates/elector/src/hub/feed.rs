@@ -156,6 +156,8 @@ impl Source {
                     Err(error) => return Err(kube::Error::ReadEvents(error)),
                     // The server may end in the middle of a line.
                     Ok(_) if line.last() != Some(&b'\n') => break,
+                    // Something between here and the server keeps the connection busy.
+                    Ok(_) if line.trim_ascii().is_empty() => {}
                     Ok(_) => self.pass_on(Event::parse(&line)?, &mut revision),
                 }
                 heard = true;

@@ -10,6 +10,8 @@ use tenure_apiserver::server::Fault;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpListener;
 
+#[cfg(feature = "http2")]
+use crate::server::get;
 use crate::server::{LEASES, client, within};
 
 fn lease(client: kube::Client) -> Arc<dyn Lock> {
@@ -31,6 +33,20 @@ async fn duty_12_a_failed_request_is_sent_once() {
         assert_eq!(added.hits(), 1, "{code}");
         added.remove();
     }
+}
+
+/// The work is another matter: what a busy server refuses for now is asked again.
+#[cfg(feature = "http2")]
+#[tokio::test]
+async fn requests_of_the_work_are_sent_again_when_the_server_is_busy() {
+    let server = TestServer::start().await.unwrap();
+    let mut config = Config::new(server.url().parse().unwrap());
+    config.auth_info.token = Some(server.token().to_owned().into());
+    let client = tenure::work_client_http2(config, "worker").unwrap();
+    let fault = Fault::answer(503).path(LEASES).verb("list").times(2);
+    let added = server.faults().add(fault);
+    assert!(within(get(&client, LEASES)).await.is_some());
+    assert_eq!(added.hits(), 2);
 }
 
 /// Duty 12: API servers and their audit logs see which requests are an election's.
