@@ -64,7 +64,10 @@ impl Controller {
     /// between making the volume and doing so. Returns if there are no snapshots to look at.
     pub(crate) async fn sweep_snapshots(self: Arc<Self>) {
         let api: Api<Snapshot> = Api::all(self.cluster.client());
-        if let Err(error) = api.list(&ListParams::default().limit(1)).await {
+        let first = api.list(&ListParams::default().limit(1)).await;
+        if let Err(kube::Error::Api(error)) = first
+            && matches!(error.code, 403 | 404)
+        {
             tracing::info!(%error, "snapshots cannot be listed: their finalizers are not swept");
             return;
         }

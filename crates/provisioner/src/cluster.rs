@@ -412,8 +412,8 @@ impl Cluster {
             unread(&self.client, request).await
         };
         match self.ask(what, send).await {
-            // Gone, or another one of this name by now.
-            Err(error) if error.is_not_found() || error.is_conflict() => Ok(()),
+            // Gone, or another one of this name by now: a uid cannot be changed.
+            Err(error) if error.is_not_found() || error.is_invalid() => Ok(()),
             other => other,
         }
     }

@@ -147,11 +147,15 @@ impl Controller {
         let Some(secret) = secret else {
             return Ok(BTreeMap::new());
         };
-        // The secret may be gone before the volume; the driver decides whether it can do without.
-        Ok(self.cluster.secret(&secret).await.unwrap_or_else(|error| {
-            tracing::warn!(volume = volume.name(), %error, "deleting without the secret");
-            BTreeMap::new()
-        }))
+        match self.cluster.secret(&secret).await {
+            // It may be gone before the volume, or not be ours to read: the driver decides whether it can
+            // do without. Of a server that does not answer nothing can be said; that is tried again.
+            Err(error) if error.is_not_found() || error.is_forbidden() => {
+                tracing::warn!(volume = volume.name(), %error, "deleting without the secret");
+                Ok(BTreeMap::new())
+            }
+            other => other.map_err(|error| error.to_string()),
+        }
     }
 
     fn secret_of_class(&self, volume: &Volume) -> Result<Option<SecretRef>, String> {
