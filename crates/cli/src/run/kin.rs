@@ -55,11 +55,11 @@ pub(crate) fn reap_orphans(group: Pid, besides: i32) {
     }
 }
 
-/// The descendants of another process, and all who carry the mark.
-pub(crate) fn descendants_of(parent: i32, mark: &str) -> Vec<Process> {
+/// All who carry the mark, and the descendants of another process if it lives.
+pub(crate) fn descendants_of(parent: Option<Pid>, mark: &str) -> Vec<Process> {
     let everybody = everybody();
-    let me = raw(getpid());
-    let mut found = below(parent, &everybody);
+    let (me, parent) = (raw(getpid()), parent.map(raw));
+    let mut found = parent.map_or_else(Vec::new, |parent| below(parent, &everybody));
     let marked = format!("{MARK}={mark}");
     let carries = |process: &&Process| {
         let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
@@ -68,7 +68,7 @@ pub(crate) fn descendants_of(parent: i32, mark: &str) -> Vec<Process> {
             .any(|entry| entry == marked.as_bytes())
     };
     found.extend(everybody.iter().filter(carries));
-    found.retain(|process| !process.zombie && process.pid != me && process.pid != parent);
+    found.retain(|process| !process.zombie && process.pid != me && Some(process.pid) != parent);
     found
 }
 

@@ -1,8 +1,8 @@
 //! A tiny process beside the wrapper that ends the group when the wrapper cannot.
 //!
-//! A stopped or killed wrapper runs no timers. The watchdog waits on a pipe for the deadline of the
-//! work, which every renewal moves. It kills the group and whoever left it when the deadline passes, or
-//! when the pipe closes without a farewell.
+//! A stopped or killed wrapper runs no timers. The watchdog is there before the group is. It waits on a
+//! pipe: first the group is named, then comes the deadline of the work, which every renewal moves. It kills
+//! the group and whoever left it when the deadline passes, or when the pipe closes without a farewell.
 
 use std::io::{self, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -11,7 +11,7 @@ use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, getppid, kill_process_group};
+use rustix::process::{Pid, Signal, getpid, getppid, kill_process_group};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
 use super::kin;
@@ -28,11 +28,11 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the watchdog for a group.
-    pub(crate) fn start(group: Pid, mark: &str) -> io::Result<Self> {
+    /// Starts the watchdog for all who will carry the mark.
+    pub(crate) fn start(mark: &str) -> io::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(WATCHDOG)
-            .arg(group.as_raw_nonzero().to_string())
+            .arg(getpid().as_raw_nonzero().to_string())
             .arg(mark)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
@@ -48,33 +48,47 @@ impl Watchdog {
         i32::try_from(self.child.id()).unwrap_or(0)
     }
 
+    /// Names the group. Until then the watchdog knows its members by their mark alone.
+    pub(crate) fn guards(&mut self, group: Pid) -> io::Result<()> {
+        self.tell(group.as_raw_nonzero().get().unsigned_abs().into())
+    }
+
     /// Moves the deadline: nanoseconds of `CLOCK_BOOTTIME`.
     pub(crate) fn until(&mut self, deadline: u64) -> io::Result<()> {
-        self.pipe.write_all(&deadline.to_le_bytes())
+        self.tell(deadline)
+    }
+
+    fn tell(&mut self, value: u64) -> io::Result<()> {
+        self.pipe.write_all(&value.to_le_bytes())
     }
 
     /// The group is empty; the watchdog may go.
     pub(crate) fn dismiss(mut self) {
-        let _ = self.until(FAREWELL);
+        let _ = self.tell(FAREWELL);
         let _ = self.child.wait();
     }
 }
 
-/// `tenure __watchdog GROUP MARK`: see the module.
-pub(crate) fn watch(group: &str, mark: &str) -> u8 {
-    let Some(group) = group.parse().ok().and_then(Pid::from_raw) else {
+/// `tenure __watchdog WRAPPER MARK`: see the module.
+pub(crate) fn watch(wrapper: &str, mark: &str) -> u8 {
+    let Some(wrapper) = wrapper.parse().ok().and_then(Pid::from_raw) else {
         eprintln!("tenure: {WATCHDOG} is internal");
         return 125;
     };
-    let wrapper = getppid().map_or(0, |pid| pid.as_raw_nonzero().get());
     super::group::close_inherited(&[]);
-    match guard(&io::stdin().as_fd().try_clone_to_owned()) {
+    let mut group = None;
+    match guard(&io::stdin().as_fd().try_clone_to_owned(), &mut group) {
         Ok(End::Farewell) => 0,
         Ok(End::Overdue | End::Orphaned) | Err(_) => {
-            let _ = kill_process_group(group, Signal::KILL);
+            if let Some(group) = group {
+                let _ = kill_process_group(group, Signal::KILL);
+            }
             // Whoever was born while we looked is found the next time.
             for _ in 0..50 {
-                let left = kin::descendants_of(wrapper, mark);
+                // A dead wrapper has no descendants any more. Its heir, the first process of the machine
+                // perhaps, has plenty, and none of them is ours: the mark alone tells.
+                let parent = (getppid() == Some(wrapper)).then_some(wrapper);
+                let left = kin::descendants_of(parent, mark);
                 if left.is_empty() {
                     break;
                 }
@@ -92,8 +106,8 @@ enum End {
     Orphaned,
 }
 
-/// Reads deadlines until one passes, or the pipe ends.
-fn guard(pipe: &io::Result<OwnedFd>) -> io::Result<End> {
+/// Reads the group, and then deadlines until one passes, or the pipe ends.
+fn guard(pipe: &io::Result<OwnedFd>, group: &mut Option<Pid>) -> io::Result<End> {
     let pipe = pipe
         .as_ref()
         .map_err(|error| io::Error::from(error.kind()))?;
@@ -128,7 +142,11 @@ fn guard(pipe: &io::Result<OwnedFd>) -> io::Result<End> {
             if value == FAREWELL {
                 return Ok(End::Farewell);
             }
-            deadline = Some(value);
+            if group.is_none() {
+                *group = i32::try_from(value).ok().and_then(Pid::from_raw);
+            } else {
+                deadline = Some(value);
+            }
         }
     }
 }

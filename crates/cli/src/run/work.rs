@@ -164,21 +164,27 @@ impl Work {
         if !term.is_leading() {
             return Ok(End::Lost);
         }
-        let group = Group::spawn(&self.spec)?;
-        self.running.set(Some(group), 0);
+        // Nothing runs without its watchdog, not even for the moment in which this process may be stopped.
+        let mut watchdog = Watchdog::start(&self.spec.mark)?;
+        let group = match Group::spawn(&self.spec) {
+            Ok(group) => group,
+            Err(error) => {
+                watchdog.dismiss();
+                return Err(error);
+            }
+        };
+        self.running.set(Some(group), watchdog.id());
+        let guarded = watchdog.guards(group.id());
         signals.pass_on(&self.passed_on);
         if self.foreground {
             terminal::give_to(group.id());
         }
-        let ended = match Watchdog::start(group.id(), &self.spec.mark) {
-            Ok(watchdog) => {
-                self.running.set(Some(group), watchdog.id());
-                Ok(self.look_after(group, watchdog, term, signals, hold).await)
-            }
+        let ended = match guarded {
+            Ok(()) => Ok(self.look_after(group, watchdog, term, signals, hold).await),
             Err(error) => {
-                // Nothing runs without its watchdog.
                 group.signal(Signal::KILL);
-                clear_out(group, 0, signals).await;
+                clear_out(group, watchdog.id(), signals).await;
+                watchdog.dismiss();
                 Err(error)
             }
         };
