@@ -28,6 +28,7 @@ pub mod mutant;
 #[cfg(not(feature = "mutants"))]
 mod mutant;
 pub mod pair;
+pub mod random;
 pub mod record;
 pub mod time;
 pub mod timing;
@@ -40,6 +41,7 @@ pub use machine::{Config, Election, Phase};
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub use mutant::{Mutant, PairMutant};
+pub use random::Random;
 pub use record::Record;
 pub use time::{LocalTime, Now, WallTime};
 pub use timing::{Timing, TimingBuilder, TimingError};

@@ -50,7 +50,7 @@ impl Election {
     /// A read under way is as good as a poll: the next one is due a jittered retry period later.
     fn poll_later(&mut self, now: Now) {
         let retry = self.config.timing.retry_period();
-        self.next_poll = now.local + retry + self.random(retry.mul_f64(JITTER_FACTOR));
+        self.next_poll = now.local + retry + self.random.below(retry.mul_f64(JITTER_FACTOR));
     }
 
     pub(super) fn follow_deadline(&self) -> Option<LocalTime> {
@@ -109,7 +109,7 @@ impl Election {
         };
         // Elections of one process that are won together renew apart: the first renewal comes early by
         // a random part of the retry period, and each later one keeps its place in it.
-        let first = self.random(self.config.timing.retry_period());
+        let first = self.random.below(self.config.timing.retry_period());
         let term = Term {
             token: token.clone(),
             uid: version.uid.clone(),

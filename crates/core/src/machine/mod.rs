@@ -34,6 +34,7 @@ use crate::fence::{FencingToken, ResourceVersion};
 use crate::guard::Guard;
 use crate::input::{Input, Source, Version};
 use crate::mutant::Mutant;
+use crate::random::Random;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
 use crate::timing::Timing;
@@ -143,7 +144,7 @@ pub struct Election {
     shutdown: bool,
     reported: Option<String>,
     last_stamp: Option<WallTime>,
-    rng: u64,
+    random: Random,
     #[cfg(feature = "mutants")]
     mutant: Option<Mutant>,
 }
@@ -151,7 +152,7 @@ pub struct Election {
 impl Election {
     /// A candidate that has not started.
     pub fn new(config: Config) -> Self {
-        let rng = config.seed;
+        let random = Random::new(config.seed);
         Self {
             config,
             state: State::Idle,
@@ -171,7 +172,7 @@ impl Election {
             shutdown: false,
             reported: None,
             last_stamp: None,
-            rng,
+            random,
             #[cfg(feature = "mutants")]
             mutant: None,
         }
@@ -215,7 +216,8 @@ impl Election {
                 if self.watching != works {
                     self.watching = works;
                     // Spread the first polls: a broken watch usually breaks for everybody at once.
-                    self.next_poll = now.local + self.random(self.config.timing.retry_period());
+                    self.next_poll =
+                        now.local + self.random.below(self.config.timing.retry_period());
                 }
             }
             Input::WorkEnded => self.work_ended(now, &mut out),
@@ -397,16 +399,6 @@ impl Election {
         self.state = State::Finished;
         self.in_flight = None;
         out.push(Command::Finished);
-    }
-
-    /// A uniformly random duration below `limit`, from a SplitMix64 sequence.
-    fn random(&mut self, limit: Duration) -> Duration {
-        self.rng = self.rng.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        let mut z = self.rng;
-        z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-        z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-        let fraction = ((z ^ (z >> 31)) >> 11) as f64 / (1u64 << 53) as f64;
-        limit.mul_f64(fraction)
     }
 
     /// Whether an observation answers the read that is under way.

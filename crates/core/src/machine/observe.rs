@@ -352,8 +352,8 @@ impl Election {
     fn herd_delay(&mut self, source: Source, limit: Duration) -> Duration {
         match source {
             Source::Watch => {
-                let most = self.random(limit);
-                self.random(most)
+                let most = self.random.below(limit);
+                self.random.below(most)
             }
             Source::Read(_) => Duration::ZERO,
         }

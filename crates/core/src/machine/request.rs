@@ -313,7 +313,7 @@ impl Election {
             n => (retry / 16 * 2u32.pow(n.min(5) - 1)).min(retry),
         };
         self.failures = self.failures.saturating_add(1);
-        let jitter = self.random(delay / 4);
+        let jitter = self.random.below(delay / 4);
         self.not_before = now.local + delay + jitter;
     }
 }

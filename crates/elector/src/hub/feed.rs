@@ -5,6 +5,7 @@
 //! limited to `resourceNames` allow.
 
 use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::AsyncBufReadExt as _;
@@ -14,7 +15,7 @@ use kube::api::{ListParams, WatchParams};
 use kube::core::request::Request;
 use serde::Deserialize;
 use serde_json::Value;
-use tenure_core::ResourceVersion;
+use tenure_core::{Random, ResourceVersion};
 use tenure_lock::{Lean, Resource};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
@@ -22,7 +23,6 @@ use tokio::time::timeout;
 
 use super::event::{Event, Shown};
 use crate::clock::pause as rest;
-use crate::identity::Jitter;
 
 /// A list, or the beginning of a watch, may take this long.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -82,7 +82,7 @@ impl Feed {
             path: resource.path(namespace),
             selector,
             news,
-            jitter: Jitter::new(seed),
+            random: Mutex::new(Random::new(seed)),
         };
         let task = tokio::spawn(source.run());
         Self { id, task }
@@ -95,7 +95,7 @@ struct Source {
     path: String,
     selector: Option<String>,
     news: UnboundedSender<(u64, News)>,
-    jitter: Jitter,
+    random: Mutex<Random>,
 }
 
 impl Source {
@@ -106,11 +106,11 @@ impl Source {
                 // The server forgot our place, or ended the watch: list again soon.
                 Err(error) if is_gone(&error) => {
                     tracing::debug!(path = %self.path, "the watch is too old, listing again");
-                    rest(self.jitter.below(FIRST_PAUSE)).await;
+                    rest(self.below(FIRST_PAUSE)).await;
                 }
                 Err(error) => {
                     self.tell(News::Down { error });
-                    rest(pause + self.jitter.below(pause / 2)).await;
+                    rest(pause + self.below(pause / 2)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
                 Ok(never) => match never {},
@@ -215,9 +215,15 @@ impl Source {
         let _ = self.news.send((self.id, news));
     }
 
+    /// A random duration below `limit`, so that not all come at once.
+    fn below(&self, limit: Duration) -> Duration {
+        let random = self.random.lock();
+        random.unwrap_or_else(PoisonError::into_inner).below(limit)
+    }
+
     /// How long the next watch may last, in seconds.
     fn watch_seconds(&self) -> u32 {
-        let more = self.jitter.below(Duration::from_secs(50)).as_secs();
+        let more = self.below(Duration::from_secs(50)).as_secs();
         WATCH_SECONDS + u32::try_from(more).unwrap_or_default()
     }
 }
