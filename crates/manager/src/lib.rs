@@ -59,6 +59,7 @@ mod handle;
 mod health;
 mod hooks;
 mod http;
+pub mod lean;
 mod manager;
 mod metrics;
 mod migration;

@@ -1,7 +1,6 @@
 //! The kinds that are watched, with the fields that are used and no others: a cluster has many claims
 //! and volumes, and a provisioner keeps them all.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::storage::v1::CSIStorageCapacity;
@@ -9,41 +8,15 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference,
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer, Serialize};
+use tenure_manager::lean::or_default;
+use tenure_manager::lean_kind;
 
 use crate::names::{
     ALPHA_SELECTED_NODE, BETA_STORAGE_CLASS, BETA_STORAGE_PROVISIONER, LAST_APPLIED, SELECTED_NODE,
     STORAGE_PROVISIONER,
 };
 
-macro_rules! resource {
-    ($type:ty, $kind:literal, $plural:literal, $group:literal, $version:literal, $scope:ty) => {
-        impl kube::Resource for $type {
-            type DynamicType = ();
-            type Scope = $scope;
-
-            fn kind(_: &()) -> Cow<'_, str> {
-                $kind.into()
-            }
-            fn group(_: &()) -> Cow<'_, str> {
-                $group.into()
-            }
-            fn version(_: &()) -> Cow<'_, str> {
-                $version.into()
-            }
-            fn plural(_: &()) -> Cow<'_, str> {
-                $plural.into()
-            }
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-resource!(
+lean_kind!(
     Claim,
     "PersistentVolumeClaim",
     "persistentvolumeclaims",
@@ -51,7 +24,7 @@ resource!(
     "v1",
     NamespaceResourceScope
 );
-resource!(
+lean_kind!(
     Volume,
     "PersistentVolume",
     "persistentvolumes",
@@ -59,7 +32,7 @@ resource!(
     "v1",
     ClusterResourceScope
 );
-resource!(
+lean_kind!(
     Class,
     "StorageClass",
     "storageclasses",
@@ -67,8 +40,8 @@ resource!(
     "v1",
     ClusterResourceScope
 );
-resource!(Node, "Node", "nodes", "", "v1", ClusterResourceScope);
-resource!(
+lean_kind!(Node, "Node", "nodes", "", "v1", ClusterResourceScope);
+lean_kind!(
     CsiNode,
     "CSINode",
     "csinodes",
@@ -76,7 +49,7 @@ resource!(
     "v1",
     ClusterResourceScope
 );
-resource!(
+lean_kind!(
     Attachment,
     "VolumeAttachment",
     "volumeattachments",
@@ -84,7 +57,7 @@ resource!(
     "v1",
     ClusterResourceScope
 );
-resource!(
+lean_kind!(
     AttributesClass,
     "VolumeAttributesClass",
     "volumeattributesclasses",
@@ -92,7 +65,7 @@ resource!(
     "v1",
     ClusterResourceScope
 );
-resource!(
+lean_kind!(
     Snapshot,
     "VolumeSnapshot",
     "volumesnapshots",
@@ -100,7 +73,7 @@ resource!(
     "v1",
     NamespaceResourceScope
 );
-resource!(
+lean_kind!(
     SnapshotContent,
     "VolumeSnapshotContent",
     "volumesnapshotcontents",
@@ -109,7 +82,7 @@ resource!(
     ClusterResourceScope
 );
 
-resource!(
+lean_kind!(
     Room,
     "CSIStorageCapacity",
     "csistoragecapacities",
@@ -117,7 +90,7 @@ resource!(
     "v1",
     NamespaceResourceScope
 );
-resource!(
+lean_kind!(
     Grant,
     "ReferenceGrant",
     "referencegrants",
@@ -652,15 +625,6 @@ fn bare<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Err
         annotations.remove(LAST_APPLIED);
     }
     Ok(meta)
-}
-
-/// `null` is the same as nothing.
-fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
-where
-    D: Deserializer<'de>,
-    T: Deserialize<'de> + Default,
-{
-    Ok(Option::deserialize(deserializer)?.unwrap_or_default())
 }
 
 #[cfg(test)]

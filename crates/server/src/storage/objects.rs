@@ -1,7 +1,6 @@
 //! The kinds that are watched, with the fields that decide and no others: a picture of a whole cluster is kept, and
 //! reading a field costs code for each. What is written are patches, so nothing that is not here gets lost.
 
-use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use k8s_openapi::api::core::v1::{
@@ -12,56 +11,43 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::{LabelSelector, ObjectMeta};
 use k8s_openapi::{ClusterResourceScope, NamespaceResourceScope};
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Deserializer};
+use tenure_manager::lean::or_default;
+use tenure_manager::lean_kind;
 
-macro_rules! resource {
-    ($kind:ident, $plural:literal, $group:literal, $scope:ty) => {
-        impl kube::Resource for $kind {
-            type DynamicType = ();
-            type Scope = $scope;
-
-            fn kind(_: &()) -> Cow<'_, str> {
-                stringify!($kind).into()
-            }
-            fn group(_: &()) -> Cow<'_, str> {
-                $group.into()
-            }
-            fn version(_: &()) -> Cow<'_, str> {
-                "v1".into()
-            }
-            fn plural(_: &()) -> Cow<'_, str> {
-                $plural.into()
-            }
-            fn meta(&self) -> &ObjectMeta {
-                &self.metadata
-            }
-            fn meta_mut(&mut self) -> &mut ObjectMeta {
-                &mut self.metadata
-            }
-        }
-    };
-}
-
-resource!(
+lean_kind!(
     PersistentVolumeClaim,
+    "PersistentVolumeClaim",
     "persistentvolumeclaims",
     "",
+    "v1",
     NamespaceResourceScope
 );
-resource!(
+lean_kind!(
     PersistentVolume,
+    "PersistentVolume",
     "persistentvolumes",
     "",
+    "v1",
     ClusterResourceScope
 );
-resource!(Pod, "pods", "", NamespaceResourceScope);
-resource!(Node, "nodes", "", ClusterResourceScope);
-resource!(
+lean_kind!(Pod, "Pod", "pods", "", "v1", NamespaceResourceScope);
+lean_kind!(Node, "Node", "nodes", "", "v1", ClusterResourceScope);
+lean_kind!(
     StorageClass,
+    "StorageClass",
     "storageclasses",
     "storage.k8s.io",
+    "v1",
     ClusterResourceScope
 );
-resource!(CSINode, "csinodes", "storage.k8s.io", ClusterResourceScope);
+lean_kind!(
+    CSINode,
+    "CSINode",
+    "csinodes",
+    "storage.k8s.io",
+    "v1",
+    ClusterResourceScope
+);
 
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
@@ -238,15 +224,6 @@ fn bare<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Err
     let mut meta: ObjectMeta = or_default(deserializer)?;
     meta.managed_fields = None;
     Ok(meta)
-}
-
-/// Servers write null for an empty list.
-fn or_default<'de, T, D>(deserializer: D) -> Result<T, D::Error>
-where
-    T: Default + Deserialize<'de>,
-    D: Deserializer<'de>,
-{
-    Option::deserialize(deserializer).map(Option::unwrap_or_default)
 }
 
 #[cfg(test)]
