@@ -17,7 +17,7 @@ use tenure_tests::real::{Peer, available, build};
 use tenure_tests::tools;
 use tenure_tests::wire::{Wire, lease_path, object_path};
 
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// client-go's leader election, with hand-overs.
 pub(crate) fn client_go_election(kubeconfig: &Path) {
@@ -107,9 +107,18 @@ pub(crate) fn informer(kubeconfig: &Path) {
             process.transcript()
         );
     };
-    for resource in [MAPS, "leases"] {
+    let resources = [MAPS, "leases"];
+    for resource in resources {
         wait(&process, "synced", "resource", resource);
     }
+    // Says so before it compares. A list that was not streamed is not compared, and nobody would notice.
+    let count = || {
+        let lines = process.text();
+        let told = |line: &&String| line.contains("data consistency check is enabled");
+        lines.iter().filter(told).count()
+    };
+    let compared = clock::poll(LIMIT, || (count() == resources.len()).then_some(()));
+    assert!(compared.is_some(), "{}", process.transcript());
     for index in 0..20 {
         wait(&process, "added", "name", &format!("early-{index}"));
     }
@@ -205,6 +214,8 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
     assert_eq!(map["data"], json!({"k": "v"}));
     kubectl.ok("-n NS label configmap made app=x");
     kubectl.ok("-n NS annotate configmap made note=y");
+    let note = "-n NS get configmap made -o jsonpath={.metadata.annotations.note}";
+    assert_eq!(kubectl.ok(note), "y");
     assert!(
         kubectl
             .ok("-n NS get configmap -l app=x -o name")
@@ -233,18 +244,27 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
     assert_eq!(apply("two", "apply"), "two");
     assert_eq!(apply("three", "replace"), "three");
     kubectl.ok("-n NS create secret generic made --from-literal=k=v");
+    let secret = kubectl.json("-n NS get secret made -o json");
+    assert_eq!(secret["data"], json!({"k": "dg=="}));
     kubectl.ok("-n NS create serviceaccount made");
+    let account = kubectl.ok("-n NS get serviceaccount made -o name");
+    assert_eq!(account.trim(), "serviceaccount/made");
     kubectl.ok("-n NS create role made --verb=get --resource=leases");
+    let role = kubectl.json("-n NS get role made -o json");
+    let rule =
+        json!({"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get"]});
+    assert_eq!(role["rules"], json!([rule]));
     assert!(
         kubectl
             .ok("-n NS get lease applied -o yaml")
             .contains("holderIdentity: three")
     );
-    assert!(kubectl.ok("-n NS get lease -o wide").contains("applied"));
+    assert!(kubectl.ok("-n NS get lease -o wide").contains("HOLDER"));
     kubectl.edit("s/three/edited/", "-n NS edit lease applied");
     let holder = "-n NS get lease applied -o jsonpath={.spec.holderIdentity}";
     assert_eq!(kubectl.ok(holder), "edited");
-    kubectl.watch("-n NS get configmap made -w -o name", || {
+    let (watch, printed) = ("-n NS get configmap made -w -o name", "configmap/made");
+    kubectl.watch(watch, printed, || {
         kubectl.ok("-n NS label configmap made watched=yes");
     });
     let differs = kubectl.run(&format!("diff -f {}", file.display()));
@@ -256,6 +276,9 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
         assert!(kubectl.ok("auth whoami").contains("Username"));
     }
     assert_eq!(kubectl.ok("auth can-i create leases").trim(), "yes");
+    let nobody = kubectl.run("auth can-i create leases --as=nobody");
+    assert_eq!(nobody.status.code(), Some(1), "{}", said(&nobody));
+    assert!(nobody.stdout.starts_with(b"no"), "{}", said(&nobody));
     assert!(
         kubectl
             .ok("-n NS describe lease applied")
@@ -405,11 +428,12 @@ impl Kubectl<'_> {
         assert!(output.status.success(), "kubectl {line}: {}", said(&output));
     }
 
-    /// Runs a command that prints a line at once and another one for a change.
-    fn watch(&self, line: &str, change: impl FnOnce()) {
+    /// Runs a command that prints a line at once and again for a change.
+    fn watch(&self, line: &str, prints: &str, change: impl FnOnce()) {
         let process =
             Process::spawn("kubectl", self.command(line)).expect("checked before the test");
-        let printed = |count| clock::poll(LIMIT, || (process.text().len() >= count).then_some(()));
+        let count = || process.text().iter().filter(|said| *said == prints).count();
+        let printed = |times| clock::poll(LIMIT, || (count() >= times).then_some(()));
         assert!(printed(1).is_some(), "kubectl {line} printed nothing");
         change();
         assert!(
@@ -453,7 +477,12 @@ impl Kubectl<'_> {
             waiting.wait().expect("our child").success(),
             "kubectl {wait}"
         );
-        assert!(self.ok("-n NS get pods -o wide").contains("ready"));
+        let (narrow, wide) = (self.ok("-n NS get pods"), self.ok("-n NS get pods -o wide"));
+        assert!(
+            narrow.contains("ready") && !narrow.contains(" NODE "),
+            "{narrow}"
+        );
+        assert!(wide.contains("ready") && wide.contains(" NODE "), "{wide}");
     }
 
     fn ok(&self, line: &str) -> String {

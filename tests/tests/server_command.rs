@@ -1,11 +1,11 @@
 //! `tenure server` as a process: one server per directory, backup and restore.
 
-use std::io::{Read as _, Write as _};
+use std::io::{BufRead as _, BufReader, ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Output;
 use std::time::Duration;
 
 use tenure_tests::clock::poll;
@@ -14,7 +14,9 @@ use tenure_tests::nemesis::proxy::{Gate, Proxy};
 use tenure_tests::process::Process;
 use tenure_tests::wire::Wire;
 
-const LIMIT: Duration = Duration::from_secs(40);
+const LIMIT: Duration = Duration::from_secs(180);
+
+const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 fn text(output: &Output) -> String {
     let (out, err) = (&output.stdout, &output.stderr);
@@ -40,6 +42,47 @@ fn token(home: &Home) -> u64 {
         .trim()
         .parse()
         .unwrap()
+}
+
+/// `tenure server run` with these options on free ports, and how it describes itself.
+fn serve(home: &Home, options: &[&str]) -> (Process, serde_json::Value) {
+    let mut command = home.command();
+    command.args(["server", "run", "--listen=127.0.0.1:0"]);
+    command.arg("--insecure-listen=127.0.0.1:0").args(options);
+    let server = Process::spawn("server", command).unwrap();
+    let instance = poll(LIMIT, || {
+        let status = home.tenure(&["server", "status"]);
+        serde_json::from_slice(&status.stdout).ok()
+    });
+    let instance = instance.unwrap_or_else(|| panic!("no start: {}", server.transcript()));
+    (server, instance)
+}
+
+/// Where a server listens without TLS.
+fn plain(instance: &serde_json::Value) -> &str {
+    let url = instance["insecureUrl"].as_str().unwrap();
+    url.trim_start_matches("http://")
+}
+
+/// The administrator of a server.
+fn admin(instance: &serde_json::Value) -> Wire {
+    let kubeconfig = instance["kubeconfig"].as_str().unwrap();
+    Wire::connect(Path::new(kubeconfig)).unwrap()
+}
+
+/// The code of the answer to a GET over plain HTTP.
+fn plain_get(instance: &serde_json::Value, path: &str, token: &str) -> u16 {
+    let mut stream = TcpStream::connect(plain(instance)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let token = match token {
+        "" => String::new(),
+        token => format!("authorization: Bearer {token}\r\n"),
+    };
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{token}connection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    answer.split(' ').nth(1).unwrap().parse().unwrap()
 }
 
 #[test]
@@ -81,20 +124,111 @@ fn server_command_refuses_a_directory_in_use() {
     );
 }
 
+/// The stream of a watch ends as a stream does, and the store is closed: one that was not would go on with
+/// another revision.
 #[test]
-fn server_command_ends_cleanly_when_asked() {
+fn server_command_drains_watches_and_ends_cleanly_when_asked() {
     let home = Home::new();
-    token(&home);
-    let status = home.tenure(&["server", "status"]);
-    let instance: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
-    let ended = Command::new("kill")
-        .arg(instance["pid"].to_string())
-        .status()
+    // Without controllers nobody writes but this test.
+    let alone = format!("--disable={}", tenure_server::CONTROLLERS.join(","));
+    let (mut server, instance) = serve(&home, &[&alone]);
+    let folder = Path::new(instance["kubeconfig"].as_str().unwrap());
+    let folder = folder.parent().unwrap();
+    let token = std::fs::read_to_string(folder.join("token")).unwrap();
+    let map = serde_json::json!({ "metadata": { "name": "seen" } });
+    let made = admin(&instance)
+        .send(&http::Method::POST, MAPS, Some(&map))
         .unwrap();
-    assert!(ended.success());
-    let gone = || (home.tenure(&["server", "status"]).status.code() == Some(1)).then_some(());
-    assert!(poll(LIMIT, gone).is_some());
-    assert!(token(&home) > 0, "the next one starts on the same data");
+    let revision = &made.body["metadata"]["resourceVersion"];
+
+    let watch = TcpStream::connect(plain(&instance)).unwrap();
+    watch.set_read_timeout(Some(LIMIT)).unwrap();
+    let request = format!(
+        "GET {MAPS}?watch=true HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n",
+        token.trim()
+    );
+    (&watch).write_all(request.as_bytes()).unwrap();
+    let mut watch = BufReader::new(watch);
+    let mut text = String::new();
+    while !text.contains(r#""name":"seen""#) {
+        assert!(watch.read_line(&mut text).unwrap() > 0, "{text}");
+    }
+    assert!(text.starts_with("HTTP/1.1 200"), "{text}");
+
+    server.terminate();
+    watch.read_to_string(&mut text).unwrap();
+    assert!(text.ends_with("0\r\n\r\n"), "{text}");
+    let ended = server.wait(LIMIT).unwrap();
+    assert_eq!(ended.code(), Some(0), "{}", server.transcript());
+    assert!(!folder.join("server.json").exists());
+
+    let (_server, instance) = serve(&home, &[&alone]);
+    let listed = admin(&instance).get(MAPS).unwrap().body;
+    assert_eq!(listed["items"][0]["metadata"]["name"], "seen", "{listed}");
+    assert_eq!(&listed["metadata"]["resourceVersion"], revision, "{listed}");
+}
+
+/// What the file grants is what the request lacked.
+#[test]
+fn server_command_records_the_least_role_of_what_it_saw() {
+    let home = Home::new();
+    std::fs::write(home.path("tokens"), "secret,alice,1\n").unwrap();
+    let options = [
+        "--store=memory",
+        "--token-auth-file=tokens",
+        "--record-rbac=roles.yaml",
+    ];
+    let (mut server, instance) = serve(&home, &options);
+    assert_eq!(plain_get(&instance, MAPS, "secret"), 403);
+    server.terminate();
+    let ended = server.wait(LIMIT).unwrap();
+    assert_eq!(ended.code(), Some(0), "{}", server.transcript());
+    let recorded = std::fs::read_to_string(home.path("roles.yaml")).unwrap();
+    let of_alice: Vec<&str> = recorded
+        .split("---\n")
+        .filter(|document| document.contains("recorded:alice"))
+        .collect();
+    let [role, binding] = of_alice[..] else {
+        panic!("{recorded}")
+    };
+    assert!(role.contains("kind: Role\n"), "{role}");
+    let rule = "rules:\n- apiGroups: [\"\"]\n  resources: [\"configmaps\"]\n  verbs: [\"list\"]\n";
+    assert!(role.ends_with(rule), "{role}");
+
+    let (_server, instance) = serve(&home, &options[..2]);
+    assert_eq!(plain_get(&instance, MAPS, "secret"), 403);
+    let admin = admin(&instance);
+    for (plural, object) in [("roles", role), ("rolebindings", binding)] {
+        let path = format!("/apis/rbac.authorization.k8s.io/v1/namespaces/default/{plural}");
+        let (post, yaml) = (http::Method::POST, "application/yaml");
+        let made = admin.send_as(&post, &path, yaml, object.into()).unwrap();
+        assert!(made.status.is_success(), "{}", made.body);
+    }
+    assert_eq!(plain_get(&instance, MAPS, "secret"), 200);
+}
+
+#[test]
+fn server_command_keeps_its_state_where_xdg_says() {
+    let home = Home::new();
+    let state = home.path("elsewhere");
+    let tenure = |args: &[&str]| {
+        let mut command = home.command();
+        command.env("XDG_STATE_HOME", &state).args(args);
+        command.output().unwrap()
+    };
+    let ran = tenure(&["run", "--election=e", "--", "true"]);
+    assert!(ran.status.success(), "{}", text(&ran));
+    let status = tenure(&["server", "status"]);
+    let stopped = tenure(&["server", "stop"]);
+    assert!(stopped.status.success(), "{}", text(&stopped));
+    let instance: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let wanted = state.canonicalize().unwrap().join("tenure/kubeconfig");
+    assert_eq!(instance["kubeconfig"].as_str(), wanted.to_str());
+    assert!(wanted.exists());
+    assert!(
+        !home.path(".local").exists(),
+        "nothing is where it was not told"
+    );
 }
 
 #[test]
@@ -102,38 +236,23 @@ fn server_command_carries_ten_thousand_idle_connections() {
     const CONNECTIONS: usize = 10_000;
     let home = Home::new();
     raise_file_limit(CONNECTIONS as u64 + 500);
-    let mut command = home.command();
-    command.args([
-        "server",
-        "run",
-        "--listen=127.0.0.1:0",
-        "--insecure-listen=127.0.0.1:0",
-        "--store=memory",
-    ]);
-    let server = Process::spawn("server", command).unwrap();
-    let instance = poll(LIMIT, || {
-        let status = home.tenure(&["server", "status"]);
-        serde_json::from_slice::<serde_json::Value>(&status.stdout).ok()
-    });
-    let instance = instance.expect("the server starts");
-    let address = instance["insecureUrl"].as_str().unwrap();
-    let address = address.trim_start_matches("http://");
+    let (server, instance) = serve(&home, &["--store=memory"]);
     let memory = || server.resident_bytes().unwrap();
     let before = memory();
     let idle: Vec<TcpStream> = (0..CONNECTIONS)
-        .map(|_| TcpStream::connect(address).unwrap())
+        .map(|_| TcpStream::connect(plain(&instance)).unwrap())
         .collect();
     for _ in 0..10 {
-        let mut client = TcpStream::connect(address).unwrap();
-        let request = b"GET /version HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
-        client.write_all(request).unwrap();
-        let mut answer = String::new();
-        client.read_to_string(&mut answer).unwrap();
-        assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        assert_eq!(plain_get(&instance, "/version", ""), 200);
     }
     let each = memory().saturating_sub(before) / CONNECTIONS as u64;
     assert!(each < 20_000, "{each} bytes for an idle connection");
-    assert_eq!(idle.len(), CONNECTIONS);
+    for connection in idle {
+        connection.set_nonblocking(true).unwrap();
+        let closed = connection.peek(&mut [0]);
+        let open = matches!(&closed, Err(error) if error.kind() == ErrorKind::WouldBlock);
+        assert!(open, "{closed:?}");
+    }
 }
 
 /// A server with so much in it that a backup takes a while, and its administrator's socket.
