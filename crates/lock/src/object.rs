@@ -74,12 +74,16 @@ impl Resource {
 
     /// Path of all objects of this kind in a namespace.
     pub fn path(&self, namespace: &str) -> String {
-        let root = if self.group.is_empty() { "api" } else { "apis" };
-        let api_version = self.api_version();
-        format!(
-            "/{root}/{api_version}/namespaces/{namespace}/{}",
-            self.plural
-        )
+        let Self {
+            group,
+            version,
+            plural,
+            ..
+        } = self;
+        match *group {
+            "" => format!("/api/{version}/namespaces/{namespace}/{plural}"),
+            group => format!("/apis/{group}/{version}/namespaces/{namespace}/{plural}"),
+        }
     }
 }
 
@@ -131,11 +135,11 @@ impl ObjectName {
 
     /// Path of the object.
     pub fn path(&self) -> String {
-        format!(
-            "{}/{}",
-            self.parts.resource.path(self.namespace()),
-            self.name()
-        )
+        let mut path = self.parts.resource.path(self.namespace());
+        path.reserve_exact(1 + self.name().len());
+        path.push('/');
+        path.push_str(self.name());
+        path
     }
 
     /// What is wrong with namespace and name, if the API server would refuse them. Checked before any

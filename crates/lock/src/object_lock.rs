@@ -114,6 +114,7 @@ impl Lock for ObjectLock {
             let base = base.ok_or_else(|| Error::refused(Verb::Update, name, Refusal::Unseen))?;
             let body = self.part.body_on(base, record);
             let answer = request::update_text(wire, name, body).await?;
+            let answer = answer.text();
             if let Some(plain) = self.part.plain(&answer) {
                 self.warned.note(plain.warnings());
                 return Ok(plain);

@@ -152,16 +152,20 @@ impl Spec<'_> {
 
     /// As `lease::read` has it: the fields in their order.
     fn text(&self) -> String {
-        let fields: [String; 7] = [
-            written(&self.holder_identity),
-            written(&self.lease_duration_seconds),
-            written(&self.acquire_time),
-            written(&self.renew_time),
-            written(&self.lease_transitions),
-            written(&self.strategy),
-            written(&self.preferred_holder),
-        ];
-        fields.join(",") + ","
+        let mut fields = written(&(
+            self.holder_identity,
+            self.lease_duration_seconds,
+            self.acquire_time,
+            self.renew_time,
+            self.lease_transitions,
+            self.strategy,
+            self.preferred_holder,
+        ));
+        // A list has brackets around it, and no comma at its end.
+        fields.pop();
+        fields.push(',');
+        fields.remove(0);
+        fields
     }
 }
 

@@ -1,7 +1,9 @@
 //! The three requests of a lock. Each is sent once.
 
+use std::borrow::Cow;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bytes::Bytes;
 use http::{Method, Request, Version, header};
 use http_body_util::BodyExt as _;
 use kube::Client;
@@ -40,12 +42,12 @@ impl std::fmt::Debug for Wire {
 /// Reads an object; `None` if the API server says that there is none.
 pub(crate) async fn get(wire: &Wire, object: &ObjectName) -> Result<Option<Value>, Error> {
     match send(wire, Verb::Get, object, None).await? {
-        (200..300, body) => decode(Verb::Get, object, &body).map(Some),
-        (404, body) => match Error::from_answer(Verb::Get, object, 404, &body) {
+        (200..300, body) => decode(Verb::Get, object, &body.text()).map(Some),
+        (404, body) => match Error::from_answer(Verb::Get, object, 404, &body.text()) {
             Error::Refused { .. } => Ok(None),
             error => Err(error),
         },
-        (code, body) => Err(Error::from_answer(Verb::Get, object, code, &body)),
+        (code, body) => Err(Error::from_answer(Verb::Get, object, code, &body.text())),
     }
 }
 
@@ -64,13 +66,23 @@ pub(crate) async fn update_text(
     wire: &Wire,
     object: &ObjectName,
     body: String,
-) -> Result<String, Error> {
+) -> Result<Answer, Error> {
     write_text(wire, Verb::Update, object, body).await
+}
+
+/// The body of an answer.
+pub(crate) struct Answer(Bytes);
+
+impl Answer {
+    /// As text; without a copy, if it is.
+    pub(crate) fn text(&self) -> Cow<'_, str> {
+        String::from_utf8_lossy(&self.0)
+    }
 }
 
 async fn write(wire: &Wire, verb: Verb, object: &ObjectName, body: String) -> Result<Value, Error> {
     let answer = write_text(wire, verb, object, body).await?;
-    decode(verb, object, &answer)
+    decode(verb, object, &answer.text())
 }
 
 async fn write_text(
@@ -78,10 +90,10 @@ async fn write_text(
     verb: Verb,
     object: &ObjectName,
     body: String,
-) -> Result<String, Error> {
+) -> Result<Answer, Error> {
     match send(wire, verb, object, Some(body)).await? {
         (200..300, body) => Ok(body),
-        (code, body) => Err(Error::from_answer(verb, object, code, &body)),
+        (code, body) => Err(Error::from_answer(verb, object, code, &body.text())),
     }
 }
 
@@ -92,7 +104,7 @@ async fn send(
     verb: Verb,
     object: &ObjectName,
     body: Option<String>,
-) -> Result<(u16, String), Error> {
+) -> Result<(u16, Answer), Error> {
     let failed = |error| Error::from_client(verb, object, error);
     let (method, path) = match verb {
         Verb::Get => (Method::GET, object.path()),
@@ -115,7 +127,7 @@ async fn send(
     wire.shared.store(shared, Ordering::Relaxed);
     let code = answer.status().as_u16();
     let body = answer.into_body().collect().await.map_err(failed)?;
-    Ok((code, String::from_utf8_lossy(&body.to_bytes()).into_owned()))
+    Ok((code, Answer(body.to_bytes())))
 }
 
 /// The object in an answer.

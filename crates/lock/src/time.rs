@@ -3,17 +3,20 @@
 //! The real API server takes a MicroTime with exactly six digits and refuses any other count.
 
 use jiff::Timestamp;
+use jiff::fmt::temporal::DateTimePrinter;
 use serde_json::Value;
 use tenure_core::WallTime;
 
 /// `2026-01-02T03:04:05.000006Z`; null for no time and for one that has no such text.
 pub(crate) fn micro(time: Option<WallTime>) -> Value {
-    format(time, "%Y-%m-%dT%H:%M:%S.%6fZ")
+    const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
+    format(time, &PRINTER)
 }
 
 /// `2026-01-02T03:04:05Z`, fractions cut off; null like [`micro`].
 pub(crate) fn seconds(time: Option<WallTime>) -> Value {
-    format(time, "%Y-%m-%dT%H:%M:%SZ")
+    const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(0));
+    format(time, &PRINTER)
 }
 
 /// A time in either form, with any fraction and offset. Anything else is no time: records live by
@@ -36,13 +39,13 @@ const GO_ZERO_MICROS: i64 = -62_135_596_800_000_000;
 /// The last microsecond of the year 9999; the format has four digits for the year.
 const LAST_MICROS: i64 = 253_402_300_799_999_999;
 
-fn format(time: Option<WallTime>, pattern: &str) -> Value {
+fn format(time: Option<WallTime>, printer: &DateTimePrinter) -> Value {
     let micros = time.map(WallTime::as_micros);
     micros
         .filter(|micros| (GO_ZERO_MICROS + 1..=LAST_MICROS).contains(micros))
         .and_then(|micros| Timestamp::from_microsecond(micros).ok())
         .map_or(Value::Null, |time| {
-            time.strftime(pattern).to_string().into()
+            printer.timestamp_to_string(&time).into()
         })
 }
 
