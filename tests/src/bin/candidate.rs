@@ -213,10 +213,12 @@ async fn contend(
         };
         match event {
             Some(Event::Lead(won)) => {
-                voice.say("acquired", &voice.me, Some(&won), None);
-                let worker = work
-                    .clone()
-                    .map(|work| tokio::spawn(do_work(won.tenure().clone(), voice.clone(), work)));
+                let began = clock::now();
+                voice.say_at(began, "acquired", &voice.me, Some(&won), None);
+                let worker = work.clone().map(|work| {
+                    let tenure = won.tenure().clone();
+                    tokio::spawn(do_work(tenure, began, voice.clone(), work))
+                });
                 term = Some((won, worker));
             }
             Some(Event::Stop(_)) => {
@@ -241,7 +243,7 @@ async fn contend(
 /// Work that runs in small steps, each after a look at the guard, ends with the guard and not when this
 /// task gets to run again, which may be much later. A renewal after the last look may have moved the end
 /// of the guard, by no more than a retry period.
-async fn do_work(tenure: Tenure, voice: Voice, work: Work) -> Nanos {
+async fn do_work(tenure: Tenure, began: Nanos, voice: Voice, work: Work) -> Nanos {
     if work.stubborn {
         std::thread::spawn(move || {
             loop {
@@ -256,7 +258,8 @@ async fn do_work(tenure: Tenure, voice: Voice, work: Work) -> Nanos {
         None => None,
     };
     let mut ticks = tokio::time::interval(work.every);
-    let mut guarded = clock::now() + tenure.valid_for();
+    // There is no step before the first look, however long this process is stopped before it.
+    let mut guarded = began;
     loop {
         tokio::select! {
             () = tenure.cancelled() => return clock::now().min(guarded + work.renewed_within),

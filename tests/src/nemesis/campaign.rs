@@ -25,6 +25,9 @@ const SIZE: usize = 3;
 /// How long a campaign goes on beyond its time for kinds of faults that have not struck yet.
 const PATIENCE: Duration = Duration::from_secs(300);
 
+/// Faults that are named with two leaders at once: those since the first one's term, and so long before.
+const RECENT: Duration = Duration::from_secs(10);
+
 /// A campaign.
 #[derive(Debug)]
 pub struct Campaign {
@@ -34,6 +37,7 @@ pub struct Campaign {
     seed: u64,
     faults: BTreeMap<Fault, u64>,
     impossible: BTreeMap<Fault, &'static str>,
+    struck: Vec<(Nanos, Fault, Victim)>,
     began: Nanos,
 }
 
@@ -100,6 +104,7 @@ impl Campaign {
             seed,
             faults: BTreeMap::new(),
             impossible: BTreeMap::new(),
+            struck: Vec::new(),
             began,
         })
     }
@@ -134,7 +139,7 @@ impl Campaign {
             let limit = squad.election().lease_duration + 5 * squad.election().retry_period;
             let led = squad.settled(Duration::from_secs(1), limit + Duration::from_secs(10));
             squad.revive()?;
-            let mut verdict = judge(squad, &self.store);
+            let mut verdict = judge(squad, &self.store, &self.struck);
             if led.is_none() {
                 verdict
                     .violations
@@ -161,6 +166,7 @@ impl Campaign {
         }
         let (mut undo, mut missed) = (Vec::new(), Vec::new());
         for (fault, victim) in &round.strikes {
+            self.struck.push((clock::now(), *fault, *victim));
             match self.strike(*fault, *victim, round, &mut undo)? {
                 Struck::Everybody => *self.faults.entry(*fault).or_default() += 1,
                 Struck::NotAll => missed.push(*fault),
@@ -335,7 +341,7 @@ fn by_hand(fault: Fault, squad: &mut Squad, wire: &Wire) -> bool {
     }
 }
 
-fn judge(squad: &Squad, store: &FencedStore) -> Verdict {
+fn judge(squad: &Squad, store: &FencedStore, struck: &[(Nanos, Fault, Victim)]) -> Verdict {
     let (history, now) = (squad.history(), clock::now());
     // A leader sees an edit in its watch, or at the latest with its next renewal.
     let sight = squad.election().retry_period + Duration::from_secs(2);
@@ -363,9 +369,22 @@ fn judge(squad: &Squad, store: &FencedStore) -> Verdict {
     };
     let overlapping = real.iter().map(|overlap| {
         let (first, second) = (&overlap.first, &overlap.second);
+        let before = struck
+            .iter()
+            .filter(|(at, ..)| first.from <= *at + RECENT && *at <= second.from + overlap.length);
+        let before: Vec<String> = before
+            .map(|(at, fault, victim)| format!("{fault:?} of {victim:?} at {}", at.0))
+            .collect();
         format!(
-            "{} (token {:?}) and {} (token {:?}) both led for {:?} from {}",
-            first.who, first.token, second.who, second.token, overlap.length, second.from.0
+            "{} (token {:?}, from {}) and {} (token {:?}) both led for {:?} from {}, after {}",
+            first.who,
+            first.token,
+            first.from.0,
+            second.who,
+            second.token,
+            overlap.length,
+            second.from.0,
+            before.join(", ")
         )
     });
     verdict.violations.extend(overlapping);
