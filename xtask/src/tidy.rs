@@ -31,7 +31,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-manager",
         ],
     ),
-    ("tenure-sim", &["tenure-core"]),
+    ("tenure-sim", &["tenure-core", "tenure-lock", "tenure"]),
     (
         "tenure-cli",
         &[

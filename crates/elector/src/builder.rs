@@ -343,6 +343,8 @@ impl Builder {
             metrics: self.metrics,
             events: self.events,
             candidate,
+            #[cfg(feature = "mutants")]
+            mutant: None,
         };
         Ok(Elector::new(
             settings,
@@ -372,6 +374,8 @@ pub(crate) struct Settings {
     pub(crate) metrics: Option<Metrics>,
     pub(crate) events: bool,
     pub(crate) candidate: Option<Arc<Candidate>>,
+    #[cfg(feature = "mutants")]
+    pub(crate) mutant: Option<tenure_core::Mutant>,
 }
 
 /// What a candidate of a coordinated election says about itself.

@@ -68,6 +68,14 @@ impl Elector {
         }
     }
 
+    /// Seeds a bug, for the simulator to find.
+    #[cfg(feature = "mutants")]
+    #[doc(hidden)]
+    pub fn mutate(mut self, mutant: tenure_core::Mutant) -> Self {
+        self.settings.mutant = Some(mutant);
+        self
+    }
+
     /// Looks at this election and asks it to step down, from anywhere.
     pub fn handle(&self) -> Handle {
         Handle::new(self.shared.clone())

@@ -1,16 +1,37 @@
 //! A panic inside a run is a finding of that run, with its seed and its trace, and not the end of the
 //! simulator: the core's own assertions see some broken promises before the invariants do.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::any::Any;
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
+use std::sync::Once;
 
 /// Does something; the message if it panicked.
 pub(crate) fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
     // Whatever was half changed is only reported afterwards, never run on.
-    catch_unwind(AssertUnwindSafe(act)).map_err(|panic| {
-        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
-        text.or_else(|| panic.downcast_ref::<String>().cloned())
-            .unwrap_or_else(|| "a panic without a message".to_owned())
-    })
+    catch_unwind(AssertUnwindSafe(act)).map_err(|panic| message(&*panic))
+}
+
+/// What panicked on this thread since the last call: also inside a task, whose runtime keeps it to itself.
+pub(crate) fn panicked() -> Option<String> {
+    thread_local! {
+        static LAST: RefCell<Option<String>> = const { RefCell::new(None) };
+    }
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let next = take_hook();
+        set_hook(Box::new(move |panic| {
+            LAST.set(Some(message(panic.payload())));
+            next(panic);
+        }));
+    });
+    LAST.take()
+}
+
+fn message(panic: &dyn Any) -> String {
+    let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+    text.or_else(|| panic.downcast_ref::<String>().cloned())
+        .unwrap_or_else(|| "a panic without a message".to_owned())
 }
 
 #[cfg(test)]
@@ -24,5 +45,17 @@ mod tests {
         let number = 3;
         let text = "S5: 3".to_owned();
         assert_eq!(caught(|| panic!("S5: {number}")), Err::<(), _>(text));
+    }
+
+    #[test]
+    fn a_panic_in_a_task_is_heard_of() {
+        assert_eq!(panicked(), None);
+        let runtime = tokio::runtime::Builder::new_current_thread().build();
+        runtime.unwrap().block_on(async {
+            tokio::spawn(async { panic!("in a task") });
+            tokio::task::yield_now().await;
+        });
+        assert_eq!(panicked().as_deref(), Some("in a task"));
+        assert_eq!(panicked(), None);
     }
 }

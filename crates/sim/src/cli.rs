@@ -15,7 +15,7 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use crate::fault::Fault;
-use crate::hunt::{Catch, LIMIT, hunt, quarry};
+use crate::hunt::{Catch, LIMIT, Quarry, hunt, quarry, stack_quarry};
 use crate::invariants::Violation;
 use crate::machine::Kind;
 use crate::model;
@@ -24,7 +24,8 @@ use crate::world::World;
 
 const USAGE: &str = "\
 usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--no-mutants] [--no-model]
-       cargo xtask sim --seed S [--mutant TEXT | --pair]   replay one seed and print its last events
+       cargo xtask sim --stack [--seconds N] [--seeds N] [--from SEED] [--threads N]
+       cargo xtask sim --seed S [--pair | [--stack] [--mutant TEXT]]  replay one seed and print its last events
 
   --seconds N    take about N seconds of real time in all (60)
   --seeds N      or for N seeds
@@ -33,7 +34,10 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
   --no-mutants   do not hunt the seeded bugs
   --no-model     do not run the model check
   --mutant TEXT  replay with the seeded bug whose name contains TEXT
-  --pair         replay a migration through a lock in two objects";
+  --pair         replay a migration through a lock in two objects
+  --stack        the whole driver over a simulated network, and nothing else";
+
+const DRIVER: &str = "the whole driver over a simulated network";
 
 /// How many lines of a failing run are shown.
 const TAIL: usize = 60;
@@ -62,6 +66,8 @@ pub struct Options {
     pub mutant: Option<String>,
     /// Replay a migration.
     pub pair: bool,
+    /// Only the whole driver.
+    pub stack: bool,
 }
 
 impl Default for Options {
@@ -76,6 +82,7 @@ impl Default for Options {
             replay: None,
             mutant: None,
             pair: false,
+            stack: false,
         }
     }
 }
@@ -110,6 +117,7 @@ impl Options {
                 "--seed" => options.replay = Some(number()?),
                 "--mutant" => options.mutant = Some(text()?),
                 "--pair" => options.pair = true,
+                "--stack" => options.stack = true,
                 "--no-mutants" => options.mutants = false,
                 "--no-model" => options.model = false,
                 other => return Err(format!("unknown argument {other:?}")),
@@ -135,9 +143,10 @@ pub fn main(args: &[String]) -> ExitCode {
     let started = Instant::now();
     let well = match options.replay {
         Some(seed) => match &options.mutant {
-            Some(text) => replay_mutant(seed, text),
-            None if options.pair => replay(seed, Kind::Pair, " --pair"),
-            None => replay(seed, Kind::Core, ""),
+            Some(text) => replay_mutant(seed, text, options.stack),
+            None if options.pair => replay(seed, Kind::Pair, with(Kind::Pair)),
+            None if options.stack => replay(seed, Kind::Stack, with(Kind::Stack)),
+            None => replay(seed, Kind::Core, with(Kind::Core)),
         },
         None => {
             let well = run(&options);
@@ -158,12 +167,23 @@ pub fn run(options: &Options) -> bool {
     // The model check gets up to two fifths of the time, the hunt takes what little it needs.
     let parts = if options.model { 2 } else { 1 };
     let limit = Duration::from_secs(options.seconds / parts);
+    if options.stack {
+        let limit = Duration::from_secs(options.seconds);
+        let mut well = simulate(DRIVER, Kind::Stack, options, options.seeds, limit);
+        if options.mutants {
+            well &= hunt_all(&stack_quarry(), options.threads, 1);
+        }
+        return well;
+    }
     let mut well = simulate("simulation", Kind::Core, options, options.seeds, limit);
     // Migrations come in a handful of kinds: a tenth is plenty.
     let seeds = options.seeds.div_ceil(10);
     well &= simulate("migrations", Kind::Pair, options, seeds, limit / 10);
+    // A run of the whole driver takes as long as some hundreds of the core.
+    let seeds = options.seeds.div_ceil(500);
+    well &= simulate(DRIVER, Kind::Stack, options, seeds, limit / 10);
     if options.mutants {
-        well &= hunt_all(options.threads);
+        well &= hunt_all(&quarry(), options.threads, HUNTS);
     }
     if options.model {
         let mut states = 0;
@@ -204,15 +224,23 @@ fn simulate(what: &str, kind: Kind, options: &Options, seeds: u64, limit: Durati
         },
     );
     print_sweep(what, &total, started.elapsed().as_secs_f64());
-    let with = if kind == Kind::Pair { " --pair" } else { "" };
-    let findings = findings(&total, with);
+    let findings = findings(&total, with(kind));
     for finding in &findings {
         println!("{finding}");
     }
     if let Some((seed, _)) = total.violations.first() {
-        replay(*seed, kind, with);
+        replay(*seed, kind, with(kind));
     }
     findings.is_empty()
+}
+
+/// What the command line needs besides the seed.
+fn with(kind: Kind) -> &'static str {
+    match kind {
+        Kind::Pair => " --pair",
+        Kind::Stack => " --stack",
+        _ => "",
+    }
 }
 
 /// What is wrong, each with the command that shows it again.
@@ -302,13 +330,13 @@ fn print_sweep(what: &str, total: &Sweep, seconds: f64) {
     }
 }
 
-fn hunt_all(threads: usize) -> bool {
+fn hunt_all(quarry: &[Quarry], threads: usize, hunts: u64) -> bool {
     // A bug that trips an assertion of the core is found; its backtrace tells nothing.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
-    let catches = hunt_parallel(threads, HUNTS);
+    let catches = hunt_parallel(quarry, threads, hunts);
     std::panic::set_hook(hook);
-    println!("seeded bugs: {LIMIT} seeds each, {HUNTS} hunts");
+    println!("seeded bugs: {LIMIT} seeds each, hunts: {hunts}");
     println!("    {:<42} {:>6} {:>6}  broken", "", "median", "worst");
     for found in &catches {
         let worst = found
@@ -342,9 +370,8 @@ fn hunt_all(threads: usize) -> bool {
     caught == catches.len()
 }
 
-/// Hunts every bug, on several threads.
-pub fn hunt_parallel(threads: usize, hunts: u64) -> Vec<Catch> {
-    let quarry = quarry();
+/// Hunts some bugs, on several threads.
+pub fn hunt_parallel(quarry: &[Quarry], threads: usize, hunts: u64) -> Vec<Catch> {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let catches = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
@@ -367,13 +394,15 @@ pub fn hunt_parallel(threads: usize, hunts: u64) -> Vec<Catch> {
     catches.into_iter().map(|(_, found)| found).collect()
 }
 
-fn replay_mutant(seed: u64, text: &str) -> bool {
-    let found = quarry().into_iter().find(|(name, _)| name.contains(text));
+fn replay_mutant(seed: u64, text: &str, stack: bool) -> bool {
+    let quarry = if stack { stack_quarry() } else { quarry() };
+    let found = quarry.into_iter().find(|(name, _)| name.contains(text));
     let Some((_, kind)) = found else {
         eprintln!("no seeded bug has {text:?} in its name");
         return false;
     };
-    replay(seed, kind, &format!(" --mutant {text:?}"))
+    let stack = if stack { " --stack" } else { "" };
+    replay(seed, kind, &format!("{stack} --mutant {text:?}"))
 }
 
 /// Runs one seed again, twice, and prints its end; true if no promise was broken and both runs were
@@ -429,6 +458,7 @@ mod tests {
         assert_eq!((options.seconds, options.from, options.threads), (7, 3, 1));
         assert!(options.mutants && !options.model);
         assert_eq!(parse("--seed 42").unwrap().replay, Some(42));
+        assert!(parse("--stack --seed 42").unwrap().stack);
     }
 
     #[test]

@@ -38,8 +38,11 @@ impl Catch {
     }
 }
 
+/// A bug's name, and the code that has it.
+pub type Quarry = (&'static str, Kind);
+
 /// Every bug that must be found: the seeded ones, those outside the core, and client-go.
-pub fn quarry() -> Vec<(&'static str, Kind)> {
+pub fn quarry() -> Vec<Quarry> {
     let mut all: Vec<_> = Mutant::ALL
         .iter()
         .map(|mutant| (mutant.name(), Kind::Mutant(*mutant)))
@@ -53,6 +56,24 @@ pub fn quarry() -> Vec<(&'static str, Kind)> {
     all.push(("server without compare-and-set", Kind::BlindServer));
     all.push(("client-go's control flow", Kind::ClientGo));
     all
+}
+
+/// Bugs that the whole driver shows, at least one for each promise. The others need rarer faults than its few
+/// runs have, and are left to the simulation of the core alone.
+pub fn stack_quarry() -> Vec<Quarry> {
+    let bugs = [
+        Mutant::ReleaseBeforeStop,
+        Mutant::IgnoreForeign,
+        Mutant::NoJoin,
+        Mutant::NoClock,
+        Mutant::TokenFromTransitions,
+        Mutant::TokenFromProcess,
+        Mutant::HalfPatience,
+        Mutant::KeepSince,
+        Mutant::GiveUp,
+    ];
+    bugs.map(|bug| (bug.name(), Kind::StackMutant(bug)))
+        .to_vec()
 }
 
 /// Hunts one bug, several times on different seeds.

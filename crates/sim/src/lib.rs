@@ -2,7 +2,8 @@
 //!
 //! Place in the picture: nothing depends on this crate. It runs the real [`tenure_core::Election`]
 //! against a simulated clock, network and API server, checks the promises of `docs/safety.md` (one
-//! file each in [`invariants`]), and proves with seeded bugs that it would notice if they broke.
+//! file each in [`invariants`]), and proves with seeded bugs that it would notice if they broke. The whole
+//! driver, [`tenure::Elector`], runs over a simulated network as well, in fewer runs.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::cast_possible_truncation,
@@ -24,6 +25,7 @@ pub mod pair;
 pub mod plan;
 pub mod register;
 pub mod rng;
+pub(crate) mod stack;
 pub mod sweep;
 pub mod totals;
 pub mod world;
@@ -31,7 +33,5 @@ pub mod world;
 pub use machine::Kind;
 pub use world::{Report, World};
 
-#[cfg(test)]
-mod stack;
 #[cfg(test)]
 mod tests;

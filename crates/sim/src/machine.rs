@@ -22,6 +22,10 @@ pub enum Kind {
     Pair,
     /// The same with one seeded bug in the lock.
     PairMutant(tenure_core::PairMutant),
+    /// The whole driver: elector, lock, watch and client.
+    Stack,
+    /// The same with one seeded bug in its core.
+    StackMutant(tenure_core::Mutant),
     /// Code that fails an assertion after a while.
     #[cfg(test)]
     Panics,
@@ -43,7 +47,9 @@ impl Machine {
             | Kind::StoppedClock
             | Kind::BlindServer
             | Kind::Pair
-            | Kind::PairMutant(_) => Self::Core(Box::new(Election::new(config))),
+            | Kind::PairMutant(_)
+            | Kind::Stack
+            | Kind::StackMutant(_) => Self::Core(Box::new(Election::new(config))),
             Kind::Mutant(mutant) => {
                 let mut election = Election::new(config);
                 election.mutate(mutant);

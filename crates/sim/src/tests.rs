@@ -3,6 +3,7 @@
 
 use crate::cli::hunt_parallel;
 use crate::fault::Fault;
+use crate::hunt::quarry;
 use crate::machine::Kind;
 use crate::sweep::sweep;
 use crate::world::World;
@@ -80,7 +81,7 @@ fn a_seed_is_a_run() {
 
 #[test]
 fn every_seeded_bug_is_found_within_200_seeds() {
-    let missed: Vec<_> = hunt_parallel(2, 1)
+    let missed: Vec<_> = hunt_parallel(&quarry(), 2, 1)
         .into_iter()
         .filter(|found| !found.is_caught())
         .map(|found| found.name)

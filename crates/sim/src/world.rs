@@ -30,6 +30,7 @@ use crate::pair;
 use crate::plan::{Plan, nanos};
 use crate::register::Register;
 use crate::rng::Rng;
+use crate::stack;
 use crate::totals::Totals;
 use check::patience;
 use event::Entry;
@@ -79,6 +80,8 @@ impl World {
         match kind {
             Kind::Pair => return pair::run(seed, Rules::default(), traced),
             Kind::PairMutant(mutant) => return pair::run(seed, Rules::mutated(mutant), traced),
+            Kind::Stack => return stack::run(seed, None, traced),
+            Kind::StackMutant(mutant) => return stack::run(seed, Some(mutant), traced),
             _ => {}
         }
         let mut rng = Rng::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ 0x5EED);

@@ -165,6 +165,14 @@ impl Entry {
             shared,
         } = start;
         let election = Election::new(settings.core);
+        #[cfg(feature = "mutants")]
+        let election = {
+            let mut election = election;
+            if let Some(mutant) = settings.mutant {
+                election.mutate(mutant);
+            }
+            election
+        };
         let (lock, identity) = (&*shared.lock, &*shared.identity);
         let span = tracing::info_span!("election", lock, identity);
         let announcer = settings.candidate.map(Announcer::new);

@@ -1,219 +1,344 @@
-//! What is between a driver and its lock: delay, loss, cuts in either direction, and requests that
-//! are carried out long after the driver has given them up.
+//! What is between a driver and the API server: the real client's requests and watches, and delay,
+//! loss, errors, cuts in either direction, and requests that are carried out long after the driver has
+//! given them up.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::io;
+use std::sync::Arc;
 use std::time::Duration;
 
-use serde_json::Value;
-use tenure::MemoryLock;
-use tenure_core::{Record, WriteKind};
-use tenure_lock::{BoxFuture, Error, Lock, ObjectRef, Precision, Sight, Sighting, Watch};
-use tokio::sync::watch;
+use futures_util::stream;
+use http::{Method, Request, Response};
+use http_body_util::combinators::UnsyncBoxBody;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Bytes, Frame};
+use kube::Client;
+use kube::client::Body;
+use serde_json::{Value, json};
+use tokio::sync::{mpsc, oneshot};
 use tokio::time::Instant;
 
-use crate::rng::Rng;
+use super::World;
+use super::clock::{NodeClock, pause};
+use super::server::{Answer, Author, Call};
+use crate::fault::Fault;
+use tenure::clock::Clock as _;
 
-/// One node's connection.
-#[derive(Debug)]
-pub(super) struct Net {
-    state: Mutex<State>,
-}
+/// Real API servers send one about this often.
+const BOOKMARK: Duration = Duration::from_secs(60);
 
-#[derive(Debug)]
-struct State {
-    rng: Rng,
-    requests_cut_until: Instant,
-    answers_cut_until: Instant,
-    /// The work of the present term goes on.
-    working: bool,
-    early_releases: u64,
+/// A body of an answer, or the beginning of one.
+type Sent = UnsyncBoxBody<Bytes, io::Error>;
+
+/// A node's way to the API server.
+#[derive(Clone, Debug)]
+pub(super) struct Wire {
+    pub(super) world: Arc<World>,
+    pub(super) node: usize,
+    pub(super) clock: NodeClock,
 }
 
 /// What becomes of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
-    Served,
-    Lost,
-    AnswerLost,
-    /// Carried out this much later, and never answered.
-    Late(Duration),
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Fate {
+    pub(super) fault: Option<Fault>,
+    /// For faults that take their time.
+    pub(super) delay: Duration,
+    /// What is lost breaks the connection; otherwise it is silent.
+    pub(super) reset: bool,
 }
 
-impl Net {
-    pub(super) fn new(seed: u64) -> Arc<Self> {
-        let now = Instant::now();
-        Arc::new(Self {
-            state: Mutex::new(State {
-                rng: Rng::new(seed),
-                requests_cut_until: now,
-                answers_cut_until: now,
-                working: false,
-                early_releases: 0,
-            }),
+/// How a watch will end.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    /// In order.
+    Clean,
+    /// With an error.
+    Broken,
+    /// With "too old".
+    Gone,
+    /// Never, but nothing comes any more.
+    Silent,
+}
+
+impl Wire {
+    pub(super) fn client(self) -> Client {
+        let service = tower::service_fn(move |request: Request<Body>| {
+            let wire = self.clone();
+            async move { wire.exchange(request).await }
+        });
+        Client::new(service, "default")
+    }
+
+    async fn exchange(self, request: Request<Body>) -> Result<Response<Sent>, io::Error> {
+        // The driver's feed has timers of its own, and those of a dead process go on.
+        if self.clock.is_dead() {
+            return std::future::pending().await;
+        }
+        let (head, body) = request.into_parts();
+        let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
+        let call = parse(&head.method, &head.uri, &body)?;
+        // Judged as the driver lets go of it: a process can be stopped before the first byte leaves.
+        let author = (self.node as u64, self.clock.now().local);
+        let fate = self.world.lend().leaves(self.node, &call, author.1);
+        self.clock.runs().await;
+        let (back, answer) = oneshot::channel();
+        // Whoever gives a request up does not take it back.
+        tokio::spawn(self.clone().travel(call, author, fate, back));
+        let answer = answer.await.map_err(|_| io::Error::other("reset"))?;
+        self.clock.runs().await;
+        self.world.shown(self.node, &answer);
+        self.respond(answer)
+    }
+
+    /// The way there and back.
+    async fn travel(
+        self,
+        call: Call,
+        author: Author,
+        fate: Fate,
+        mut back: oneshot::Sender<Answer>,
+    ) {
+        let delay = self.world.lend().one_way();
+        pause(delay).await;
+        let lost = fate.fault == Some(Fault::RequestLost)
+            || self.world.lend().nodes[self.node].requests_cut_until > Instant::now();
+        let code = match fate.fault {
+            _ if lost => None,
+            Some(Fault::RequestLate) => {
+                pause(fate.delay).await;
+                None
+            }
+            Some(Fault::ErrorNotApplied) => Some(if fate.reset { 503 } else { 500 }),
+            Some(Fault::Throttled) => Some(429),
+            Some(Fault::Forbidden) => Some(403),
+            _ => None,
+        };
+        let answer = match code {
+            _ if lost => None,
+            Some(code) => Some(Answer::Failure(code)),
+            None => Some(self.world.serve(author, &call)),
+        };
+        let answer = match fate.fault {
+            Some(Fault::ErrorApplied) => Some(Answer::Failure(504)),
+            // Repeated below us.
+            Some(Fault::OwnConflict) => Some(self.world.serve(author, &call)),
+            Some(Fault::Duplicate) => {
+                let (wire, call) = (self.clone(), call.clone());
+                tokio::spawn(async move {
+                    pause(fate.delay).await;
+                    wire.world.serve(author, &call);
+                });
+                answer
+            }
+            Some(Fault::AnswerLost) => None,
+            _ => answer,
+        };
+        if matches!(fate.fault, Some(Fault::AnswerLate)) {
+            pause(fate.delay).await;
+        }
+        let cut = self.world.lend().nodes[self.node].answers_cut_until > Instant::now();
+        match answer.filter(|_| !cut) {
+            Some(answer) => {
+                let delay = self.world.lend().one_way();
+                pause(delay).await;
+                // Given up, perhaps.
+                let _ = back.send(answer);
+            }
+            None if fate.reset => {}
+            None => back.closed().await,
+        }
+    }
+
+    fn respond(&self, answer: Answer) -> Result<Response<Sent>, io::Error> {
+        let (code, body) = match answer {
+            Answer::Object(code, stored) => (code, stored.json.clone()),
+            Answer::Noted => (201, json!({ "kind": "Event", "apiVersion": "v1" })),
+            Answer::Failure(code) => (code, status(code)),
+            Answer::List(stored, revision) => {
+                (200, self.list(stored.map(|s| s.json.clone()), revision))
+            }
+            Answer::Watch { from, seconds } => {
+                let (lines, body) = mpsc::unbounded_channel();
+                let end = self.world.lend().watch_ends();
+                let until = Instant::now() + Duration::from_secs(seconds);
+                tokio::spawn(self.clone().watch(from, until, end, lines));
+                let frames = stream::unfold(body, async |mut body| {
+                    let line: Result<String, io::Error> = body.recv().await?;
+                    let frame = line.map(|line| Frame::data(Bytes::from(line)));
+                    Some((frame, body))
+                });
+                let body = StreamBody::new(frames).boxed_unsync();
+                return Response::builder()
+                    .status(200)
+                    .body(body)
+                    .map_err(io::Error::other);
+            }
+        };
+        Response::builder()
+            .status(code)
+            .body(
+                Full::from(body.to_string())
+                    .map_err(|never| match never {})
+                    .boxed_unsync(),
+            )
+            .map_err(io::Error::other)
+    }
+
+    fn list(&self, item: Option<Value>, revision: u64) -> Value {
+        let resource = *self.world.name.resource();
+        // Items of a list do not say what they are.
+        let items = item.into_iter().map(|mut item| {
+            if let Some(item) = item.as_object_mut() {
+                item.remove("kind");
+                item.remove("apiVersion");
+            }
+            item
+        });
+        json!({
+            "kind": format!("{}List", resource.kind),
+            "apiVersion": resource.api_version(),
+            "metadata": { "resourceVersion": revision.to_string() },
+            "items": items.collect::<Vec<_>>(),
         })
     }
 
-    /// Loses requests, answers, or both for a while.
-    pub(super) fn cut(&self, requests: Duration, answers: Duration) {
-        let now = Instant::now();
-        let mut state = self.state();
-        state.requests_cut_until = state.requests_cut_until.max(now + requests);
-        state.answers_cut_until = state.answers_cut_until.max(now + answers);
-    }
-
-    pub(super) fn works(&self, working: bool) {
-        self.state().working = working;
-    }
-
-    pub(super) fn early_releases(&self) -> u64 {
-        self.state().early_releases
-    }
-
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn one_way(&self) -> Duration {
-        Duration::from_micros(self.state().rng.range(500, 30_000))
-    }
-
-    fn fate(&self) -> Fate {
-        let mut state = self.state();
-        if state.requests_cut_until > Instant::now() {
-            return Fate::Lost;
-        }
-        match state.rng.below(40) {
-            0 => Fate::Lost,
-            1 => Fate::AnswerLost,
-            2 => Fate::Late(Duration::from_millis(state.rng.range(100, 30_000))),
-            _ => Fate::Served,
-        }
-    }
-
-    fn answers_pass(&self) -> bool {
-        self.state().answers_cut_until <= Instant::now()
-    }
-}
-
-/// A lock at the far end of a connection.
-#[derive(Clone, Debug)]
-pub(super) struct Link {
-    lock: MemoryLock,
-    net: Arc<Net>,
-    shown: watch::Receiver<Option<Sighting>>,
-}
-
-impl Link {
-    /// Connects; the watch is carried by a task of its own until `net` is dropped elsewhere.
-    pub(super) fn new(lock: &MemoryLock, net: &Arc<Net>) -> Self {
-        let Watch::Local(mut changes) = lock.watch() else {
-            unreachable!("a memory lock lives in this process");
-        };
-        let (show, shown) = watch::channel(None);
-        let carrier = Arc::downgrade(net);
-        tokio::spawn(async move {
-            while changes.changed().await.is_ok() {
-                let Some(net) = carrier.upgrade() else { break };
-                let delay = net.one_way();
-                let passes = net.answers_pass();
-                drop(net);
-                pause(delay).await;
-                // What a cut swallows comes with the next change, as after a new list.
-                if passes {
-                    show.send_replace(changes.borrow_and_update().clone());
+    /// One watch, from its beginning to its end.
+    async fn watch(
+        self,
+        from: u64,
+        until: Instant,
+        (end, length): (End, Duration),
+        lines: mpsc::UnboundedSender<Result<String, io::Error>>,
+    ) {
+        let mut cursor = from;
+        let epoch = self.world.lend().epoch;
+        let ends = (Instant::now() + length).min(until);
+        let end = if ends == until { End::Clean } else { end };
+        let mut bookmark = Instant::now() + BOOKMARK;
+        loop {
+            // From here on no change is missed.
+            let changed = self.world.changed.notified();
+            let next = self
+                .world
+                .lend()
+                .server
+                .after(cursor)
+                .map(|next| next.cloned());
+            let broken = self.world.lend().epoch != epoch;
+            match next {
+                _ if broken => {
+                    let _ = lines.send(Err(io::Error::other("the server went away")));
+                    return;
+                }
+                Err(()) => {
+                    let _ = lines.send(Ok(too_old()));
+                    return;
+                }
+                Ok(Some(change)) => {
+                    let delay = self.world.lend().event_delay();
+                    pause(delay).await;
+                    self.healed().await;
+                    self.clock.runs().await;
+                    cursor = change.revision;
+                    if lines.send(Ok(change.line())).is_err() {
+                        return;
+                    }
+                    self.world.changed(self.node, &change);
+                    continue;
+                }
+                Ok(None) => {}
+            }
+            tokio::select! {
+                biased;
+                () = lines.closed() => return,
+                () = changed => {}
+                () = tokio::time::sleep_until(ends) => break,
+                () = tokio::time::sleep_until(bookmark) => {
+                    bookmark = Instant::now() + BOOKMARK;
+                    let revision = self.world.lend().server.revision();
+                    self.healed().await;
+                    self.clock.runs().await;
+                    // Whatever changed since the last look comes first.
+                    if self.world.lend().server.after(cursor).is_ok_and(|next| next.is_none()) {
+                        cursor = cursor.max(revision);
+                        let _ = lines.send(Ok(self.bookmark(revision)));
+                    }
                 }
             }
-        });
-        Self {
-            lock: lock.clone(),
-            net: net.clone(),
-            shown,
+        }
+        self.clock.runs().await;
+        match end {
+            End::Clean => {}
+            End::Broken => drop(lines.send(Err(io::Error::other("reset")))),
+            End::Gone => drop(lines.send(Ok(too_old()))),
+            End::Silent => lines.closed().await,
         }
     }
 
-    /// The way to the server; never returns if the request gets lost on it.
-    async fn go(&self) -> Fate {
-        let fate = self.net.fate();
-        pause(self.net.one_way()).await;
-        if fate == Fate::Lost {
-            std::future::pending::<()>().await;
-        }
-        fate
-    }
-
-    /// The way back; never returns if the answer gets lost on it.
-    async fn come_back(&self, fate: Fate) {
-        if fate != Fate::Served || !self.net.answers_pass() {
-            std::future::pending::<()>().await;
-        }
-        pause(self.net.one_way()).await;
-    }
-}
-
-impl Lock for Link {
-    fn describe(&self) -> &str {
-        self.lock.describe()
-    }
-
-    fn precision(&self) -> Precision {
-        self.lock.precision()
-    }
-
-    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
-        Box::pin(async move {
-            let fate = self.go().await;
-            let answer = self.lock.read().await;
-            self.come_back(fate).await;
-            answer
-        })
-    }
-
-    fn write<'a>(
-        &'a self,
-        kind: &'a WriteKind,
-        record: &'a Record,
-        base: Option<&'a Sighting>,
-    ) -> BoxFuture<'a, Result<Sighting, Error>> {
-        if matches!(kind, WriteKind::Release(_)) {
-            // S4, as the release leaves.
-            let mut state = self.net.state();
-            state.early_releases += u64::from(state.working);
-        }
-        Box::pin(async move {
-            let fate = self.go().await;
-            if let Fate::Late(delay) = fate {
-                let (lock, kind, record) = (self.lock.clone(), kind.clone(), record.clone());
-                let base = base.cloned();
-                tokio::spawn(async move {
-                    pause(delay).await;
-                    // Nobody waits for the answer.
-                    let _ = lock.write(&kind, &record, base.as_ref()).await;
-                });
-                return std::future::pending().await;
+    /// What a partition holds up comes when it is over.
+    async fn healed(&self) {
+        loop {
+            let until = self.world.lend().nodes[self.node].answers_cut_until;
+            if until <= Instant::now() {
+                return;
             }
-            let answer = self.lock.write(kind, record, base).await;
-            self.come_back(fate).await;
-            answer
-        })
+            tokio::time::sleep_until(until).await;
+        }
     }
 
-    fn watch(&self) -> Watch {
-        Watch::Local(self.shown.clone())
-    }
-
-    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
-        self.lock.sight(target, object, last)
-    }
-
-    fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
-        self.lock.references(sighting)
+    fn bookmark(&self, revision: u64) -> String {
+        let resource = self.world.name.resource();
+        let object = json!({
+            "kind": resource.kind,
+            "apiVersion": resource.api_version(),
+            "metadata": { "resourceVersion": revision.to_string() },
+        });
+        format!("{}\n", json!({ "type": "BOOKMARK", "object": object }))
     }
 }
 
-#[expect(
-    clippy::disallowed_methods,
-    reason = "tokio's time is the simulated time here"
-)]
-pub(super) async fn pause(duration: Duration) {
-    tokio::time::sleep(duration).await;
+fn too_old() -> String {
+    format!("{}\n", json!({ "type": "ERROR", "object": status(410) }))
+}
+
+fn status(code: u16) -> Value {
+    let reason = match code {
+        403 => "Forbidden",
+        404 => "NotFound",
+        409 => "Conflict",
+        410 => "Expired",
+        429 => "TooManyRequests",
+        503 => "ServiceUnavailable",
+        504 => "Timeout",
+        _ => "InternalError",
+    };
+    json!({
+        "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
+        "message": format!("{reason}, as the seed wants it"), "reason": reason, "code": code,
+    })
+}
+
+fn parse(method: &Method, uri: &http::Uri, body: &[u8]) -> Result<Call, io::Error> {
+    let query = uri.query().unwrap_or_default();
+    let value = |key: &str| {
+        let mut pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+        pairs.find(|(name, _)| *name == key).map(|(_, value)| value)
+    };
+    let number = |key| value(key).and_then(|text| text.parse::<u64>().ok());
+    let json = || serde_json::from_slice(body).map_err(io::Error::other);
+    Ok(match *method {
+        Method::GET if uri.path().ends_with(super::NAME) => Call::Get,
+        Method::GET if value("watch").is_some() => Call::Watch {
+            from: number("resourceVersion").unwrap_or_default(),
+            seconds: number("timeoutSeconds").unwrap_or(300),
+        },
+        Method::GET => Call::List,
+        Method::POST if uri.path().ends_with("/events") => Call::Note,
+        Method::POST => Call::Create(json()?),
+        Method::PUT => Call::Update(json()?),
+        _ => {
+            let text = format!("an elector does not send {method} {uri}");
+            return Err(io::Error::other(text));
+        }
+    })
 }

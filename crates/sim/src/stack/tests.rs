@@ -1,0 +1,108 @@
+//! Some runs, and the proof that they would notice. More are `cargo xtask sim --stack`.
+
+use super::*;
+use crate::cli::hunt_parallel;
+use crate::hunt::stack_quarry;
+use crate::machine::Kind;
+use crate::sweep::sweep;
+
+#[test]
+fn the_driver_keeps_the_promises_over_a_bad_network() {
+    let total = sweep(Kind::Stack, 0, 20, 2, || false, |_| {});
+    let text = total
+        .violations
+        .iter()
+        .map(|(seed, v)| {
+            format!(
+                "{}: {}\nreplay: cargo xtask sim --stack --seed {seed}",
+                v.invariant, v.text
+            )
+        })
+        .collect::<Vec<_>>();
+    assert_eq!(text, [""; 0]);
+    assert_eq!(total.unequal, [0; 0], "a seed is a run");
+    // Success must not be for lack of anything happening.
+    let totals = &total.totals;
+    assert!(totals.terms > 100, "{} terms", totals.terms);
+    assert!(totals.refused > 0, "a stale effect was refused");
+    let unused: Vec<_> = EVERY
+        .iter()
+        .filter(|fault| totals.faults.of(**fault) == 0)
+        .collect();
+    assert!(unused.is_empty(), "never injected: {unused:?}");
+}
+
+#[test]
+fn a_seed_is_a_run() {
+    for seed in 100..103 {
+        let (first, second) = (run(seed, None, true), run(seed, None, true));
+        let unequal = first.trace.iter().zip(&second.trace).find(|(a, b)| a != b);
+        assert_eq!(unequal, None, "seed {seed}");
+        assert_eq!(first.hash, second.hash, "seed {seed}");
+    }
+    assert_ne!(run(100, None, false).hash, run(101, None, false).hash);
+}
+
+/// The check bites: drivers with a bug in their core are found out.
+#[test]
+fn seeded_bugs_are_found_through_the_whole_driver() {
+    let found = hunt_parallel(&stack_quarry(), 2, 1);
+    let missed: Vec<_> = found
+        .iter()
+        .filter(|found| !found.is_caught())
+        .map(|found| found.name)
+        .collect();
+    assert!(missed.is_empty(), "not found: {missed:?}");
+    let mut broken: Vec<_> = found.iter().flat_map(|found| found.broken.keys()).collect();
+    broken.sort();
+    broken.dedup();
+    for promise in [
+        Invariant::S1,
+        Invariant::S2,
+        Invariant::S4,
+        Invariant::S5,
+        Invariant::L1,
+    ] {
+        assert!(
+            broken.contains(&&promise),
+            "{promise} was never seen broken"
+        );
+    }
+}
+
+const EVERY: &[Fault] = &[
+    Fault::RequestLost,
+    Fault::AnswerLost,
+    Fault::RequestLate,
+    Fault::AnswerLate,
+    Fault::ErrorNotApplied,
+    Fault::Throttled,
+    Fault::ErrorApplied,
+    Fault::Duplicate,
+    Fault::OwnConflict,
+    Fault::Partition,
+    Fault::PartitionRequests,
+    Fault::PartitionAnswers,
+    Fault::StepDown,
+    Fault::Crash,
+    Fault::Pause,
+    Fault::WallForward,
+    Fault::WallBack,
+    Fault::WatchLate,
+    Fault::WatchBreak,
+    Fault::WorkStuck,
+    Fault::LabelEdit,
+    Fault::HumanDelete,
+    Fault::HumanClear,
+    Fault::HumanRename,
+    Fault::HumanDuration,
+    Fault::HumanGarbage,
+];
+
+/// The check bites: clocks that run half again as fast as others void S1, and it is seen.
+#[test]
+fn clocks_beyond_the_tolerated_rate_are_seen_to_break_s1() {
+    let broken = (0..60).find_map(|seed| simulate(seed, 600, None, false).violation);
+    let broken = broken.expect("no overlap was seen");
+    assert_eq!(broken.invariant, Invariant::S1, "{}", broken.text);
+}
