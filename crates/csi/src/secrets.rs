@@ -3,7 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use crate::v1::{CreateVolumeRequest, DeleteVolumeRequest};
+use crate::v1::{
+    CreateVolumeRequest, DeleteVolumeRequest, NodePublishVolumeRequest,
+    ValidateVolumeCapabilitiesRequest,
+};
 
 /// Stands where a secret would be.
 pub const STRIPPED: &str = "***stripped***";
@@ -35,6 +38,34 @@ impl fmt::Debug for DeleteVolumeRequest {
     }
 }
 
+impl fmt::Debug for ValidateVolumeCapabilitiesRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ValidateVolumeCapabilitiesRequest")
+            .field("volume_id", &self.volume_id)
+            .field("volume_context", &self.volume_context)
+            .field("volume_capabilities", &self.volume_capabilities)
+            .field("parameters", &self.parameters)
+            .field("secrets", &Stripped(&self.secrets))
+            .field("mutable_parameters", &self.mutable_parameters)
+            .finish()
+    }
+}
+
+impl fmt::Debug for NodePublishVolumeRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NodePublishVolumeRequest")
+            .field("volume_id", &self.volume_id)
+            .field("publish_context", &self.publish_context)
+            .field("staging_target_path", &self.staging_target_path)
+            .field("target_path", &self.target_path)
+            .field("volume_capability", &self.volume_capability)
+            .field("readonly", &self.readonly)
+            .field("secrets", &Stripped(&self.secrets))
+            .field("volume_context", &self.volume_context)
+            .finish()
+    }
+}
+
 /// Not even the names of the entries are shown, only that there are some.
 struct Stripped<'a>(&'a BTreeMap<String, String>);
 
@@ -58,9 +89,22 @@ mod tests {
         };
         let delete = DeleteVolumeRequest {
             volume_id: "vol-1".to_owned(),
-            secrets,
+            secrets: secrets.clone(),
         };
-        for text in [format!("{create:?}"), format!("{delete:#?}")] {
+        let validate = ValidateVolumeCapabilitiesRequest {
+            secrets: secrets.clone(),
+            ..Default::default()
+        };
+        let publish = NodePublishVolumeRequest {
+            secrets,
+            ..Default::default()
+        };
+        for text in [
+            format!("{create:?}"),
+            format!("{delete:#?}"),
+            format!("{validate:?}"),
+            format!("{publish:?}"),
+        ] {
             assert!(text.contains(STRIPPED), "{text}");
             assert!(
                 !text.contains("hunter2") && !text.contains("user"),

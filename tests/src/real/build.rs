@@ -31,6 +31,8 @@ pub enum Peer {
     KubeControllerManager,
     /// The scheduler of Kubernetes, for its election.
     KubeScheduler,
+    /// The suite that CSI drivers are tested with.
+    CsiSanity,
 }
 
 /// Why a program is not there.
@@ -67,7 +69,7 @@ pub enum BuildError {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::KubeApiserver,
         Self::Etcd,
         Self::Kubectl,
@@ -77,6 +79,7 @@ impl Peer {
         Self::Applier,
         Self::KubeControllerManager,
         Self::KubeScheduler,
+        Self::CsiSanity,
     ];
 
     /// The program's name, the same for all its versions.
@@ -90,6 +93,7 @@ impl Peer {
             Self::Applier => "applier",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::KubeScheduler => "kube-scheduler",
+            Self::CsiSanity => "csi-sanity",
         }
     }
 
@@ -98,6 +102,7 @@ impl Peer {
         let module = match self {
             _ if self.is_kubernetes() => "k8s.io/kubernetes",
             Self::Etcd => "go.etcd.io/etcd/server/v3",
+            Self::CsiSanity => "github.com/kubernetes-csi/csi-test/v5",
             _ => "k8s.io/client-go",
         };
         let text = fs::read_to_string(self.folder().join(self.modfile())).unwrap_or_default();
@@ -111,6 +116,7 @@ impl Peer {
             Self::Etcd => "etcd",
             Self::Elector | Self::OldElector | Self::Informer => "client-go",
             Self::Applier => "applier",
+            Self::CsiSanity => "csi-sanity",
         })
     }
 
@@ -139,6 +145,7 @@ impl Peer {
             Self::Applier => ".",
             Self::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
             Self::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
+            Self::CsiSanity => "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
         }
     }
 

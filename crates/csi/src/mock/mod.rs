@@ -5,6 +5,7 @@
 //! parameter `script` with the same as JSON, so that each class can have a driver of its own.
 
 mod journal;
+mod node;
 mod script;
 mod serve;
 mod service;

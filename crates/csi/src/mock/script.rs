@@ -19,10 +19,18 @@ pub enum Method {
     CreateVolume,
     /// `Controller/DeleteVolume`
     DeleteVolume,
+    /// `Controller/ValidateVolumeCapabilities`
+    ValidateVolumeCapabilities,
     /// `Controller/GetCapacity`
     GetCapacity,
     /// `Controller/ControllerGetCapabilities`
     ControllerGetCapabilities,
+    /// `Node/NodePublishVolume`
+    NodePublishVolume,
+    /// `Node/NodeUnpublishVolume`
+    NodeUnpublishVolume,
+    /// `Node/NodeGetCapabilities`
+    NodeGetCapabilities,
     /// `Node/NodeGetInfo`
     NodeGetInfo,
 }

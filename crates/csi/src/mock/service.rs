@@ -1,4 +1,4 @@
-//! The calls of a scripted driver.
+//! What a scripted driver says about itself, and the calls about volumes.
 
 use std::sync::{Arc, PoisonError};
 
@@ -11,20 +11,20 @@ use super::{LiveVolume, State};
 use crate::error::go_name;
 use crate::v1::controller_server::Controller;
 use crate::v1::identity_server::Identity;
-use crate::v1::node_server::Node;
+use crate::v1::validate_volume_capabilities_response::Confirmed;
 use crate::v1::{
     ControllerGetCapabilitiesRequest, ControllerGetCapabilitiesResponse,
     ControllerServiceCapability, CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest,
     DeleteVolumeResponse, GetCapacityRequest, GetCapacityResponse, GetPluginCapabilitiesRequest,
-    GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, NodeGetInfoRequest,
-    NodeGetInfoResponse, PluginCapability, ProbeRequest, ProbeResponse, Topology, Volume,
-    controller_service_capability, plugin_capability,
+    GetPluginCapabilitiesResponse, GetPluginInfoRequest, GetPluginInfoResponse, PluginCapability,
+    ProbeRequest, ProbeResponse, Topology, ValidateVolumeCapabilitiesRequest,
+    ValidateVolumeCapabilitiesResponse, Volume, controller_service_capability, plugin_capability,
 };
 
 /// All three services, for one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
-    state: Arc<State>,
+    pub(super) state: Arc<State>,
     pid: Option<i32>,
 }
 
@@ -34,7 +34,7 @@ impl Service {
     }
 
     /// Notes the call, follows the script around `act`, and notes the answer.
-    async fn scripted<A>(
+    pub(super) async fn scripted<A>(
         &self,
         method: Method,
         request: Value,
@@ -80,6 +80,14 @@ impl Service {
         Ok(Some(script))
     }
 
+    /// That there is a volume of this id.
+    pub(super) fn find(&self, volume_id: &str) -> Result<(), Status> {
+        match self.state.volumes.lock().contains_key(volume_id) {
+            true => Ok(()),
+            false => Err(Status::not_found(format!("no volume {volume_id}"))),
+        }
+    }
+
     fn create(
         &self,
         request: &CreateVolumeRequest,
@@ -103,7 +111,9 @@ impl Service {
             name: request.name.clone(),
             capacity,
         });
-        if live.capacity < range.required_bytes && script.capacity.is_none() {
+        let small = live.capacity < range.required_bytes;
+        let large = range.limit_bytes > 0 && live.capacity > range.limit_bytes;
+        if (small || large) && script.capacity.is_none() {
             return Err(Status::already_exists("exists with another size"));
         }
         if script.omit_volume {
@@ -216,6 +226,32 @@ impl Controller for Service {
         .await
     }
 
+    async fn validate_volume_capabilities(
+        &self,
+        request: Request<ValidateVolumeCapabilitiesRequest>,
+    ) -> Result<Response<ValidateVolumeCapabilitiesResponse>, Status> {
+        let request = request.into_inner();
+        let method = Method::ValidateVolumeCapabilities;
+        let script = self.state.next_step(method);
+        let asked = json!({ "volume_id": request.volume_id });
+        self.scripted(method, asked, script, |_| {
+            if request.volume_id.is_empty() || request.volume_capabilities.is_empty() {
+                return Err(Status::invalid_argument("no volume id or no capabilities"));
+            }
+            self.find(&request.volume_id)?;
+            Ok(ValidateVolumeCapabilitiesResponse {
+                confirmed: Some(Confirmed {
+                    volume_context: request.volume_context,
+                    volume_capabilities: request.volume_capabilities,
+                    parameters: request.parameters,
+                    mutable_parameters: request.mutable_parameters,
+                }),
+                message: String::new(),
+            })
+        })
+        .await
+    }
+
     async fn get_capacity(
         &self,
         request: Request<GetCapacityRequest>,
@@ -252,26 +288,6 @@ impl Controller for Service {
             });
             Ok(ControllerGetCapabilitiesResponse {
                 capabilities: rpcs.collect(),
-            })
-        })
-        .await
-    }
-}
-
-#[tonic::async_trait]
-impl Node for Service {
-    async fn node_get_info(
-        &self,
-        _: Request<NodeGetInfoRequest>,
-    ) -> Result<Response<NodeGetInfoResponse>, Status> {
-        let method = Method::NodeGetInfo;
-        let script = self.state.next_step(method);
-        self.scripted(method, json!({}), script, |_| {
-            let (node_id, segments) = self.state.config.node.clone();
-            Ok(NodeGetInfoResponse {
-                node_id,
-                max_volumes_per_node: 0,
-                accessible_topology: Some(Topology { segments }),
             })
         })
         .await

@@ -1,0 +1,71 @@
+//! The scripted driver is a driver: the suite that CSI drivers are tested with finds nothing wrong with it, so
+//! what a provisioner does with it, it does with others.
+
+use std::process::Command;
+use std::time::Duration;
+
+use tenure_csi::mock::{Method, MockConfig, MockDriver};
+use tenure_csi::{ControllerCapability, PluginCapability};
+use tenure_tests::Skip;
+use tenure_tests::process::Process;
+use tenure_tests::real::{Peer, available, build};
+
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// Abilities without calls of their own, and those that the driver has the calls for. Sources of copies it takes
+/// as they come, which the suite would mind, and nothing is attached.
+fn config() -> MockConfig {
+    MockConfig {
+        plugin: vec![
+            PluginCapability::ControllerService,
+            PluginCapability::VolumeAccessibilityConstraints,
+        ],
+        controller: vec![
+            ControllerCapability::CreateDeleteVolume,
+            ControllerCapability::GetCapacity,
+            ControllerCapability::SingleNodeMultiWriter,
+        ],
+        ..MockConfig::default()
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn csi_sanity_finds_nothing_wrong_with_the_scripted_driver() {
+    if Skip::unless(available(&[Peer::CsiSanity])).is_none() {
+        return;
+    }
+    let program = tokio::task::block_in_place(|| build(Peer::CsiSanity)).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let socket = folder.path().join("s");
+    let driver = MockDriver::start(config(), &socket).unwrap();
+    let mut command = Command::new(program);
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    command
+        .arg(format!("--csi.endpoint=unix://{}", path("s")))
+        .arg(format!("--csi.mountdir={}", path("mount")))
+        .arg(format!("--csi.stagingdir={}", path("stage")))
+        .args(["--ginkgo.v", "--ginkgo.no-color"]);
+    let mut sanity = Process::spawn("csi-sanity", command).unwrap();
+    let status = tokio::task::block_in_place(|| sanity.wait(LIMIT)).unwrap();
+    let said = sanity.text().join("\n");
+    assert!(status.success(), "{said}");
+    assert!(said.contains(" 0 Failed"), "{said}");
+    // It has really been asked for everything it has, and nothing is left.
+    for method in [
+        Method::GetPluginInfo,
+        Method::GetPluginCapabilities,
+        Method::Probe,
+        Method::CreateVolume,
+        Method::DeleteVolume,
+        Method::ValidateVolumeCapabilities,
+        Method::GetCapacity,
+        Method::ControllerGetCapabilities,
+        Method::NodePublishVolume,
+        Method::NodeUnpublishVolume,
+        Method::NodeGetCapabilities,
+        Method::NodeGetInfo,
+    ] {
+        assert!(!driver.calls_of(method).is_empty(), "{method:?}\n{said}");
+    }
+    assert!(driver.volumes().is_empty(), "{:?}", driver.volumes());
+}
