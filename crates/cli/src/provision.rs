@@ -14,7 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::connect::Connect;
 use crate::signals::Signals;
-use crate::values::duration;
+use crate::values::{duration, switch};
 
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
@@ -53,22 +53,22 @@ pub(crate) struct Provision {
     #[arg(long, default_value = "5m", value_parser = duration)]
     snapshot_orphan_sweep_interval: Duration,
     /// Late binding: ask for the topology of the selected node only
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     strict_topology: bool,
     /// Immediate binding: ask for the topology of the whole cluster
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     immediate_topology: bool,
     /// Tell the driver the names of claim and volume
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     extra_create_metadata: bool,
     /// File system of volumes whose class names none
     #[arg(long, default_value = "")]
     default_fstype: String,
     /// Mark volumes that can only be read as read-only
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     controller_publish_readonly: bool,
     /// A snapshot may not be restored in another volume mode without permission
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     prevent_volume_mode_conversion: bool,
     /// Switches, `Name=true,Other=false`: Topology, VolumeAttributesClass, ReleaseLeaderElectionOnExit,
     /// CrossNamespaceVolumeDataSource
@@ -81,7 +81,7 @@ pub(crate) struct Provision {
     #[arg(long, default_value_t = 10)]
     kube_api_burst: u32,
     /// Only the leader of all replicas provisions
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     leader_election: bool,
     /// Namespace of the lock; by default that of the pod
     #[arg(long, default_value = "")]
@@ -105,21 +105,21 @@ pub(crate) struct Provision {
     #[arg(long, default_value = "/metrics")]
     metrics_path: String,
     /// Keep claims until nothing can be lost even if this process dies
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     provision_journal: bool,
     /// Put the fencing token of the term on volumes, as annotation tenure.dev/fencing-token
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     fencing_token_annotation: bool,
     /// Watch while others lead, to be quick when it is our turn
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     warm_standby: bool,
     /// Publish how much room there is, for the scheduler
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     enable_capacity: bool,
     #[command(flatten)]
     capacity: CapacityFlags,
     /// Run on every node, for that node only
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     node_deployment: bool,
     #[command(flatten)]
     nodes: NodeFlags,
@@ -136,7 +136,7 @@ pub(crate) struct Provision {
 /// What old deployments still pass, and what means nothing here.
 #[derive(Args, Clone, Debug)]
 struct Old {
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     enable_leader_election: bool,
     #[arg(long, hide = true)]
     leader_election_type: Option<String>,
@@ -147,8 +147,16 @@ struct Old {
     #[arg(long, hide = true)]
     vmodule: Option<String>,
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    log_text_split_stream: Option<String>,
+    #[arg(long, hide = true)]
+    log_text_info_buffer_size: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    log_json_split_stream: Option<String>,
+    #[arg(long, hide = true)]
+    log_json_info_buffer_size: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     automaxprocs: Option<String>,
-    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     enable_pprof: bool,
     #[arg(long, hide = true)]
     provisioner: Option<String>,
@@ -170,7 +178,7 @@ struct CapacityFlags {
     #[arg(long, default_value = "1m", value_parser = duration)]
     capacity_poll_interval: Duration,
     /// Also for classes with immediate binding
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     capacity_for_immediate_binding: bool,
     /// Who owns the objects: -1 nobody, 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..=8))]
@@ -187,7 +195,7 @@ struct CapacityFlags {
 #[derive(Args, Clone, Debug)]
 struct NodeFlags {
     /// Share out the claims that no scheduler gives to a node
-    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set)]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     node_deployment_immediate_binding: bool,
     /// Each node waits for a random part of this before it takes such a claim
     #[arg(long, default_value = "20s", value_parser = duration)]
@@ -415,11 +423,21 @@ impl Old {
             tracing::warn!("--metrics-address is deprecated: use --http-endpoint");
         }
         let ours = [
-            ("--log-flush-frequency", self.log_flush_frequency.is_some()),
-            ("--vmodule", self.vmodule.is_some()),
-            ("--automaxprocs", self.automaxprocs.is_some()),
+            ("--log-flush-frequency", &self.log_flush_frequency),
+            ("--log-text-split-stream", &self.log_text_split_stream),
+            (
+                "--log-text-info-buffer-size",
+                &self.log_text_info_buffer_size,
+            ),
+            ("--log-json-split-stream", &self.log_json_split_stream),
+            (
+                "--log-json-info-buffer-size",
+                &self.log_json_info_buffer_size,
+            ),
+            ("--vmodule", &self.vmodule),
+            ("--automaxprocs", &self.automaxprocs),
         ];
-        for (flag, _) in ours.into_iter().filter(|(_, given)| *given) {
+        for (flag, _) in ours.into_iter().filter(|(_, given)| given.is_some()) {
             tracing::warn!("{flag} means nothing to this program");
         }
         if self.enable_pprof {
@@ -472,9 +490,8 @@ fn gates(text: &str) -> Result<BTreeMap<String, bool>> {
                 known.join(", ")
             );
         }
-        let value: bool = value
-            .parse()
-            .with_context(|| format!("--feature-gates {pair:?}"))?;
+        let value =
+            switch(value).map_err(|error| anyhow::anyhow!("--feature-gates {pair:?}: {error}"))?;
         gates.insert(name.to_owned(), value);
     }
     Ok(gates)
@@ -546,6 +563,39 @@ mod tests {
         let profiled = options("--http-endpoint=:1 --enable-pprof").unwrap();
         assert!(profiled.http.unwrap().pprof);
         assert_eq!(given.volume_attributes_class, Some(true));
+    }
+
+    #[test]
+    fn switches_are_set_as_go_sets_them() {
+        let given =
+            options("--strict-topology=1 --immediate-topology=F --feature-gates=Topology=0");
+        let given = given.unwrap();
+        assert!(given.strict_topology && !given.immediate_topology && !given.topology);
+        let error = options("--strict-topology=yes").unwrap_err().to_string();
+        assert!(error.contains("--strict-topology"), "{error}");
+        // They say how Go's logs are buffered.
+        options(
+            "--log-text-split-stream --log-text-info-buffer-size=1Mi --log-json-split-stream=true \
+             --log-json-info-buffer-size 0 --log-flush-frequency=5s --vmodule=x=1 --automaxprocs",
+        )
+        .unwrap();
+    }
+
+    #[test]
+    fn what_is_not_given_is_as_in_csi_provisioner() {
+        let defaults = options("").unwrap();
+        // Its README says 15 s, and its code this.
+        assert_eq!(defaults.timeout, Duration::from_secs(10));
+        let pause = (defaults.retry_interval_start, defaults.retry_interval_max);
+        assert_eq!(pause, (Duration::from_secs(1), Duration::from_mins(5)));
+        assert_eq!((defaults.kube_api_qps, defaults.kube_api_burst), (5.0, 10));
+        assert_eq!(
+            defaults.snapshot_orphan_sweep_interval,
+            Duration::from_mins(5)
+        );
+        assert!(defaults.prevent_volume_mode_conversion && defaults.topology);
+        assert_eq!(defaults.volume_name_prefix, "pvc");
+        assert_eq!(defaults.csi_address, "/run/csi/socket");
     }
 
     #[test]

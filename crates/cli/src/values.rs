@@ -9,6 +9,16 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     tenure::lock::duration::parse(text)
 }
 
+/// On or off in all the ways of Go's flags.
+#[cfg(feature = "provision")]
+pub(crate) fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err("expected true or false".to_owned()),
+    }
+}
+
 /// Something that must not be empty, such as a variable that was not set in a manifest.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
