@@ -1,5 +1,4 @@
-//! `--enable-capacity` and `--node-deployment`: how much room there is, and provisioners that each have a
-//! node.
+//! `--enable-capacity`: how much room there is.
 #![allow(
     clippy::needless_pass_by_value,
     reason = "cases are read more easily with values"
@@ -10,15 +9,15 @@ use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 
 use serde_json::{Value, json};
-use tenure_csi::mock::{Method, MockConfig, MockDriver, Script};
+use tenure_csi::mock::{Method, MockConfig, Script};
 use tenure_csi::{ControllerCapability, PluginCapability};
 use tenure_tests::storage::table::put;
 use tenure_tests::storage::{Provisioner, Rig, handed_over, until};
 
-const DRIVER: &str = "mock.csi.example";
-const ROOMS: &str = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
+pub(crate) const DRIVER: &str = "mock.csi.example";
+pub(crate) const ROOMS: &str = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
 
-fn config(node: (&str, &str), gigabytes: i64) -> MockConfig {
+pub(crate) fn config(node: (&str, &str), gigabytes: i64) -> MockConfig {
     let segments = BTreeMap::from([("zone".to_owned(), node.1.to_owned())]);
     MockConfig {
         plugin: vec![
@@ -44,7 +43,7 @@ async fn node(rig: &Rig, name: &str, zone: &str) {
     put(&rig.api, &node, "").await.unwrap();
 }
 
-async fn class(rig: &Rig, name: &str, changes: Value) {
+pub(crate) async fn class(rig: &Rig, name: &str, changes: Value) {
     let mut class = json!({
         "kind": "StorageClass",
         "metadata": { "name": name },
@@ -58,7 +57,7 @@ async fn class(rig: &Rig, name: &str, changes: Value) {
 }
 
 /// A pod with a controller, whose name and uid are in the references to it.
-async fn pod(rig: &Rig) {
+pub(crate) async fn pod(rig: &Rig) {
     pod_of(rig, "DaemonSet", "plugin").await;
 }
 
@@ -82,7 +81,7 @@ async fn pod_of(rig: &Rig, kind: &str, name: &str) {
         .unwrap();
 }
 
-fn start(rig: &Rig, socket: &str, node: &str, flags: &[&str]) -> Provisioner {
+pub(crate) fn start(rig: &Rig, socket: &str, node: &str, flags: &[&str]) -> Provisioner {
     let mut all = vec![
         "--kube-api-capacity-qps=1000",
         "--kube-api-capacity-burst=1000",
@@ -113,7 +112,7 @@ async fn rooms(rig: &Rig) -> Vec<(String, String, String)> {
     rooms
 }
 
-async fn until_rooms(rig: &Rig, wanted: &[(&str, &str, &str)]) {
+pub(crate) async fn until_rooms(rig: &Rig, wanted: &[(&str, &str, &str)]) {
     let own = |(a, b, c): &(&str, &str, &str)| ((*a).to_owned(), (*b).to_owned(), (*c).to_owned());
     let wanted: Vec<_> = wanted.iter().map(own).collect();
     until(&format!("{wanted:?}"), async || {
@@ -358,135 +357,69 @@ async fn capacity_follows_what_changes_it() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-async fn claim(rig: &Rig, name: &str, class: &str, size: &str, node: Option<&str>) -> String {
+/// csi-provisioner's client for the lock goes as slowly as the one for capacity.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_pace_for_capacity_is_for_capacity_only() {
+    const ZONES: [&str; 4] = ["a", "b", "c", "d"];
+    let rig = Rig::start().await.unwrap();
+    let _driver = rig.driver("s", config(("", ""), 10)).unwrap();
+    for zone in ZONES {
+        node(&rig, &format!("node-{zone}"), zone).await;
+    }
+    let late = json!({ "volumeBindingMode": "WaitForFirstConsumer" });
+    class(&rig, "late", late).await;
+    class(&rig, "now", json!({})).await;
+    // One to see whether there are such objects, two to make some, and then nothing for a quarter of an hour.
+    let flags = [
+        "--enable-capacity",
+        "--capacity-ownerref-level=-1",
+        "--kube-api-capacity-qps=0.001",
+        "--kube-api-capacity-burst=3",
+        "--leader-election",
+        "--leader-election-namespace=default",
+        "--leader-election-retry-period=200ms",
+    ];
+    let provisioner = start(&rig, "s", "", &flags);
+    until("some", async || {
+        (rooms(&rig).await.len() == 2).then_some(())
+    })
+    .await;
+    let lease = async || {
+        let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/mock-csi-example";
+        rig.api.get(path).await.unwrap().unwrap()["spec"].clone()
+    };
+    let first = lease().await;
+    let mut renewals = std::collections::BTreeSet::new();
+    until("renewals", async || {
+        renewals.insert(lease().await["renewTime"].to_string());
+        (renewals.len() > 10).then_some(())
+    })
+    .await;
+    let uid = claim(&rig, "c", "now", "1Gi", None).await;
+    until("a volume", async || {
+        let path = format!("/api/v1/persistentvolumes/pvc-{uid}");
+        rig.api.get(&path).await.unwrap()
+    })
+    .await;
+    let last = lease().await;
+    for key in ["holderIdentity", "leaseTransitions", "acquireTime"] {
+        assert_eq!(first[key], last[key], "{key}");
+    }
+    assert_eq!(rooms(&rig).await.len(), 2, "its own pace is kept");
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+pub(crate) async fn claim(
+    rig: &Rig,
+    name: &str,
+    class: &str,
+    size: &str,
+    node: Option<&str>,
+) -> String {
     let mut claim = handed_over(name, class, DRIVER);
     claim["spec"]["resources"]["requests"]["storage"] = json!(size);
     if let Some(node) = node {
         claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"] = json!(node);
     }
     put(&rig.api, &claim, "default").await.unwrap()
-}
-
-fn made_by<'a>(drivers: &'a [(&'a str, &MockDriver)], uid: &str) -> Vec<&'a str> {
-    let name = json!(format!("pvc-{uid}"));
-    let mut found = Vec::new();
-    for (node, driver) in drivers {
-        let calls = driver.calls_of(Method::CreateVolume);
-        if calls.iter().any(|call| call.request["name"] == name) {
-            found.push(*node);
-        }
-    }
-    found
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn every_node_has_its_own_provisioner() {
-    let rig = Rig::start().await.unwrap();
-    // The first has little room.
-    let first = rig.driver("s1", config(("node-1", "a"), 2)).unwrap();
-    let second = rig.driver("s2", config(("node-2", "b"), 100)).unwrap();
-    let drivers = [("node-1", &first), ("node-2", &second)];
-    pod(&rig).await;
-    class(&rig, "now", json!({})).await;
-    class(
-        &rig,
-        "late",
-        json!({ "volumeBindingMode": "WaitForFirstConsumer" }),
-    )
-    .await;
-    let expression = json!([{ "key": "zone", "values": ["b"] }]);
-    class(
-        &rig,
-        "only-b",
-        json!({ "allowedTopologies": [{ "matchLabelExpressions": expression }] }),
-    )
-    .await;
-    let in_a = json!({ "topology": [{ "zone": "a" }] }).to_string();
-    class(
-        &rig,
-        "in-a",
-        json!({ "volumeBindingMode": "WaitForFirstConsumer", "parameters": { "script": in_a } }),
-    )
-    .await;
-    let flags = [
-        "--node-deployment",
-        "--node-deployment-base-delay=300ms",
-        "--strict-topology",
-        "--immediate-topology=false",
-        "--enable-capacity",
-        "--capacity-ownerref-level=0",
-    ];
-    let one = start(&rig, "s1", "node-1", &flags);
-    let two = start(&rig, "s2", "node-2", &flags);
-
-    let mut claims = Vec::new();
-    for number in 0..6 {
-        let name = format!("now-{number}");
-        claims.push((
-            name.clone(),
-            claim(&rig, &name, "now", "1Gi", None).await,
-            None,
-        ));
-    }
-    for (name, class, size, node, by) in [
-        ("late-1", "late", "1Gi", Some("node-1"), "node-1"),
-        ("late-2", "late", "1Gi", Some("node-2"), "node-2"),
-        ("large", "now", "5Gi", None, "node-2"),
-        ("allowed", "only-b", "1Gi", None, "node-2"),
-        ("here", "in-a", "1Gi", Some("node-1"), "node-1"),
-    ] {
-        let uid = claim(&rig, name, class, size, node).await;
-        claims.push((name.to_owned(), uid, Some(by)));
-    }
-    for (name, uid, by) in &claims {
-        until(&format!("a volume for {name}"), async || {
-            rig.api
-                .get(&format!("/api/v1/persistentvolumes/pvc-{uid}"))
-                .await
-                .unwrap()
-        })
-        .await;
-        let found = made_by(&drivers, uid);
-        assert_eq!(found.len(), 1, "{name}: {found:?}");
-        let path = format!("/api/v1/namespaces/default/persistentvolumeclaims/{name}");
-        let claim = rig.api.get(&path).await.unwrap().unwrap();
-        let node = &claim["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
-        assert_eq!(*node, json!(found[0]), "{name}");
-        if let Some(by) = by {
-            assert_eq!(found, [*by], "{name}");
-        }
-    }
-    // Each says how much room it has, and only of itself.
-    until("both publish", async || {
-        let list = rig.api.get(ROOMS).await.unwrap()?;
-        let label = |room: &Value| {
-            let zone = &room["nodeTopology"]["matchLabels"]["zone"];
-            let by = &room["metadata"]["labels"]["csi.storage.k8s.io/managed-by"];
-            (zone.to_string(), by.to_string())
-        };
-        let found: std::collections::BTreeSet<_> =
-            list["items"].as_array()?.iter().map(label).collect();
-        let own = |zone: &str, by: &str| (json!(zone).to_string(), json!(by).to_string());
-        let wanted = [
-            own("a", "external-provisioner-node-1"),
-            own("b", "external-provisioner-node-2"),
-        ];
-        (found == wanted.into()).then_some(())
-    })
-    .await;
-    // Storage is deleted where it is.
-    let (_, uid, _) = claims.last().unwrap();
-    let path = format!("/api/v1/persistentvolumes/pvc-{uid}/status");
-    rig.api
-        .merge(&path, &json!({ "status": { "phase": "Released" } }))
-        .await
-        .unwrap();
-    let id = format!("vol-pvc-{uid}");
-    until("deleted", async || {
-        (!first.volumes().contains_key(&id)).then_some(())
-    })
-    .await;
-    assert_eq!(second.calls_of(Method::DeleteVolume).len(), 0);
-    assert_eq!(one.stop().unwrap(), Some(0));
-    assert_eq!(two.stop().unwrap(), Some(0));
 }

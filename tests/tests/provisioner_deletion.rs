@@ -307,3 +307,36 @@ async fn a_driver_that_does_not_delete_is_asked_again() {
     }
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
+
+/// Somebody else takes the object away while its storage is being deleted: that is what was wanted, no failure.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_object_that_is_gone_already_needs_no_second_try() {
+    let (rig, driver) = stage(&[]).await;
+    put(&rig.api, &volume("taken", &json!({})), "")
+        .await
+        .unwrap();
+    let slow = Script {
+        times: Some(1),
+        answer_after_ms: 3_000,
+        ..Script::default()
+    };
+    driver.script(Method::DeleteVolume, slow);
+    let provisioner = rig.provisioner("s", &[]).unwrap();
+    until("a deletion under way", async || {
+        (!deletions(&driver, "taken").is_empty()).then_some(())
+    })
+    .await;
+    rig.api.remove(&path("taken")).await.unwrap();
+    assert!(rig.api.get(&path("taken")).await.unwrap().is_none());
+    let lines = async || provisioner.process.text();
+    until("the end of it", async || {
+        let lines = lines().await;
+        let mut about = lines.iter().filter(|line| line.contains("taken"));
+        about.any(|line| line.contains("deleted")).then_some(())
+    })
+    .await;
+    let said = lines().await.join("\n");
+    assert!(!said.contains("volume not done"), "{said}");
+    assert_eq!(deletions(&driver, "taken").len(), 1);
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}

@@ -1,5 +1,4 @@
-//! Volumes made from snapshots and from other volumes: what may be a source, what is refused, how sources
-//! are protected meanwhile and let go of afterwards.
+//! Volumes made from snapshots and from other volumes: what may be a source, and what is refused.
 #![allow(
     clippy::needless_pass_by_value,
     reason = "cases are read more easily with values"
@@ -7,34 +6,44 @@
 
 use serde_json::{Value, json};
 use tenure_csi::ControllerCapability;
-use tenure_csi::mock::{Method, MockConfig, MockDriver, Script};
-use tenure_tests::storage::table::{Trial, define_kinds, put, run, trial};
-use tenure_tests::storage::{Provisioner, Rig, handed_over, until};
+use tenure_csi::mock::{MockConfig, MockDriver};
+use tenure_tests::storage::table::{Trial, define_kinds, run, trial};
+use tenure_tests::storage::{Provisioner, Rig};
 
-const DRIVER: &str = "mock.csi.example";
-const PROTECTS_SNAPSHOT: &str =
+pub(crate) const DRIVER: &str = "mock.csi.example";
+pub(crate) const PROTECTS_SNAPSHOT: &str =
     "provisioner.storage.kubernetes.io/volumesnapshot-as-source-protection";
-const PROTECTS_CLAIM: &str = "provisioner.storage.kubernetes.io/cloning-protection";
+pub(crate) const PROTECTS_CLAIM: &str = "provisioner.storage.kubernetes.io/cloning-protection";
 const IN_USE: &str = "kubernetes.io/pvc-protection";
 
-async fn stage(flags: &[&str]) -> (Rig, MockDriver, Provisioner) {
+/// What a driver can do that restores and copies.
+pub(crate) const COPIES: [ControllerCapability; 2] = [
+    ControllerCapability::CreateDeleteSnapshot,
+    ControllerCapability::CloneVolume,
+];
+
+/// A server with all kinds, and a driver with these abilities.
+pub(crate) async fn equip(abilities: &[ControllerCapability]) -> (Rig, MockDriver) {
     let rig = Rig::start().await.unwrap();
     define_kinds(&rig.api).await.unwrap();
+    let mut controller = vec![ControllerCapability::CreateDeleteVolume];
+    controller.extend(abilities);
     let config = MockConfig {
-        controller: vec![
-            ControllerCapability::CreateDeleteVolume,
-            ControllerCapability::CreateDeleteSnapshot,
-            ControllerCapability::CloneVolume,
-        ],
+        controller,
         ..MockConfig::default()
     };
     let driver = rig.driver("s", config).unwrap();
+    (rig, driver)
+}
+
+pub(crate) async fn stage(flags: &[&str]) -> (Rig, MockDriver, Provisioner) {
+    let (rig, driver) = equip(&COPIES).await;
     let provisioner = rig.provisioner("s", flags).unwrap();
     (rig, driver, provisioner)
 }
 
 /// A snapshot `snap` and its content, ready to be restored but for these changes.
-fn snapshot(changes: Value, content: Value) -> [Value; 2] {
+pub(crate) fn snapshot(changes: Value, content: Value) -> [Value; 2] {
     let mut snapshot = json!({
         "apiVersion": "snapshot.storage.k8s.io/v1",
         "kind": "VolumeSnapshot",
@@ -255,7 +264,7 @@ fn snapshots() -> Vec<Trial> {
 }
 
 /// A claim `source` with its volume, but for these changes.
-fn bound(changes: Value, volume: Value) -> [Value; 2] {
+pub(crate) fn bound(changes: Value, volume: Value) -> [Value; 2] {
     let mut claim = json!({
         "kind": "PersistentVolumeClaim",
         "metadata": { "name": "source" },
@@ -305,8 +314,79 @@ fn clones() -> Vec<Trial> {
     let spec = |spec: Value| json!({ "spec": spec });
     let status = |phase: &str| json!({ "status": { "phase": phase } });
     let size = |size: &str| spec(json!({ "resources": { "requests": { "storage": size } } }));
+    let source = || json!({ "kind": "PersistentVolumeClaim", "name": "source" });
+    let finalizers = |finalizers: Value| json!({ "metadata": { "finalizers": finalizers } });
+    let old_class = "volume.beta.kubernetes.io/storage-class";
     vec![
         copied(with("clone-plain", none(), none())),
+        copied(
+            copy("clone-both")
+                .with_all(bound(none(), none()))
+                .spec(json!({ "dataSourceRef": source() })),
+        ),
+        copied(
+            with("clone-into-larger", none(), none())
+                .spec(json!({ "resources": { "requests": { "storage": "3Gi" } } })),
+        ),
+        // Somebody else is copying it already.
+        copied(with(
+            "clone-protected",
+            finalizers(json!([IN_USE, PROTECTS_CLAIM])),
+            none(),
+        )),
+        copied(
+            // A mode that is not named is that of files.
+            with("clone-mode-unnamed", none(), none()).spec(json!({ "volumeMode": "Filesystem" })),
+        ),
+        copied(
+            with("clone-slow", none(), none())
+                .script(json!({ "code": "DEADLINE_EXCEEDED", "times": 2 })),
+        )
+        .calls(3, 0),
+        // Protected for as long as it is needed.
+        with("clone-failing", none(), none())
+            .script(json!({ "code": "INTERNAL" }))
+            .fails("Internal")
+            .calls(2, 0)
+            .leaves_object(json!({
+                "kind": "PersistentVolumeClaim",
+                "metadata": { "name": "source", "finalizers": [IN_USE, PROTECTS_CLAIM] },
+            })),
+        with(
+            "clone-classless-source",
+            spec(json!({ "storageClassName": null })),
+            none(),
+        )
+        .refused("both need a storageClassName"),
+        with("clone-classless", none(), none())
+            .annotations(json!({ old_class: "<ns>" }))
+            .spec(json!({ "storageClassName": null }))
+            .refused("both need a storageClassName"),
+        with("clone-mode-block", none(), none())
+            .spec(json!({ "volumeMode": "Block" }))
+            .refused("mode"),
+        with(
+            "clone-other-ns",
+            none(),
+            spec(json!({ "claimRef": { "namespace": "other" } })),
+        )
+        .refused("not bound to claim"),
+        with("clone-nobodys", none(), spec(json!({ "claimRef": null })))
+            .refused("not bound to claim"),
+        with("clone-available", none(), status("Available")).refused("not bound to claim"),
+        with("clone-failed", none(), status("Failed")).refused("not bound to claim"),
+        // Not of the kind that is called so, but of one of somebody's populator.
+        trial("clone-other-group")
+            .spec(json!({ "dataSourceRef": {
+                "apiGroup": "example.com", "kind": "PersistentVolumeClaim", "name": "source",
+            } }))
+            .ignored()
+            .event("Provisioning"),
+        trial("clone-elsewhere-gate")
+            .spec(json!({ "dataSourceRef": {
+                "kind": "PersistentVolumeClaim", "name": "source", "namespace": "default",
+            } }))
+            .refused("CrossNamespaceVolumeDataSource"),
         copied(trial("clone-ref").with_all(bound(none(), none())).spec(
             json!({ "dataSourceRef": { "kind": "PersistentVolumeClaim", "name": "source" } }),
         )),
@@ -383,6 +463,33 @@ async fn sources_are_checked_protected_and_let_go_of() {
     // A case's snapshot is there before its claim: nothing must be swept in between.
     let (rig, driver, provisioner) = stage(&["--snapshot-orphan-sweep-interval=0s"]).await;
     let trials: Vec<_> = snapshots().into_iter().chain(clones()).collect();
+    let found = run(&rig.api, &driver, &trials).await.unwrap();
+    assert!(found.is_empty(), "{}", found.join("\n"));
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_driver_that_cannot_copy_is_not_asked_to() {
+    let (rig, driver) = equip(&[]).await;
+    let provisioner = rig.provisioner("s", &[]).unwrap();
+    let [source, volume] = bound(json!({}), json!({}));
+    let untouched = json!({
+        "kind": "PersistentVolumeClaim",
+        "metadata": { "name": "source", "finalizers": [IN_USE] },
+    });
+    let trials = [
+        copy("clone-unable")
+            .with_all([source, volume])
+            .refused("CLONE_VOLUME")
+            .leaves_object(untouched),
+        restore("snap-unable")
+            .with_all(ready())
+            .refused("CREATE_DELETE_SNAPSHOT")
+            .leaves_object(json!({
+                "kind": "VolumeSnapshot",
+                "metadata": { "name": "snap", "finalizers": null },
+            })),
+    ];
     let found = run(&rig.api, &driver, &trials).await.unwrap();
     assert!(found.is_empty(), "{}", found.join("\n"));
     assert_eq!(provisioner.stop().unwrap(), Some(0));
@@ -474,116 +581,5 @@ async fn sources_in_other_namespaces_take_a_grant() {
     ];
     let found = run(&rig.api, &driver, &trials).await.unwrap();
     assert!(found.is_empty(), "{}", found.join("\n"));
-    assert_eq!(provisioner.stop().unwrap(), Some(0));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_source_of_a_clone_goes_when_nobody_copies_it() {
-    let (rig, driver, provisioner) = stage(&[]).await;
-    // The copy is never finished.
-    driver.script(Method::CreateVolume, Script::fail("ABORTED", u32::MAX));
-    for object in bound(json!({}), json!({})) {
-        let text = object.to_string().replace("<ns>", "default");
-        let claim = rig
-            .api
-            .get("/api/v1/namespaces/default/persistentvolumeclaims/source")
-            .await;
-        let uid = claim.unwrap().unwrap_or_default()["metadata"]["uid"].clone();
-        let text = text.replace("<uid:source>", uid.as_str().unwrap_or_default());
-        let object: Value = serde_json::from_str(&text).unwrap();
-        put(&rig.api, &object, "default").await.unwrap();
-    }
-    let class =
-        json!({ "kind": "StorageClass", "metadata": { "name": "default" }, "provisioner": DRIVER });
-    put(&rig.api, &class, "").await.unwrap();
-    let mut copy = handed_over("copy", "default", DRIVER);
-    copy["spec"]["dataSource"] = json!({ "kind": "PersistentVolumeClaim", "name": "source" });
-    copy["status"] = json!({ "phase": "Pending" });
-    put(&rig.api, &copy, "default").await.unwrap();
-    let source = "/api/v1/namespaces/default/persistentvolumeclaims/source";
-    let protected = async || {
-        let claim = rig.api.get(source).await.unwrap()?;
-        let finalizers = claim["metadata"]["finalizers"].to_string();
-        finalizers.contains(PROTECTS_CLAIM).then_some(())
-    };
-    until("the source protected", protected).await;
-    until("tries", async || {
-        (driver.calls_of(Method::CreateVolume).len() > 1).then_some(())
-    })
-    .await;
-    rig.api.delete(source).await.unwrap();
-    let before = driver.calls_of(Method::CreateVolume).len();
-    until("more tries", async || {
-        (driver.calls_of(Method::CreateVolume).len() > before + 1).then_some(())
-    })
-    .await;
-    assert!(protected().await.is_some(), "it is being copied");
-    // The user gives up: the driver may be at work all the same.
-    let path = "/api/v1/namespaces/default/persistentvolumeclaims/copy";
-    rig.api.remove(path).await.unwrap();
-    let before = driver.calls_of(Method::CreateVolume).len();
-    until("tries for a claim that is gone", async || {
-        (driver.calls_of(Method::CreateVolume).len() > before).then_some(())
-    })
-    .await;
-    assert!(protected().await.is_some(), "it may be being copied");
-    driver.clear_script(Method::CreateVolume);
-    driver.script(Method::CreateVolume, Script::fail("INTERNAL", 1));
-    until("the source let go of", async || {
-        protected().await.is_none().then_some(())
-    })
-    .await;
-    assert!(driver.volumes().is_empty());
-    assert_eq!(provisioner.stop().unwrap(), Some(0));
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn finalizers_that_were_left_on_snapshots_are_swept() {
-    let (rig, _driver, provisioner) = stage(&["--snapshot-orphan-sweep-interval=500ms"]).await;
-    let api = &rig.api;
-    let class =
-        json!({ "kind": "StorageClass", "metadata": { "name": "class" }, "provisioner": DRIVER });
-    put(api, &class, "").await.unwrap();
-    let mut claim = handed_over("claim", "class", DRIVER);
-    claim["spec"]["dataSource"] = json!({
-        "apiGroup": "snapshot.storage.k8s.io", "kind": "VolumeSnapshot", "name": "awaited",
-    });
-    put(api, &claim, "default").await.unwrap();
-    until("the claim seen", async || {
-        let events = api.get("/api/v1/namespaces/default/events").await.unwrap();
-        events?
-            .to_string()
-            .contains("ProvisioningFailed")
-            .then_some(())
-    })
-    .await;
-    let protected =
-        json!({ "metadata": { "finalizers": ["example.com/other", PROTECTS_SNAPSHOT] } });
-    let path = |name: &str| {
-        format!("/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots/{name}")
-    };
-    for name in ["awaited", "left"] {
-        let mut snapshot = snapshot(protected.clone(), json!({}))[0].clone();
-        snapshot["metadata"]["name"] = json!(name);
-        put(api, &snapshot, "default").await.unwrap();
-    }
-    let finalizers = async |name: &str| {
-        let snapshot = api.get(&path(name)).await.unwrap().unwrap_or_default();
-        snapshot["metadata"]["finalizers"].clone()
-    };
-    until("the one that nobody waits for let go of", async || {
-        (finalizers("left").await == json!(["example.com/other"])).then_some(())
-    })
-    .await;
-    // A whole sweep later.
-    api.merge(&path("left"), &protected).await.unwrap();
-    until("the next sweep", async || {
-        (finalizers("left").await == json!(["example.com/other"])).then_some(())
-    })
-    .await;
-    assert_eq!(
-        finalizers("awaited").await,
-        protected["metadata"]["finalizers"]
-    );
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
