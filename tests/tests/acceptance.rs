@@ -335,7 +335,7 @@ fn acceptance_05_a_release_is_what_client_go_writes_and_waits_for() {
     assert_eq!(last.expect("the next term").transitions, 2);
 }
 
-/// How many hand-overs; the whole list has ten thousand (`TENURE_HAND_OVERS=10000`).
+/// How many hand-overs; the whole list has ten thousand (`cargo xtask test process --long`).
 fn hand_overs() -> usize {
     let wanted = std::env::var("TENURE_HAND_OVERS").ok();
     wanted.and_then(|text| text.parse().ok()).unwrap_or(1_000)

@@ -8,13 +8,13 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use http::Method;
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::{Value, json};
 use tenure_tests::clock::{Nanos, now, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
 use tenure_tests::home::Home;
-use tenure_tests::process::Process;
+use tenure_tests::process::{Process, catches_interrupts};
 use tenure_tests::wire::Wire;
 
 use crate::sidecar::{free_port, sidecar};
@@ -571,12 +571,17 @@ fn sidecar_outlets_an_unreachable_server_is_exit_code_6_and_an_interrupt_ends_at
             130,
         ),
     ] {
-        let mut hanging = home.command().args(&args).spawn().unwrap();
+        let mut command = home.command();
+        command.args(&args);
+        let mut hanging = Process::spawn("hanging", command).unwrap();
+        let ready = poll(LIMIT, || catches_interrupts(hanging.pid()).then_some(()));
+        assert!(ready.is_some(), "{args:?}: {}", hanging.transcript());
         std::thread::sleep(Duration::from_millis(700));
         let asked = now();
-        let pid = rustix::process::Pid::from_child(&hanging);
-        rustix::process::kill_process(pid, Signal::INT).unwrap();
-        assert_eq!(hanging.wait().unwrap().code(), Some(expected), "{args:?}");
+        let pid = Pid::from_raw(i32::try_from(hanging.pid()).unwrap()).unwrap();
+        kill_process(pid, Signal::INT).unwrap();
+        let ended = hanging.wait(LIMIT).unwrap();
+        assert_eq!(ended.code(), Some(expected), "{args:?}");
         let took = now().since(asked);
         // A second, and what a crowded machine adds.
         assert!(took < Duration::from_secs(3), "{args:?}: {took:?}");

@@ -5,7 +5,8 @@ use std::fs;
 use std::net::TcpListener;
 use std::time::Duration;
 
-use serde_json::json;
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::{Value, json};
 use tenure_tests::clock::poll;
 use tenure_tests::home::Home;
 use tenure_tests::process::Process;
@@ -29,13 +30,26 @@ struct Hole {
 
 impl Hole {
     fn new() -> Self {
+        Self::with_user(&json!({}))
+    }
+
+    /// One whose credentials do not come either, as long as it is there.
+    fn without_credentials() -> Self {
+        let plugin = "while [ -e kubeconfig ]; do sleep 0.1; done";
+        Self::with_user(&json!({ "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1", "interactiveMode": "Never",
+            "command": "sh", "args": ["-c", plugin],
+        } }))
+    }
+
+    fn with_user(user: &Value) -> Self {
         let home = Home::new();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let address = format!("http://{}", listener.local_addr().unwrap());
         let config = json!({
             "apiVersion": "v1", "kind": "Config", "current-context": "x",
             "clusters": [{ "name": "x", "cluster": { "server": address } }],
-            "users": [{ "name": "x", "user": {} }],
+            "users": [{ "name": "x", "user": user }],
             "contexts": [{ "name": "x", "context": { "cluster": "x", "user": "x" } }],
         });
         fs::write(home.path("kubeconfig"), config.to_string()).unwrap();
@@ -55,14 +69,14 @@ impl Hole {
         })
         .unwrap()
     }
+}
 
-    /// Waits until a process says that it waits, and for whom.
-    fn says_so(&self, process: &Process) {
-        let line = format!("tenure: waiting for {}", self.address);
-        let said = || process.text().iter().any(|text| text.starts_with(&line));
-        let seen = poll(LIMIT, || said().then_some(()));
-        assert!(seen.is_some(), "{}: {:?}", process.name(), process.text());
-    }
+/// Waits until a process says that it waits, and for whom.
+fn waits_for(process: &Process, whom: &str) {
+    let line = format!("tenure: waiting for {whom}");
+    let said = || process.text().iter().any(|text| text.starts_with(&line));
+    let seen = poll(LIMIT, || said().then_some(()));
+    assert!(seen.is_some(), "{}: {:?}", process.name(), process.text());
 }
 
 #[test]
@@ -157,7 +171,39 @@ fn unanswered_commands_say_for_whom_they_wait() {
     ];
     let started = lines.map(|line| hole.start(&line.split(' ').collect::<Vec<_>>()));
     for process in &started {
-        hole.says_so(process);
+        waits_for(process, &hole.address);
         assert!(!process.text().iter().any(|line| line.contains("HOLDER")));
     }
+    let hole = Hole::without_credentials();
+    let lines = [
+        "status",
+        "history e",
+        "step-down e",
+        "doctor",
+        "elect --election=e",
+        "run --election=e -- true",
+    ];
+    let started = lines.map(|line| hole.start(&line.split(' ').collect::<Vec<_>>()));
+    for process in &started {
+        waits_for(process, &format!("the credentials for {}", hole.address));
+    }
+}
+
+/// A server that takes its time to end.
+#[test]
+fn unanswered_server_stop_says_for_whom_it_waits() {
+    let home = Home::new();
+    let run = home.tenure(&["run", "--election=e", "--", "true"]);
+    assert!(run.status.success(), "{run:?}");
+    let status = home.tenure(&["server", "status"]).stdout;
+    let status: Value = serde_json::from_slice(&status).unwrap();
+    let pid = i32::try_from(status["pid"].as_i64().unwrap()).unwrap();
+    let server = Pid::from_raw(pid).unwrap();
+    kill_process(server, Signal::STOP).unwrap();
+    let mut command = home.command();
+    command.args(["server", "stop", "--timeout=5m"]);
+    let mut stop = Process::spawn("stop", command).unwrap();
+    waits_for(&stop, &format!("the server with pid {pid} to end"));
+    kill_process(server, Signal::CONT).unwrap();
+    assert_eq!(stop.wait(LIMIT).unwrap().code(), Some(0));
 }

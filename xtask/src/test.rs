@@ -27,6 +27,8 @@ struct Given<'a> {
     complete: bool,
     /// The kubeconfig of a cluster that is to be used instead of one of our own.
     cluster: Option<&'a Path>,
+    /// Whether what can be repeated more often shall be.
+    long: bool,
 }
 
 /// How a tier ended.
@@ -134,7 +136,9 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         }
         return Ok(());
     }
-    let (cluster, args) = existing(args)?;
+    let (cluster, mut args) = existing(args)?;
+    let long = args.iter().any(|arg| arg == "--long");
+    args.retain(|arg| arg != "--long");
     if let Some(unknown) = args
         .iter()
         .find(|arg| TIERS.iter().all(|tier| tier.name != **arg))
@@ -153,6 +157,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
         let given = Given {
             complete: missing.is_empty(),
             cluster: cluster.as_deref(),
+            long,
         };
         let ended =
             hindrance(&missing, tier.in_parts, strict).unwrap_or_else(|| match (tier.run)(given) {
@@ -213,6 +218,9 @@ fn process_tests(filter: &[&str], given: Given<'_>) -> Result<()> {
         .args(&filter.iter().map(ToString::to_string).collect::<Vec<_>>());
     if let Some(kubeconfig) = given.cluster {
         tests = tests.env("TENURE_KUBECONFIG", kubeconfig);
+    }
+    if given.long {
+        tests = tests.env("TENURE_HAND_OVERS", "10000");
     }
     if std::env::var_os(PEERS).is_none() && !(strict() && given.complete) {
         tests = tests.env(PEERS, "build");

@@ -8,8 +8,10 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
-use kube::Config;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::waiting;
 
 /// Flags that say where to connect.
 #[derive(Args, Clone, Debug, Default)]
@@ -57,7 +59,10 @@ impl Connect {
             bail!("no cluster: --kubeconfig, KUBECONFIG and ~/.kube/config are all absent");
         }
         #[cfg(feature = "server")]
-        return self.read_file(&crate::local::ensure().await?).await;
+        return {
+            let started = waiting::on("the local server to start", crate::local::ensure()).await?;
+            self.read_file(&started).await
+        };
         #[cfg(not(feature = "server"))]
         bail!(
             "no cluster: --kubeconfig, KUBECONFIG and ~/.kube/config are all absent, and this build \
@@ -78,4 +83,24 @@ impl Connect {
         };
         Ok(Config::from_custom_kubeconfig(kubeconfig, &options).await?)
     }
+}
+
+/// A client for it. A credential plugin blocks the thread that makes it, and may take its time.
+pub(crate) async fn client(config: Config) -> Result<Client> {
+    open(config, |config| Ok(Client::try_from(config)?)).await
+}
+
+/// The same with requests that are fit for elections.
+pub(crate) async fn electing(config: Config) -> Result<Client> {
+    open(config, |config| Ok(tenure::client(config)?)).await
+}
+
+async fn open(
+    config: Config,
+    make: impl FnOnce(Config) -> Result<Client> + Send + 'static,
+) -> Result<Client> {
+    let url = config.cluster_url.to_string();
+    let whom = format!("the credentials for {url}");
+    let client = waiting::on_blocking(whom, move || make(config)).await?;
+    client.with_context(|| format!("cannot make a client for {url}"))
 }

@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
-use kube::{Client, Config};
+use kube::Client;
 use rustix::process::Signal;
 use tenure::lock::LockKind;
 use tenure::{Builder, Elector, Timing, identity};
 
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::sight::{Gate, Notes, ObservedLock};
 use crate::signals::Signals;
 use crate::values::{duration, name};
@@ -204,7 +204,7 @@ pub(crate) async fn connect(
         let namespace = config.default_namespace.clone();
         let server = config.cluster_url.to_string();
         let plugin = config.auth_info.exec.is_some();
-        let client = open(config).await?;
+        let client = connect::electing(config).await?;
         if plugin {
             tokio::spawn(keep_credentials(client.clone()));
         }
@@ -218,20 +218,6 @@ pub(crate) async fn connect(
         connected = connected => connected.map(Ok),
         signal = signals.end() => Ok(Err(signal)),
     }
-}
-
-/// A credential plugin blocks the thread that makes the client.
-async fn open(config: Config) -> Result<Client> {
-    let url = config.cluster_url.to_string();
-    let runtime = tokio::runtime::Handle::current();
-    let client = tokio::task::spawn_blocking(move || {
-        let _entered = runtime.enter();
-        tenure::client(config)
-    });
-    client
-        .await
-        .context("cannot make a client")?
-        .with_context(|| format!("cannot make a client for {url}"))
 }
 
 /// A plugin that is slower than a renewal may take would be started again by every attempt, and never

@@ -8,7 +8,7 @@ use serde::Serialize;
 use tenure::lock::LockKind;
 
 use crate::api;
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::elections;
 use crate::output::{self, Format, Paint};
 use crate::terms::{self, Term, Word};
@@ -53,7 +53,7 @@ impl History {
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config)?;
+        let client = connect::client(config).await?;
         let report = waiting::on(server, self.gather(&client, namespace)).await?;
         if !self.output.is_table() {
             output::print_value(self.output, &report)?;

@@ -13,10 +13,11 @@ use tenure_apiserver::auth::Mode;
 use tenure_apiserver::server::{Builder, Engine, Instance, Server as ApiServer, Stopped};
 use tenure_apiserver::store::{EtcdConfig, RedbStore, backup};
 
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::local;
 use crate::page::{self, OnServer};
 use crate::signals::Signals;
+use crate::waiting;
 
 /// Run the embedded API server and its controllers, or look after one
 ///
@@ -170,7 +171,9 @@ impl Server {
                     );
                 }
                 // Takes the directory for itself, so a server that starts meanwhile is refused.
-                let (report, kept) = backup::replace(&file, &dir)?;
+                let whom = format!("the data of {}", file.display());
+                let replace = move || backup::replace(&file, &dir);
+                let (report, kept) = waiting::on_blocking(whom, replace).await??;
                 println!(
                     "{} objects; revisions go on from {}",
                     report.objects, report.revision
@@ -271,7 +274,13 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
                 "there are no data in {dir}; those of a server on etcd are saved with `etcdctl snapshot save`"
             );
         }
-        let report = backup::save(&RedbStore::open(dir)?, file)?;
+        let (whom, dir, file) = (
+            format!("the data in {}", dir.display()),
+            dir.to_owned(),
+            file.to_owned(),
+        );
+        let save = move || anyhow::Ok(backup::save(&RedbStore::open(&dir)?, &file)?);
+        let report = waiting::on_blocking(whom, save).await??;
         println!("{} objects at revision {}", report.objects, report.revision);
         return Ok(0);
     };
@@ -279,9 +288,10 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
         kubeconfig: Some(instance.kubeconfig),
         ..Connect::default()
     };
-    let client = kube::Client::try_from(connect.config().await?)?;
+    let client = connect::client(connect.config().await?).await?;
     let request = http::Request::get("/tenure/backup").body(kube::client::Body::empty())?;
-    let response = client.send(request).await?;
+    let whom = format!("the data of {}", instance.url);
+    let response = waiting::on(&whom, client.send(request)).await?;
     let status = response.status();
     if !status.is_success() {
         let body = response.into_body().collect().await?.to_bytes();
@@ -296,7 +306,7 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
     let part = PathBuf::from(part);
     let mut signals = Signals::listen()?;
     let received = tokio::select! {
-        received = receive(response.into_body(), &part) => received,
+        received = waiting::on(&whom, receive(response.into_body(), &part)) => received,
         signal = signals.end() => {
             let _ = std::fs::remove_file(&part);
             let number = u8::try_from(signal.as_raw()).unwrap_or_default();
@@ -340,7 +350,8 @@ async fn stop(dir: &Path, timeout: Duration) -> Result<u8> {
         println!("no server runs on {}", dir.display());
         return Ok(0);
     };
-    match instance.stop(timeout).await? {
+    let whom = format!("the server with pid {} to end", instance.pid);
+    match waiting::on(whom, instance.stop(timeout)).await? {
         Stopped::WasNotRunning => println!("no server runs on {}", dir.display()),
         Stopped::Ended => println!("stopped the server with pid {}", instance.pid),
         Stopped::StillRunning => bail!("pid {} still runs after {timeout:?}", instance.pid),

@@ -5,7 +5,7 @@ use clap::Args;
 use kube::Client;
 
 use crate::board::{Board, Scope};
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::elections::{self, Seen};
 use crate::output::{self, Format, Paint};
 use crate::signals::Signals;
@@ -40,7 +40,7 @@ impl Status {
             .unwrap_or_else(|| config.default_namespace.clone());
         let namespace = (!self.all_namespaces).then_some(own);
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config)?;
+        let client = connect::client(config).await?;
         if self.watch {
             return self.follow(&client, namespace, &server).await;
         }

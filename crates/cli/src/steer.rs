@@ -8,7 +8,7 @@ use clap::Args;
 use kube::Client;
 use tenure::lock::{LockKind, orders};
 
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::elections;
 use crate::values::duration;
 use crate::waiting;
@@ -68,7 +68,7 @@ impl Which {
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
-        Ok((Client::try_from(config)?, namespace, server))
+        Ok((connect::client(config).await?, namespace, server))
     }
 
     async fn order(&self, connect: &Connect, patch: &serde_json::Value) -> Result<()> {

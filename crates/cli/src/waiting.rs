@@ -1,4 +1,4 @@
-//! Waiting for an API server: how long, and a word to people who wait along.
+//! Waiting for an API server, or for others: how long, and a word to people who wait along.
 
 use std::fmt::Display;
 use std::future::Future;
@@ -7,16 +7,29 @@ use std::time::{Duration, Instant};
 /// What takes longer is worth a word.
 pub(crate) const WORTH_A_WORD: Duration = Duration::from_secs(1);
 
-/// What the API server answers; says on standard error for whom it waits if that takes long.
-pub(crate) async fn on<T>(server: impl Display, answer: impl Future<Output = T>) -> T {
+/// What whoever is waited for answers; says on standard error who that is if it takes long.
+pub(crate) async fn on<T>(whom: impl Display, answer: impl Future<Output = T>) -> T {
     tokio::pin!(answer);
     tokio::select! {
         biased;
         answer = &mut answer => return answer,
         () = tokio::time::sleep(WORTH_A_WORD) => {}
     }
-    eprintln!("tenure: waiting for {server}");
+    eprintln!("tenure: waiting for {whom}");
     answer.await
+}
+
+/// The same for work that blocks its thread.
+pub(crate) async fn on_blocking<T: Send + 'static>(
+    whom: impl Display,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> anyhow::Result<T> {
+    let runtime = tokio::runtime::Handle::current();
+    let work = tokio::task::spawn_blocking(move || {
+        let _entered = runtime.enter();
+        work()
+    });
+    Ok(on(whom, work).await?)
 }
 
 /// A time that several steps share, from its beginning on.

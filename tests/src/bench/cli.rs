@@ -16,6 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, kill_process};
 
+use super::percentile;
 use crate::clock::{self, Nanos};
 use crate::event::Kind;
 use crate::process::Process;
@@ -23,7 +24,7 @@ use crate::process::Process;
 const LIMIT: Duration = Duration::from_secs(60);
 const COLD_STARTS: usize = 7;
 const STARTS: usize = 30;
-const HAND_OVERS: usize = 60;
+const HAND_OVERS: usize = 100;
 
 /// Measures what `cargo xtask image` built, if it did, else the profile `dist`, else this build.
 ///
@@ -55,10 +56,10 @@ pub fn bench(_real: bool) -> Result<String> {
     row(
         "`tenure run -- true`, no server running",
         "500 ms",
-        spread(cold),
+        spread(&cold),
     );
     let home = Home::new(&program)?;
-    row("start to leading", "100 ms", spread(starts(&home)?));
+    row("start to leading", "100 ms", spread(&starts(&home)?));
     let (leading, following) = resident(&home, sidecar)?;
     row(
         "sidecar resident, leading",
@@ -73,7 +74,7 @@ pub fn bench(_real: bool) -> Result<String> {
     row(
         "SIGTERM of the leader to the next one's command running",
         "p99 100 ms",
-        spread(hand_overs(&home)?),
+        spread(&hand_overs(&home)?),
     );
     Ok(text)
 }
@@ -218,22 +219,12 @@ fn hand_overs(home: &Home) -> Result<Vec<Duration>> {
     Ok(took)
 }
 
-fn spread(mut all: Vec<Duration>) -> String {
-    all.sort_unstable();
-    let at = |share: f64| {
-        #[allow(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            clippy::cast_precision_loss,
-            reason = "a place in a short list"
-        )]
-        let place = ((all.len() - 1) as f64 * share).round() as usize;
-        all[place].as_secs_f64() * 1000.0
-    };
+fn spread(all: &[Duration]) -> String {
+    let at = |percent| percentile(all, percent).as_secs_f64() * 1000.0;
     format!(
         "p50 {:.0} ms, p99 {:.0} ms of {}",
-        at(0.5),
-        at(0.99),
+        at(50),
+        at(99),
         all.len()
     )
 }

@@ -23,6 +23,7 @@ use tenure_manager::{Builder, Cause, Manager, Next, Runnable, Warm};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
+use super::percentile;
 use crate::embedded::Embedded;
 use crate::process::Process;
 use crate::tools;
@@ -93,13 +94,6 @@ pub fn bench(_real: bool) -> Result<String> {
 
 fn ms(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
-}
-
-fn percentile(times: &[Duration], percent: usize) -> Duration {
-    let mut sorted = times.to_vec();
-    sorted.sort_unstable();
-    let place = (sorted.len() * percent).div_ceil(100).max(1) - 1;
-    sorted.get(place).copied().unwrap_or_default()
 }
 
 async fn config(file: &Path) -> Result<Config> {

@@ -3,6 +3,7 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use anyhow::Result;
 
@@ -102,6 +103,14 @@ fn docs() -> PathBuf {
     here.parent().unwrap_or(here).join("docs")
 }
 
+/// The nearest rank: the least of the times that at least so many percent of all do not exceed.
+fn percentile(times: &[Duration], percent: usize) -> Duration {
+    let mut sorted = times.to_vec();
+    sorted.sort_unstable();
+    let place = (sorted.len() * percent).div_ceil(100).max(1) - 1;
+    sorted.get(place).copied().unwrap_or_default()
+}
+
 /// What it all ran on, in a line.
 fn machine() -> String {
     use crate::real::Peer;
@@ -130,6 +139,19 @@ fn machine() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_percentile_never_leaves_the_worst_of_a_short_list_out() {
+        let times = |count: u64| {
+            (1..=count)
+                .rev()
+                .map(Duration::from_secs)
+                .collect::<Vec<_>>()
+        };
+        let at = |count, percent| percentile(&times(count), percent).as_secs();
+        assert_eq!((at(60, 99), at(100, 99), at(200, 99)), (60, 99, 198));
+        assert_eq!((at(60, 50), at(1, 50), at(0, 50)), (30, 1, 0));
+    }
 
     #[test]
     fn a_section_is_replaced_between_its_marks() {

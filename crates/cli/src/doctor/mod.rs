@@ -17,7 +17,7 @@ use tenure::core::Timing;
 use tenure::lock::LockKind;
 
 use crate::api;
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::elections::{self, Seen};
 use crate::output::{self, Format, Paint};
 use crate::values::duration;
@@ -115,7 +115,7 @@ impl Doctor {
             .clone()
             .unwrap_or_else(|| config.default_namespace.clone());
         let server = config.cluster_url.to_string();
-        let client = Client::try_from(config)?;
+        let client = connect::client(config).await?;
         let findings = self.examine(&client, &namespace, &server).await;
         let healthy = findings.iter().all(|f| f.level != Level::Fail);
         let report = Report {

@@ -73,7 +73,7 @@ pub(crate) struct Run {
     /// Run the arguments as one line of /bin/sh
     #[arg(long)]
     pub(super) shell: bool,
-    /// Whether the command gets the terminal, with its ^C and ^Z
+    /// Whether the command gets the terminal, with its ^C; after ^Z it goes on at once, for who leads must not sleep
     #[arg(long, value_enum, value_name = "WHEN", env = "TENURE_FOREGROUND", num_args = 0..=1, require_equals = true, default_value = "auto", default_missing_value = "always")]
     pub(super) foreground: Foreground,
     /// What the command reads from standard input

@@ -125,17 +125,27 @@ impl Group {
                 exit = exit_of(status);
                 break;
             }
-            self.signal(Signal::CONT);
+            self.go_on(status);
         }
         loop {
             match waitpgid(self.leader, options) {
-                Ok(Some((_, status))) if status.stopped() => self.signal(Signal::CONT),
+                Ok(Some((_, status))) if status.stopped() => self.go_on(status),
                 Ok(Some((pid, status))) if pid == self.leader => exit = exit_of(status),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
         }
         exit
+    }
+
+    /// Continues it after a stop. Whoever pressed ^Z waits for a prompt, and learns why there is none.
+    fn go_on(self, stopped: WaitStatus) {
+        self.signal(Signal::CONT);
+        if stopped.stopping_signal() == Some(Signal::TSTP.as_raw()) {
+            eprintln!(
+                "tenure: the command goes on: a leader that sleeps would keep others from leading"
+            );
+        }
     }
 }
 

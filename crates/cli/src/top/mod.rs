@@ -15,7 +15,7 @@ use tenure::lock::{LockKind, orders};
 use tokio::sync::mpsc;
 
 use crate::board::{Board, Scope};
-use crate::connect::Connect;
+use crate::connect::{self, Connect};
 use crate::elections::{self, Seen};
 use crate::output;
 use crate::signals::Signals;
@@ -40,7 +40,7 @@ impl Top {
         let mut signals = Signals::listen()?;
         let config = connect.config().await?;
         let server = config.cluster_url.host().unwrap_or_default().to_owned();
-        let client = Client::try_from(config)?;
+        let client = connect::client(config).await?;
         let scope = Scope {
             namespace: self.namespace,
             ..Scope::default()
