@@ -529,8 +529,8 @@ fn sidecar_outlets_step_down_on_a_signal() {
     leads(&first, Nanos(0));
     let second = start(&home, "second", &[], &[]);
     assert!(second.wait_for(Kind::Observed, Nanos(0), LIMIT).is_ok());
-    let pid = rustix::process::Pid::from_raw(i32::try_from(first.pid()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, Signal::USR1).unwrap();
+    let pid = Pid::from_raw(i32::try_from(first.pid()).unwrap()).unwrap();
+    kill_process(pid, Signal::USR1).unwrap();
     leads(&second, Nanos(0));
     let lost = first.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
     assert!(lost.until.is_some() && lost.token.is_some());
