@@ -13,13 +13,44 @@ use tenure_tests::embedded::Embedded;
 use tenure_tests::process::Process;
 use tenure_tests::tools;
 
+use crate::sidecar::{free_port, request};
+
 const LIMIT: Duration = Duration::from_secs(180);
 
 fn managed(server: &Embedded, what: &str, env: &[(&str, &str)]) -> Process {
+    spawn(server, &[what], env)
+}
+
+fn spawn(server: &Embedded, args: &[&str], env: &[(&str, &str)]) -> Process {
     let mut command = Command::new(tools::managed().unwrap());
-    command.arg(server.kubeconfig()).arg(what);
+    command.arg(server.kubeconfig()).args(args);
     command.env("RUST_BACKTRACE", "0").envs(env.iter().copied());
-    Process::spawn(what, command).unwrap()
+    Process::spawn(args[0], command).unwrap()
+}
+
+/// One that leads, whose work has said this, and one that follows.
+fn pair(server: &Embedded, what: &str, starts: &str) -> (Process, Process) {
+    let leader = managed(server, what, &[]);
+    says(&leader, starts);
+    let heir = managed(server, what, &[]);
+    says(&heir, "follows");
+    (leader, heir)
+}
+
+/// The heir of a leader that has ended does the work now, and did not do so earlier.
+fn inherits(heir: &Process, starts: &str) {
+    says(heir, starts);
+    runs_once(heir);
+}
+
+fn runs_once(process: &Process) {
+    let said = process.transcript();
+    assert!(!said.contains("runs twice"), "{said}");
+}
+
+fn hang_up(process: &Process) {
+    let pid = rustix::process::Pid::from_raw(i32::try_from(process.pid()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
 }
 
 fn says(process: &Process, text: &str) {
@@ -103,9 +134,14 @@ fn manager_loss_exits_1_with_the_group() {
 #[test]
 fn manager_panic_exits_1_with_the_controller() {
     let server = Embedded::start().unwrap();
-    let mut process = managed(&server, "panic", &[]);
+    let (mut process, heir) = pair(&server, "panic", "nodes starts");
+    assert!(!heir.transcript().contains("starts"));
+    hang_up(&process);
     assert_eq!(ends(&mut process).code(), Some(1));
     says(&process, "nodes: panicked: no node");
+    says(&process, "work stopped");
+    inherits(&heir, "nodes starts");
+    inherits(&heir, "work starts");
 }
 
 #[test]
@@ -149,16 +185,17 @@ fn manager_lease_lost_during_the_start_of_a_controller_exits_1() {
 #[test]
 fn manager_controller_that_ignores_cancellation_exits_1_with_its_name() {
     let server = Embedded::start().unwrap();
-    let mut process = managed(&server, "deaf-leader", &[]);
-    says(&process, "deaf starts");
+    let (mut process, heir) = pair(&server, "deaf-leader", "deaf starts");
+    let before = holder(&server, "default", "g");
     process.terminate();
     assert_eq!(ends(&mut process).code(), Some(1));
     says(
         &process,
         "still running 0.5 s after they were told to stop: deaf",
     );
-    let holder = holder(&server, "default", "g");
-    assert_eq!(holder.as_deref(), Some(""), "dropped, then released");
+    // Dropped, then released: the heir takes the lease at once, and finds nobody at work.
+    inherits(&heir, "deaf starts");
+    assert_ne!(holder(&server, "default", "g"), before);
 }
 
 /// A runtime waits for its threads; a process that has ended its work must not.
@@ -167,18 +204,8 @@ fn manager_blocked_thread_does_not_keep_a_process_that_has_failed() {
     let server = Embedded::start().unwrap();
     let mut process = managed(&server, "stuck", &[]);
     says(&process, "stuck starts");
-    let pid = rustix::process::Pid::from_raw(i32::try_from(process.pid()).unwrap()).unwrap();
-    let listens = poll(LIMIT, || {
-        // The signal is caught once the failing one listens.
-        let status = std::fs::read_to_string(format!("/proc/{}/status", process.pid())).ok()?;
-        let caught = status
-            .lines()
-            .find_map(|line| line.strip_prefix("SigCgt:"))?;
-        let caught = u64::from_str_radix(caught.trim(), 16).ok()?;
-        (caught & 1 == 1).then_some(())
-    });
-    assert!(listens.is_some());
-    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    says(&process, "nodes starts");
+    hang_up(&process);
     assert_eq!(ends(&mut process).code(), Some(1));
     says(
         &process,
@@ -202,15 +229,17 @@ fn server_with_a_controller_that_blocks_its_thread_ends_when_asked() {
 #[test]
 fn manager_controller_that_blocks_its_thread_is_named_and_the_process_aborted() {
     let server = Embedded::start().unwrap();
-    let mut process = managed(&server, "block", &[]);
-    says(&process, "stuck starts");
+    let (mut process, heir) = pair(&server, "block", "stuck starts");
+    says(&process, "bystander starts");
     steal(&server, "default", "g");
     let status = ends(&mut process);
     assert_eq!(status.signal(), Some(6), "{status}");
+    // Alone: who is not of the group is not in its way.
     says(
         &process,
-        "stuck of leader group g did not end in time after the term of lease default/g ended",
+        "tenure: stuck of leader group g did not end in time after the term of lease default/g ended",
     );
+    inherits(&heir, "stuck starts");
 }
 
 /// No task runs any more, not even the renewals: the process ends before another may lead.
@@ -220,12 +249,15 @@ fn manager_controllers_that_block_the_whole_runtime_are_named_and_the_process_ab
     let mut process = managed(&server, "block-all", &[]);
     says(&process, "a starts");
     says(&process, "b starts");
+    let heir = managed(&server, "block-all", &[]);
     let status = ends(&mut process);
     assert_eq!(status.signal(), Some(6), "{status}");
     says(
         &process,
-        "a, b of leader group g did not end in time after the term of lease default/g ended",
+        "tenure: a, b of leader group g did not end in time after the term of lease default/g ended",
     );
+    inherits(&heir, "a starts");
+    inherits(&heir, "b starts");
 }
 
 #[test]
@@ -315,20 +347,122 @@ fn wrangler_names_a_bad_variable_its_value_and_the_cause() {
 #[test]
 fn run_or_die_names_what_panicked() {
     let server = Embedded::start().unwrap();
-    let mut process = managed(&server, "run-or-die", &[]);
+    let mut process = managed(&server, "panic-or-die", &[]);
     assert_eq!(ends(&mut process).code(), Some(1));
     says(&process, "tunnel panicked: no tunnel");
 }
 
 #[test]
-fn server_replicas_on_one_api_server_elect_one_leader() {
+fn run_or_die_names_what_returned_early() {
     let server = Embedded::start().unwrap();
-    let replica = |name: &str| {
+    let mut process = managed(&server, "return-or-die", &[]);
+    assert_eq!(ends(&mut process).code(), Some(1));
+    says(&process, "tunnel returned although nobody asked it to");
+    assert!(!process.transcript().contains("tunnel stopped"));
+}
+
+#[test]
+fn run_or_die_exits_0_when_asked_to_stop() {
+    let server = Embedded::start().unwrap();
+    let mut process = managed(&server, "run-or-die", &[]);
+    says(&process, "tunnel starts");
+    process.terminate();
+    assert_eq!(ends(&mut process).code(), Some(0));
+    says(&process, "tunnel stopped");
+}
+
+/// A roll-out of two programs, two replicas each: the file that they read gives two controllers to
+/// the other.
+#[test]
+fn manager_migration_moves_controllers_between_two_programs_and_nothing_runs_twice() {
+    let server = Embedded::start().unwrap();
+    let folder = server.kubeconfig().parent().unwrap().to_owned();
+    let file = |owner: &str| {
+        let path = folder.join(format!("services-in-{owner}.yaml"));
+        let text = format!(
+            "kind: LeaderMigrationConfiguration\n\
+             apiVersion: controllermanager.config.k8s.io/v1\n\
+             leaderName: migration\n\
+             controllerLeaders:\n\
+             - {{ name: services, component: {owner} }}\n\
+             - {{ name: routes, component: {owner} }}\n"
+        );
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let (before, after) = (file("kcm"), file("ccm"));
+    let mut old = Vec::new();
+    for program in ["kcm", "ccm", "kcm", "ccm"] {
+        old.push(spawn(&server, &[program, &before], &[]));
+        says(&old[0], "services starts");
+    }
+    says(&old[0], "routes starts");
+    says(&old[1], "ccm-nodes starts");
+    let mut new = Vec::new();
+    for old in &mut old {
+        new.push(spawn(&server, &[old.name(), &after], &[]));
+        old.terminate();
+        assert_eq!(ends(old).code(), Some(0), "{}", old.transcript());
+    }
+    let count = |program: &str, starts: &str| {
+        let replicas = new.iter().filter(|process| process.name() == program);
+        let texts = replicas.map(Process::transcript);
+        texts.filter(|text| text.contains(starts)).count()
+    };
+    for (program, starts) in [
+        ("kcm", "kcm-nodes starts"),
+        ("ccm", "ccm-nodes starts"),
+        ("ccm", "services starts"),
+        ("ccm", "routes starts"),
+    ] {
+        let one = poll(LIMIT, || (count(program, starts) == 1).then_some(()));
+        assert!(one.is_some(), "{starts} {} times", count(program, starts));
+    }
+    assert_eq!(count("kcm", "services starts"), 0, "no longer its own");
+    for old in old.iter().filter(|process| process.name() == "ccm") {
+        let said = old.transcript();
+        assert!(!said.contains("services starts"), "not yet its own: {said}");
+    }
+    for process in &mut new {
+        process.terminate();
+        assert_eq!(ends(process).code(), Some(0), "{}", process.transcript());
+    }
+    old.iter().chain(&new).for_each(runs_once);
+}
+
+/// A replica of `tenure server`, and whether it says that it leads.
+struct Replica {
+    process: Process,
+    port: u16,
+}
+
+impl Replica {
+    fn start(server: &Embedded, name: &str) -> Self {
+        let port = free_port();
         let mut command = Command::new(tools::tenure().unwrap());
         command.arg("server").arg("--kubeconfig");
         command.arg(server.kubeconfig());
-        Process::spawn(name, command).unwrap()
-    };
+        command.arg(format!("--metrics-address=127.0.0.1:{port}"));
+        let process = Process::spawn(name, command).unwrap();
+        Self { process, port }
+    }
+
+    /// Nothing while it does not say.
+    fn leads(&self) -> Option<bool> {
+        let (_, text) = request(self.port, "GET", "/metrics")?;
+        let start = r#"leader_election_master_status{name="tenure-server"} "#;
+        let value = text.lines().find_map(|line| line.strip_prefix(start))?;
+        Some(value.trim() == "1")
+    }
+
+    fn follows(&self) -> Option<()> {
+        (!self.leads()?).then_some(())
+    }
+}
+
+#[test]
+fn server_replicas_on_one_api_server_elect_one_leader() {
+    let server = Embedded::start().unwrap();
     let holder = || {
         let lease = call(&server, "kube-system", async |leases| {
             leases.get_opt("tenure-server").await
@@ -336,13 +470,22 @@ fn server_replicas_on_one_api_server_elect_one_leader() {
         let holder = lease?.spec?.holder_identity?;
         Some(holder).filter(|holder| !holder.is_empty())
     };
-    let mut replicas = [replica("a"), replica("b")];
-    let first = poll(LIMIT, holder).expect("one leads");
-    // Who that is shows when it leaves.
-    replicas[0].terminate();
-    assert_eq!(ends(&mut replicas[0]).code(), Some(0));
-    let second = poll(LIMIT, holder).expect("one leads");
-    replicas[1].terminate();
-    assert_eq!(ends(&mut replicas[1]).code(), Some(0));
-    assert_eq!(holder(), None, "{first} and {second} have released it");
+    let leads = |replica: &Replica| {
+        let led = poll(LIMIT, || replica.leads()?.then_some(()));
+        assert!(led.is_some(), "{}", replica.process.transcript());
+        holder().expect("it holds the lease")
+    };
+    let mut first = Replica::start(&server, "a");
+    let held_first = leads(&first);
+    let mut second = Replica::start(&server, "b");
+    poll(LIMIT, || second.follows()).expect("it takes part");
+    assert_eq!(first.leads(), Some(true), "only one of them leads");
+    assert_eq!(holder().as_ref(), Some(&held_first));
+    first.process.terminate();
+    assert_eq!(ends(&mut first.process).code(), Some(0));
+    let held_then = leads(&second);
+    assert_ne!(held_then, held_first, "the other one");
+    second.process.terminate();
+    assert_eq!(ends(&mut second.process).code(), Some(0));
+    assert_eq!(holder(), None, "{held_then} has released it");
 }

@@ -79,11 +79,17 @@ fn manager_api_server_that_goes_away_ends_the_process_with_the_group() {
     let mut server = Server::embedded().unwrap();
     let mut process = managed(&server, "work");
     says(&process, "work starts", 1);
+    let heir = managed(&server, "work");
+    says(&heir, "follows", 1);
     server.kill();
     let status = process.wait(LIMIT).unwrap();
     assert_eq!((status.code(), status.signal()), (Some(1), None));
     says(&process, "work stopped", 1);
     mentions(&process, "leader election lost for g: ");
+    assert_eq!(count(&heir, "work starts"), 0);
+    server.start().unwrap();
+    says(&heir, "work starts", 1);
+    assert_eq!(count(&heir, "work runs twice"), 0);
 }
 
 /// `OnLoss::Demote`: the work stops, and starts once more when the API server is back on its data.

@@ -293,7 +293,6 @@ impl Builder {
         let lock_client = tenure::client(lock_config)?;
         let identity = self.identity.clone();
         let identity = identity.unwrap_or_else(tenure::identity::host_uuid);
-        let running = Running::default();
         let elections = Elections {
             hub: Hub::new(lock_client.clone()),
             client: lock_client.clone(),
@@ -302,7 +301,6 @@ impl Builder {
             identity: identity.clone(),
             tune: self.tune.clone(),
             metrics: self.metrics.elections.clone(),
-            running: running.clone(),
         };
 
         let led = self.lead(&elections)?;
@@ -310,9 +308,9 @@ impl Builder {
         for (name, (of, runnables)) in std::mem::take(&mut self.shards) {
             let open: Open = {
                 let (elections, name) = (elections.clone(), name.clone());
-                Arc::new(move |lease, (key, value)| {
+                Arc::new(move |lease, (key, value), running| {
                     elections
-                        .builder(&name, lease)
+                        .builder(&name, lease, running)
                         .label(key, value)
                         .name(lease)
                         .build()
@@ -359,7 +357,7 @@ impl Builder {
                 every: Roster::new(self.every),
                 groups: led.iter().map(Led::roster).collect(),
                 migration: self.migration,
-                running,
+                running: Running::default(),
                 open: Mutex::new(Additions {
                     names,
                     stopped: false,
@@ -436,10 +434,11 @@ impl Builder {
 
         let mut led = Vec::new();
         for (name, after, runnables) in groups {
+            let running = Running::default();
             let elector = if self.no_leader_elect {
                 None
             } else {
-                let built = elections.builder(&name, &name).build();
+                let built = elections.builder(&name, &name, &running).build();
                 let group = name.clone();
                 Some(built.map_err(|source| Error::Election { group, source })?)
             };
@@ -447,6 +446,7 @@ impl Builder {
                 name: name.as_str().into(),
                 shard: None,
                 roster: Roster::new(runnables),
+                running,
                 on_loss: self.on_loss,
                 started: watch::Sender::new(false),
             };

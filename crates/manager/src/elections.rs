@@ -26,16 +26,16 @@ pub(crate) struct Elections {
     pub(crate) identity: String,
     pub(crate) tune: Option<Tune>,
     pub(crate) metrics: tenure::Metrics,
-    pub(crate) running: Running,
 }
 
 impl Elections {
-    pub(crate) fn builder(&self, group: &str, lock: &str) -> tenure::Builder {
+    /// An election of a group; `running` is what its terms run.
+    pub(crate) fn builder(&self, group: &str, lock: &str, running: &Running) -> tenure::Builder {
         let builder = Elector::open(self.client.clone(), self.kind, &self.namespace, lock)
             .hub(&self.hub)
             .identity(self.identity.clone())
             .metrics(&self.metrics)
-            .on_overrun(overrun(group, &self.running));
+            .on_overrun(overrun(group, running));
         match &self.tune {
             Some(tune) => tune(builder),
             None => builder,

@@ -44,6 +44,8 @@ pub(crate) struct Group {
     pub(crate) name: Arc<str>,
     pub(crate) shard: Option<Shard>,
     pub(crate) roster: Roster,
+    /// What of it runs, which its elector's [`overrun`] names.
+    pub(crate) running: Running,
     pub(crate) on_loss: OnLoss,
     /// True while the work of a term has been started.
     pub(crate) started: watch::Sender<bool>,
@@ -98,7 +100,7 @@ impl Group {
         });
         let tenure = Some(term.tenure().clone());
         let scope = Scope::new(self.name.clone(), cancel, tenure, self.shard);
-        let mut tasks = Tasks::start(&self.roster, scope, context);
+        let mut tasks = Tasks::start(&self.roster, scope, &self.running, context);
         self.started.send_replace(true);
         tokio::select! {
             biased;
@@ -151,7 +153,7 @@ impl Group {
     pub(crate) async fn run_without_election(self, stops: Stops, context: Context) {
         let cancel = stops.soft.clone();
         let scope = Scope::new(self.name.clone(), cancel, None, self.shard);
-        let mut tasks = Tasks::start(&self.roster, scope, &context);
+        let mut tasks = Tasks::start(&self.roster, scope, &self.running, &context);
         self.started.send_replace(true);
         tokio::select! {
             () = stops.soft.cancelled() => {}
@@ -168,14 +170,16 @@ impl Group {
     }
 }
 
-/// Aborts the process and says which runnables were in the way.
+/// Aborts the process and says which runnables of the group were in the way.
 pub(crate) fn overrun(group: &str, running: &Running) -> Overrun {
     let (group, running) = (group.to_owned(), running.clone());
     Overrun::call(move |overran| {
+        let names = running.names().join(", ");
+        // A group without work has a term too, which whatever blocks the runtime keeps from ending.
+        let of = if names.is_empty() { "" } else { " of " };
         let text = format!(
-            "tenure: {} of leader group {group} did not end in time after the term of {} ended; aborting, \
+            "tenure: {names}{of}leader group {group} did not end in time after the term of {} ended; aborting, \
              because another process may lead now\n",
-            running.names().join(", "),
             overran.lock,
         );
         // Whatever blocks the work may hold stderr too, and nothing may delay the end.

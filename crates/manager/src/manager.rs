@@ -294,7 +294,12 @@ impl Whole {
         let manager = &mut self.manager;
         let every_stop = CancellationToken::new();
         let scope = Scope::new("every".into(), every_stop.clone(), None, None);
-        let every = Tasks::start(&manager.handle.inner.every, scope, &self.context);
+        let every = Tasks::start(
+            &manager.handle.inner.every,
+            scope,
+            &Running::default(),
+            &self.context,
+        );
         let leader_stops = Stops {
             soft: CancellationToken::new(),
             hard: CancellationToken::new(),

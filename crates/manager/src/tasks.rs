@@ -53,6 +53,7 @@ impl Roster {
 #[derive(Debug)]
 pub(crate) struct Tasks {
     set: JoinSet<()>,
+    /// Names of this scope alone: a second instance may run in another.
     running: Running,
     /// Keeps the sender of `news` alive.
     _roster: Roster,
@@ -64,11 +65,15 @@ pub(crate) struct Tasks {
 
 impl Tasks {
     /// Starts them all, in order.
-    pub(crate) fn start(roster: &Roster, scope: Scope, context: &Context) -> Self {
+    pub(crate) fn start(
+        roster: &Roster,
+        scope: Scope,
+        running: &Running,
+        context: &Context,
+    ) -> Self {
         let mut tasks = Self {
             set: JoinSet::new(),
-            // Names of this scope alone: a second instance may run in another.
-            running: Running::default(),
+            running: running.clone(),
             _roster: roster.clone(),
             news: roster.0.subscribe(),
             started: 0,
@@ -220,5 +225,91 @@ impl Drop for Entered {
                 names.remove(&self.1);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runnable::Backoff;
+    use tokio_util::sync::CancellationToken;
+
+    const BACKOFF: Backoff = Backoff {
+        first: Duration::from_secs(1),
+        most: Duration::from_secs(4),
+        reset_after: Duration::from_secs(10),
+    };
+
+    /// Runs one that fails, the n-th time after so many seconds; the seconds at which it was started.
+    async fn starts(runs: &'static [u64]) -> Vec<u64> {
+        let began = Instant::now();
+        let starts = Arc::new(Mutex::new(Vec::new()));
+        let cancel = CancellationToken::new();
+        let failing = Runnable::new("nodes", {
+            let (starts, cancel) = (starts.clone(), cancel.clone());
+            move |_| {
+                let mut starts = starts.lock().unwrap_or_else(PoisonError::into_inner);
+                let lasts = runs.get(starts.len()).copied();
+                starts.push(began.elapsed().as_secs());
+                let cancel = cancel.clone();
+                async move {
+                    match lasts {
+                        Some(lasts) => tokio::time::sleep(Duration::from_secs(lasts)).await,
+                        None => cancel.cancel(),
+                    }
+                    Err::<(), _>("no disk")
+                }
+            }
+        });
+        let (fatal, mut fatals) = mpsc::unbounded_channel();
+        let context = Context {
+            metrics: Metrics::default(),
+            fatal,
+            running: Running::default(),
+        };
+        let scope = Scope::new("nodes".into(), cancel, None, None);
+        supervise(failing.restart(BACKOFF), scope, context).await;
+        assert!(fatals.recv().await.is_none(), "the manager goes on");
+        let starts = starts.lock().unwrap_or_else(PoisonError::into_inner);
+        starts.clone()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn pauses_double_up_to_the_longest() {
+        assert_eq!(starts(&[0; 5]).await, [0, 1, 3, 7, 11, 15]);
+        // What runs for a while, but not for long enough, does not begin anew.
+        assert_eq!(starts(&[0, 0, 9]).await, [0, 1, 3, 16]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_that_ran_for_a_good_while_starts_with_the_first_pause_again() {
+        assert_eq!(starts(&[0, 0, 0, 10, 0]).await, [0, 1, 3, 7, 18, 20]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_pause_ends_with_the_scope() {
+        let began = Instant::now();
+        let cancel = CancellationToken::new();
+        let scope = Scope::new("nodes".into(), cancel.clone(), None, None);
+        let failing = Runnable::new("nodes", |_| async { Err::<(), _>("no disk") });
+        let failing = failing.restart(Backoff {
+            first: Duration::MAX,
+            ..BACKOFF
+        });
+        let (fatal, _fatals) = mpsc::unbounded_channel();
+        let context = Context {
+            metrics: Metrics::default(),
+            fatal,
+            running: Running::default(),
+        };
+        let supervised = tokio::spawn(supervise(failing, scope, context));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert!(
+            !supervised.is_finished(),
+            "the longest pause is four seconds"
+        );
+        cancel.cancel();
+        assert!(supervised.await.is_ok());
+        assert_eq!(began.elapsed().as_secs(), 2);
     }
 }

@@ -13,17 +13,21 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use futures_util::StreamExt as _;
+use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, ServiceAccount};
 use kube::api::PostParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::watcher;
 use kube::{Api, Client, Config};
 use serde_json::json;
+use tenure::{Handle, Status};
+use tenure_manager::shard::Shards;
 use tenure_manager::{Builder, Cause, Manager, Next, Runnable, Warm};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::percentile;
+use crate::clock::{self, Nanos};
 use crate::embedded::Embedded;
 use crate::process::Process;
 use crate::tools;
@@ -32,6 +36,7 @@ const STARTS: usize = 20;
 const HAND_OVERS: usize = 100;
 const CONTROLLERS: usize = 5;
 const OBJECTS: usize = 10_000;
+const SHARDS: u32 = 64;
 const WARM_ROUNDS: usize = 10;
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -51,8 +56,10 @@ pub fn bench(_real: bool) -> Result<String> {
     let hand_overs = runtime.block_on(hand_overs(&file))?;
     eprintln!("a warm standby ...");
     let warm = runtime.block_on(warm(&file))?;
+    eprintln!("shards ...");
+    let shards = runtime.block_on(shards(&file))?;
     eprintln!("an idle manager ...");
-    let resident = idle(&file)?;
+    let resident = runtime.block_on(idle())?;
     let rows = [
         (
             "start of `tenure server`, empty folder, until its controllers have worked, median"
@@ -74,13 +81,24 @@ pub fn bench(_real: bool) -> Result<String> {
         ),
         (
             format!(
-                "from winning to the first reconciliation, {OBJECTS} objects in the warm cache, worst"
+                "from the write that wins to the first reconciliation, {OBJECTS} objects in the warm cache, worst"
             ),
             ms(percentile(&warm, 100)),
             "100 ms",
         ),
         (
-            "resident memory of an idle manager with 10 leader controllers".to_owned(),
+            format!("{SHARDS} shards at the default pace, from 1 to 5 replicas, until even"),
+            seconds(shards.more),
+            "60 s",
+        ),
+        (
+            "the same, from 5 to 3".to_owned(),
+            seconds(shards.fewer),
+            "60 s",
+        ),
+        (
+            "resident memory of an idle manager with 10 warm controllers, which it leads"
+                .to_owned(),
             format!("{:.1} MB", resident as f64 / 1e6),
             "25 MB",
         ),
@@ -94,6 +112,10 @@ pub fn bench(_real: bool) -> Result<String> {
 
 fn ms(time: Duration) -> String {
     format!("{:.1} ms", time.as_secs_f64() * 1e3)
+}
+
+fn seconds(time: Duration) -> String {
+    format!("{:.1} s", time.as_secs_f64())
 }
 
 async fn config(file: &Path) -> Result<Config> {
@@ -158,7 +180,7 @@ impl Running {
 /// From the signal to the leader until the last controller of the group has started elsewhere.
 async fn hand_overs(file: &Path) -> Result<Vec<Duration>> {
     let (started, mut starts) = mpsc::channel(64);
-    let replica = async || -> Result<Running> {
+    let replica = async || -> Result<(Running, Handle)> {
         let mut manager: Builder = Manager::builder(config(file).await?);
         for n in 0..CONTROLLERS {
             let started = started.clone();
@@ -172,7 +194,10 @@ async fn hand_overs(file: &Path) -> Result<Vec<Duration>> {
             });
             manager = manager.leader("bench-group", work);
         }
-        Ok(Running::start(manager.build()?))
+        let manager = manager.build()?;
+        let group = manager.group("bench-group").context("its group")?;
+        let election = group.election().context("its election")?.clone();
+        Ok((Running::start(manager), election))
     };
     let mut all_started = async || -> Result<Instant> {
         let mut last = Instant::now();
@@ -182,13 +207,12 @@ async fn hand_overs(file: &Path) -> Result<Vec<Duration>> {
         }
         Ok(last)
     };
-    let mut leader = replica().await?;
+    let (mut leader, _) = replica().await?;
     all_started().await?;
     let mut times = Vec::new();
     for _ in 0..HAND_OVERS {
-        let standby = replica().await?;
-        // It has seen who leads by then.
-        tokio::time::sleep(Duration::from_millis(50)).await;
+        let (standby, election) = replica().await?;
+        follows(&election).await?;
         let asked = Instant::now();
         let stopping = tokio::spawn(leader.stop());
         times.push(all_started().await? - asked);
@@ -199,10 +223,20 @@ async fn hand_overs(file: &Path) -> Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// From winning until the first object is reconciled, by a standby whose cache is full.
+/// Waits until a candidate has seen who leads.
+async fn follows(election: &Handle) -> Result<()> {
+    let mut status = election.watch();
+    let follows = |status: &Status| matches!(status, Status::Follower { .. });
+    tokio::time::timeout(LIMIT, status.wait_for(follows)).await??;
+    Ok(())
+}
+
+/// From the write that wins, by the time in it, until the first object is reconciled by a standby whose
+/// cache is full.
 async fn warm(file: &Path) -> Result<Vec<Duration>> {
     let client = Client::try_from(config(file).await?)?;
-    let maps: Api<ConfigMap> = Api::namespaced(client, "default");
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let leases: Api<Lease> = Api::namespaced(client, "default");
     let made = futures_util::stream::iter(0..OBJECTS).map(|n| {
         let maps = maps.clone();
         async move {
@@ -223,7 +257,7 @@ async fn warm(file: &Path) -> Result<Vec<Duration>> {
             maps.clone(),
             watcher::Config::default(),
             move |_| {
-                let _ = reconciled.try_send(Instant::now());
+                let _ = reconciled.try_send(clock::now());
                 async { Ok::<_, Cause>(Next::Change) }
             },
         );
@@ -251,12 +285,18 @@ async fn warm(file: &Path) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for _ in 0..WARM_ROUNDS {
         let mut standby = replica().await?;
+        follows(standby.group.election().context("its election")?).await?;
         let stopping = tokio::spawn(leader.running.stop());
-        standby.group.running().await;
-        let won = Instant::now();
         let at = tokio::time::timeout(LIMIT, standby.first.recv()).await?;
         let at = at.context("nobody reconciles")?;
-        times.push(at.saturating_duration_since(won));
+        let spec = leases.get("bench-warm").await?.spec;
+        let won = spec.and_then(|spec| spec.acquire_time);
+        let won = won.context("a lease that is held")?.0.as_nanosecond();
+        let won = Nanos(i64::try_from(won)?);
+        if at < won {
+            bail!("reconciled at {at:?}, before the lease was taken at {won:?}");
+        }
+        times.push(at.since(won));
         stopping.await??;
         leader = standby;
     }
@@ -268,23 +308,89 @@ async fn warm(file: &Path) -> Result<Vec<Duration>> {
 struct Standby {
     running: Running,
     group: tenure_manager::GroupHandle,
-    first: mpsc::Receiver<Instant>,
+    first: mpsc::Receiver<Nanos>,
 }
 
-/// The memory of a program that leads ten controllers and does nothing.
-fn idle(file: &Path) -> Result<u64> {
+/// How long it takes until shards are spread evenly.
+struct Spread {
+    more: Duration,
+    fewer: Duration,
+}
+
+async fn shards(file: &Path) -> Result<Spread> {
+    let replica = async |name: &str| -> Result<(Running, Shards)> {
+        let work = Runnable::new("work", |scope| async move { scope.cancelled().await });
+        let manager = Manager::builder(config(file).await?).identity(name);
+        let manager = manager.shard("bench-shards", SHARDS, work).build()?;
+        let shards = manager.shards("bench-shards").context("its shards")?;
+        Ok((Running::start(manager), shards))
+    };
+    let (first, shards) = replica("a").await?;
+    let mut all = vec![shards];
+    even(&all).await?;
+    let began = Instant::now();
+    let mut others = Vec::new();
+    for name in ["b", "c", "d", "e"] {
+        let (running, shards) = replica(name).await?;
+        others.push(running);
+        all.push(shards);
+    }
+    even(&all).await?;
+    let more = began.elapsed();
+    let began = Instant::now();
+    all.truncate(3);
+    let leaving = others.split_off(2).into_iter().map(Running::stop);
+    futures_util::future::try_join_all(leaving).await?;
+    even(&all).await?;
+    let fewer = began.elapsed();
+    others.push(first);
+    futures_util::future::try_join_all(others.into_iter().map(Running::stop)).await?;
+    Ok(Spread { more, fewer })
+}
+
+/// Waits until every shard has an owner and no replica has much more than another.
+async fn even(replicas: &[Shards]) -> Result<()> {
+    let counts = || -> Vec<usize> { replicas.iter().map(|r| r.owned().len()).collect() };
+    let even = async {
+        loop {
+            let counts = counts();
+            let most = counts.iter().max().copied().unwrap_or_default();
+            let least = counts.iter().min().copied().unwrap_or_default();
+            if most - least <= 1 && counts.iter().sum::<usize>() == SHARDS as usize {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    if tokio::time::timeout(3 * LIMIT, even).await.is_err() {
+        bail!("shards are not spread evenly: {:?}", counts());
+    }
+    Ok(())
+}
+
+/// The memory of a program that leads ten controllers, each with cache, watch and queue, and does nothing.
+async fn idle() -> Result<u64> {
+    let server = Embedded::start()?;
+    let file = server.kubeconfig();
+    let client = Client::try_from(config(&file).await?)?;
+    let maps: Api<ConfigMap> = Api::namespaced(client, "default");
+    let map = serde_json::from_value(json!({ "metadata": { "name": "object" } }))?;
+    maps.create(&PostParams::default(), &map).await?;
     let mut command = Command::new(tools::managed()?);
     command.arg(file).arg("idle");
     let process = Process::spawn("idle", command)?;
-    let started = || process.transcript().contains("controller-9 starts");
+    let all_work = || {
+        let said = process.text();
+        (0..10).all(|n| said.contains(&format!("controller-{n} reconciles object")))
+    };
     let began = Instant::now();
-    while !started() {
+    while !all_work() {
         if began.elapsed() > LIMIT {
-            bail!("it does not start: {}", process.transcript());
+            bail!("not all of them work: {}", process.transcript());
         }
-        std::thread::sleep(Duration::from_millis(10));
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
     // After some renewals.
-    std::thread::sleep(Duration::from_secs(3));
+    tokio::time::sleep(Duration::from_secs(3)).await;
     process.resident_bytes().context("it has ended")
 }

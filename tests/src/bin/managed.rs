@@ -1,6 +1,8 @@
 //! A program on the manager for tests: it does one thing right or wrong, and says what it does.
 //!
-//! `managed KUBECONFIG WHAT`, where WHAT is one of the cases of [`run`].
+//! `managed KUBECONFIG WHAT [FILE]`, where WHAT is one of the cases of [`run`]. What runs under a lock takes a
+//! lock of the kernel besides, on a file next to the kubeconfig, which ends with the process at the latest: so
+//! two processes that run the same at once say so.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -8,6 +10,9 @@
 )]
 
 use std::collections::BTreeSet;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
@@ -16,29 +21,35 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::reflector::Store;
 use kube::runtime::watcher;
 use kube::{Api, Config};
+use tenure::Status;
 use tenure_manager::wrangler::LeaderElection;
 use tenure_manager::{
-    Builder, Cache, Gate, Manager, OnLoss, Outcome, Runnable, Startup, api_ready, run_or_die,
-    signals,
+    Builder, Cache, Cause, Gate, LeaderMigration, Manager, Next, OnLoss, Outcome, Runnable, Scope,
+    Startup, Warm, api_ready, run_or_die, signals,
 };
 use tokio::signal::unix::SignalKind;
 
 /// For hooks that hang and work that does not stop.
 const SHORT: Duration = Duration::from_millis(500);
 
+/// Where the kubeconfig is, which all processes of a test share.
+static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+
 #[tokio::main(worker_threads = 2)]
 async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let file = args.next().context("a kubeconfig")?;
     let what = args.next().context("what to do")?;
+    let folder = Path::new(&file).parent().context("its folder")?;
+    FOLDER.get_or_init(|| folder.to_owned());
     let kubeconfig = Kubeconfig::read_from(file)?;
     let options = KubeConfigOptions::default();
     let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
     config.default_namespace = "default".into();
-    run(config, &what).await
+    run(config, &what, args.next().as_deref()).await
 }
 
-async fn run(config: Config, what: &str) -> Result<()> {
+async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
     let manager = Manager::builder(config.clone()).elections(|election| {
         election
             .lease_duration(Duration::from_secs(3))
@@ -55,34 +66,25 @@ async fn run(config: Config, what: &str) -> Result<()> {
             let manager = manager.on_loss(OnLoss::Demote).cache(cache);
             go(manager.every(teller).leader("g", speaker("work"))).await
         }
-        "deaf" => {
-            let deaf = Runnable::new("deaf", |_| {
-                println!("deaf starts");
-                std::future::pending::<()>()
-            });
-            go(manager.every(deaf)).await
-        }
+        "deaf" => go(manager.every(deaf())).await,
         "panic" => {
             let panics = Runnable::new("nodes", |scope| async move {
+                let _alone = Alone::new(&scope);
+                hung_up("nodes starts").await.expect("a signal");
                 assert!(scope.name().is_empty(), "no node");
             });
-            go(manager.leader("g", panics)).await
+            go(manager.leader("g", panics).leader("g", speaker("work"))).await
         }
-        "block" => go(manager.leader("g", blocker("stuck"))).await,
+        "block" => {
+            let manager = manager.every(speaker("bystander"));
+            go(manager.leader("g", blocker("stuck"))).await
+        }
         "block-all" => go(manager.leader("g", blocker("a")).leader("g", blocker("b"))).await,
-        "deaf-leader" => {
-            let deaf = Runnable::new("deaf", |_| {
-                println!("deaf starts");
-                std::future::pending::<()>()
-            });
-            go(manager.shutdown_timeout(SHORT).leader("g", deaf)).await
-        }
+        "deaf-leader" => go(manager.shutdown_timeout(SHORT).leader("g", deaf())).await,
         "stuck" => {
             // It blocks a thread, and something else ends the manager.
             let fails = Runnable::new("nodes", |_| async {
-                tokio::signal::unix::signal(SignalKind::hangup())?
-                    .recv()
-                    .await;
+                hung_up("nodes starts").await?;
                 Err::<(), _>(std::io::Error::other("no disk"))
             });
             let manager = manager.shutdown_timeout(SHORT);
@@ -131,8 +133,20 @@ async fn run(config: Config, what: &str) -> Result<()> {
             .await
         }
         "idle" => {
+            let maps: Api<ConfigMap> = Api::namespaced(tenure::client(config)?, "default");
             let names = (0..10).map(|n| format!("controller-{n}"));
-            go(names.fold(manager, |manager, name| manager.leader("g", speaker(&name)))).await
+            let add =
+                |manager: Builder, name: String| manager.warm("g", controller(&name, maps.clone()));
+            go(names.fold(manager, add)).await
+        }
+        "kcm" | "ccm" => {
+            let text = std::fs::read_to_string(file.context("a migration file")?)?;
+            // Nobody dies here, so leases may be long.
+            let manager = manager.elections(|election| election);
+            let manager = manager.leader_migration(LeaderMigration::parse(&text)?, what);
+            let controllers = [&format!("{what}-nodes"), "routes", "services"];
+            let add = |manager: Builder, name| manager.leader(what, speaker(name));
+            go(controllers.into_iter().fold(manager, add)).await
         }
         "wrangler" => {
             let client = tenure::client(config)?;
@@ -146,9 +160,17 @@ async fn run(config: Config, what: &str) -> Result<()> {
                 })
                 .await
         }
-        "run-or-die" => {
-            let panics = async { assert!(what.is_empty(), "no tunnel") };
-            run_or_die("tunnel", signals::shutdown()?, panics).await;
+        "panic-or-die" | "return-or-die" | "run-or-die" => {
+            let work = async {
+                println!("tunnel starts");
+                match what {
+                    "return-or-die" => {}
+                    "run-or-die" => std::future::pending().await,
+                    _ => panic!("no tunnel"),
+                }
+            };
+            run_or_die("tunnel", signals::shutdown()?, work).await;
+            println!("tunnel stopped");
             Ok(())
         }
         other => bail!("nobody knows how to {other:?}"),
@@ -156,7 +178,61 @@ async fn run(config: Config, what: &str) -> Result<()> {
 }
 
 async fn go(manager: Builder) -> Result<()> {
-    Ok(manager.build()?.run_until_signal().await?)
+    let manager = manager.build()?;
+    if let Some(election) = manager.group("g").and_then(|g| g.election().cloned()) {
+        tokio::spawn(async move {
+            let mut status = election.watch();
+            let follows = |status: &Status| matches!(status, Status::Follower { .. });
+            if status.wait_for(follows).await.is_ok() {
+                println!("follows");
+            }
+        });
+    }
+    Ok(manager.run_until_signal().await?)
+}
+
+/// Says something, and waits for SIGHUP from then on.
+async fn hung_up(say: &str) -> std::io::Result<()> {
+    let mut hangup = tokio::signal::unix::signal(SignalKind::hangup())?;
+    println!("{say}");
+    hangup.recv().await;
+    Ok(())
+}
+
+/// Of what runs under a lock, only one is there on this machine.
+struct Alone(#[expect(dead_code, reason = "closed at the end")] Option<File>);
+
+impl Alone {
+    fn new(scope: &Scope) -> Self {
+        if scope.token().is_none() {
+            return Self(None);
+        }
+        let folder = FOLDER.get().expect("the first thing that is set");
+        let file = File::create(folder.join(format!("managed-{}", scope.name())));
+        let file = file.expect("a file next to the kubeconfig");
+        if file.try_lock().is_err() {
+            println!("{} runs twice", scope.name());
+        }
+        Self(Some(file))
+    }
+}
+
+/// Reconciles config maps, and says so.
+fn controller(name: &str, maps: Api<ConfigMap>) -> Warm<ConfigMap> {
+    let said = name.to_owned();
+    Warm::new(name, maps, watcher::Config::default(), move |request| {
+        println!("{said} reconciles {}", request.key.name);
+        async { Ok::<_, Cause>(Next::Change) }
+    })
+}
+
+/// Does not hear that it has to end.
+fn deaf() -> Runnable {
+    Runnable::new("deaf", |scope| async move {
+        let _alone = Alone::new(&scope);
+        println!("deaf starts");
+        std::future::pending::<()>().await;
+    })
 }
 
 /// A manager with this hook before its work.
@@ -175,6 +251,7 @@ fn blocker(name: &str) -> Runnable {
     Runnable::new(name, move |scope| {
         let name = said.clone();
         async move {
+            let _alone = Alone::new(&scope);
             println!("{name} starts");
             while !scope.name().is_empty() {
                 std::thread::sleep(Duration::from_secs(1));
@@ -216,6 +293,7 @@ fn speaker(name: &str) -> Runnable {
     Runnable::new(name, move |scope| {
         let name = said.clone();
         async move {
+            let _alone = Alone::new(&scope);
             println!("{name} starts");
             scope.cancelled().await;
             println!("{name} stopped");

@@ -12,6 +12,7 @@ mod apply;
 mod concurrency;
 mod custom;
 mod discovery;
+mod expiry;
 mod fencing;
 mod kinds;
 mod lifecycle;

@@ -23,7 +23,7 @@ use super::members::{GROUP_LABEL, Stale, View, member_lease, shard_lease};
 use super::{Shard, shard_of};
 use crate::error::Error;
 use crate::group::{Group, OnLoss, Stops};
-use crate::tasks::{Context, Roster};
+use crate::tasks::{Context, Roster, Running};
 
 /// How often the clock is looked at without news.
 const TICK: Duration = Duration::from_millis(100);
@@ -93,8 +93,9 @@ impl fmt::Debug for Shards {
     }
 }
 
-/// Makes an election by a lease of this name, with this label.
-pub(crate) type Open = Arc<dyn Fn(&str, (&str, &str)) -> Result<Elector, BuildError> + Send + Sync>;
+/// Makes an election by a lease of this name, with this label, for what runs in its terms.
+pub(crate) type Open =
+    Arc<dyn Fn(&str, (&str, &str), &Running) -> Result<Elector, BuildError> + Send + Sync>;
 
 /// A shard group of a manager.
 pub(crate) struct ShardGroup {
@@ -129,20 +130,20 @@ impl ShardGroup {
             of: self.of,
         };
         let group = self.name.to_string();
-        let opened = self.open(&shard_lease(&self.name, shard));
+        let opened = self.open(&shard_lease(&self.name, shard), &Running::default());
         opened
             .map(|_| ())
             .map_err(|source| Error::Election { group, source })
     }
 
-    fn open(&self, lease: &str) -> Result<Elector, BuildError> {
-        (self.open)(lease, (GROUP_LABEL, &self.name))
+    fn open(&self, lease: &str, running: &Running) -> Result<Elector, BuildError> {
+        (self.open)(lease, (GROUP_LABEL, &self.name), running)
     }
 
     /// Takes part until it is told to stop.
     pub(crate) async fn run(self, stops: Stops, context: Context) {
         let member = member_lease(&self.name, &self.identity);
-        let elector = match self.open(&member) {
+        let elector = match self.open(&member, &Running::default()) {
             Ok(elector) => elector,
             Err(source) => {
                 let group = self.name.to_string();
@@ -177,9 +178,10 @@ impl ShardGroup {
         let mut cleaned = SystemClock.now().local;
         let mut tick = tokio::time::interval(TICK);
         let mut news = true;
+        let mut due = None;
         while !stops.soft.is_cancelled() {
             if news && driver.view.is_synced() && membership.is_leading() {
-                driver.reconcile();
+                due = driver.reconcile();
             }
             let now = SystemClock.now().local;
             if now.since(cleaned) >= stale_after {
@@ -196,6 +198,11 @@ impl ShardGroup {
                     driver.ended(ended.ok());
                     true
                 }
+                // To the point: a tick late for each of many shards would add up.
+                () = sleep_until(due) => {
+                    due = None;
+                    true
+                }
                 _ = tick.tick() => true,
             };
         }
@@ -207,6 +214,14 @@ impl ShardGroup {
         let parameters = DeleteParams::default();
         let removed = driver.group.leases.delete(&member, &parameters);
         let _ = tokio::time::timeout(CLEANING_TAKES, removed).await;
+    }
+}
+
+/// For ever without an instant.
+async fn sleep_until(at: Option<LocalTime>) {
+    match at {
+        Some(at) => SystemClock.sleep_until(at).await,
+        None => std::future::pending().await,
     }
 }
 
@@ -249,7 +264,9 @@ struct Candidacy {
 }
 
 impl Driver {
-    fn reconcile(&mut self) {
+    /// Begins and ends candidacies. When to do so again although nothing has happened, if a shard waits to
+    /// be handed over.
+    fn reconcile(&mut self) -> Option<LocalTime> {
         let now = SystemClock.now().local;
         let me = self.group.identity.clone();
         let members = self.view.members(&me, now, self.late);
@@ -266,6 +283,7 @@ impl Driver {
             .into_iter()
             .map(|target| target.is_some_and(|member| members[member] == me))
             .collect();
+        let mut waits = false;
         for (index, mine) in (0..self.group.of).zip(mine) {
             match (mine, self.running.get(&index)) {
                 (true, None) => self.campaign(index),
@@ -273,6 +291,7 @@ impl Driver {
                     // One that has only followed so far has nothing to hand over.
                     let owns = candidacy.handle.tenure().is_some();
                     if owns && now < self.next_hand_over {
+                        waits = true;
                         continue;
                     }
                     if owns {
@@ -283,12 +302,15 @@ impl Driver {
                 _ => {}
             }
         }
+        waits.then_some(self.next_hand_over)
     }
 
     fn campaign(&mut self, index: u32) {
         let of = self.group.of;
         let shard = Shard { index, of };
-        let elector = match self.group.open(&shard_lease(&self.group.name, shard)) {
+        let running = Running::default();
+        let lease = shard_lease(&self.group.name, shard);
+        let elector = match self.group.open(&lease, &running) {
             Ok(elector) => elector,
             Err(source) => {
                 let group = self.group.name.to_string();
@@ -300,6 +322,7 @@ impl Driver {
             name: self.group.name.clone(),
             shard: Some(shard),
             roster: self.group.roster.clone(),
+            running,
             on_loss: OnLoss::Demote,
             started: watch::Sender::new(false),
         };

@@ -1,6 +1,7 @@
 //! Hooks, API servers and controllers that misbehave, each with its exact outcome. Those that end the
 //! process are tested with processes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -9,9 +10,10 @@ use kube::api::{Patch, PatchParams};
 use serde_json::json;
 use tenure_apiserver::TestServer;
 use tenure_apiserver::server::Fault;
+use tenure_apiserver::store::Store;
 use tenure_manager::{Cache, Error, Gate, Manager, OnLoss, Runnable, Startup};
 
-use super::{Log, Running, config, holder, quick, until};
+use super::{Log, Running, config, holder, lease_spec, quick, until};
 
 fn speaker(log: &Log) -> Runnable {
     let log = log.clone();
@@ -235,15 +237,18 @@ async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() 
     let server = TestServer::start().await.unwrap();
     let client = server.client().unwrap();
     let log = Log::default();
-    struct Dropped(Log);
+    /// Says as it is dropped who holds the lease at that instant.
+    struct Dropped(Log, Arc<dyn Store>);
     impl Drop for Dropped {
         fn drop(&mut self) {
-            self.0.say("dropped");
+            let spec = lease_spec(&*self.1, "g");
+            let holder = spec["holderIdentity"].as_str().unwrap();
+            self.0.say(format!("dropped while {holder:?} holds it"));
         }
     }
-    let said = log.clone();
+    let (said, store) = (log.clone(), server.store().clone());
     let deaf = Runnable::new("deaf", move |_| {
-        let dropped = Dropped(said.clone());
+        let dropped = Dropped(said.clone(), store.clone());
         said.say("starts");
         async move {
             let _dropped = dropped;
@@ -252,6 +257,7 @@ async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() 
     });
     let manager = quick(&server)
         .await
+        .identity("a")
         .shutdown_timeout(Duration::from_millis(300))
         .leader("g", deaf);
     let running = Running::start(manager.build().unwrap());
@@ -261,7 +267,7 @@ async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() 
         error.to_string(),
         "still running 0.3 s after they were told to stop: deaf"
     );
-    assert_eq!(log.all(), ["starts", "dropped"]);
+    assert_eq!(log.all(), ["starts", "dropped while \"a\" holds it"]);
     assert_eq!(holder(&client, "g").await.as_deref(), Some(""));
 }
 

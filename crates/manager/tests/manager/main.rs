@@ -25,8 +25,9 @@ use k8s_openapi::api::coordination::v1::Lease;
 use kube::api::{Patch, PatchParams};
 use kube::config::Kubeconfig;
 use kube::{Api, Client, Config};
-use serde_json::json;
+use serde_json::{Value, json};
 use tenure_apiserver::TestServer;
+use tenure_apiserver::store::{Key, Store};
 use tenure_manager::{Builder, Error, Manager, Runnable};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
@@ -184,6 +185,18 @@ async fn holder(client: &Client, lease: &str) -> Option<String> {
     let leases: Api<Lease> = Api::namespaced(client.clone(), "default");
     let lease = leases.get_opt(lease).await.unwrap()?;
     lease.spec?.holder_identity
+}
+
+/// A lease as it is kept at this instant, also while the server answers nobody.
+fn lease_spec(store: &dyn Store, name: &str) -> Value {
+    let key = Key {
+        resource: "coordination.k8s.io/leases".into(),
+        namespace: "default".to_owned(),
+        name: name.to_owned(),
+    };
+    let lease = store.get(&key).expect("the lease");
+    let mut lease: Value = serde_json::from_slice(&lease.json).unwrap();
+    lease["spec"].take()
 }
 
 /// Somebody else takes the lease.

@@ -1,19 +1,22 @@
 //! Losing and regaining leadership in one process.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use k8s_openapi::api::coordination::v1::LeaseSpec;
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
 use kube::api::PostParams;
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher;
 use serde_json::json;
+use tenure::clock::{Clock as _, SystemClock};
 use tenure_apiserver::TestServer;
+use tenure_apiserver::server::Fault;
 use tenure_manager::{Cache, Cause, Error, Next, OnLoss, Runnable, Warm};
 
-use super::{Log, Running, quick, steal, until};
+use super::{Log, Running, lease_spec, quick, steal, until};
 
 fn speaker(log: &Log) -> Runnable {
     let log = log.clone();
@@ -44,8 +47,55 @@ async fn exit_ends_the_manager_with_the_group_and_the_reason() {
     assert_eq!(log.all(), ["starts", "stopped"]);
 }
 
+/// The API server is cut off: the work has stopped before the lease runs out for the others.
 #[tokio::test]
-async fn demote_stops_the_work_in_time_and_campaigns_again() {
+async fn demote_stops_the_work_before_the_end_of_its_validity() {
+    const LEASE: Duration = Duration::from_secs(6);
+    let server = TestServer::start().await.unwrap();
+    let stops = Arc::new(Mutex::new(Vec::new()));
+    let stopped = stops.clone();
+    let work = Runnable::new("work", move |scope| {
+        let stopped = stopped.clone();
+        async move {
+            scope.cancelled().await;
+            stopped.lock().unwrap().push(SystemClock.now());
+        }
+    });
+    let manager = quick(&server).await.on_loss(OnLoss::Demote);
+    // Seconds are left for the end, so that a busy machine does not fail.
+    let manager = manager.elections(|election| {
+        election
+            .lease_duration(LEASE)
+            .renew_deadline(Duration::from_secs(2))
+            .retry_period(Duration::from_millis(200))
+            .events(false)
+    });
+    let manager = manager.leader("g", work).build().unwrap();
+    let group = manager.group("g").unwrap();
+    let running = Running::start(manager);
+    assert!(group.running().await);
+    let first = group.election().unwrap().tenure().unwrap();
+    let leases = "/apis/coordination.k8s.io/";
+    let cut = server.faults().add(Fault::answer(503).path(leases));
+    until("the work has stopped", || !stops.lock().unwrap().is_empty()).await;
+    let stop = stops.lock().unwrap()[0];
+    let spec = lease_spec(&**server.store(), "g");
+    assert!(!first.is_leading());
+    // What the others see is when it was renewed last; nobody may take it before a lease has passed since.
+    let spec: LeaseSpec = serde_json::from_value(spec).unwrap();
+    let renewed = spec.renew_time.unwrap().0.as_microsecond();
+    let held = Duration::from_micros((stop.wall.as_micros() - renewed).unsigned_abs());
+    assert!(held < LEASE, "it stopped {held:?} after the last renewal");
+    assert_eq!(spec.lease_duration_seconds, Some(6));
+    cut.remove();
+    until("the next term", || group.is_leading()).await;
+    let second = group.election().unwrap().tenure().unwrap();
+    assert!(second.token() > first.token());
+    running.stop().await.unwrap();
+}
+
+#[tokio::test]
+async fn demote_stops_the_work_and_campaigns_again() {
     let server = TestServer::start().await.unwrap();
     let log = Log::default();
     let manager = quick(&server).await.on_loss(OnLoss::Demote);
@@ -89,7 +139,7 @@ async fn a_thousand_terms_leak_no_task_and_no_cache_dies() {
     make("first").await;
     // A warm controller reconciles its objects in each term, with the tokens of that term.
     let reconciled = Arc::new(AtomicUsize::new(0));
-    let (count, last) = (reconciled.clone(), Arc::new(std::sync::Mutex::new(None)));
+    let (count, last) = (reconciled.clone(), Arc::new(Mutex::new(None)));
     let config = watcher::Config::default();
     let warm = Warm::new("warm", maps.clone(), config, move |request| {
         let (count, last) = (count.clone(), last.clone());
