@@ -66,10 +66,14 @@ pub fn stack_quarry() -> Vec<Quarry> {
         Mutant::IgnoreForeign,
         Mutant::NoJoin,
         Mutant::NoClock,
+        Mutant::ShortLease,
+        Mutant::OwnName,
+        Mutant::CreateAtOnce,
         Mutant::TokenFromTransitions,
         Mutant::TokenFromProcess,
         Mutant::HalfPatience,
         Mutant::KeepSince,
+        Mutant::ReleaseOnOverrun,
         Mutant::GiveUp,
     ];
     bugs.map(|bug| (bug.name(), Kind::StackMutant(bug)))
