@@ -14,6 +14,9 @@ pub const MAX_DEPTH: usize = 100;
 /// How deeply an object with its owners of fields may nest. The reader of JSON ends at 128.
 pub const MAX_STORED_DEPTH: usize = 120;
 
+/// Bytes of a stored object, as many as etcd takes in a request unless it is told otherwise.
+pub const MAX_STORED_BYTES: usize = 3 << 19;
+
 /// The levels of nesting of a value; a scalar has none.
 pub fn depth(value: &Value) -> usize {
     match value {

@@ -18,6 +18,7 @@ use serde_json::Value;
 use super::mvcc::State;
 use super::record::Draft;
 use super::{Change, Event, EventKind, Expected, Fence, Key, Object, Write, WriteError};
+use crate::limits::MAX_STORED_BYTES;
 
 /// A version, and what the store remembers about it.
 #[derive(Clone, Debug)]
@@ -82,6 +83,12 @@ impl Prepared {
             (Change::Delete, Some(object)) => (Draft::of(object)?, Term::None, true),
             (Change::Delete, None) => return Err(WriteError::Conflict(None)),
         };
+        // What is there is removed whatever its size.
+        if !remove && draft.len() > MAX_STORED_BYTES {
+            let (size, most) = (draft.len(), MAX_STORED_BYTES);
+            let why = format!("the object takes {size} bytes, and {most} are the most");
+            return Err(WriteError::TooLarge(why));
+        }
         Ok(Self {
             key,
             expected,

@@ -8,27 +8,26 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::{HeaderMap, Method, Request, Response, StatusCode};
-use http_body_util::{BodyExt as _, Full};
-use hyper::body::Incoming;
+use http_body_util::{BodyExt as _, Full, StreamBody};
+use hyper::body::{Body, Frame, Incoming};
 use hyper::client::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::{TokioExecutor, TokioIo};
-use hyper_util::server::conn::auto;
+use hyper_util::rt::TokioIo;
 use serde_json::Value;
-use tenure_apiserver::auth::{self, Auth, TokenFile};
-use tenure_apiserver::http::{Api, Options, RequestInfo, failure_response};
+use tenure_apiserver::http::Api;
+use tenure_apiserver::server::{self, Engine, Handle};
 use tenure_apiserver::store::{MemoryStore, Store};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::TcpStream;
 
 /// The users of the recorded conversations.
 const TOKENS: &str = "admintoken,admin,admin,\"system:masters\"\n\
     alicetoken,alice,alice,\"devs\"\nbobtoken,bob,bob\n";
 
-/// A running server; it ends with the test's runtime.
+/// A running server, as `tenure server` runs one; it ends when dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) api: Arc<Api>,
     pub(crate) store: Arc<dyn Store>,
+    _handle: Handle,
 }
 
 /// A complete answer.
@@ -54,38 +53,22 @@ impl Server {
 
     /// Starts on a store.
     pub(crate) async fn start_on(store: Arc<dyn Store>) -> Self {
-        let tokens = TokenFile::parse(TOKENS).expect("token file");
-        let options = auth::Options {
-            tokens,
-            ..auth::Options::default()
-        };
-        auth::bootstrap::run(&store).await.expect("bootstrap roles");
-        let auth = Arc::new(Auth::new(Arc::clone(&store), options).expect("auth"));
-        let mut options = Options::default();
-        options.access = Arc::clone(&auth) as _;
-        let api = Api::open(Arc::clone(&store), options).await.expect("api");
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
-        let address = listener.local_addr().expect("address");
-        let served = Arc::clone(&api);
-        tokio::spawn(async move {
-            while let Ok((stream, _)) = listener.accept().await {
-                let (api, auth) = (Arc::clone(&served), Arc::clone(&auth));
-                let service = service_fn(move |request: Request<Incoming>| {
-                    let (api, auth) = (Arc::clone(&api), Arc::clone(&auth));
-                    async move { Ok::<_, Infallible>(pipeline(&api, &auth, request).await) }
-                });
-                tokio::spawn(async move {
-                    let builder = auto::Builder::new(TokioExecutor::new());
-                    _ = builder
-                        .serve_connection(TokioIo::new(stream), service)
-                        .await;
-                });
-            }
-        });
+        let tokens = tempfile::NamedTempFile::new().expect("a file for a test");
+        std::fs::write(tokens.path(), TOKENS).expect("a writable file");
+        let handle = server::Server::builder()
+            .no_tls()
+            .insecure_listen(SocketAddr::from(([127, 0, 0, 1], 0)))
+            .engine(Engine::Custom(Arc::clone(&store)))
+            .token_file(tokens.path())
+            .start()
+            .await
+            .expect("a server");
+        let (_, address) = handle.url().split_once("://").expect("a URL");
         Self {
-            address,
-            api,
+            address: address.parse().expect("an address"),
+            api: Arc::clone(handle.api()),
             store,
+            _handle: handle,
         }
     }
 
@@ -115,18 +98,21 @@ impl Server {
     ) -> Answer {
         let mut all = vec![("authorization", "Bearer admintoken")];
         all.extend_from_slice(headers);
-        let response = request(self.address, method, path, &all, body).await;
-        let (parts, body) = response.into_parts();
-        let bytes = body
-            .collect()
-            .await
-            .map(|body| body.to_bytes())
-            .unwrap_or_default();
-        Answer {
-            status: parts.status.as_u16(),
-            headers: parts.headers,
-            bytes,
-        }
+        Answer::of(request(self.address, method, path, &all, body).await).await
+    }
+
+    /// Sends JSON as the administrator, in pieces whose number the server is not told.
+    pub(crate) async fn send_pieces(
+        &self,
+        method: &str,
+        path: &str,
+        pieces: Vec<Vec<u8>>,
+    ) -> Answer {
+        let headers = [("authorization", "Bearer admintoken")];
+        let frames = pieces.into_iter().map(Bytes::from).map(Frame::data);
+        let frames = futures_util::stream::iter(frames.map(Ok::<_, Infallible>));
+        let body = StreamBody::new(frames);
+        Answer::of(request_with(self.address, method, path, &headers, body).await).await
     }
 
     /// Starts a watch as the administrator.
@@ -137,6 +123,20 @@ impl Server {
 }
 
 impl Answer {
+    async fn of(response: Response<Incoming>) -> Self {
+        let (parts, body) = response.into_parts();
+        let bytes = body
+            .collect()
+            .await
+            .map(|body| body.to_bytes())
+            .unwrap_or_default();
+        Self {
+            status: parts.status.as_u16(),
+            headers: parts.headers,
+            bytes,
+        }
+    }
+
     /// The body as JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes)
@@ -192,6 +192,19 @@ pub(crate) async fn request(
     headers: &[(&str, &str)],
     body: Vec<u8>,
 ) -> Response<Incoming> {
+    request_with(address, method, path, headers, Full::new(Bytes::from(body))).await
+}
+
+async fn request_with<B>(
+    address: SocketAddr,
+    method: &str,
+    path: &str,
+    headers: &[(&str, &str)],
+    body: B,
+) -> Response<Incoming>
+where
+    B: Body<Data = Bytes, Error = Infallible> + Send + 'static,
+{
     let stream = TcpStream::connect(address).await.expect("connect");
     let (mut sender, connection) = http1::handshake(TokioIo::new(stream))
         .await
@@ -206,32 +219,8 @@ pub(crate) async fn request(
     for (name, value) in headers {
         builder = builder.header(*name, *value);
     }
-    let request = builder.body(Full::new(Bytes::from(body))).expect("request");
+    let request = builder.body(body).expect("request");
     sender.send_request(request).await.expect("answer")
-}
-
-async fn pipeline(
-    api: &Arc<Api>,
-    auth: &Auth,
-    mut request: Request<Incoming>,
-) -> Response<tenure_apiserver::http::Body> {
-    let info = RequestInfo::parse(
-        request.method(),
-        request.uri().path(),
-        request.uri().query(),
-    );
-    if let Err(failure) = auth.catch_up(request.headers()).await {
-        return failure_response(&failure);
-    }
-    let user = match auth.authenticate(None, request.headers()) {
-        Ok(user) => user,
-        Err(failure) => return failure_response(&failure),
-    };
-    if let Err(failure) = auth.authorize(&user, &info.attributes()) {
-        return failure_response(&failure);
-    }
-    request.extensions_mut().insert(info);
-    api.handle(request, &user).await
 }
 
 /// Whether a status is a success.
