@@ -354,6 +354,10 @@ impl Call<'_> {
             ..ListOptions::default()
         };
         let page = list::list(&self.api.registry.store, &self.target, &all).await?;
+        // Where there is nothing to delete its success tells of the token all the same.
+        self.api
+            .registry
+            .check_fence(&self.target, &options.write)?;
         for object in &page.objects {
             let target = Target {
                 namespace: &object.key.namespace,

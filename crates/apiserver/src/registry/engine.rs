@@ -199,7 +199,7 @@ impl Registry {
     }
 
     /// Checks the fence of a request that writes nothing.
-    pub(super) fn check_fence(
+    pub(crate) fn check_fence(
         &self,
         target: &Target<'_>,
         options: &WriteOptions,

@@ -2,8 +2,87 @@
 
 use serde_json::json;
 
-use crate::support::Server;
+use crate::support::{Answer, Server};
 use crate::{LEASES, MAPS, create, is, map};
+
+/// A server with a Lease, the fence of its present holder, and that of the one before.
+async fn fenced() -> (Server, String, String) {
+    let server = Server::start().await;
+    let held = json!({"metadata": {"name": "l"},
+        "spec": {"holderIdentity": "a", "leaseDurationSeconds": 15}});
+    let mut lease = create(&server, LEASES, held).await.json();
+    let old = lease["metadata"]["resourceVersion"].clone();
+    lease["spec"]["holderIdentity"] = json!("b");
+    let path = format!("{LEASES}/l");
+    let lease = server.call("PUT", &path, Some(lease)).await;
+    let fence = |holder: &str, token: &str| format!("default/l; holder={holder}; token={token}");
+    let old = fence("a", old.as_str().expect("a version"));
+    let good = fence("b", &lease.version().to_string());
+    (server, good, old)
+}
+
+/// 409 because of the token, and of nothing else.
+fn is_stale(answer: &Answer, what: &str) {
+    assert_eq!(answer.status, 409, "{what}: {}", answer.json());
+    let cause = &answer.json()["details"]["causes"][0];
+    assert_eq!(cause["reason"], "StaleFencingToken", "{what}: {cause}");
+}
+
+#[tokio::test]
+async fn every_way_to_write_is_fenced() {
+    const JSON: &str = "application/json";
+    const MERGE: &str = "application/merge-patch+json";
+    const APPLY: &str = "application/apply-patch+yaml";
+    let (server, good, old) = fenced().await;
+    let web = "/apis/apps/v1/namespaces/default/deployments/web";
+    let pods = "/api/v1/namespaces/default/pods";
+    let containers = json!([{"name": "c", "image": "i"}]);
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"},
+        "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "w"}}, "template": {
+            "metadata": {"labels": {"app": "w"}}, "spec": {"containers": containers}}}});
+    let pod = json!({"metadata": {"name": "p"}, "spec": {"containers": containers}});
+    create(&server, pods, pod).await;
+    create(&server, MAPS, map("one", "1")).await;
+    let scale = json!({"apiVersion": "autoscaling/v1", "kind": "Scale",
+        "metadata": {"name": "web", "namespace": "default"}, "spec": {"replicas": 3}});
+    let binding = json!({"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}});
+    let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"},
+        "deleteOptions": {"gracePeriodSeconds": 0}});
+    let status = json!({"status": {"observedGeneration": 7}});
+    for (method, path, kind, body) in [
+        ("PATCH", format!("{web}?fieldManager=t"), APPLY, deployment),
+        ("PUT", format!("{web}/scale"), JSON, scale),
+        (
+            "PATCH",
+            format!("{web}/scale"),
+            MERGE,
+            json!({"spec": {"replicas": 4}}),
+        ),
+        ("PATCH", format!("{web}/status"), MERGE, status),
+        ("POST", format!("{pods}/p/binding"), JSON, binding),
+        ("POST", format!("{pods}/p/eviction"), JSON, eviction),
+        ("DELETE", MAPS.to_owned(), JSON, json!({})),
+        // Nothing is left that could be deleted, and the answer is the same.
+        ("DELETE", MAPS.to_owned(), JSON, json!({})),
+    ] {
+        let what = format!("{method} {path}");
+        let before = server.store.revision();
+        let send = async |fence: &str| {
+            let headers = [("tenure-fence", fence), ("content-type", kind)];
+            let body = body.to_string().into_bytes();
+            server.send(method, &path, &headers, body).await
+        };
+        is_stale(&send(&old).await, &what);
+        assert_eq!(server.store.revision(), before, "{what} wrote something");
+        let done = send(&good).await;
+        assert!(matches!(done.status, 200 | 201), "{what}: {}", done.json());
+    }
+    let left = server.call("GET", MAPS, None).await.json();
+    assert_eq!(left["items"], json!([]));
+    let web = server.call("GET", web, None).await.json();
+    assert_eq!(web["spec"]["replicas"], 4);
+    assert_eq!(web["status"]["observedGeneration"], 7);
+}
 
 #[tokio::test]
 async fn only_the_present_holder_writes() {
