@@ -30,8 +30,10 @@ async fn recorded_conversations_replay_without_a_hard_difference() {
     names.sort();
     assert_eq!(names.len(), 65);
     let only = std::env::var("CASE").unwrap_or_default();
+    names.retain(|name| name.contains(&only));
+    assert!(!names.is_empty(), "there is no CASE {only:?}");
     let mut failed = Vec::new();
-    for (index, name) in names.iter().filter(|name| name.contains(&only)).enumerate() {
+    for (index, name) in names.iter().enumerate() {
         let text = std::fs::read_to_string(folder.join(format!("{name}.json"))).expect("case");
         let case: Value = serde_json::from_str(&text).expect("JSON");
         let server = Server::start().await;

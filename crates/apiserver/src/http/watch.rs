@@ -325,3 +325,61 @@ fn error(out: &mut Vec<u8>, failure: &Failure) {
     out.extend_from_slice(event.to_string().as_bytes());
     out.push(b'\n');
 }
+
+#[cfg(test)]
+mod tests {
+    use http::{Method, Request};
+    use http_body_util::{BodyExt as _, Full};
+
+    use super::*;
+    use crate::auth::User;
+    use crate::http::{Api, Body, Options};
+    use crate::store::MemoryStore;
+
+    async fn send(api: &Arc<Api>, method: Method, path: &str, body: &Value) -> Body {
+        let request = Request::builder().method(method).uri(path);
+        let request = request.body(Full::new(Bytes::from(body.to_string())));
+        let answer = api.handle(request.unwrap(), &User::admin()).await;
+        assert!(answer.status().is_success(), "{}", answer.status());
+        answer.into_body()
+    }
+
+    fn version(object: &Value) -> Value {
+        object["metadata"]["resourceVersion"].clone()
+    }
+
+    /// The clock jumps from one timer to the next, so the times are exact.
+    #[tokio::test(start_paused = true)]
+    async fn a_quiet_watch_says_how_far_it_is_every_minute_and_before_its_end() {
+        const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
+        let store = Arc::new(MemoryStore::new());
+        let api = Api::open(store, Options::default()).await.unwrap();
+        for (bookmarks, expected) in [(true, &[60, 120, 180, 198][..]), (false, &[])] {
+            let path = format!(
+                "/api/v1/configmaps?watch=true&resourceVersion={}&timeoutSeconds=200\
+                 &allowWatchBookmarks={bookmarks}",
+                api.registry.store.revision()
+            );
+            let began = Instant::now();
+            let mut watch = send(&api, Method::GET, &path, &Value::Null).await;
+            let (mut times, mut last) = (Vec::new(), Value::Null);
+            while let Some(frame) = watch.frame().await {
+                let event = frame.unwrap().into_data().unwrap();
+                let event: Value = serde_json::from_slice(&event).unwrap();
+                assert_eq!(event["type"], "BOOKMARK", "{event}");
+                assert_eq!(event["object"]["kind"], "ConfigMap", "{event}");
+                if !last.is_null() {
+                    assert_eq!(version(&event["object"]), last, "as far as the store");
+                }
+                times.push(began.elapsed().as_secs());
+                // Of another kind: the watch has nothing to show for it but its bookmark.
+                let lease = json!({"metadata": {"generateName": "l-"}});
+                let made = send(&api, Method::POST, LEASES, &lease).await;
+                let made = made.collect().await.unwrap().to_bytes();
+                last = version(&serde_json::from_slice(&made).unwrap());
+            }
+            assert_eq!(times, expected);
+            assert_eq!(began.elapsed().as_secs(), 200);
+        }
+    }
+}

@@ -1,7 +1,8 @@
 //! The kinds this server knows, as a table, and what the verbs do to them.
 //!
 //! A new kind is one entry in [`kinds`] plus, where it needs them, functions for defaults and
-//! validation. Nothing else in the crate names a kind.
+//! validation. The verbs know kinds by the table alone, with one exception: a claim that names no class is
+//! given the default one when it is created.
 
 pub(crate) mod columns;
 mod create;

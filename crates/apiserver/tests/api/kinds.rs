@@ -93,6 +93,21 @@ async fn lease_candidates_are_the_same_in_both_versions() {
 }
 
 #[tokio::test]
+async fn endpoints_are_served_with_a_warning() {
+    let server = Server::start().await;
+    let endpoints = "/api/v1/namespaces/default/endpoints";
+    let made = create(&server, endpoints, json!({"metadata": {"name": "e"}})).await;
+    let listed = server.call("GET", endpoints, None).await;
+    let warning =
+        r#"299 - "v1 Endpoints is deprecated in v1.33+; use discovery.k8s.io/v1 EndpointSlice""#;
+    for answer in [made, listed] {
+        assert_eq!(answer.headers["warning"], warning);
+    }
+    let other = server.call("GET", crate::MAPS, None).await;
+    assert_eq!(other.headers.get("warning"), None);
+}
+
+#[tokio::test]
 async fn slices_services_and_secrets_are_checked() {
     let server = Server::start().await;
     let slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices";

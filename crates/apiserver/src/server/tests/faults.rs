@@ -100,6 +100,18 @@ async fn watches_are_cut_on_demand_and_after_a_while() {
         path: LEASES.into(),
         ..Requests::default()
     });
+    // That was for others.
+    maps.create(&PostParams::default(), &named("n"))
+        .await
+        .unwrap();
+    let added = loop {
+        match watch.try_next().await.unwrap() {
+            Some(WatchEvent::Bookmark(_)) => {}
+            Some(WatchEvent::Added(map)) => break map,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(added.metadata.name.as_deref(), Some("n"));
     server.faults().cut_watches(&Requests::default());
     while watch.try_next().await.unwrap().is_some() {}
 

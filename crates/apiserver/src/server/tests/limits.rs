@@ -1,21 +1,25 @@
 //! Slow clients, idle clients, many clients.
 
+use std::io::ErrorKind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::{StreamExt as _, stream};
+use http::Method;
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::Frame;
-
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use super::{LEASES, connect, get};
+use super::{LEASES, connect, connect_tls, get, request};
 use crate::TestServer;
 use crate::server::Server;
 
 const SHORT: Duration = Duration::from_millis(100);
+/// More than anything takes.
+const LIMIT: Duration = Duration::from_secs(180);
 
 /// Reads to the end; fails only if the server keeps the connection.
 async fn until_closed(mut io: impl tokio::io::AsyncRead + Unpin) -> String {
@@ -116,12 +120,11 @@ async fn an_answer_that_is_left_lying_ends_its_connection() {
         .public_route("/large", large);
     let server = TestServer::start_with(builder).await.unwrap();
     // The client reads from its socket all the time, and grants one answer no more than this.
-    let (mut sender, connection) =
-        hyper::client::conn::http2::Builder::new(hyper_util::rt::TokioExecutor::new())
-            .initial_stream_window_size(1000)
-            .handshake(hyper_util::rt::TokioIo::new(connect(server.url()).await))
-            .await
-            .unwrap();
+    let (mut sender, connection) = hyper::client::conn::http2::Builder::new(TokioExecutor::new())
+        .initial_stream_window_size(1000)
+        .handshake(TokioIo::new(connect(server.url()).await))
+        .await
+        .unwrap();
     let connection = tokio::spawn(connection);
     let uri = format!("{}/large", server.url());
     let request = http::Request::get(uri).body(http_body_util::Empty::<Bytes>::new());
@@ -132,7 +135,7 @@ async fn an_answer_that_is_left_lying_ends_its_connection() {
 
     // An answer of many pieces is whole for who takes it.
     let uri = format!("{}/large", server.url());
-    let io = hyper_util::rt::TokioIo::new(connect(server.url()).await);
+    let io = TokioIo::new(connect(server.url()).await);
     let (mut sender, connection) = hyper::client::conn::http1::handshake(io).await.unwrap();
     tokio::spawn(connection);
     let request = http::Request::get(uri).body(http_body_util::Empty::<Bytes>::new());
@@ -157,7 +160,47 @@ async fn a_thousand_idle_connections_are_no_burden() {
         idle.push(connect(server.url()).await);
     }
     assert_eq!(get(server.url(), "/version", "").await.code, 200);
-    assert_eq!(idle.len(), 1000);
+    for connection in idle {
+        let closed = connection.try_read(&mut [0]);
+        let open = matches!(&closed, Err(error) if error.kind() == ErrorKind::WouldBlock);
+        assert!(open, "{closed:?}");
+    }
+}
+
+/// As informers have them: all on one connection, and room for ordinary requests besides.
+#[tokio::test]
+async fn one_connection_carries_hundreds_of_watches() {
+    const WATCHES: usize = 250;
+    let server = TestServer::start_tls().await.unwrap();
+    let pki = server.handle().pki().unwrap();
+    let io = connect_tls(server.url(), pki, Some(&pki.admin), &["h2"]).await;
+    let (mut sender, connection) =
+        hyper::client::conn::http2::handshake(TokioExecutor::new(), TokioIo::new(io))
+            .await
+            .unwrap();
+    tokio::spawn(connection);
+    let mut send = async |method: Method, path: &str, body: &str| {
+        let headers = [("content-type", "application/json")];
+        let mut request = request(method, "/", &headers, body);
+        *request.uri_mut() = format!("https://localhost{path}").parse().unwrap();
+        let answer = tokio::time::timeout(LIMIT, sender.send_request(request));
+        let answer = answer.await.expect("a stream for it").unwrap();
+        assert!(answer.status().is_success(), "{}", answer.status());
+        answer.into_body()
+    };
+    let mut watches = Vec::new();
+    for _ in 0..WATCHES {
+        watches.push(send(Method::GET, &format!("{LEASES}?watch=true"), "").await);
+    }
+    let lease = r#"{"metadata":{"name":"l"}}"#;
+    let _ = send(Method::POST, LEASES, lease).await;
+    let _ = send(Method::GET, &format!("{LEASES}/l"), "").await;
+    for mut watch in watches {
+        let event = tokio::time::timeout(LIMIT, watch.frame()).await;
+        let event = event.expect("an event").unwrap().unwrap();
+        let event = event.into_data().unwrap();
+        assert!(event.starts_with(br#"{"type":"ADDED""#), "{event:?}");
+    }
 }
 
 #[tokio::test]
