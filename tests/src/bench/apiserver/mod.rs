@@ -64,6 +64,7 @@ pub fn bench(real: bool) -> Result<String> {
     let mut report = run(name, &ours.kubeconfig(), &[ours.pid()], median(starts))?;
     drop(ours);
     report.stored = Some(stored_start()?);
+    report.controllers = Some(idle_with_controllers()?);
     report.in_process = Some(in_process()?);
     reports.push(report);
     Ok(format!("### API servers\n\n{}", Table(&reports)))
@@ -77,10 +78,23 @@ struct Report {
     stored: Option<Duration>,
     in_process: Option<Duration>,
     idle: u64,
+    /// Idle with the built-in controllers.
+    controllers: Option<u64>,
     busy: u64,
     one: Rate,
     many: Rate,
+    event: Events,
+}
+
+/// One writer and one watcher.
+#[derive(Clone, Copy, Debug)]
+struct Events {
+    /// From the request to its answer, which comes after the sync.
+    answer: Delay,
+    /// From the request to the event.
     event: Delay,
+    /// From the answer to the event; nothing where the event is first.
+    beyond: Delay,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -121,6 +135,7 @@ fn run(name: &'static str, kubeconfig: &Path, pids: &[u32], ready: Duration) -> 
         stored: None,
         in_process: None,
         idle,
+        controllers: None,
         busy,
         one,
         many,
@@ -179,8 +194,8 @@ async fn renewals(
     Ok(delays)
 }
 
-/// How much later than the writer's answer, which comes after the sync, a watcher has the event.
-async fn events(server: &Server) -> Result<Delay> {
+/// How long a watcher waits for the event of a write, beside the writer that waits for its answer.
+async fn events(server: &Server) -> Result<Events> {
     let mut writer = server.connect().await?;
     let mut lease = Lease::create(&mut writer, "watched".to_owned()).await?;
     let path = format!(
@@ -200,15 +215,29 @@ async fn events(server: &Server) -> Result<Delay> {
             }
         }
     });
-    let mut delays = Vec::with_capacity(EVENTS);
+    let (mut answers, mut events, mut beyond) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..EVENTS {
+        let sent = Instant::now();
         lease.renew(&mut writer).await?;
         let answered = Instant::now();
         let at = seen.recv().await.context("the watch ended")?;
-        delays.push(at.saturating_duration_since(answered));
+        answers.push(answered - sent);
+        events.push(at.saturating_duration_since(sent));
+        beyond.push(at.saturating_duration_since(answered));
     }
     reader.abort();
-    Ok(Delay::of(delays))
+    Ok(Events {
+        answer: Delay::of(answers),
+        event: Delay::of(events),
+        beyond: Delay::of(beyond),
+    })
+}
+
+/// Resident memory of `tenure server` as people start it, when its controllers have settled.
+fn idle_with_controllers() -> Result<u64> {
+    let ours = Ours::start_whole()?;
+    std::thread::sleep(Duration::from_secs(5));
+    resident_bytes(ours.pid()).context("/proc says nothing")
 }
 
 async fn hold(server: &Server) -> Result<()> {
@@ -329,12 +358,23 @@ impl fmt::Display for Table<'_> {
         })?;
         row("resident memory, idle", &|report| memory(report.idle))?;
         row(
+            "resident memory, idle, with the built-in controllers",
+            &|report| report.controllers.map_or("-".to_owned(), memory),
+        )?;
+        row(
             "resident memory, 10k leases and 1k single-object watches",
             &|report| memory(report.busy),
         )?;
         row("from a writer's answer to the watch event", &|report| {
-            report.event.to_string()
+            report.event.beyond.to_string()
         })?;
+        row("from the request to the watch event", &|report| {
+            report.event.event.to_string()
+        })?;
+        row(
+            "from the request to its answer, beside that watch",
+            &|report| report.event.answer.to_string(),
+        )?;
         row("TestServer start, in process", &|report| {
             span(report.in_process)
         })

@@ -15,6 +15,10 @@ use super::client::Server;
 use super::runtime;
 use crate::tools;
 
+/// What leaves out all controllers: the real server runs without its controller manager, too.
+const ALONE: &str = "--disable=default-service-account,root-ca,garbage-collector,namespace-purge,\
+    persistentvolume-binder,pvc-protection,pv-protection,first-consumer";
+
 /// A running server. Dropping it ends it.
 #[derive(Debug)]
 pub struct Ours {
@@ -38,7 +42,15 @@ impl Ours {
     /// # Errors
     /// It is not built or does not answer.
     pub fn start_with(args: &[&str]) -> Result<Self> {
-        Self::run(tempfile::tempdir()?, args)
+        Self::run(tempfile::tempdir()?, &[&[ALONE], args].concat())
+    }
+
+    /// Starts it on an empty folder with its controllers, as people do.
+    ///
+    /// # Errors
+    /// It is not built or does not answer.
+    pub fn start_whole() -> Result<Self> {
+        Self::run(tempfile::tempdir()?, &[])
     }
 
     /// Starts it on a folder.
@@ -46,7 +58,7 @@ impl Ours {
     /// # Errors
     /// It is not built or does not answer.
     pub fn start_on(folder: TempDir) -> Result<Self> {
-        Self::run(folder, &[])
+        Self::run(folder, &[ALONE])
     }
 
     fn run(folder: TempDir, args: &[&str]) -> Result<Self> {
@@ -56,11 +68,6 @@ impl Ours {
         let child = Command::new(tools::tenure()?)
             .args(["server", "run", "--listen=127.0.0.1:0", "--data-dir"])
             .arg(folder.path())
-            // The real one runs without its controller manager, too.
-            .arg(
-                "--disable=default-service-account,root-ca,garbage-collector,namespace-purge,\
-                  persistentvolume-binder,pvc-protection,pv-protection,first-consumer",
-            )
             .args(args)
             .stderr(Stdio::null())
             .spawn()?;
