@@ -45,18 +45,15 @@ fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
     let build = ["build", "--locked", "--profile", profile];
     let what = ["--package", "tenure-cli", "--target", target];
-    let flags = match (profile, target) {
-        // At a fixed address, as Go's programs are: no table of half a megabyte to walk through at each start.
-        ("sidecar", _) => "-C target-feature=+crt-static -C relocation-model=static",
-        // That table packed, and one copy of functions that are the same: Rust's own linker, which glibc's target
-        // uses, can do both.
-        (_, GNU) => {
-            "-C target-feature=+crt-static -C link-arg=-Wl,-z,pack-relative-relocs -C link-arg=-Wl,--icf=all"
-        }
-        _ => "-C target-feature=+crt-static",
-    };
+    // At a fixed address, as Go's programs are: no table of half a megabyte to walk through at each start, and no
+    // pages that are a process's own because of it.
+    let mut flags = "-C target-feature=+crt-static -C relocation-model=static".to_owned();
+    if target == GNU {
+        // One copy of functions that are the same: Rust's own linker, which glibc's target uses, can do that.
+        flags += " -C link-arg=-Wl,--icf=all";
+    }
     Run::cargo([&build, &what, features].concat())
-        .env("RUSTFLAGS", flags)
+        .env("RUSTFLAGS", &flags)
         .go()?;
     let target_dir = crate::command::target();
     let binary = target_dir.join("image").join(name);
