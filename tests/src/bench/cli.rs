@@ -31,7 +31,7 @@ const HAND_OVERS: usize = 100;
 /// # Errors
 /// The command is not built, or did not do what was waited for.
 pub fn bench(_real: bool) -> Result<String> {
-    let (program, build) = program()?;
+    let (program, build) = super::shipped()?;
     let sidecar = program.with_file_name("tenure-sidecar");
     let sidecar = if sidecar.is_file() {
         &sidecar
@@ -77,19 +77,6 @@ pub fn bench(_real: bool) -> Result<String> {
         spread(&hand_overs(&home)?),
     );
     Ok(text)
-}
-
-/// The newest of what was built to be shipped, and its profile.
-fn program() -> Result<(PathBuf, &'static str)> {
-    let here = std::env::current_exe()?;
-    let builds = here.ancestors().nth(2).context("no folder of builds")?;
-    for build in ["image", "dist", "release"] {
-        let program = builds.join(build).join("tenure");
-        if program.is_file() {
-            return Ok((program, build));
-        }
-    }
-    bail!("tenure is not built: `cargo xtask image`")
 }
 
 /// A home of its own; its local server ends with it.

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Result, bail};
 
 pub mod apiserver;
 pub mod cli;
@@ -96,6 +96,20 @@ fn replaced(text: &str, name: &str, section: &str) -> Option<String> {
         "{before}{mark}{}\n{end}{after}",
         section.trim_end()
     ))
+}
+
+/// The command as it is shipped, if it was built so, else as it is; and the folder it was found in: `image`, `dist`
+/// or `release`.
+fn shipped() -> Result<(PathBuf, &'static str)> {
+    let here = std::env::current_exe()?;
+    let builds = here.ancestors().nth(2).context("no folder of builds")?;
+    for build in ["image", "dist", "release"] {
+        let program = builds.join(build).join("tenure");
+        if program.is_file() {
+            return Ok((program, build));
+        }
+    }
+    bail!("tenure is not built: `cargo xtask image`")
 }
 
 fn docs() -> PathBuf {

@@ -53,14 +53,17 @@ pub fn bench(real: bool) -> Result<String> {
         let pids = cluster.pids();
         reports.push(run("kube-apiserver + etcd", &kubeconfig, &pids, ready)?);
     }
-    eprintln!("tenure server ...");
+    let name = match crate::bench::shipped()?.1 {
+        "image" => "tenure server of the image",
+        _ => "tenure server",
+    };
+    eprintln!("{name} ...");
     let mut starts = Vec::new();
     for _ in 1..STARTS {
         starts.push(Ours::start()?.ready);
     }
     let ours = Ours::start()?;
     starts.push(ours.ready);
-    let name = "tenure server";
     let mut report = run(name, &ours.kubeconfig(), &[ours.pid()], median(starts))?;
     drop(ours);
     report.stored = Some(stored_start()?);

@@ -13,7 +13,6 @@ use tenure_apiserver::store::{Change, Expected, Key, RedbStore, Store, Write};
 
 use super::client::Server;
 use super::runtime;
-use crate::tools;
 
 /// What leaves out all controllers: the real server runs without its controller manager, too.
 const ALONE: &str = "--disable=default-service-account,root-ca,garbage-collector,namespace-purge,\
@@ -65,7 +64,7 @@ impl Ours {
         // What an earlier server wrote there says nothing about this one.
         let _ = std::fs::remove_file(folder.path().join("kubeconfig"));
         let began = Instant::now();
-        let child = Command::new(tools::tenure()?)
+        let child = Command::new(crate::bench::shipped()?.0)
             .args(["server", "run", "--listen=127.0.0.1:0", "--data-dir"])
             .arg(folder.path())
             .args(args)
