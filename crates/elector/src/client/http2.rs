@@ -43,12 +43,15 @@ pub(super) fn connector(config: &Config, tcp: HttpConnector) -> Result<Https, ku
 /// Sends on the connections that there are, and on new ones after a request was given up or failed.
 #[derive(Clone)]
 pub(super) struct Wary {
+    lines: Arc<Lines>,
+}
+
+struct Lines {
     connector: Connector,
-    present: Arc<Mutex<Present>>,
+    present: Mutex<Present>,
     watches: Pool,
 }
 
-#[derive(Clone)]
 struct Present {
     pool: Pool,
     /// How many there were before.
@@ -65,11 +68,12 @@ impl Wary {
             number: 0,
             http2: false,
         };
-        Self {
+        let lines = Arc::new(Lines {
             connector,
-            present: Arc::new(Mutex::new(present)),
+            present: Mutex::new(present),
             watches: open(for_watches, false),
-        }
+        });
+        Self { lines }
     }
 }
 
@@ -94,16 +98,18 @@ impl Service<Request<Body>> for Wary {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         if is_watch(&request) {
-            return Box::pin(self.watches.request(request));
+            return Box::pin(self.lines.watches.request(request));
         }
-        let Present { pool, number, .. } = lock(&self.present).clone();
+        let present = lock(&self.lines.present);
+        let (sent, number) = (present.pool.request(request), present.number);
+        drop(present);
         let mut hope = Hope {
-            wary: self.clone(),
+            lines: self.lines.clone(),
             number,
             answered: false,
         };
         Box::pin(async move {
-            let answer = pool.request(request).await;
+            let answer = sent.await;
             let http2 = match &answer {
                 Ok(answer) => Some(answer.version() == Version::HTTP_2),
                 // A server that cannot be reached is the same one; one that breaks off may be another.
@@ -111,7 +117,7 @@ impl Service<Request<Body>> for Wary {
             };
             hope.answered = answer.is_ok();
             if let Some(http2) = http2 {
-                lock(&hope.wary.present).http2 = http2;
+                lock(&hope.lines.present).http2 = http2;
             }
             answer
         })
@@ -120,7 +126,7 @@ impl Service<Request<Body>> for Wary {
 
 /// A request that waits for its answer.
 struct Hope {
-    wary: Wary,
+    lines: Arc<Lines>,
     number: u64,
     answered: bool,
 }
@@ -130,12 +136,12 @@ impl Drop for Hope {
         if self.answered {
             return;
         }
-        let mut present = lock(&self.wary.present);
+        let mut present = lock(&self.lines.present);
         // Others may have given up on the same connections before.
         if present.number == self.number {
             tracing::debug!("no answer, the next request takes a new connection");
             present.number += 1;
-            present.pool = open(&self.wary.connector, present.http2);
+            present.pool = open(&self.lines.connector, present.http2);
         }
     }
 }

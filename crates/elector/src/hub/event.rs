@@ -82,6 +82,9 @@ impl Event {
             let error = std::io::Error::other("a watch event that is not UTF-8");
             kube::Error::ReadEvents(error)
         })?;
+        if let Some(metadata) = head(text) {
+            return Ok(Self::Changed(metadata.shown(text)));
+        }
         let sketch: Sketch<'_> = match serde_json::from_str(text) {
             Ok(sketch) => sketch,
             Err(error) => {
@@ -92,15 +95,9 @@ impl Event {
             }
         };
         let metadata = sketch.object.metadata;
-        let shown = || Shown {
-            name: metadata.name.clone().into_owned(),
-            uid: metadata.uid.clone().into_owned(),
-            revision: metadata.resource_version.clone().into_owned(),
-            object: Object::Line(text.into()),
-        };
         Ok(match sketch.kind {
-            Kind::Added | Kind::Modified => Self::Changed(shown()),
-            Kind::Deleted => Self::Deleted(shown()),
+            Kind::Added | Kind::Modified => Self::Changed(metadata.shown(text)),
+            Kind::Deleted => Self::Deleted(metadata.shown(text)),
             Kind::Bookmark => Self::Bookmark(metadata.resource_version.into_owned()),
             Kind::Error => {
                 let line = serde_json::from_str::<ErrorLine>(text);
@@ -109,6 +106,29 @@ impl Event {
             }
         })
     }
+}
+
+/// What is needed of a change whose line begins as servers written in Go write it, which is all of it that
+/// has to be read; `None` leaves it to the parser.
+fn head(line: &str) -> Option<Metadata<'_>> {
+    let rest = line.strip_prefix(r#"{"type":"MODIFIED","object":{"kind":"#)?;
+    let (_, rest) = plain_text(rest)?;
+    let (_, rest) = plain_text(rest.strip_prefix(r#","apiVersion":"#)?)?;
+    let (name, rest) = plain_text(rest.strip_prefix(r#","metadata":{"name":"#)?)?;
+    let (_, rest) = plain_text(rest.strip_prefix(r#","namespace":"#)?)?;
+    let (uid, rest) = plain_text(rest.strip_prefix(r#","uid":"#)?)?;
+    let (revision, _) = plain_text(rest.strip_prefix(r#","resourceVersion":"#)?)?;
+    Some(Metadata {
+        name: name.into(),
+        uid: uid.into(),
+        resource_version: revision.into(),
+    })
+}
+
+/// A string without escapes, and what follows it.
+fn plain_text(json: &str) -> Option<(&str, &str)> {
+    let (text, rest) = json.strip_prefix('"')?.split_once('"')?;
+    (!text.contains('\\')).then_some((text, rest))
 }
 
 #[derive(Deserialize)]
@@ -145,6 +165,17 @@ struct Metadata<'a> {
     uid: Cow<'a, str>,
     #[serde(borrow)]
     resource_version: Cow<'a, str>,
+}
+
+impl Metadata<'_> {
+    fn shown(self, line: &str) -> Shown {
+        Shown {
+            name: self.name.into_owned(),
+            uid: self.uid.into_owned(),
+            revision: self.resource_version.into_owned(),
+            object: Object::Line(line.into()),
+        }
+    }
 }
 
 #[derive(Deserialize)]
@@ -193,6 +224,27 @@ mod tests {
         let listed = Shown::listed(object.clone());
         assert_eq!((listed.name.as_str(), listed.revision.as_str()), ("x", "7"));
         assert_eq!(listed.into_object(), Some(object));
+    }
+
+    #[test]
+    fn a_line_as_servers_write_it_is_read_no_further_than_needed() {
+        let line = r#"{"type":"MODIFIED","object":{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"x","namespace":"ns","uid":"u","resourceVersion":"7","creationTimestamp":"2026-01-02T03:04:05Z"},"spec":{"holderIdentity":"a"}}}"#;
+        let quick = head(line).expect("it is such a line");
+        let sketch: Sketch<'_> = serde_json::from_str(line).unwrap();
+        let thorough = sketch.object.metadata;
+        assert_eq!((&quick.name, &quick.uid), (&thorough.name, &thorough.uid));
+        assert_eq!(quick.resource_version, thorough.resource_version);
+        let object = quick.shown(line).into_object().expect("it is whole");
+        assert_eq!(object["spec"]["holderIdentity"], "a");
+        for other in [
+            line.replace("MODIFIED", "DELETED"),
+            line.replace("MODIFIED", "ERROR"),
+            line.replace("\"u\"", r#""\u0075""#),
+            line.replace("\"namespace\":\"ns\",", ""),
+            line.replace("\"u\"", "7"),
+        ] {
+            assert!(head(&other).is_none(), "{other}");
+        }
     }
 
     #[test]
