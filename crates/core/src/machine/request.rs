@@ -273,6 +273,8 @@ impl Election {
         // attempt, on the version that it made, may be under way already.
         self.attempts
             .retain(|other| other.kind.base() == Some(version));
+        // What a spell without answers has taken is given back.
+        self.attempts.shrink_to(2);
         self.attempts.insert(0, attempt.clone());
         match attempt.kind {
             WriteKind::Create | WriteKind::Acquire(_) if matches!(self.state, State::Following) => {
