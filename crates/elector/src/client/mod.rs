@@ -108,19 +108,24 @@ fn bounded<C>(mut connector: TimeoutConnector<C>, config: &Config) -> TimeoutCon
 
 fn assemble<S>(config: Config, connections: S) -> Result<Client, kube::Error>
 where
-    S: Service<Request<Body>, Response = Answer, Error = legacy::Error> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Answer> + Clone + Send + 'static,
+    S::Error: Into<BoxError>,
     S::Future: Send + 'static,
 {
-    let again = config.default_retry;
-    let again = again.then(|| RetryLayer::new(RetryPolicy::server_retry()));
     let service = ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(again)
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
+        .map_err(Into::<BoxError>::into)
         .service(connections);
-    Ok(ClientBuilder::new(service, config.default_namespace).build())
+    let base = ServiceBuilder::new().layer(config.base_uri_layer());
+    let namespace = config.default_namespace;
+    if config.default_retry {
+        let again = RetryLayer::new(RetryPolicy::server_retry());
+        let service = base.layer(again).service(service);
+        return Ok(ClientBuilder::new(service, namespace).build());
+    }
+    // Not as an option: each request would have room for another one, to be sent again.
+    Ok(ClientBuilder::new(base.service(service), namespace).build())
 }
 
 /// The end of a TLS handshake and the first request are two small packets. With Nagle's algorithm, which

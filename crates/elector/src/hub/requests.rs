@@ -114,7 +114,7 @@ impl Requests {
         request: impl Future<Output = Done> + Send + 'static,
     ) -> AbortHandle {
         let pass = self.busy.clone();
-        self.poll(election, held(pass, request))
+        self.poll(election, request.inspect(move |_| drop(pass)))
     }
 
     /// Posts an Event whose turn it is.
@@ -124,7 +124,7 @@ impl Requests {
         post: impl Future<Output = Done> + Send + 'static,
     ) {
         let pass = self.posting.clone();
-        self.poll(election, held(pass, post));
+        self.poll(election, post.inspect(move |_| drop(pass)));
     }
 
     /// Polls a future in the hub's task until it is done or aborted, whatever else is under way.
@@ -134,7 +134,8 @@ impl Requests {
         future: impl Future<Output = Done> + Send + 'static,
     ) -> AbortHandle {
         let (abort, registration) = AbortHandle::new_pair();
-        let future: BoxFuture<'static, _> = Box::pin(async move { (election, future.await) });
+        // Not in an async block, which has room for what it awaits twice.
+        let future: BoxFuture<'static, _> = Box::pin(future.map(move |done| (election, done)));
         self.running.push(Abortable::new(future, registration));
         abort
     }
@@ -153,13 +154,6 @@ impl Requests {
     pub(super) async fn next(&mut self) -> Option<(u64, Done)> {
         self.running.next().await?.ok()
     }
-}
-
-/// A future that holds a pass while it exists.
-async fn held(pass: Arc<()>, future: impl Future<Output = Done> + Send + 'static) -> Done {
-    let done = future.await;
-    drop(pass);
-    done
 }
 
 fn allowed(waited: Duration) -> usize {
