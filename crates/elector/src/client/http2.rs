@@ -10,16 +10,18 @@
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 
-use http::{Request, Version};
+use http::{Request, Uri, Version};
+use hyper::client::conn::http2::{self, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_timeout::TimeoutConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
+use hyper_util::client::legacy::connect::{Connection as _, HttpConnector};
 use hyper_util::client::legacy::{self, Builder};
 use hyper_util::rt::TokioExecutor;
 use kube::Config;
 use kube::client::{Body, ConfigExt as _};
 use tenure_lock::BoxFuture;
-use tower::Service;
+use tokio::sync::OnceCell;
+use tower::{BoxError, Service};
 
 use super::Answer;
 use super::calm::Calmly;
@@ -40,7 +42,7 @@ pub(super) fn connector(config: &Config, tcp: HttpConnector) -> Result<Https, ku
     Ok((tcp, tls).into())
 }
 
-/// Sends on the connections that there are, and on new ones after a request was given up or failed.
+/// Sends on the line that there is, and on a new one after a request was given up or failed.
 #[derive(Clone)]
 pub(super) struct Wary {
     lines: Arc<Lines>,
@@ -53,33 +55,41 @@ struct Lines {
 }
 
 struct Present {
-    pool: Pool,
+    line: Arc<Line>,
     /// How many there were before.
     number: u64,
-    /// The server speaks HTTP/2, so a new pool needs no more than one connection to begin with.
-    http2: bool,
+    /// The last answer came by HTTP/1.1, so nobody looks for more than that again.
+    http1: bool,
+}
+
+/// A way to the server.
+struct Line {
+    /// The one connection, made by the first who needs it; none if the server speaks HTTP/1.1 only. A pool
+    /// would find it as well, for much more work on each request.
+    single: OnceCell<Option<SendRequest<Body>>>,
+    /// Connections for a request each.
+    pool: Pool,
 }
 
 impl Wary {
     /// With a connector for each kind of request; that for watches speaks HTTP/1.1 only.
     pub(super) fn new(connector: Connector, for_watches: &Connector) -> Self {
         let present = Present {
-            pool: open(&connector, false),
+            line: Line::new(&connector, false),
             number: 0,
-            http2: false,
+            http1: false,
         };
         let lines = Arc::new(Lines {
             connector,
             present: Mutex::new(present),
-            watches: open(for_watches, false),
+            watches: pool(for_watches),
         });
         Self { lines }
     }
 }
 
-fn open(connector: &Connector, http2: bool) -> Pool {
-    let mut builder = Builder::new(TokioExecutor::new());
-    builder.http2_only(http2).build(connector.clone())
+fn pool(connector: &Connector) -> Pool {
+    Builder::new(TokioExecutor::new()).build(connector.clone())
 }
 
 fn is_watch(request: &Request<Body>) -> bool {
@@ -89,7 +99,7 @@ fn is_watch(request: &Request<Body>) -> bool {
 
 impl Service<Request<Body>> for Wary {
     type Response = Answer;
-    type Error = legacy::Error;
+    type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
@@ -98,37 +108,109 @@ impl Service<Request<Body>> for Wary {
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         if is_watch(&request) {
-            return Box::pin(self.lines.watches.request(request));
+            let watch = self.lines.watches.request(request);
+            return Box::pin(async move { Ok(watch.await?) });
         }
-        let present = lock(&self.lines.present);
-        let (sent, number) = (present.pool.request(request), present.number);
-        drop(present);
-        let mut hope = Hope {
-            lines: self.lines.clone(),
-            number,
-            answered: false,
+        let hope = Hope::on(self.lines.clone());
+        let Some(Some(single)) = hope.line.single.get() else {
+            return Box::pin(connect_and_send(hope, request));
         };
+        // Handed over at once: a future with a request in it is many times as big as one that waits.
+        let sent = single.clone().try_send_request(request);
         Box::pin(async move {
-            let answer = sent.await;
-            let http2 = match &answer {
-                Ok(answer) => Some(answer.version() == Version::HTTP_2),
-                // A server that cannot be reached is the same one; one that breaks off may be another.
-                Err(error) => (!error.is_connect()).then_some(false),
-            };
-            hope.answered = answer.is_ok();
-            if let Some(http2) = http2 {
-                lock(&hope.lines.present).http2 = http2;
+            match sent.await {
+                Ok(answer) => Ok(hope.heard(answer)),
+                Err(mut error) => match error.take_message() {
+                    Some(unsent) => Box::pin(connect_and_send(hope.another(), unsent)).await,
+                    None => Err(error.into_error().into()),
+                },
             }
-            answer
         })
     }
+}
+
+/// Sends on the only connection, after making it if there is none; on the next one, if the server had ended
+/// that, as servers do now and then.
+async fn connect_and_send(mut hope: Hope, mut request: Request<Body>) -> Result<Answer, BoxError> {
+    for _ in 0..2 {
+        let line = hope.line.clone();
+        let (connector, to) = (hope.lines.connector.clone(), request.uri().clone());
+        let connect = || connect(connector, to);
+        let Some(single) = line.single.get_or_try_init(connect).await? else {
+            let answer = line.pool.request(request).await?;
+            return Ok(hope.heard(answer));
+        };
+        let sent = single.clone().try_send_request(request);
+        match sent.await {
+            Ok(answer) => return Ok(hope.heard(answer)),
+            Err(mut error) => match error.take_message() {
+                Some(unsent) => (hope, request) = (hope.another(), unsent),
+                None => return Err(error.into_error().into()),
+            },
+        }
+    }
+    Err("the server ends connections at once".into())
+}
+
+impl Line {
+    fn new(connector: &Connector, http1: bool) -> Arc<Self> {
+        Arc::new(Self {
+            single: OnceCell::new_with(http1.then_some(None)),
+            pool: pool(connector),
+        })
+    }
+}
+
+/// Makes a connection for many requests; `None` if the server has no such thing.
+async fn connect(mut connector: Connector, to: Uri) -> Result<Option<SendRequest<Body>>, BoxError> {
+    let stream = connector.call(to).await?;
+    if !stream.connected().is_negotiated_h2() {
+        return Ok(None);
+    }
+    let (single, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+    // It ends with the last who may send on it, or with the server; who waits then, is told.
+    tokio::spawn(async move {
+        if let Err(error) = connection.await {
+            tracing::debug!(%error, "the connection ended");
+        }
+    });
+    Ok(Some(single))
 }
 
 /// A request that waits for its answer.
 struct Hope {
     lines: Arc<Lines>,
+    line: Arc<Line>,
     number: u64,
     answered: bool,
+}
+
+impl Hope {
+    fn on(lines: Arc<Lines>) -> Self {
+        let present = lock(&lines.present);
+        let (line, number) = (present.line.clone(), present.number);
+        drop(present);
+        Self {
+            lines,
+            line,
+            number,
+            answered: false,
+        }
+    }
+
+    /// It came true.
+    fn heard(mut self, answer: Answer) -> Answer {
+        self.answered = true;
+        lock(&self.lines.present).http1 = answer.version() != Version::HTTP_2;
+        answer
+    }
+
+    /// This line is at its end, the request goes on another.
+    fn another(self) -> Self {
+        let lines = self.lines.clone();
+        drop(self);
+        Self::on(lines)
+    }
 }
 
 impl Drop for Hope {
@@ -141,7 +223,7 @@ impl Drop for Hope {
         if present.number == self.number {
             tracing::debug!("no answer, the next request takes a new connection");
             present.number += 1;
-            present.pool = open(&self.lines.connector, present.http2);
+            present.line = Line::new(&self.lines.connector, present.http1);
         }
     }
 }

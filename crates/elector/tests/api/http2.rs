@@ -13,14 +13,16 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use tenure_apiserver::TestServer;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::watch;
 
 use crate::server::{LEASES, get, within};
 
-/// Passes bytes on, and can become a black hole for the connections there are.
+/// Passes bytes on, and can become a black hole for the connections there are, or end them.
 struct Proxy {
     address: SocketAddr,
     opened: Arc<AtomicUsize>,
     dead: Arc<AtomicUsize>,
+    ended: watch::Sender<usize>,
 }
 
 impl Proxy {
@@ -30,15 +32,17 @@ impl Proxy {
             address: listener.local_addr().unwrap(),
             opened: Arc::default(),
             dead: Arc::default(),
+            ended: watch::Sender::default(),
         };
         let (opened, dead) = (proxy.opened.clone(), proxy.dead.clone());
+        let ended = proxy.ended.subscribe();
         tokio::spawn(async move {
             while let Ok((near, _)) = listener.accept().await {
                 let number = opened.fetch_add(1, Ordering::SeqCst) + 1;
                 let far = TcpStream::connect(&server).await.unwrap();
                 let ((a, b), (c, d)) = (near.into_split(), far.into_split());
-                tokio::spawn(pass(number, dead.clone(), a, d));
-                tokio::spawn(pass(number, dead.clone(), c, b));
+                tokio::spawn(pass(number, dead.clone(), ended.clone(), a, d));
+                tokio::spawn(pass(number, dead.clone(), ended.clone(), c, b));
             }
         });
         proxy
@@ -52,11 +56,19 @@ impl Proxy {
 async fn pass(
     number: usize,
     dead: Arc<AtomicUsize>,
+    mut ended: watch::Receiver<usize>,
     mut from: impl AsyncReadExt + Unpin,
     mut to: impl AsyncWriteExt + Unpin,
 ) {
     let mut buffer = [0; 4096];
-    while let Ok(length @ 1..) = from.read(&mut buffer).await {
+    loop {
+        let read = tokio::select! {
+            read = from.read(&mut buffer) => read,
+            _ = ended.wait_for(|ended| number <= *ended) => return,
+        };
+        let Ok(length @ 1..) = read else {
+            return;
+        };
         if number <= dead.load(Ordering::SeqCst) {
             std::future::pending::<()>().await;
         }
@@ -92,6 +104,18 @@ async fn everything_takes_one_connection_and_another_when_that_is_dead() {
     let lost = tokio::time::timeout(Duration::from_millis(200), get(&client, LEASES)).await;
     assert!(lost.is_err(), "nothing passes");
     within(get(&client, LEASES)).await.expect("an answer");
+    assert_eq!(proxy.opened(), 2);
+}
+
+#[tokio::test]
+async fn a_connection_that_was_ended_is_followed_by_another() {
+    let (_server, proxy, client) = behind_a_proxy().await;
+    within(get(&client, LEASES)).await.expect("an answer");
+    proxy.ended.send_replace(1);
+    // The first may leave before the end is noticed.
+    within(async { while get(&client, LEASES).await.is_none() {} }).await;
+    let answers = within(join_all((0..50).map(|_| get(&client, LEASES)))).await;
+    assert!(answers.iter().all(Option::is_some));
     assert_eq!(proxy.opened(), 2);
 }
 
