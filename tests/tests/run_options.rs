@@ -8,7 +8,10 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tenure_tests::clock::poll;
+use tenure_tests::embedded::Embedded;
 use tenure_tests::home::Home;
+use tenure_tests::nemesis::proxy::{Gate, Proxy};
+use tenure_tests::process::Process;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -207,4 +210,134 @@ fn run_options_what_signals_mean() {
     assert_eq!(code(&mut leader), Some(76));
     wrote(&home, "next");
     assert_eq!(code(&mut follower), Some(0));
+}
+
+/// What `--output-events` left so far.
+fn events(home: &Home) -> Vec<String> {
+    let text = fs::read_to_string(home.path("events")).unwrap_or_default();
+    let lines = text
+        .lines()
+        .filter_map(|line| serde_json::from_str(line).ok());
+    let kind = |event: serde_json::Value| event["event"].as_str().map(str::to_owned);
+    lines.filter_map(kind).collect()
+}
+
+#[test]
+fn run_options_how_long_a_term_lasts_and_what_its_end_is_called() {
+    let home = Home::new();
+    // Held long enough: it has done its turn.
+    let turn = run(&home, &["--max-hold=500ms"], &["sleep", "1000"]);
+    assert_eq!(turn.status.code(), Some(0), "{turn:?}");
+    // Whoever comes back lets others have theirs.
+    let script = "echo $TENURE_LEADER_ID >> turns; exec sleep 1000";
+    let rotating = |id: &str| {
+        let id = format!("--id={id}");
+        start(
+            &home,
+            &["--max-hold=300ms", "--on-lost=rejoin", &id],
+            script,
+        )
+    };
+    let mut both = [rotating("a"), rotating("b")];
+    let turns = || fs::read_to_string(home.path("turns")).unwrap_or_default();
+    let taken = poll(LIMIT, || {
+        let turns = turns();
+        (turns.contains('a') && turns.contains('b') && turns.lines().count() > 3).then_some(())
+    });
+    assert!(taken.is_some(), "{:?}", turns());
+    for child in &mut both {
+        signal(child, Signal::TERM);
+        child.wait().unwrap();
+    }
+    // Sent away: the code says so.
+    let mut leader = start(
+        &home,
+        &["--lost-exit-code=42", "--step-down-signal=USR1"],
+        "echo > ready; exec sleep 1000",
+    );
+    wrote(&home, "ready");
+    signal(&leader, Signal::USR1);
+    assert_eq!(code(&mut leader), Some(42));
+    // More than a lease ever has would hold it and do nothing, for ever.
+    let never = run(&home, &["--min-validity=4s"], &["true"]);
+    let said = String::from_utf8_lossy(&never.stderr).into_owned();
+    assert_eq!(never.status.code(), Some(64), "{said}");
+    assert!(said.contains("--min-validity 4s"), "{said}");
+}
+
+#[test]
+fn run_options_nothing_starts_with_too_little_left_of_the_lease() {
+    let home = Home::new();
+    let server = Embedded::start().unwrap();
+    let proxy = Proxy::start(&server.kubeconfig()).unwrap();
+    // Every answer takes so long that less than that is left when it comes.
+    proxy.set(Gate::Open, Gate::Slow(Duration::from_secs(1)));
+    let mut command = home.command();
+    command
+        .env("KUBECONFIG", proxy.kubeconfig())
+        .args(["run", "--election=e", "--min-validity=9200ms"])
+        .args(["--output-events=events", "--", "sh", "-c", "echo > ran"]);
+    let mut run = Process::spawn("run", command).unwrap();
+    let acquired = || events(&home).contains(&"acquired".to_owned()).then_some(());
+    assert!(poll(LIMIT, acquired).is_some(), "{}", run.transcript());
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(!home.path("ran").exists(), "there were not 9.2 s left");
+    proxy.heal();
+    assert_eq!(run.wait(LIMIT).unwrap().code(), Some(0));
+    assert!(home.path("ran").exists());
+}
+
+#[test]
+fn run_options_slots_that_are_gone_are_not_taken_again() {
+    let home = Home::new();
+    let script = |name: &str| format!("echo $TENURE_SLOT > {name}; exec sleep 1000");
+    let mut holders: Vec<(String, Child)> = ["a", "b"]
+        .map(|name| {
+            let child = start(&home, &["--slots=2"], &script(name));
+            (wrote(&home, name), child)
+        })
+        .into();
+    holders.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!((&*holders[0].0, &*holders[1].0), ("0\n", "1\n"));
+    // It waits for either of two slots, and one of them will be gone.
+    let mut waiting = start(&home, &["--slots=2"], &script("c"));
+    let one = |flags: &[&str]| {
+        let flags = [&["--slots=1", "--nonblock"], flags].concat();
+        let output = run(&home, &flags, &["sh", "-c", "echo $TENURE_SLOT > last"]);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        (output.status.code(), said)
+    };
+    let (refused, said) = one(&[]);
+    assert_eq!(refused, Some(64), "{said}");
+    assert!(said.contains("has 2 slots, not 1"), "{said}");
+    assert_eq!(one(&["--resize"]).0, Some(75), "the one slot is held");
+    // What runs in the other may finish; whoever waited for it gets nothing.
+    assert!(holders[1].1.try_wait().unwrap().is_none());
+    signal(&holders[1].1, Signal::TERM);
+    holders[1].1.wait().unwrap();
+    assert_eq!(code(&mut waiting), Some(64));
+    assert!(!home.path("c").exists(), "it ran in a slot that is gone");
+    signal(&holders[0].1, Signal::TERM);
+    holders[0].1.wait().unwrap();
+    assert_eq!(one(&[]).0, Some(0));
+    assert_eq!(wrote(&home, "last"), "0\n");
+    // A command that would be started again in a slot that is gone, is not.
+    let again = "echo $TENURE_SLOT > again; while [ ! -e shrunk ]; do sleep 0.05; done";
+    let flags = ["--slots=3", "--resize", "--on-exit=restart"];
+    let mut restarting: Vec<(String, Child)> = (0..3)
+        .map(|_| {
+            let child = start(&home, &flags, again);
+            (wrote(&home, "again"), child)
+        })
+        .collect();
+    restarting.sort_by(|a, b| a.0.cmp(&b.0));
+    assert_eq!(one(&["--resize"]).0, Some(75));
+    fs::write(home.path("shrunk"), "").unwrap();
+    for (slot, mut child) in restarting {
+        if slot == "0\n" {
+            wrote(&home, "again");
+            signal(&child, Signal::TERM);
+        }
+        assert!(code(&mut child).is_some(), "slot {slot}");
+    }
 }

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use tenure_tests::candidate::Election;
 use tenure_tests::clock::{self, Nanos, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
 use tenure_tests::process::Process;
 use tenure_tests::tools;
-use tenure_tests::wire::Wire;
+use tenure_tests::wire::{Wire, lease_path};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -449,4 +449,64 @@ fn doctor_names_the_verb_that_is_missing() {
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");
     }
+}
+
+#[test]
+fn status_says_what_deserves_a_second_look() {
+    let place = Place::new();
+    let web = place.election("web");
+    let (a, b) = (place.leader(&web, "a"), place.follower(&web, "b"));
+    // It goes back and forth.
+    for (from, to) in [(&a, &b), (&b, &a), (&a, &b), (&b, &a)] {
+        let asked = clock::now();
+        let order = ["step-down", "web", "--to", to.name(), "--for", "1s"];
+        place.stdout(&order);
+        to.wait_for(Kind::Acquired, asked, LIMIT)
+            .unwrap_or_else(|silence| panic!("{} to {}: {silence}", from.name(), to.name()));
+    }
+    // Events are written beside the election.
+    let flapping = poll(LIMIT, || {
+        let rows = place.json(&["status", "web", "-o", "json"]);
+        (rows[0]["flapping"] == true).then(|| rows[0]["recentTerms"].clone())
+    });
+    assert!(flapping.is_some_and(|terms| terms.as_u64() >= Some(4)));
+    let table = place.stdout(&["status", "web"]);
+    assert!(table.contains("flapping ("), "{table}");
+    drop((a, b));
+    // A holder whose clock is an hour ahead.
+    let admin = Wire::connect(&place.server.kubeconfig()).unwrap();
+    let path = lease_path("default", "web");
+    let later = Command::new("date")
+        .args(["-u", "-d", "1 hour", "+%Y-%m-%dT%H:%M:%S.000000Z"])
+        .output();
+    let later = String::from_utf8(later.unwrap().stdout).unwrap();
+    let ahead = json!({ "spec": {
+        "holderIdentity": "fast", "leaseDurationSeconds": 15, "renewTime": later.trim(),
+    } });
+    let patched = admin
+        .send(&http::Method::PATCH, &path, Some(&ahead))
+        .unwrap();
+    assert_eq!(patched.status, 200, "{}", patched.body);
+    let rows = place.json(&["status", "web", "-o", "json"]);
+    assert_eq!(rows[0]["skewed"], true, "{rows}");
+    let table = place.stdout(&["status", "web"]);
+    assert!(
+        table.contains("clock skew?") && table.contains("in the future?"),
+        "{table}"
+    );
+    let report = place
+        .tenure(&[&DOCTOR[..], &["--observe=0s"]].concat())
+        .stdout;
+    let report: Value = serde_json::from_slice(&report).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let clock = findings.iter().find(|finding| finding["check"] == "clock");
+    let clock = clock.unwrap_or_else(|| panic!("{report}"));
+    assert_eq!(clock["level"], "warn", "{clock}");
+    assert!(
+        clock["summary"]
+            .as_str()
+            .unwrap()
+            .contains("renewals of fast"),
+        "{clock}"
+    );
 }

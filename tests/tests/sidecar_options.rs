@@ -5,15 +5,19 @@ use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use serde_json::Value;
+use http::Method;
+use serde_json::{Value, json};
 use tenure_tests::clock::{Nanos, now, poll};
+use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
 use tenure_tests::home::Home;
 use tenure_tests::process::Process;
+use tenure_tests::wire::Wire;
 
 use crate::sidecar::{free_port, request};
 
@@ -228,4 +232,169 @@ fn sidecar_options_of_other_programs_are_hinted_at() {
             "{line}: {said}"
         );
     }
+}
+
+/// Programs beside are told by signal and by hook, and a release waits for them.
+#[test]
+fn sidecar_options_programs_beside_are_told_and_waited_for() {
+    let home = Home::new();
+    // Signals go by name, so this one is nobody else's. It is written by another process: this one forks, and a
+    // file that a child still has open for writing cannot be run.
+    let name = format!("beside-{}", std::process::id());
+    let script =
+        "#!/bin/sh\ntrap 'echo told >> told' USR1; echo > up; while :; do sleep 0.05; done";
+    let write = "printf '%s\\n' \"$1\" > \"$2\"; chmod +x \"$2\"";
+    let mut writer = Command::new("sh");
+    writer
+        .args(["-c", write, "sh", script])
+        .arg(home.path(&name));
+    assert!(writer.status().unwrap().success());
+    let mut beside = Command::new(home.path(&name));
+    beside.current_dir(home.path(""));
+    let beside = Process::spawn("beside", beside).unwrap();
+    let exists = |name: &str| {
+        let seen = poll(LIMIT, || home.path(name).exists().then_some(()));
+        assert!(seen.is_some(), "no {name}");
+    };
+    exists("up");
+    let port = free_port();
+    let mut leader = start(
+        &home,
+        "me",
+        &[
+            &format!("--signal-process={name}:USR1"),
+            &format!("--http=127.0.0.1:{port}"),
+            "--state-file=state",
+            "--on-elected=echo $TENURE_URL $TENURE_STATE_FILE > places.part; mv places.part places",
+            "--release-delay=1500ms",
+        ],
+    );
+    leads(&leader, Nanos(0));
+    exists("told");
+    exists("places");
+    let places = fs::read_to_string(home.path("places")).unwrap();
+    assert_eq!(places, format!("http://127.0.0.1:{port}/ state\n"));
+    fs::remove_file(home.path("told")).unwrap();
+    leader.terminate();
+    assert_eq!(leader.wait(LIMIT).unwrap().code(), Some(0));
+    exists("told");
+    let at = |kind: Kind| leader.last_of(&[kind]).unwrap().t;
+    let took = at(Kind::Released).since(at(Kind::Lost));
+    assert!(took >= Duration::from_millis(1400), "{took:?}");
+    // Or until the program has ended, and longer than the lease would last without renewals.
+    let mut leader = start(&home, "me", &[&format!("--wait-pid={}", beside.pid())]);
+    leads(&leader, Nanos(0));
+    leader.terminate();
+    std::thread::sleep(Duration::from_secs(6));
+    let rows = home.tenure(&["status", "e", "-o", "json"]);
+    let rows: Value = serde_json::from_slice(&rows.stdout).unwrap();
+    let row = (&rows[0]["holder"], &rows[0]["state"]);
+    assert_eq!(row, (&"me".into(), &"held".into()));
+    assert!(leader.last_of(&[Kind::Lost]).is_none());
+    drop(beside);
+    leader.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
+    assert_eq!(leader.wait(LIMIT).unwrap().code(), Some(0));
+}
+
+#[test]
+fn sidecar_options_names_failures_and_values() {
+    let home = Home::new();
+    // The random part of an identity is for `/v1/leader`, unless `/` shall have it too.
+    for (format, whole) in [("short", false), ("full", true)] {
+        let port = free_port();
+        let mut command = home.command();
+        command.args(QUICK).arg(format!("--election={format}"));
+        command.arg(format!("--http=127.0.0.1:{port}"));
+        command.arg(format!("--name-format={format}"));
+        let process = Process::spawn(format, command).unwrap();
+        leads(&process, Nanos(0));
+        let field = |path: &str, key: &str| -> String {
+            let body = request(port, "GET", path).unwrap().1;
+            let body: Value = serde_json::from_str(&body).unwrap();
+            body[key].as_str().unwrap().to_owned()
+        };
+        let (name, leader) = (field("/", "name"), field("/v1/leader", "leader"));
+        assert!(
+            leader.starts_with(&format!("{name}_")) || whole,
+            "{name} {leader}"
+        );
+        assert_eq!(name == leader, whole, "{name} {leader}");
+    }
+    // It bears as many failures as it was told to.
+    fs::write(home.path("well"), "").unwrap();
+    let checked = start(
+        &home,
+        "checked",
+        &[
+            "--health-cmd=test -e well || { echo x >> failures; false; }",
+            "--health-interval=50ms",
+            "--health-failures=20",
+            "--on-lost=wc -l < failures > counted",
+        ],
+    );
+    leads(&checked, Nanos(0));
+    fs::remove_file(home.path("well")).unwrap();
+    checked.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
+    let counted = fs::read_to_string(home.path("counted")).unwrap();
+    assert!(counted.trim().parse::<u32>().unwrap() >= 20, "{counted}");
+    // The label says what people want to read.
+    let server = Embedded::start().unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let pods = "/api/v1/namespaces/default/pods";
+    let pod = json!({
+        "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "p" },
+        "spec": { "containers": [{ "name": "c", "image": "i" }] },
+    });
+    let created = admin.send(&Method::POST, pods, Some(&pod)).unwrap();
+    assert!(created.status.is_success(), "{}", created.body);
+    let mut command = home.command();
+    command
+        .env("KUBECONFIG", server.kubeconfig())
+        .env("POD_NAME", "p");
+    command
+        .args(QUICK)
+        .args(["--label=role", "--label-values=leader/standby"]);
+    let labelled = Process::spawn("labelled", command).unwrap();
+    let becomes = |value: &str| {
+        let label = || {
+            let pod = admin.get(&format!("{pods}/p")).unwrap().body;
+            pod["metadata"]["labels"]["role"].clone()
+        };
+        let seen = poll(LIMIT, || (label() == value).then_some(()));
+        assert!(seen.is_some(), "{} instead of {value}", label());
+    };
+    becomes("leader");
+    labelled.terminate();
+    becomes("standby");
+}
+
+#[test]
+fn sidecar_options_a_webhook_that_fails_is_tried_again() {
+    let home = Home::new();
+    let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("--webhook=http://{}/hook", receiver.local_addr().unwrap());
+    let _leader = start(&home, "me", &[&url]);
+    // One request per connection; the event in its body.
+    let post = |answer: &str| -> Value {
+        let (mut stream, _) = receiver.accept().unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        let (mut text, mut chunk) = (String::new(), [0; 4096]);
+        loop {
+            let read = stream.read(&mut chunk).unwrap();
+            assert_ne!(read, 0, "{text}");
+            text += &String::from_utf8_lossy(&chunk[..read]);
+            let body = text.split_once("\r\n\r\n").map_or("", |(_, body)| body);
+            if let Ok(body) = serde_json::from_str(body) {
+                let close = "Content-Length: 0\r\nConnection: close\r\n\r\n";
+                write!(stream, "HTTP/1.1 {answer}\r\n{close}").unwrap();
+                return body;
+            }
+        }
+    };
+    let first = post("503 Not Now");
+    assert_eq!(first["leader"], "me");
+    assert_eq!(post("500 Still Not"), first, "the same again");
+    assert_eq!(post("204 No Content"), first, "until it is taken");
+    let second = post("204 No Content");
+    assert_ne!(second["event"], first["event"], "then what came after");
 }

@@ -152,3 +152,31 @@ fn top_wants_a_terminal() {
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("tenure status -w"));
 }
+
+/// Pipes get none; see `status_shows_who_holds_what`.
+#[test]
+fn top_and_status_have_colours_on_a_terminal() {
+    if Skip::unless(tools::tmux()).is_none() {
+        return;
+    }
+    let place = Place::new();
+    let web = place.election("web");
+    let _leader = place.leader(&web, "alice");
+    let command = place.command();
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<String> = words.map(|w| w.to_string_lossy().into_owned()).collect();
+    let status = words.join(" ");
+    let terminal = Terminal::start("colours", &format!("{status} status; echo en\"\"ded"));
+    terminal.shows(&["alice", "held", "ended"]);
+    let coloured = terminal.tmux(&["capture-pane", "-p", "-e"]);
+    let coloured = String::from_utf8_lossy(&coloured.stdout).into_owned();
+    assert!(coloured.contains("\x1b[32mheld"), "{coloured:?}");
+    // Unless the user wants none.
+    terminal.types(&format!(
+        "clear; NO_COLOR=1 {status} status; echo pl\"\"ain"
+    ));
+    terminal.shows(&["alice", "held", "plain"]);
+    let plain = terminal.tmux(&["capture-pane", "-p", "-e"]);
+    let plain = String::from_utf8_lossy(&plain.stdout).into_owned();
+    assert!(!plain.contains("\x1b[32m"), "{plain:?}");
+}

@@ -36,7 +36,7 @@ impl Default for Clock {
 
 impl Clock {
     /// From the `Date` of an answer to a request sent and answered at these instants of our clock.
-    fn of(date: Timestamp, sent: Timestamp, answered: Timestamp) -> Self {
+    pub(crate) fn of(date: Timestamp, sent: Timestamp, answered: Timestamp) -> Self {
         Self {
             at_least: date.duration_since(answered),
             at_most: date.duration_since(sent) + SignedDuration::from_secs(1),

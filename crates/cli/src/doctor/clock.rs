@@ -49,12 +49,33 @@ pub(super) fn check(measured: &Measured, seen: &[Seen]) -> Finding {
 
 #[cfg(test)]
 mod tests {
+    use jiff::Timestamp;
+
     use super::*;
+    use crate::api::Clock;
 
     #[test]
     fn a_clock_that_nobody_told_is_unknown() {
         let finding = check(&Measured::default(), &[]);
         assert_eq!(finding.level, Level::Warn);
         assert!(finding.summary.starts_with("unknown"), "{finding:?}");
+    }
+
+    #[test]
+    fn a_clock_that_is_seconds_off_is_worth_a_word() {
+        for (date, words) in [
+            (15, Some("4.9s ahead of this machine's")),
+            (10, None),
+            (5, Some("4.0s behind this machine's")),
+        ] {
+            let at = |milliseconds| Timestamp::from_millisecond(milliseconds).unwrap();
+            let mut measured = Measured::default();
+            measured.clock = Clock::of(at(date * 1000), at(10_000), at(10_100));
+            let finding = check(&measured, &[]);
+            let level = words.map_or(Level::Ok, |_| Level::Warn);
+            assert_eq!(finding.level, level, "{finding:?}");
+            let said = finding.summary.as_str();
+            assert!(said.ends_with(words.unwrap_or("within a second")), "{said}");
+        }
     }
 }

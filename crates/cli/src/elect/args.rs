@@ -40,10 +40,12 @@ pub(crate) struct Elect {
     /// Give the lease back when asked to end; never with --mode=for-life
     #[arg(long, value_name = "BOOL", env = "TENURE_RELEASE_ON_EXIT", num_args = 0..=1, default_value_t = true, default_missing_value = "true", action = clap::ArgAction::Set)]
     pub(super) release_on_exit: bool,
-    /// Wait this long between the end of leadership and giving the lease back, for programs beside
+    /// Wait this long between the end of leadership and giving the lease back, but no longer than it lasts,
+    /// for programs beside
     #[arg(long, value_name = "D", env = "TENURE_RELEASE_DELAY", value_parser = duration)]
     pub(super) release_delay: Option<Duration>,
-    /// Do not give the lease back before this process has ended, for programs beside
+    /// When asked to end, lead on until this process has ended, for programs beside; the second request is
+    /// meant
     #[arg(long, value_name = "PID", env = "TENURE_WAIT_PID")]
     pub(super) wait_pid: Option<i32>,
     /// End with exit code 6 if the lock was not seen in this time; by default try for ever

@@ -3,7 +3,6 @@
 //! Nothing here waits for anybody else: whoever must be told is told through a queue.
 
 use std::io::Write;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use anyhow::Result;
@@ -29,6 +28,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// How long a leader that was sent away by a signal stays away.
 const SIT_OUT: Duration = Duration::from_secs(30);
+
+/// How often to look whether they are done.
+const STEP: Duration = Duration::from_millis(50);
 
 /// Others that a release waits for.
 #[derive(Clone, Debug)]
@@ -61,17 +63,25 @@ impl Sidecar {
         let late = tokio::time::sleep(startup.left().unwrap_or(Duration::MAX));
         tokio::pin!(late);
         let mut starting = startup.whole().is_some();
+        let mut ending = false;
         loop {
+            // The lease is renewed only while it leads, and a program beside that still runs counts on it.
+            if ending && !(term.is_some() && self.linger.is_running()) {
+                break;
+            }
             tokio::select! {
                 event = self.candidate.next() => match event {
                     Some(event) => self.heard(event, &mut term),
                     None => return refuse(1, &"the election has ended by itself"),
                 },
                 asked = self.signals.next() => match asked {
-                    Asked::End(_) => break,
+                    // The second request is meant.
+                    Asked::End(_) if ending => break,
+                    Asked::End(_) => ending = true,
                     Asked::Forward(Signal::USR1) => self.view.handle.step_down(SIT_OUT),
                     Asked::Forward(_) | Asked::Child => {}
                 },
+                () = tokio::time::sleep(STEP), if ending => {}
                 () = &mut late, if starting => {
                     starting = false;
                     if self.view.notes.heard().is_none() {
@@ -226,18 +236,23 @@ impl Linger {
         self.delay.is_some() || self.pid.is_some()
     }
 
+    /// Whether the process runs that is waited for.
+    fn is_running(&self) -> bool {
+        let stat = |pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
+        let stat = self.pid.and_then(stat);
+        stat.is_some_and(|stat| !stat.contains(") Z "))
+    }
+
     /// Keeps a share of the term until the others are done, as long as the lease can be kept.
     async fn wait(self, share: Share) {
-        let step = Duration::from_millis(50);
         let mut waited = Duration::ZERO;
-        let runs = |pid: i32| PathBuf::from(format!("/proc/{pid}")).exists();
-        while waited < self.delay.unwrap_or_default() || self.pid.is_some_and(runs) {
+        while waited < self.delay.unwrap_or_default() || self.is_running() {
             if share.term_left().is_zero() {
                 tracing::warn!("the lease cannot be kept any longer for programs beside");
                 return;
             }
-            tokio::time::sleep(step).await;
-            waited += step;
+            tokio::time::sleep(STEP).await;
+            waited += STEP;
         }
     }
 }

@@ -72,6 +72,11 @@ impl Run {
                 return Ok(USAGE);
             }
         };
+        if let Some(least) = self.min_validity.filter(|least| *least >= timing.guard()) {
+            let most = timing.guard();
+            eprintln!("tenure: --min-validity {least:?} is never left: use less than {most:?}");
+            return Ok(USAGE);
+        }
         let began = jiff::Timestamp::now();
         let wait = Limit::begin(self.wait.filter(|wait| !wait.is_zero()));
         let mut signals = Signals::listen()?;

@@ -14,7 +14,7 @@ use tenure::{Candidate, Event, Hub, Status, Term};
 use super::args::{OnLost, Run, Stdin};
 use super::group::Spec;
 use super::work::{End, Running, Work};
-use super::{FAILED, code_of, finish, slots, terminal};
+use super::{FAILED, USAGE, code_of, finish, slots, terminal};
 use crate::election::{Connected, Entry};
 use crate::events::{Change, EventLog, What};
 use crate::sight::{Gate, Notes, rfc3339};
@@ -171,6 +171,12 @@ impl Runner {
             if let Some((at, by)) = self.done_before() {
                 eprintln!("tenure: {by} has done it at {at}: nothing to do");
                 return Ok(0);
+            }
+            if let Some(slot) = self.slot()
+                && let Some(why) = slot.gone(self.request_timeout).await
+            {
+                eprintln!("tenure: {why}: start it again with that");
+                return Ok(USAGE);
             }
             let change = Change::own(&term);
             log.write(What::Acquired, &change);
@@ -369,7 +375,14 @@ impl Runner {
             handle: self.entries[0].candidate.handle(),
             foreground: self.foreground,
             running: self.running.clone(),
+            slot: self.slot(),
         }
+    }
+
+    fn slot(&self) -> Option<slots::Slot> {
+        let (client, election) = (self.client.clone(), &self.run.election.election);
+        let slot = self.entries.first()?.slot?;
+        Some(slots::Slot::new(client, &self.namespace, election, slot))
     }
 
     /// What the command learns about its term.

@@ -2,9 +2,11 @@
 //! candidate holds at most one.
 //!
 //! Everybody must mean the same N: it is written on the lease of slot 0, and whoever says otherwise is
-//! refused unless it says `--resize`. After a shrink, holders of slots that are gone finish their work.
+//! refused unless it says `--resize`. After a shrink, holders of slots that are gone finish what
+//! runs, and start nothing else.
 
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use http::{Request, header};
@@ -39,6 +41,45 @@ pub(super) fn order(slots: u32, last: Option<u32>, random: u64) -> Vec<u32> {
     last.into_iter()
         .chain(others.filter(|slot| Some(*slot) != last))
         .collect()
+}
+
+/// A slot that is held.
+#[derive(Clone)]
+pub(super) struct Slot {
+    client: Client,
+    /// Of the lease that has the number of slots.
+    path: String,
+    election: String,
+    slot: u32,
+}
+
+impl Slot {
+    pub(super) fn new(client: Client, namespace: &str, election: &str, slot: u32) -> Self {
+        let all = Resource::LEASE.path(namespace);
+        let path = format!("{all}/{}", name_of(election, 0));
+        let election = election.to_owned();
+        Self {
+            client,
+            path,
+            election,
+            slot,
+        }
+    }
+
+    /// Whether there are so few slots by now that this one is gone. An API server that does not answer has
+    /// changed nothing.
+    pub(super) async fn gone(&self, limit: Duration) -> Option<String> {
+        let get = Request::get(&self.path).body(Vec::new()).ok()?;
+        let lease = tokio::time::timeout(limit, self.client.request::<Value>(get)).await;
+        let left = agreed(&lease.ok()?.ok()?).filter(|slots| self.slot >= *slots)?;
+        let election = &self.election;
+        Some(format!("the election {election} has --slots {left} by now"))
+    }
+}
+
+fn agreed(lease: &Value) -> Option<u32> {
+    let text = lease["metadata"]["annotations"][SLOTS].as_str()?;
+    text.parse().ok()
 }
 
 /// Makes sure that everybody means the same number of slots; the inner error is for the user.
@@ -83,9 +124,7 @@ pub(super) async fn agree(
             }
             Err(error) => return Err(error).with_context(|| format!("cannot read {path}")),
         };
-        let agreed = lease["metadata"]["annotations"][SLOTS].as_str();
-        let agreed = agreed.and_then(|text| text.parse::<u32>().ok());
-        match agreed {
+        match agreed(&lease) {
             Some(agreed) if agreed == slots => return Ok(Ok(())),
             Some(agreed) if !run.resize => {
                 return Ok(Err(format!(

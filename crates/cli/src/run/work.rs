@@ -15,6 +15,7 @@ use tenure::{Handle, Term};
 
 use super::args::OnExit;
 use super::group::{Exit, Group, Spec};
+use super::slots::Slot;
 use super::watchdog::Watchdog;
 use super::{kin, terminal};
 use crate::signals::{Asked, Signals};
@@ -70,7 +71,7 @@ impl Running {
 }
 
 /// What to run, and what to do when it ends.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct Work {
     pub(crate) spec: Spec,
     pub(crate) on_exit: OnExit,
@@ -88,6 +89,8 @@ pub(crate) struct Work {
     pub(crate) handle: Handle,
     pub(crate) foreground: bool,
     pub(crate) running: Running,
+    /// With `--slots`: nothing is started again in one that is gone.
+    pub(super) slot: Option<Slot>,
 }
 
 /// How the work of a term ended. The group is empty.
@@ -128,6 +131,12 @@ impl Work {
                 OnExit::Restart => {
                     restarts += 1;
                     if self.max_restarts.is_some_and(|most| restarts > most) {
+                        return End::Exited(exit);
+                    }
+                    if let Some(slot) = &self.slot
+                        && let Some(why) = slot.gone(HEARTBEAT * 5).await
+                    {
+                        eprintln!("tenure: not started again: {why}");
                         return End::Exited(exit);
                     }
                     if SystemClock.now().local.since(started) > STEADY {

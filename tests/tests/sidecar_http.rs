@@ -1,0 +1,195 @@
+//! What the sidecar answers over HTTP, as a table: codes, kinds, keys, and its event stream.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use serde_json::Value;
+use tenure_tests::clock::{Nanos, poll};
+use tenure_tests::event::Kind;
+use tenure_tests::home::Home;
+use tenure_tests::process::Process;
+
+use crate::sidecar::free_port;
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// The keys of `/v1/leader` and of every event of the stream.
+const KEYS: [&str; 14] = [
+    "election",
+    "namespace",
+    "lock",
+    "leader",
+    "self",
+    "isLeader",
+    "term",
+    "fencingToken",
+    "acquireTime",
+    "renewTime",
+    "leaseDurationSeconds",
+    "observedAt",
+    "validForMillis",
+    "state",
+];
+
+fn start(home: &Home, id: &str, port: u16, flags: &[&str]) -> Process {
+    let mut command = home.command();
+    command
+        .args(["elect", "--election=e", "--events=json"])
+        .args(["--lease-duration=4s", "--renew-deadline=2s"])
+        .args(["--retry-period=300ms", &format!("--id={id}")])
+        .arg(format!("--http=127.0.0.1:{port}"))
+        .args(flags);
+    Process::spawn(id, command).unwrap()
+}
+
+struct Answer {
+    code: u16,
+    headers: BTreeMap<String, String>,
+    body: String,
+}
+
+fn ask(port: u16, method: &str, path: &str) -> Answer {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let end = "Host: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    write!(stream, "{method} {path} HTTP/1.1\r\n{end}").unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).unwrap();
+    let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+    let headers = head
+        .lines()
+        .skip(1)
+        .filter_map(|line| line.split_once(": "));
+    Answer {
+        code: head.split(' ').nth(1).unwrap().parse().unwrap(),
+        headers: headers
+            .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+            .collect(),
+        body: body.to_owned(),
+    }
+}
+
+fn keys(text: &str) -> BTreeSet<String> {
+    let object: BTreeMap<String, Value> = serde_json::from_str(text).unwrap();
+    object.into_keys().collect()
+}
+
+/// Lines of an event stream.
+fn stream(port: u16, path: &str, last: Option<&str>) -> impl Iterator<Item = String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    let last = last.map_or(String::new(), |id| format!("Last-Event-ID: {id}\r\n"));
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n{last}\r\n").unwrap();
+    BufReader::new(stream).lines().map_while(Result::ok)
+}
+
+#[test]
+fn sidecar_http_answers_as_the_table_says() {
+    let home = Home::new();
+    let (at, other) = (free_port(), free_port());
+    let leader = start(&home, "me", at, &[]);
+    leader.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
+    let follower = start(&home, "other", other, &["--compat=true"]);
+    follower.wait_for(Kind::Observed, Nanos(0), LIMIT).unwrap();
+    let follows = poll(LIMIT, || {
+        (ask(other, "GET", "/").body == r#"{"name":"me"}"#).then_some(())
+    });
+    assert!(follows.is_some(), "{}", follower.transcript());
+    let json = "application/json";
+    let (me, plain) = (r#"{"name":"me"}"#, "text/plain");
+    // Port, request, code, content type, body if it is always the same.
+    let table = [
+        (at, "GET /", 200, json, Some(me)),
+        (at, "HEAD /", 200, json, Some("")),
+        (at, "POST /", 405, plain, None),
+        (at, "DELETE /x", 405, plain, None),
+        (at, "GET /x", 404, plain, None),
+        (at, "GET /v1/leader", 200, json, None),
+        (at, "POST /v1/leader", 405, plain, None),
+        (
+            at,
+            "GET /v1/is-leader",
+            200,
+            json,
+            Some(r#"{"leader":"me"}"#),
+        ),
+        (at, "GET /leader", 200, json, Some(r#"{"leader":"me"}"#)),
+        (at, "GET /ready", 200, json, Some(r#"{"leader":"me"}"#)),
+        (at, "GET /livez", 200, plain, Some("ok")),
+        (at, "GET /healthz", 200, plain, Some("ok")),
+        (at, "GET /readyz", 200, plain, Some("ok")),
+        (at, "GET /metrics", 200, plain, None),
+        (at, "POST /v1/step-down", 403, plain, None),
+        (other, "GET /", 200, json, Some(me)),
+        (other, "POST /", 200, json, Some(me)),
+        (other, "GET /x", 200, json, Some(me)),
+        (other, "DELETE /x", 200, json, Some(me)),
+        (other, "GET /v1/leader", 200, json, None),
+        (
+            other,
+            "GET /v1/is-leader",
+            503,
+            json,
+            Some(r#"{"leader":"me"}"#),
+        ),
+        (other, "GET /leader", 503, json, Some(r#"{"leader":"me"}"#)),
+        (other, "GET /ready", 503, json, Some(r#"{"leader":"me"}"#)),
+        (other, "GET /readyz", 200, plain, Some("ok")),
+    ];
+    for (port, line, code, kind, body) in table {
+        let (method, path) = line.split_once(' ').unwrap();
+        let answer = ask(port, method, path);
+        let name = if port == at { "leader" } else { "follower" };
+        assert_eq!(answer.code, code, "{name}: {line}: {}", answer.body);
+        let given = &answer.headers["content-type"];
+        assert!(given.starts_with(kind), "{name}: {line}: {given}");
+        assert_eq!(
+            answer.headers["cache-control"], "no-store",
+            "{name}: {line}"
+        );
+        if let Some(body) = body {
+            assert_eq!(answer.body, body, "{name}: {line}");
+        }
+    }
+    let all: BTreeSet<String> = KEYS.map(str::to_owned).into();
+    for port in [at, other] {
+        assert_eq!(keys(&ask(port, "GET", "/v1/leader").body), all);
+    }
+    let metrics = ask(at, "GET", "/metrics").body;
+    for line in [
+        r#"leader_election_master_status{name="e"} 1"#,
+        r#"leader_election_slowpath_total{name="e"} "#,
+    ] {
+        assert!(metrics.contains(line), "{line}: {metrics}");
+    }
+}
+
+#[test]
+fn sidecar_http_streams_terms_and_keeps_idle_streams_alive() {
+    let home = Home::new();
+    let port = free_port();
+    let leader = start(&home, "me", port, &[]);
+    leader.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
+    let all: BTreeSet<String> = KEYS.map(str::to_owned).into();
+    // Whoever comes back after a while gets the present value too, whatever it saw last.
+    for (path, last) in [("/sse", None), ("/v1/watch", None), ("/sse", Some("0"))] {
+        let mut lines = stream(port, path, last);
+        let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
+        let head = head.join("\n").to_lowercase();
+        for wanted in ["content-type: text/event-stream", "cache-control: no-store"] {
+            assert!(head.contains(wanted), "{head}");
+        }
+        let id = lines.find(|line| line.starts_with("id: ")).unwrap();
+        let data = lines.next().unwrap();
+        let data = data.strip_prefix("data: ").unwrap();
+        assert_eq!(keys(data), all);
+        let data: Value = serde_json::from_str(data).unwrap();
+        assert_eq!(id, format!("id: {}", data["term"]));
+        assert_eq!(data["leader"], "me");
+    }
+    // Nothing happens: a comment says that the stream lives.
+    let alive = stream(port, "/sse", None).any(|line| line.starts_with(": "));
+    assert!(alive, "{}", leader.transcript());
+}
