@@ -35,6 +35,9 @@ const STUCK: Duration = Duration::from_millis(250);
 /// How long a holder that was told to step down by a signal stays away.
 const SIT_OUT: Duration = Duration::from_secs(30);
 
+/// How whoever is not done at the fence ends.
+const KILLED: Exit = Exit::Signal(9);
+
 /// A restarted child that ran this long starts again from the shortest pause.
 const STEADY: Duration = Duration::from_secs(60);
 
@@ -260,6 +263,8 @@ impl Work {
         let asked = clear_out(group, watchdog.id(), signals).await;
         watchdog.dismiss();
         match why.or(asked.map(Why::Asked)) {
+            // After a stop of this process the watchdog was first, and this loop has not heard of the loss yet.
+            None if exit == KILLED && !term.is_leading() => End::Lost,
             None => End::Exited(exit),
             Some(Why::Asked(signal)) => End::Asked(signal, Some(exit)),
             Some(Why::Lost) => End::Lost,
