@@ -9,6 +9,7 @@
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Uri, Version};
 use hyper::client::conn::http2::{self, SendRequest};
@@ -16,7 +17,7 @@ use hyper_rustls::HttpsConnector;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::{Connection as _, HttpConnector};
 use hyper_util::client::legacy::{self, Builder};
-use hyper_util::rt::TokioExecutor;
+use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Config;
 use kube::client::{Body, ConfigExt as _};
 use tenure_lock::BoxFuture;
@@ -30,6 +31,10 @@ use crate::handle::lock;
 type Https = HttpsConnector<HttpConnector>;
 type Connector = TimeoutConnector<Calmly<Https>>;
 type Pool = legacy::Client<Connector, Body>;
+
+/// A connection on which requests leave and no answer comes is asked for a sign of life this often, and is
+/// dead without one: reading alone has no end on it, as every request that is written begins the wait anew.
+const ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 
 /// Connects, and agrees with the server on HTTP/2 or HTTP/1.1.
 pub(super) fn connector(config: &Config, tcp: HttpConnector) -> Result<Https, kube::Error> {
@@ -130,15 +135,32 @@ impl Service<Request<Body>> for Wary {
 }
 
 /// Sends on the only connection, after making it if there is none; on the next one, if the server had ended
-/// that, as servers do now and then.
+/// that, as servers do now and then, or if who was to make it gave up.
 async fn connect_and_send(mut hope: Hope, mut request: Request<Body>) -> Result<Answer, BoxError> {
     for _ in 0..2 {
         let line = hope.line.clone();
-        let (connector, to) = (hope.lines.connector.clone(), request.uri().clone());
-        let connect = || connect(connector, to);
-        let Some(single) = line.single.get_or_try_init(connect).await? else {
-            let answer = line.pool.request(request).await?;
-            return Ok(hope.heard(answer));
+        let (lines, number) = (hope.lines.clone(), hope.number);
+        let to = request.uri().clone();
+        let connect = || async move {
+            // A hundred who wait for one connection must not try one after the other in vain.
+            if lock(&lines.present).number != number {
+                return Err(None);
+            }
+            connect(lines.connector.clone(), to).await.map_err(Some)
+        };
+        let single = match line.single.get_or_try_init(connect).await {
+            Ok(Some(single)) => single,
+            Ok(None) => {
+                // Known from now on, also if this request is given up: to look again would take as long again.
+                lock(&hope.lines.present).http1 = true;
+                let answer = line.pool.request(request).await?;
+                return Ok(hope.heard(answer));
+            }
+            Err(Some(error)) => return Err(error),
+            Err(None) => {
+                hope = hope.another();
+                continue;
+            }
         };
         let sent = single.clone().try_send_request(request);
         match sent.await {
@@ -149,7 +171,7 @@ async fn connect_and_send(mut hope: Hope, mut request: Request<Body>) -> Result<
             },
         }
     }
-    Err("the server ends connections at once".into())
+    Err("the server cannot be reached, or ends connections at once".into())
 }
 
 impl Line {
@@ -167,7 +189,12 @@ async fn connect(mut connector: Connector, to: Uri) -> Result<Option<SendRequest
     if !stream.connected().is_negotiated_h2() {
         return Ok(None);
     }
-    let (single, connection) = http2::handshake(TokioExecutor::new(), stream).await?;
+    let mut builder = http2::Builder::new(TokioExecutor::new());
+    let builder = builder.timer(TokioTimer::new());
+    let builder = builder
+        .keep_alive_interval(ALIVE.0)
+        .keep_alive_timeout(ALIVE.1);
+    let (single, connection) = builder.handshake(stream).await?;
     // It ends with the last who may send on it, or with the server; who waits then, is told.
     tokio::spawn(async move {
         if let Err(error) = connection.await {

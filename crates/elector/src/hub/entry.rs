@@ -335,7 +335,12 @@ impl Entry {
         let now = world.clock.now();
         if let Some(announcer) = &mut self.announcer {
             match told {
-                Told::Object(shown) => announcer.seen(now, shown.into_object()),
+                // One that cannot be read is not one that is gone.
+                Told::Object(shown) => {
+                    if let Some(object) = shown.into_object() {
+                        announcer.seen(now, Some(object));
+                    }
+                }
                 Told::Absent(_) => announcer.seen(now, None),
                 Told::Up => announcer.watched(now, true),
                 Told::Down(_) => announcer.watched(now, false),

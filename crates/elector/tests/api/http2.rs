@@ -119,6 +119,46 @@ async fn a_connection_that_was_ended_is_followed_by_another() {
     assert_eq!(proxy.opened(), 2);
 }
 
+/// A server behind something that speaks HTTP/1.1 only, and slowly: the first request finds that out and is given
+/// up, the second one has the time of one connection and not of two.
+#[tokio::test]
+async fn a_server_without_http2_is_not_asked_for_it_twice() {
+    let server = TestServer::start().await.unwrap();
+    let address = server.url().trim_start_matches("http://").to_owned();
+    let proxy = Proxy::before(address).await;
+    let config = kube::Config::new(format!("http://{}", proxy.address).parse().unwrap());
+    let client = tenure::client_http2(config).unwrap();
+    // Nothing passes on the connection that looks and the one that sends.
+    proxy.dead.store(2, Ordering::SeqCst);
+    let lost = tokio::time::timeout(Duration::from_millis(500), get(&client, LEASES)).await;
+    assert!(lost.is_err(), "nothing passes");
+    assert_eq!(proxy.opened(), 2);
+    within(get(&client, LEASES)).await;
+    assert_eq!(proxy.opened(), 3, "one to send on, none to look");
+}
+
+/// Those who wait for a connection that cannot be made learn it together, not one after the other.
+#[tokio::test]
+async fn whoever_waits_for_a_connection_waits_for_one_or_two_tries() {
+    let tries = Arc::new(AtomicUsize::new(0));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let counted = tries.clone();
+    tokio::spawn(async move {
+        // Each ends before TLS is agreed on.
+        while let Ok((stream, _)) = listener.accept().await {
+            counted.fetch_add(1, Ordering::SeqCst);
+            drop(stream);
+        }
+    });
+    let mut config = kube::Config::new(format!("https://{address}").parse().unwrap());
+    config.accept_invalid_certs = true;
+    let client = tenure::client_http2(config).unwrap();
+    let answers = within(join_all((0..50).map(|_| get(&client, LEASES)))).await;
+    assert!(answers.iter().all(Option::is_none));
+    assert!(tries.load(Ordering::SeqCst) <= 4, "{tries:?} tries for 50");
+}
+
 #[tokio::test]
 async fn watches_take_no_room_from_renewals() {
     let (_server, proxy, client) = behind_a_proxy().await;
