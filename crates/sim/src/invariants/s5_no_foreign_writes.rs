@@ -15,6 +15,8 @@ pub struct Sights {
     first: [(u64, u64); REMEMBERED],
     next: usize,
     newest: u64,
+    /// The local time at which the newest version was shown.
+    newest_at: u64,
     /// If the newest version is held by a stranger: until when it is waited for.
     live_until: Option<u64>,
     /// Until when a live foreign term, seen before the object was deleted, is waited out (duty 8).
@@ -27,6 +29,7 @@ impl Default for Sights {
             first: [(0, 0); REMEMBERED],
             next: 0,
             newest: 0,
+            newest_at: 0,
             live_until: None,
             hold_until: 0,
         }
@@ -46,6 +49,7 @@ impl Sights {
         }
         if news {
             self.newest = object.revision;
+            self.newest_at = local;
             self.hold_until = 0;
             let foreign = object.author != Some(me) && !is_free(object);
             self.live_until = foreign.then_some(since + lease);
@@ -70,6 +74,11 @@ impl Sights {
         if let Some(until) = self.live_until.take() {
             self.hold_until = until;
         }
+    }
+
+    /// Whether the newest version was shown at this local time or later.
+    pub fn is_news(&self, local: u64) -> bool {
+        self.newest > 0 && self.newest_at >= local
     }
 
     /// Judges a write over a version.

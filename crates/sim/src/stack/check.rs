@@ -41,7 +41,20 @@ impl World {
                 self.expect_stop(node, Some(revision));
             }
             Answer::List(None, revision) => state.nodes[node].sights.saw_nothing(Some(*revision)),
-            Answer::Failure(404) => state.nodes[node].sights.saw_nothing(None),
+            Answer::Failure(404) => {
+                let this = &mut state.nodes[node];
+                let moment = this
+                    .clock
+                    .now()
+                    .local
+                    .as_nanos()
+                    .saturating_sub(nanos(THOUGHT));
+                // An answer and the watch that come in one moment may be read in either order: who reads the
+                // answer first has seen nothing yet.
+                if !this.sights.is_news(moment) {
+                    this.sights.saw_nothing(None);
+                }
+            }
             _ => {}
         }
     }
