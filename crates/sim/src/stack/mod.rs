@@ -45,6 +45,20 @@ const NAME: &str = "stack";
 /// How often guards are compared besides: they become good only when a term begins or is extended.
 const LOOK: Duration = Duration::from_millis(500);
 
+/// What happens to requests; the first ones to reads as well.
+const OF_REQUESTS: &[Fault] = &[
+    Fault::RequestLost,
+    Fault::AnswerLost,
+    Fault::RequestLate,
+    Fault::AnswerLate,
+    Fault::ErrorNotApplied,
+    Fault::Throttled,
+    Fault::ErrorApplied,
+    Fault::Duplicate,
+    Fault::OwnConflict,
+];
+const OF_READS: usize = 6;
+
 /// What a driver may take to act on what it was shown. No time passes while it thinks.
 const THOUGHT: Duration = Duration::from_millis(1);
 
@@ -418,19 +432,12 @@ impl State {
         if !self.strikes() {
             return Fate::default();
         }
-        let all = [
-            Fault::RequestLost,
-            Fault::AnswerLost,
-            Fault::RequestLate,
-            Fault::AnswerLate,
-            Fault::ErrorNotApplied,
-            Fault::Throttled,
-            Fault::ErrorApplied,
-            Fault::Duplicate,
-            Fault::OwnConflict,
-        ];
         // Only writes are worth repeating.
-        let kinds = if call.is_write() { &all[..] } else { &all[..6] };
+        let kinds = if call.is_write() {
+            OF_REQUESTS
+        } else {
+            &OF_REQUESTS[..OF_READS]
+        };
         let fault = *self.rng.pick(kinds);
         self.count(fault);
         Fate {

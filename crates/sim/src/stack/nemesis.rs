@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use super::{State, World, launch};
 use crate::fault::Fault;
 
-const ALWAYS: &[Fault] = &[
+pub(super) const ALWAYS: &[Fault] = &[
     Fault::Partition,
     Fault::PartitionRequests,
     Fault::PartitionAnswers,
@@ -23,7 +23,7 @@ const ALWAYS: &[Fault] = &[
     Fault::LabelEdit,
 ];
 
-const BY_HAND: &[Fault] = &[
+pub(super) const BY_HAND: &[Fault] = &[
     Fault::HumanDelete,
     Fault::HumanClear,
     Fault::HumanRename,
