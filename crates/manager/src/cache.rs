@@ -16,6 +16,7 @@ use kube::runtime::watcher::{self, Event};
 use kube::runtime::{WatchStreamExt as _, reflector};
 use kube::{Api, Resource};
 use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use crate::error::{Error, chain};
@@ -43,7 +44,10 @@ impl<K> Cached for K where
 {
 }
 
-type Listener<K> = Box<dyn Fn(ObjectRef<K>) + Send>;
+struct Listener<K: Cached> {
+    tell: Box<dyn Fn(ObjectRef<K>) + Send>,
+    again: Arc<Notify>,
+}
 
 /// A cache of one kind, to be given to the [`Builder`](crate::Builder::cache).
 pub struct Cache<K: Cached> {
@@ -74,9 +78,15 @@ impl<K: Cached> Cache<K> {
         self.reader.clone()
     }
 
-    /// Calls back with the name of each object that came, changed or went, after the cache knows.
-    pub(crate) fn on_change(mut self, listener: impl Fn(ObjectRef<K>) + Send + 'static) -> Self {
-        self.listener = Some(Box::new(listener));
+    /// Calls back with the name of each object that came, changed or went, after the cache knows; and with
+    /// those of all that are there each time `again` is notified.
+    pub(crate) fn on_change(
+        mut self,
+        tell: impl Fn(ObjectRef<K>) + Send + 'static,
+        again: Arc<Notify>,
+    ) -> Self {
+        let tell = Box::new(tell);
+        self.listener = Some(Listener { tell, again });
         self
     }
 
@@ -95,9 +105,17 @@ impl<K: Cached> Cache<K> {
     async fn run(mut self, stop: CancellationToken, trouble: Trouble) {
         let events = watcher(self.api.clone(), self.config.clone()).default_backoff();
         let mut events = std::pin::pin!(events);
+        let again = self
+            .listener
+            .as_ref()
+            .map(|listener| listener.again.clone());
         loop {
             let event = tokio::select! {
                 () = stop.cancelled() => return,
+                () = notified(again.as_deref()) => {
+                    self.tell(self.names());
+                    continue;
+                }
                 event = events.next() => event,
             };
             match event {
@@ -118,23 +136,36 @@ impl<K: Cached> Cache<K> {
             _ => HashSet::new(),
         };
         self.writer.apply_watcher_event(event);
-        let Some(listener) = &self.listener else {
-            return;
-        };
         match event {
-            Event::Apply(object) | Event::Delete(object) => listener(ObjectRef::from_obj(object)),
+            Event::Apply(object) | Event::Delete(object) => {
+                self.tell([ObjectRef::from_obj(object)]);
+            }
             Event::InitDone => {
                 let now = self.names();
-                before.difference(&now).cloned().for_each(listener);
-                now.into_iter().for_each(listener);
+                self.tell(before.difference(&now).cloned());
+                self.tell(now);
             }
             Event::Init | Event::InitApply(_) => {}
+        }
+    }
+
+    fn tell(&self, names: impl IntoIterator<Item = ObjectRef<K>>) {
+        if let Some(listener) = &self.listener {
+            names.into_iter().for_each(&listener.tell);
         }
     }
 
     fn names(&self) -> HashSet<ObjectRef<K>> {
         let objects = self.reader.state();
         objects.iter().map(|o| ObjectRef::from_obj(&**o)).collect()
+    }
+}
+
+/// Never without anybody who notifies.
+async fn notified(again: Option<&Notify>) {
+    match again {
+        Some(again) => again.notified().await,
+        None => std::future::pending().await,
     }
 }
 

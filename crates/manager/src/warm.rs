@@ -1,12 +1,9 @@
-//! A controller with a warm standby: every replica has its cache and knows what there is to do, its
-//! workers run on the leader. A new leader begins to reconcile at once, however many objects there
-//! are.
+//! A controller with a warm standby: every replica has its cache and its queue, its workers run on the
+//! leader. A new leader begins to reconcile at once, however many objects there are.
 //!
-//! What a standby has to do when it wins is its whole cache, and what went meanwhile. The queue itself
-//! is filled when it wins, so its depth is that of a leader, and a standby does not collect the names
-//! of all objects that ever were.
+//! The invariant: the queue of a standby holds all objects of its cache, and the last of those that went.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -18,6 +15,7 @@ use kube::Api;
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::runtime::watcher;
 use prometheus_client::metrics::gauge::Gauge;
+use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::cache::{Cache, Cached, Source};
@@ -28,8 +26,8 @@ use crate::runnable::{Cause, Runnable};
 use crate::scope::Scope;
 use crate::tasks::panic_text;
 
-/// So many of the objects that went are remembered by a standby, the last ones. A leader deals with what
-/// goes while it leads; the next one needs those that went around the change.
+/// So many of the objects that went are kept in the queue of a standby, and at most twice as many: a
+/// leader deals with what goes while it leads; the next one needs those that went around the change.
 const REMEMBERED: usize = 10_000;
 
 /// What a reconciliation gets.
@@ -73,12 +71,9 @@ type Reconcile<K> = dyn Fn(Request<K>) -> BoxFuture<'static, Result<Next, Cause>
 ///
 /// An error, and a panic, is tried again with the delays of [`default_limiter`]. Each term begins with
 /// all objects, because another leader may have left some half done, and with the last 10,000 that went
-/// while this replica stood by.
-///
-/// controller-runtime's warm replicas fill their queue while they stand by. Here a standby keeps what the
-/// queue would hold, and puts it in when it wins, without asking the API server: the same keys are
-/// reconciled, as soon (see the benchmarks), but `workqueue_depth` of a standby stays 0, so an alert on it is
-/// about leaders, and a standby does not grow by the name of each object that ever was.
+/// while this replica stood by. They are in the queue before the election is won, so `workqueue_depth` of a
+/// standby counts the objects that wait for it to lead, as that of controller-runtime's warm replicas
+/// does; `workqueue_queue_duration_seconds` counts from the beginning of the term.
 pub struct Warm<K: Cached> {
     name: String,
     workers: usize,
@@ -122,21 +117,18 @@ impl<K: Cached> Warm<K> {
     pub(crate) fn split(self, metrics: &Metrics) -> (Source, Runnable) {
         let queue = WorkQueue::with_metrics(&self.name, default_limiter(), &metrics.queues);
         metrics.workers(&self.name, self.workers);
-        let standby = Standby::new(self.cache.reader());
-        let cache = self.cache.on_change({
-            let (queue, standby) = (queue.clone(), standby.clone());
-            move |key| {
-                if let Some(key) = standby.pass(key) {
-                    queue.add(key);
-                }
-            }
-        });
+        let standby = Standby::new(self.cache.reader(), queue.clone());
+        let cache = self.cache.on_change(
+            {
+                let standby = standby.clone();
+                move |key| standby.note(key)
+            },
+            standby.again.clone(),
+        );
         let workers = self.workers;
         let worker = Worker {
             name: self.name.as_str().into(),
-            queue,
             standby,
-            reader: cache.reader(),
             reconcile: self.reconcile,
             metrics: metrics.clone(),
         };
@@ -158,42 +150,52 @@ impl<K: Cached> fmt::Debug for Warm<K> {
     }
 }
 
-/// Whether this replica leads, and what went while it did not. Clones are the same.
+/// Fills the queue, also while this replica does not lead. Clones are the same.
 struct Standby<K: Cached> {
     reader: Store<K>,
-    /// Nothing while it leads.
+    queue: WorkQueue<ObjectRef<K>>,
+    /// What went while it does not lead; nothing while it leads.
     gone: Arc<Mutex<Option<VecDeque<ObjectRef<K>>>>>,
+    /// Notified when a term has ended: all objects are to be queued for the next one. The cache does it, so
+    /// that the lock need not wait for that.
+    again: Arc<Notify>,
 }
 
 impl<K: Cached> Standby<K> {
-    fn new(reader: Store<K>) -> Self {
-        let gone = Arc::new(Mutex::new(Some(VecDeque::new())));
-        Self { reader, gone }
-    }
-
-    /// Notes a change that the cache knows; gives it back if it is to be queued now.
-    fn pass(&self, key: ObjectRef<K>) -> Option<ObjectRef<K>> {
-        let mut gone = self.lock();
-        let Some(gone) = &mut *gone else {
-            return Some(key);
-        };
-        // What is there will be found in the cache.
-        if self.reader.get(&key).is_none() {
-            if gone.len() == REMEMBERED {
-                gone.pop_front();
-            }
-            gone.push_back(key);
+    fn new(reader: Store<K>, queue: WorkQueue<ObjectRef<K>>) -> Self {
+        Self {
+            reader,
+            queue,
+            gone: Arc::new(Mutex::new(Some(VecDeque::new()))),
+            again: Arc::default(),
         }
-        None
     }
 
-    /// Leads until the guard is dropped; with everything that there is to do.
-    fn lead(&self) -> (Vec<ObjectRef<K>>, Leads<K>) {
-        // First, so that a change is either passed on or found below.
-        let gone = self.lock().take().unwrap_or_default();
-        let there = self.reader.state();
-        let there = there.iter().map(|object| ObjectRef::from_obj(&**object));
-        (gone.into_iter().chain(there).collect(), Leads(self.clone()))
+    /// Queues what came, changed or went, as the cache knows.
+    fn note(&self, key: ObjectRef<K>) {
+        let mut gone = self.lock();
+        self.queue.add(key.clone());
+        let Some(gone) = &mut *gone else { return };
+        if self.reader.get(&key).is_some() {
+            return;
+        }
+        gone.push_back(key);
+        // Half of them at once, because it takes a walk through the queue.
+        if gone.len() > 2 * REMEMBERED {
+            let mut old: HashSet<_> = gone.drain(..REMEMBERED).collect();
+            old.retain(|key| self.reader.get(key).is_none());
+            gone.iter().for_each(|key| {
+                old.remove(key);
+            });
+            self.queue.withdraw(&old);
+        }
+    }
+
+    /// Leads until the guard is dropped.
+    fn lead(&self) -> Leads<K> {
+        *self.lock() = None;
+        self.queue.count_from_now();
+        Leads(self.clone())
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<VecDeque<ObjectRef<K>>>> {
@@ -205,7 +207,9 @@ impl<K: Cached> Clone for Standby<K> {
     fn clone(&self) -> Self {
         Self {
             reader: self.reader.clone(),
+            queue: self.queue.clone(),
             gone: self.gone.clone(),
+            again: self.again.clone(),
         }
     }
 }
@@ -216,6 +220,7 @@ struct Leads<K: Cached>(Standby<K>);
 impl<K: Cached> Drop for Leads<K> {
     fn drop(&mut self) {
         *self.0.lock() = Some(VecDeque::new());
+        self.0.again.notify_one();
     }
 }
 
@@ -237,9 +242,7 @@ impl Drop for Active {
 
 struct Worker<K: Cached> {
     name: Arc<str>,
-    queue: WorkQueue<ObjectRef<K>>,
     standby: Standby<K>,
-    reader: Store<K>,
     reconcile: Arc<Reconcile<K>>,
     metrics: Metrics,
 }
@@ -248,9 +251,7 @@ impl<K: Cached> Clone for Worker<K> {
     fn clone(&self) -> Self {
         Self {
             name: self.name.clone(),
-            queue: self.queue.clone(),
             standby: self.standby.clone(),
-            reader: self.reader.clone(),
             reconcile: self.reconcile.clone(),
             metrics: self.metrics.clone(),
         }
@@ -260,26 +261,26 @@ impl<K: Cached> Clone for Worker<K> {
 impl<K: Cached> Worker<K> {
     /// Runs the workers of one term.
     async fn all(self, workers: usize, scope: Scope) {
-        let (all, _leads) = self.standby.lead();
-        all.into_iter().for_each(|key| self.queue.add(key));
+        let _leads = self.standby.lead();
         // All in this task: when it has ended, or was dropped, nothing of the term runs any more.
         let workers = (0..workers).map(|_| self.clone().one(scope.clone()));
         futures_util::future::join_all(workers).await;
     }
 
     async fn one(self, scope: Scope) {
+        let Standby { queue, reader, .. } = &self.standby;
         loop {
             let item = tokio::select! {
                 biased;
                 () = scope.cancelled() => return,
-                item = self.queue.get() => item,
+                item = queue.get() => item,
             };
             let Some(item) = item else { return };
             let active = Active::new(self.metrics.reconciling(&self.name));
             let since = Instant::now();
             let request = Request {
                 key: item.clone(),
-                object: self.reader.get(&item),
+                object: reader.get(&item),
                 scope: scope.clone(),
             };
             let work = async { (self.reconcile)(request).await };
@@ -293,18 +294,18 @@ impl<K: Cached> Worker<K> {
             drop(active);
             let result = match result {
                 Ok(Next::Change) => {
-                    self.queue.forget(&item);
+                    queue.forget(&item);
                     "success"
                 }
                 Ok(Next::After(delay)) => {
-                    self.queue.forget(&item);
-                    self.queue.add_after(item.clone(), delay);
+                    queue.forget(&item);
+                    queue.add_after(item.clone(), delay);
                     "requeue_after"
                 }
                 Err(error) => {
                     let (controller, error) = (&*self.name, chain(&*error));
                     tracing::warn!(controller, object = %*item, error, "reconciliation failed");
-                    self.queue.add_rate_limited(item.clone());
+                    queue.add_rate_limited(item.clone());
                     "error"
                 }
             };
@@ -325,26 +326,26 @@ mod tests {
     }
 
     #[test]
-    fn a_standby_remembers_the_last_that_went_and_no_more() {
+    fn a_standby_queues_what_is_there_and_the_last_that_went_and_no_more() {
         let (reader, mut writer) = reflector::store();
         let mut there = ConfigMap::default();
         there.metadata.name = Some("there".to_owned());
         there.metadata.namespace = Some("default".to_owned());
         writer.apply_watcher_event(&Event::Apply(there));
-        let standby = Standby::new(reader);
-        assert_eq!(standby.pass(key("there")), None);
-        for n in 0..=REMEMBERED {
-            assert_eq!(standby.pass(key(&format!("gone-{n}"))), None);
-        }
-        let (all, leads) = standby.lead();
-        assert_eq!(all.len(), REMEMBERED + 1);
-        assert_eq!(all.first(), Some(&key("gone-1")), "the first was forgotten");
-        assert_eq!(all.last(), Some(&key("there")));
-        let now = standby.pass(key("x"));
-        assert_eq!(now, Some(key("x")), "a leader queues at once");
+        let queue = WorkQueue::new("maps");
+        let standby = Standby::new(reader, queue.clone());
+        let gone = |n: usize| key(&format!("gone-{n}"));
+        standby.note(gone(0));
+        standby.note(key("there"));
+        (0..2 * REMEMBERED).for_each(|n| standby.note(gone(n)));
+        // The first went twice: the later time counts no less than the earlier one.
+        assert_eq!(queue.len(), REMEMBERED + 2);
+        let first = queue.try_get().map(|item| item.clone());
+        assert_eq!(first, Some(key("there")));
+        let leads = standby.lead();
+        (0..3 * REMEMBERED).for_each(|n| standby.note(gone(n)));
+        assert_eq!(queue.len(), 3 * REMEMBERED, "a leader loses nothing");
         drop(leads);
-        assert_eq!(standby.pass(key("y")), None);
-        let (all, _leads) = standby.lead();
-        assert_eq!(all, [key("y"), key("there")]);
+        assert!(standby.again.notified().now_or_never().is_some());
     }
 }

@@ -28,7 +28,7 @@ mod metrics;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
 use std::fmt;
 use std::hash::Hash;
 use std::ops::Deref;
@@ -190,6 +190,24 @@ impl<T: Item> WorkQueue<T> {
     /// Whether nothing waits to be processed.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// Takes these out of the queue again, unless they are being processed; a walk through the queue.
+    pub(crate) fn withdraw(&self, items: &HashSet<T>) {
+        let mut state = self.shared.lock();
+        let State { queue, dirty, .. } = &mut *state;
+        queue.retain(|item| !items.contains(item) || dirty.remove(item).is_none());
+        state.show_depth();
+    }
+
+    /// What waits counts as added now: nobody could have taken it before.
+    pub(crate) fn count_from_now(&self) {
+        let now = Instant::now();
+        self.shared
+            .lock()
+            .dirty
+            .values_mut()
+            .for_each(|since| *since = now);
     }
 
     /// Takes no more items. What is queued is still handed out, what is due later is forgotten.

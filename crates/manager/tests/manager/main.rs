@@ -201,8 +201,12 @@ fn lease_spec(store: &dyn Store, name: &str) -> Value {
 
 /// Somebody else takes the lease.
 async fn steal(server: &TestServer, lease: &str) {
+    give(server, lease, "thief", 1).await;
+}
+
+async fn give(server: &TestServer, lease: &str, holder: &str, seconds: u32) {
     let leases: Api<Lease> = Api::namespaced(server.client().unwrap(), "default");
-    let patch = json!({ "spec": { "holderIdentity": "thief", "leaseDurationSeconds": 1 } });
+    let patch = json!({ "spec": { "holderIdentity": holder, "leaseDurationSeconds": seconds } });
     let patch = Patch::Merge(patch);
     let stolen = leases.patch(lease, &PatchParams::default(), &patch).await;
     stolen.unwrap();

@@ -76,15 +76,53 @@ async fn what_went_while_it_stood_by_is_reconciled_by_the_next_leader() {
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     first_log.wait("-a", 1).await;
     until("the standby knows", || reader.len() == 1).await;
-    // Alerts on the depth of queues are about leaders.
+    // Queued before it leads: one that is there, and one that went.
     let address = bound.wait_for(|all| !all.is_empty()).await.unwrap()[0];
-    let (_, text) = super::site::get(address, "/metrics").await;
-    let line = r#"workqueue_depth{name="maps"} 0"#;
-    assert!(text.contains(line), "{line} is not in\n{text}");
+    wait_for_metric(address, r#"workqueue_depth{name="maps"} 2"#).await;
     first.stop().await.unwrap();
     second_log.wait("-a", 1).await;
     second_log.wait("+b", 1).await;
     second.stop().await.unwrap();
+}
+
+/// The queue of a second term is full before it is won, although the first term emptied it.
+#[tokio::test]
+async fn a_former_leader_queues_everything_for_its_next_term() {
+    let server = TestServer::start().await.unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(server.client().unwrap(), "default");
+    for name in ["a", "b"] {
+        make(&maps, name).await;
+    }
+    let log = Log::default();
+    let free = std::net::SocketAddr::from(([127, 0, 0, 1], 0));
+    let manager = quick(&server).await.on_loss(OnLoss::Demote);
+    let manager = manager.metrics_address(free).warm("g", teller(&maps, &log));
+    let manager = manager.build().unwrap();
+    let mut bound = manager.addresses();
+    let running = Running::start(manager);
+    log.wait("+b", 1).await;
+    let address = bound.wait_for(|all| !all.is_empty()).await.unwrap()[0];
+    wait_for_metric(address, r#"workqueue_depth{name="maps"} 0"#).await;
+    super::give(&server, "g", "thief", 3600).await;
+    wait_for_metric(address, r#"workqueue_depth{name="maps"} 2"#).await;
+    super::give(&server, "g", "", 1).await;
+    log.wait("+a", 2).await;
+    log.wait("+b", 2).await;
+    running.stop().await.unwrap();
+}
+
+async fn wait_for_metric(address: std::net::SocketAddr, line: &str) {
+    let found = async {
+        loop {
+            let (_, text) = super::site::get(address, "/metrics").await;
+            if text.lines().any(|found| found == line) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    let found = tokio::time::timeout(super::LIMIT, found).await;
+    assert!(found.is_ok(), "no {line}");
 }
 
 /// A reconciliation that is dropped at the end of a term does not count as under way for ever.
@@ -123,16 +161,7 @@ async fn a_dropped_reconciliation_is_no_longer_active() {
     assert!(text.contains(&active(1)), "{text}");
     super::steal(&server, "g").await;
     log.wait("tries", 2).await;
-    let idle = async {
-        while !super::site::get(address, "/metrics")
-            .await
-            .1
-            .contains(&active(0))
-        {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    tokio::time::timeout(super::LIMIT, idle).await.unwrap();
+    wait_for_metric(address, &active(0)).await;
     running.stop().await.unwrap();
 }
 
