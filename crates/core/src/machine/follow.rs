@@ -131,6 +131,10 @@ impl Election {
         }
         let transitions = term.transitions;
         self.state = State::Leading(term);
+        let mut attempts = self.attempts.iter_mut();
+        if let Some(own) = attempts.find(|own| own.id == attempt.id) {
+            own.began = true;
+        }
         assert!(guard.holds(now), "S1: a term begins with a good guard");
         out.push(Command::Lead {
             token,
@@ -239,10 +243,16 @@ impl Election {
     /// Shutdown while following: finish, unless a winning write of ours may have been applied
     /// without an answer. Then one look decides whether there is something to release.
     fn leave_or_look(&mut self, now: Now, out: &mut Vec<Command>) {
-        let open = self.attempts.iter().any(|attempt| {
-            matches!(attempt.kind, WriteKind::Create | WriteKind::Acquire(_))
-                && Guard::new(attempt.sent, self.config.timing.guard()).holds(now)
-        });
+        // A term that has ended, and a late renewal of it, is left to run out (S4): only the write that
+        // would have begun a term is taken back.
+        let wins = |attempt: &&Attempt| {
+            matches!(attempt.kind, WriteKind::Create | WriteKind::Acquire(_)) && !attempt.began
+        };
+        let open = self
+            .attempts
+            .iter()
+            .filter(wins)
+            .any(|attempt| Guard::new(attempt.sent, self.config.timing.guard()).holds(now));
         if !open || !self.gives_back() || self.failures > 2 {
             self.finish(out);
             return;
@@ -261,12 +271,7 @@ impl Election {
             return;
         };
         let version = seen.observation.version.clone();
-        // A late renewal of a term that has ended is left to run out (S4): only the write that would
-        // have begun a term is taken back.
-        let found = self
-            .attempt_of(&seen.observation)
-            .filter(|attempt| matches!(attempt.kind, WriteKind::Create | WriteKind::Acquire(_)));
-        let found = found.cloned();
+        let found = self.attempt_of(&seen.observation).filter(wins).cloned();
         match (found, version.revision.as_str().parse::<FencingToken>()) {
             (Some(attempt), Ok(token)) if attempt.record.holder == self.config.identity => {
                 let term = Term {

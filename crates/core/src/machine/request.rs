@@ -34,6 +34,8 @@ pub(super) struct Attempt {
     pub(super) orders: Option<Box<Orders>>,
     /// It was answered as applied. An answer that is repeated must not win a second term.
     pub(super) answered: bool,
+    /// A term began with it. That term's end was decided then; it is not decided again by a look.
+    pub(super) began: bool,
     /// The version that is known to come from it, by its answer or by a look during our own term;
     /// only where that is needed as a proof.
     pub(super) made: Option<Version>,
@@ -100,6 +102,7 @@ impl Election {
             kind: kind.clone(),
             orders,
             answered: false,
+            began: false,
             made: None,
         });
         out.push(Command::Write {

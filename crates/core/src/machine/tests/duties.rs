@@ -213,6 +213,37 @@ fn duty_05_work_that_does_not_end_is_overrun_and_nothing_is_released() {
 }
 
 #[test]
+fn duty_05_a_shutdown_after_an_overrun_releases_nothing_either() {
+    // A look back in time ended it, and shows the write with which it began: the shutdown must not take that
+    // for one whose term never began.
+    expect![[r#"
+        0       start                    read#1
+        0.5     read1 absent             create#2 baz/15 t0
+        1.0     ok2 5                    LEAD token=5 t0 until=10.50, leader "baz"
+        1.2     watch wrote2 v6          -
+        1.5     stepdown                 STOP step-down by=15.00
+        2.5     tick                     renew#3 over 6 baz/15 t0
+        2.6     refused3                 read#4
+        2.7     read4 wrote2 v5          drain by=7.20
+        7.2     tick                     OVERRUN
+        7.3     worked                   read#5
+        7.4     shutdown                 finished
+        7.5     read5 wrote2 v6          -
+    "#]]
+    .assert_eq(&after_leading(
+        "1.2 watch wrote2 v6
+         1.5 stepdown
+         2.5 tick
+         2.6 refused3
+         2.7 read4 wrote2 v5
+         7.2 tick
+         7.3 worked
+         7.4 shutdown
+         7.5 read5 wrote2 v6",
+    ));
+}
+
+#[test]
 fn duty_06_a_release_requires_our_own_record_in_what_was_just_read() {
     expect![[r#"
         0       start                    read#1
