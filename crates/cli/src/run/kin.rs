@@ -101,12 +101,18 @@ fn everybody() -> Vec<Process> {
 /// `pid (name) state parent group ...`; the name may hold anything.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let zombie = matches!(fields.next()?, "Z" | "X");
+    let ended = matches!(fields.next()?, "Z" | "X");
+    let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    // A program whose first thread has ended looks like a zombie and goes on in the others.
+    let threads: u32 = fields
+        .nth(14)
+        .and_then(|field| field.parse().ok())
+        .unwrap_or(1);
     Some(Process {
         pid,
-        parent: fields.next()?.parse().ok()?,
-        group: fields.next()?.parse().ok()?,
-        zombie,
+        parent,
+        group,
+        zombie: ended && threads <= 1,
     })
 }
 
@@ -125,6 +131,14 @@ mod tests {
             (process.parent, process.group, process.zombie),
             (3, 5, true)
         );
+    }
+
+    #[test]
+    fn a_process_ends_with_its_last_thread() {
+        let stat =
+            |threads: u32| format!("7 (a) Z 3 5 5 0 -1 4228 0 0 0 0 0 0 0 0 20 0 {threads} 0");
+        assert!(!parse(7, &stat(2)).unwrap().zombie);
+        assert!(parse(7, &stat(1)).unwrap().zombie);
     }
 
     #[test]
