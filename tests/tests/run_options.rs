@@ -231,12 +231,12 @@ fn run_options_how_long_a_term_lasts_and_what_its_end_is_called() {
     // Whoever comes back lets others have theirs.
     let script = "echo $TENURE_LEADER_ID >> turns; exec sleep 1000";
     let rotating = |id: &str| {
-        let id = format!("--id={id}");
-        start(
-            &home,
-            &["--max-hold=300ms", "--on-lost=rejoin", &id],
-            script,
-        )
+        let (events, id) = (
+            format!("--output-events=seen-by-{id}"),
+            format!("--id={id}"),
+        );
+        let flags = ["--max-hold=300ms", "--on-lost=rejoin", &id, &events];
+        start(&home, &flags, script)
     };
     let mut both = [rotating("a"), rotating("b")];
     let turns = || fs::read_to_string(home.path("turns")).unwrap_or_default();
@@ -248,6 +248,18 @@ fn run_options_how_long_a_term_lasts_and_what_its_end_is_called() {
     for child in &mut both {
         signal(child, Signal::TERM);
         child.wait().unwrap();
+    }
+    // Whoever comes back does so once: two candidacies of one process would see everything twice.
+    for file in ["seen-by-a", "seen-by-b"] {
+        let text = fs::read_to_string(home.path(file)).unwrap();
+        let events = text.lines().map(|line| {
+            let event: serde_json::Value = serde_json::from_str(line).unwrap();
+            (event["event"].to_string(), event["leader"].to_string())
+        });
+        let events: Vec<_> = events.collect();
+        let twice =
+            |pair: &[(String, String)]| pair[0] == pair[1] && pair[0].0.contains("observed");
+        assert!(!events.windows(2).any(twice), "{events:?}");
     }
     // Sent away: the code says so.
     let mut leader = start(

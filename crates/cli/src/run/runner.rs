@@ -115,7 +115,11 @@ impl Runner {
     pub(super) fn enter(&mut self, last: Option<u32>) -> Result<()> {
         let election = self.run.election.election.clone();
         let Some(count) = self.run.slots else {
-            return self.enter_one(&election, None, &BTreeMap::new());
+            // Whoever has led once is still a candidate, and remembers what it was told about the next term.
+            if self.entries.is_empty() {
+                self.enter_one(&election, None, &BTreeMap::new())?;
+            }
+            return Ok(());
         };
         let random =
             u64::from(std::process::id()) ^ self.began.subsec_nanosecond().unsigned_abs() as u64;
