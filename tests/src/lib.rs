@@ -17,6 +17,7 @@ pub mod process;
 pub mod real;
 pub mod record;
 mod spawn;
+pub mod stalls;
 pub mod storage;
 pub mod tools;
 pub mod wire;

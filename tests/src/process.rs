@@ -300,6 +300,42 @@ impl Said {
     }
 }
 
+/// Whether a process is there and no zombie, where /proc tells.
+pub fn is_alive(pid: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.contains(") Z ")
+}
+
+/// A process and everything that it started, where /proc tells.
+pub fn family(pid: i32) -> Vec<i32> {
+    let mut all = vec![pid];
+    let parent = |child: i32| {
+        let stat = std::fs::read_to_string(format!("/proc/{child}/stat")).ok()?;
+        let rest = stat.rsplit_once(')')?.1;
+        rest.split_whitespace().nth(1)?.parse::<i32>().ok()
+    };
+    for entry in std::fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let Ok(child) = entry.file_name().to_string_lossy().parse::<i32>() else {
+            continue;
+        };
+        if parent(child) == Some(pid) {
+            all.extend(family(child));
+        }
+    }
+    all
+}
+
+/// The process beside a `tenure run` that ends its group if it cannot, while there is one that lives.
+pub fn watchdog_of(wrapper: u32) -> Option<i32> {
+    let is_watchdog = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        line.split(|byte| *byte == 0)
+            .any(|word| word == b"__watchdog")
+    };
+    let mut family = family(i32::try_from(wrapper).ok()?).into_iter();
+    family.find(|pid| is_watchdog(pid) && is_alive(*pid))
+}
+
 /// Whether a process has a handler for SIGINT, the second signal of the mask, where /proc tells.
 pub fn catches_interrupts(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();

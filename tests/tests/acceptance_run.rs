@@ -5,7 +5,6 @@
 //! taken says so.
 
 use std::fs;
-use std::path::Path;
 use std::time::Duration;
 
 use http::Method;
@@ -15,8 +14,9 @@ use tenure_tests::clock::{self, poll};
 use tenure_tests::home::Home;
 use tenure_tests::nemesis::proxy::{Gate, Proxy};
 use tenure_tests::nemesis::server::Server;
-use tenure_tests::process::{Process, catches_interrupts};
+use tenure_tests::process::{Process, catches_interrupts, family, is_alive, watchdog_of};
 use tenure_tests::record::Recorder;
+use tenure_tests::stalls::Stalls;
 use tenure_tests::wire::Wire;
 
 const LIMIT: Duration = Duration::from_secs(120);
@@ -24,8 +24,20 @@ const LIMIT: Duration = Duration::from_secs(120);
 const CHILD: &str = "exec 9>lock; flock -n 9 || echo overlap >> overlaps; \
      echo $TENURE_LEADER_ID $TENURE_FENCING_TOKEN $$ >> terms; sleep 1000 & wait";
 
+/// The same, and a request to end is noted and no more.
+const DEAF: &str = "exec 9>lock; flock -n 9 || echo overlap >> overlaps; trap 'echo $$ >> asked' TERM; \
+     echo $TENURE_LEADER_ID $TENURE_FENCING_TOKEN $$ >> terms; while :; do sleep 1000 & wait; done";
+
 /// The same without the file: for hosts that sleep, where overlap cannot be prevented.
 const SLEEPER: &str = "echo $TENURE_LEADER_ID $TENURE_FENCING_TOKEN $$ >> terms; sleep 1000 & wait";
+
+/// Lease, renew deadline and retry period.
+const QUICK: [&str; 3] = ["4s", "2s", "300ms"];
+
+/// With the margin of the default lease: the time from the moment at which the last of a group is killed to the
+/// first at which another may lead.
+const PATIENT: [&str; 3] = ["15s", "3s", "500ms"];
+const MARGIN: Duration = Duration::from_millis(500);
 
 struct Wrapper {
     process: Process,
@@ -34,13 +46,18 @@ struct Wrapper {
 
 impl Wrapper {
     fn start(home: &Home, server: &Server, id: &str, child: &str) -> Self {
+        Self::timed(home, server, id, child, QUICK)
+    }
+
+    fn timed(home: &Home, server: &Server, id: &str, child: &str, timing: [&str; 3]) -> Self {
+        let [lease, renew, retry] = timing;
         let proxy = Proxy::start(&server.kubeconfig()).unwrap();
         let mut command = home.command();
         command
             .env("KUBECONFIG", proxy.kubeconfig())
             .args(["run", "--election=e", "--on-lost=rejoin"])
-            .args(["--lease-duration=4s", "--renew-deadline=2s"])
-            .args(["--retry-period=300ms", &format!("--id={id}")])
+            .args(["--lease-duration", lease, "--renew-deadline", renew])
+            .args(["--retry-period", retry, &format!("--id={id}")])
             .args(["--", "sh", "-c", child]);
         let process = Process::spawn(id, command).unwrap();
         Self { process, proxy }
@@ -75,30 +92,6 @@ fn next(home: &Home, count: usize, wrappers: &[Wrapper]) -> Term {
         let said = wrappers.iter().map(|w| w.process.transcript());
         panic!("no term {count}: {}", said.collect::<Vec<_>>().join("\n"))
     })
-}
-
-fn is_alive(pid: i32) -> bool {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    !stat.is_empty() && !stat.contains(") Z ")
-}
-
-/// A process and everything that it started.
-fn family(pid: i32) -> Vec<i32> {
-    let mut all = vec![pid];
-    let parent = |path: &Path| {
-        let stat = fs::read_to_string(path.join("stat")).ok()?;
-        let rest = stat.rsplit_once(')')?.1;
-        rest.split_whitespace().nth(1)?.parse::<i32>().ok()
-    };
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
-        let Ok(child) = entry.file_name().to_string_lossy().parse::<i32>() else {
-            continue;
-        };
-        if parent(&entry.path()) == Some(pid) {
-            all.extend(family(child));
-        }
-    }
-    all
 }
 
 fn signal(pid: i32, signal: Signal) {
@@ -172,6 +165,78 @@ fn acceptance_06_children_never_overlap() {
     for term in terms(&home) {
         assert!(!is_alive(term.pid), "{term:?}");
     }
+}
+
+/// Repeats a round in which children overlapped if the machine itself stood still meanwhile, for so long that
+/// nobody could have ended them in time.
+fn undisturbed(round: impl Fn(&Home)) {
+    for _ in 0..5 {
+        let stalls = Stalls::watch();
+        let home = Home::new();
+        round(&home);
+        if !home.path("overlaps").exists() {
+            return;
+        }
+        let (longest, terms) = (stalls.longest(), terms(&home));
+        assert!(
+            longest > MARGIN / 2,
+            "two children at once: {terms:?}, and nobody had to wait for longer than {longest:?}"
+        );
+    }
+    panic!("this machine is too busy to tell whether children overlap");
+}
+
+/// The API server is a black hole for the leader, whose child does not listen and whose watchdog sleeps: the
+/// wrapper itself kills it at the fence, and what was not over in time is not given back.
+#[test]
+fn acceptance_06_a_child_that_does_not_listen_is_killed_before_another_starts() {
+    undisturbed(|home| {
+        let server = Server::embedded().unwrap();
+        let recorder = Recorder::start(&server.kubeconfig(), "Lease", "e").unwrap();
+        let mut wrappers = vec![Wrapper::timed(home, &server, "w-0", DEAF, PATIENT)];
+        let first = next(home, 0, &wrappers);
+        wrappers.push(Wrapper::timed(home, &server, "w-1", CHILD, PATIENT));
+        let asleep = watchdog_of(wrappers[0].process.pid()).expect("nothing runs without it");
+        signal(asleep, Signal::STOP);
+        wrappers[0].proxy.set(Gate::Held, Gate::Held);
+        let second = next(home, 1, &wrappers);
+        assert_eq!(second.id, "w-1");
+        assert!(poll(LIMIT, || (!is_alive(first.pid)).then_some(())).is_some());
+        let asked = fs::read_to_string(home.path("asked")).unwrap_or_default();
+        assert!(
+            asked.lines().next() == Some(&first.pid.to_string()),
+            "asked, then killed: {asked:?}"
+        );
+        let led = recorder.wait_for(0, LIMIT, |version| version.holder == "w-1");
+        let versions = recorder.versions();
+        let released = versions.iter().any(|version| version.holder.is_empty());
+        assert!(led.is_some() && !released, "{versions:?}");
+        // It is a candidate again, and leads when it is its turn.
+        wrappers[0].proxy.heal();
+        wrappers[1].process.terminate();
+        assert_eq!(next(home, 2, &wrappers).id, "w-0");
+        wrappers[0].process.terminate();
+    });
+}
+
+/// The wrapper alone stands still, and its child would go on: the watchdog kills it. Whoever wakes up is a
+/// candidate as before.
+#[test]
+fn acceptance_06_the_child_of_a_wrapper_that_stands_still_is_killed_before_another_starts() {
+    undisturbed(|home| {
+        let server = Server::embedded().unwrap();
+        let mut wrappers = vec![Wrapper::timed(home, &server, "w-0", CHILD, PATIENT)];
+        let first = next(home, 0, &wrappers);
+        wrappers.push(Wrapper::timed(home, &server, "w-1", CHILD, PATIENT));
+        wrappers[0].process.stop();
+        let second = next(home, 1, &wrappers);
+        assert_eq!(second.id, "w-1");
+        assert!(poll(LIMIT, || (!is_alive(first.pid)).then_some(())).is_some());
+        wrappers[0].process.resume();
+        wrappers[1].process.terminate();
+        assert_eq!(next(home, 2, &wrappers).id, "w-0");
+        wrappers[0].process.terminate();
+    });
 }
 
 /// A host that sleeps: everything of one wrapper stands still for longer than the lease.

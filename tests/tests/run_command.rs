@@ -2,11 +2,10 @@
 //! API server goes away. Each test has its own home, and so its own local server.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
-use std::process::{Child, Command, Output, Stdio};
+use std::process::{Child, Command, Output};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
@@ -275,53 +274,6 @@ fn run_command_that_is_killed_takes_its_group_along() {
     assert_eq!(wrapper.wait().unwrap().signal(), Some(9));
     assert!(gone(child), "the kernel kills the child");
     assert!(gone(grandchild), "the watchdog kills the rest");
-}
-
-/// A wrapper can be killed before its watchdog has looked around. The watchdog's parent is then whoever takes
-/// orphans in, the first process of the machine as a rule, and everything that runs there is below it.
-#[test]
-fn run_command_whose_watchdog_comes_late_harms_nobody_else() {
-    let home = Home::new();
-    let sleeper = |mark: &str| {
-        let mut command = Command::new("sleep");
-        command.arg("1000").env("TENURE_INTERNAL_RUN", mark);
-        command.process_group(0).spawn().unwrap()
-    };
-    let (mut member, mut marked, mut bystander) = (sleeper(""), sleeper("late"), sleeper("other"));
-    let mut dead = Command::new("true").spawn().unwrap();
-    dead.wait().unwrap();
-    // The watchdog's parent is this process and not the wrapper, as after an adoption; the end of the pipe says
-    // that the wrapper died.
-    let mut watchdog = home.command();
-    watchdog.args(["__watchdog", &dead.id().to_string(), "late"]);
-    let mut watchdog = watchdog.stdin(Stdio::piped()).spawn().unwrap();
-    let group = u64::from(member.id()).to_le_bytes();
-    watchdog.stdin.take().unwrap().write_all(&group).unwrap();
-    assert_eq!(watchdog.wait().unwrap().code(), Some(1));
-    assert!(
-        member.wait().unwrap().signal() == Some(9) && marked.wait().unwrap().signal() == Some(9)
-    );
-    assert_eq!(
-        bystander.try_wait().unwrap(),
-        None,
-        "a bystander was killed"
-    );
-    bystander.kill().unwrap();
-    bystander.wait().unwrap();
-}
-
-#[test]
-fn run_command_that_is_stopped_loses_its_group_at_the_deadline() {
-    let home = Home::new();
-    let mut wrapper = start(&home, &[], FAMILY);
-    let (child, grandchild) = (pid(&home, "child"), pid(&home, "grandchild"));
-    signal(&wrapper, Signal::STOP);
-    assert!(
-        gone(child) && gone(grandchild),
-        "the watchdog kills the group"
-    );
-    signal(&wrapper, Signal::CONT);
-    assert!(wrapper.wait().unwrap().code().is_some_and(|code| code != 0));
 }
 
 #[test]

@@ -64,4 +64,14 @@ fn run_terminal_belongs_to_the_command_if_it_shall() {
     terminal.shows(&["tenure: the command goes on"]);
     terminal.keys(&["y", "e", "s", "Enter"]);
     terminal.shows(&["it said yes", "10 ended with 0"]);
+    // Whoever may not have the terminal has nothing to read.
+    let script = "read word || echo nothing to re\"\"ad";
+    terminal.types(&line(&home, 11, "--foreground=never", script));
+    terminal.shows(&["nothing to read", "11 ended with 0"]);
+    // Whoever wants it nevertheless stands still, and ends when it is asked to.
+    let script = "read word < /dev/tty; echo it said $word";
+    terminal.types(&line(&home, 12, "--foreground=never", script));
+    terminal.shows(&["tenure: the command stands still"]);
+    terminal.keys(&["C-c"]);
+    terminal.shows(&["12 ended with 130"]);
 }

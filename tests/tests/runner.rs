@@ -50,6 +50,7 @@ mod real_storage;
 mod run_command;
 mod run_options;
 mod run_terminal;
+mod run_watchdog;
 mod seeing;
 mod server_command;
 mod server_crash;

@@ -99,7 +99,7 @@ fn main() -> ExitCode {
                     .and_then(|arg| arg.to_str())
                     .unwrap_or_default()
             };
-            return run::watch(text(2), text(3)).into();
+            return run::watch(text(2), text(3), text(4)).into();
         }
         #[cfg(feature = "server")]
         Some(local::DETACHED) => return local::start_server(&args[2..]).into(),

@@ -132,7 +132,7 @@ pub(super) enum Foreground {
     Auto,
     /// Also if standard input is not read
     Always,
-    /// No: it runs in the background, where ^C does not reach it
+    /// No: it runs in the background, where ^C does not reach it, and has nothing to read
     Never,
 }
 

@@ -41,6 +41,15 @@ pub(crate) struct Group {
     leader: Pid,
 }
 
+/// What became of members since the last look.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Changes {
+    /// How the main child ended, if it did.
+    pub(crate) exit: Option<Exit>,
+    /// One stands still because it wants the terminal, which the group has not got.
+    pub(crate) wants_terminal: bool,
+}
+
 /// How the main child ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -108,6 +117,12 @@ impl Group {
         let _ = kill_process_group(self.leader, signal);
     }
 
+    /// Asks every member to end; one that stands still has to go on for that.
+    pub(crate) fn ask(self, signal: Signal) {
+        self.signal(signal);
+        self.signal(Signal::CONT);
+    }
+
     /// Whether no member is left. One that may not be signalled, such as a program that became
     /// another user, is still there.
     pub(crate) fn is_empty(self) -> bool {
@@ -117,35 +132,46 @@ impl Group {
     /// Reaps members that have ended, and says how the main one did. Only members: other children of
     /// this process belong to whoever started them. A member that was stopped goes on: a leader that
     /// sleeps while it holds the lease is of no use to anybody.
-    pub(crate) fn reap(self) -> Option<Exit> {
+    pub(crate) fn reap(self) -> Changes {
         let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-        let mut exit = None;
+        let mut changes = Changes::default();
         while let Ok(Some((_, status))) = waitpid(Some(self.leader), options) {
             if !status.stopped() {
-                exit = exit_of(status);
+                changes.exit = exit_of(status);
                 break;
             }
-            self.go_on(status);
+            changes.wants_terminal |= !self.go_on(status);
         }
         loop {
             match waitpgid(self.leader, options) {
-                Ok(Some((_, status))) if status.stopped() => self.go_on(status),
-                Ok(Some((pid, status))) if pid == self.leader => exit = exit_of(status),
+                Ok(Some((_, status))) if status.stopped() => {
+                    changes.wants_terminal |= !self.go_on(status);
+                }
+                Ok(Some((pid, status))) if pid == self.leader => changes.exit = exit_of(status),
                 Ok(Some(_)) => {}
                 Ok(None) | Err(_) => break,
             }
         }
-        exit
+        changes
     }
 
-    /// Continues it after a stop. Whoever pressed ^Z waits for a prompt, and learns why there is none.
-    fn go_on(self, stopped: WaitStatus) {
+    /// Continues it after a stop. Whoever pressed ^Z waits for a prompt, and learns why there is none. Not
+    /// if it wants the terminal: it would be stopped again at once, for ever.
+    fn go_on(self, stopped: WaitStatus) -> bool {
+        let by = stopped.stopping_signal();
+        if [Signal::TTIN, Signal::TTOU]
+            .map(Signal::as_raw)
+            .contains(&by.unwrap_or(0))
+        {
+            return false;
+        }
         self.signal(Signal::CONT);
-        if stopped.stopping_signal() == Some(Signal::TSTP.as_raw()) {
+        if by == Some(Signal::TSTP.as_raw()) {
             eprintln!(
                 "tenure: the command goes on: a leader that sleeps would keep others from leading"
             );
         }
+        true
     }
 }
 

@@ -111,6 +111,10 @@ impl Run {
                 return Ok(USAGE);
             }
         }
+        if self.foreground == Foreground::Never && terminal::is_there() {
+            // As for `&` in a script: what may not have the terminal has nothing to read.
+            self.stdin = Stdin::Null;
+        }
         let foreground = match self.foreground {
             Foreground::Auto => terminal::in_foreground() && self.stdin == Stdin::Inherit,
             Foreground::Always => terminal::in_foreground(),

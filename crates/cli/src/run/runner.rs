@@ -51,6 +51,7 @@ pub(super) struct Runner {
     /// The term that ended last, until it is known whether it was given back.
     ended: Option<Change>,
     retry: Duration,
+    grace: Duration,
     request_timeout: Duration,
     mark: String,
 }
@@ -106,6 +107,7 @@ impl Runner {
             hub,
             ended: None,
             retry: Duration::ZERO,
+            grace: Duration::ZERO,
             request_timeout: Duration::ZERO,
             mark,
         }
@@ -149,6 +151,7 @@ impl Runner {
             .on_overrun(Overrun::call(move |_| at_fence.kill()))
             .build()?;
         self.retry = elector.timing().retry_period();
+        self.grace = elector.timing().grace();
         self.request_timeout = elector.timing().request_timeout();
         let candidate = elector.start();
         self.entries.push(Entered {
@@ -374,6 +377,7 @@ impl Runner {
             stop_signal: run.stop_signal,
             max_hold: run.max_hold,
             min_validity: run.min_validity.unwrap_or(self.retry),
+            grace: self.grace,
             step_down_signal: run.step_down_signal,
             passed_on: run.forward_signal.0.clone(),
             handle: self.entries[0].candidate.handle(),

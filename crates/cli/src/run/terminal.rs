@@ -11,9 +11,14 @@ use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
 /// The environment variable that tells the child to wait for the terminal.
 pub(crate) const FOREGROUND: &str = "TENURE_INTERNAL_FOREGROUND";
 
+/// Whether standard input is a terminal.
+pub(crate) fn is_there() -> bool {
+    isatty(stdin())
+}
+
 /// Whether standard input is a terminal whose foreground group we are.
 pub(crate) fn in_foreground() -> bool {
-    isatty(stdin()) && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
+    is_there() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
 }
 
 /// Makes the group the terminal's foreground group.

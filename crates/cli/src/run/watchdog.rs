@@ -1,11 +1,12 @@
 //! A tiny process beside the wrapper that ends the group when the wrapper cannot.
 //!
-//! A stopped or killed wrapper runs no timers. The watchdog is there before the group is. It waits on a
-//! pipe: first the group is named, then comes the deadline of the work, which every renewal moves. It kills
-//! the group and whoever left it when the deadline passes, or when the pipe closes without a farewell.
+//! A stopped or killed wrapper runs no timers. The watchdog is there before the group is, and knows from its
+//! first moment when the work must be over. It waits on a pipe: first the group is named, then each renewal
+//! moves the deadline. It kills the group and whoever left it when the deadline passes, or when the pipe
+//! closes. Once the group is empty it is killed itself: it may be stopped, and nobody waits for it.
 
 use std::io::{self, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
@@ -19,8 +20,6 @@ use super::kin;
 /// Hidden subcommand; see [`watch`].
 pub(crate) const WATCHDOG: &str = "__watchdog";
 
-const FAREWELL: u64 = u64::MAX;
-
 /// The wrapper's end of the pipe.
 pub(crate) struct Watchdog {
     pipe: ChildStdin,
@@ -28,12 +27,14 @@ pub(crate) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts the watchdog for all who will carry the mark.
-    pub(crate) fn start(mark: &str) -> io::Result<Self> {
+    /// Starts the watchdog for all who will carry the mark: none of them outlives the deadline, which is in
+    /// nanoseconds of `CLOCK_BOOTTIME`.
+    pub(crate) fn start(mark: &str, deadline: u64) -> io::Result<Self> {
         let mut child = Command::new(std::env::current_exe()?)
             .arg(WATCHDOG)
             .arg(getpid().as_raw_nonzero().to_string())
             .arg(mark)
+            .arg(deadline.to_string())
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             // Signals that a terminal sends to the wrapper's group must not reach it.
@@ -53,7 +54,7 @@ impl Watchdog {
         self.tell(group.as_raw_nonzero().get().unsigned_abs().into())
     }
 
-    /// Moves the deadline: nanoseconds of `CLOCK_BOOTTIME`.
+    /// Moves the deadline. An error says that the watchdog has gone.
     pub(crate) fn until(&mut self, deadline: u64) -> io::Result<()> {
         self.tell(deadline)
     }
@@ -62,70 +63,56 @@ impl Watchdog {
         self.pipe.write_all(&value.to_le_bytes())
     }
 
-    /// The group is empty; the watchdog may go.
+    /// The group is empty, or in the care of another watchdog.
     pub(crate) fn dismiss(mut self) {
-        let _ = self.tell(FAREWELL);
+        let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// `tenure __watchdog WRAPPER MARK`: see the module.
-pub(crate) fn watch(wrapper: &str, mark: &str) -> u8 {
-    let Some(wrapper) = wrapper.parse().ok().and_then(Pid::from_raw) else {
+/// `tenure __watchdog WRAPPER MARK DEADLINE`: see the module. Returns when there was something to kill.
+pub(crate) fn watch(wrapper: &str, mark: &str, deadline: &str) -> u8 {
+    let wrapper = wrapper.parse().ok().and_then(Pid::from_raw);
+    let (Some(wrapper), Ok(deadline)) = (wrapper, deadline.parse()) else {
         eprintln!("tenure: {WATCHDOG} is internal");
         return 125;
     };
     super::group::close_inherited(&[]);
     let mut group = None;
-    match guard(&io::stdin().as_fd().try_clone_to_owned(), &mut group) {
-        Ok(End::Farewell) => 0,
-        Ok(End::Overdue | End::Orphaned) | Err(_) => {
-            if let Some(group) = group {
-                let _ = kill_process_group(group, Signal::KILL);
-            }
-            // Whoever was born while we looked is found the next time.
-            for _ in 0..50 {
-                // A dead wrapper has no descendants any more. Its heir, the first process of the machine
-                // perhaps, has plenty, and none of them is ours: the mark alone tells.
-                let parent = (getppid() == Some(wrapper)).then_some(wrapper);
-                let left = kin::descendants_of(parent, mark);
-                if left.is_empty() {
-                    break;
-                }
-                left.iter().for_each(|process| process.signal(Signal::KILL));
-                std::thread::sleep(Duration::from_millis(20));
-            }
-            1
-        }
+    // Whatever ended the guard, an error too: nobody looks after the work any more.
+    let _ = guard(io::stdin().as_fd(), &mut group, deadline);
+    if let Some(group) = group {
+        let _ = kill_process_group(group, Signal::KILL);
     }
+    // Whoever was born while we looked is found the next time.
+    for _ in 0..50 {
+        // A dead wrapper has no descendants any more. Its heir, the first process of the machine
+        // perhaps, has plenty, and none of them is ours: the mark alone tells.
+        let parent = (getppid() == Some(wrapper)).then_some(wrapper);
+        let left = kin::descendants_of(parent, mark);
+        if left.is_empty() {
+            break;
+        }
+        left.iter().for_each(|process| process.signal(Signal::KILL));
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    1
 }
 
-enum End {
-    Farewell,
-    Overdue,
-    Orphaned,
-}
-
-/// Reads the group, and then deadlines until one passes, or the pipe ends.
-fn guard(pipe: &io::Result<OwnedFd>, group: &mut Option<Pid>) -> io::Result<End> {
-    let pipe = pipe
-        .as_ref()
-        .map_err(|error| io::Error::from(error.kind()))?;
-    let mut deadline: Option<u64> = None;
+/// Reads the group, and then deadlines until one has passed, or the pipe ends.
+fn guard(pipe: BorrowedFd<'_>, group: &mut Option<Pid>, mut deadline: u64) -> io::Result<()> {
     let mut buffer = Vec::with_capacity(64);
     loop {
-        let left = deadline.map(|deadline| deadline.saturating_sub(boot_nanos()));
-        if left == Some(0) {
-            return Ok(End::Overdue);
-        }
+        let left = deadline.saturating_sub(boot_nanos());
         // Wake at least once a second: poll's own clock stops in suspend, ours does not.
-        let wait = left.unwrap_or(u64::MAX).min(1_000_000_000);
         let wait = Timespec {
             tv_sec: 0,
-            tv_nsec: i64::try_from(wait).unwrap_or(0).min(999_999_999),
+            tv_nsec: i64::try_from(left.min(999_999_999)).unwrap_or(0),
         };
-        let mut fds = [PollFd::new(pipe, PollFlags::IN)];
+        let mut fds = [PollFd::new(&pipe, PollFlags::IN)];
         match poll(&mut fds, Some(&wait)) {
+            // Who comes late has looked into the pipe first: the deadline may have moved meanwhile.
+            Ok(0) if left == 0 => return Ok(()),
             Ok(0) | Err(rustix::io::Errno::INTR) => continue,
             Ok(_) => {}
             Err(error) => return Err(error.into()),
@@ -133,19 +120,16 @@ fn guard(pipe: &io::Result<OwnedFd>, group: &mut Option<Pid>) -> io::Result<End>
         let mut chunk = [0; 64];
         let read = rustix::io::read(pipe, &mut chunk)?;
         if read == 0 {
-            return Ok(End::Orphaned);
+            return Ok(());
         }
         buffer.extend_from_slice(&chunk[..read]);
         while let Some((message, rest)) = buffer.split_first_chunk::<8>() {
             let value = u64::from_le_bytes(*message);
             buffer = rest.to_vec();
-            if value == FAREWELL {
-                return Ok(End::Farewell);
-            }
             if group.is_none() {
                 *group = i32::try_from(value).ok().and_then(Pid::from_raw);
             } else {
-                deadline = Some(value);
+                deadline = value;
             }
         }
     }

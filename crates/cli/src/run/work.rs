@@ -1,7 +1,8 @@
 //! The guarded work of `tenure run`: one group of processes while leading.
 //!
 //! Three things end a group when the term ends: this loop; the deadline thread, if the runtime is
-//! stuck; and the watchdog process, if this whole process is stopped or killed.
+//! stuck; and the watchdog process, if this whole process is stopped or killed. All three know the fence
+//! before the group is there, and none of them ever moves it beyond the lease of a renewal that was answered.
 
 use std::io;
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tenure::clock::{Clock, SystemClock};
+use tenure::core::LocalTime;
 use tenure::deadline::Deadline;
 use tenure::{Handle, Term};
 
@@ -31,6 +33,9 @@ const LONGEST_STOP: Duration = Duration::from_secs(30);
 
 /// How long after the end of the guard this loop counts as stuck.
 const STUCK: Duration = Duration::from_millis(250);
+
+/// A group that wants the terminal it has not got is asked this often whether it still does.
+const TERMINAL: Duration = Duration::from_secs(1);
 
 /// How long a holder that was told to step down by a signal stays away.
 const SIT_OUT: Duration = Duration::from_secs(30);
@@ -85,6 +90,8 @@ pub(crate) struct Work {
     pub(crate) max_hold: Option<Duration>,
     /// Nothing is started with less than this left of the guard.
     pub(crate) min_validity: Duration,
+    /// From the end of the guard to the fence.
+    pub(super) grace: Duration,
     /// This signal to the wrapper gives the term up.
     pub(crate) step_down_signal: Option<Signal>,
     /// These the group gets without being asked to end.
@@ -163,7 +170,7 @@ impl Work {
         &self,
         term: &Term,
         signals: &mut Signals,
-        hold: Option<tenure::core::LocalTime>,
+        hold: Option<LocalTime>,
     ) -> io::Result<End> {
         // This process may have been stopped or asleep since it won; a renewal makes up for it.
         while term.is_leading() && term.valid_for() < self.min_validity {
@@ -177,7 +184,7 @@ impl Work {
             return Ok(End::Lost);
         }
         // Nothing runs without its watchdog, not even for the moment in which this process may be stopped.
-        let mut watchdog = Watchdog::start(&self.spec.mark)?;
+        let mut watchdog = Watchdog::start(&self.spec.mark, self.fence(term).as_nanos())?;
         let group = match Group::spawn(&self.spec) {
             Ok(group) => group,
             Err(error) => {
@@ -214,23 +221,33 @@ impl Work {
         mut watchdog: Watchdog,
         term: &Term,
         signals: &mut Signals,
-        hold: Option<tenure::core::LocalTime>,
+        hold: Option<LocalTime>,
     ) -> End {
         let mut stuck = Some(self.ask_if_stuck(term, group));
+        let overdue = self.kill_at_fence(term);
         let mut why: Option<Why> = None;
         let mut patience = None;
+        let mut terminal = Longing::default();
         let exit = loop {
-            if let Some(exit) = group.reap() {
+            let changes = group.reap();
+            if let Some(exit) = changes.exit {
                 break exit;
             }
             let now = SystemClock.now().local;
-            let _ = watchdog.until(term.deadline().as_nanos());
+            let fence = self.fence(term);
+            overdue.move_to(fence);
+            if watchdog.until(fence.as_nanos()).is_err()
+                && let Ok(another) = self.watch(group, fence)
+            {
+                std::mem::replace(&mut watchdog, another).dismiss();
+            }
+            terminal.look(changes.wants_terminal, now, group);
             if let Some(stuck) = &stuck {
                 stuck.move_to(now + term.valid_for() + STUCK);
             }
             if why.is_none() && hold.is_some_and(|hold| now >= hold) {
                 why = Some(Why::Held);
-                group.signal(self.stop_signal.unwrap_or(Signal::TERM));
+                group.ask(self.stop_signal.unwrap_or(Signal::TERM));
             }
             if why.is_some() {
                 stuck = None;
@@ -249,18 +266,19 @@ impl Work {
                     Asked::End(_) if why.is_some() => group.signal(Signal::KILL),
                     Asked::End(signal) => {
                         why = Some(Why::Asked(signal));
-                        group.signal(self.stop_signal.unwrap_or(signal));
+                        group.ask(self.stop_signal.unwrap_or(signal));
                     }
                 },
                 () = term.cancelled(), if why.is_none() => {
                     why = Some(Why::Lost);
-                    group.signal(self.stop_signal.unwrap_or(Signal::TERM));
+                    group.ask(self.stop_signal.unwrap_or(Signal::TERM));
                 }
                 () = tokio::time::sleep(HEARTBEAT) => {}
             }
         };
         drop(stuck);
         let asked = clear_out(group, watchdog.id(), signals).await;
+        drop(overdue);
         watchdog.dismiss();
         match why.or(asked.map(Why::Asked)) {
             // After a stop of this process the watchdog was first, and this loop has not heard of the loss yet.
@@ -272,12 +290,60 @@ impl Work {
         }
     }
 
-    /// If this loop is stuck, the deadline thread asks the group to end soon after the guard is out;
-    /// the elector's overrun call kills it at the fence.
+    /// Another watchdog, in the place of one that somebody has killed.
+    fn watch(&self, group: Group, fence: LocalTime) -> io::Result<Watchdog> {
+        let mut watchdog = Watchdog::start(&self.spec.mark, fence.as_nanos())?;
+        watchdog.guards(group.id())?;
+        self.running.set(Some(group), watchdog.id());
+        Ok(watchdog)
+    }
+
+    /// By when nothing of the group may be left. Work that is told late, after a stop of this process, gets
+    /// a last moment from the elector, beyond the lease perhaps; a group can be killed, and gets none.
+    fn fence(&self, term: &Term) -> LocalTime {
+        let deadline = term.deadline();
+        match term.reason() {
+            // The lease is kept meanwhile, so the guard is no measure.
+            Some(reason) if reason.is_voluntary() => deadline,
+            _ => deadline.min(term.until() + self.grace),
+        }
+    }
+
+    /// If this loop is stuck, the deadline thread asks the group to end soon after the guard is out.
     fn ask_if_stuck(&self, term: &Term, group: Group) -> Deadline {
         let signal = self.stop_signal.unwrap_or(Signal::TERM);
         let at = SystemClock.now().local + term.valid_for() + STUCK;
-        Deadline::new(at, move || group.signal(signal))
+        Deadline::new(at, move || group.ask(signal))
+    }
+
+    /// The deadline thread kills what is left at the fence, whatever this loop does.
+    fn kill_at_fence(&self, term: &Term) -> Deadline {
+        let running = self.running.clone();
+        Deadline::new(self.fence(term), move || running.kill())
+    }
+}
+
+/// What a group does that stands still because it wants the terminal: it tries again now and then, for the
+/// terminal may be its own by now.
+#[derive(Default)]
+struct Longing {
+    again: Option<LocalTime>,
+    said: bool,
+}
+
+impl Longing {
+    fn look(&mut self, stands_still: bool, now: LocalTime, group: Group) {
+        if stands_still && !std::mem::replace(&mut self.said, true) {
+            eprintln!(
+                "tenure: the command stands still: it wants the terminal, which it has only in the foreground"
+            );
+        }
+        if stands_still {
+            self.again.get_or_insert(now + TERMINAL);
+        }
+        if self.again.take_if(|again| now >= *again).is_some() {
+            group.signal(Signal::CONT);
+        }
     }
 }
 
@@ -304,7 +370,7 @@ async fn clear_out(group: Group, watchdog: i32, signals: &mut Signals) -> Option
         let overdue = SystemClock.now().local.since(began) >= STRAGGLERS;
         if overdue || !told {
             let signal = if overdue { Signal::KILL } else { Signal::TERM };
-            group.signal(signal);
+            group.ask(signal);
             left.iter().for_each(|process| process.signal(signal));
             told = true;
         }
