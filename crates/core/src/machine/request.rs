@@ -81,6 +81,8 @@ impl Election {
                 self.is_mutant() || ended,
                 "S4: release before the work ended, or too late"
             );
+            let own = matches!(&self.known, Known::Present(seen) if self.wrote(&seen.observation));
+            assert!(self.is_mutant() || own, "duty 6: release of a stranger's");
         }
         let id = self.open_request(now, timeout, true);
         let orders = match &self.known {
@@ -119,7 +121,8 @@ impl Election {
     /// is another incarnation's of ours; and nobody else holds it for life.
     fn may_replace(&self, now: Now, kind: &WriteKind) -> bool {
         match (&self.known, kind.base()) {
-            (Known::Absent { .. }, None) => true,
+            // Duty 8: after a live term of somebody else, not before that has run out.
+            (Known::Absent { .. }, None) => self.hold_until.is_none_or(|until| now.local >= until),
             (Known::Present(seen), Some(base)) if seen.observation.version == *base => {
                 let observation = &seen.observation;
                 let record = &observation.record;
@@ -288,6 +291,7 @@ impl Election {
             }
             WriteKind::Release(_) => {
                 if matches!(self.state, State::Releasing(_)) {
+                    self.report(out);
                     out.push(Command::Released);
                     self.leave_term(now, out);
                 }
@@ -297,6 +301,15 @@ impl Election {
 
     fn open_request(&mut self, now: Now, timeout: Duration, write: bool) -> u64 {
         assert!(self.in_flight.is_none(), "one request at a time");
+        let guard = match &self.state {
+            State::Leading(term) | State::Releasing(term) => Some(&term.guard),
+            State::Stopping(winding) => Some(&winding.term.guard),
+            State::Idle | State::Following | State::Finished => None,
+        };
+        assert!(
+            self.is_mutant() || guard.is_none_or(|guard| timeout <= guard.left(now)),
+            "duty 1: a request of a term ends with its guard"
+        );
         let id = self.next_id;
         self.next_id += 1;
         self.in_flight = Some(InFlight {

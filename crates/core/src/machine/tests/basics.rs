@@ -72,7 +72,7 @@ fn an_order_to_step_down_is_obeyed_once_by_the_term_it_names() {
         0.4     watch wrote2 v7 order=0  STOP ordered by=14.51
         0.5     worked                   read#3
         0.6     read3 wrote2 v7 order=0  release#4 over 7 /1 t0
-        0.7     ok4 8                    released
+        0.7     ok4 8                    leader "", released
         0.8     tick                     -
         5.5     tick                     acquire#5 over 8 baz/15 t1
     "#]]
@@ -139,7 +139,7 @@ fn a_shutdown_looks_whether_a_write_without_an_answer_won() {
         2.8     read3 wrote2 v5          leader "baz"
         2.81    tick                     read#4
         2.9     read4 wrote2 v5          release#5 over 5 /1 t0
-        3.0     ok5 6                    released, finished
+        3.0     ok5 6                    leader "", released, finished
     "#]]
     .assert_eq(&play(
         "0 start

@@ -191,7 +191,7 @@ fn case_12_and_13_a_release_reads_first_empties_the_holder_and_keeps_transitions
         1       shutdown                 STOP shutdown by=14.51
         1.1     worked                   read#3
         1.2     read3 wrote2 v5          release#4 over 5 /1 t7
-        1.3     ok4 9                    released, finished
+        1.3     ok4 9                    leader "", released, finished
     "#]]
     .assert_eq(&play(
         "0 start
@@ -215,7 +215,7 @@ fn case_14_a_release_that_conflicts_reads_again_and_succeeds() {
         1.2     read3 wrote2 v5          release#4 over 5 /1 t0
         1.3     refused4                 read#5
         1.4     read5 wrote2 v6          release#6 over 6 /1 t0
-        1.5     ok6 9                    released, finished
+        1.5     ok6 9                    leader "", released, finished
     "#]]
     .assert_eq(&play(
         "0 start
@@ -241,7 +241,7 @@ fn case_15_a_renewal_under_way_at_shutdown_does_not_keep_from_releasing() {
         2.03    worked                   -
         2.1     unknown3                 read#4
         2.2     read4 wrote3 v6          release#5 over 6 /1 t0
-        2.3     ok5 9                    released, finished
+        2.3     ok5 9                    leader "", released, finished
     "#]]
     .assert_eq(&play(
         "0 start
@@ -268,7 +268,7 @@ fn case_16_a_read_under_way_at_shutdown_does_not_keep_from_releasing() {
         2.04    worked                   -
         2.1     readfail4                read#5
         2.2     read5 wrote2 v5          release#6 over 5 /1 t0
-        2.3     ok6 9                    released, finished
+        2.3     ok6 9                    leader "", released, finished
     "#]]
     .assert_eq(&play(
         "0 start

@@ -176,7 +176,7 @@ fn duty_05_work_is_told_to_stop_and_joined_before_the_release() {
         1.6     tick                     -
         2.0     worked                   read#3
         2.1     read3 wrote2 v5          release#4 over 5 /1 t0
-        2.2     ok4 6                    released, read#5
+        2.2     ok4 6                    leader "", released, read#5
     "#]]
     .assert_eq(&after_leading(
         "1.5 stepdown

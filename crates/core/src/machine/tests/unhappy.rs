@@ -164,7 +164,7 @@ fn extra_9_callbacks_come_in_order_leader_after_lead_and_each_stop_after_its_lea
         0.8     stepdown                 STOP step-down by=15.10
         0.9     worked                   read#3
         1.0     read3 wrote2 v6          release#4 over 6 /1 t2
-        1.1     ok4 7                    released, read#5
+        1.1     ok4 7                    leader "", released, read#5
         1.2     watch bing/15 v8 t=3     leader "bing"
         1.3     watch bing/15 v9 t=3 renew=9 -
     "#]]
@@ -192,7 +192,7 @@ fn work_that_ends_by_itself_gives_the_lease_back() {
         0.03    watching                 -
         1       worked                   STOP work-ended by=14.51, read#3
         1.1     read3 wrote2 v5          release#4 over 5 /1 t0
-        1.2     ok4 6                    released
+        1.2     ok4 6                    leader "", released
         1.3     tick                     -
         3.1     tick                     acquire#5 over 6 baz/15 t1
     "#]]
@@ -387,7 +387,7 @@ fn a_coordinated_term_that_was_ordered_to_end_before_it_began_does_no_work() {
         0.01    read1 baz/5 v4 t=2 order=2 leader "baz", acquire#2 over 4 baz/15 t2
         0.02    ok2 5                    read#3
         0.03    read3 wrote2 v5 order=2  release#4 over 5 /1 t2
-        0.04    ok4 6                    released, read#5
+        0.04    ok4 6                    leader "", released, read#5
     "#]]
     .assert_eq(
         &Table::new(config)
