@@ -1,10 +1,15 @@
 //! The multi locks, each case for both kinds. P is the primary object, S the secondary one (the
-//! Lease). Cases 39 to 49 are those of client-go 1.26; what is decided there by the elector is shown
-//! here by the observation that it decides on.
+//! Lease). Cases 39 to 49 are those of client-go 1.26; what is decided there by the elector is decided here by
+//! an election that sees what the lock has read.
+
+use std::time::Duration;
 
 use kube::Client;
 use serde_json::{Value, json};
-use tenure_core::{Observation, WriteKind};
+use tenure_core::{
+    Command, Config, Election, Input, LocalTime, Now, Observation, Source, Timing, WallTime,
+    WriteKind,
+};
 use tenure_lock::{
     Class, LEADER_ANNOTATION, Lock, MultiLock, Precision, Sight, Sighting, UNKNOWN_HOLDER, Watch,
 };
@@ -92,9 +97,12 @@ impl Kind {
         ]);
         let lock = self.lock(&script);
         let seen = lock.read().await.unwrap().unwrap();
+        let (after, transitions) = taken(&[seen.observation()]);
+        let fresh = !seen.observation().record.is_free();
+        assert_eq!((after >= LEASE_DURATION, transitions), (fresh, 1));
         let acquire = WriteKind::Acquire(seen.observation().version.clone());
         let won = lock
-            .write(&acquire, &record("baz", 1), Some(&seen))
+            .write(&acquire, &record("baz", transitions), Some(&seen))
             .await
             .unwrap();
         assert_eq!(won.observation().record, record("baz", 1));
@@ -132,6 +140,53 @@ impl Kind {
         }
         won
     }
+}
+
+/// The lease of every record here.
+const LEASE_DURATION: Duration = Duration::from_secs(10);
+
+/// Shows what was seen to an election of baz, a second apart, and then nothing but the last: how long that was
+/// there until the lock was taken, and with which transitions.
+fn taken(seen: &[&Observation]) -> (Duration, u32) {
+    let mut election = Election::new(Config {
+        identity: "baz".to_owned(),
+        timing: Timing::builder().build().unwrap(),
+        release_on_cancel: true,
+        for_life: false,
+        rejoin: true,
+        coordinated: false,
+        whole_seconds: true,
+        seed: 1,
+    });
+    let at = |millis: u64| Now {
+        local: LocalTime::from_nanos(millis * 1_000_000),
+        wall: WallTime::from_micros(i64::try_from(millis).unwrap() * 1000),
+    };
+    let last = u64::try_from(seen.len() - 1).unwrap() * 1000;
+    let mut commands = election.step(at(0), Input::Start);
+    for millis in (0..60_000).step_by(10) {
+        let shown = seen[usize::try_from(millis / 1000).unwrap().min(seen.len() - 1)];
+        while let Some(command) = commands.pop() {
+            match command {
+                Command::Read { id, .. } => {
+                    let shown = Input::Observed(Source::Read(id), shown.clone());
+                    commands.extend(election.step(at(millis), shown));
+                }
+                Command::Write { record, .. } => {
+                    let since = millis.checked_sub(last).expect("not before the last");
+                    return (Duration::from_millis(since), record.transitions);
+                }
+                _ => {}
+            }
+        }
+        commands = election.step(at(millis), Input::Tick);
+    }
+    panic!("never taken");
+}
+
+/// Whoever is seen to hold it is left alone for a whole lease.
+fn is_not_acquired(seen: &[&Observation]) {
+    assert!(taken(seen).0 >= LEASE_DURATION);
 }
 
 fn read_lease(lease: Option<&Value>) -> Exchange {
@@ -220,6 +275,7 @@ async fn case_44_p_bing_and_s_me_is_held_by_nobody_known() {
             .await;
         assert_eq!(seen.record.holder, UNKNOWN_HOLDER);
         assert_eq!(UNKNOWN_HOLDER, "leaderelection.k8s.io/unknown");
+        is_not_acquired(&[&seen]);
     }
 }
 
@@ -242,17 +298,21 @@ async fn case_46_p_bing_and_s_missing_is_held_by_bing() {
         let seen = kind.read(&kind.primary(Some("bing"), 3, "1"), None).await;
         assert_eq!(seen.record, record("bing", 3));
         assert!(!seen.unreadable);
+        is_not_acquired(&[&seen]);
     }
 }
 
 #[tokio::test]
 async fn case_47_p_me_and_s_bing_is_unknown_and_new_to_who_saw_s_alone() {
     for kind in KINDS {
-        let primary = kind.primary(Some("baz"), 0, "1");
-        let seen = kind.read(&primary, Some(&lease("bing", 0, "2"))).await;
+        let secondary = lease("bing", 0, "2");
+        let unled = kind.primary(None, 0, "1");
+        let alone = kind.read(&unled, Some(&secondary)).await;
+        let primary = kind.primary(Some("baz"), 0, "3");
+        let seen = kind.read(&primary, Some(&secondary)).await;
         assert_eq!(seen.record.holder, UNKNOWN_HOLDER);
-        let alone = kind.read(&primary, None).await;
         assert_ne!(seen.fingerprint, alone.fingerprint);
+        is_not_acquired(&[&alone, &seen]);
     }
 }
 
@@ -266,6 +326,7 @@ async fn case_48_both_bing_is_held_by_bing() {
             )
             .await;
         assert_eq!(seen.record, record("bing", 0));
+        is_not_acquired(&[&seen]);
     }
 }
 
