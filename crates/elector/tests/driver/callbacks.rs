@@ -52,6 +52,7 @@ async fn extra_9_callback_order_started_wound_down_stopped_and_only_then_release
             "started [a]",
             "wound down [a]",
             "stopped shutdown [a]",
+            "leader \"\" []",
         ],
     );
 }
@@ -109,7 +110,7 @@ async fn run_or_die_attaches_the_watchdog_and_runs_one_term() {
     let (callbacks, log) = recording(&lock);
     let builder = Wire::to(&lock).elector("a").watchdog(&adaptor);
     builder.run_or_die(pass(secs(5)), callbacks).await;
-    assert_eq!(log.lock().unwrap().len(), 4);
+    assert_eq!(log.lock().unwrap().len(), 5);
     pass(secs(3600)).await;
     assert_eq!(adaptor.check(), Ok(()), "it let go of the lock");
 }
