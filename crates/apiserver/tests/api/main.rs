@@ -9,6 +9,7 @@ mod support;
 
 mod access;
 mod apply;
+mod classes;
 mod concurrency;
 mod custom;
 mod discovery;
