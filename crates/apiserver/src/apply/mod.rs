@@ -28,6 +28,11 @@ pub(crate) use shape::{Shape, keyed};
 /// The owner of what was there when a first apply finds no owners.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
+/// The writer whose applies follow those that it made on the client's side, and where those left their
+/// configuration (apimachinery, `managedfields/internal/lastappliedmanager.go`).
+const KUBECTL: &str = "kubectl";
+const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
+
 /// A field that somebody else owns with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
@@ -189,6 +194,11 @@ pub(crate) struct Apply<'a> {
 }
 
 impl Apply<'_> {
+    /// Says what does not fit the schema.
+    pub(crate) fn check(shape: Shape, config: &Value) -> Result<(), Refusal> {
+        check::check(shape, config).map_err(Refusal::Unfit)
+    }
+
     /// The new object, not yet canonical, if the writer is the only owner and states what it stated
     /// last time: then nothing goes, nobody is in the way, and the owners stay. `None` if there is
     /// more to it.
@@ -240,7 +250,12 @@ impl Apply<'_> {
         let change = compare(self.shape, self.live, &new).without(self.reset);
         let others = |version: &str| compared(version, &new).map(|found| found.without(self.reset));
         if !self.force {
-            let conflicts = self.conflicts(&managed, &change, &others);
+            let mut conflicts = self.conflicts(&managed, &change, &others, &Set::default());
+            if !conflicts.is_empty()
+                && let Some(own) = self.applied_by_client()
+            {
+                conflicts = self.conflicts(&managed, &change, &others, &own);
+            }
             if !conflicts.is_empty() {
                 return Err(Refusal::Conflicts(conflicts));
             }
@@ -261,6 +276,7 @@ impl Apply<'_> {
         managed: &Managed,
         change: &Comparison,
         others: InVersion<'_>,
+        allowed: &Set,
     ) -> Vec<Conflict> {
         let mut out = Vec::new();
         for entry in managed
@@ -277,13 +293,57 @@ impl Apply<'_> {
                     .unwrap_or_default()
             };
             let owner = entry.writer.to_string();
-            let fields = entry.fields.intersection(&changed).paths();
+            let fields = entry.fields.intersection(&changed);
+            let fields = fields.difference(allowed).paths();
             out.extend(fields.into_iter().map(|field| Conflict {
                 owner: owner.clone(),
                 field,
             }));
         }
         out
+    }
+
+    /// The configuration of the last apply on the client's side, if there was one.
+    fn last_applied(&self) -> Option<&str> {
+        let annotations = self.live.pointer("/metadata/annotations")?;
+        let text = annotations.get(LAST_APPLIED)?.as_str()?;
+        Some(text).filter(|text| !text.is_empty() && self.writer.manager == KUBECTL)
+    }
+
+    /// What kubectl stated when it applied on the client's side and what has been so since: that is its
+    /// own, whoever it was recorded as.
+    fn applied_by_client(&self) -> Option<Set> {
+        let mut last: Value = serde_json::from_str(self.last_applied()?).ok()?;
+        let map = last.as_object_mut()?;
+        let version = map.remove("apiVersion");
+        if version.as_ref().and_then(Value::as_str) != Some(&self.writer.api_version) {
+            return None;
+        }
+        map.remove("kind");
+        check::check(self.shape, &last).ok()?;
+        let since = compare(self.shape, &last, self.live);
+        let stated = compare::fields(self.shape, &last);
+        let stated = stated.difference(&since.modified).difference(&since.added);
+        Some(stated.difference(&since.removed))
+    }
+
+    /// Keeps the annotation of applies on the client's side in step, for the next of them. `whole` is what is
+    /// applied, with `apiVersion` and `kind`.
+    pub(crate) fn note(&self, new: &mut Value, whole: impl FnOnce() -> Value) {
+        if self.last_applied().is_none() {
+            return;
+        }
+        let mut whole = whole();
+        let stated = whole.pointer_mut("/metadata/annotations");
+        if let Some(stated) = stated.and_then(Value::as_object_mut) {
+            stated.remove(LAST_APPLIED);
+        }
+        let annotations = new.pointer_mut("/metadata/annotations");
+        if let Some(annotations) = annotations.and_then(Value::as_object_mut)
+            && annotations.contains_key(LAST_APPLIED)
+        {
+            annotations.insert(LAST_APPLIED.to_owned(), json!(format!("{whole}\n")));
+        }
     }
 
     /// Takes out what this writer stated last time and nobody states now.

@@ -20,6 +20,10 @@ pub(crate) struct CustomVersion {
     pub(crate) openapi: Value,
     /// What it prints after the name.
     pub(crate) columns: &'static [Column],
+    /// What hangs below an object.
+    pub(crate) subresources: &'static [Subresource],
+    /// What selectors may name.
+    pub(crate) fields: &'static [Field],
     /// Where the scale subresource finds its numbers.
     pub(crate) scale: Option<Scale>,
 }
@@ -67,21 +71,8 @@ fn entry(spec: &Value) -> Option<Kind> {
         .filter(|v| v["served"] == true)
         .collect();
     versions.sort_by_key(|version| std::cmp::Reverse(preference(text(version, "/name"))));
-    let first = versions.first()?;
-    let fields = selectable(first);
-    let mut subresources = Vec::new();
-    for (subresource, member) in [
-        (Subresource::Scale, "scale"),
-        (Subresource::Status, "status"),
-    ] {
-        let has = |version: &&Value| {
-            version
-                .pointer(&format!("/subresources/{member}"))
-                .is_some()
-        };
-        if versions.iter().any(has) {
-            subresources.push(subresource);
-        }
+    if versions.is_empty() {
+        return None;
     }
     Some(Kind {
         group: keep(group),
@@ -98,10 +89,8 @@ fn entry(spec: &Value) -> Option<Kind> {
         categories: names("categories"),
         namespaced: text(spec, "/scope") == "Namespaced",
         storage: keep(&format!("{group}/{}", name("plural"))),
-        subresources: keep_all(subresources),
         unconditional_update: false,
         generation: Generation::Content,
-        fields,
         ..custom_base()
     })
 }
@@ -142,6 +131,8 @@ fn served(spec: &Value, version: &Value) -> Version {
         schema: Structural::root(&openapi),
         openapi,
         columns: columns(version),
+        subresources: keep_all(subresources(version)),
+        fields: selectable(version),
         scale: scale.and_then(|scale| {
             Some(Scale {
                 replicas: pointer(scale, "specReplicasPath")?,
@@ -166,6 +157,15 @@ fn served(spec: &Value, version: &Value) -> Version {
         conversion: None,
         custom: Some(Box::leak(Box::new(custom))),
     }
+}
+
+fn subresources(version: &Value) -> Vec<Subresource> {
+    let known = [Subresource::Scale, Subresource::Status].into_iter();
+    let has = |sub: &Subresource| {
+        let member = version.pointer(&format!("/subresources/{}", sub.name()));
+        member.is_some_and(|member| !member.is_null())
+    };
+    known.filter(has).collect()
 }
 
 fn columns(version: &Value) -> &'static [Column] {
@@ -256,8 +256,8 @@ mod tests {
             (kind.kind, kind.namespaced, kind.short),
             ("One", false, &["o"][..])
         );
-        assert_eq!(kind.fields[0].label, "spec.color");
         let custom = kind.versions[0].custom.expect("custom");
+        assert_eq!(custom.fields[0].label, "spec.color");
         assert_eq!(custom.columns[0].name, "Size");
         assert_eq!(
             custom.scale.as_ref().expect("scale").replicas,

@@ -1,11 +1,13 @@
 //! CustomResourceDefinition: its defaults, its checks, and what it says about itself.
 
+use std::borrow::Cow;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 use super::path::Path;
 use super::schema::Structural;
-use super::{structural, value};
+use super::{approval, structural, value};
 use crate::names;
 use crate::registry::meta::rfc3339;
 use crate::registry::rules::{items, text};
@@ -56,26 +58,13 @@ pub(crate) fn settle(definition: &mut Value, taken: Option<&str>) {
         .pointer("/spec/names")
         .cloned()
         .unwrap_or_default();
-    let versions = items(definition, "/spec/versions");
-    let storage = versions.iter().find(|version| version["storage"] == true);
-    let storage = storage.map(|version| version["name"].clone());
-    if !definition["status"].is_object() {
-        definition["status"] = json!({});
-    }
+    note_storage(definition);
+    approval::note(definition);
     let status = &mut definition["status"];
     if taken.is_none() {
         status["acceptedNames"] = names;
     } else if status.get("acceptedNames").is_none() {
         status["acceptedNames"] = json!({"plural": "", "kind": ""});
-    }
-    let stored = &mut status["storedVersions"];
-    if !stored.is_array() {
-        *stored = json!([]);
-    }
-    if let (Some(list), Some(storage)) = (stored.as_array_mut(), storage)
-        && !list.contains(&storage)
-    {
-        list.push(storage);
     }
     match taken {
         None => {
@@ -105,6 +94,45 @@ pub(crate) fn settle(definition: &mut Value, taken: Option<&str>) {
                 set_condition(status, "Established", "False", "NotAccepted", message);
             }
         }
+    }
+}
+
+/// Remembers the version that objects are stored in from now on.
+pub(crate) fn note_storage(definition: &mut Value) {
+    let versions = items(definition, "/spec/versions");
+    let storage = versions.iter().find(|version| version["storage"] == true);
+    let storage = storage.map(|version| version["name"].clone());
+    if !definition["status"].is_object() {
+        definition["status"] = json!({});
+    }
+    let stored = &mut definition["status"]["storedVersions"];
+    if !stored.is_array() {
+        *stored = json!([]);
+    }
+    if let (Some(list), Some(storage)) = (stored.as_array_mut(), storage)
+        && !list.contains(&storage)
+    {
+        list.push(storage);
+    }
+}
+
+/// Whether another definition has one of its names.
+pub(crate) fn is_refused(definition: &Value) -> bool {
+    items(definition, "/status/conditions")
+        .iter()
+        .any(|condition| condition["type"] == "NamesAccepted" && condition["status"] == "False")
+}
+
+/// The definition with the names that it has, whatever others it asks for.
+pub(crate) fn accepted(definition: &Value) -> Cow<'_, Value> {
+    let names = definition.pointer("/status/acceptedNames");
+    match names.filter(|_| is_refused(definition)) {
+        Some(names) => {
+            let mut definition = definition.clone();
+            definition["spec"]["names"] = names.clone();
+            Cow::Owned(definition)
+        }
+        None => Cow::Borrowed(definition),
     }
 }
 
@@ -208,7 +236,7 @@ pub(crate) fn validate_definition(definition: &Value, causes: &mut Vec<Cause>) {
         causes.push(Cause::required(field, ""));
     }
     validate_stored_versions(definition, causes);
-    validate_approval(definition, group, causes);
+    approval::validate(definition, group, causes);
 }
 
 fn validate_stored_versions(definition: &Value, causes: &mut Vec<Cause>) {
@@ -243,30 +271,6 @@ fn validate_stored_versions(definition: &Value, causes: &mut Vec<Cause>) {
              {version} and removes {version} from status.storedVersions"
         );
         causes.push(Cause::invalid(format!("{FIELD}[{index}]"), name, &why));
-    }
-}
-
-/// Groups of the Kubernetes project are not for everybody to define kinds in.
-fn validate_approval(definition: &Value, group: &str, causes: &mut Vec<Cause>) {
-    const APPROVED: &str = "api-approved.kubernetes.io";
-    let protected = ["k8s.io", "kubernetes.io"]
-        .iter()
-        .any(|owner| group == *owner || group.ends_with(&format!(".{owner}")));
-    if !protected {
-        return;
-    }
-    let field = format!("metadata.annotations[{APPROVED}]");
-    let annotation = definition
-        .pointer("/metadata/annotations")
-        .and_then(|annotations| annotations.get(APPROVED));
-    let text = annotation.and_then(Value::as_str).unwrap_or_default();
-    if text.is_empty() {
-        let why = format!("protected groups must have approval annotation {APPROVED:?}");
-        causes.push(Cause::required(field, &why));
-    } else if !text.starts_with("unapproved") && !text.contains("://") {
-        let why = "protected groups must have approval annotation with either a URL or a reason \
-                   starting with \"unapproved\"";
-        causes.push(Cause::invalid(field, &json!(text), why));
     }
 }
 

@@ -5,8 +5,10 @@
 //! table hands out plain references. Definitions with the same spec share one, so what is kept is
 //! bounded by the number of different definitions seen.
 
+mod approval;
 mod compile;
 pub(crate) mod definition;
+mod format;
 mod path;
 mod schema;
 mod structural;
@@ -20,6 +22,7 @@ use serde_json::Value;
 
 use crate::canonical;
 use crate::schema::message_by_name;
+use crate::status::Cause;
 
 /// The group of definitions.
 pub(crate) const GROUP: &str = "apiextensions.k8s.io";
@@ -51,7 +54,13 @@ impl CustomVersion {
     }
 
     /// Checks an object on its own.
-    pub(crate) fn validate(&self, object: &Value, causes: &mut Vec<crate::status::Cause>) {
+    pub(crate) fn validate(&self, object: &Value, causes: &mut Vec<Cause>) {
         value::check(&self.schema, object, causes);
+    }
+
+    /// Checks an object that was changed: what is wrong in parts that are as they were is let be, so that
+    /// objects from before a rule can still be changed.
+    pub(crate) fn validate_update(&self, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+        value::check_change(&self.schema, old, new, causes);
     }
 }

@@ -2,15 +2,46 @@
 
 use serde_json::{Value, json};
 
+use super::format::has_format;
 use super::schema::{Kind, ListKind, Structural};
 use crate::apply;
-use crate::quantity::Quantity;
 use crate::status::Cause;
 
 /// Finds all that is wrong with an object of the root schema.
 pub(crate) fn check(schema: &Structural, object: &Value, causes: &mut Vec<Cause>) {
-    check_value(schema, object, "", causes);
+    check_value(schema, object, None, "", causes);
     check_lists(schema, object, "", causes);
+}
+
+/// Finds what is wrong with an object in those parts of it that were changed.
+pub(crate) fn check_change(schema: &Structural, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    if content(old).eq(content(new)) {
+        return;
+    }
+    check_value(schema, new, Some(old), "", causes);
+    let mut known = Vec::new();
+    check_lists(schema, old, "", &mut known);
+    if known.is_empty() {
+        check_lists(schema, new, "", causes);
+    }
+}
+
+/// What the schema of an object speaks of: its metadata changes with every write, and has checks of its own.
+fn content(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    let members = object.as_object().into_iter().flatten();
+    members.filter(|(name, _)| *name != "metadata")
+}
+
+/// What an element of a list was before: told for maps only, whose elements have a name.
+fn element_before<'a>(
+    schema: &Structural,
+    item: &Value,
+    old: Option<&'a Value>,
+) -> Option<&'a Value> {
+    let identity = |item: &Value| identity(schema, item);
+    let wanted = identity(item).filter(|_| matches!(schema.list, ListKind::Map(_)))?;
+    let mut before = old?.as_array()?.iter();
+    before.find(|before| identity(before).as_ref() == Some(&wanted))
 }
 
 /// Elements of sets and maps are there once. Looked at after all else, as the real server does.
@@ -35,8 +66,15 @@ fn check_lists(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Ca
     }
 }
 
-fn check_value(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Cause>) {
-    if value.is_null() && schema.nullable {
+/// With what was there before, if it is known: what is as it was is let be.
+fn check_value(
+    schema: &Structural,
+    value: &Value,
+    old: Option<&Value>,
+    at: &str,
+    causes: &mut Vec<Cause>,
+) {
+    if old == Some(value) || (value.is_null() && schema.nullable) {
         return;
     }
     if !fits(schema.kind, value) {
@@ -51,7 +89,8 @@ fn check_value(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Ca
                     continue;
                 }
                 if let Some(inner) = schema.member(name) {
-                    check_value(inner, value, &below(at, name), causes);
+                    let old = old.and_then(|old| old.get(name));
+                    check_value(inner, value, old, &below(at, name), causes);
                 }
             }
             for name in &schema.rules.required {
@@ -64,7 +103,8 @@ fn check_value(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Ca
         Value::Array(list) => {
             if let Some(items) = &schema.items {
                 for (index, item) in list.iter().enumerate() {
-                    check_value(items, item, &format!("{at}[{index}]"), causes);
+                    let old = element_before(schema, item, old);
+                    check_value(items, item, old, &format!("{at}[{index}]"), causes);
                 }
             }
         }
@@ -213,11 +253,11 @@ fn check_alternatives(schema: &Structural, value: &Value, at: &str, causes: &mut
     let rules = &schema.rules;
     let holds = |inner: &Structural| {
         let mut found = Vec::new();
-        check_value(inner, value, at, &mut found);
+        check_value(inner, value, None, at, &mut found);
         found.is_empty()
     };
     for inner in &rules.all_of {
-        check_value(inner, value, at, causes);
+        check_value(inner, value, None, at, causes);
     }
     let invalid = |causes: &mut Vec<Cause>, why: &str| {
         // The real server has lost the place by then.
@@ -243,7 +283,7 @@ fn check_alternatives(schema: &Structural, value: &Value, at: &str, causes: &mut
             );
             invalid(causes, &why);
             if let Some(first) = rules.one_of.first().filter(|_| matching == 0) {
-                check_value(first, value, at, causes);
+                check_value(first, value, None, at, causes);
             }
         }
     }
@@ -256,23 +296,12 @@ fn check_unique(schema: &Structural, list: &[Value], at: &str, causes: &mut Vec<
     let mut seen = std::collections::HashSet::new();
     for (index, item) in list.iter().enumerate() {
         let field = format!("{at}[{index}]");
-        let (identity, shown) = match &schema.list {
-            ListKind::Atomic => return,
-            ListKind::Set => (item.to_string(), item.clone()),
-            ListKind::Map(keys) => {
-                let defaults = |key: &str| {
-                    let items = schema.items.as_ref()?;
-                    items.properties.get(key)?.default.clone()
-                };
-                match apply::keyed(item, keys.iter().map(String::as_str), defaults) {
-                    Ok(element) => {
-                        let key = element.trim_start_matches("k:").to_owned();
-                        let shown = serde_json::from_str(&key).unwrap_or_default();
-                        (key, shown)
-                    }
-                    Err(_) => continue,
-                }
-            }
+        let Some(identity) = identity(schema, item) else {
+            continue;
+        };
+        let shown = match &schema.list {
+            ListKind::Map(_) => serde_json::from_str(&identity).unwrap_or_default(),
+            _ => item.clone(),
         };
         if !seen.insert(identity) {
             causes.push(Cause::duplicate(field, &shown));
@@ -280,30 +309,61 @@ fn check_unique(schema: &Structural, list: &[Value], at: &str, causes: &mut Vec<
     }
 }
 
-/// The formats that the real server checks; others pass.
-fn has_format(format: &str, text: &str) -> bool {
-    match format {
-        "date-time" | "datetime" => text.parse::<jiff::Timestamp>().is_ok(),
-        "date" => text.parse::<jiff::civil::Date>().is_ok(),
-        "ipv4" => text.parse::<std::net::Ipv4Addr>().is_ok(),
-        "ipv6" => text.parse::<std::net::Ipv6Addr>().is_ok(),
-        "uuid" => uuid::Uuid::parse_str(text).is_ok(),
-        "cidr" => text.split_once('/').is_some_and(|(address, bits)| {
-            let most = match address.parse::<std::net::IpAddr>() {
-                Ok(std::net::IpAddr::V4(_)) => 32,
-                Ok(std::net::IpAddr::V6(_)) => 128,
-                Err(_) => return false,
+/// What tells an element of a set or map from the others.
+fn identity(schema: &Structural, item: &Value) -> Option<String> {
+    match &schema.list {
+        ListKind::Atomic => None,
+        ListKind::Set => Some(item.to_string()),
+        ListKind::Map(keys) => {
+            let defaults = |key: &str| {
+                let items = schema.items.as_ref()?;
+                items.properties.get(key)?.default.clone()
             };
-            bits.parse::<u8>().is_ok_and(|bits| bits <= most)
-        }),
-        "quantity" => text.parse::<Quantity>().is_ok(),
-        _ => true,
+            let element = apply::keyed(item, keys.iter().map(String::as_str), defaults);
+            let element = element.ok()?;
+            Some(element.trim_start_matches("k:").to_owned())
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_was_wrong_before_may_stay() {
+        let schema = json!({"type": "object", "required": ["must"], "properties": {"spec":
+            {"type": "object", "required": ["must"], "properties": {
+            "n": {"type": "integer", "maximum": 1}, "o": {"type": "integer", "maximum": 1},
+            "l": {"type": "array", "items": {"type": "integer", "maximum": 1}},
+            "m": {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["k"],
+                "items": {"type": "object", "properties": {"k": {"type": "string"},
+                    "v": {"type": "integer", "maximum": 1}}}}}}}});
+        let schema = Structural::root(&schema);
+        let old = json!({"metadata": {"name": "x"}, "spec": {"n": 5, "l": [5],
+            "m": [{"k": "a", "v": 5}, {"k": "b", "v": 5}]}});
+        let changed = |change: &dyn Fn(&mut Value)| {
+            let (mut new, mut causes) = (old.clone(), Vec::new());
+            change(&mut new);
+            check_change(&schema, &old, &new, &mut causes);
+            causes.into_iter().map(|c| c.field).collect::<Vec<_>>()
+        };
+        assert_eq!(changed(&|new| new["metadata"] = json!({})), [""; 0]);
+        let found = changed(&|new| new["spec"]["o"] = json!(5));
+        assert_eq!(found, ["spec.o", "spec.must", "must"]);
+        let found = changed(&|new| {
+            let list = new["spec"]["m"].as_array_mut().expect("list");
+            list.swap(0, 1);
+            list[0]["v"] = json!(6);
+        });
+        assert_eq!(found, ["spec.m[0].v", "spec.must", "must"]);
+        let found = changed(&|new| new["spec"]["l"] = json!([5, 1]));
+        assert_eq!(
+            found,
+            ["spec.l[0]", "spec.must", "must"],
+            "elements have no names"
+        );
+    }
 
     fn problems(schema: &Value, value: &Value) -> Vec<(String, &'static str)> {
         let mut causes = Vec::new();

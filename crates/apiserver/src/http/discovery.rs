@@ -150,7 +150,7 @@ fn resource_list(kinds: &[&'static Kind], group: &str, version: &str) -> Option<
         return None;
     }
     let mut resources = Vec::new();
-    for (kind, _) in kinds {
+    for (kind, known) in kinds {
         let mut entry = Map::new();
         entry.insert("name".into(), json!(kind.plural));
         entry.insert("singularName".into(), json!(kind.singular));
@@ -168,7 +168,7 @@ fn resource_list(kinds: &[&'static Kind], group: &str, version: &str) -> Option<
             entry.insert("storageVersionHash".into(), json!(hash));
         }
         resources.push(Value::Object(entry));
-        for sub in kind.subresources {
+        for sub in kind.subresources(known) {
             let (group, version, name) = sub_kind(kind, version, *sub);
             let mut entry = json!({
                 "name": format!("{}/{}", kind.plural, sub.name()),
@@ -202,7 +202,7 @@ fn aggregated(kinds: &[&'static Kind], core: bool, version: &str) -> Value {
                 .map(|version| {
                     let kinds = kinds_of(kinds, group, version).into_iter();
                     let resources: Vec<Value> = kinds
-                        .map(|(kind, _)| aggregated_resource(kind, version))
+                        .map(|(kind, version)| aggregated_resource(kind, version))
                         .collect();
                     json!({"version": version, "resources": resources, "freshness": "Current"})
                 })
@@ -222,7 +222,8 @@ fn aggregated(kinds: &[&'static Kind], core: bool, version: &str) -> Value {
     })
 }
 
-fn aggregated_resource(kind: &Kind, version: &str) -> Value {
+fn aggregated_resource(kind: &Kind, known: &Version) -> Value {
+    let version = known.name;
     let mut entry = json!({
         "resource": kind.plural,
         "responseKind": {"group": kind.group, "version": version, "kind": kind.kind},
@@ -237,7 +238,7 @@ fn aggregated_resource(kind: &Kind, version: &str) -> Value {
         entry["categories"] = json!(kind.categories);
     }
     let subs: Vec<Value> = kind
-        .subresources
+        .subresources(known)
         .iter()
         .map(|sub| {
             let (group, version, name) = sub_kind(kind, version, *sub);

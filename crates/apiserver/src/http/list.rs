@@ -10,7 +10,7 @@ use serde_json::json;
 
 use super::options::{ListOptions, Match, Selection};
 use super::render::ListMeta;
-use crate::registry::{Kind, Target};
+use crate::registry::Target;
 use crate::status::{Cause, Failure};
 use crate::store::{Expired, Listing, Object, Range, Store, Window};
 
@@ -86,7 +86,6 @@ pub(super) async fn list(
     let after = token.as_ref().map(|token| token.after.clone());
     let reading = Reading {
         store,
-        kind: target.kind,
         range,
         selection: &options.selection,
         exact,
@@ -105,7 +104,6 @@ const WINDOW: usize = 4096;
 /// A list on its way out of the store.
 struct Reading<'a> {
     store: &'a Arc<dyn Store>,
-    kind: &'a Kind,
     range: Range,
     selection: &'a Selection,
     exact: Option<u64>,
@@ -144,7 +142,7 @@ impl Reading<'_> {
                     break;
                 }
                 seen += 1;
-                if all || self.selection.matches(self.kind, &object) {
+                if all || self.selection.matches(&object) {
                     taken.push(object);
                 }
             }

@@ -160,8 +160,9 @@ impl Labels {
         let Some(kind) = registry::find(&path.group, &path.resource) else {
             return none;
         };
+        let version = kind.version(&path.version).unwrap_or(&kind.versions[0]);
         let sub = kind
-            .subresource(&path.subresource)
+            .subresource(version, &path.subresource)
             .map_or("", registry::Subresource::name);
         let scope = match (path.name.is_empty(), path.namespace.is_empty()) {
             (false, _) => "resource",

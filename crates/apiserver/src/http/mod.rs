@@ -57,12 +57,15 @@ pub type Body = UnsyncBoxBody<Bytes, std::io::Error>;
 pub struct Options {
     /// Security; [`AllowAll`] by default.
     pub access: Arc<dyn Access>,
+    /// Whether namespaces that are being deleted are emptied; else a controller has to.
+    pub purges_namespaces: bool,
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self {
             access: Arc::new(AllowAll),
+            purges_namespaces: true,
         }
     }
 }
@@ -82,7 +85,12 @@ impl Api {
     /// # Errors
     /// When the store refuses the first writes.
     pub async fn open(store: Arc<dyn Store>, options: Options) -> Result<Arc<Self>, WriteError> {
-        let registry = Arc::new(Registry::new(store, Arc::clone(&options.access)));
+        let registry = Registry::new(store, Arc::clone(&options.access));
+        let registry = Arc::new(if options.purges_namespaces {
+            registry
+        } else {
+            registry.without_purges()
+        });
         registry.open_namespaces().await?;
         registry.adopt_purges();
         registry.expire_events();

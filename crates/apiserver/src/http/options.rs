@@ -4,7 +4,7 @@ use http::HeaderMap;
 use serde_json::{Value, json};
 
 use super::query::Query;
-use crate::registry::{Kind, Target, WriteOptions};
+use crate::registry::{Field, Target, WriteOptions};
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::status::{Cause, Failure};
 use crate::store::{Fence, Key, Object};
@@ -28,6 +28,8 @@ pub(super) enum FieldValidation {
 pub(super) struct Selection {
     pub(super) labels: LabelSelector,
     pub(super) fields: FieldSelector,
+    /// What selectors of fields may name beyond name and namespace.
+    known: &'static [Field],
 }
 
 /// How exact a resourceVersion is meant.
@@ -53,7 +55,7 @@ pub(super) struct ListOptions {
 
 impl Selection {
     /// Reads the selectors of a query.
-    pub(super) fn parse(kind: &Kind, query: &Query<'_>) -> Result<Self, Failure> {
+    pub(super) fn parse(known: &'static [Field], query: &Query<'_>) -> Result<Self, Failure> {
         let bad = |error: crate::selector::Error| Failure::bad_request(error.to_string());
         let labels = query
             .text("labelSelector")
@@ -68,9 +70,13 @@ impl Selection {
             .unwrap_or_default()
             .parse()
             .map_err(bad)?;
-        let known: Vec<&str> = kind.fields.iter().map(|field| field.label).collect();
-        fields.check(&known).map_err(bad)?;
-        Ok(Self { labels, fields })
+        let names: Vec<&str> = known.iter().map(|field| field.label).collect();
+        fields.check(&names).map_err(bad)?;
+        Ok(Self {
+            labels,
+            fields,
+            known,
+        })
     }
 
     pub(super) fn is_empty(&self) -> bool {
@@ -78,7 +84,7 @@ impl Selection {
     }
 
     /// Whether an object is selected.
-    pub(super) fn matches(&self, kind: &Kind, object: &Object) -> bool {
+    pub(super) fn matches(&self, object: &Object) -> bool {
         if !self.labels.matches(&object.labels) {
             return false;
         }
@@ -92,7 +98,7 @@ impl Selection {
             _ => {
                 let value: &Value =
                     parsed.get_or_init(|| serde_json::from_slice(&object.json).unwrap_or_default());
-                let field = kind.fields.iter().find(|field| field.label == label);
+                let field = self.known.iter().find(|field| field.label == label);
                 field.map_or_else(String::new, |field| field.value(value))
             }
         })
@@ -101,8 +107,12 @@ impl Selection {
 
 impl ListOptions {
     /// Reads and checks the parameters.
-    pub(super) fn parse(kind: &Kind, query: &Query<'_>, watch: bool) -> Result<Self, Failure> {
-        let selection = Selection::parse(kind, query)?;
+    pub(super) fn parse(
+        known: &'static [Field],
+        query: &Query<'_>,
+        watch: bool,
+    ) -> Result<Self, Failure> {
+        let selection = Selection::parse(known, query)?;
         let version = query.text("resourceVersion");
         let initial_events = query.tristate("sendInitialEvents");
         let revision_match = query.text("resourceVersionMatch");
@@ -321,7 +331,7 @@ mod tests {
 
     fn list(query: &str, watch: bool) -> Result<ListOptions, (u16, Option<String>)> {
         let kind = crate::registry::find("coordination.k8s.io", "leases").expect("there");
-        ListOptions::parse(kind, &Query::new(query), watch).map_err(|failure| {
+        ListOptions::parse(kind.fields, &Query::new(query), watch).map_err(|failure| {
             let details = failure.details.filter(|details| !details.causes.is_empty());
             (
                 failure.code,

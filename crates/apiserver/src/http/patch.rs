@@ -15,6 +15,16 @@ use crate::schema::{self, Message};
 use crate::status::{Cause, Failure};
 use crate::strict;
 
+/// The kinds of patches, as their media types name them.
+const KINDS: &[&str] = &[
+    "json-patch+json",
+    "merge-patch+json",
+    "strategic-merge-patch+json",
+    APPLY,
+];
+/// The one that states what its writer wants.
+pub(super) const APPLY: &str = "apply-patch+yaml";
+
 /// A patch as it came.
 struct Change<'a> {
     kind: &'a str,
@@ -29,32 +39,10 @@ impl Call<'_> {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         self.form()?;
-        let content_type = body::content_type(&self.parts.headers).to_owned();
-        let known = [
-            "json-patch+json",
-            "merge-patch+json",
-            "strategic-merge-patch+json",
-        ];
-        let short = content_type
-            .strip_prefix("application/")
-            .unwrap_or_default();
-        let is_apply = short == "apply-patch+yaml";
-        if !is_apply && !known.contains(&short) {
-            return Err(unsupported());
-        }
-        let options = options::write_options(&self.query, &self.parts.headers, "PatchOptions")?;
-        let refuse = |cause| Err(Failure::invalid_options("PatchOptions", cause));
-        if is_apply && self.query.text("fieldManager").is_none() {
-            let why = "is required for apply patch";
-            return refuse(Cause::required("fieldManager", why));
-        }
-        if !is_apply && self.query.get("force").is_some() {
-            let why = "may not be specified for non-apply patch";
-            return refuse(Cause::forbidden("force", why));
-        }
+        let (short, options) = self.patch_options()?;
         let validation = options::field_validation(&self.query, "PatchOptions")?;
         let bytes = body::read(body, &self.parts.headers).await?;
-        if is_apply {
+        if short == APPLY {
             return self.apply(&bytes, &options, validation).await;
         }
         let change = Change {
@@ -78,6 +66,27 @@ impl Call<'_> {
 }
 
 impl Call<'_> {
+    /// What kind of patch the body is, and how it is to be written.
+    pub(super) fn patch_options(&self) -> Result<(&'static str, WriteOptions), Failure> {
+        let content_type = body::content_type(&self.parts.headers);
+        let short = content_type.strip_prefix("application/");
+        let mut kinds = KINDS.iter().copied();
+        let Some(kind) = kinds.find(|kind| short == Some(*kind)) else {
+            return Err(unsupported());
+        };
+        let options = options::write_options(&self.query, &self.parts.headers, "PatchOptions")?;
+        let refuse = |cause| Err(Failure::invalid_options("PatchOptions", cause));
+        if kind == APPLY && self.query.text("fieldManager").is_none() {
+            let why = "is required for apply patch";
+            return refuse(Cause::required("fieldManager", why));
+        }
+        if kind != APPLY && self.query.get("force").is_some() {
+            let why = "may not be specified for non-apply patch";
+            return refuse(Cause::forbidden("force", why));
+        }
+        Ok((kind, options))
+    }
+
     /// Applies a configuration: what the manager wants of an object that may not be there yet.
     async fn apply(
         &mut self,
@@ -87,10 +96,7 @@ impl Call<'_> {
     ) -> Result<Response<Body>, Failure> {
         let target = self.target;
         let (mut object, problem) = configuration(bytes)?;
-        let mut member = |name: &str| {
-            let member = object.as_object_mut().and_then(|map| map.remove(name));
-            body::take_text(member)
-        };
+        let mut member = |name: &str| take_member(&mut object, name);
         let store = |object: Value| {
             // Fields beside the schema were refused before; only values are left to be checked.
             let (mut value, _) = finish(&target, object, FieldValidation::Ignore)?;
@@ -118,8 +124,14 @@ impl Call<'_> {
     }
 }
 
+/// Takes a text out of an object.
+pub(super) fn take_member(object: &mut Value, name: &str) -> String {
+    let member = object.as_object_mut().and_then(|map| map.remove(name));
+    body::take_text(member)
+}
+
 /// Reads a configuration, JSON or YAML; with what is odd about it, if something is.
-fn configuration(bytes: &[u8]) -> Result<(Value, Option<String>), Failure> {
+pub(super) fn configuration(bytes: &[u8]) -> Result<(Value, Option<String>), Failure> {
     let bad =
         |why: &dyn std::fmt::Display| Failure::bad_request(format!("error decoding YAML: {why}"));
     let (value, problem) = match strict::decode(None, bytes) {
@@ -221,7 +233,7 @@ fn apply(
 }
 
 /// The stored form of an object that a patch made, and warnings about it.
-fn finish(
+pub(super) fn finish(
     target: &Target<'_>,
     object: Value,
     validation: FieldValidation,

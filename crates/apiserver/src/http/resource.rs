@@ -68,7 +68,7 @@ pub(super) fn resolve<'a>(registry: &Registry, path: &'a ResourcePath) -> Resolv
     let subresource = if path.subresource.is_empty() {
         None
     } else {
-        match kind.subresource(&path.subresource) {
+        match kind.subresource(version, &path.subresource) {
             Some(found) => Some(found),
             None => return Resolved::NoResource,
         }
@@ -163,6 +163,11 @@ impl Call<'_> {
         }
     }
 
+    /// What selectors may name.
+    fn fields(&self) -> &'static [registry::Field] {
+        self.target.kind.fields(self.target.version)
+    }
+
     fn view(&self) -> Result<View, Failure> {
         View::new(&self.target, self.form()?, &self.query)
     }
@@ -182,7 +187,7 @@ impl Call<'_> {
 
     async fn list(&self) -> Result<Response<Body>, Failure> {
         let view = self.view()?;
-        let options = ListOptions::parse(self.target.kind, &self.query, false)?;
+        let options = ListOptions::parse(self.fields(), &self.query, false)?;
         let page = list::list(&self.api.registry.store, &self.target, &options).await?;
         let body = view.list(&page.meta, list::bytes(&page.objects))?;
         Ok(respond::json(StatusCode::OK, body))
@@ -190,7 +195,7 @@ impl Call<'_> {
 
     fn watch(&self) -> Result<Response<Body>, Failure> {
         let view = self.view()?;
-        let mut options = ListOptions::parse(self.target.kind, &self.query, true)?;
+        let mut options = ListOptions::parse(self.fields(), &self.query, true)?;
         if !self.target.name.is_empty() {
             // The legacy path names the object; watches know it as a selector.
             let name = format!("metadata.name={}", self.target.name);
@@ -348,7 +353,7 @@ impl Call<'_> {
     {
         let view = self.view()?;
         let options = self.delete_options(body).await?;
-        let selection = Selection::parse(self.target.kind, &self.query)?;
+        let selection = Selection::parse(self.fields(), &self.query)?;
         let all = ListOptions {
             selection,
             ..ListOptions::default()

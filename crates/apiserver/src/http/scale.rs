@@ -3,12 +3,13 @@
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
+use super::patch::{APPLY, configuration, finish, take_member};
 use super::resource::{Call, check_name};
 use super::{Body, body, options, respond};
 use crate::crd::Scale;
 use crate::patch;
 use crate::registry::rules::text;
-use crate::registry::{Source, Subresource, Target};
+use crate::registry::{Configuration, Source, Subresource, Target, WriteOptions};
 use crate::status::{Cause, Failure};
 
 impl Call<'_> {
@@ -25,15 +26,17 @@ impl Call<'_> {
             let stored = registry.get(&self.target)?;
             return answer(&self.target, &place, &stored.json);
         }
-        let kind = if self.verb == "patch" {
-            "PatchOptions"
+        let (content, options) = if self.verb == "patch" {
+            self.patch_options()?
         } else {
-            "UpdateOptions"
+            let (query, headers) = (&self.query, &self.parts.headers);
+            ("", options::write_options(query, headers, "UpdateOptions")?)
         };
-        let options = options::write_options(&self.query, &self.parts.headers, kind)?;
         let bytes = body::read(body, &self.parts.headers).await?;
+        if content == APPLY {
+            return self.apply_scale(&place, &bytes, &options).await;
+        }
         let target = self.target;
-        let content = body::content_type(&self.parts.headers).to_owned();
         let whole = if self.verb == "patch" {
             None
         } else {
@@ -47,23 +50,9 @@ impl Call<'_> {
         let change = |old: &Value| {
             let scale = match &whole {
                 Some(scale) => scale.clone(),
-                None => patched(scale_of(&target, &place, old), &content, &bytes)?,
+                None => patched(scale_of(&target, &place, old), content, &bytes)?,
             };
-            let replicas = match scale.pointer("/spec/replicas") {
-                None | Some(Value::Null) => 0,
-                Some(number) => number
-                    .as_i64()
-                    .filter(|number| i32::try_from(*number).is_ok())
-                    .ok_or_else(|| {
-                        Failure::bad_request("spec.replicas must be a 32-bit integer")
-                    })?,
-            };
-            if replicas < 0 {
-                let why = "should be a non-negative integer";
-                let cause = Cause::invalid("spec.replicas", &json!(replicas), why);
-                let kind = ("autoscaling", "Scale");
-                return Err(Failure::invalid(kind, target.name, vec![cause]));
-            }
+            let replicas = replicas(&target, &scale)?.unwrap_or(0);
             let mut new = old.clone();
             set(&mut new, &place.replicas, json!(replicas));
             let version = text(&scale, "/metadata/resourceVersion");
@@ -78,6 +67,64 @@ impl Call<'_> {
             .await?;
         answer(&target, &place, &stored)
     }
+
+    /// Applies a scale: what is stated is the one number, and its owner is one of the whole object.
+    async fn apply_scale(
+        &self,
+        place: &Scale,
+        bytes: &[u8],
+        options: &WriteOptions,
+    ) -> Result<Response<Body>, Failure> {
+        let target = self.target;
+        let store = |object: Value| {
+            let (value, _) = finish(&target, object, options::FieldValidation::Ignore)?;
+            check_name(&target, &value)?;
+            Ok(value)
+        };
+        let (mut scale, _) = configuration(bytes)?;
+        let mut stated = Configuration {
+            api_version: take_member(&mut scale, "apiVersion"),
+            kind: take_member(&mut scale, "kind"),
+            object: scale,
+            force: self.query.flag("force"),
+            store: &store,
+        };
+        stated.check("autoscaling", "v1", "Scale")?;
+        let mut object = json!({"metadata": {"name": target.name}});
+        for member in ["name", "namespace", "uid", "resourceVersion"] {
+            if let Some(value) = stated.object.pointer(&format!("/metadata/{member}")) {
+                object["metadata"][member] = value.clone();
+            }
+        }
+        if let Some(replicas) = replicas(&target, &stated.object)? {
+            set(&mut object, &place.replicas, json!(replicas));
+        }
+        stated.api_version = target.kind.api_version(target.version);
+        target.kind.kind.clone_into(&mut stated.kind);
+        stated.object = object;
+        let (sub, source) = (Some(Subresource::Scale), Source::Apply(stated));
+        let registry = &self.api.registry;
+        let done = registry.update(&target, sub, source, self.user, options);
+        answer(&target, place, &done.await?.0)
+    }
+}
+
+/// How many replicas a scale asks for, if it does.
+fn replicas(target: &Target<'_>, scale: &Value) -> Result<Option<i64>, Failure> {
+    let number = match scale.pointer("/spec/replicas") {
+        None | Some(Value::Null) => return Ok(None),
+        Some(number) => number
+            .as_i64()
+            .filter(|number| i32::try_from(*number).is_ok())
+            .ok_or_else(|| Failure::bad_request("spec.replicas must be a 32-bit integer"))?,
+    };
+    if number < 0 {
+        let why = "should be a non-negative integer";
+        let cause = Cause::invalid("spec.replicas", &json!(number), why);
+        let kind = ("autoscaling", "Scale");
+        return Err(Failure::invalid(kind, target.name, vec![cause]));
+    }
+    Ok(Some(number))
 }
 
 /// Where the numbers of a kind are.
@@ -135,7 +182,7 @@ fn scale_of(target: &Target<'_>, place: &Scale, object: &Value) -> Value {
 
 fn patched(scale: Value, content: &str, bytes: &[u8]) -> Result<Value, Failure> {
     let failed = |error: patch::Error| Failure::new(error.code(), "Invalid", error.to_string());
-    if content == "application/json-patch+json" {
+    if content == "json-patch+json" {
         return patch::json(scale, bytes).map_err(failed);
     }
     let change: Value = serde_json::from_slice(bytes)

@@ -189,7 +189,7 @@ impl Feed {
         while out.len() < CHUNK
             && let Some(object) = objects.next()
         {
-            if self.selection.matches(self.view.kind, &object) {
+            if self.selection.matches(&object) {
                 self.write(out, "ADDED", &object.json);
             }
         }
@@ -237,8 +237,7 @@ impl Feed {
 
     /// Writes an event as the selection sees it: objects enter, change and leave.
     fn event(&mut self, out: &mut Vec<u8>, event: &Event) {
-        let kind = self.view.kind;
-        let selected = |object: &Object| self.selection.matches(kind, object);
+        let selected = |object: &Object| self.selection.matches(object);
         let was = event.previous.as_deref().is_some_and(selected);
         if event.kind == EventKind::Deleted {
             if was {

@@ -58,7 +58,7 @@ impl Registry {
         let generated = meta::generate_name(&mut object);
         for attempt in 1.. {
             prepare(target, &mut object)?;
-            self.settle_names(target, &mut object);
+            self.settle_new_names(target, &mut object);
             owners::put(&mut object, owners.clone());
             give_back_version(&mut object, sent_version.as_ref(), options);
             let name = text(&object, "/metadata/name").to_owned();
@@ -105,7 +105,7 @@ impl Registry {
         self.admit(target, &mut object);
         let sent = object.pointer("/metadata/resourceVersion").cloned();
         prepare(target, &mut object)?;
-        self.settle_names(target, &mut object);
+        self.settle_new_names(target, &mut object);
         owners::put(&mut object, owners);
         give_back_version(&mut object, sent.as_ref(), options);
         self.try_create(target, target.key(), &object, options)
@@ -228,7 +228,7 @@ fn prepare(target: &Target<'_>, object: &mut Value) -> Result<(), Failure> {
     let kind = target.kind;
     meta::fill_new(kind, target.namespace, object, Timestamp::now());
     (kind.prepare)(object);
-    if target.version.custom.is_some() && kind.has_status() {
+    if target.version.custom.is_some() && target.has_status() {
         // The status of a new object is not its writer's to tell.
         object.as_object_mut().map(|map| map.remove("status"));
     }

@@ -82,6 +82,7 @@ impl Registry {
                     after = strong.store.revision();
                     strong.refresh_definitions();
                     strong.end_definitions();
+                    strong.settle_refused().await;
                     continue;
                 };
                 loop {
@@ -95,6 +96,7 @@ impl Registry {
                     };
                     strong.refresh_definitions();
                     strong.end_definitions();
+                    strong.settle_refused().await;
                 }
             }
         });
@@ -106,7 +108,7 @@ impl Registry {
         for definition in self.definitions() {
             let Some(kind) = Some(&definition)
                 .filter(|definition| definition::is_established(definition))
-                .and_then(crd::compile)
+                .and_then(|definition| crd::compile(&definition::accepted(definition)))
             else {
                 continue;
             };
@@ -132,7 +134,15 @@ impl Registry {
             .collect()
     }
 
-    /// Settles the names of a new definition: the first to claim a name in a group has it.
+    /// Settles the names of a new definition.
+    pub(super) fn settle_new_names(&self, target: &Target<'_>, object: &mut Value) {
+        if target.kind.is_definition() {
+            object["status"] = json!({});
+            self.settle_names(target, object);
+        }
+    }
+
+    /// Settles the names of a definition: the first to claim a name in a group has it.
     pub(super) fn settle_names(&self, target: &Target<'_>, object: &mut Value) {
         if !target.kind.is_definition() {
             return;
@@ -158,8 +168,29 @@ impl Registry {
         let names = object.pointer("/spec/names").unwrap_or(&Value::Null);
         let mine = definition::claimed_names(names);
         let conflict = mine.keys().find(|name| taken.contains(*name)).cloned();
-        object["status"] = json!({});
         definition::settle(object, conflict.as_deref());
+    }
+
+    /// Looks again at definitions that were refused a name: who had it may have let it go.
+    async fn settle_refused(self: &Arc<Self>) {
+        let refused = self.definitions().into_iter().filter(|definition| {
+            definition::is_refused(definition) && !meta::is_deleting(definition)
+        });
+        for definition in refused {
+            let target = Target {
+                name: text(&definition, "/metadata/name"),
+                ..target()
+            };
+            // Every write settles the names; one that changes nothing else is made only if they change.
+            let again = |old: &Value| Ok(old.clone());
+            let (system, options) = (User::default(), WriteOptions::default());
+            let source = Source::Patch(&again);
+            let settled = self.update(&target, None, source, &system, &options).await;
+            if let Err(failure) = settled.map(drop) {
+                let (definition, error) = (target.name, &failure.message);
+                tracing::debug!(definition, error, "names are not settled");
+            }
+        }
     }
 
     /// What a definition looks like whose deletion was asked for.

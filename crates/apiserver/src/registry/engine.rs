@@ -10,7 +10,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::RwLock;
 
-use super::{Kind, Version};
+use super::{Kind, Subresource, Version};
 use crate::auth::{Attributes, User};
 use crate::http::{Access, NotGranted};
 use crate::limits;
@@ -33,6 +33,8 @@ pub(crate) struct Registry {
     pub(super) served: std::sync::RwLock<Arc<super::definitions::Served>>,
     /// Definitions whose objects are being removed.
     pub(super) ends: Mutex<HashSet<String>>,
+    /// Whether namespaces that are being deleted are emptied here, or by somebody else.
+    pub(super) empties_namespaces: bool,
 }
 
 /// What a call is about.
@@ -94,6 +96,21 @@ impl Target<'_> {
         }
     }
 
+    /// Checks a changed object.
+    pub(super) fn validate_update(&self, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+        match self.version.custom {
+            Some(custom) => custom.validate_update(old, new, causes),
+            None => (self.kind.validate)(new, causes),
+        }
+        (self.kind.validate_update)(old, new, causes);
+    }
+
+    /// Whether the status has a path of its own.
+    pub(super) fn has_status(&self) -> bool {
+        let subresources = self.kind.subresources(self.version);
+        subresources.contains(&Subresource::Status)
+    }
+
     pub(super) fn not_found(&self) -> Failure {
         Failure::not_found(self.kind.resource(), self.name)
     }
@@ -108,7 +125,14 @@ impl Registry {
             purges: Mutex::default(),
             served: std::sync::RwLock::default(),
             ends: Mutex::default(),
+            empties_namespaces: true,
         }
+    }
+
+    /// Leaves it to somebody else to empty namespaces that are being deleted.
+    pub(crate) fn without_purges(mut self) -> Self {
+        self.empties_namespaces = false;
+        self
     }
 
     /// The present version, or 404.

@@ -53,7 +53,7 @@ pub(crate) struct Kind {
     pub(crate) storage: &'static str,
     /// Nothing is stored: only `create`, answered from what the server knows.
     pub(crate) review: bool,
-    /// What hangs below an object.
+    /// What hangs below an object, if the kind is built in.
     pub(crate) subresources: &'static [Subresource],
     /// PUT to an absent name creates.
     pub(crate) create_on_update: bool,
@@ -69,7 +69,7 @@ pub(crate) struct Kind {
     pub(crate) graceful: bool,
     /// What `metadata.generation` counts the changes of.
     pub(crate) generation: Generation,
-    /// Field selectors beyond `metadata.name` and `metadata.namespace`.
+    /// Field selectors beyond `metadata.name` and `metadata.namespace`, if the kind is built in.
     pub(crate) fields: &'static [Field],
     /// Columns of the Table form after the name.
     pub(crate) columns: &'static [Column],
@@ -143,6 +143,7 @@ pub(crate) enum Subresource {
 }
 
 /// A field selector: its label and where the value is.
+#[derive(Debug)]
 pub(crate) struct Field {
     /// What clients write.
     pub(crate) label: &'static str,
@@ -232,12 +233,21 @@ impl Kind {
         self.versions.iter().find(|version| version.name == name)
     }
 
+    /// What hangs below an object in a version of this kind.
+    pub(crate) fn subresources(&self, version: &Version) -> &'static [Subresource] {
+        let custom = version.custom.map(|custom| custom.subresources);
+        custom.unwrap_or(self.subresources)
+    }
+
     /// The subresource of this name.
-    pub(crate) fn subresource(&self, name: &str) -> Option<Subresource> {
-        self.subresources
-            .iter()
-            .copied()
-            .find(|sub| sub.name() == name)
+    pub(crate) fn subresource(&self, version: &Version, name: &str) -> Option<Subresource> {
+        let mut all = self.subresources(version).iter().copied();
+        all.find(|sub| sub.name() == name)
+    }
+
+    /// What selectors may name in a version of this kind.
+    pub(crate) fn fields(&self, version: &Version) -> &'static [Field] {
+        version.custom.map_or(self.fields, |custom| custom.fields)
     }
 
     /// The storage name, shared.
@@ -246,10 +256,6 @@ impl Kind {
             .storage
             .get(self.storage)
             .map_or_else(|| Arc::from(self.storage), Arc::clone)
-    }
-
-    pub(crate) fn has_status(&self) -> bool {
-        self.subresources.contains(&Subresource::Status)
     }
 
     /// `group/version`, or `v1` for core.

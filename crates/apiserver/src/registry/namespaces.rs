@@ -2,7 +2,8 @@
 //!
 //! Deleting a namespace marks it; then everything in it is deleted, and when nothing is left the
 //! server takes its own finalizer off, which removes the namespace. Content with finalizers of its
-//! own delays that; each removal of such an object looks at its namespace again.
+//! own delays that; each removal of such an object looks at its namespace again. Where a controller does all
+//! that instead, namespaces are marked here and removed once it has taken the finalizer off.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -140,6 +141,9 @@ impl Registry {
     /// One purge runs per namespace; what happens meanwhile makes it look again at its end, and
     /// after a failure, as of a full disk, it tries again until the namespace or the server is gone.
     pub(super) fn purge_later(self: &Arc<Self>, name: &str) {
+        if !self.empties_namespaces {
+            return;
+        }
         match self.purges().entry(name.to_owned()) {
             Entry::Occupied(mut running) => {
                 running.insert(true);

@@ -32,6 +32,24 @@ pub(crate) struct Configuration<'a> {
     pub(crate) store: &'a (dyn Fn(Value) -> Result<Value, Failure> + Send + Sync),
 }
 
+impl Configuration<'_> {
+    fn whole(&self) -> Value {
+        let mut whole = self.object.clone();
+        whole["apiVersion"] = json!(self.api_version);
+        whole["kind"] = json!(self.kind);
+        whole
+    }
+
+    /// Refuses what is not of this version and kind, or does not fit its schema.
+    pub(crate) fn check(&self, group: &str, version: &str, kind: &str) -> Result<(), Failure> {
+        check_type(&super::group_version(group, version), kind, self)?;
+        let Some(message) = schema::message(group, version, kind) else {
+            return Ok(());
+        };
+        Apply::check(Shape::Struct(message), &self.object).map_err(|why| refused(self, why))
+    }
+}
+
 /// A stored object apart from its owners.
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'a> {
@@ -184,7 +202,8 @@ pub(super) fn applied(
     configuration: &Configuration<'_>,
     options: &WriteOptions,
 ) -> Result<(Value, Owners), Failure> {
-    check_type(target, configuration)?;
+    let api_version = target.kind.api_version(target.version);
+    check_type(&api_version, target.kind.kind, configuration)?;
     let empty = empty(target.kind, target.version);
     let live = old.map_or(Cow::Borrowed(&empty), |old| {
         in_version(target.version, old.object)
@@ -213,9 +232,14 @@ pub(super) fn applied(
         Some(apply::compare(shape(kind, version), &old, &new))
     };
     let now = rfc3339(Timestamp::now());
-    let refused = |refusal| refused(configuration, refusal);
+    let refused = |refusal| match refusal {
+        Refusal::Conflicts(conflicts) if subresource == Some(Subresource::Scale) => {
+            refused(configuration, Refusal::Conflicts(of_scale(conflicts)))
+        }
+        refusal => refused(configuration, refusal),
+    };
     let again = owners.map_or(Ok(None), |owners| apply.again(owners));
-    let (new, owners) = if let Some(new) = again.map_err(refused)? {
+    let (mut new, owners) = if let Some(new) = again.map_err(refused)? {
         (new, Owners::Renewed(now))
     } else {
         let managed = Managed::decode(owners)
@@ -223,6 +247,7 @@ pub(super) fn applied(
         let (new, managed) = apply.run(managed, &compared, &now).map_err(refused)?;
         (new, Owners::List(managed.encode()))
     };
+    apply.note(&mut new, || configuration.whole());
     match (old, owners) {
         // What came out as it was is as it was stored, defaults and all.
         (Some(old), owners) if new == *live => Ok((
@@ -281,7 +306,7 @@ fn reset(target: &Target<'_>, subresource: Option<Subresource>) -> Set {
         Some(Subresource::Status) if target.version.custom.is_some() => {
             Set::of(&[&["metadata"], &["spec"]])
         }
-        None if target.kind.has_status() => Set::of(&[&["status"]]),
+        None if target.has_status() => Set::of(&[&["status"]]),
         Some(Subresource::Status) => Set::of(&[&["spec"]]),
         Some(Subresource::Finalize) => Set::of(&[&["status"]]),
         _ => Set::default(),
@@ -303,11 +328,15 @@ fn writer(
 }
 
 /// A configuration names what it is, exactly, and leaves owners to the server.
-fn check_type(target: &Target<'_>, config: &Configuration<'_>) -> Result<(), Failure> {
+fn check_type(
+    wanted_version: &str,
+    wanted_kind: &str,
+    config: &Configuration<'_>,
+) -> Result<(), Failure> {
     let Configuration {
         api_version, kind, ..
     } = config;
-    if *api_version != target.kind.api_version(target.version) || kind != target.kind.kind {
+    if api_version != wanted_version || kind != wanted_kind {
         let (group, version) = api_version.rsplit_once('/').unwrap_or(("", api_version));
         return Err(Failure::bad_request(format!(
             "invalid object type: {group}/{version}, Kind={kind}"
@@ -338,6 +367,21 @@ fn refused(config: &Configuration<'_>, refusal: Refusal) -> Failure {
         }
         Refusal::Conflicts(conflicts) => conflict(&conflicts),
     }
+}
+
+/// A scale has one field to write, and a version of its own, whatever it is a scale of.
+fn of_scale(conflicts: Vec<Conflict>) -> Vec<Conflict> {
+    let told = conflicts.into_iter().map(|conflict| {
+        let (owner, by_update) = match conflict.owner.split_once(" using ") {
+            Some((owner, _)) => (owner, " using autoscaling/v1"),
+            None => (conflict.owner.as_str(), ""),
+        };
+        Conflict {
+            owner: format!("{owner}{by_update}"),
+            field: ".spec.replicas".to_owned(),
+        }
+    });
+    told.collect()
 }
 
 /// 409 with one cause per field.

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
 use super::owners::{self, Configuration, Meant};
 use super::rules::{at, items, service, text, volume};
-use super::{Generation, Kind, Subresource, meta};
+use super::{Generation, Subresource, meta};
 use crate::auth::User;
 use crate::crd::definition;
 use crate::status::{Cause, Failure};
@@ -112,6 +112,9 @@ impl Registry {
             // A scale is a way to write the object, not a part of its own.
             let part = subresource.filter(|part| *part != Subresource::Scale);
             let mut new = prepare(target, part, &old, new)?;
+            if subresource.is_none() {
+                self.settle_names(target, &mut new);
+            }
             // Where nothing else is new, times are not either: a write that changes nothing must not
             // become one that does.
             let unchanged = new == old && owners.same_but_times(before.as_ref());
@@ -286,7 +289,7 @@ fn prepare(
         Some(Subresource::EphemeralContainers) => keep_all_but_ephemeral(old, &mut new),
         Some(_) => {}
         None => {
-            if kind.has_status() {
+            if target.has_status() {
                 keep(old, &mut new, "status");
             }
             if kind.is_namespace {
@@ -295,13 +298,13 @@ fn prepare(
             if kind.resource() == ("", "services") {
                 service::keep_address(old, &mut new);
             }
-            if kind.is_definition() && definition::is_established(&new) {
-                definition::settle(&mut new, None);
+            if kind.is_definition() {
+                definition::note_storage(&mut new);
             }
         }
     }
     target.default(&mut new);
-    if subresource.is_none() && counts(kind, old, &new) {
+    if subresource.is_none() && counts(target, old, &new) {
         let generation = old
             .pointer("/metadata/generation")
             .and_then(Value::as_i64)
@@ -311,11 +314,10 @@ fn prepare(
     meta::validate(kind, &new, &mut causes);
     meta::validate_update(old, &new, &mut causes);
     if subresource.is_none() {
-        target.validate(&new, &mut causes);
-        (kind.validate_update)(old, &new, &mut causes);
+        target.validate_update(old, &new, &mut causes);
     } else if subresource == Some(Subresource::Status) {
         match target.version.custom {
-            Some(custom) => custom.validate(&new, &mut causes),
+            Some(custom) => custom.validate_update(old, &new, &mut causes),
             None => (kind.validate_status)(&new, &mut causes),
         }
     }
@@ -383,14 +385,17 @@ fn keep_spec_finalizers(old: &Value, new: &mut Value) {
 }
 
 /// Whether a change is one that `metadata.generation` counts.
-fn counts(kind: &Kind, old: &Value, new: &Value) -> bool {
+fn counts(target: &Target<'_>, old: &Value, new: &Value) -> bool {
+    // Where a custom kind has a status with a path of its own, it has been kept by now; where it has none,
+    // it is a member like any other.
+    let custom = target.version.custom.is_some();
     let content = |object| -> Vec<(&String, &Value)> {
         let members = Value::as_object(object).into_iter().flatten();
         members
-            .filter(|(key, _)| !matches!(key.as_str(), "metadata" | "status"))
+            .filter(|(key, _)| *key != "metadata" && (custom || *key != "status"))
             .collect()
     };
-    match kind.generation {
+    match target.kind.generation {
         Generation::None => false,
         Generation::Content | Generation::Changes => content(old) != content(new),
         Generation::Labels => {

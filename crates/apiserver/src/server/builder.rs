@@ -108,6 +108,7 @@ pub struct Builder {
     pub(super) tokens: TokenFile,
     pub(super) mode: Mode,
     pub(super) deny_anonymous: bool,
+    pub(super) purges_namespaces: bool,
     pub(super) record: Option<PathBuf>,
     pub(super) faults: Arc<Faults>,
     pub(super) public: Vec<(String, PublicRoute)>,
@@ -130,6 +131,7 @@ impl Default for Builder {
             tokens: TokenFile::default(),
             mode: Mode::Rbac,
             deny_anonymous: false,
+            purges_namespaces: true,
             record: None,
             faults: Arc::default(),
             public: Vec::new(),
@@ -218,6 +220,13 @@ impl Builder {
     /// Whether callers without credentials are `system:anonymous`; else they get 401.
     pub fn anonymous(mut self, allowed: bool) -> Self {
         self.deny_anonymous = !allowed;
+        self
+    }
+
+    /// Whether the server empties namespaces that are being deleted; else they stay `Terminating` until a
+    /// controller has done it, as with the namespace controller of kube-controller-manager.
+    pub fn purge_namespaces(mut self, purge: bool) -> Self {
+        self.purges_namespaces = purge;
         self
     }
 

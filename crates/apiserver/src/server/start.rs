@@ -108,7 +108,7 @@ impl Builder {
         let auth = Arc::new(Auth::new(Arc::clone(store), options)?);
         let options = Options {
             access: Arc::clone(&auth) as Arc<dyn Access>,
-            ..Options::default()
+            purges_namespaces: self.purges_namespaces,
         };
         let api = Api::open(Arc::clone(store), options).await?;
         Ok((auth, api))

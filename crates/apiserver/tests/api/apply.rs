@@ -304,3 +304,120 @@ async fn conflicts_are_told_manager_by_manager() {
     let refused = apply(&server, absent, "fieldManager=t", &body.to_string()).await;
     is(&refused, 409, "Conflict");
 }
+
+/// A deployment with two replicas, made by POST.
+async fn with_deployment(server: &Server) -> String {
+    let pod = json!({"metadata": {"labels": {"app": "a"}},
+        "spec": {"containers": [{"name": "c", "image": "i"}]}});
+    let deployment = json!({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"},
+        "spec": {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": pod}});
+    let path = "/apis/apps/v1/namespaces/default/deployments";
+    create(server, &format!("{path}?fieldManager=maker"), deployment).await;
+    format!("{path}/d")
+}
+
+#[tokio::test]
+async fn a_scale_is_applied_as_any_object_is() {
+    let server = Server::start().await;
+    let one = with_deployment(&server).await;
+    let scale = format!("{one}/scale");
+    let of = |replicas: i64| {
+        format!(
+            "apiVersion: autoscaling/v1\nkind: Scale\nmetadata:\n  name: d\nspec:\n  replicas: {replicas}\n"
+        )
+    };
+    is(&apply(&server, &scale, "", &of(3)).await, 422, "Invalid");
+    let odd = [("content-type", "application/yaml")];
+    let odd = server.send("PATCH", &scale, &odd, of(3).into_bytes()).await;
+    is(&odd, 415, "UnsupportedMediaType");
+    let other = of(3).replace("Scale", "Deployment");
+    let other = apply(&server, &scale, "fieldManager=s", &other).await;
+    is(&other, 400, "BadRequest");
+    let unknown = of(3) + "  foo: 1\n";
+    let unknown = apply(&server, &scale, "fieldManager=s", &unknown).await;
+    assert_eq!(unknown.status, 500, "{}", unknown.json());
+    is(
+        &apply(&server, &scale, "fieldManager=s", &of(-1)).await,
+        422,
+        "Invalid",
+    );
+    let absent = one.replace("deployments/d", "deployments/e/scale");
+    let absent = apply(&server, &absent, "fieldManager=s", &of(1)).await;
+    is(&absent, 404, "NotFound");
+
+    let refused = apply(&server, &scale, "fieldManager=s", &of(3)).await;
+    is(&refused, 409, "Conflict");
+    let cause = &refused.json()["details"]["causes"][0];
+    assert_eq!(cause["field"], ".spec.replicas");
+    assert_eq!(
+        cause["message"],
+        "conflict with \"maker\" using autoscaling/v1"
+    );
+    let forced = apply(&server, &scale, "fieldManager=s&force=true", &of(3)).await;
+    assert_eq!(
+        (forced.status, &forced.json()["kind"]),
+        (200, &json!("Scale"))
+    );
+    assert_eq!(forced.json()["spec"]["replicas"], 3);
+    let deployment = server.call("GET", &one, None).await.json();
+    let entries = deployment["metadata"]["managedFields"].as_array();
+    let entries = entries.expect("owners").clone();
+    let own = entries.iter().find(|entry| entry["manager"] == "s");
+    let own = own.expect("an entry");
+    assert_eq!(own["operation"], "Apply");
+    assert_eq!(own["subresource"], "scale");
+    assert_eq!(own["apiVersion"], "apps/v1");
+    assert_eq!(own["fieldsV1"], json!({"f:spec": {"f:replicas": {}}}));
+    let maker = entries.iter().find(|entry| entry["manager"] == "maker");
+    let maker = maker.expect("the rest is its own");
+    assert_eq!(maker["fieldsV1"]["f:spec"].get("f:replicas"), None);
+    assert_eq!(deployment["metadata"]["generation"], 2);
+
+    let again = apply(&server, &scale, "fieldManager=s", &of(4)).await;
+    assert_eq!(again.json()["spec"]["replicas"], 4, "its own by now");
+    let version = deployment["metadata"]["resourceVersion"].as_str();
+    let old = format!("name: d\n  resourceVersion: {:?}", version.expect("one"));
+    let old = of(5).replace("name: d", &old);
+    let old = apply(&server, &scale, "fieldManager=s", &old).await;
+    is(&old, 409, "Conflict");
+}
+
+#[tokio::test]
+async fn what_kubectl_applied_by_itself_is_its_own() {
+    let server = Server::start().await;
+    let by_client = |data: Value| {
+        let mut object: Value = serde_json::from_str(&map(&data)).expect("JSON");
+        let last = object.to_string();
+        object["metadata"]["annotations"] =
+            json!({"kubectl.kubernetes.io/last-applied-configuration": last});
+        object
+    };
+    let first = by_client(json!({"a": "1", "b": "1"}));
+    let path = format!("{MAPS}?fieldManager=kubectl-client-side-apply");
+    create(&server, &path, first).await;
+    let path = format!("{MAPS}/m");
+    let taken = json!({"data": {"b": "2"}});
+    let by_other = format!("{path}?fieldManager=other");
+    server.call("PATCH", &by_other, Some(taken)).await;
+
+    // Another manager has no such claim, and nobody has one on what was changed since.
+    let next = map(&json!({"a": "3"}));
+    let answer = apply(&server, &path, "fieldManager=else", &next).await;
+    is(&answer, 409, "Conflict");
+    let both = map(&json!({"a": "3", "b": "3"}));
+    let answer = apply(&server, &path, "fieldManager=kubectl", &both).await;
+    is(&answer, 409, "Conflict");
+    let causes = answer.json()["details"]["causes"].clone();
+    assert_eq!(causes.as_array().map(Vec::len), Some(1), "{causes}");
+    assert_eq!(causes[0]["field"], ".data.b");
+
+    let answer = apply(&server, &path, "fieldManager=kubectl", &next).await;
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    let new = answer.json();
+    assert_eq!(new["data"], json!({"a": "3", "b": "2"}));
+    // The next apply by the client compares with what was applied last.
+    let annotations = &new["metadata"]["annotations"];
+    let last = annotations["kubectl.kubernetes.io/last-applied-configuration"].as_str();
+    let last: Value = serde_json::from_str(last.expect("a text")).expect("JSON");
+    assert_eq!(last, serde_json::from_str::<Value>(&next).expect("JSON"));
+}

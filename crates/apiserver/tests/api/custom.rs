@@ -504,3 +504,203 @@ async fn objects_that_nest_too_deeply_are_refused() {
         "BadRequest",
     );
 }
+
+/// A definition of one kind with one version for each of these.
+fn definition(plural: &str, kind: &str, versions: &[Value]) -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+        "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
+            "properties": {"color": {"type": "string"}, "size": {"type": "string"}}}}});
+    let versions = versions.iter().enumerate().map(|(index, more)| {
+        let mut version = json!({"name": format!("v{}", index + 1), "served": true,
+            "storage": index == 0, "schema": {"openAPIV3Schema": schema}});
+        for (member, value) in more.as_object().expect("members") {
+            version[member] = value.clone();
+        }
+        version
+    });
+    json!({"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {"name": format!("{plural}.t.example")},
+        "spec": {"group": "t.example", "scope": "Namespaced",
+            "names": {"plural": plural, "kind": kind}, "versions": versions.collect::<Vec<_>>()}})
+}
+
+#[tokio::test]
+async fn every_version_has_its_own_subresources_and_selectors() {
+    let server = Server::start().await;
+    let with_status = json!({"subresources": {"status": {}},
+        "selectableFields": [{"jsonPath": ".spec.color"}]});
+    let with_scale = json!({"selectableFields": [{"jsonPath": ".spec.size"}],
+        "subresources": {"scale": {"specReplicasPath": ".spec.replicas",
+            "statusReplicasPath": ".status.replicas"}}});
+    let made = definition("gears", "Gear", &[with_status, with_scale]);
+    create(&server, DEFINITIONS, made).await;
+    let (one, two) = (
+        "/apis/t.example/v1/namespaces/default/gears",
+        "/apis/t.example/v2/namespaces/default/gears",
+    );
+    let gear = |version: &str| {
+        json!({"apiVersion": format!("t.example/{version}"), "kind": "Gear",
+            "metadata": {"name": version}, "spec": {"color": "red", "size": "big", "replicas": 2},
+            "status": {"replicas": 1}})
+    };
+    let first = create(&server, one, gear("v1")).await.json();
+    assert_eq!(first.get("status"), None, "it has a path of its own");
+    let second = create(&server, two, gear("v2")).await.json();
+    assert_eq!(second["status"], json!({"replicas": 1}));
+
+    let status = async |path: String| server.call("GET", &path, None).await.status;
+    assert_eq!(status(format!("{one}/v1/status")).await, 200);
+    assert_eq!(status(format!("{one}/v1/scale")).await, 404);
+    assert_eq!(status(format!("{two}/v1/status")).await, 404);
+    assert_eq!(status(format!("{two}/v1/scale")).await, 200);
+    let select = |field: &str| format!("fieldSelector=spec.{field}%3Dx");
+    assert_eq!(status(format!("{one}?{}", select("color"))).await, 200);
+    assert_eq!(status(format!("{one}?{}", select("size"))).await, 400);
+    assert_eq!(status(format!("{two}?{}", select("color"))).await, 400);
+    let big = format!("{two}?fieldSelector=spec.size%3Dbig");
+    let big = server.call("GET", &big, None).await.json();
+    assert_eq!(big["items"].as_array().map(Vec::len), Some(2));
+
+    for (version, names) in [
+        ("v1", ["gears", "gears/status"]),
+        ("v2", ["gears", "gears/scale"]),
+    ] {
+        let path = format!("/apis/t.example/{version}");
+        let list = server.call("GET", &path, None).await.json();
+        let found: Vec<&str> = list["resources"]
+            .as_array()
+            .expect("list")
+            .iter()
+            .map(|resource| resource["name"].as_str().expect("name"))
+            .collect();
+        assert_eq!(found, names);
+    }
+}
+
+#[tokio::test]
+async fn a_status_without_a_path_of_its_own_counts_as_content() {
+    let server = Server::start().await;
+    let path = "/apis/t.example/v1/namespaces/default";
+    for (plural, kind, more, counted) in [
+        ("plains", "Plain", json!({}), 2),
+        ("fulls", "Full", json!({"subresources": {"status": {}}}), 1),
+    ] {
+        create(&server, DEFINITIONS, definition(plural, kind, &[more])).await;
+        let object = json!({"apiVersion": "t.example/v1", "kind": kind, "metadata": {"name": "x"}});
+        create(&server, &format!("{path}/{plural}"), object).await;
+        let one = format!("{path}/{plural}/x");
+        let change = async |change: Value| {
+            let changed = server.call("PATCH", &one, Some(change)).await.json();
+            changed["metadata"]["generation"].clone()
+        };
+        let status = json!({"status": {"phase": "Done"}});
+        assert_eq!(change(status).await, counted, "{plural}");
+        let labels = json!({"metadata": {"labels": {"a": "b"}}});
+        assert_eq!(change(labels).await, counted, "{plural}");
+        let spec = json!({"spec": {"color": "red"}});
+        assert_eq!(change(spec).await, counted + 1, "{plural}");
+    }
+}
+
+#[tokio::test]
+async fn names_are_given_to_the_first_and_pass_on_when_it_goes() {
+    let server = Server::start().await;
+    let condition = async |name: &str, kind: &str| {
+        let path = format!("{DEFINITIONS}/{name}.t.example");
+        let definition = server.call("GET", &path, None).await.json();
+        let conditions = definition["status"]["conditions"].as_array().cloned();
+        let found = conditions.into_iter().flatten().find(|c| c["type"] == kind);
+        found.map_or(Value::Null, |condition| condition["status"].clone())
+    };
+    let named = |plural: &str, kind: &str, short: &str| {
+        let mut definition = definition(plural, kind, &[json!({})]);
+        definition["spec"]["names"]["shortNames"] = json!([short]);
+        definition
+    };
+    create(&server, DEFINITIONS, named("firsts", "First", "f")).await;
+    create(&server, DEFINITIONS, named("seconds", "Second", "f")).await;
+    assert_eq!(condition("seconds", "NamesAccepted").await, "False");
+    assert_eq!(condition("seconds", "Established").await, "False");
+    let seconds = "/apis/t.example/v1/namespaces/default/seconds";
+    assert_eq!(server.call("GET", seconds, None).await.status, 404);
+
+    // Who asks for another name is looked at again, and so is who asks for one that is taken.
+    let ask = async |name: &str, short: &str| {
+        let path = format!("{DEFINITIONS}/{name}.t.example");
+        let names = json!({"spec": {"names": {"shortNames": [short]}}});
+        let answer = server.call("PATCH", &path, Some(names)).await;
+        assert_eq!(answer.status, 200, "{}", answer.json());
+        answer.json()["status"]["acceptedNames"]["shortNames"].clone()
+    };
+    assert_eq!(ask("seconds", "s").await, json!(["s"]));
+    assert_eq!(condition("seconds", "Established").await, "True");
+    assert_eq!(server.call("GET", seconds, None).await.status, 200);
+    assert_eq!(
+        ask("seconds", "f").await,
+        json!(["s"]),
+        "it keeps what it has"
+    );
+    assert_eq!(condition("seconds", "NamesAccepted").await, "False");
+    assert_eq!(condition("seconds", "Established").await, "True");
+    let list = server.call("GET", "/apis/t.example/v1", None).await.json();
+    let second = list["resources"].as_array().expect("list").iter();
+    let mut second = second.filter(|resource| resource["name"] == "seconds");
+    assert_eq!(second.next().expect("served")["shortNames"], json!(["s"]));
+
+    let first = format!("{DEFINITIONS}/firsts.t.example");
+    server.call("DELETE", &first, None).await;
+    let accepted = async {
+        while condition("seconds", "NamesAccepted").await != "True" {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+        }
+    };
+    let waited = tokio::time::timeout(std::time::Duration::from_secs(120), accepted).await;
+    waited.expect("the name is free");
+    let path = format!("{DEFINITIONS}/seconds.t.example");
+    let second = server.call("GET", &path, None).await.json();
+    assert_eq!(
+        second["status"]["acceptedNames"]["shortNames"],
+        json!(["f"])
+    );
+}
+
+#[tokio::test]
+async fn objects_from_before_a_rule_can_still_be_changed() {
+    let server = Server::start().await;
+    create(
+        &server,
+        DEFINITIONS,
+        definition("olds", "Old", &[json!({})]),
+    )
+    .await;
+    let path = "/apis/t.example/v1/namespaces/default/olds";
+    let old = json!({"apiVersion": "t.example/v1", "kind": "Old",
+        "metadata": {"name": "o", "finalizers": ["t.example/f"]},
+        "spec": {"color": "purple", "size": "huge"}});
+    create(&server, path, old).await;
+    let rules = json!([
+        {"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/color/enum",
+            "value": ["red", "blue"]},
+        {"op": "add", "path": "/spec/versions/0/schema/openAPIV3Schema/properties/spec/properties/size/maxLength",
+            "value": 3}]);
+    let kind = [("content-type", "application/json-patch+json")];
+    let definition = format!("{DEFINITIONS}/olds.t.example");
+    let ruled = server
+        .send("PATCH", &definition, &kind, rules.to_string().into_bytes())
+        .await;
+    assert_eq!(ruled.status, 200, "{}", ruled.json());
+    let one = format!("{path}/o");
+    let change = async |change: Value| server.call("PATCH", &one, Some(change)).await;
+    let answer = change(json!({"spec": {"size": "big"}})).await;
+    assert_eq!(answer.status, 200, "the color is as it was");
+    let refused = change(json!({"spec": {"color": "green"}})).await;
+    is(&refused, 422, "Invalid");
+    assert_eq!(
+        refused.json()["details"]["causes"][0]["field"],
+        "spec.color"
+    );
+    server.call("DELETE", &one, None).await;
+    let answer = change(json!({"metadata": {"finalizers": null}})).await;
+    assert_eq!(answer.status, 200, "{}", answer.json());
+    assert_eq!(server.call("GET", &one, None).await.status, 404);
+}
