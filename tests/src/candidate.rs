@@ -127,7 +127,19 @@ impl Election {
     /// # Errors
     /// The program is not built or cannot be started.
     pub fn library(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
-        let mut command = Command::new(tools::candidate()?);
+        self.contend(tools::candidate()?, id, extra)
+    }
+
+    /// The same in the profile of what is shipped.
+    ///
+    /// # Errors
+    /// The program is not built or cannot be started.
+    pub fn shipped_library(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
+        self.contend(tools::shipped_candidate()?, id, extra)
+    }
+
+    fn contend(&self, program: PathBuf, id: &str, extra: &[&str]) -> Result<Process, Error> {
+        let mut command = Command::new(program);
         command.args(["--namespace", &self.namespace, "--name", &self.name]);
         self.spawn(command, id, extra)
     }

@@ -145,6 +145,16 @@ pub fn candidate() -> Result<PathBuf, Skip> {
     beside("candidate", "tenure-tests")
 }
 
+/// The same in the profile of what is shipped, `dist`.
+///
+/// # Errors
+/// It is not built.
+pub fn shipped_candidate() -> Result<PathBuf, Skip> {
+    let build = "cargo build --profile dist -p tenure-tests --bin candidate";
+    below_target("dist/candidate")
+        .ok_or_else(|| Skip(format!("no candidate as shipped: `{build}` makes it")))
+}
+
 /// One of the examples.
 ///
 /// # Errors
@@ -158,16 +168,21 @@ pub fn example(name: &str) -> Result<PathBuf, Skip> {
 /// # Errors
 /// It is not built.
 pub fn sidecar() -> Result<PathBuf, Skip> {
-    let here = std::env::current_exe().unwrap_or_default();
-    let mut folders = here.ancestors().skip(2).take(2);
-    let found = folders.find_map(|builds| {
-        let program = builds.join("image/tenure-sidecar");
-        program.is_file().then_some(program)
-    });
     let missing = || {
         Skip("tenure-sidecar is not built: `cargo xtask image tenure-sidecar` does it".to_owned())
     };
-    found.ok_or_else(missing)
+    below_target("image/tenure-sidecar").ok_or_else(missing)
+}
+
+/// A program of another build than the one that is running.
+fn below_target(program: &str) -> Option<PathBuf> {
+    let here = std::env::current_exe().unwrap_or_default();
+    let mut programs = here
+        .ancestors()
+        .skip(2)
+        .take(2)
+        .map(|builds| builds.join(program));
+    programs.find(|program| program.is_file())
 }
 
 fn beside(name: &str, package: &str) -> Result<PathBuf, Skip> {

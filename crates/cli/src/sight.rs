@@ -237,7 +237,8 @@ impl Notes {
     /// `metadata.uid` of the lock object.
     pub(crate) fn uid(&self) -> Option<String> {
         let noted = self.lock();
-        Some(noted.sighting.as_ref()?.observation().version.uid.clone())
+        let sighting = noted.sighting.as_ref()?;
+        Some(sighting.observation().version.uid.to_string())
     }
 
     fn lock(&self) -> MutexGuard<'_, Noted> {

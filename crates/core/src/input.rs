@@ -1,5 +1,6 @@
 //! Everything that can happen to an election: a closed enum.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fence::{FencingToken, ResourceVersion};
@@ -8,8 +9,9 @@ use crate::record::Record;
 /// Names one version of the lock object, for compare-and-set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
-    /// `metadata.uid`; another uid is another object, whatever its name.
-    pub uid: String,
+    /// `metadata.uid`; another uid is another object, whatever its name. Shared, because every version of an
+    /// object has the same.
+    pub uid: Arc<str>,
     /// `metadata.resourceVersion`.
     pub revision: ResourceVersion,
 }
@@ -37,8 +39,8 @@ pub struct Observation {
 pub struct Orders {
     /// Nobody may acquire while this is set; the present holder keeps its term.
     pub paused: bool,
-    /// The holder of one certain term shall give it up.
-    pub step_down: Option<StepDownOrder>,
+    /// The holder of one certain term shall give it up; boxed, because there hardly ever is such an order.
+    pub step_down: Option<Box<StepDownOrder>>,
 }
 
 /// A request to give up one term.

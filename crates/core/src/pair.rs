@@ -346,7 +346,7 @@ mod tests {
     fn seen(holder: &str, revision: &str) -> Observation {
         Observation {
             version: Version {
-                uid: "u".to_owned(),
+                uid: "u".into(),
                 revision: ResourceVersion::new(revision),
             },
             record: Record {

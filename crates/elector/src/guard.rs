@@ -200,7 +200,11 @@ impl Cell {
         let mut hooks = self.hooks();
         // Under the lock: `end` sets the reason before it takes the hooks, so none is forgotten.
         match self.ended.get() {
-            None => hooks.push(hook),
+            None => {
+                // The driver's own, and hardly ever another.
+                hooks.reserve_exact(1);
+                hooks.push(hook);
+            }
             Some(reason) => {
                 drop(hooks);
                 hook(reason);

@@ -8,6 +8,7 @@ use serde_json::Value;
 use tenure_core::{Record, WallTime, WriteKind};
 
 use crate::error::Error;
+use crate::lean::Lean;
 use crate::object::{ObjectName, ObjectRef};
 use crate::sighting::Sighting;
 
@@ -66,6 +67,15 @@ pub trait Lock: fmt::Debug + Send + Sync {
     /// [`read`](Self::read) would say. `object` is `None` where there is none (any more); `last` is
     /// the newest sighting so far, whether it came from a read, a write or the watch.
     fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight;
+
+    /// The same of an object as text, as a watch shows it. For those locks to do better that need no tree of
+    /// values: a process may be shown a thousand renewals a second.
+    fn sight_text(&self, target: usize, object: &str, last: Option<&Sighting>) -> Sight {
+        match serde_json::from_str(object) {
+            Ok(Lean(object)) => self.sight(target, Some(object), last),
+            Err(_) => Sight::ReadNeeded,
+        }
+    }
 
     /// What Events about this election refer to: one object, or both of a multi lock.
     fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef>;

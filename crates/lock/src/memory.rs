@@ -261,7 +261,7 @@ mod tests {
             .write(&WriteKind::Create, &record("a", 0), None)
             .await
             .unwrap();
-        assert_eq!(again.observation().version.uid, "memory-2");
+        assert_eq!(&*again.observation().version.uid, "memory-2");
         assert_eq!(again.observation().version.revision.as_str(), "4");
     }
 }

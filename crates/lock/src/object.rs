@@ -96,9 +96,10 @@ pub struct ObjectName {
 #[derive(PartialEq, Eq, Hash)]
 struct Parts {
     resource: Resource,
-    namespace: String,
-    name: String,
-    described: String,
+    /// `lease kube-system/x`; namespace and name are parts of it, because a process may have thousands.
+    described: Box<str>,
+    /// How many bytes of it the namespace has.
+    namespace: usize,
 }
 
 impl ObjectName {
@@ -106,9 +107,8 @@ impl ObjectName {
         Self {
             parts: Arc::new(Parts {
                 resource,
-                namespace: namespace.to_owned(),
-                name: name.to_owned(),
-                described: format!("{} {namespace}/{name}", resource.word),
+                described: format!("{} {namespace}/{name}", resource.word).into(),
+                namespace: namespace.len(),
             }),
         }
     }
@@ -120,12 +120,14 @@ impl ObjectName {
 
     /// Its namespace.
     pub fn namespace(&self) -> &str {
-        &self.parts.namespace
+        let start = self.parts.resource.word.len() + 1;
+        &self.parts.described[start..start + self.parts.namespace]
     }
 
     /// Its name.
     pub fn name(&self) -> &str {
-        &self.parts.name
+        let start = self.parts.resource.word.len() + 1 + self.parts.namespace + 1;
+        &self.parts.described[start..]
     }
 
     /// Kind, namespace and name for people: `lease kube-system/x`.
@@ -179,7 +181,7 @@ impl ObjectName {
             kind: self.parts.resource.kind.to_owned(),
             namespace: self.namespace().to_owned(),
             name: self.name().to_owned(),
-            uid: version.as_ref().map(|version| version.uid.clone()),
+            uid: version.as_ref().map(|version| version.uid.to_string()),
             resource_version: version.map(|version| version.revision.to_string()),
         }
     }
@@ -222,7 +224,7 @@ pub(crate) fn version(object: &Value) -> Option<Version> {
             .filter(|text| !text.is_empty())
     };
     Some(Version {
-        uid: text("uid")?.to_owned(),
+        uid: text("uid")?.into(),
         revision: ResourceVersion::new(text("resourceVersion")?),
     })
 }

@@ -11,6 +11,7 @@ use serde_json::Value;
 use tenure_core::{Observation, Record, WriteKind};
 
 use crate::error::{Doubt, Error, Obstacle, Refusal, Verb};
+use crate::lean::Lean;
 use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
 use crate::object::{self, ObjectName, ObjectRef, Resource};
 use crate::request::Wire;
@@ -115,7 +116,7 @@ impl Lock for ObjectLock {
             let body = self.part.body_on(base, record);
             let answer = request::update_text(wire, name, body).await?;
             let answer = answer.text();
-            if let Some(plain) = self.part.plain(&answer) {
+            if let Some(plain) = self.part.plain(&answer, Some(base)) {
                 self.warned.note(plain.warnings());
                 return Ok(plain);
             }
@@ -146,6 +147,18 @@ impl Lock for ObjectLock {
                 sighting.map_or(Sight::ReadNeeded, Sight::Seen)
             }
             _ => Sight::ReadNeeded,
+        }
+    }
+
+    fn sight_text(&self, target: usize, object: &str, last: Option<&Sighting>) -> Sight {
+        let plain = self.part.plain(object, last).filter(|_| target == 0);
+        if let Some(plain) = plain {
+            self.warned.note(plain.warnings());
+            return Sight::Seen(plain);
+        }
+        match serde_json::from_str(object) {
+            Ok(Lean(object)) => self.sight(target, Some(object), last),
+            Err(_) => Sight::ReadNeeded,
         }
     }
 
@@ -211,14 +224,16 @@ impl Part {
 
     /// The object that was seen, with the record and the labels.
     fn body_on(&self, base: &Sighting, record: &Record) -> String {
-        let plain = || plain::body(base.text(), record, &self.labels);
-        let body = self.in_spec().then(plain).flatten();
+        let plain = self.in_spec().then(|| base.plain()).flatten();
+        let body = plain.and_then(|plain| plain.body(base.observation(), record, &self.labels));
         body.unwrap_or_else(|| self.body(base.object(), record))
     }
 
-    /// What an answer says, if it is a Lease with nothing unusual in it.
-    fn plain(&self, answer: &str) -> Option<Sighting> {
-        self.in_spec().then(|| plain::sighting(answer)).flatten()
+    /// What the text of the object says, if it is a Lease with nothing unusual in it; `last` is an earlier
+    /// sighting.
+    fn plain(&self, object: &str, last: Option<&Sighting>) -> Option<Sighting> {
+        let plain = || plain::sighting(&self.name, object, last);
+        self.in_spec().then(plain).flatten()
     }
 
     /// What an object of this kind says, as it is kept; `None` if it has no version.
@@ -262,7 +277,7 @@ impl Part {
     fn is_as_in(&self, object: &Value, last: &Sighting) -> bool {
         let (metadata, version) = (&object["metadata"], &last.observation().version);
         metadata["resourceVersion"] == version.revision.as_str()
-            && metadata["uid"] == version.uid.as_str()
+            && metadata["uid"] == *version.uid
             && self.is(object)
     }
 

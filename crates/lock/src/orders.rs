@@ -79,7 +79,7 @@ pub(crate) fn read(name: &ObjectName, object: &Value) -> (Orders, Vec<String>) {
     }
     if let Some(text) = object::annotation(object, STEP_DOWN_ANNOTATION) {
         match parse_step_down(text) {
-            Ok(order) => orders.step_down = Some(order),
+            Ok(order) => orders.step_down = Some(Box::new(order)),
             Err(why) => ignored(STEP_DOWN_ANNOTATION, text, &why),
         }
     }

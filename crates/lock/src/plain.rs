@@ -5,6 +5,7 @@
 //! both can read an object, both say the same.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
@@ -12,13 +13,23 @@ use serde_json::{Map, Value};
 use tenure_core::{Observation, Orders, Record, ResourceVersion, Version};
 
 use crate::fields::countable;
+use crate::object::ObjectName;
 use crate::sighting::{Sighting, fingerprint};
 use crate::{lease, orders, time};
 
-/// A Lease with nothing unusual in it.
-#[derive(Deserialize, Serialize)]
+/// What is kept of a Lease with nothing unusual in it, besides the observation: what the next write repeats.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    name: ObjectName,
+    /// The rest of the metadata as it stands in the text, with a comma before each field. From one renewal to
+    /// the next it does not change, so it is shared.
+    rest: Arc<str>,
+}
+
+/// A Lease as the API server sends it.
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
-struct Plain<'a> {
+struct Lease<'a> {
     api_version: &'a str,
     kind: &'a str,
     #[serde(borrow)]
@@ -26,13 +37,26 @@ struct Plain<'a> {
     spec: Spec<'a>,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Metadata<'a> {
     name: &'a str,
     namespace: &'a str,
     uid: &'a str,
     resource_version: &'a str,
+    creation_timestamp: Option<&'a str>,
+    labels: Option<Value>,
+    annotations: Option<Value>,
+    owner_references: Option<Value>,
+    /// See `lean.rs`.
+    #[serde(default, rename = "managedFields")]
+    _managed: IgnoredAny,
+}
+
+/// What is kept of the metadata as text.
+#[derive(Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Rest<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     creation_timestamp: Option<&'a str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -41,12 +65,9 @@ struct Metadata<'a> {
     annotations: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner_references: Option<Value>,
-    /// See `lean.rs`.
-    #[serde(skip_serializing, default, rename = "managedFields")]
-    _managed: IgnoredAny,
 }
 
-#[derive(Deserialize, Serialize)]
+#[derive(Deserialize)]
 #[serde(rename_all = "camelCase", deny_unknown_fields)]
 struct Spec<'a> {
     holder_identity: Option<&'a str>,
@@ -54,28 +75,21 @@ struct Spec<'a> {
     acquire_time: Option<&'a str>,
     renew_time: Option<&'a str>,
     lease_transitions: Option<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     strategy: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     preferred_holder: Option<&'a str>,
 }
 
-/// The body of a renewal.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Body<'a> {
-    api_version: &'a str,
-    kind: &'a str,
-    metadata: Metadata<'a>,
-    spec: lease::Spec<'a>,
-}
-
-/// What a Lease says; `None` if it is not plain.
-pub(crate) fn sighting(text: &str) -> Option<Sighting> {
-    let plain = parse(text)?;
-    let (metadata, spec) = (&plain.metadata, &plain.spec);
+/// What the Lease of this name says; `None` if it is not plain. What it has in common with the version
+/// before, `base`, is shared.
+pub(crate) fn sighting(name: &ObjectName, text: &str, base: Option<&Sighting>) -> Option<Sighting> {
+    let Lease { metadata, spec, .. } = parse(text)?;
+    if metadata.name != name.name() || metadata.namespace != name.namespace() {
+        return None;
+    }
+    let uid = base.map(|base| &base.observation().version.uid);
+    let uid = uid.filter(|uid| ***uid == *metadata.uid).cloned();
     let version = Version {
-        uid: metadata.uid.to_owned(),
+        uid: uid.unwrap_or_else(|| metadata.uid.into()),
         revision: ResourceVersion::new(metadata.resource_version),
     };
     let observation = Observation {
@@ -85,55 +99,105 @@ pub(crate) fn sighting(text: &str) -> Option<Sighting> {
         unreadable: false,
         orders: Orders::default(),
     };
-    Some(Sighting::plain(observation, written(&plain)))
+    let rest = Rest {
+        creation_timestamp: metadata.creation_timestamp,
+        labels: metadata.labels,
+        annotations: metadata.annotations,
+        owner_references: metadata.owner_references,
+    };
+    let rest = rest.text();
+    let same = base.and_then(Sighting::plain).map(|plain| &plain.rest);
+    let same = same.filter(|same| ***same == *rest).cloned();
+    let lease = Plain {
+        name: name.clone(),
+        rest: same.unwrap_or_else(|| rest.into()),
+    };
+    Some(Sighting::of_plain(observation, lease))
 }
 
-/// The Lease with this record and these labels besides its own, as text; `None` if it is not plain.
-pub(crate) fn body(
-    text: &str,
-    record: &Record,
-    labels: &BTreeMap<String, String>,
-) -> Option<String> {
-    let Plain {
-        api_version,
-        kind,
-        mut metadata,
-        ..
-    } = parse(text)?;
-    if !labels.is_empty() {
-        let mut all = match metadata.labels.take() {
+impl Plain {
+    /// The Lease with this record and these labels besides its own, as text; `None` if its own cannot be
+    /// told from the rest.
+    pub(crate) fn body(
+        &self,
+        seen: &Observation,
+        record: &Record,
+        labels: &BTreeMap<String, String>,
+    ) -> Option<String> {
+        if labels.is_empty() {
+            return Some(self.with(&self.rest, &seen.version, record));
+        }
+        let fields = format!("{{{}}}", self.rest.strip_prefix(',').unwrap_or_default());
+        let mut rest: Rest<'_> = serde_json::from_str(&fields).ok()?;
+        let mut all = match rest.labels.take() {
             Some(Value::Object(own)) => own,
             _ => Map::new(),
         };
         for (key, value) in labels {
             all.insert(key.clone(), value.as_str().into());
         }
-        metadata.labels = Some(Value::Object(all));
+        rest.labels = Some(Value::Object(all));
+        Some(self.with(&rest.text(), &seen.version, record))
     }
-    Some(written(&Body {
-        api_version,
-        kind,
-        metadata,
-        spec: lease::Spec::new(record),
-    }))
+
+    /// The Lease as it was seen.
+    pub(crate) fn text(&self, seen: &Observation) -> String {
+        self.with(&self.rest, &seen.version, &seen.record)
+    }
+
+    /// Names, uid and version need no escapes: they came without, or the API server takes no others.
+    fn with(&self, rest: &str, version: &Version, record: &Record) -> String {
+        let mut lease = Vec::with_capacity(USUAL + rest.len());
+        for part in [
+            r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":""#,
+            self.name.name(),
+            r#"","namespace":""#,
+            self.name.namespace(),
+            r#"","uid":""#,
+            &version.uid,
+            r#"","resourceVersion":""#,
+            version.revision.as_str(),
+            r#"""#,
+            rest,
+            r#"},"spec":"#,
+        ] {
+            lease.extend_from_slice(part.as_bytes());
+        }
+        serde_json::to_writer(&mut lease, &lease::Spec::new(record))
+            .expect("maps with string keys are always JSON");
+        lease.push(b'}');
+        String::from_utf8(lease).expect("made of text")
+    }
 }
 
-fn parse(text: &str) -> Option<Plain<'_>> {
-    let plain: Plain<'_> = serde_json::from_str(text).ok()?;
+/// About as many bytes as a Lease has without the rest of its metadata.
+const USUAL: usize = 416;
+
+impl Rest<'_> {
+    fn text(&self) -> String {
+        let mut text = serde_json::to_string(self).expect("maps with string keys are always JSON");
+        // The fields without their braces, each with a comma before it.
+        text.pop();
+        match text.len() {
+            1 => text.clear(),
+            _ => text.replace_range(..1, ","),
+        }
+        text
+    }
+}
+
+fn parse(text: &str) -> Option<Lease<'_>> {
+    let lease: Lease<'_> = serde_json::from_str(text).ok()?;
     let Metadata {
         uid,
         resource_version,
         annotations,
         ..
-    } = &plain.metadata;
+    } = &lease.metadata;
     let orders = annotations.as_ref().is_some_and(orders::are_in);
     let whole = !uid.is_empty() && !resource_version.is_empty();
-    (whole && !orders && plain.api_version == "coordination.k8s.io/v1" && plain.kind == "Lease")
-        .then_some(plain)
-}
-
-fn written(value: &impl Serialize) -> String {
-    serde_json::to_string(value).expect("maps with string keys are always JSON")
+    (whole && !orders && lease.api_version == "coordination.k8s.io/v1" && lease.kind == "Lease")
+        .then_some(lease)
 }
 
 impl Spec<'_> {
@@ -152,20 +216,30 @@ impl Spec<'_> {
 
     /// As `lease::read` has it: the fields in their order.
     fn text(&self) -> String {
-        let mut fields = written(&(
-            self.holder_identity,
-            self.lease_duration_seconds,
-            self.acquire_time,
-            self.renew_time,
-            self.lease_transitions,
-            self.strategy,
-            self.preferred_holder,
-        ));
-        // A list has brackets around it, and no comma at its end.
-        fields.pop();
-        fields.push(',');
-        fields.remove(0);
+        let mut fields = String::with_capacity(128);
+        push_text(&mut fields, self.holder_identity);
+        push_number(&mut fields, self.lease_duration_seconds);
+        push_text(&mut fields, self.acquire_time);
+        push_text(&mut fields, self.renew_time);
+        push_number(&mut fields, self.lease_transitions);
+        push_text(&mut fields, self.strategy);
+        push_text(&mut fields, self.preferred_holder);
         fields
+    }
+}
+
+/// Text without escapes is borrowed from JSON, so it needs none here either.
+fn push_text(fields: &mut String, value: Option<&str>) {
+    match value {
+        Some(text) => fields.extend(["\"", text, "\","]),
+        None => fields.push_str("null,"),
+    }
+}
+
+fn push_number(fields: &mut String, value: Option<u32>) {
+    match value {
+        Some(number) => fields.extend([number.to_string().as_str(), ","]),
+        None => fields.push_str("null,"),
     }
 }
 
@@ -184,6 +258,10 @@ mod tests {
         Part::new(Resource::LEASE, "ns", "x").unwrap()
     }
 
+    fn seen(text: &str, base: Option<&Sighting>) -> Option<Sighting> {
+        sighting(&part().name, text, base)
+    }
+
     fn object(record: &Record) -> Value {
         let mut object = part().name.blank();
         object["metadata"]["uid"] = "u".into();
@@ -198,23 +276,39 @@ mod tests {
             "managedFields":[{"manager":"tenure","operation":"Update","fieldsV1":{"f:spec":{}}}]},
             "spec":{"holderIdentity":"a","leaseDurationSeconds":15,"leaseTransitions":2,
             "acquireTime":"2026-01-02T03:04:05.000006Z","renewTime":"2026-01-02T03:04:06.000006Z"}}"#;
-        let seen = sighting(text).expect("it is plain");
+        let seen = seen(text, None).expect("it is plain");
         assert_eq!(seen.observation().record.holder, "a");
-        assert_eq!(seen.object()["metadata"].get("managedFields"), None);
-        assert!(
-            body(
-                &seen.object().to_string(),
-                &Record::default(),
-                &BTreeMap::new()
-            )
-            .is_some()
-        );
+        let mut expected: Value = serde_json::from_str(text).unwrap();
+        let metadata = expected["metadata"].as_object_mut().unwrap();
+        metadata.remove("managedFields");
+        assert_eq!(seen.object(), expected);
+        let name = part().name;
+        let another = ObjectName::new(Resource::LEASE, "ns", "y");
+        assert!(sighting(&name, text, None).is_some());
+        assert!(sighting(&another, text, None).is_none());
+    }
+
+    #[test]
+    fn what_renewals_do_not_change_is_kept_once() {
+        let mut lease = object(&Record::default());
+        lease["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z".into();
+        let first = seen(&lease.to_string(), None).unwrap();
+        lease["metadata"]["resourceVersion"] = "8".into();
+        let second = seen(&lease.to_string(), Some(&first)).unwrap();
+        let uid = |sighting: &Sighting| sighting.observation().version.uid.clone();
+        let rest = |sighting: &Sighting| sighting.plain().unwrap().rest.clone();
+        assert!(Arc::ptr_eq(&uid(&first), &uid(&second)));
+        assert!(Arc::ptr_eq(&rest(&first), &rest(&second)));
+        lease["metadata"]["uid"] = "v".into();
+        lease["metadata"]["labels"] = json!({ "a": "b" });
+        let third = seen(&lease.to_string(), Some(&second)).unwrap();
+        assert_eq!((&*uid(&third), third.object()), ("v", lease));
     }
 
     #[test]
     fn what_is_unusual_is_left_to_others() {
         let plain = object(&Record::default());
-        assert!(sighting(&plain.to_string()).is_some());
+        assert!(seen(&plain.to_string(), None).is_some());
         let unusual: [fn(&mut Value); 10] = [
             |lease| lease["status"] = json!({}),
             |lease| lease["kind"] = "ConfigMap".into(),
@@ -231,14 +325,10 @@ mod tests {
             let mut lease = plain.clone();
             change(&mut lease);
             let text = lease.to_string();
-            assert!(sighting(&text).is_none(), "{text}");
-            assert!(
-                body(&text, &Record::default(), &BTreeMap::new()).is_none(),
-                "{text}"
-            );
+            assert!(seen(&text, None).is_none(), "{text}");
         }
         for text in ["", "{}", "[]", "null"] {
-            assert!(sighting(text).is_none(), "{text}");
+            assert!(seen(text, None).is_none(), "{text}");
         }
     }
 
@@ -258,18 +348,21 @@ mod tests {
             object["spec"]["leaseTransitions"] = transitions.into();
             let text = object.to_string();
             let (observed, warnings) = part().observed(&object).unwrap();
-            if let Some(seen) = sighting(&text) {
+            if let Some(seen) = seen(&text, None) {
                 prop_assert_eq!(seen.observation(), &observed);
                 prop_assert!(warnings.is_empty());
-                let kept = seen.object();
                 let mut part = part();
                 if own {
                     part.labels.insert("own".to_owned(), "label".to_owned());
                 }
                 let ordinary: Value = serde_json::from_str(&part.body(object, &next)).unwrap();
-                let quick = body(&kept.to_string(), &next, &part.labels).unwrap();
+                let plain = seen.plain().unwrap();
+                let quick = plain.body(seen.observation(), &next, &part.labels).unwrap();
                 let quick: Value = serde_json::from_str(&quick).unwrap();
                 prop_assert_eq!(quick, ordinary);
+                let again = seen.object();
+                prop_assert_eq!(&again["metadata"], &serde_json::from_str::<Value>(&text).unwrap()["metadata"]);
+                prop_assert_eq!(&part.observed(&again).unwrap().0.record, &observed.record);
             }
         }
     }

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use serde_json::Value;
 use tenure_core::{Observation, Record};
 
+use crate::plain::Plain;
+
 /// What was seen: the [`Observation`] for the state machine, and the object, from which the next
 /// write keeps everything that it does not change. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -17,10 +19,18 @@ pub struct Sighting {
 #[derive(Debug)]
 struct Seen {
     observation: Observation,
-    /// As text: a tree of values takes several times as much, and a process may hold thousands.
-    primary: Box<str>,
+    primary: Kept,
     secondary: Option<Box<str>>,
-    warnings: Vec<String>,
+    warnings: Box<[String]>,
+}
+
+/// An object, in few bytes: a process may hold thousands.
+#[derive(Debug)]
+enum Kept {
+    /// As text; a tree of values takes several times as much.
+    Text(Box<str>),
+    /// What the observation does not say of it.
+    Plain(Plain),
 }
 
 impl Sighting {
@@ -33,31 +43,34 @@ impl Sighting {
         let text = |object: &Value| object.to_string().into_boxed_str();
         let seen = Seen {
             observation,
-            primary: text(primary),
+            primary: Kept::Text(text(primary)),
             secondary: secondary.map(text),
-            warnings,
+            warnings: warnings.into(),
         };
         Self {
             seen: Arc::new(seen),
         }
     }
 
-    /// Of an object that is text already, and that nobody has to be warned of.
-    pub(crate) fn plain(observation: Observation, object: String) -> Self {
+    /// Of a Lease with nothing unusual in it, that nobody has to be warned of.
+    pub(crate) fn of_plain(observation: Observation, lease: Plain) -> Self {
         let seen = Seen {
             observation,
-            primary: object.into_boxed_str(),
+            primary: Kept::Plain(lease),
             secondary: None,
-            warnings: Vec::new(),
+            warnings: Box::default(),
         };
         Self {
             seen: Arc::new(seen),
         }
     }
 
-    /// The object as text.
-    pub(crate) fn text(&self) -> &str {
-        &self.seen.primary
+    /// The Lease, if there was nothing unusual in it.
+    pub(crate) fn plain(&self) -> Option<&Plain> {
+        match &self.seen.primary {
+            Kept::Plain(lease) => Some(lease),
+            Kept::Text(_) => None,
+        }
     }
 
     /// What the state machine needs to know.
@@ -65,9 +78,13 @@ impl Sighting {
         &self.seen.observation
     }
 
-    /// The object as it was seen; of a multi lock the primary one.
+    /// The object as it was seen; of a multi lock the primary one. The record of a Lease may be spelled in
+    /// our own way.
     pub fn object(&self) -> Value {
-        parse(&self.seen.primary)
+        match &self.seen.primary {
+            Kept::Text(text) => parse(text),
+            Kept::Plain(lease) => parse(&lease.text(&self.seen.observation)),
+        }
     }
 
     /// The secondary object of a multi lock, if it exists.

@@ -529,7 +529,7 @@ impl Elections {
         }
         state.revision += 1;
         let version = Version {
-            uid: "u".to_owned(),
+            uid: "u".into(),
             revision: ResourceVersion::new(state.revision.to_string()),
         };
         let seen = Observation {

@@ -1,6 +1,7 @@
 //! The API server's object: one compare-and-set register with revisions and a uid.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use tenure_core::{LocalTime, Observation, Orders, Record, ResourceVersion, Version, WriteKind};
 
@@ -161,14 +162,14 @@ impl Register {
         ))
     }
 
-    fn next_uid(&mut self) -> String {
+    fn next_uid(&mut self) -> Arc<str> {
         self.uids += 1;
-        format!("u{}", self.uids)
+        format!("u{}", self.uids).into()
     }
 
     fn put(
         &mut self,
-        uid: String,
+        uid: Arc<str>,
         record: Record,
         fingerprint: u64,
         unreadable: bool,

@@ -37,6 +37,8 @@ struct Make {
     lean: Option<(Start, &'static str)>,
     /// Whether one process can have many elections.
     many: bool,
+    /// How a process with many is started as it would be shipped, if that was built.
+    shipped: Option<(Start, &'static str)>,
     /// How often it is handed over: some take long.
     hand_overs: usize,
 }
@@ -48,6 +50,7 @@ const CLIENT_GO: Make = Make {
     linger: None,
     lean: None,
     many: true,
+    shipped: None,
     hand_overs: HAND_OVERS,
 };
 
@@ -58,6 +61,7 @@ const TENURE: Make = Make {
     linger: Some("--linger"),
     lean: Some((Election::sidecar, "`tenure-sidecar elect`")),
     many: true,
+    shipped: Some((Election::shipped_library, "profile `dist`")),
     hand_overs: HAND_OVERS,
 };
 
@@ -68,6 +72,7 @@ const KUBE_LEASE_MANAGER: Make = Make {
     linger: None,
     lean: None,
     many: false,
+    shipped: None,
     hand_overs: 6,
 };
 
@@ -78,6 +83,7 @@ const K8S_CONTROLLER: Make = Make {
     linger: None,
     lean: None,
     many: false,
+    shipped: None,
     hand_overs: HAND_OVERS,
 };
 
@@ -308,7 +314,22 @@ fn many(make: Make, kubeconfig: &Path, figures: &mut Figures) -> Result<(), Erro
     let count = MANY.to_string();
     let mut flags = vec!["--elections", &count];
     flags.extend(make.linger);
-    let mut many = (make.start)(&election, "many", &flags)?;
+    let shipped = make.shipped.map(|(start, program)| {
+        let process = start(&election, "many", &flags)?;
+        Ok::<_, candidate::Error>((process, program))
+    });
+    let mut many = match shipped {
+        Some(Ok((process, program))) => {
+            figures.many_program = Some(program);
+            process
+        }
+        shipped => {
+            if let Some(Err(missing)) = shipped {
+                eprintln!("many elections as in this build: {missing}");
+            }
+            (make.start)(&election, "many", &flags)?
+        }
+    };
     let leading = || {
         let events = many.events();
         let won = events.iter().filter(|event| event.event == Kind::Acquired);

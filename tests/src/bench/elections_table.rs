@@ -37,6 +37,8 @@ pub struct Figures {
     pub many_led: Option<usize>,
     /// Resident memory of that process, in bytes.
     pub many_resident: Option<u64>,
+    /// What that process was, if not the library in this build.
+    pub many_program: Option<&'static str>,
     /// The share of one core that it uses.
     pub many_cpu: Option<f64>,
     /// What is left in that process when all its elections have ended.
@@ -121,7 +123,10 @@ const ROWS: &[Row] = &[
     ),
     (
         "memory of that process",
-        |f| megabytes(f.many_resident),
+        |f| {
+            let program = f.many_program.map(|program| format!(" ({program})"));
+            megabytes(f.many_resident) + &program.unwrap_or_default()
+        },
         Some(|f| number(f.many_resident)),
     ),
     (
@@ -258,6 +263,8 @@ mod tests {
                 leader_cpu: seconds / 1000.0,
                 one_resident: 7_700_000,
                 one_program: Some("small"),
+                many_resident: Some(21_000_000),
+                many_program: Some("shipped"),
                 ..Figures::default()
             },
         };
@@ -279,6 +286,10 @@ mod tests {
         assert!(text.contains("| CPU of that process | - | - |"), "{text}");
         assert!(
             text.contains("| 7.7 MB (small) | 7.7 MB (small) |"),
+            "{text}"
+        );
+        assert!(
+            text.contains("| 21.0 MB (shipped) | 21.0 MB (shipped) |"),
             "{text}"
         );
     }

@@ -18,6 +18,7 @@ use tenure_tests::clock::{self, Nanos};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 #[derive(Clone, Parser)]
 struct Options {
@@ -99,6 +100,7 @@ async fn main() -> Result<()> {
         store: options.store.clone(),
         stubborn: options.stubborn,
     });
+    let work = work.map(Arc::new);
     // Not a task each: what an election costs is what the library needs for it.
     let mut running = FuturesUnordered::new();
     for name in names {
@@ -194,46 +196,49 @@ fn counted(client: kube::Client, counter: Arc<Counter>) -> kube::Client {
     kube::Client::new(tower::service_fn(count), "default")
 }
 
-async fn contend(
+/// Not an `async fn`, which has room for each of its arguments twice.
+fn contend(
     mut candidate: Candidate,
     voice: Voice,
     mut stopping: watch::Receiver<bool>,
-    work: Option<Work>,
-) {
-    let mut term: Option<(Term, Option<tokio::task::JoinHandle<Nanos>>)> = None;
-    let mut asked = false;
-    loop {
-        let event = tokio::select! {
-            event = candidate.next() => event,
-            _ = stopping.changed(), if !asked => {
-                asked = true;
-                candidate.shutdown();
-                continue;
-            }
-        };
-        match event {
-            Some(Event::Lead(won)) => {
-                let began = clock::now();
-                voice.say_at(began, "acquired", &voice.me, Some(&won), None);
-                let worker = work.clone().map(|work| {
-                    let tenure = won.tenure().clone();
-                    tokio::spawn(do_work(tenure, began, voice.clone(), work))
-                });
-                term = Some((won, worker));
-            }
-            Some(Event::Stop(_)) => {
-                if let Some((term, worker)) = term.take() {
-                    let until = match worker {
-                        Some(worker) => worker.await.unwrap_or_else(|_| clock::now()),
-                        None => clock::now(),
-                    };
-                    voice.say("lost", "", Some(&term), Some(until));
+    work: Option<Arc<Work>>,
+) -> impl Future<Output = ()> {
+    async move {
+        let mut term: Option<(Term, Option<JoinHandle<Nanos>>)> = None;
+        let mut asked = false;
+        loop {
+            let event = tokio::select! {
+                event = candidate.next() => event,
+                _ = stopping.changed(), if !asked => {
+                    asked = true;
+                    candidate.shutdown();
+                    continue;
                 }
+            };
+            match event {
+                Some(Event::Lead(won)) => {
+                    let began = clock::now();
+                    voice.say_at(began, "acquired", &voice.me, Some(&won), None);
+                    let worker = work.clone().map(|work| {
+                        let tenure = won.tenure().clone();
+                        tokio::spawn(do_work(tenure, began, voice.clone(), work))
+                    });
+                    term = Some((won, worker));
+                }
+                Some(Event::Stop(_)) => {
+                    if let Some((term, worker)) = term.take() {
+                        let until = match worker {
+                            Some(worker) => worker.await.unwrap_or_else(|_| clock::now()),
+                            None => clock::now(),
+                        };
+                        voice.say("lost", "", Some(&term), Some(until));
+                    }
+                }
+                Some(Event::NewLeader(leader)) => voice.say("observed", &leader, None, None),
+                Some(Event::Released) => voice.say("released", "", None, None),
+                Some(Event::Finished) | None => break,
+                Some(_) => {}
             }
-            Some(Event::NewLeader(leader)) => voice.say("observed", &leader, None, None),
-            Some(Event::Released) => voice.say("released", "", None, None),
-            Some(Event::Finished) | None => break,
-            Some(_) => {}
         }
     }
 }
@@ -243,7 +248,7 @@ async fn contend(
 /// Work that runs in small steps, each after a look at the guard, ends with the guard and not when this
 /// task gets to run again, which may be much later. A renewal after the last look may have moved the end
 /// of the guard, by no more than a retry period.
-async fn do_work(tenure: Tenure, began: Nanos, voice: Voice, work: Work) -> Nanos {
+async fn do_work(tenure: Tenure, began: Nanos, voice: Voice, work: Arc<Work>) -> Nanos {
     if work.stubborn {
         std::thread::spawn(move || {
             loop {
@@ -286,7 +291,6 @@ async fn apply(store: &mut tokio::net::TcpStream, election: &str, tenure: &Tenur
     }
 }
 
-#[derive(Clone)]
 struct Work {
     every: Duration,
     renewed_within: Duration,

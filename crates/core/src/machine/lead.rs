@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::observe::Known;
 use super::request::Attempt;
-use super::{Election, State, Term, Winding};
+use super::{Election, State, Term};
 use crate::command::{Command, StopReason, WriteKind};
 use crate::mutant::Mutant;
 use crate::record::Record;
@@ -28,16 +28,17 @@ impl Election {
     }
 
     pub(super) fn act_leading(&mut self, now: Now, out: &mut Vec<Command>) {
-        let State::Leading(term) = &self.state else {
-            return;
-        };
-        let term = term.clone();
-        self.keep(now, &term, out);
+        if let State::Leading(term) = &self.state
+            && self.is_renewal_due(now, term)
+        {
+            let term = term.clone();
+            self.keep(now, &term, out);
+        }
     }
 
     /// Renews the lease of a term, or looks at the object first if the view may be wrong.
     pub(super) fn keep(&mut self, now: Now, term: &Term, out: &mut Vec<Command>) {
-        if self.in_flight.is_some() || now.local < self.renewal_due(term) {
+        if !self.is_renewal_due(now, term) {
             return;
         }
         let timeout = self
@@ -71,7 +72,12 @@ impl Election {
     /// An attempt is known to have been applied in this term. It may be a second winning write, sent
     /// when the answer to the first was late: then the record counts as that one filled it.
     pub(super) fn credit(&mut self, now: Now, attempt: &Attempt, out: &mut Vec<Command>) {
-        if let State::Leading(term) | State::Stopping(Winding { term, .. }) = &mut self.state
+        let term = match &mut self.state {
+            State::Leading(term) => Some(term),
+            State::Stopping(winding) => Some(&mut winding.term),
+            _ => None,
+        };
+        if let Some(term) = term
             && !matches!(attempt.kind, WriteKind::Release(_))
         {
             term.transitions = attempt.record.transitions;
@@ -131,6 +137,10 @@ impl Election {
         let leeway = (self.config.timing.retry_period() / LEEWAY).min(MOST_LEEWAY);
         let left = term.guard.until().since(term.next_renewal);
         leeway.min(left / 2)
+    }
+
+    fn is_renewal_due(&self, now: Now, term: &Term) -> bool {
+        self.in_flight.is_none() && now.local >= self.renewal_due(term)
     }
 
     pub(super) fn renewal_due(&self, term: &Term) -> LocalTime {

@@ -27,6 +27,7 @@ mod stop;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::command::{Command, StopReason};
@@ -84,7 +85,7 @@ pub enum Phase {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Term {
     token: FencingToken,
-    uid: String,
+    uid: Arc<str>,
     transitions: u32,
     acquire_time: Option<WallTime>,
     strategy: String,
@@ -111,7 +112,7 @@ enum State {
     Idle,
     Following,
     Leading(Term),
-    Stopping(Winding),
+    Stopping(Box<Winding>),
     Releasing(Term),
     Finished,
 }

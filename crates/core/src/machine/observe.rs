@@ -327,10 +327,8 @@ impl Election {
     fn forget_dead_attempts(&mut self, observation: &Observation, news: News) {
         if let Some(at) = self.author(observation) {
             let mut attempt = self.attempts.remove(at);
-            attempt.made = self
-                .config
-                .whole_seconds
-                .then(|| observation.version.clone());
+            let proof = self.config.whole_seconds;
+            attempt.made = proof.then(|| Box::new(observation.version.clone()));
             if news == News::Forward {
                 self.attempts
                     .retain(|other| other.kind.base() == Some(&observation.version));
@@ -383,7 +381,7 @@ impl Election {
         let Known::Present(seen) = &self.known else {
             return None;
         };
-        let order = seen.observation.orders.step_down.as_ref();
+        let order = seen.observation.orders.step_down.as_deref();
         order.filter(|o| o.transitions == transitions && !self.is(Mutant::IgnoreOrders))
     }
 

@@ -38,7 +38,7 @@ pub(super) struct Attempt {
     pub(super) began: bool,
     /// The version that is known to come from it, by its answer or by a look during our own term;
     /// only where that is needed as a proof.
-    pub(super) made: Option<Version>,
+    pub(super) made: Option<Box<Version>>,
 }
 
 /// The request under way.
@@ -171,7 +171,7 @@ impl Election {
         );
         !self.config.whole_seconds
             || holding
-            || attempt.made.as_ref() == Some(&seen.version)
+            || attempt.made.as_deref() == Some(&seen.version)
             || self.is(Mutant::ClaimByTimes)
     }
 
@@ -225,7 +225,7 @@ impl Election {
                 };
                 let mut attempt = self.attempts.remove(at);
                 attempt.answered = true;
-                attempt.made = self.config.whole_seconds.then(|| version.clone());
+                attempt.made = self.config.whole_seconds.then(|| Box::new(version.clone()));
                 self.applied(now, attempt, &version, out);
             }
             outcome => {

@@ -35,14 +35,14 @@ impl Election {
                     reason: reason.clone(),
                     deadline,
                 });
-                self.state = State::Stopping(Winding {
+                self.state = State::Stopping(Box::new(Winding {
                     term: term.clone(),
                     reason,
                     deadline,
                     ours: voluntary,
                     keep_until: voluntary.then(|| now.local + timing.renew_deadline()),
                     overrun: false,
-                });
+                }));
             }
             State::Stopping(winding) if !reason.is_voluntary() && winding.ours => {
                 winding.ours = false;

@@ -7,7 +7,7 @@ use futures_util::future::AbortHandle;
 use kube::Client;
 use serde_json::Value;
 use tenure_core::{
-    Election, Input, LocalTime, Outcome, Phase, Record, Source, StopReason, WriteKind,
+    Election, Input, LocalTime, Outcome, Phase, Record, Source, StopReason, Version, WriteKind,
 };
 use tenure_lock::candidate::CandidateSighting;
 use tenure_lock::{Class, Lock, Sight, Sighting, Watch, WatchTarget};
@@ -17,7 +17,7 @@ use tracing::Span;
 
 use super::Start;
 use super::announce::Announcer;
-use super::event::Shown;
+use super::event::Change;
 use super::requests::Requests;
 use super::watches::{Told, Watches};
 use crate::clock::Clock;
@@ -96,10 +96,10 @@ pub(super) struct Entry {
     /// A term began and nobody is left to do its work, or to say that it ended.
     pub(super) orphaned: bool,
     pub(super) finished: bool,
-    announcer: Option<Announcer>,
+    announcer: Option<Box<Announcer>>,
     /// Events on their way.
     pub(super) posts: usize,
-    recorder: Option<Recorder>,
+    recorder: Option<Box<Recorder>>,
     /// Since when it tries to lead.
     pub(super) campaigning: LocalTime,
     /// The present term had to read.
@@ -175,9 +175,9 @@ impl Entry {
         };
         let (lock, identity) = (&*shared.lock, &*shared.identity);
         let span = tracing::info_span!("election", lock, identity);
-        let announcer = settings.candidate.map(Announcer::new);
+        let announcer = settings.candidate.map(Announcer::new).map(Box::new);
         let metrics = settings.metrics.as_ref();
-        let recorder = metrics.map(|metrics| metrics.recorder(&shared));
+        let recorder = metrics.map(|metrics| Box::new(metrics.recorder(&shared)));
         Self {
             id,
             lock: settings.lock,
@@ -252,7 +252,7 @@ impl Entry {
                 .deadline()
                 .map(|at| (at, self.election.leeway())),
         };
-        let announcer = self.announcer.as_ref().filter(|_| !self.finished);
+        let announcer = self.announcer.as_deref().filter(|_| !self.finished);
         let announce = announcer.and_then(Announcer::deadline);
         [own, announce.map(|at| (at, Duration::ZERO))]
             .into_iter()
@@ -305,7 +305,7 @@ impl Entry {
         }
         match told {
             // Nothing that the state machine does not know.
-            Told::Object(shown) if self.is_echo(&shown) => {}
+            Told::Object(shown) if self.is_echo(|version| shown.is(version)) => {}
             Told::Object(shown) => match shown.into_object() {
                 Some(object) => self.sight(world, target, Some(object), None),
                 None => self.step(world, Input::Absent(Source::Watch, None), None),
@@ -324,11 +324,26 @@ impl Entry {
         }
     }
 
+    /// Whether a change of an object is none for this election.
+    pub(super) fn knows(&self, target: usize, change: &Change<'_>) -> bool {
+        target != CANDIDATE && self.is_echo(|version| change.is(version))
+    }
+
+    /// A change of a watched object that it does not know.
+    pub(super) fn changed(&mut self, world: &mut World, target: usize, change: &Change<'_>) {
+        if target == CANDIDATE {
+            self.told_of_candidate(world, Told::Object(change.shown()));
+            return;
+        }
+        let sight = (self.lock).sight_text(target, change.object, self.last.as_ref());
+        self.sighted(world, sight, None);
+    }
+
     /// Whether what the watch shows is the version that was seen last: our own write, most of the time.
-    fn is_echo(&self, shown: &Shown) -> bool {
+    fn is_echo(&self, is: impl FnOnce(&Version) -> bool) -> bool {
         let alone = matches!(&self.watching, Watching::Objects(objects) if objects.len() == 1);
         let last = self.last.as_ref().filter(|_| alone);
-        last.is_some_and(|last| shown.is(&last.observation().version))
+        last.is_some_and(|last| is(&last.observation().version))
     }
 
     fn told_of_candidate(&mut self, world: &mut World, told: Told) {
@@ -375,7 +390,17 @@ impl Entry {
         object: Option<Value>,
         revision: Option<tenure_core::ResourceVersion>,
     ) {
-        match self.lock.sight(target, object, self.last.as_ref()) {
+        let sight = self.lock.sight(target, object, self.last.as_ref());
+        self.sighted(world, sight, revision);
+    }
+
+    fn sighted(
+        &mut self,
+        world: &mut World,
+        sight: Sight,
+        revision: Option<tenure_core::ResourceVersion>,
+    ) {
+        match sight {
             Sight::Seen(sighting) => self.observe(world, Source::Watch, sighting),
             Sight::Absent => self.step(world, Input::Absent(Source::Watch, revision), None),
             Sight::ReadNeeded => self.step(world, Input::Absent(Source::Watch, None), None),

@@ -1,7 +1,8 @@
 //! One line of a watch.
 //!
 //! A process that leads thousands of elections is shown each of its renewals again. Such an echo is known by
-//! its version, so only that much of a line is read at first; the object is parsed when somebody needs it.
+//! its version, so only that much of a line is read at first, where it stands; the object is parsed when somebody
+//! needs it.
 
 use std::borrow::Cow;
 
@@ -35,6 +36,8 @@ pub(super) struct Shown {
 enum Object {
     /// A line of a watch that tells of it.
     Line(Box<str>),
+    /// Itself.
+    Text(Box<str>),
     Whole(Value),
 }
 
@@ -57,13 +60,17 @@ impl Shown {
 
     /// Whether it is in this version.
     pub(super) fn is(&self, version: &Version) -> bool {
-        self.revision == version.revision.as_str() && self.uid == version.uid
+        self.revision == version.revision.as_str() && *self.uid == *version.uid
     }
 
     /// The object; `None` if it cannot be parsed.
     pub(super) fn into_object(self) -> Option<Value> {
         match self.object {
             Object::Whole(object) => Some(object),
+            Object::Text(text) => {
+                let object: Lean = serde_json::from_str(&text).ok()?;
+                Some(object.0)
+            }
             Object::Line(line) => {
                 let line: WholeLine = serde_json::from_str(&line).ok()?;
                 Some(line.object.0)
@@ -82,9 +89,6 @@ impl Event {
             let error = std::io::Error::other("a watch event that is not UTF-8");
             kube::Error::ReadEvents(error)
         })?;
-        if let Some(metadata) = head(text) {
-            return Ok(Self::Changed(metadata.shown(text)));
-        }
         let sketch: Sketch<'_> = match serde_json::from_str(text) {
             Ok(sketch) => sketch,
             Err(error) => {
@@ -108,20 +112,78 @@ impl Event {
     }
 }
 
-/// What is needed of a change whose line begins as servers written in Go write it, which is all of it that
-/// has to be read; `None` leaves it to the parser.
-fn head(line: &str) -> Option<Metadata<'_>> {
-    let rest = line.strip_prefix(r#"{"type":"MODIFIED","object":{"kind":"#)?;
-    let (_, rest) = plain_text(rest)?;
+/// Lines of changes, as they came.
+#[derive(Debug, Default)]
+pub(super) struct Changes(String);
+
+/// A change whose line begins as servers written in Go write it, so that its beginning says enough.
+#[derive(Debug)]
+pub(super) struct Change<'a> {
+    pub(super) name: &'a str,
+    uid: &'a str,
+    pub(super) revision: &'a str,
+    /// The object as text.
+    pub(super) object: &'a str,
+}
+
+impl Changes {
+    /// That many bytes are passed on, whatever else has come.
+    const MANY: usize = 32 * 1024;
+
+    /// Adds a line, if it is of this kind; `None` leaves it to the parser.
+    pub(super) fn take_in(&mut self, line: &[u8]) -> Option<Change<'_>> {
+        let line = str::from_utf8(line).ok()?;
+        head(line)?;
+        let start = self.0.len();
+        self.0.push_str(line);
+        head(&self.0[start..])
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    pub(super) fn is_many(&self) -> bool {
+        self.0.len() >= Self::MANY
+    }
+
+    /// In their order.
+    pub(super) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
+        self.0.lines().filter_map(head)
+    }
+}
+
+impl Change<'_> {
+    /// Whether it led to this version.
+    pub(super) fn is(&self, version: &Version) -> bool {
+        self.revision == version.revision.as_str() && *self.uid == *version.uid
+    }
+
+    /// The object, to be kept.
+    pub(super) fn shown(&self) -> Shown {
+        Shown {
+            name: self.name.to_owned(),
+            uid: self.uid.to_owned(),
+            revision: self.revision.to_owned(),
+            object: Object::Text(self.object.into()),
+        }
+    }
+}
+
+fn head(line: &str) -> Option<Change<'_>> {
+    let object = line.strip_prefix(r#"{"type":"MODIFIED","object":"#)?;
+    let object = object.trim_ascii_end().strip_suffix('}')?;
+    let (_, rest) = plain_text(object.strip_prefix(r#"{"kind":"#)?)?;
     let (_, rest) = plain_text(rest.strip_prefix(r#","apiVersion":"#)?)?;
     let (name, rest) = plain_text(rest.strip_prefix(r#","metadata":{"name":"#)?)?;
     let (_, rest) = plain_text(rest.strip_prefix(r#","namespace":"#)?)?;
     let (uid, rest) = plain_text(rest.strip_prefix(r#","uid":"#)?)?;
     let (revision, _) = plain_text(rest.strip_prefix(r#","resourceVersion":"#)?)?;
-    Some(Metadata {
-        name: name.into(),
-        uid: uid.into(),
-        resource_version: revision.into(),
+    Some(Change {
+        name,
+        uid,
+        revision,
+        object,
     })
 }
 
@@ -212,7 +274,7 @@ mod tests {
                 panic!("{line}");
             };
             let version = |uid: &str, revision: &str| Version {
-                uid: uid.to_owned(),
+                uid: uid.into(),
                 revision: ResourceVersion::new(revision),
             };
             assert_eq!(shown.name, "x");
@@ -232,9 +294,9 @@ mod tests {
         let quick = head(line).expect("it is such a line");
         let sketch: Sketch<'_> = serde_json::from_str(line).unwrap();
         let thorough = sketch.object.metadata;
-        assert_eq!((&quick.name, &quick.uid), (&thorough.name, &thorough.uid));
-        assert_eq!(quick.resource_version, thorough.resource_version);
-        let object = quick.shown(line).into_object().expect("it is whole");
+        assert_eq!((quick.name, quick.uid), (&*thorough.name, &*thorough.uid));
+        assert_eq!(quick.revision, thorough.resource_version);
+        let object = quick.shown().into_object().expect("it is whole");
         assert_eq!(object["spec"]["holderIdentity"], "a");
         for other in [
             line.replace("MODIFIED", "DELETED"),
@@ -245,6 +307,32 @@ mod tests {
         ] {
             assert!(head(&other).is_none(), "{other}");
         }
+    }
+
+    #[test]
+    fn changes_are_kept_in_their_order_and_others_are_not_taken() {
+        let line = |name: &str, revision: &str| {
+            format!(
+                r#"{{"type":"MODIFIED","object":{{"kind":"Lease","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"ns","uid":"u","resourceVersion":"{revision}"}}}}}}"#
+            ) + "\n"
+        };
+        let mut changes = Changes::default();
+        assert!(changes.is_empty() && changes.take_in(b"\xff\n").is_none());
+        for (name, revision) in [("x", "7"), ("y", "8"), ("x", "9")] {
+            let change = changes.take_in(line(name, revision).as_bytes()).unwrap();
+            assert_eq!((change.name, change.revision), (name, revision));
+        }
+        let deleted = line("x", "10").replace("MODIFIED", "DELETED");
+        assert!(changes.take_in(deleted.as_bytes()).is_none());
+        let seen: Vec<_> = changes.iter().map(|c| (c.name, c.revision)).collect();
+        assert_eq!(seen, [("x", "7"), ("y", "8"), ("x", "9")]);
+        let version = Version {
+            uid: "u".into(),
+            revision: ResourceVersion::new("8"),
+        };
+        let known: Vec<_> = changes.iter().map(|change| change.is(&version)).collect();
+        assert_eq!(known, [false, true, false]);
+        assert!(!changes.is_many());
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use futures_util::AsyncBufReadExt as _;
+use futures_util::{AsyncBufRead, AsyncBufReadExt as _, FutureExt as _};
 use http::header::{ACCEPT_ENCODING, HeaderValue};
 use kube::Client;
 use kube::api::{ListParams, WatchParams};
@@ -21,7 +21,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::event::{Event, Shown};
+use super::event::{Changes, Event, Shown};
 use crate::clock::pause as rest;
 
 /// A list, or the beginning of a watch, may take this long.
@@ -44,6 +44,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 pub(super) enum News {
     /// An object is in this state.
     Object(Shown),
+    /// Objects changed, one after the other.
+    Changes(Changes),
     /// An object was deleted.
     Deleted { name: String, revision: String },
     /// All that exists has been shown, as of this revision, and changes will be.
@@ -142,30 +144,72 @@ impl Source {
                 });
                 *pause = FIRST_PAUSE;
             }
-            let mut heard = false;
-            let mut line = Vec::new();
-            loop {
-                line.clear();
-                let Ok(read) = timeout(SILENCE, lines.read_until(b'\n', &mut line)).await else {
-                    tracing::debug!(path = %self.path, "the watch is silent, opening it again");
-                    break;
-                };
-                match read {
-                    Ok(0) => break,
-                    Err(error) if is_cut_off(&error) => break,
-                    Err(error) => return Err(kube::Error::ReadEvents(error)),
-                    // The server may end in the middle of a line.
-                    Ok(_) if line.last() != Some(&b'\n') => break,
-                    // Something between here and the server keeps the connection busy.
-                    Ok(_) if line.trim_ascii().is_empty() => {}
-                    Ok(_) => self.pass_on(Event::parse(&line)?, &mut revision),
-                }
-                heard = true;
-            }
-            if !heard {
+            let mut changes = Changes::default();
+            let ended = self.read(&mut lines, &mut changes, &mut revision).await;
+            self.tell_changes(&mut changes);
+            if !ended? {
                 // A server that ends watches at once must not be asked in a tight loop.
                 rest(FIRST_PAUSE).await;
             }
+        }
+    }
+
+    /// Passes on what a watch says until it ends; returns whether it said anything. The changes that have
+    /// come by then are passed on together, and those after the last of them are left to the caller.
+    async fn read(
+        &self,
+        lines: &mut (impl AsyncBufRead + Unpin),
+        changes: &mut Changes,
+        revision: &mut String,
+    ) -> Result<bool, kube::Error> {
+        let mut heard = false;
+        // What was read of a line stays in it when waiting for the rest is given up.
+        let mut line = Vec::new();
+        loop {
+            let next = lines.read_until(b'\n', &mut line);
+            let read = if changes.is_empty() {
+                timeout(SILENCE, next).await
+            } else {
+                let Some(read) = next.now_or_never() else {
+                    self.tell_changes(changes);
+                    continue;
+                };
+                Ok(read)
+            };
+            let Ok(read) = read else {
+                tracing::debug!(path = %self.path, "the watch is silent, opening it again");
+                break;
+            };
+            match read {
+                Ok(0) => break,
+                Err(error) if is_cut_off(&error) => break,
+                Err(error) => return Err(kube::Error::ReadEvents(error)),
+                // The server may end in the middle of a line.
+                Ok(_) if line.last() != Some(&b'\n') => break,
+                // Something between here and the server keeps the connection busy.
+                Ok(_) if line.trim_ascii().is_empty() => {}
+                Ok(_) => {
+                    if let Some(change) = changes.take_in(&line) {
+                        change.revision.clone_into(revision);
+                    } else {
+                        let event = Event::parse(&line)?;
+                        self.tell_changes(changes);
+                        self.pass_on(event, revision);
+                    }
+                }
+            }
+            line.clear();
+            heard = true;
+            if changes.is_many() {
+                self.tell_changes(changes);
+            }
+        }
+        Ok(heard)
+    }
+
+    fn tell_changes(&self, changes: &mut Changes) {
+        if !changes.is_empty() {
+            self.tell(News::Changes(std::mem::take(changes)));
         }
     }
 

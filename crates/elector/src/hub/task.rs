@@ -9,6 +9,8 @@ use tenure_lock::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::entry::{Done, Entry, World};
+use super::event::Changes;
+use super::feed::News;
 use super::requests::Turn;
 use super::timers::Timers;
 use super::{Message, Start};
@@ -86,8 +88,9 @@ impl Task {
                 (feed, news) = self.world.watches.next() => {
                     let mut next = Some((feed, news));
                     while let Some((feed, news)) = next {
-                        for ((id, target), told) in self.world.watches.sort(feed, news) {
-                            self.with(id, |entry, world| entry.told(world, target, told));
+                        match news {
+                            News::Changes(changes) => self.changed(feed, &changes),
+                            news => self.told(feed, news),
                         }
                         next = self.world.watches.next_now();
                     }
@@ -105,6 +108,26 @@ impl Task {
                 self.with(id, Entry::begin);
             }
             Message::Ask(id, ask) => self.with(id, |entry, world| entry.input(world, ask.into())),
+        }
+    }
+
+    fn told(&mut self, feed: u64, news: News) {
+        for ((id, target), told) in self.world.watches.sort(feed, news) {
+            self.with(id, |entry, world| entry.told(world, target, told));
+        }
+    }
+
+    /// Most changes are the echo of our own renewals, which are told to nobody.
+    fn changed(&mut self, feed: u64, changes: &Changes) {
+        for change in changes.iter() {
+            let members = self.world.watches.members(feed, change.name).iter();
+            let unaware = members.filter(|(id, target)| {
+                let entry = self.entries.get(id);
+                entry.is_some_and(|entry| !entry.knows(*target, &change))
+            });
+            for (id, target) in unaware.copied().collect::<Vec<_>>() {
+                self.with(id, |entry, world| entry.changed(world, target, &change));
+            }
         }
     }
 

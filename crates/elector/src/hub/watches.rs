@@ -3,7 +3,9 @@
 //! One election of a kind in a namespace watches its object by name; from the second on they share
 //! one watch of the whole kind there. If that is forbidden, each gets its own again.
 
+use std::borrow::Borrow;
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use kube::Client;
@@ -48,12 +50,35 @@ pub(super) struct Watches {
 /// The members of one kind in one namespace.
 #[derive(Default)]
 struct Group {
-    members: HashMap<String, Vec<Member>>,
+    members: HashMap<Name, Vec<Member>>,
     /// By name, or of all.
     feeds: HashMap<Option<String>, Running>,
     /// The whole kind may not be watched.
     narrow_only: bool,
 }
+
+/// An object by its name, which its election keeps: thousands of them are not kept twice.
+struct Name(ObjectName);
+
+impl Borrow<str> for Name {
+    fn borrow(&self) -> &str {
+        self.0.name()
+    }
+}
+
+impl Hash for Name {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.0.name().hash(state);
+    }
+}
+
+impl PartialEq for Name {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name() == other.0.name()
+    }
+}
+
+impl Eq for Name {}
 
 struct Running {
     feed: Feed,
@@ -80,12 +105,11 @@ impl Watches {
         self.client.as_ref()?;
         let place = (*object.resource(), object.namespace().to_owned());
         let group = self.groups.entry(place.clone()).or_default();
-        let name = object.name().to_owned();
-        let up = [Some(name.clone()), None]
+        let up = [Some(object.name().to_owned()), None]
             .iter()
             .any(|key| group.feeds.get(key).is_some_and(|running| running.up));
         // Nearly always one.
-        let members = group.members.entry(name).or_default();
+        let members = group.members.entry(Name(object.clone())).or_default();
         members.reserve_exact(1);
         members.push(member);
         self.changed.push(place);
@@ -159,6 +183,14 @@ impl Watches {
         self.receiver.try_recv().ok()
     }
 
+    /// Who hears of this object from this feed.
+    pub(super) fn members(&self, feed: u64, name: &str) -> &[Member] {
+        let group = self.places.get(&feed).and_then(|at| self.groups.get(at));
+        group
+            .and_then(|group| group.members.get(name))
+            .map_or(&[], Vec::as_slice)
+    }
+
     /// Whom to tell what because of news of a feed.
     pub(super) fn sort(&mut self, feed: u64, news: News) -> Vec<(Member, Told)> {
         let mut told = Vec::new();
@@ -173,21 +205,28 @@ impl Watches {
         };
         match news {
             News::Object(shown) => {
-                if let Some(members) = group.members.get(&shown.name) {
+                if let Some(members) = group.members.get(shown.name.as_str()) {
                     // Nearly always for one, who gets it without a copy.
                     let copies = std::iter::repeat_n(shown, members.len());
                     told.extend(members.iter().copied().zip(copies.map(Told::Object)));
                 }
             }
+            News::Changes(changes) => {
+                for change in changes.iter() {
+                    let members = group.members.get(change.name).into_iter().flatten();
+                    told.extend(members.map(|member| (*member, Told::Object(change.shown()))));
+                }
+            }
             News::Deleted { name, revision } => {
                 let revision = ResourceVersion::new(revision);
-                let members = group.members.get(&name).into_iter().flatten();
+                let members = group.members.get(name.as_str()).into_iter().flatten();
                 told.extend(members.map(|member| (*member, Told::Absent(revision.clone()))));
             }
             News::Synced { revision, names } => {
                 running.up = true;
                 for (name, members) in &group.members {
-                    if key.as_ref().is_some_and(|only| only != name) {
+                    let name = name.0.name();
+                    if key.as_deref().is_some_and(|only| only != name) {
                         continue;
                     }
                     for member in members {
@@ -210,7 +249,7 @@ impl Watches {
                 let text: Arc<str> = format!("{what}: {error}").into();
                 tracing::warn!(%error, "{what}, polling meanwhile");
                 for (name, members) in &group.members {
-                    if key.as_ref().is_none_or(|only| only == name) {
+                    if key.as_deref().is_none_or(|only| only == name.0.name()) {
                         let each = |member: &Member| (*member, Told::Down(text.clone()));
                         told.extend(members.iter().map(each));
                     }
@@ -223,7 +262,10 @@ impl Watches {
 
 impl Group {
     fn wanted(&self) -> Vec<Option<String>> {
-        let names = || self.members.keys().cloned().map(Some).collect();
+        let names = || {
+            let names = self.members.keys().map(|name| name.0.name().to_owned());
+            names.map(Some).collect()
+        };
         match self.members.len() {
             0 => Vec::new(),
             _ if self.narrow_only => names(),

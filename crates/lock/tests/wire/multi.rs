@@ -107,10 +107,7 @@ impl Kind {
             .unwrap();
         assert_eq!(won.observation().record, record("baz", 1));
         let version = &won.observation().version;
-        assert_eq!(
-            (version.uid.as_str(), version.revision.as_str()),
-            ("uid-p", "22")
-        );
+        assert_eq!((&*version.uid, version.revision.as_str()), ("uid-p", "22"));
 
         let sent: Vec<Value> = script
             .sent()

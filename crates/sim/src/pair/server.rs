@@ -1,5 +1,7 @@
 //! The two objects on the API server, each a compare-and-set register; they share the revisions.
 
+use std::sync::Arc;
+
 use tenure_core::pair::{Ask, Side};
 use tenure_core::{Observation, Orders, Record, ResourceVersion, Version};
 
@@ -49,7 +51,7 @@ impl Server {
         match call {
             Call::Get(side) => Reply::Got(self.get(*side).cloned()),
             Call::Create(side, record) if self.get(*side).is_none() => {
-                let uid = format!("{side:?}");
+                let uid = format!("{side:?}").into();
                 Reply::Stored(*side, self.put(*side, uid, record))
             }
             Call::Replace(side, version, record)
@@ -61,7 +63,7 @@ impl Server {
         }
     }
 
-    fn put(&mut self, side: Side, uid: String, record: &Record) -> Observation {
+    fn put(&mut self, side: Side, uid: Arc<str>, record: &Record) -> Observation {
         self.revision += 1;
         let object = Observation {
             version: Version {

@@ -157,7 +157,7 @@ impl World {
                     sit_out: Duration::from_nanos(self.rng.below(lease)),
                 };
                 self.register.order(Orders {
-                    step_down: Some(step_down),
+                    step_down: Some(Box::new(step_down)),
                     ..current.seen.orders.clone()
                 })
             }

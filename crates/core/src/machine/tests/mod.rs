@@ -18,6 +18,7 @@ mod spread;
 mod unhappy;
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::{Config, Election};
@@ -152,7 +153,7 @@ impl Table {
             return Input::Absent(source, revision);
         }
         let mut orders = Orders::default();
-        let (mut uid, mut unreadable, mut renew) = ("u".to_owned(), false, None);
+        let (mut uid, mut unreadable, mut renew) = (Arc::from("u"), false, None);
         let (mut transitions, mut preferred) = (0, String::new());
         // `wrote2`: exactly the record of write 2.
         let written = words[0].strip_prefix("wrote").map(|id| {
@@ -163,15 +164,15 @@ impl Table {
         for word in &words[2..] {
             match word.split_once('=') {
                 Some(("renew", n)) => renew = Some(WallTime::from_micros(n.parse().unwrap())),
-                Some(("uid", text)) => uid = text.to_owned(),
+                Some(("uid", text)) => uid = text.into(),
                 Some(("t", n)) => transitions = n.parse().unwrap(),
                 Some(("preferred", text)) => preferred = text.to_owned(),
                 Some(("order", n)) => {
-                    orders.step_down = Some(StepDownOrder {
+                    orders.step_down = Some(Box::new(StepDownOrder {
                         transitions: n.parse().unwrap(),
                         to: None,
                         sit_out: Duration::from_secs(5),
-                    });
+                    }));
                 }
                 _ if *word == "garbage" => unreadable = true,
                 _ if *word == "paused" => orders.paused = true,
@@ -264,7 +265,7 @@ impl Table {
 
 fn version(revision: &str) -> Version {
     Version {
-        uid: "u".to_owned(),
+        uid: "u".into(),
         revision: ResourceVersion::new(revision.to_owned()),
     }
 }
