@@ -1,0 +1,82 @@
+//! `tenure provision`, also when called as `csi-provisioner`: the flags of the CSI external-provisioner.
+
+mod flags;
+mod old;
+mod options;
+
+use std::ffi::OsString;
+
+use anyhow::{Context, Result};
+use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::layer::SubscriberExt as _;
+use tracing_subscriber::util::SubscriberInitExt as _;
+
+use crate::connect::Connect;
+use crate::signals::Signals;
+pub(crate) use flags::Provision;
+
+/// The command line of csi-provisioner as one of ours.
+pub(crate) fn with_command(mut args: Vec<OsString>) -> Vec<OsString> {
+    args.insert(args.len().min(1), "provision".into());
+    args
+}
+
+/// `-v=5`, `-v5` and `-v 5` mean `--v=5` here, as in every program of Kubernetes; elsewhere `-v` is a
+/// switch.
+pub(crate) fn spell(args: Vec<OsString>) -> Vec<OsString> {
+    if args.get(1).is_none_or(|command| command != "provision") {
+        return args;
+    }
+    let spelled = args.into_iter().map(|arg| match arg.to_str() {
+        Some("-v") => "--v".into(),
+        Some(text) if text.starts_with("-v") => {
+            let level = text[2..].trim_start_matches('=');
+            format!("--v={level}").into()
+        }
+        _ => arg,
+    });
+    spelled.collect()
+}
+
+impl Provision {
+    /// Logs as the flags say, on stderr; `TENURE_LOG` says more exactly.
+    pub(crate) fn log(&self) {
+        let level = match self.verbosity {
+            ..=3 => "info,kube_client=off,kube_runtime=off",
+            4 => "debug,hyper=info,hyper_util=info,h2=info,tower=info,kube_client=info",
+            _ => "debug,tenure_csi=trace,hyper=info,hyper_util=info,h2=info,tower=info",
+        };
+        let filter = crate::log::filter_or(level);
+        let log = tracing_subscriber::fmt()
+            .with_max_level(LevelFilter::TRACE)
+            .with_writer(std::io::stderr);
+        if self.logging_format == "json" {
+            log.json().finish().with(filter).init();
+        } else {
+            let log = log.with_ansi(false).with_target(false);
+            log.finish().with(filter).init();
+        }
+    }
+
+    pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
+        let options = self.options()?;
+        let mut connect = connect.clone();
+        // As in csi-provisioner, the environment wins.
+        if std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty()) {
+            connect.kubeconfig = None;
+        }
+        let mut config = connect.config().await?;
+        if let Some(master) = &self.master {
+            config.cluster_url = master
+                .parse()
+                .with_context(|| format!("--master {master}"))?;
+        }
+        let mut signals = Signals::listen().context("signals")?;
+        let shutdown = async move {
+            let signal = signals.end().await;
+            tracing::info!(?signal, "asked to stop");
+        };
+        tenure_provisioner::run(options, config, shutdown).await?;
+        Ok(0)
+    }
+}
