@@ -71,6 +71,29 @@ fn ask(port: u16, method: &str, path: &str) -> Answer {
     }
 }
 
+const JSON: &str = "application/json";
+const PLAIN: &str = "text/plain";
+const OK: Option<&str> = Some("ok");
+
+/// A request, its code, its content type, and its body if that is always the same.
+type Row = (&'static str, u16, &'static str, Option<&'static str>);
+
+/// Checks that a sidecar answers as a table says.
+#[track_caller]
+fn has_answers(port: u16, table: &[Row]) {
+    for &(line, code, kind, body) in table {
+        let (method, path) = line.split_once(' ').unwrap();
+        let answer = ask(port, method, path);
+        assert_eq!(answer.code, code, "{line}: {}", answer.body);
+        let given = &answer.headers["content-type"];
+        assert!(given.starts_with(kind), "{line}: {given}");
+        assert_eq!(answer.headers["cache-control"], "no-store", "{line}");
+        if let Some(body) = body {
+            assert_eq!(answer.body, body, "{line}");
+        }
+    }
+}
+
 fn keys(text: &str) -> BTreeSet<String> {
     let object: BTreeMap<String, Value> = serde_json::from_str(text).unwrap();
     object.into_keys().collect()
@@ -97,62 +120,41 @@ fn sidecar_http_answers_as_the_table_says() {
         (ask(other, "GET", "/").body == r#"{"name":"me"}"#).then_some(())
     });
     assert!(follows.is_some(), "{}", follower.transcript());
-    let json = "application/json";
-    let (me, plain) = (r#"{"name":"me"}"#, "text/plain");
-    // Port, request, code, content type, body if it is always the same.
-    let table = [
-        (at, "GET /", 200, json, Some(me)),
-        (at, "HEAD /", 200, json, Some("")),
-        (at, "POST /", 405, plain, None),
-        (at, "DELETE /x", 405, plain, None),
-        (at, "GET /x", 404, plain, None),
-        (at, "GET /v1/leader", 200, json, None),
-        (at, "POST /v1/leader", 405, plain, None),
-        (
-            at,
-            "GET /v1/is-leader",
-            200,
-            json,
-            Some(r#"{"leader":"me"}"#),
-        ),
-        (at, "GET /leader", 200, json, Some(r#"{"leader":"me"}"#)),
-        (at, "GET /ready", 200, json, Some(r#"{"leader":"me"}"#)),
-        (at, "GET /livez", 200, plain, Some("ok")),
-        (at, "GET /healthz", 200, plain, Some("ok")),
-        (at, "GET /readyz", 200, plain, Some("ok")),
-        (at, "GET /metrics", 200, plain, None),
-        (at, "POST /v1/step-down", 403, plain, None),
-        (other, "GET /", 200, json, Some(me)),
-        (other, "POST /", 200, json, Some(me)),
-        (other, "GET /x", 200, json, Some(me)),
-        (other, "DELETE /x", 200, json, Some(me)),
-        (other, "GET /v1/leader", 200, json, None),
-        (
-            other,
-            "GET /v1/is-leader",
-            503,
-            json,
-            Some(r#"{"leader":"me"}"#),
-        ),
-        (other, "GET /leader", 503, json, Some(r#"{"leader":"me"}"#)),
-        (other, "GET /ready", 503, json, Some(r#"{"leader":"me"}"#)),
-        (other, "GET /readyz", 200, plain, Some("ok")),
-    ];
-    for (port, line, code, kind, body) in table {
-        let (method, path) = line.split_once(' ').unwrap();
-        let answer = ask(port, method, path);
-        let name = if port == at { "leader" } else { "follower" };
-        assert_eq!(answer.code, code, "{name}: {line}: {}", answer.body);
-        let given = &answer.headers["content-type"];
-        assert!(given.starts_with(kind), "{name}: {line}: {given}");
-        assert_eq!(
-            answer.headers["cache-control"], "no-store",
-            "{name}: {line}"
-        );
-        if let Some(body) = body {
-            assert_eq!(answer.body, body, "{name}: {line}");
-        }
-    }
+    let (name, leads) = (Some(r#"{"name":"me"}"#), Some(r#"{"leader":"me"}"#));
+    has_answers(
+        at,
+        &[
+            ("GET /", 200, JSON, name),
+            ("HEAD /", 200, JSON, Some("")),
+            ("POST /", 405, PLAIN, None),
+            ("DELETE /x", 405, PLAIN, None),
+            ("GET /x", 404, PLAIN, None),
+            ("GET /v1/leader", 200, JSON, None),
+            ("POST /v1/leader", 405, PLAIN, None),
+            ("GET /v1/is-leader", 200, JSON, leads),
+            ("GET /leader", 200, JSON, leads),
+            ("GET /ready", 200, JSON, leads),
+            ("GET /livez", 200, PLAIN, OK),
+            ("GET /healthz", 200, PLAIN, OK),
+            ("GET /readyz", 200, PLAIN, OK),
+            ("GET /metrics", 200, PLAIN, None),
+            ("POST /v1/step-down", 403, PLAIN, None),
+        ],
+    );
+    has_answers(
+        other,
+        &[
+            ("GET /", 200, JSON, name),
+            ("POST /", 200, JSON, name),
+            ("GET /x", 200, JSON, name),
+            ("DELETE /x", 200, JSON, name),
+            ("GET /v1/leader", 200, JSON, None),
+            ("GET /v1/is-leader", 503, JSON, leads),
+            ("GET /leader", 503, JSON, leads),
+            ("GET /ready", 503, JSON, leads),
+            ("GET /readyz", 200, PLAIN, OK),
+        ],
+    );
     let all: BTreeSet<String> = KEYS.map(str::to_owned).into();
     for port in [at, other] {
         assert_eq!(keys(&ask(port, "GET", "/v1/leader").body), all);
