@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
 use tenure::clock::{Clock, SystemClock};
-use tenure::core::LocalTime;
+use tenure::core::{LocalTime, StopReason};
 use tenure::deadline::Deadline;
 use tenure::{Handle, Term};
 
@@ -298,15 +298,10 @@ impl Work {
         Ok(watchdog)
     }
 
-    /// By when nothing of the group may be left. Work that is told late, after a stop of this process, gets
-    /// a last moment from the elector, beyond the lease perhaps; a group can be killed, and gets none.
+    /// By when nothing of the group may be left.
     fn fence(&self, term: &Term) -> LocalTime {
         let deadline = term.deadline();
-        match term.reason() {
-            // The lease is kept meanwhile, so the guard is no measure.
-            Some(reason) if reason.is_voluntary() => deadline,
-            _ => deadline.min(term.until() + self.grace),
-        }
+        fence(deadline, term.until() + self.grace, term.reason().as_ref())
     }
 
     /// If this loop is stuck, the deadline thread asks the group to end soon after the guard is out.
@@ -320,6 +315,17 @@ impl Work {
     fn kill_at_fence(&self, term: &Term) -> Deadline {
         let running = self.running.clone();
         Deadline::new(self.fence(term), move || running.kill())
+    }
+}
+
+/// The end of the last renewal's lease, less the margin, is known as `counted`. Work that is told late, after a
+/// stop of this process, gets a last moment from the elector, beyond that perhaps; a group can be killed, and
+/// gets none.
+fn fence(deadline: LocalTime, counted: LocalTime, reason: Option<&StopReason>) -> LocalTime {
+    match reason {
+        // The lease is kept meanwhile, and what was counted is of an older renewal.
+        Some(reason) if reason.is_voluntary() => deadline,
+        _ => deadline.min(counted),
     }
 }
 
@@ -380,5 +386,22 @@ async fn clear_out(group: Group, watchdog: i32, signals: &mut Signals) -> Option
             },
             () = tokio::time::sleep(Duration::from_millis(20)) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_last_moment_is_not_for_groups() {
+        let counted = LocalTime::from_nanos(1_000);
+        let (earlier, later) = (LocalTime::from_nanos(900), LocalTime::from_nanos(1_100));
+        for reason in [None, Some(&StopReason::GuardExpired)] {
+            assert_eq!(fence(later, counted, reason), counted);
+            assert_eq!(fence(earlier, counted, reason), earlier);
+        }
+        let kept = fence(later, counted, Some(&StopReason::StepDown));
+        assert_eq!(kept, later, "the lease was renewed while it winds down");
     }
 }
