@@ -10,10 +10,6 @@ use std::rc::Rc;
 
 /// Something for a node, kept while it cannot run.
 #[derive(Clone, Debug)]
-#[expect(
-    clippy::large_enum_variant,
-    reason = "most letters are short-lived and few are of the large kind"
-)]
 pub(crate) enum Letter {
     /// A version of the object.
     Shown(Source, Rc<Object>),
