@@ -196,7 +196,10 @@ fn counted(client: kube::Client, counter: Arc<Counter>) -> kube::Client {
     kube::Client::new(tower::service_fn(count), "default")
 }
 
-/// Not an `async fn`, which has room for each of its arguments twice.
+#[expect(
+    clippy::manual_async_fn,
+    reason = "an `async fn` has room for each of its arguments twice"
+)]
 fn contend(
     mut candidate: Candidate,
     voice: Voice,
