@@ -38,6 +38,23 @@ impl Run {
         self
     }
 
+    /// As from a terminal: what a script starts in the background ignores ^C, and so does all that it starts
+    /// in turn; a test that interrupts a program would wait in vain.
+    pub(crate) fn interruptible(mut self) -> Self {
+        let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+        if ignores_interrupts(&status) {
+            let mut command = Command::new("env");
+            command
+                .arg("--default-signal=INT,QUIT")
+                .arg(self.command.get_program())
+                .args(self.command.get_args())
+                .current_dir(root())
+                .stdin(Stdio::null());
+            self.command = command;
+        }
+        self
+    }
+
     /// Elsewhere than in the root of the workspace.
     pub(crate) fn inside(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
@@ -100,10 +117,33 @@ pub(crate) fn on_path(program: &str) -> bool {
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
+/// Whether the process of this `/proc/PID/status` ignores SIGINT.
+fn ignores_interrupts(status: &str) -> bool {
+    let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+    let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());
+    ignored.is_some_and(|mask| mask & 0b10 != 0)
+}
+
 fn show(command: &Command) -> String {
     let mut shown = command.get_program().to_string_lossy().into_owned();
     for arg in command.get_args() {
         shown = shown + " " + &arg.to_string_lossy();
     }
     shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ignores_interrupts;
+
+    #[test]
+    fn whoever_was_started_in_the_background_ignores_interrupts() {
+        assert!(ignores_interrupts(
+            "SigBlk:\t0\nSigIgn:\t0000000000001006\n"
+        ));
+        assert!(!ignores_interrupts(
+            "SigBlk:\t2\nSigIgn:\t0000000000001000\n"
+        ));
+        assert!(!ignores_interrupts(""));
+    }
 }

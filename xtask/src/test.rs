@@ -215,7 +215,8 @@ fn process_tests(filter: &[&str], given: Given<'_>) -> Result<()> {
     const PEERS: &str = "TENURE_REAL";
     Run::cargo(["build", "--package", "tenure-cli"]).go()?;
     let mut tests = Run::cargo(["test", "--package", "tenure-tests", "--"])
-        .args(&filter.iter().map(ToString::to_string).collect::<Vec<_>>());
+        .args(&filter.iter().map(ToString::to_string).collect::<Vec<_>>())
+        .interruptible();
     if let Some(kubeconfig) = given.cluster {
         tests = tests.env("TENURE_KUBECONFIG", kubeconfig);
     }
