@@ -136,8 +136,11 @@ impl Task {
     }
 
     fn fire_due(&mut self) {
-        let now = self.world.clock.now();
-        while let Some(id) = self.timers.pop_due(now.local) {
+        let now = self.world.clock.now().local;
+        if !self.timers.rings(now) {
+            return;
+        }
+        while let Some(id) = self.timers.pop_due(now) {
             self.with(id, |entry, world| {
                 entry.drop_late_request(world);
                 entry.input(world, Input::Tick);

@@ -38,6 +38,12 @@ impl Timers {
         self.latest.first().map(|(at, _)| *at)
     }
 
+    /// Whether somebody must not wait any longer. Before that nobody is woken, whatever else there is to do:
+    /// answers come in all the time, and those who may wait would never leave together.
+    pub(super) fn rings(&self, now: LocalTime) -> bool {
+        self.next().is_some_and(|latest| latest <= now)
+    }
+
     /// Disarms and returns one election whose time has come.
     pub(super) fn pop_due(&mut self, now: LocalTime) -> Option<u64> {
         let (_, id) = self.due.first().filter(|(at, _)| *at <= now).copied()?;
@@ -90,6 +96,7 @@ mod tests {
         timers.set(3, sharp(25));
         timers.set(4, Some((at(30), at(60))));
         assert_eq!(timers.next(), Some(at(25)));
+        assert!(!timers.rings(at(24)) && timers.rings(at(25)));
         let woken: Vec<_> = std::iter::from_fn(|| timers.pop_due(at(25))).collect();
         assert_eq!(woken, [1, 2, 3]);
         assert_eq!(timers.next(), Some(at(60)));
