@@ -12,7 +12,7 @@ use crate::time::{LocalTime, Now};
 
 /// A renewal may wait for this part of the retry period, so that those of many elections leave together. A
 /// small part, so that a server sees them spread over the period.
-const LEEWAY: u32 = 64;
+const LEEWAY: u32 = 32;
 
 /// The longest that a renewal may wait, however long the retry period is.
 const MOST_LEEWAY: Duration = Duration::from_millis(50);

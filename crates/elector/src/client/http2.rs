@@ -15,7 +15,7 @@ use http::{Request, Uri, Version};
 use hyper::client::conn::http2::{self, SendRequest};
 use hyper_rustls::HttpsConnector;
 use hyper_timeout::TimeoutConnector;
-use hyper_util::client::legacy::connect::{Connection as _, HttpConnector};
+use hyper_util::client::legacy::connect::Connection as _;
 use hyper_util::client::legacy::{self, Builder};
 use hyper_util::rt::{TokioExecutor, TokioTimer};
 use kube::Config;
@@ -25,11 +25,11 @@ use tokio::sync::OnceCell;
 use tower::{BoxError, Service};
 
 use super::Answer;
-use super::calm::Calmly;
+use super::calm::{Calmly, Together};
 use crate::handle::lock;
 
-type Https = HttpsConnector<HttpConnector>;
-type Connector = TimeoutConnector<Calmly<Https>>;
+type Https = HttpsConnector<Calmly>;
+type Connector = TimeoutConnector<Together<Https>>;
 type Pool = legacy::Client<Connector, Body>;
 
 /// A connection on which requests leave and no answer comes is asked for a sign of life this often, and is
@@ -37,7 +37,7 @@ type Pool = legacy::Client<Connector, Body>;
 const ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 
 /// Connects, and agrees with the server on HTTP/2 or HTTP/1.1.
-pub(super) fn connector(config: &Config, tcp: HttpConnector) -> Result<Https, kube::Error> {
+pub(super) fn connector(config: &Config, tcp: Calmly) -> Result<Https, kube::Error> {
     if config.tls_server_name.is_some() {
         // kube keeps it to itself how it asks for another name.
         return config.rustls_https_connector_with_connector(tcp);

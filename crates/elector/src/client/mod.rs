@@ -55,8 +55,8 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
 }
 
 /// Like [`client`], with one connection for everything but watches if the server speaks HTTP/2, as API
-/// servers do: for programs with hundreds of elections. Where much comes in, it is read every ten
-/// milliseconds, all at once. As with HTTP/1.1, a request that is given up takes its connection along.
+/// servers do: for programs with hundreds of elections. Where much comes in, answers are read every ten
+/// milliseconds and watches every twenty-five, all at once. As with HTTP/1.1, a request that is given up takes its connection along.
 /// Needs the feature `http2`.
 ///
 /// # Errors
@@ -85,9 +85,11 @@ fn over_http2(config: Config) -> Result<Client, kube::Error> {
     if is_kubes_business(&config) {
         return Client::try_from(config);
     }
-    let bounded = |https| bounded(TimeoutConnector::new(calm::Calmly(https)), &config);
-    let connector = bounded(http2::connector(&config, tcp())?);
-    let for_watches = bounded(config.rustls_https_connector_with_connector(tcp())?);
+    let bounded = |https| bounded(TimeoutConnector::new(calm::Together(https)), &config);
+    let tcp = |every| calm::Calmly { tcp: tcp(), every };
+    let connector = bounded(http2::connector(&config, tcp(calm::ANSWERS))?);
+    let for_watches = config.rustls_https_connector_with_connector(tcp(calm::WATCH))?;
+    let for_watches = bounded(for_watches);
     assemble(config, http2::Wary::new(connector, &for_watches))
 }
 
