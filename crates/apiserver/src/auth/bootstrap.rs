@@ -94,7 +94,7 @@ pub async fn run(store: &Arc<dyn Store>) -> Result<(), WriteError> {
             Some(Write {
                 key,
                 expected: Expected::Absent,
-                change: Change::Put(object),
+                change: Change::Put(object.into()),
                 fence: None,
             })
         });

@@ -40,7 +40,7 @@ impl World {
             Some(object) => Expected::Revision(object.revision),
             None => Expected::Absent,
         };
-        let change = Change::Put(object);
+        let change = Change::Put(object.into());
         self.store
             .write(Write {
                 key,

@@ -162,7 +162,7 @@ impl Registry {
             self.check_fence(target, options)?;
             return Ok(self.store.get(&key).is_none().then(|| unparsed(object)));
         }
-        let change = Change::Put(object.clone());
+        let change = Change::Put(object.clone().into());
         let stored = self
             .write(target, key, Expected::Absent, change, options)
             .await?;

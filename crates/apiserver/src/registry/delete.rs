@@ -95,7 +95,7 @@ impl Registry {
                 Step::Remove if dry => return Ok(Deleted::Gone(current.json.clone())),
                 Step::MarkAndRemove(new) => {
                     let expected = Expected::Revision(current.revision);
-                    let (key, change) = (target.key(), Change::Put(new));
+                    let (key, change) = (target.key(), Change::Put(new.into()));
                     let marked = self
                         .write(target, key, expected, change, &options.write)
                         .await?;
@@ -109,7 +109,7 @@ impl Registry {
                     self.after_removal(target);
                     return Ok(Deleted::Gone(removed.unwrap_or(marked).json.clone()));
                 }
-                Step::Mark(new) => (Change::Put(new), true),
+                Step::Mark(new) => (Change::Put(new.into()), true),
                 Step::Remove => (Change::Delete, false),
             };
             let expected = Expected::Revision(current.revision);

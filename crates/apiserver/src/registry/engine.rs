@@ -10,6 +10,7 @@ use bytes::Bytes;
 use serde_json::Value;
 use tokio::sync::RwLock;
 
+use super::recent::Recent;
 use super::{Kind, Subresource, Version};
 use crate::auth::{Attributes, User};
 use crate::http::{Access, NotGranted};
@@ -35,6 +36,7 @@ pub(crate) struct Registry {
     pub(super) ends: Mutex<HashSet<String>>,
     /// Whether namespaces that are being deleted are emptied here, or by somebody else.
     pub(super) empties_namespaces: bool,
+    pub(super) recent: Recent,
 }
 
 /// What a call is about.
@@ -126,6 +128,7 @@ impl Registry {
             served: std::sync::RwLock::default(),
             ends: Mutex::default(),
             empties_namespaces: true,
+            recent: Recent::new(),
         }
     }
 

@@ -14,6 +14,7 @@ mod kinds;
 pub(crate) mod meta;
 mod namespaces;
 mod owners;
+mod recent;
 pub(crate) mod rules;
 mod update;
 

@@ -82,7 +82,10 @@ impl Registry {
                     None => continue,
                 }
             };
-            let mut old = parsed(&current)?;
+            let mut old = match self.recent.take(&current) {
+                Some(old) => old,
+                None => parsed(&current)?,
+            };
             let is_patch = !matches!(&*source, Source::Replace(_));
             let Meant {
                 new,
@@ -142,10 +145,11 @@ impl Registry {
             }
             // The answer to removing the last finalizer is the object as it would have been.
             let last = is_over(target, &new).then(|| unparsed(&new));
+            let new = Arc::new(new);
             let change = if last.is_some() {
                 Change::Delete
             } else {
-                Change::Put(new)
+                Change::Put(Arc::clone(&new))
             };
             let expected = Expected::Revision(current.revision);
             let written = self
@@ -156,7 +160,12 @@ impl Registry {
                     self.after_removal(target);
                     return Ok((last, false));
                 }
-                (Some(stored), None) => return Ok((stored.json.clone(), false)),
+                (Some(stored), None) => {
+                    if let Some(new) = Arc::into_inner(new) {
+                        self.remember(&stored, new);
+                    }
+                    return Ok((stored.json.clone(), false));
+                }
                 (None, _) if demanded => break,
                 (None, _) => {}
             }
@@ -166,6 +175,18 @@ impl Registry {
 }
 
 impl Registry {
+    /// Keeps what was stored at hand for the next change of it.
+    fn remember(&self, stored: &Arc<Object>, value: Value) {
+        if !self.store.shared() {
+            return self.recent.keep(stored, value);
+        }
+        // What a shared store serves is what it was shown, and not what was sent to it.
+        let shown = self.store.get(&stored.key);
+        if let Some(shown) = shown.filter(|shown| shown.revision == stored.revision) {
+            self.recent.keep(&shown, value);
+        }
+    }
+
     /// A claim grows only if its class says that volumes can.
     fn check_resize(&self, target: &Target<'_>, old: &Value, new: &Value) -> Result<(), Failure> {
         let resource = target.kind.resource();

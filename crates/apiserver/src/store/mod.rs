@@ -147,7 +147,7 @@ impl Expected {
 #[derive(Clone, Debug)]
 pub enum Change {
     /// Store this object (no `kind`, no `apiVersion`; `metadata.resourceVersion` is set by the store).
-    Put(Value),
+    Put(Arc<Value>),
     /// Remove the object; the event carries its last state with the revision of the removal.
     Delete,
 }

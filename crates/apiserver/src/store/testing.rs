@@ -39,7 +39,7 @@ pub(super) fn put(key: &Key, expected: Expected, value: Value) -> Write {
     Write {
         key: key.clone(),
         expected,
-        change: Change::Put(value),
+        change: Change::Put(value.into()),
         fence: None,
     }
 }

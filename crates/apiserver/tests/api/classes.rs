@@ -75,7 +75,7 @@ async fn of_several_default_classes_the_newest_is_taken() {
         let write = Write {
             key,
             expected: Expected::Absent,
-            change: Change::Put(class),
+            change: Change::Put(class.into()),
             fence: None,
         };
         server.store.write(write).await.expect("written");

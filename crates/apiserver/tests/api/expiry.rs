@@ -30,7 +30,7 @@ async fn a_running_server_removes_an_old_event_and_keeps_a_young_one() {
     let write = Write {
         key: key.clone(),
         expected: Expected::Revision(stored.revision),
-        change: Change::Put(event),
+        change: Change::Put(event.into()),
         fence: None,
     };
     server.store.write(write).await.expect("it is stored");

@@ -142,7 +142,7 @@ async fn an_interrupted_purge_goes_on_at_the_next_start() {
     let write = tenure_apiserver::store::Write {
         key: stored.key.clone(),
         expected: tenure_apiserver::store::Expected::Revision(stored.revision),
-        change: tenure_apiserver::store::Change::Put(value),
+        change: tenure_apiserver::store::Change::Put(value.into()),
         fence: None,
     };
     create(&first, "/api/v1/namespaces/n/configmaps", map("a", "1")).await;

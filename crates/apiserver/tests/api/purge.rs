@@ -55,10 +55,10 @@ impl Odd {
         write(namespace.clone(), Expected::Revision(old), Change::Delete);
         let new = json!({"metadata": {"name": "n", "uid": "new"},
             "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}});
-        write(namespace, Expected::Absent, Change::Put(new));
+        write(namespace, Expected::Absent, Change::Put(new.into()));
         let content = json!({"metadata": {"name": "new", "namespace": "n", "uid": "content"}});
         let content_key = key("/configmaps", "n", "new");
-        write(content_key, Expected::Absent, Change::Put(content));
+        write(content_key, Expected::Absent, Change::Put(content.into()));
     }
 }
 

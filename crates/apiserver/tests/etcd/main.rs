@@ -41,7 +41,7 @@ fn put(key: &Key, expected: Expected, value: Value) -> Write {
     Write {
         key: key.clone(),
         expected,
-        change: Change::Put(value),
+        change: Change::Put(value.into()),
         fence: None,
     }
 }

@@ -207,7 +207,7 @@ mod tests {
         let change = match (&step.object, present) {
             (None, None) => return,
             (None, Some(_)) => Change::Delete,
-            (Some(object), _) => Change::Put(object.clone()),
+            (Some(object), _) => Change::Put(object.clone().into()),
         };
         let expected = present.map_or(Expected::Absent, Expected::Revision);
         let write = Write {

@@ -1,0 +1,124 @@
+//! Objects that were changed a moment ago, as values.
+//!
+//! A lease is renewed again and again, and each renewal begins with what the one before has made. That is kept
+//! here for some, so that it need not be parsed again. Invariant: what is taken for a version is what parsing that
+//! version would give; a slot holds on to the version that it belongs to, so no other can be taken for it.
+
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use serde_json::Value;
+
+use super::meta;
+use crate::store::{Key, Object};
+
+/// So many are kept; two that want the same place drive each other out.
+const SLOTS: usize = 256;
+
+/// The longest text of an object that is kept, in bytes: one of these slots is to cost kilobytes.
+const LONGEST: usize = 4096;
+
+type Slot = Mutex<Option<(Arc<Object>, Value)>>;
+
+pub(super) struct Recent {
+    slots: Box<[Slot]>,
+    hasher: RandomState,
+}
+
+impl Recent {
+    pub(super) fn new() -> Self {
+        Self {
+            slots: (0..SLOTS).map(|_| Slot::default()).collect(),
+            hasher: RandomState::new(),
+        }
+    }
+
+    /// The value of a version, if it is here. It is not here any more afterwards.
+    pub(super) fn take(&self, version: &Arc<Object>) -> Option<Value> {
+        let mut slot = self.slot(&version.key);
+        let is_it = slot
+            .as_ref()
+            .is_some_and(|(of, _)| Arc::ptr_eq(of, version));
+        let (_, value) = slot.take_if(|_| is_it)?;
+        debug_assert_eq!(
+            serde_json::from_slice(&version.json).ok(),
+            Some(value.clone())
+        );
+        Some(value)
+    }
+
+    /// Keeps the value that was stored as this version.
+    pub(super) fn keep(&self, version: &Arc<Object>, mut value: Value) {
+        if version.json.len() <= LONGEST {
+            let revision = Value::String(version.revision.to_string());
+            meta::metadata(&mut value).insert("resourceVersion".into(), revision);
+            *self.slot(&version.key) = Some((Arc::clone(version), value));
+        }
+    }
+
+    fn slot(&self, key: &Key) -> std::sync::MutexGuard<'_, Option<(Arc<Object>, Value)>> {
+        let place = usize::try_from(self.hasher.hash_one(key) % SLOTS as u64).unwrap_or_default();
+        // What a slot holds is whole at every moment.
+        self.slots[place]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use serde_json::json;
+
+    use super::*;
+
+    fn version(name: &str, revision: u64, text: &str) -> Arc<Object> {
+        let key = Key {
+            resource: "leases".into(),
+            namespace: "default".to_owned(),
+            name: name.to_owned(),
+        };
+        let json = json!({"metadata": {"resourceVersion": revision.to_string()}, "text": text});
+        Arc::new(Object {
+            key,
+            revision,
+            labels: Default::default(),
+            json: Bytes::from(json.to_string()),
+        })
+    }
+
+    #[test]
+    fn a_value_is_found_for_its_version_once() {
+        let recent = Recent::new();
+        let (old, new) = (version("x", 7, "a"), version("x", 8, "a"));
+        recent.keep(
+            &old,
+            json!({"metadata": {"resourceVersion": "6"}, "text": "a"}),
+        );
+        assert_eq!(recent.take(&new), None);
+        assert_eq!(
+            recent.take(&version("x", 7, "a")),
+            None,
+            "another of that number"
+        );
+        assert_eq!(
+            recent.take(&old).unwrap()["metadata"]["resourceVersion"],
+            "7"
+        );
+        assert_eq!(recent.take(&old), None);
+    }
+
+    #[test]
+    fn the_last_one_counts_and_large_ones_are_not_kept() {
+        let recent = Recent::new();
+        let (old, new) = (version("x", 7, "a"), version("x", 8, "b"));
+        recent.keep(&old, json!({"text": "a"}));
+        recent.keep(&new, json!({"text": "b"}));
+        assert_eq!(recent.take(&old), None);
+        assert_eq!(recent.take(&new).unwrap()["text"], "b");
+        let much = "x".repeat(LONGEST);
+        let large = version("x", 9, &much);
+        recent.keep(&large, json!({"text": much}));
+        assert_eq!(recent.take(&large), None);
+    }
+}
