@@ -58,10 +58,10 @@ fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     let target_dir = crate::command::target();
     let binary = target_dir.join("image").join(name);
     std::fs::create_dir_all(target_dir.join("image"))?;
-    std::fs::copy(
-        target_dir.join(target).join(profile).join("tenure"),
-        &binary,
-    )?;
+    // Under another name first: the one before may be running.
+    let fresh = binary.with_extension("new");
+    std::fs::copy(target_dir.join(target).join(profile).join("tenure"), &fresh)?;
+    std::fs::rename(&fresh, &binary)?;
     let bytes = std::fs::read(&binary).with_context(|| binary.display().to_string())?;
     let needs = needs(&bytes).with_context(|| format!("{} is no program", binary.display()))?;
     if needs > 0 {

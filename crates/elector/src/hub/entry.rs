@@ -243,21 +243,25 @@ impl Entry {
         self.settle(world);
     }
 
-    /// When something has to be done next, and how much later it may be done.
-    pub(super) fn deadline(&self) -> Option<(LocalTime, Duration)> {
+    /// When something has to be done next, and when at the latest.
+    pub(super) fn deadline(&self) -> Option<(LocalTime, LocalTime)> {
         let own = match self.begun {
-            Begun::Not(by) => Some((by, Duration::ZERO)),
-            Begun::Yes => self
-                .election
-                .deadline()
-                .map(|at| (at, self.election.leeway())),
+            Begun::Not(by) => Some((by, by)),
+            Begun::Yes => {
+                let due = self.election.deadline();
+                due.map(|at| (at, at + self.election.leeway()))
+            }
         };
         let announcer = self.announcer.as_deref().filter(|_| !self.finished);
         let announce = announcer.and_then(Announcer::deadline);
-        [own, announce.map(|at| (at, Duration::ZERO))]
+        // What an announcement waits for is not made later by a renewal that may be.
+        let sooner = |one: (LocalTime, LocalTime), other: (LocalTime, LocalTime)| {
+            (one.0.min(other.0), one.1.min(other.1))
+        };
+        [own, announce.map(|at| (at, at))]
             .into_iter()
             .flatten()
-            .min()
+            .reduce(sooner)
     }
 
     /// Whether nothing is left to do.

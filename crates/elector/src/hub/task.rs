@@ -183,9 +183,9 @@ impl Task {
                 self.entries.shrink_to_fit();
             }
         } else {
-            let due = entry.deadline();
-            let due = due.map(|(at, leeway)| (at, if many { at + leeway } else { at }));
-            self.timers.set(id, due);
+            let times = entry.deadline();
+            let times = times.map(|(due, latest)| (due, if many { latest } else { due }));
+            self.timers.set(id, times);
         }
     }
 }

@@ -144,7 +144,7 @@ pub(super) async fn fill(folder: &Path, leases: usize) -> Result<()> {
         let write = Write {
             key,
             expected: Expected::Absent,
-            change: Change::Put(value),
+            change: Change::Put(value.into()),
             fence: None,
         };
         store.write(write).await
