@@ -1,5 +1,7 @@
 //! Programs on the manager as processes: exit codes, last words, and that nothing runs twice.
 
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus};
 use std::time::Duration;
@@ -341,6 +343,16 @@ fn wrangler_names_a_bad_variable_its_value_and_the_cause() {
     says(
         &process,
         "failed to start leader election for w: CATTLE_ELECTION_LEASE_DURATION=\"soon\": ",
+    );
+    // Bytes that are no text count as a value, too.
+    let mut command = Command::new(tools::managed().unwrap());
+    command.arg(server.kubeconfig()).arg("wrangler");
+    command.env("CATTLE_ELECTION_RETRY_PERIOD", OsStr::from_bytes(b"\xff"));
+    let mut process = Process::spawn("wrangler", command).unwrap();
+    assert_eq!(ends(&mut process).code(), Some(1));
+    says(
+        &process,
+        "failed to start leader election for w: CATTLE_ELECTION_RETRY_PERIOD=\"",
     );
 }
 

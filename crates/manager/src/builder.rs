@@ -171,7 +171,9 @@ impl Builder {
     }
 
     /// Moves controllers between this program, called `component` there, and another one. A controller
-    /// that belongs to another program is not run at all.
+    /// that belongs to another program is not run at all. Two locks guard one set of controllers, so a term of
+    /// either that ends, by an order as well as by a loss, ends the manager, whatever [`on_loss`](Self::on_loss)
+    /// says.
     pub fn leader_migration(mut self, migration: LeaderMigration, component: &str) -> Self {
         self.migration = Some((migration, component.to_owned()));
         self
@@ -208,7 +210,8 @@ impl Builder {
         self
     }
 
-    /// The kind of the locks; Leases by default.
+    /// The kind of the locks; Leases by default, and always for shards, whose replicas find each other by the
+    /// labels of Leases.
     pub fn lock_kind(mut self, kind: LockKind) -> Self {
         self.kind = kind;
         self
@@ -307,7 +310,13 @@ impl Builder {
         let mut shards = Vec::new();
         for (name, (of, runnables)) in std::mem::take(&mut self.shards) {
             let open: Open = {
-                let (elections, name) = (elections.clone(), name.clone());
+                // Replicas see each other and the shards by the labels of Leases.
+                let kind = LockKind::Leases;
+                let elections = Elections {
+                    kind,
+                    ..elections.clone()
+                };
+                let name = name.clone();
                 Arc::new(move |lease, (key, value), running| {
                     elections
                         .builder(&name, lease, running)
@@ -448,6 +457,7 @@ impl Builder {
                 roster: Roster::new(runnables),
                 running,
                 on_loss: self.on_loss,
+                tied: self.migration.is_some(),
                 started: watch::Sender::new(false),
             };
             led.push(Led {

@@ -47,6 +47,8 @@ pub(crate) struct Group {
     /// What of it runs, which its elector's [`overrun`] names.
     pub(crate) running: Running,
     pub(crate) on_loss: OnLoss,
+    /// What it leads is guarded by another lock as well: it cannot lose or give up this one alone.
+    pub(crate) tied: bool,
     /// True while the work of a term has been started.
     pub(crate) started: watch::Sender<bool>,
 }
@@ -71,7 +73,8 @@ impl Group {
                         return;
                     };
                     let own = matches!(reason, StopReason::Shutdown | StopReason::StepDown);
-                    if !own && self.on_loss == OnLoss::Exit && !stops.soft.is_cancelled() {
+                    let lost = self.tied || (!own && self.on_loss == OnLoss::Exit);
+                    if lost && !stops.soft.is_cancelled() {
                         let group = self.name.to_string();
                         context.fail(Error::Lost { group, reason });
                         return;

@@ -127,7 +127,10 @@ impl LeaderElection {
     where
         W: Future<Output = ()>,
     {
-        let durations = Durations::from_env(|name| std::env::var(name).ok())?;
+        let durations = Durations::from_env(|name| {
+            // What is no text is no duration either, and its message says so.
+            std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
+        })?;
         let mut builder = Elector::open(self.client, self.kind, &self.namespace, &self.name)
             .lease_duration(durations.lease_duration)
             .renew_deadline(durations.renew_deadline)

@@ -324,6 +324,7 @@ impl Driver {
             roster: self.group.roster.clone(),
             running,
             on_loss: OnLoss::Demote,
+            tied: false,
             started: watch::Sender::new(false),
         };
         let stop = CancellationToken::new();

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use tenure::Status;
 use tenure_apiserver::TestServer;
-use tenure_manager::{ControllerLeader, LeaderMigration, Runnable};
+use tenure_manager::{ControllerLeader, LeaderMigration, OnLoss, Runnable};
 
 use super::{Log, Running, holder, quick};
 
@@ -150,12 +150,18 @@ async fn a_controller_moves_from_one_program_to_the_other_without_overlap() {
 
 #[tokio::test]
 async fn the_loss_of_either_lock_ends_the_manager() {
-    for lost in ["kcm", "migration"] {
+    for (lost, on_loss) in [
+        ("kcm", OnLoss::Exit),
+        ("migration", OnLoss::Exit),
+        ("kcm", OnLoss::Demote),
+        ("migration", OnLoss::Demote),
+    ] {
         let server = TestServer::start().await.unwrap();
         let log = Log::default();
         let manager = quick(&server)
             .await
             .leader_migration(migration(), "kcm")
+            .on_loss(on_loss)
             .leader("kcm", speaker("node", &log))
             .leader("kcm", speaker("service", &log));
         let running = Running::start(manager.build().unwrap());
@@ -167,4 +173,22 @@ async fn the_loss_of_either_lock_ends_the_manager() {
             format!("leader election lost for {lost}: foreign-holder")
         );
     }
+}
+
+#[tokio::test]
+async fn an_order_to_give_up_one_of_the_locks_ends_the_manager_too() {
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let manager = quick(&server)
+        .await
+        .leader_migration(migration(), "kcm")
+        .on_loss(OnLoss::Demote)
+        .leader("kcm", speaker("service", &log));
+    let manager = manager.build().unwrap();
+    let main = manager.group("kcm").unwrap();
+    let running = Running::start(manager);
+    log.wait("service", 1).await;
+    main.election().unwrap().step_down(Default::default());
+    let error = running.end().await.unwrap_err().to_string();
+    assert_eq!(error, "leader election lost for kcm: step-down");
 }

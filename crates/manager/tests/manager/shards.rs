@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use tenure::LockKind;
 use tenure_apiserver::TestServer;
 use tenure_manager::shard::Shards;
 use tenure_manager::{Builder, Runnable};
@@ -91,6 +92,8 @@ async fn replica(server: &TestServer, board: &Board, name: &str, every: Duration
     let manager: Builder = quick(server)
         .await
         .identity(name)
+        // The kind of leader groups' locks; shards are Leases all the same.
+        .lock_kind(LockKind::ConfigMaps)
         .elections(election)
         .hand_over_every(every)
         .shard("queue", SHARDS, board.worker(name));
