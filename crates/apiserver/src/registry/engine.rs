@@ -36,6 +36,7 @@ pub(crate) struct Registry {
     pub(super) ends: Mutex<HashSet<String>>,
     /// Whether namespaces that are being deleted are emptied here, or by somebody else.
     pub(super) empties_namespaces: bool,
+    /// What was changed a moment ago, for the next change.
     pub(super) recent: Recent,
 }
 

@@ -103,7 +103,7 @@ impl Socket {
     /// Does something with a sleeping socket, if that is possible now; nobody is woken when it is.
     fn at_once<T>(
         &self,
-        act: impl Fn(&std::net::TcpStream) -> io::Result<T>,
+        mut act: impl FnMut(&std::net::TcpStream) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
         let Self::Asleep(stream) = self else {
             return Poll::Pending;
@@ -156,11 +156,7 @@ impl Calm {
             return Pin::new(stream).poll_read(cx, buf);
         }
         let room = buf.initialize_unfilled();
-        let room = std::cell::RefCell::new(room);
-        let read = ready!(
-            self.socket
-                .at_once(|mut stream| stream.read(&mut room.borrow_mut()))
-        )?;
+        let read = ready!(self.socket.at_once(|mut stream| stream.read(room)))?;
         buf.advance(read);
         Poll::Ready(Ok(()))
     }
