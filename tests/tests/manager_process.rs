@@ -166,6 +166,25 @@ fn manager_hook_that_fails_exits_1_with_the_hook_and_nothing_runs() {
     }
 }
 
+/// The runtime would wait for the thread of the hook for ever.
+#[test]
+fn manager_hook_that_blocks_its_thread_does_not_keep_the_process() {
+    let server = Embedded::start().unwrap();
+    let stuck = "still running 0.25 s after they were told to stop: startup hook seed";
+    let mut process = managed(&server, "blocking-hook", &[]);
+    assert_eq!(ends(&mut process).code(), Some(1));
+    says(
+        &process,
+        &format!("tenure: startup hook seed: has not returned within 0.5 s; {stuck}"),
+    );
+    let mut process = managed(&server, "endless-hook", &[]);
+    says(&process, "seed starts");
+    process.terminate();
+    assert_eq!(ends(&mut process).code(), Some(1));
+    says(&process, &format!("tenure: {stuck}"));
+    assert!(!process.transcript().contains("work starts"));
+}
+
 /// Its start takes long; meanwhile somebody else takes the lease.
 #[test]
 fn manager_lease_lost_during_the_start_of_a_controller_exits_1() {

@@ -112,7 +112,8 @@ impl Builder {
         self
     }
 
-    /// How long each hook may take until it is done; 15 minutes by default.
+    /// How long each hook may take until it is done; 15 minutes by default. It ends the start also if the
+    /// hook blocks its thread, on a runtime with more than one.
     pub fn hook_timeout(mut self, limit: Duration) -> Self {
         self.hook_limit = limit;
         self

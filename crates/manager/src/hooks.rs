@@ -4,10 +4,12 @@
 //! to wait for something passes its [`Done`] to a task of its own and returns. Controllers start when
 //! every hook is done. A handle that is dropped is a hook that failed, so a forgotten one ends the
 //! start with a message instead of holding it up for ever.
+//!
+//! Each hook runs in a task of its own: one that blocks its thread holds up neither its time limit nor
+//! a shutdown, as long as the runtime has another thread.
 
 use std::fmt;
-use std::panic::AssertUnwindSafe;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,12 +17,13 @@ use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::sync::{oneshot, watch};
+use tokio::task::{JoinError, JoinSet};
 use tokio::time::Sleep;
 
 use crate::error::{Error, chain};
 use crate::ready::Readiness;
 use crate::runnable::{Cause, Outcome};
-use crate::tasks::panic_text;
+use crate::tasks::{ABORT_TAKES, panic_text};
 
 /// What a hook gets.
 pub struct Startup {
@@ -96,16 +99,51 @@ impl Hook {
     }
 }
 
+/// The hook that is being called. Dropping it aborts the hook.
+#[derive(Debug, Default)]
+pub(crate) struct Calling {
+    name: Option<Arc<str>>,
+    /// At most one: the next is called when the one before has returned.
+    task: JoinSet<Result<(), Cause>>,
+}
+
+impl Calling {
+    fn call(&mut self, Hook { name, call }: Hook, startup: Startup) {
+        self.name = Some(name);
+        // Also the call may block or panic, not only the future.
+        self.task.spawn(async { call(startup).await });
+    }
+
+    /// Drops what still runs of a start that is over, by itself or by an order.
+    ///
+    /// # Errors
+    /// The hook blocks its thread.
+    pub(crate) async fn end(mut self) -> Result<(), Error> {
+        self.task.abort_all();
+        let ended = async { while self.task.join_next().await.is_some() {} };
+        if tokio::time::timeout(ABORT_TAKES, ended).await.is_ok() {
+            return Ok(());
+        }
+        let name = self.name.iter().map(|name| format!("startup hook {name}"));
+        Err(Error::ShutdownTimeout {
+            limit: ABORT_TAKES,
+            names: name.collect(),
+        })
+    }
+}
+
 /// Calls all hooks in order, and waits until each is done. The first that fails ends it, whichever is
 /// being called then.
 pub(crate) async fn run(
     hooks: Vec<Hook>,
+    calling: &mut Calling,
     client: &kube::Client,
     ready: &watch::Receiver<Readiness>,
     limit: Duration,
 ) -> Result<(), Error> {
     let mut waiting = FuturesUnordered::new();
-    for Hook { name, call } in hooks {
+    for hook in hooks {
+        let name = hook.name.clone();
         let (done, answer) = oneshot::channel();
         let startup = Startup {
             done: Done(done),
@@ -114,18 +152,14 @@ pub(crate) async fn run(
         };
         tracing::debug!(hook = &*name, "startup hook");
         let mut late = Box::pin(tokio::time::sleep(limit));
-        let mut called = pin!(AssertUnwindSafe(async { call(startup).await }).catch_unwind());
+        calling.call(hook, startup);
         loop {
             tokio::select! {
                 biased;
-                called = &mut called => match called {
-                    Ok(Ok(())) => break,
-                    Ok(Err(cause)) => return Err(failed(&name, chain(&*cause))),
-                    Err(panic) => {
-                        let cause = format!("panicked: {}", panic_text(&*panic));
-                        return Err(failed(&name, cause));
-                    }
-                },
+                Some(called) = calling.task.join_next() => {
+                    returned(called).map_err(|cause| failed(&name, cause))?;
+                    break;
+                }
                 Some(done) = waiting.next() => done?,
                 () = &mut late => return Err(failed(&name, too_late("has not returned", limit))),
             }
@@ -136,6 +170,17 @@ pub(crate) async fn run(
         done?;
     }
     Ok(())
+}
+
+/// What a hook has returned, or why it has not.
+fn returned(called: Result<Result<(), Cause>, JoinError>) -> Result<(), String> {
+    match called {
+        Ok(returned) => returned.map_err(|cause| chain(&*cause)),
+        Err(error) => Err(match error.try_into_panic() {
+            Ok(panic) => format!("panicked: {}", panic_text(&*panic)),
+            Err(cancelled) => cancelled.to_string(),
+        }),
+    }
 }
 
 /// Waits for what one hook says.

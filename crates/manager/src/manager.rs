@@ -24,7 +24,7 @@ use crate::error::Error;
 use crate::group::{Group, GroupHandle, Stops};
 use crate::handle::ManagerHandle;
 use crate::health::Checks;
-use crate::hooks::{self, Hook};
+use crate::hooks::{self, Calling, Hook};
 use crate::http::{self, Site};
 use crate::metrics::Metrics;
 use crate::ready::{Gate, Readiness};
@@ -247,17 +247,22 @@ impl Whole {
     async fn run(mut self, stop: CancellationToken) -> Result<(), Error> {
         let mut caches = JoinSet::new();
         let caches_stop = CancellationToken::new();
+        let mut calling = Calling::default();
         let started = {
-            let start_up = start_up(&mut self.manager, &mut caches, &caches_stop);
+            let start_up = start_up(&mut self.manager, &mut calling, &mut caches, &caches_stop);
             tokio::select! {
                 biased;
                 () = stop.cancelled() => None,
                 started = start_up => Some(started),
             }
         };
+        let hooks = calling.end().await;
+        if let Err(error) = &hooks {
+            self.manager.handle.note_stuck(error);
+        }
         let result = match started {
             // Asked to stop before anything ran.
-            None => Ok(()),
+            None => hooks,
             Some(Err(error)) => Err(error),
             Some(Ok(())) => {
                 let mut parts = self.go(caches, caches_stop.clone());
@@ -330,6 +335,7 @@ impl Whole {
 /// Hooks, gate, caches.
 async fn start_up(
     manager: &mut Manager,
+    calling: &mut Calling,
     caches: &mut JoinSet<()>,
     caches_stop: &CancellationToken,
 ) -> Result<(), Error> {
@@ -344,7 +350,7 @@ async fn start_up(
         }
     };
     let hooks = std::mem::take(&mut manager.hooks);
-    let hooks = hooks::run(hooks, &manager.client, &ready, manager.hook_limit);
+    let hooks = hooks::run(hooks, calling, &manager.client, &ready, manager.hook_limit);
     tokio::try_join!(gate, hooks)?;
 
     let mut syncs = Vec::new();

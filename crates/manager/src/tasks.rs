@@ -17,7 +17,7 @@ use crate::runnable::{Policy, Runnable};
 use crate::scope::Scope;
 
 /// An aborted task that does not end within this time blocks its thread.
-const ABORT_TAKES: Duration = Duration::from_millis(250);
+pub(crate) const ABORT_TAKES: Duration = Duration::from_millis(250);
 
 /// What all tasks of a manager share.
 #[derive(Clone, Debug)]

@@ -126,6 +126,9 @@ async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
             }))
             .await
         }
+        // The first is given up, the second told to stop.
+        "blocking-hook" => go(hook(manager.hook_timeout(SHORT), block)).await,
+        "endless-hook" => go(hook(manager, block)).await,
         "panicking-hook" => {
             go(hook(manager, |startup| async move {
                 assert!(startup.client.default_namespace().is_empty(), "no seed");
@@ -243,6 +246,14 @@ where
     W::Output: Outcome,
 {
     manager.on_startup("seed", hook).every(speaker("work"))
+}
+
+/// A hook that blocks its thread for ever.
+async fn block(startup: Startup) {
+    println!("seed starts");
+    while !startup.client.default_namespace().is_empty() {
+        std::thread::sleep(Duration::from_secs(1));
+    }
 }
 
 /// Blocks its thread for ever.

@@ -1,7 +1,8 @@
 //! Hooks, API servers and controllers that misbehave, each with its exact outcome. Those that end the
 //! process are tested with processes.
 
-use std::sync::Arc;
+use std::future::Ready;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -73,6 +74,48 @@ async fn a_hook_that_hangs() {
         error.await,
         "startup hook seed: has not said that it is done within 0.2 s"
     );
+}
+
+/// A hook that keeps its thread until the other end is dropped, and says when it does.
+fn blocking(log: &Log) -> (mpsc::Sender<()>, impl FnOnce(Startup) -> Ready<()> + use<>) {
+    let (release, released) = mpsc::channel();
+    let log = log.clone();
+    let hook = move |startup| {
+        log.say("blocks");
+        let _ = released.recv();
+        drop(startup);
+        std::future::ready(())
+    };
+    (release, hook)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_hook_that_blocks_its_thread() {
+    let (release, hook) = blocking(&Log::default());
+    // Neither the error nor the end of everything else waits for the hook.
+    assert_eq!(
+        failed_hook(hook).await,
+        "startup hook seed: has not returned within 0.2 s"
+    );
+    drop(release);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_shutdown_while_a_hook_blocks_its_thread_names_it() {
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let (release, hook) = blocking(&log);
+    let manager = quick(&server).await.on_startup("seed", hook);
+    let manager = manager.every(speaker(&log)).build().unwrap();
+    let running = Running::start(manager);
+    log.wait("blocks", 1).await;
+    let error = running.stop().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "still running 0.25 s after they were told to stop: startup hook seed"
+    );
+    drop(release);
+    assert_eq!(log.all(), ["blocks"], "nothing was started");
 }
 
 #[tokio::test]
