@@ -180,8 +180,8 @@ impl Builder {
         self
     }
 
-    /// Runs the leader scopes without an election: for a process that is the only one by construction, such
-    /// as the one that owns the store.
+    /// Runs the leader scopes without an election, and owns every shard: for a process that is the only one by
+    /// construction, such as the one that owns the store.
     pub fn no_leader_elect(mut self, yes: bool) -> Self {
         self.no_leader_elect = yes;
         self
@@ -333,6 +333,7 @@ impl Builder {
                 roster: Roster::new(runnables),
                 leases: Api::namespaced(lock_client.clone(), &namespace),
                 open,
+                alone: self.no_leader_elect,
                 hand_over_every: self.hand_over_every,
                 shards: Shards::new(of),
             };

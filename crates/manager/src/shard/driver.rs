@@ -1,5 +1,5 @@
 //! Carries assignments out: campaigns for the shards that this replica should own, and hands over
-//! those that it should not.
+//! those that it should not. Without elections a replica is the only one, and owns them all.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,7 @@ use super::assign::assign;
 use super::members::{GROUP_LABEL, Stale, View, member_lease, shard_lease};
 use super::{Shard, shard_of};
 use crate::error::Error;
-use crate::group::{Group, OnLoss, Stops};
+use crate::group::{Group, GroupHandle, OnLoss, Stops};
 use crate::tasks::{Context, Roster, Running};
 
 /// How often the clock is looked at without news.
@@ -42,45 +42,47 @@ pub struct Shards {
 
 struct Inner {
     of: u32,
-    elections: Mutex<BTreeMap<u32, Handle>>,
+    /// Those that this replica campaigns for or owns.
+    groups: Mutex<BTreeMap<u32, GroupHandle>>,
 }
 
 impl Shards {
     pub(crate) fn new(of: u32) -> Self {
-        let elections = Mutex::default();
+        let groups = Mutex::default();
         Self {
-            inner: Arc::new(Inner { of, elections }),
+            inner: Arc::new(Inner { of, groups }),
         }
     }
 
     /// Whether this replica owns the shard of this key at this instant, by the clock.
     pub fn owns(&self, key: &str) -> bool {
-        self.election(key).is_some_and(|handle| handle.is_leading())
+        self.group(key).is_some_and(|group| group.is_leading())
     }
 
-    /// The fencing token of the shard of this key, if this replica owns it.
+    /// The fencing token of the shard of this key, if this replica owns it. There is none without an
+    /// election.
     pub fn token(&self, key: &str) -> Option<FencingToken> {
-        let tenure = self.election(key)?.tenure()?;
+        let tenure = self.group(key)?.election()?.tenure()?;
         tenure.is_leading().then(|| tenure.token().clone())
     }
 
     /// The shards that this replica owns at this instant.
     pub fn owned(&self) -> Vec<Shard> {
         let of = self.inner.of;
-        let elections = self.lock();
-        let owned = elections.iter().filter(|(_, handle)| handle.is_leading());
+        let groups = self.lock();
+        let owned = groups.iter().filter(|(_, group)| group.is_leading());
         owned
             .map(|(index, _)| Shard { index: *index, of })
             .collect()
     }
 
-    fn election(&self, key: &str) -> Option<Handle> {
+    fn group(&self, key: &str) -> Option<GroupHandle> {
         self.lock().get(&shard_of(key, self.inner.of)).cloned()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, Handle>> {
-        let elections = self.inner.elections.lock();
-        elections.unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, GroupHandle>> {
+        let groups = self.inner.groups.lock();
+        groups.unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -105,6 +107,8 @@ pub(crate) struct ShardGroup {
     pub(crate) roster: Roster,
     pub(crate) leases: Api<Lease>,
     pub(crate) open: Open,
+    /// This replica is the only one by construction: it owns every shard, without any lease.
+    pub(crate) alone: bool,
     /// At most one shard is handed over per this time.
     pub(crate) hand_over_every: Duration,
     pub(crate) shards: Shards,
@@ -121,6 +125,9 @@ impl ShardGroup {
         };
         if self.of == 0 || self.of > 10_000 {
             return fail("the number of shards must be from 1 to 10000");
+        }
+        if self.alone {
+            return Ok(());
         }
         if self.name.len() > 63 {
             return fail("the name is longer than the 63 characters of a label");
@@ -140,8 +147,53 @@ impl ShardGroup {
         (self.open)(lease, (GROUP_LABEL, &self.name), running)
     }
 
-    /// Takes part until it is told to stop.
+    /// One of the shards, and a look at it.
+    fn shard(
+        &self,
+        index: u32,
+        running: Running,
+        election: Option<Handle>,
+    ) -> (Group, GroupHandle) {
+        let started = watch::Sender::new(false);
+        let handle = GroupHandle {
+            name: self.name.clone(),
+            election,
+            started: started.subscribe(),
+        };
+        let of = self.of;
+        let group = Group {
+            name: self.name.clone(),
+            shard: Some(Shard { index, of }),
+            roster: self.roster.clone(),
+            running,
+            on_loss: OnLoss::Demote,
+            tied: false,
+            started,
+        };
+        (group, handle)
+    }
+
+    /// Works until it is told to stop.
     pub(crate) async fn run(self, stops: Stops, context: Context) {
+        if self.alone {
+            self.own_all(stops, context).await;
+        } else {
+            self.take_part(stops, context).await;
+        }
+    }
+
+    async fn own_all(self, stops: Stops, context: Context) {
+        let mut set = JoinSet::new();
+        for index in 0..self.of {
+            let (group, handle) = self.shard(index, Running::default(), None);
+            self.shards.lock().insert(index, handle);
+            set.spawn(group.run_without_election(stops.clone(), context.clone()));
+        }
+        set.join_all().await;
+        self.shards.lock().clear();
+    }
+
+    async fn take_part(self, stops: Stops, context: Context) {
         let member = member_lease(&self.name, &self.identity);
         let elector = match self.open(&member, &Running::default()) {
             Ok(elector) => elector,
@@ -307,9 +359,8 @@ impl Driver {
 
     fn campaign(&mut self, index: u32) {
         let of = self.group.of;
-        let shard = Shard { index, of };
         let running = Running::default();
-        let lease = shard_lease(&self.group.name, shard);
+        let lease = shard_lease(&self.group.name, Shard { index, of });
         let elector = match self.group.open(&lease, &running) {
             Ok(elector) => elector,
             Err(source) => {
@@ -318,15 +369,7 @@ impl Driver {
             }
         };
         let handle = elector.handle();
-        let group = Group {
-            name: self.group.name.clone(),
-            shard: Some(shard),
-            roster: self.group.roster.clone(),
-            running,
-            on_loss: OnLoss::Demote,
-            tied: false,
-            started: watch::Sender::new(false),
-        };
+        let (group, seen) = self.group.shard(index, running, Some(handle.clone()));
         let stop = CancellationToken::new();
         let stops = Stops {
             soft: stop.clone(),
@@ -337,7 +380,7 @@ impl Driver {
             work.await;
             index
         });
-        self.group.shards.lock().insert(index, handle.clone());
+        self.group.shards.lock().insert(index, seen);
         self.running.insert(index, Candidacy { handle, stop });
     }
 

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
 use tenure::LockKind;
 use tenure_apiserver::TestServer;
 use tenure_manager::shard::Shards;
@@ -194,6 +196,30 @@ async fn the_shards_of_a_silent_replica_are_taken_when_its_leases_run_out() {
     let stopped = tokio::time::timeout(LIMIT, survivor.running.stop()).await;
     stopped.unwrap().unwrap();
     board.check();
+}
+
+#[tokio::test]
+async fn without_an_election_this_process_owns_every_shard_and_no_lease_is_written() {
+    let server = TestServer::start().await.unwrap();
+    let board = Board::default();
+    let manager = quick(&server).await.no_leader_elect(true);
+    let manager = manager.shard("queue", SHARDS, board.worker("a"));
+    let manager = manager.build().unwrap();
+    let shards = manager.shards("queue").unwrap();
+    let running = Running::start(manager);
+    let working = || board.owners.lock().unwrap().len();
+    until("it works on all", || working() == SHARDS as usize).await;
+    assert_eq!(shards.owned().len(), SHARDS as usize);
+    assert!(shards.owns("default/claim-1"));
+    assert_eq!(shards.token("default/claim-1"), None);
+    running.stop().await.unwrap();
+    assert_eq!(working(), 0);
+    assert!(shards.owned().is_empty());
+    assert_eq!(board.starts.load(Ordering::SeqCst), SHARDS as usize);
+    board.check();
+    let leases: Api<Lease> = Api::all(server.client().unwrap());
+    let leases = leases.list(&Default::default()).await.unwrap();
+    assert!(leases.items.is_empty(), "{:?}", leases.items);
 }
 
 #[tokio::test]
