@@ -355,7 +355,9 @@ impl Builder {
             let check = leader_check(group.clone());
             self.readyz.add(&format!("leader-{name}"), check);
         }
-        self.healthz.add("leaderElection", election_check(handles));
+        let sharded = shards.iter().map(|group| group.shards.clone()).collect();
+        self.healthz
+            .add("leaderElection", election_check(handles, sharded));
         let ready = watch::Sender::new(false);
         let started = ready.subscribe();
         let check: Check = Arc::new(move || match *started.borrow() {

@@ -8,6 +8,7 @@ use tenure::{Elector, Hub, LockKind};
 
 use crate::group::{GroupHandle, overrun};
 use crate::health::Check;
+use crate::shard::Shards;
 use crate::tasks::Running;
 
 /// A leader that has not renewed is unhealthy this long after its lease ran out; Kubernetes'.
@@ -43,11 +44,14 @@ impl Elections {
     }
 }
 
-/// client-go's watchdog over all groups.
-pub(crate) fn election_check(groups: Vec<GroupHandle>) -> Check {
+/// client-go's watchdog over all groups, and over the shards that this replica has when it is asked.
+pub(crate) fn election_check(groups: Vec<GroupHandle>, shards: Vec<Shards>) -> Check {
     Arc::new(move || {
-        let elections = groups.iter().filter_map(GroupHandle::election);
-        for election in elections {
+        let sharded = shards.iter().flat_map(Shards::groups);
+        for group in groups.iter().cloned().chain(sharded) {
+            let Some(election) = group.election() else {
+                continue;
+            };
             let checked = election.health().check(HEALTH_TOLERANCE);
             checked.map_err(|error| error.to_string())?;
         }

@@ -76,6 +76,11 @@ impl Shards {
             .collect()
     }
 
+    /// Those that this replica campaigns for or owns.
+    pub(crate) fn groups(&self) -> Vec<GroupHandle> {
+        self.lock().values().cloned().collect()
+    }
+
     fn group(&self, key: &str) -> Option<GroupHandle> {
         self.lock().get(&shard_of(key, self.inner.of)).cloned()
     }

@@ -8,6 +8,7 @@
 mod additions;
 mod faults;
 mod gate;
+mod health;
 mod migration;
 mod order;
 mod policies;
