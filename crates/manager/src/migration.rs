@@ -120,11 +120,12 @@ impl Wire {
         }
         let version = self.api_version.strip_prefix(GROUP).unwrap_or_default();
         match (version, self.resource_lock.as_deref()) {
-            ("/v1" | "/v1beta1" | "/v1alpha1", None | Some("" | "leases")) => {}
+            ("/v1", None) | ("/v1beta1" | "/v1alpha1", None | Some("" | "leases")) => {}
             // It was allowed, and means a lock that no present program of Kubernetes takes.
             ("/v1beta1" | "/v1alpha1", Some(lock)) => {
                 problems.push(format!("resourceLock is {lock:?}, expected \"leases\""));
             }
+            // Whatever it says: the file is decoded strictly.
             ("/v1", Some(_)) => problems.push("v1 has no field resourceLock".to_owned()),
             _ => problems.push(format!(
                 "apiVersion is {:?}, expected {GROUP}/v1, /v1beta1 or /v1alpha1",
@@ -207,7 +208,20 @@ controllerLeaders:
         let beta = FILE.replace("/v1", "/v1beta1");
         assert!(LeaderMigration::parse(&format!("{beta}\nresourceLock: leases\n")).is_ok());
         let error = LeaderMigration::parse(&format!("{beta}\nresourceLock: endpoints\n"));
-        let error = error.unwrap_err().to_string();
-        assert!(error.contains("\"endpoints\""), "{error}");
+        assert_eq!(
+            error.unwrap_err().to_string(),
+            "invalid leader migration configuration: resourceLock is \"endpoints\", expected \"leases\""
+        );
+    }
+
+    #[test]
+    fn the_lock_cannot_be_chosen_in_v1_not_even_the_one_that_there_is() {
+        for lock in ["leases", "endpoints", "\"\""] {
+            let error = LeaderMigration::parse(&format!("{FILE}\nresourceLock: {lock}\n"));
+            assert_eq!(
+                error.unwrap_err().to_string(),
+                "invalid leader migration configuration: v1 has no field resourceLock"
+            );
+        }
     }
 }
