@@ -122,9 +122,19 @@ impl Metrics {
         self.inner.restarts.get_or_create(&label(name)).inc();
     }
 
-    pub(crate) fn workers(&self, name: &str, workers: usize) {
+    /// Shows a controller from the start: a rate does not see the first of what was not there as zero.
+    pub(crate) fn controller(&self, name: &str, workers: usize) {
+        let inner = &self.inner;
         let workers = i64::try_from(workers).unwrap_or(i64::MAX);
-        self.inner.most.get_or_create(&label(name)).set(workers);
+        inner.most.get_or_create(&label(name)).set(workers);
+        inner.active.get_or_create(&label(name)).set(0);
+        inner.errors.get_or_create(&label(name)).inc_by(0);
+        inner.reconcile_panics.get_or_create(&label(name)).inc_by(0);
+        for result in ["success", "requeue_after", "error"] {
+            let controller = name.to_owned();
+            let reconciled = Reconciled { controller, result };
+            inner.reconciles.get_or_create(&reconciled).inc_by(0);
+        }
     }
 
     pub(crate) fn reconciling(&self, name: &str) -> Gauge {

@@ -116,7 +116,7 @@ impl<K: Cached> Warm<K> {
     /// The part that runs everywhere, and the part that runs on the leader.
     pub(crate) fn split(self, metrics: &Metrics) -> (Source, Runnable) {
         let queue = WorkQueue::with_metrics(&self.name, default_limiter(), &metrics.queues);
-        metrics.workers(&self.name, self.workers);
+        metrics.controller(&self.name, self.workers);
         let standby = Standby::new(self.cache.reader(), queue.clone());
         let cache = self.cache.on_change(
             {

@@ -9,6 +9,7 @@ mod additions;
 mod faults;
 mod gate;
 mod health;
+mod metrics;
 mod migration;
 mod order;
 mod policies;
