@@ -328,8 +328,11 @@ fn wrangler_durations_that_make_no_sense_together_are_told() {
     let bad = [("CATTLE_ELECTION_RENEW_DEADLINE", "50s")];
     let mut process = managed(&server, "wrangler", &bad);
     assert_eq!(ends(&mut process).code(), Some(1));
-    says(&process, "tenure: failed to start leader election for w: ");
-    says(&process, "50s");
+    says(
+        &process,
+        "tenure: failed to start leader election for w: CATTLE_ELECTION_RENEW_DEADLINE=\"50s\": \
+         invalid election timing: lease duration 45s must be greater than renew deadline 50s",
+    );
 }
 
 #[test]
@@ -353,6 +356,19 @@ fn wrangler_exits_1_on_loss() {
     says(&process, "leaderelection lost for w: foreign-holder");
 }
 
+/// The panic ends the term, so the next process need not wait for the lease to run out.
+#[test]
+fn wrangler_exits_1_when_the_work_panics_after_the_release() {
+    let server = Embedded::start().unwrap();
+    let mut process = managed(&server, "wrangler-panic", &[]);
+    assert_eq!(ends(&mut process).code(), Some(1));
+    says(
+        &process,
+        "tenure: leaderelection lost for w: panicked: no work",
+    );
+    assert_eq!(holder(&server, "kube-system", "w").as_deref(), Some(""));
+}
+
 #[test]
 fn wrangler_names_a_bad_variable_its_value_and_the_cause() {
     let server = Embedded::start().unwrap();
@@ -361,7 +377,8 @@ fn wrangler_names_a_bad_variable_its_value_and_the_cause() {
     assert_eq!(ends(&mut process).code(), Some(1));
     says(
         &process,
-        "failed to start leader election for w: CATTLE_ELECTION_LEASE_DURATION=\"soon\": ",
+        "tenure: failed to start leader election for w: CATTLE_ELECTION_LEASE_DURATION=\"soon\": \
+         \"soon\" is not a duration such as \"10m\" or \"1h30m\"",
     );
     // Bytes that are no text count as a value, too.
     let mut command = Command::new(tools::managed().unwrap());
@@ -371,7 +388,8 @@ fn wrangler_names_a_bad_variable_its_value_and_the_cause() {
     assert_eq!(ends(&mut process).code(), Some(1));
     says(
         &process,
-        "failed to start leader election for w: CATTLE_ELECTION_RETRY_PERIOD=\"",
+        "tenure: failed to start leader election for w: CATTLE_ELECTION_RETRY_PERIOD=\"\u{fffd}\": \
+         \"\u{fffd}\" is not a duration such as \"10m\" or \"1h30m\"",
     );
 }
 

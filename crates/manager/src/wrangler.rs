@@ -1,17 +1,23 @@
 //! The front of rancher/wrangler's `leader` package, and k3s's run-or-die.
 //!
-//! What differs: the work has ended, and the lock is released, before the process exits; and an
-//! environment variable that cannot be read is named together with its value and the cause.
+//! What differs: the work has ended, and the lock is released, before the process exits; and
+//! environment variables that cannot be read, or contradict each other, are named together with their
+//! values and the cause.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
 use kube::Client;
+use tenure::core::timing::{Timing, TimingError, TimingProblem};
 use tenure::lock::duration;
 use tenure::{Elector, Ended, LockKind, Tenure};
 
 use crate::signals::exit;
 use crate::tasks::panic_text;
+
+/// Makes durations long, for debuggers.
+const DEVELOPMENT: &str = "CATTLE_DEV_MODE";
 
 /// The namespace of elections whose program does not name one.
 pub const DEFAULT_NAMESPACE: &str = "kube-system";
@@ -68,6 +74,14 @@ pub enum Invalid {
         value: String,
         /// What is wrong with it.
         cause: String,
+    },
+    /// The durations make no sense together.
+    #[error("{}: {source}", variables.join(", "))]
+    Durations {
+        /// The variables that had a part in it, with their values.
+        variables: Vec<String>,
+        /// Every problem.
+        source: TimingError,
     },
     /// The election cannot be built.
     #[error(transparent)]
@@ -183,25 +197,69 @@ impl Durations {
     /// both.
     ///
     /// # Errors
-    /// Names the variable, its value and what is wrong with it.
+    /// Names the variable, its value and what is wrong with it; or all variables that contradict each other.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, Invalid> {
         const HOUR: u64 = 3600;
-        let development = get("CATTLE_DEV_MODE").is_some_and(|value| !value.is_empty());
-        let unit = if development { HOUR } else { 1 };
-        let read = |variable: &'static str, default: u64| match get(variable) {
-            None => Ok(Duration::from_secs(default)),
-            Some(value) if value.is_empty() => Ok(Duration::from_secs(default)),
-            Some(value) => duration::parse(&value).map_err(|cause| Invalid::Variable {
-                variable,
-                value,
-                cause,
-            }),
+        let get = |variable: &str| get(variable).filter(|value| !value.is_empty());
+        let development = get(DEVELOPMENT).map(|value| named(DEVELOPMENT, &value));
+        let unit = if development.is_some() { HOUR } else { 1 };
+        let read = |variable: &'static str, default: u64, scaled: &Option<String>| {
+            let Some(value) = get(variable) else {
+                return Ok((Duration::from_secs(default), scaled.clone()));
+            };
+            match duration::parse(&value) {
+                Ok(duration) => Ok((duration, Some(named(variable, &value)))),
+                Err(cause) => Err(Invalid::Variable {
+                    variable,
+                    value,
+                    cause,
+                }),
+            }
         };
+        let (lease_duration, lease) =
+            read("CATTLE_ELECTION_LEASE_DURATION", 45 * unit, &development)?;
+        let (renew_deadline, renew) =
+            read("CATTLE_ELECTION_RENEW_DEADLINE", 30 * unit, &development)?;
+        let (retry_period, retry) = read("CATTLE_ELECTION_RETRY_PERIOD", 2, &None)?;
+        let timing = Timing::builder()
+            .lease_duration(lease_duration)
+            .renew_deadline(renew_deadline)
+            .retry_period(retry_period);
+        if let Err(source) = timing.build() {
+            let problems = source.problems.iter();
+            let variables: BTreeSet<&String> = problems
+                .flat_map(|problem| concerned(problem, [&lease, &renew, &retry]))
+                .flatten()
+                .collect();
+            let variables = variables.into_iter().cloned().collect();
+            return Err(Invalid::Durations { variables, source });
+        }
         Ok(Self {
-            lease_duration: read("CATTLE_ELECTION_LEASE_DURATION", 45 * unit)?,
-            renew_deadline: read("CATTLE_ELECTION_RENEW_DEADLINE", 30 * unit)?,
-            retry_period: read("CATTLE_ELECTION_RETRY_PERIOD", 2)?,
+            lease_duration,
+            renew_deadline,
+            retry_period,
         })
+    }
+}
+
+/// A variable with its value, as messages show it.
+fn named(variable: &str, value: &str) -> String {
+    format!("{variable}={value:?}")
+}
+
+/// Which of lease duration, renew deadline and retry period a problem is about.
+fn concerned<T>(problem: &TimingProblem, [lease, renew, retry]: [T; 3]) -> Vec<T> {
+    match problem {
+        TimingProblem::LeaseNotWholeSeconds { .. } | TimingProblem::LeaseTooLong { .. } => {
+            vec![lease]
+        }
+        TimingProblem::Zero {
+            what: "renew deadline",
+        } => vec![renew],
+        TimingProblem::Zero { .. } => vec![retry],
+        TimingProblem::LeaseNotAboveRenew { .. } => vec![lease, renew],
+        TimingProblem::RenewNotAboveRetry { .. } => vec![renew, retry],
+        _ => vec![lease, renew, retry],
     }
 }
 
@@ -260,11 +318,57 @@ mod tests {
 
     #[test]
     fn a_bad_variable_is_named_with_its_value_and_the_cause() {
-        let error = durations(&[("CATTLE_ELECTION_RETRY_PERIOD", "5 apples")]).unwrap_err();
-        assert!(
-            error.starts_with("CATTLE_ELECTION_RETRY_PERIOD=\"5 apples\": "),
-            "{error}"
-        );
-        assert!(error.len() > 50, "with a cause: {error}");
+        for variable in [
+            "CATTLE_ELECTION_LEASE_DURATION",
+            "CATTLE_ELECTION_RENEW_DEADLINE",
+            "CATTLE_ELECTION_RETRY_PERIOD",
+        ] {
+            for value in ["5 apples", "5", "-5s"] {
+                let env = [("CATTLE_DEV_MODE", "1"), (variable, value)];
+                let cause = format!("{value:?} is not a duration such as \"10m\" or \"1h30m\"");
+                let error = format!("{variable}={value:?}: {cause}");
+                assert_eq!(durations(&env), Err(error));
+            }
+        }
+    }
+
+    #[test]
+    fn variables_that_contradict_each_other_are_all_named() {
+        const LEASE: &str = "CATTLE_ELECTION_LEASE_DURATION";
+        const RENEW: &str = "CATTLE_ELECTION_RENEW_DEADLINE";
+        const RETRY: &str = "CATTLE_ELECTION_RETRY_PERIOD";
+        for (env, error) in [
+            (
+                &[(LEASE, "40s"), (RENEW, "50s"), (RETRY, "3s")][..],
+                "CATTLE_ELECTION_LEASE_DURATION=\"40s\", CATTLE_ELECTION_RENEW_DEADLINE=\"50s\": \
+                 invalid election timing: lease duration 40s must be greater than renew deadline 50s",
+            ),
+            // The other one is the default.
+            (
+                &[(RENEW, "45s")],
+                "CATTLE_ELECTION_RENEW_DEADLINE=\"45s\": invalid election timing: \
+                 lease duration 45s must be greater than renew deadline 45s",
+            ),
+            (
+                &[(RETRY, "29s")],
+                "CATTLE_ELECTION_RETRY_PERIOD=\"29s\": invalid election timing: \
+                 renew deadline 30s must be greater than retry period 29s * 1.2; \
+                 retry period 29s + renew deadline 30s + request timeout 10ms + margin 1.5s \
+                 must fit into lease duration 45s",
+            ),
+            // The default is the other variable's.
+            (
+                &[("CATTLE_DEV_MODE", "yes"), (LEASE, "1m")],
+                "CATTLE_DEV_MODE=\"yes\", CATTLE_ELECTION_LEASE_DURATION=\"1m\": invalid election \
+                 timing: lease duration 60s must be greater than renew deadline 108000s",
+            ),
+            (
+                &[("CATTLE_DEV_MODE", "yes"), (LEASE, "47h"), (RETRY, "0")],
+                "CATTLE_ELECTION_RETRY_PERIOD=\"0\": invalid election timing: \
+                 retry period must be greater than zero",
+            ),
+        ] {
+            assert_eq!(durations(env), Err(error.to_owned()));
+        }
     }
 }

@@ -151,13 +151,15 @@ async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
             let add = |manager: Builder, name| manager.leader(what, speaker(name));
             go(controllers.into_iter().fold(manager, add)).await
         }
-        "wrangler" => {
+        "wrangler" | "wrangler-panic" => {
+            let panics = what == "wrangler-panic";
             let client = tenure::client(config)?;
             let asked = signals::shutdown()?;
             println!("campaigning");
             LeaderElection::new(client, "w")
                 .run_or_die(asked, |tenure| async move {
                     println!("work starts");
+                    assert!(!panics, "no work");
                     tenure.cancelled().await;
                     println!("work stopped");
                 })
