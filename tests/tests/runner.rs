@@ -54,6 +54,7 @@ mod run_watchdog;
 mod seeing;
 mod server_command;
 mod server_crash;
+mod server_remote;
 mod server_storage;
 mod sidecar;
 mod sidecar_access;
