@@ -9,6 +9,7 @@ use std::time::Duration;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{Patch, PatchParams};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 use tenure_tests::clock::poll;
 use tenure_tests::embedded::Embedded;
@@ -17,7 +18,7 @@ use tenure_tests::tools;
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-fn managed(server: &Embedded, what: &str, env: &[(&str, &str)]) -> Process {
+pub(crate) fn managed(server: &Embedded, what: &str, env: &[(&str, &str)]) -> Process {
     spawn(server, &[what], env)
 }
 
@@ -43,14 +44,18 @@ fn inherits(heir: &Process, starts: &str) {
     runs_once(heir);
 }
 
-fn runs_once(process: &Process) {
+pub(crate) fn runs_once(process: &Process) {
     let said = process.transcript();
     assert!(!said.contains("runs twice"), "{said}");
 }
 
 fn hang_up(process: &Process) {
-    let pid = rustix::process::Pid::from_raw(i32::try_from(process.pid()).unwrap()).unwrap();
-    rustix::process::kill_process(pid, rustix::process::Signal::HUP).unwrap();
+    signal(process, Signal::HUP);
+}
+
+pub(crate) fn signal(process: &Process, signal: Signal) {
+    let pid = Pid::from_raw(i32::try_from(process.pid()).unwrap()).unwrap();
+    kill_process(pid, signal).unwrap();
 }
 
 pub(crate) fn says(process: &Process, text: &str) {
@@ -88,7 +93,7 @@ fn holder(server: &Embedded, namespace: &str, lease: &str) -> Option<String> {
 }
 
 /// Somebody else takes the lease.
-fn steal(server: &Embedded, namespace: &str, lease: &str) {
+pub(crate) fn steal(server: &Embedded, namespace: &str, lease: &str) {
     call(server, namespace, async |leases| {
         let patch = Patch::Merge(json!({ "spec": { "holderIdentity": "thief" } }));
         leases.patch(lease, &PatchParams::default(), &patch).await

@@ -14,6 +14,7 @@ mod election_overrun;
 mod interop;
 mod manager_process;
 mod manager_restarts;
+mod manager_shards;
 mod mixed;
 mod nemesis;
 mod page;

@@ -142,6 +142,10 @@ async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
                 |manager: Builder, name: String| manager.warm("g", controller(&name, maps.clone()));
             go(names.fold(manager, add)).await
         }
+        "shards" => {
+            let manager = manager.hand_over_every(Duration::from_millis(50));
+            go(manager.shard("queue", 9, speaker("queue"))).await
+        }
         "kcm" | "ccm" => {
             let text = std::fs::read_to_string(file.context("a migration file")?)?;
             // Nobody dies here, so leases may be long.
@@ -213,12 +217,20 @@ impl Alone {
             return Self(None);
         }
         let folder = FOLDER.get().expect("the first thing that is set");
-        let file = File::create(folder.join(format!("managed-{}", scope.name())));
+        let file = File::create(folder.join(format!("managed-{}", full_name(scope))));
         let file = file.expect("a file next to the kubeconfig");
         if file.try_lock().is_err() {
-            println!("{} runs twice", scope.name());
+            println!("{} runs twice", full_name(scope));
         }
         Self(Some(file))
+    }
+}
+
+/// The name of what runs, with its shard.
+fn full_name(scope: &Scope) -> String {
+    match scope.shard() {
+        Some(shard) => format!("{}.{shard}", scope.name()),
+        None => scope.name().to_owned(),
     }
 }
 
@@ -302,14 +314,11 @@ fn teller(cache: Store<ConfigMap>) -> Runnable {
 
 /// Says when it starts and when it has stopped.
 fn speaker(name: &str) -> Runnable {
-    let said = name.to_owned();
-    Runnable::new(name, move |scope| {
-        let name = said.clone();
-        async move {
-            let _alone = Alone::new(&scope);
-            println!("{name} starts");
-            scope.cancelled().await;
-            println!("{name} stopped");
-        }
+    Runnable::new(name, |scope| async move {
+        let name = full_name(&scope);
+        let _alone = Alone::new(&scope);
+        println!("{name} starts");
+        scope.cancelled().await;
+        println!("{name} stopped");
     })
 }
