@@ -1,14 +1,16 @@
 //! `tenure server --kubeconfig`: the controllers alone, as replicas on one API server.
 
+use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
 use tenure_tests::clock::poll;
 use tenure_tests::embedded::Embedded;
+use tenure_tests::nemesis::proxy::{Gate, Proxy};
 use tenure_tests::process::Process;
 use tenure_tests::tools;
 
-use crate::manager_process::{call, ends};
+use crate::manager_process::{call, ends, says, signal, steal};
 use crate::sidecar::{free_port, request};
 
 const LIMIT: Duration = Duration::from_secs(180);
@@ -20,55 +22,92 @@ struct Replica {
 }
 
 impl Replica {
-    fn start(server: &Embedded, name: &str) -> Self {
+    fn start(kubeconfig: &Path, name: &str) -> Self {
         let port = free_port();
         let mut command = Command::new(tools::tenure().unwrap());
-        command.arg("server").arg("--kubeconfig");
-        command.arg(server.kubeconfig());
+        command.args(["server", "--kubeconfig"]).arg(kubeconfig);
         command.arg(format!("--metrics-address=127.0.0.1:{port}"));
         let process = Process::spawn(name, command).unwrap();
         Self { process, port }
     }
 
     /// Nothing while it does not say.
-    fn leads(&self) -> Option<bool> {
+    fn says_whether_it_leads(&self) -> Option<bool> {
         let (_, text) = request(self.port, "GET", "/metrics")?;
         let start = r#"leader_election_master_status{name="tenure-server"} "#;
         let value = text.lines().find_map(|line| line.strip_prefix(start))?;
         Some(value.trim() == "1")
     }
 
-    fn follows(&self) -> Option<()> {
-        (!self.leads()?).then_some(())
+    /// Waits until it leads; its identity.
+    fn leads(&self, server: &Embedded) -> String {
+        let led = poll(LIMIT, || self.says_whether_it_leads()?.then_some(()));
+        assert!(led.is_some(), "{}", self.process.transcript());
+        holder(server).expect("it holds the lease")
     }
+
+    fn follows(&self) -> Option<()> {
+        (!self.says_whether_it_leads()?).then_some(())
+    }
+}
+
+/// Nobody once it is released.
+fn holder(server: &Embedded) -> Option<String> {
+    let lease = call(server, "kube-system", async |leases| {
+        leases.get_opt("tenure-server").await
+    });
+    let holder = lease?.spec?.holder_identity?;
+    Some(holder).filter(|holder| !holder.is_empty())
 }
 
 #[test]
 fn server_replicas_on_one_api_server_elect_one_leader() {
     let server = Embedded::start().unwrap();
-    let holder = || {
-        let lease = call(&server, "kube-system", async |leases| {
-            leases.get_opt("tenure-server").await
-        });
-        let holder = lease?.spec?.holder_identity?;
-        Some(holder).filter(|holder| !holder.is_empty())
-    };
-    let leads = |replica: &Replica| {
-        let led = poll(LIMIT, || replica.leads()?.then_some(()));
-        assert!(led.is_some(), "{}", replica.process.transcript());
-        holder().expect("it holds the lease")
-    };
-    let mut first = Replica::start(&server, "a");
-    let held_first = leads(&first);
-    let mut second = Replica::start(&server, "b");
+    let mut first = Replica::start(&server.kubeconfig(), "a");
+    let held_first = first.leads(&server);
+    let mut second = Replica::start(&server.kubeconfig(), "b");
     poll(LIMIT, || second.follows()).expect("it takes part");
-    assert_eq!(first.leads(), Some(true), "only one of them leads");
-    assert_eq!(holder().as_ref(), Some(&held_first));
+    assert_eq!(
+        first.says_whether_it_leads(),
+        Some(true),
+        "only one of them leads"
+    );
+    assert_eq!(holder(&server).as_ref(), Some(&held_first));
     first.process.terminate();
     assert_eq!(ends(&mut first.process).code(), Some(0));
-    let held_then = leads(&second);
+    let held_then = second.leads(&server);
     assert_ne!(held_then, held_first, "the other one");
     second.process.terminate();
     assert_eq!(ends(&mut second.process).code(), Some(0));
-    assert_eq!(holder(), None, "{held_then} has released it");
+    assert_eq!(holder(&server), None, "{held_then} has released it");
+}
+
+#[test]
+fn server_replica_that_loses_its_lease_exits_1_with_the_group_and_the_reason() {
+    let server = Embedded::start().unwrap();
+    let mut replica = Replica::start(&server.kubeconfig(), "a");
+    replica.leads(&server);
+    steal(&server, "kube-system", "tenure-server");
+    assert_eq!(ends(&mut replica.process).code(), Some(1));
+    says(
+        &replica.process,
+        "leader election lost for tenure-server: foreign-holder",
+    );
+    assert_eq!(holder(&server).as_deref(), Some("thief"));
+}
+
+/// Asked to stop, it waits for the answer to its release; the second time it does not.
+#[test]
+fn server_replica_that_is_asked_twice_exits_1_without_the_release() {
+    let server = Embedded::start().unwrap();
+    let proxy = Proxy::start(&server.kubeconfig()).unwrap();
+    let mut replica = Replica::start(&proxy.kubeconfig(), "a");
+    let identity = replica.leads(&server);
+    proxy.set(Gate::Held, Gate::Held);
+    replica.process.terminate();
+    // Another signal than the first: two of a kind may come as one.
+    signal(&replica.process, rustix::process::Signal::INT);
+    assert_eq!(ends(&mut replica.process).code(), Some(1));
+    says(&replica.process, "tenure: a second signal, exiting now");
+    assert_eq!(holder(&server), Some(identity));
 }
