@@ -1,12 +1,20 @@
 //! What starts when, what stops when, and where it runs.
 
+use std::io::ErrorKind;
+use std::net::SocketAddr;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
+use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
+use kube::api::PostParams;
+use kube::runtime::reflector::ObjectRef;
+use serde_json::json;
 use tenure_apiserver::TestServer;
-use tenure_manager::{Manager, Runnable, api_ready};
+use tenure_manager::{Cache, Manager, Runnable, api_ready};
 
+use super::site::get;
 use super::{LIMIT, Log, Running, config, holder, quick, speaker, until};
 
 #[tokio::test]
@@ -56,6 +64,66 @@ async fn hooks_gate_everything_in_order() {
             "every stopped"
         ]
     );
+}
+
+/// Whoever is told to stop finds what stops after it at work: the leader scope the rest of the process, that the
+/// caches and the listeners.
+#[tokio::test]
+async fn what_is_needed_for_winding_down_stops_later() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let cache = Cache::new("maps", maps.clone(), Default::default());
+    let (log, reader) = (Log::default(), cache.reader());
+    let address = Arc::new(OnceLock::<SocketAddr>::new());
+    // Makes an object and waits until the cache has it; asks the listener.
+    let winding_down = |name: &'static str| {
+        let (log, reader, maps) = (log.clone(), reader.clone(), maps.clone());
+        let (address, client) = (address.clone(), client.clone());
+        Runnable::new(name, move |scope| {
+            let (log, reader, maps) = (log.clone(), reader.clone(), maps.clone());
+            let (address, client) = (address.clone(), client.clone());
+            async move {
+                log.say(format!("{name} starts"));
+                scope.cancelled().await;
+                let holder = holder(&client, "x").await.unwrap();
+                let map = serde_json::from_value(json!({ "metadata": { "name": name } }));
+                let map = map.unwrap();
+                maps.create(&PostParams::default(), &map).await.unwrap();
+                let key = ObjectRef::new(name).within("default");
+                until("the cache lives", || reader.get(&key).is_some()).await;
+                let (ready, _) = get(*address.get().unwrap(), "/readyz").await;
+                let (healthy, _) = get(*address.get().unwrap(), "/healthz").await;
+                log.say(format!("{name} stopped: {holder:?}, {ready}, {healthy}"));
+            }
+        })
+    };
+    let manager = quick(&server)
+        .await
+        .identity("a")
+        .probe_address(SocketAddr::from(([127, 0, 0, 1], 0)))
+        .cache(cache)
+        .every(winding_down("every"))
+        .leader("x", winding_down("leader"))
+        .build()
+        .unwrap();
+    let mut bound = manager.addresses();
+    let running = Running::start(manager);
+    let bound = bound.wait_for(|all| all.len() == 1).await.unwrap()[0];
+    address.set(bound).unwrap();
+    log.wait("leader starts", 1).await;
+    running.stop().await.unwrap();
+    assert_eq!(
+        log.all(),
+        [
+            "every starts",
+            "leader starts",
+            "leader stopped: \"a\", 500, 200",
+            "every stopped: \"\", 500, 200",
+        ]
+    );
+    let closed = tokio::net::TcpStream::connect(bound).await.unwrap_err();
+    assert_eq!(closed.kind(), ErrorKind::ConnectionRefused);
 }
 
 #[tokio::test]
