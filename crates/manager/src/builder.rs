@@ -228,7 +228,8 @@ impl Builder {
         self
     }
 
-    /// How long everything may take to stop; 30 seconds by default.
+    /// How long everything may take to stop; 30 seconds by default. With zero all work is dropped at once,
+    /// which is then no error, as in controller-runtime; locks are released after it all the same.
     pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
         self.shutdown_timeout = limit;
         self

@@ -2,7 +2,7 @@
 //! process are tested with processes.
 
 use std::future::Ready;
-use std::sync::{Arc, mpsc};
+use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
 use k8s_openapi::api::coordination::v1::Lease;
@@ -275,20 +275,23 @@ async fn an_api_server_that_restarts() {
     running.stop().await.unwrap();
 }
 
-#[tokio::test]
-async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() {
+/// Says as it is dropped who holds the lease at that instant.
+struct Dropped(Log, Arc<dyn Store>);
+
+impl Drop for Dropped {
+    fn drop(&mut self) {
+        let spec = lease_spec(&*self.1, "g");
+        let holder = spec["holderIdentity"].as_str().unwrap();
+        self.0.say(format!("dropped while {holder:?} holds it"));
+    }
+}
+
+/// How a manager with work that ignores its end stops within this time. The work is dropped, then the lease is
+/// released.
+async fn stop_deaf(limit: Duration) -> Result<(), Error> {
     let server = TestServer::start().await.unwrap();
     let client = server.client().unwrap();
     let log = Log::default();
-    /// Says as it is dropped who holds the lease at that instant.
-    struct Dropped(Log, Arc<dyn Store>);
-    impl Drop for Dropped {
-        fn drop(&mut self) {
-            let spec = lease_spec(&*self.1, "g");
-            let holder = spec["holderIdentity"].as_str().unwrap();
-            self.0.say(format!("dropped while {holder:?} holds it"));
-        }
-    }
     let (said, store) = (log.clone(), server.store().clone());
     let deaf = Runnable::new("deaf", move |_| {
         let dropped = Dropped(said.clone(), store.clone());
@@ -301,17 +304,54 @@ async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() 
     let manager = quick(&server)
         .await
         .identity("a")
-        .shutdown_timeout(Duration::from_millis(300))
+        .shutdown_timeout(limit)
         .leader("g", deaf);
     let running = Running::start(manager.build().unwrap());
     log.wait("starts", 1).await;
-    let error = running.stop().await.unwrap_err();
+    let stopped = running.stop().await;
+    assert_eq!(log.all(), ["starts", "dropped while \"a\" holds it"]);
+    assert_eq!(holder(&client, "g").await.as_deref(), Some(""));
+    stopped
+}
+
+#[tokio::test]
+async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() {
+    let error = stop_deaf(Duration::from_millis(300)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
         "still running 0.3 s after they were told to stop: deaf"
     );
-    assert_eq!(log.all(), ["starts", "dropped while \"a\" holds it"]);
-    assert_eq!(holder(&client, "g").await.as_deref(), Some(""));
+}
+
+/// Who gives no time wants it so.
+#[tokio::test]
+async fn without_a_shutdown_timeout_work_is_dropped_at_once_and_that_is_no_error() {
+    stop_deaf(Duration::ZERO).await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_cannot_even_be_dropped_is_named_without_a_shutdown_timeout_too() {
+    let server = TestServer::start().await.unwrap();
+    let log = Log::default();
+    let said = log.clone();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Mutex::new(released);
+    let stuck = Runnable::new("stuck", move |_| {
+        said.say("starts");
+        // Until the other end is dropped.
+        let _ = released.lock().unwrap().recv();
+        std::future::pending::<()>()
+    });
+    let manager = quick(&server).await.shutdown_timeout(Duration::ZERO);
+    let manager = manager.every(stuck).every(speaker(&log));
+    let running = Running::start(manager.build().unwrap());
+    log.wait("starts", 2).await;
+    let error = running.stop().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "still running 0 s after they were told to stop: stuck"
+    );
+    drop(release);
 }
 
 #[tokio::test]
