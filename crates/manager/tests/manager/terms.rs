@@ -4,10 +4,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use k8s_openapi::api::coordination::v1::LeaseSpec;
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;
-use kube::api::PostParams;
+use kube::api::{DeleteParams, PostParams};
 use kube::runtime::controller::{Action, Controller};
 use kube::runtime::watcher;
 use serde_json::json;
@@ -16,7 +16,7 @@ use tenure_apiserver::TestServer;
 use tenure_apiserver::server::Fault;
 use tenure_manager::{Cache, Cause, Error, Next, OnLoss, Runnable, Warm};
 
-use super::{Log, Running, lease_spec, quick, steal, until};
+use super::{LIMIT, Log, Running, give, lease_spec, quick, steal, until};
 
 fn speaker(log: &Log) -> Runnable {
     let log = log.clone();
@@ -119,6 +119,7 @@ async fn a_thousand_terms_leak_no_task_and_no_cache_dies() {
     let server = TestServer::start().await.unwrap();
     let client = server.client().unwrap();
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
+    let leases: Api<Lease> = Api::namespaced(client, "default");
     let cache = Cache::new("maps", maps.clone(), watcher::Config::default());
     let (reader, seen) = (cache.reader(), cache.reader());
     let terms = Arc::new(AtomicUsize::new(0));
@@ -173,9 +174,34 @@ async fn a_thousand_terms_leak_no_task_and_no_cache_dies() {
                 .metrics()
                 .num_alive_tasks();
         }
-        if term < TERMS {
-            group.election().unwrap().step_down(Duration::ZERO);
+        if term == TERMS {
+            break;
         }
+        let election = group.election().unwrap();
+        let tenure = election.tenure().unwrap();
+        // Most are given up. Others are lost: somebody empties the lease, takes it, deletes it.
+        let ends = match term % 200 {
+            0 => {
+                steal(&server, "g").await;
+                "foreign-holder"
+            }
+            100 => {
+                leases.delete("g", &DeleteParams::default()).await.unwrap();
+                "deleted"
+            }
+            n if n % 10 == 0 => {
+                give(&server, "g", "", 1).await;
+                "emptied"
+            }
+            _ => {
+                election.step_down(Duration::ZERO);
+                "step-down"
+            }
+        };
+        tokio::time::timeout(LIMIT, tenure.cancelled())
+            .await
+            .unwrap();
+        assert_eq!(tenure.reason().unwrap().as_str(), ends);
     }
     let tasks = tokio::runtime::Handle::current()
         .metrics()
