@@ -96,7 +96,7 @@ impl Client {
 
     /// The revision of etcd at some moment of this call, from a majority of its members.
     pub(super) async fn now(&self, link: &Link) -> Result<Header, String> {
-        let answer: RangeResponse = within(ANSWER, link.call(RANGE, self.question()))
+        let answer: RangeResponse = within(ANSWER, link.call(RANGE, &self.question()))
             .await?
             .map_err(|status| message(&status))?;
         answer
@@ -106,7 +106,7 @@ impl Client {
 
     /// As [`Client::now`], over the present connection.
     pub(super) async fn revision(&self) -> Result<i64, CallError> {
-        let answer: RangeResponse = self.call(RANGE, self.question()).await?;
+        let answer: RangeResponse = self.call(RANGE, &self.question()).await?;
         Ok(answer.header.unwrap_or_default().revision)
     }
 
@@ -158,10 +158,10 @@ impl Client {
         }
     }
 
-    async fn call<Q, A>(&self, path: &'static str, message: Q) -> Result<A, CallError>
+    async fn call<Q, A>(&self, path: &'static str, message: &Q) -> Result<A, CallError>
     where
-        Q: Message + Default + 'static,
-        A: Message + Default + 'static,
+        Q: Message,
+        A: Message + Default,
     {
         let link = self.link().await?;
         match timeout(ANSWER, link.call(path, message)).await {
@@ -172,20 +172,20 @@ impl Client {
     }
 
     pub(super) async fn range(&self, request: RangeRequest) -> Result<RangeResponse, CallError> {
-        self.call(RANGE, request).await
+        self.call(RANGE, &request).await
     }
 
     pub(super) async fn put(&self, request: PutRequest) -> Result<Done, CallError> {
-        self.call(PUT, request).await
+        self.call(PUT, &request).await
     }
 
     pub(super) async fn txn(&self, request: TxnRequest) -> Result<TxnResponse, CallError> {
-        self.call(TXN, request).await
+        self.call(TXN, &request).await
     }
 
     /// Forgets what is older than a revision; that somebody else did so already is fine.
     pub(super) async fn compact(&self, revision: i64) -> Result<(), CallError> {
-        let done: Result<Done, _> = self.call(COMPACT, CompactionRequest { revision }).await;
+        let done: Result<Done, _> = self.call(COMPACT, &CompactionRequest { revision }).await;
         match done {
             Err(CallError::Refused(status)) if status.code() == Code::OutOfRange => Ok(()),
             other => other.map(|_| ()),

@@ -2,41 +2,47 @@
 //!
 //! It is never made anew here; the mirror notices the loss, and connects again.
 
-use std::future::Future;
-use std::pin::Pin;
+use std::marker::PhantomData;
 use std::sync::Arc;
-use std::task::{Context, Poll};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use futures_util::{StreamExt as _, stream};
-use http::Uri;
-use http::uri::PathAndQuery;
-use http_body_util::BodyExt as _;
-use http_body_util::combinators::MapErr;
-use hyper::body::Incoming;
-use hyper::client::conn::http2::{self, SendRequest};
-use hyper_util::rt::{TokioExecutor, TokioIo};
+use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use h2::RecvStream;
+use h2::client::{self, SendRequest};
+use http::header::{CONTENT_TYPE, TE};
+use http::{HeaderMap, HeaderValue, Method, Request, StatusCode, Uri, Version};
 use prost::Message;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
-use tonic::body::Body;
-use tonic::client::Grpc;
-use tonic::codegen::Service;
-use tonic::{Request, Status, Streaming};
-use tonic_prost::ProstCodec;
+use tonic::{Code, Status};
 
 use super::config::Endpoint;
 use super::wire::{WATCH, WatchCreate, WatchRequest, WatchResponse};
 
-type Answer = hyper::Response<MapErr<Incoming, fn(hyper::Error) -> Status>>;
+/// What etcd may send ahead on one stream, and on all of them: a watch that catches up brings much at once.
+const STREAM_WINDOW: u32 = 2 << 20;
+const WINDOW: u32 = 5 << 20;
+/// Before a message stand a byte that says whether it is compressed, and its length.
+const PREFIX: usize = 5;
 
 /// The sending half; clones share the connection.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(super) struct Link {
-    send: SendRequest<Body>,
+    send: SendRequest<Bytes>,
     origin: Uri,
+    lost: Arc<AtomicBool>,
+}
+
+impl std::fmt::Debug for Link {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Link")
+            .field("origin", &self.origin)
+            .field("lost", &self.lost)
+            .finish_non_exhaustive()
+    }
 }
 
 impl Link {
@@ -51,107 +57,230 @@ impl Link {
         stream
             .set_nodelay(true)
             .map_err(|error| error.to_string())?;
-        let send = match tls.filter(|_| endpoint.tls) {
-            None => handshake(stream).await?,
+        let origin = endpoint.origin.clone();
+        match tls.filter(|_| endpoint.tls) {
+            None => Self::over(stream, origin).await,
             Some(config) => {
                 let name = ServerName::try_from(endpoint.host.clone());
                 let name = name.map_err(|error| error.to_string())?;
                 let connector = TlsConnector::from(Arc::clone(config));
                 let stream = connector.connect(name, stream).await;
-                handshake(stream.map_err(|error| format!("TLS: {error}"))?).await?
+                Self::over(stream.map_err(|error| format!("TLS: {error}"))?, origin).await
             }
+        }
+    }
+
+    async fn over<S>(stream: S, origin: Uri) -> Result<Self, String>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
+        let handshake = client::Builder::new()
+            .initial_window_size(STREAM_WINDOW)
+            .initial_connection_window_size(WINDOW)
+            .enable_push(false)
+            .handshake(stream);
+        let (send, connection) = handshake.await.map_err(|error| error.to_string())?;
+        let lost = Arc::new(AtomicBool::new(false));
+        let link = Self {
+            send,
+            origin,
+            lost: Arc::clone(&lost),
         };
-        let origin = endpoint.origin.clone();
-        Ok(Self { send, origin })
+        tokio::spawn(async move {
+            if let Err(error) = connection.await {
+                tracing::debug!(%error, "connection to etcd broke");
+            }
+            lost.store(true, Ordering::Relaxed);
+        });
+        Ok(link)
     }
 
     /// Whether calls can no longer be sent.
     pub(super) fn is_closed(&self) -> bool {
-        self.send.is_closed()
+        self.lost.load(Ordering::Relaxed)
     }
 
     /// One call.
-    pub(super) async fn call<Q, A>(&self, path: &'static str, message: Q) -> Result<A, Status>
+    pub(super) async fn call<Q, A>(&self, path: &'static str, message: &Q) -> Result<A, Status>
     where
-        Q: Message + Default + 'static,
-        A: Message + Default + 'static,
+        Q: Message,
+        A: Message + Default,
     {
-        let mut grpc = self.grpc();
-        let codec = ProstCodec::<Q, A>::default();
-        let path = PathAndQuery::from_static(path);
-        grpc.ready().await?;
-        let answer = grpc.unary(Request::new(message), path, codec).await?;
-        Ok(answer.into_inner())
+        // The request leaves in one piece, so that etcd wakes up for it once.
+        let mut answers = self.begin(path, message, true).await?;
+        let answer = answers.next().await?;
+        let answer = answer.ok_or_else(|| Status::internal("it answers without a message"))?;
+        // What is left are the trailers, with the verdict.
+        answers.next().await?;
+        Ok(answer)
     }
 
     /// A watch, which lasts as long as what is returned.
-    pub(super) async fn watch(
-        &self,
-        create: WatchCreate,
-    ) -> Result<Streaming<WatchResponse>, Status> {
-        let mut grpc = self.grpc();
-        let codec = ProstCodec::<WatchRequest, WatchResponse>::default();
-        let request = WatchRequest {
-            create: Some(create),
-        };
+    pub(super) async fn watch(&self, create: WatchCreate) -> Result<Watch, Status> {
+        let create = Some(create);
         // To end the requests would be to end the watch.
-        let requests = stream::iter([request]).chain(stream::pending());
-        grpc.ready().await?;
-        let path = PathAndQuery::from_static(WATCH);
-        let answer = grpc.streaming(Request::new(requests), path, codec).await?;
-        Ok(answer.into_inner())
+        self.begin(WATCH, &WatchRequest { create }, false).await
     }
 
-    fn grpc(&self) -> Grpc<Self> {
-        // The usual limit of 4 MB is below what a watch that catches up may bring at once.
-        Grpc::with_origin(self.clone(), self.origin.clone()).max_decoding_message_size(usize::MAX)
-    }
-}
-
-async fn handshake<S>(stream: S) -> Result<SendRequest<Body>, String>
-where
-    S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
-{
-    let handshake = http2::Builder::new(TokioExecutor::new())
-        .handshake(TokioIo::new(stream))
-        .await;
-    let (send, connection) = handshake.map_err(|error| error.to_string())?;
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "connection to etcd broke");
+    /// Sends a message, the only one if `whole`, and waits for the head of the answer.
+    async fn begin<Q: Message, A>(
+        &self,
+        path: &'static str,
+        message: &Q,
+        whole: bool,
+    ) -> Result<Answers<A>, Status> {
+        let mut send = self.send.clone().ready().await.map_err(broken)?;
+        let (answer, mut requests) = send.send_request(self.head(path)?, false).map_err(broken)?;
+        requests.send_data(framed(message), whole).map_err(broken)?;
+        let (head, body) = answer.await.map_err(broken)?.into_parts();
+        if head.status != StatusCode::OK {
+            return Err(Status::unknown(format!("it answers {}", head.status)));
         }
-    });
-    Ok(send)
-}
-
-impl Service<hyper::Request<Body>> for Link {
-    type Response = Answer;
-    type Error = Status;
-    type Future = Pin<Box<dyn Future<Output = Result<Answer, Status>> + Send>>;
-
-    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        // Whether it is lost, the call itself finds out.
-        Poll::Ready(Ok(()))
-    }
-
-    fn call(&mut self, request: hyper::Request<Body>) -> Self::Future {
-        let answer = self.send.send_request(request);
-        Box::pin(async move {
-            let answer = answer.await.map_err(|error| broken(&error))?;
-            Ok(answer.map(|body| body.map_err(cut as fn(hyper::Error) -> Status)))
+        // An answer without any message has its verdict in front.
+        verdict(&head.headers)?;
+        Ok(Answers {
+            body,
+            _requests: (!whole).then_some(requests),
+            read: BytesMut::new(),
+            kind: PhantomData,
         })
     }
+
+    fn head(&self, path: &'static str) -> Result<Request<()>, Status> {
+        let mut place = self.origin.clone().into_parts();
+        place.path_and_query = Some(http::uri::PathAndQuery::from_static(path));
+        let place = Uri::from_parts(place).map_err(|error| Status::internal(error.to_string()))?;
+        let mut head = Request::new(());
+        *head.method_mut() = Method::POST;
+        *head.version_mut() = Version::HTTP_2;
+        *head.uri_mut() = place;
+        let headers = head.headers_mut();
+        headers.insert(TE, HeaderValue::from_static("trailers"));
+        headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/grpc"));
+        Ok(head)
+    }
 }
 
-fn broken(error: &hyper::Error) -> Status {
-    let source = std::error::Error::source(error).map(|source| format!(": {source}"));
-    Status::unavailable(format!("{error}{}", source.unwrap_or_default()))
+/// What a watch brings.
+pub(super) type Watch = Answers<WatchResponse>;
+
+/// The messages of one answer.
+pub(super) struct Answers<A> {
+    body: RecvStream,
+    /// Dropping this half would reset a stream whose requests have not ended.
+    _requests: Option<h2::SendStream<Bytes>>,
+    read: BytesMut,
+    kind: PhantomData<fn() -> A>,
+}
+
+impl<A: Message + Default> Answers<A> {
+    /// The next message; none when the answer ended well.
+    pub(super) async fn next(&mut self) -> Result<Option<A>, Status> {
+        loop {
+            if let Some(message) = take(&mut self.read)? {
+                let message = A::decode(message);
+                return message.map(Some).map_err(|error| {
+                    Status::internal(format!("its answer cannot be read: {error}"))
+                });
+            }
+            let Some(piece) = self.body.data().await else {
+                break;
+            };
+            let piece = piece.map_err(broken)?;
+            self.body
+                .flow_control()
+                .release_capacity(piece.len())
+                .map_err(broken)?;
+            self.read.extend_from_slice(&piece);
+        }
+        let trailers = self.body.trailers().await.map_err(broken)?;
+        let silent = || Status::unknown("it does not say how the call ended");
+        verdict(&trailers.ok_or_else(silent)?)?;
+        Ok(None)
+    }
+}
+
+/// A message with its length in front.
+fn framed(message: &impl Message) -> Bytes {
+    let length = message.encoded_len();
+    let mut frame = BytesMut::with_capacity(PREFIX + length);
+    frame.put_u8(0);
+    frame.put_u32(u32::try_from(length).unwrap_or(u32::MAX));
+    message.encode_raw(&mut frame);
+    frame.freeze()
+}
+
+/// The first message of what was read, if it is there as a whole.
+fn take(read: &mut BytesMut) -> Result<Option<Bytes>, Status> {
+    let Some(mut prefix) = read.get(..PREFIX) else {
+        return Ok(None);
+    };
+    if prefix.get_u8() != 0 {
+        return Err(Status::internal("its answer is compressed"));
+    }
+    let length = usize::try_from(prefix.get_u32()).unwrap_or(usize::MAX);
+    if read.len() - PREFIX < length {
+        return Ok(None);
+    }
+    let mut message = read.split_to(PREFIX + length);
+    message.advance(PREFIX);
+    Ok(Some(message.freeze()))
+}
+
+/// What headers or trailers say of a call; nothing is no complaint.
+fn verdict(headers: &HeaderMap) -> Result<(), Status> {
+    match Status::from_header_map(headers) {
+        Some(status) if status.code() != Code::Ok => Err(status),
+        _ => Ok(()),
+    }
 }
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "this is how a body hands it over"
+    reason = "this is how h2 hands it over"
 )]
-fn cut(error: hyper::Error) -> Status {
-    broken(&error)
+fn broken(error: h2::Error) -> Status {
+    Status::unavailable(error.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::wire::Header;
+    use super::*;
+
+    #[test]
+    fn messages_are_cut_where_they_end_and_not_before() {
+        let messages = [7, 300].map(|revision| Header {
+            cluster_id: 1,
+            revision,
+        });
+        let all: Vec<u8> = messages.iter().flat_map(framed).collect();
+        for pieces in [1, 3, all.len()] {
+            let (mut read, mut found) = (BytesMut::new(), Vec::new());
+            for piece in all.chunks(pieces) {
+                read.extend_from_slice(piece);
+                while let Some(message) = take(&mut read).unwrap() {
+                    found.push(Header::decode(message).unwrap());
+                }
+            }
+            assert_eq!(found, messages);
+            assert!(read.is_empty());
+        }
+        let mut compressed = BytesMut::from(&[1, 0, 0, 0, 0][..]);
+        assert_eq!(take(&mut compressed).unwrap_err().code(), Code::Internal);
+    }
+
+    #[test]
+    fn a_call_failed_only_if_etcd_says_so() {
+        let headers = |code: &'static str| {
+            HeaderMap::from_iter([(
+                http::HeaderName::from_static("grpc-status"),
+                HeaderValue::from_static(code),
+            )])
+        };
+        assert!(verdict(&HeaderMap::new()).is_ok());
+        assert!(verdict(&headers("0")).is_ok());
+        let refused = verdict(&headers("11")).unwrap_err();
+        assert_eq!(refused.code(), Code::OutOfRange);
+    }
 }

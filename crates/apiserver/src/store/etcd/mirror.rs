@@ -151,7 +151,7 @@ impl Mirror {
         );
         let follow = async {
             loop {
-                let end = match watch.message().await {
+                let end = match watch.next().await {
                     Ok(Some(news)) => self.take(news).err(),
                     Ok(None) => Some(End::Lost("etcd ended the watch".to_owned())),
                     Err(status) => Some(End::Lost(message(&status))),
@@ -199,7 +199,7 @@ impl Mirror {
                 ..RangeRequest::default()
             };
             let page: Result<RangeResponse, Status> =
-                match timeout(ANSWER, link.call(RANGE, request)).await {
+                match timeout(ANSWER, link.call(RANGE, &request)).await {
                     Err(_) => return Err("no answer to the first read".to_owned()),
                     Ok(page) => page,
                 };
@@ -328,7 +328,7 @@ async fn reach(mvcc: &Mvcc, link: &Link, revision: u64, nudge: &Bytes) -> Result
         key: nudge.clone(),
         value: Bytes::new(),
     };
-    let nudged: Result<Done, Status> = within(ANSWER, link.call(PUT, request)).await?;
+    let nudged: Result<Done, Status> = within(ANSWER, link.call(PUT, &request)).await?;
     match nudged.map_err(CallError::of) {
         Ok(_) => {}
         // Without a write (etcd is full, say) a stalled watch cannot be told from a quiet one.
