@@ -8,6 +8,7 @@
     reason = "this is the file that the others are sent to"
 )]
 
+use std::any::Any;
 use std::fmt;
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ use tenure_lock::BoxFuture;
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
 /// Where elections get the time from. Tests and simulations bring their own.
-pub trait Clock: fmt::Debug + Send + Sync + 'static {
+pub trait Clock: Any + fmt::Debug + Send + Sync {
     /// Reads both clocks.
     fn now(&self) -> Now;
 

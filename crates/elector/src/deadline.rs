@@ -2,13 +2,16 @@
 //!
 //! One thread per process, started with the first term and asleep while there is none. It looks at
 //! the clocks at each deadline, and at least four times a second while somebody leads, so that a
-//! resumed machine or a wall clock that jumped forward is noticed although no timer counts that.
+//! resumed machine or a wall clock that jumped forward is noticed although no timer counts that. What
+//! cannot have run out by then is not looked at itself: see [`Tally`].
 
+use std::any::Any;
 use std::fmt;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
-use tenure_core::{FencingToken, LocalTime, StopReason};
+use tenure_core::{FencingToken, LocalTime, Now, StopReason};
 
 use crate::clock::{Clock, SystemClock};
 use crate::guard::Cell;
@@ -105,6 +108,7 @@ impl Deadline {
 impl Drop for Deadline {
     fn drop(&mut self) {
         lock(&self.call.0).act = None;
+        tidy_up();
     }
 }
 
@@ -132,6 +136,10 @@ impl Watched for Call {
             act();
         }
         None
+    }
+
+    fn on_system_clock(&self) -> bool {
+        true
     }
 }
 
@@ -185,6 +193,9 @@ impl Watchdog {
     /// The work has ended.
     pub(crate) fn joined(&self) {
         lock(&self.state).joined = true;
+        if self.cell.clock.is_real() {
+            tidy_up();
+        }
     }
 
     /// Acts on work that did not end in time, once.
@@ -262,59 +273,113 @@ impl Watched for Watchdog {
         }
         Some(left)
     }
+
+    fn on_system_clock(&self) -> bool {
+        let clock: &dyn Any = &*self.cell.clock;
+        clock.is::<SystemClock>()
+    }
 }
 
 /// Something the thread looks after.
 trait Watched: Send + Sync {
-    /// Does what is due; returns when to look again, or nothing if never.
+    /// Does what is due; returns what is left until the next look, or nothing if there is none. Only more may
+    /// be left later on, unless time passes or somebody calls [`look_now`].
     fn look(&self) -> Option<Duration>;
+
+    /// Whether what is left is counted by [`SystemClock`].
+    fn on_system_clock(&self) -> bool;
+}
+
+/// How much time has passed on [`SystemClock`] since the first look, by whichever of its clocks went further
+/// between two looks. A [`Guard`](tenure_core::Guard) counts the same way, so nothing of which more is left
+/// than has passed since can have run out, whatever the clocks did.
+#[derive(Default)]
+struct Tally {
+    last: Option<Now>,
+    passed: Duration,
+}
+
+impl Tally {
+    fn at(&mut self, now: Now) -> Duration {
+        if let Some(last) = self.last.replace(now) {
+            let local = now.local.since(last.local);
+            self.passed += local.max(now.wall.advanced_since(last.wall));
+        }
+        self.passed
+    }
+}
+
+struct Held {
+    watched: Arc<dyn Watched>,
+    /// It need not be looked at before so much has passed.
+    due: Duration,
 }
 
 #[derive(Default)]
 struct Board {
-    watched: Mutex<Vec<Arc<dyn Watched>>>,
+    held: Mutex<Vec<Held>>,
     changed: Condvar,
+    /// Something is due earlier than was thought, or has ended.
+    all: AtomicBool,
 }
 
 impl Board {
-    /// One look at everything; returns how long to sleep, or nothing if there is nothing to watch.
-    fn look(&self) -> Option<Duration> {
+    /// One look at everything that may be due; returns how long to sleep, or nothing if there is nothing to
+    /// watch, and the lock, without which nothing is added.
+    fn look(&self, passed: Duration) -> (Option<Duration>, MutexGuard<'_, Vec<Held>>) {
         // Taken out, so that whoever is called may register and move deadlines.
-        let mut watched = std::mem::take(&mut *lock(&self.watched));
+        let mut held = std::mem::take(&mut *lock(&self.held));
+        let all = self.all.swap(false, Ordering::AcqRel);
         let mut sleep = LONGEST_LOOK;
-        watched.retain(|one| {
-            // A panicking callback must not take the other terms' deadlines along.
-            let look = std::panic::AssertUnwindSafe(|| one.look());
-            match std::panic::catch_unwind(look).unwrap_or(None) {
-                None => false,
-                Some(left) => {
-                    sleep = sleep.min(left);
-                    true
-                }
+        held.retain_mut(|one| {
+            if all || one.due <= passed {
+                // A panicking callback must not take the other terms' deadlines along.
+                let look = std::panic::AssertUnwindSafe(|| one.watched.look());
+                let Some(left) = std::panic::catch_unwind(look).unwrap_or(None) else {
+                    return false;
+                };
+                sleep = sleep.min(left);
+                let sure = if one.watched.on_system_clock() {
+                    left
+                } else {
+                    Duration::ZERO
+                };
+                one.due = passed + sure;
+            } else {
+                sleep = sleep.min(one.due - passed);
             }
+            true
         });
-        let mut added = lock(&self.watched);
+        let mut added = lock(&self.held);
         let unseen = !added.is_empty();
-        watched.append(&mut added);
-        *added = watched;
+        held.append(&mut added);
+        *added = held;
         if added.is_empty() {
             // A process that led once may never lead again; it keeps no memory of it.
             added.shrink_to_fit();
-            return None;
+            return (None, added);
         }
-        Some(if unseen { Duration::ZERO } else { sleep })
+        let sleep = if unseen { Duration::ZERO } else { sleep };
+        (Some(sleep), added)
     }
 
     fn run(&self) {
+        let mut tally = Tally::default();
         loop {
-            let sleep = self.look();
-            let watched = lock(&self.watched);
+            let (sleep, held) = self.look(tally.at(SystemClock.now()));
+            if self.all.load(Ordering::Acquire) {
+                continue;
+            }
             match sleep {
-                Some(left) => drop(self.changed.wait_timeout(watched, left)),
-                None if watched.is_empty() => drop(self.changed.wait(watched)),
-                None => {}
+                Some(left) => drop(self.changed.wait_timeout(held, left)),
+                None => drop(self.changed.wait(held)),
             }
         }
+    }
+
+    fn watch(&self, watched: Arc<dyn Watched>) {
+        let due = Duration::ZERO;
+        lock(&self.held).push(Held { watched, due });
     }
 }
 
@@ -338,12 +403,22 @@ fn board() -> &'static Board {
 
 fn watch(watched: Arc<dyn Watched>) {
     let board = board();
-    lock(&board.watched).push(watched);
+    board.watch(watched);
     board.changed.notify_one();
 }
 
-fn look_now() {
-    board().changed.notify_one();
+/// Looks at everything: less may be left of something than was.
+pub(crate) fn look_now() {
+    tidy_up();
+    let board = board();
+    // Between its last look and its sleep the thread has the lock, and would not hear of this.
+    drop(lock(&board.held));
+    board.changed.notify_one();
+}
+
+/// Looks at everything the next time: there is something to forget.
+fn tidy_up() {
+    board().all.store(true, Ordering::Release);
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -379,16 +454,17 @@ mod tests {
         let clock = TokioClock::new();
         let (dog, calls) = dog(&clock);
         let board = Board::default();
-        lock(&board.watched).push(dog.clone());
-        assert_eq!(board.look(), Some(LONGEST_LOOK));
+        board.watch(dog.clone());
+        let look = || board.look(Duration::ZERO).0;
+        assert_eq!(look(), Some(LONGEST_LOOK));
         tokio::time::advance(Duration::from_secs(10)).await;
-        assert!(board.look().is_some());
+        assert!(look().is_some());
         assert!(dog.cell.has_ended(), "nobody had to run the driver");
         tokio::time::advance(Duration::from_millis(4_499)).await;
-        board.look();
+        look();
         assert_eq!(calls.load(Ordering::SeqCst), 0);
         tokio::time::advance(Duration::from_millis(1)).await;
-        assert_eq!(board.look(), None, "nothing is left to watch");
+        assert_eq!(look(), None, "nothing is left to watch");
         dog.overrun();
         assert_eq!(calls.load(Ordering::SeqCst), 1);
     }
@@ -413,6 +489,67 @@ mod tests {
         assert_eq!(dog.look(), None);
         dog.overrun();
         assert_eq!(calls.load(Ordering::SeqCst), 0);
+    }
+
+    /// Counts the looks at it; so much is left each time.
+    struct Counted {
+        looks: AtomicU32,
+        left: Duration,
+        on_system_clock: bool,
+    }
+
+    impl Watched for Counted {
+        fn look(&self) -> Option<Duration> {
+            self.looks.fetch_add(1, Ordering::SeqCst);
+            Some(self.left)
+        }
+
+        fn on_system_clock(&self) -> bool {
+            self.on_system_clock
+        }
+    }
+
+    #[test]
+    fn only_what_may_have_run_out_is_looked_at() {
+        let board = Board::default();
+        let watched = [(10, true), (3, true), (10, false)].map(|(seconds, on_system_clock)| {
+            Arc::new(Counted {
+                looks: AtomicU32::new(0),
+                left: Duration::from_secs(seconds),
+                on_system_clock,
+            })
+        });
+        let look = |passed| {
+            let sleep = board.look(Duration::from_millis(passed)).0;
+            let looks = |one: &Arc<Counted>| one.looks.load(Ordering::SeqCst);
+            (sleep, watched.each_ref().map(looks))
+        };
+        for one in &watched {
+            board.watch(one.clone());
+        }
+        assert_eq!(look(0), (Some(LONGEST_LOOK), [1, 1, 1]));
+        let (sleep, looks) = look(2_900);
+        assert_eq!(looks, [1, 1, 2], "another clock may go its own ways");
+        assert_eq!(sleep, Some(Duration::from_millis(100)));
+        assert_eq!(look(3_000).1, [1, 2, 3]);
+        board.all.store(true, Ordering::Release);
+        assert_eq!(look(3_100).1, [2, 3, 4]);
+        assert_eq!(look(3_200).1, [2, 3, 5]);
+        assert_eq!(look(13_100).1, [3, 4, 6]);
+    }
+
+    #[test]
+    fn time_passes_as_it_does_for_guards() {
+        let at = |local_ms: u64, wall_ms: i64| Now {
+            local: LocalTime::from_nanos(local_ms * 1_000_000),
+            wall: tenure_core::WallTime::from_micros(wall_ms * 1_000),
+        };
+        let mut tally = Tally::default();
+        let mut passed = |local, wall| tally.at(at(local, wall)).as_millis();
+        assert_eq!(passed(1_000, 50_000), 0);
+        assert_eq!(passed(1_250, 50_250), 250);
+        assert_eq!(passed(1_500, 10_000), 500, "set back");
+        assert_eq!(passed(1_750, 50_000), 40_500, "and forward again");
     }
 
     #[test]

@@ -11,6 +11,7 @@ use tenure_core::{FencingToken, Guard, LocalTime, StopReason};
 use tokio::sync::Notify;
 
 use crate::clock::Clock;
+use crate::deadline;
 
 /// One term of leadership, as seen by the work that it guards. Clones see the same term.
 ///
@@ -168,7 +169,14 @@ impl Cell {
     }
 
     pub(crate) fn extend(&self, guard: Guard) {
-        *self.guard.lock().unwrap_or_else(PoisonError::into_inner) = guard;
+        let mut held = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *held, guard);
+        drop(held);
+        // A wall clock that was set back between the two may end the new guard before the old one.
+        let sooner = guard.until() < before.until() || guard.sent().wall < before.sent().wall;
+        if sooner && self.clock.is_real() {
+            deadline::look_now();
+        }
     }
 
     pub(crate) fn valid_for(&self) -> Duration {
