@@ -9,32 +9,31 @@
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
-use http::{Request, Uri, Version};
-use hyper::client::conn::http2::{self, SendRequest};
+use futures_util::FutureExt as _;
+use http::{Request, Response, Uri, Version};
+use http_body_util::BodyExt as _;
+use hyper::body::Bytes;
 use hyper_rustls::HttpsConnector;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy::connect::Connection as _;
 use hyper_util::client::legacy::{self, Builder};
-use hyper_util::rt::{TokioExecutor, TokioTimer};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use kube::Config;
 use kube::client::{Body, ConfigExt as _};
 use tenure_lock::BoxFuture;
 use tokio::sync::OnceCell;
 use tower::{BoxError, Service};
 
-use super::Answer;
 use super::calm::{Calmly, Together};
+use super::single::{Content, Single};
 use crate::handle::lock;
 
 type Https = HttpsConnector<Calmly>;
 type Connector = TimeoutConnector<Together<Https>>;
 type Pool = legacy::Client<Connector, Body>;
 
-/// A connection on which requests leave and no answer comes is asked for a sign of life this often, and is
-/// dead without one: reading alone has no end on it, as every request that is written begins the wait anew.
-const ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
+type Answer = Response<Content>;
 
 /// Connects, and agrees with the server on HTTP/2 or HTTP/1.1.
 pub(super) fn connector(config: &Config, tcp: Calmly) -> Result<Https, kube::Error> {
@@ -71,7 +70,7 @@ struct Present {
 struct Line {
     /// The one connection, made by the first who needs it; none if the server speaks HTTP/1.1 only. A pool
     /// would find it as well, for much more work on each request.
-    single: OnceCell<Option<SendRequest<Body>>>,
+    single: OnceCell<Option<Single>>,
     /// Connections for a request each.
     pool: Pool,
 }
@@ -114,29 +113,33 @@ impl Service<Request<Body>> for Wary {
     fn call(&mut self, request: Request<Body>) -> Self::Future {
         if is_watch(&request) {
             let watch = self.lines.watches.request(request);
-            return Box::pin(async move { Ok(watch.await?) });
+            return Box::pin(async move { Ok(watch.await?.map(Content::Pooled)) });
         }
+        let request = whole(request);
         let hope = Hope::on(self.lines.clone());
         let Some(Some(single)) = hope.line.single.get() else {
             return Box::pin(connect_and_send(hope, request));
         };
+        let Some(room) = single.room() else {
+            return Box::pin(connect_and_send(hope.another(), request));
+        };
         // Handed over at once: a future with a request in it is many times as big as one that waits.
-        let sent = single.clone().try_send_request(request);
-        Box::pin(async move {
-            match sent.await {
-                Ok(answer) => Ok(hope.heard(answer)),
-                Err(mut error) => match error.take_message() {
-                    Some(unsent) => Box::pin(connect_and_send(hope.another(), unsent)).await,
-                    None => Err(error.into_error().into()),
-                },
-            }
-        })
+        let sent = room.send(request);
+        Box::pin(async move { Ok(hope.heard(sent.await?)) })
     }
+}
+
+/// With the body in one piece, which is how kube makes those of requests.
+fn whole(request: Request<Body>) -> Request<Bytes> {
+    let (head, mut body) = request.into_parts();
+    let frame = body.frame().now_or_never().flatten();
+    let bytes = frame.and_then(|frame| frame.ok()?.into_data().ok());
+    Request::from_parts(head, bytes.unwrap_or_default())
 }
 
 /// Sends on the only connection, after making it if there is none; on the next one, if the server had ended
 /// that, as servers do now and then, or if who was to make it gave up.
-async fn connect_and_send(mut hope: Hope, mut request: Request<Body>) -> Result<Answer, BoxError> {
+async fn connect_and_send(mut hope: Hope, request: Request<Bytes>) -> Result<Answer, BoxError> {
     for _ in 0..2 {
         let line = hope.line.clone();
         let (lines, number) = (hope.lines.clone(), hope.number);
@@ -153,8 +156,8 @@ async fn connect_and_send(mut hope: Hope, mut request: Request<Body>) -> Result<
             Ok(None) => {
                 // Known from now on, also if this request is given up: to look again would take as long again.
                 lock(&hope.lines.present).http1 = true;
-                let answer = line.pool.request(request).await?;
-                return Ok(hope.heard(answer));
+                let answer = line.pool.request(request.map(Body::from)).await?;
+                return Ok(hope.heard(answer.map(Content::Pooled)));
             }
             Err(Some(error)) => return Err(error),
             Err(None) => {
@@ -162,14 +165,11 @@ async fn connect_and_send(mut hope: Hope, mut request: Request<Body>) -> Result<
                 continue;
             }
         };
-        let sent = single.clone().try_send_request(request);
-        match sent.await {
-            Ok(answer) => return Ok(hope.heard(answer)),
-            Err(mut error) => match error.take_message() {
-                Some(unsent) => (hope, request) = (hope.another(), unsent),
-                None => return Err(error.into_error().into()),
-            },
-        }
+        let Some(room) = single.room() else {
+            hope = hope.another();
+            continue;
+        };
+        return Ok(hope.heard(room.send(request).await?));
     }
     Err("the server cannot be reached, or ends connections at once".into())
 }
@@ -184,24 +184,12 @@ impl Line {
 }
 
 /// Makes a connection for many requests; `None` if the server has no such thing.
-async fn connect(mut connector: Connector, to: Uri) -> Result<Option<SendRequest<Body>>, BoxError> {
+async fn connect(mut connector: Connector, to: Uri) -> Result<Option<Single>, BoxError> {
     let stream = connector.call(to).await?;
     if !stream.connected().is_negotiated_h2() {
         return Ok(None);
     }
-    let mut builder = http2::Builder::new(TokioExecutor::new());
-    let builder = builder.timer(TokioTimer::new());
-    let builder = builder
-        .keep_alive_interval(ALIVE.0)
-        .keep_alive_timeout(ALIVE.1);
-    let (single, connection) = builder.handshake(stream).await?;
-    // It ends with the last who may send on it, or with the server; who waits then, is told.
-    tokio::spawn(async move {
-        if let Err(error) = connection.await {
-            tracing::debug!(%error, "the connection ended");
-        }
-    });
-    Ok(Some(single))
+    Ok(Some(Single::over(TokioIo::new(stream)).await?))
 }
 
 /// A request that waits for its answer.

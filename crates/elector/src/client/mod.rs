@@ -4,10 +4,13 @@
 mod calm;
 #[cfg(feature = "http2")]
 mod http2;
+#[cfg(feature = "http2")]
+mod single;
 
 use std::time::Duration;
 
-use http::Request;
+use http::{Request, Response};
+use hyper::body::Bytes;
 use hyper_timeout::TimeoutConnector;
 use hyper_util::client::legacy;
 use hyper_util::client::legacy::connect::HttpConnector;
@@ -93,8 +96,6 @@ fn over_http2(config: Config) -> Result<Client, kube::Error> {
     assemble(config, http2::Wary::new(connector, &for_watches))
 }
 
-type Answer = <legacy::Client<HttpConnector, Body> as Service<Request<Body>>>::Response;
-
 /// Proxies, and certificates that a plugin hands out until some time.
 fn is_kubes_business(config: &Config) -> bool {
     config.proxy_url.is_some() || config.auth_info.exec.is_some()
@@ -108,11 +109,13 @@ fn bounded<C>(mut connector: TimeoutConnector<C>, config: &Config) -> TimeoutCon
     connector
 }
 
-fn assemble<S>(config: Config, connections: S) -> Result<Client, kube::Error>
+fn assemble<S, B>(config: Config, connections: S) -> Result<Client, kube::Error>
 where
-    S: Service<Request<Body>, Response = Answer> + Clone + Send + 'static,
+    S: Service<Request<Body>, Response = Response<B>> + Clone + Send + 'static,
     S::Error: Into<BoxError>,
     S::Future: Send + 'static,
+    B: hyper::body::Body<Data = Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
 {
     let service = ServiceBuilder::new()
         .option_layer(config.auth_layer()?)
