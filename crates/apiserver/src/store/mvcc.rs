@@ -179,8 +179,8 @@ impl Mvcc {
         entries.into_iter().for_each(|entry| state.insert(entry));
     }
 
-    /// Publishes changes that were made elsewhere, in revision order, and then `revision` if that is
-    /// further. `removed` gives the last state of a removed object its revision.
+    /// Publishes changes that were made elsewhere, in revision order and without those that are published
+    /// already, and then `revision` if that is further. `removed` gives the last state of a removed object its revision.
     #[cfg(feature = "etcd")]
     pub(super) fn follow(
         &self,
@@ -197,6 +197,9 @@ impl Mvcc {
                 revision,
                 entry,
             } = change;
+            if revision <= state.revision {
+                continue;
+            }
             let previous = state.entry(&key).map(|entry| entry.object.clone());
             let (kind, object) = match (&entry, &previous) {
                 (Some(entry), None) => (EventKind::Added, entry.object.clone()),

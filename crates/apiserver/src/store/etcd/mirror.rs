@@ -18,6 +18,7 @@ use super::NUDGE;
 use super::client::{ANSWER, CallError, Client, message, within};
 use super::format::{Layout, Names, decode, removed};
 use super::link::Link;
+use super::own::Own;
 use super::wire::{
     DELETED, Done, Header, KeyValue, PUT, PutRequest, RANGE, RangeRequest, RangeResponse,
     WatchCreate, WatchEvent, WatchResponse,
@@ -37,6 +38,7 @@ const LAST_PAUSE: Duration = Duration::from_secs(2);
 pub(super) struct Mirror {
     client: Arc<Client>,
     mvcc: Arc<Mvcc>,
+    own: Arc<Own>,
     layout: Layout,
     names: Names,
     /// The etcd that was read first; another one has another history.
@@ -74,10 +76,16 @@ enum End {
 }
 
 impl Mirror {
-    pub(super) fn new(client: Arc<Client>, mvcc: Arc<Mvcc>, layout: Layout) -> Self {
+    pub(super) fn new(
+        client: &Arc<Client>,
+        mvcc: &Arc<Mvcc>,
+        own: &Arc<Own>,
+        layout: Layout,
+    ) -> Self {
         Self {
-            client,
-            mvcc,
+            client: Arc::clone(client),
+            mvcc: Arc::clone(mvcc),
+            own: Arc::clone(own),
             layout,
             names: Names::default(),
             cluster: None,
@@ -252,12 +260,22 @@ impl Mirror {
             });
         }
         let (mut changes, mut revision) = (Vec::<Followed>::new(), 0);
+        let published = self.mvcc.revision();
         for event in news.events {
             let WatchEvent { kind, kv: Some(kv) } = event else {
                 continue;
             };
-            revision = unsigned(kv.mod_revision).max(revision);
-            let Some(change) = self.change(kind, &kv).map_err(End::Gap)? else {
+            let at = unsigned(kv.mod_revision);
+            revision = at.max(revision);
+            let own = self.own.take(at);
+            if at <= published {
+                continue;
+            }
+            let change = match own {
+                Some(own) => Some(own),
+                None => self.change(kind, &kv).map_err(End::Gap)?,
+            };
+            let Some(change) = change else {
                 continue;
             };
             if changes

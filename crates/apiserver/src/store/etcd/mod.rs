@@ -1,7 +1,7 @@
 //! Etcd as the store: several servers share one, each with a mirror of it in memory.
 //!
 //! Reads, lists and watches come from the mirror, which one watch of etcd feeds in the order of its
-//! revisions. A write is one transaction: it happens only if the object, and the lease of a fence, are
+//! revisions, together with the answers to our own writes. A write is one transaction: it happens only if the object, and the lease of a fence, are
 //! still at the revisions that were looked at. The revision of a version is etcd's.
 //!
 //! The mirror may be behind what another server has acknowledged. What is only *accepted* on the strength
@@ -14,6 +14,7 @@ mod config;
 mod format;
 mod link;
 mod mirror;
+mod own;
 mod wire;
 mod write;
 
@@ -29,6 +30,7 @@ use self::client::{ANSWER, CallError, Client};
 pub use self::config::{EtcdConfig, EtcdError};
 use self::format::Layout;
 use self::mirror::{Mirror, signed, unsigned};
+use self::own::Own;
 use self::wire::{Compare, Operation, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use super::mvcc::Mvcc;
 use super::published::Published;
@@ -54,6 +56,7 @@ pub struct EtcdStore {
 struct Shared {
     client: Arc<Client>,
     mvcc: Arc<Mvcc>,
+    own: Arc<Own>,
     layout: Layout,
     /// Those who want to know how far etcd is.
     asks: mpsc::UnboundedSender<Ask>,
@@ -75,12 +78,14 @@ impl EtcdStore {
         let layout = Layout::new(&config.prefix);
         let client = Arc::new(Client::new(endpoints, tls, layout.nudge()));
         let mvcc = Arc::new(Mvcc::new(config.retention, 0));
-        let mirror = Mirror::new(Arc::clone(&client), Arc::clone(&mvcc), layout.clone());
+        let own = Arc::<Own>::default();
+        let mirror = Mirror::new(&client, &mvcc, &own, layout.clone());
         let (asks, asked) = mpsc::unbounded_channel();
         let mut loaded = mirror.loaded();
         let shared = Arc::new(Shared {
             client,
             mvcc,
+            own,
             layout,
             asks,
             nudging: Mutex::default(),
@@ -172,7 +177,7 @@ impl Shared {
 
     /// Waits for the mirror to show a write of our own.
     async fn settle(&self, revision: u64) -> Result<(), CallError> {
-        // The watch often is as quick as the answer, and then there is nothing to set a timer for.
+        // It mostly is the next after what is there, and then there is nothing to set a timer for.
         let reached = self.mvcc.revision() >= revision
             || timeout(ANSWER, self.mvcc.reached(revision)).await.is_ok();
         self.behind(reached)

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::batch::{Entry, Term, check_fence, check_key};
+use super::super::mvcc::Followed;
 use super::super::record::Draft;
 use super::super::{Change, Key, Object, Write, WriteError};
 use super::client::CallError;
@@ -59,12 +60,14 @@ impl Shared {
             };
             let revision = unsigned(done.header.unwrap_or_default().revision);
             if done.succeeded {
+                let (change, object) = plan.outcome(write.key, revision);
+                self.own.publish(change, &self.mvcc);
                 // It happened, whether the mirror shows it in time or not.
                 let _ = self.settle(revision).await;
-                // It is the mirror's by now, unless the next write was as quick.
-                let shown = self.mvcc.get(&write.key);
-                let shown = shown.filter(|object| object.revision == revision);
-                return Ok(shown.unwrap_or_else(|| plan.outcome(write.key, revision)));
+                // The mirror's own, if the watch was first and no other write came since.
+                let shown = self.mvcc.get(&object.key);
+                let shown = shown.filter(|shown| shown.revision == revision);
+                return Ok(shown.unwrap_or(object));
             }
             self.reach(revision).await.map_err(unchanged)?;
             fresh = true;
@@ -119,11 +122,30 @@ impl Plan {
         }
     }
 
-    fn outcome(&self, key: Key, revision: u64) -> Arc<Object> {
-        match self {
-            Self::Put { draft, .. } => draft.finish(key, revision),
-            Self::Delete { last } => removed(last, revision),
-        }
+    /// What the transaction changed at its revision, and the object to show for it.
+    fn outcome(&self, key: Key, revision: u64) -> (Followed, Arc<Object>) {
+        let (entry, object) = match self {
+            Self::Put { draft, term } => {
+                let object = draft.finish(key.clone(), revision);
+                let term = term.unwrap_or(revision);
+                (
+                    Some(Entry {
+                        object: Arc::clone(&object),
+                        term,
+                    }),
+                    object,
+                )
+            }
+            Self::Delete { last } => (None, removed(last, revision)),
+        };
+        (
+            Followed {
+                key,
+                revision,
+                entry,
+            },
+            object,
+        )
     }
 }
 
