@@ -108,7 +108,7 @@ impl Deadline {
 impl Drop for Deadline {
     fn drop(&mut self) {
         lock(&self.call.0).act = None;
-        tidy_up();
+        look_again();
     }
 }
 
@@ -194,7 +194,7 @@ impl Watchdog {
     pub(crate) fn joined(&self) {
         lock(&self.state).joined = true;
         if self.cell.clock.is_real() {
-            tidy_up();
+            look_again();
         }
     }
 
@@ -282,8 +282,8 @@ impl Watched for Watchdog {
 
 /// Something the thread looks after.
 trait Watched: Send + Sync {
-    /// Does what is due; returns what is left until the next look, or nothing if there is none. Only more may
-    /// be left later on, unless time passes or somebody calls [`look_now`].
+    /// Does what is due; returns what is left until the next look, or nothing if there is none. Who makes it
+    /// less calls [`look_now`] or [`look_again`] afterwards; time that passes makes it less by itself.
     fn look(&self) -> Option<Duration>;
 
     /// Whether what is left is counted by [`SystemClock`].
@@ -319,24 +319,32 @@ struct Held {
 struct Board {
     held: Mutex<Vec<Held>>,
     changed: Condvar,
-    /// Something is due earlier than was thought, or has ended.
+    /// Less may be left of something than was thought.
     all: AtomicBool,
 }
 
 impl Board {
     /// One look at everything that may be due; returns how long to sleep, or nothing if there is nothing to
     /// watch, and the lock, without which nothing is added.
-    fn look(&self, passed: Duration) -> (Option<Duration>, MutexGuard<'_, Vec<Held>>) {
+    fn look(
+        &self,
+        passed: impl FnOnce() -> Duration,
+    ) -> (Option<Duration>, MutexGuard<'_, Vec<Held>>) {
         // Taken out, so that whoever is called may register and move deadlines.
         let mut held = std::mem::take(&mut *lock(&self.held));
         let all = self.all.swap(false, Ordering::AcqRel);
+        // After that: what a guard counts from is either before this reading, or seen the next time.
+        let passed = passed();
         let mut sleep = LONGEST_LOOK;
         held.retain_mut(|one| {
             if all || one.due <= passed {
                 // A panicking callback must not take the other terms' deadlines along.
                 let look = std::panic::AssertUnwindSafe(|| one.watched.look());
-                let Some(left) = std::panic::catch_unwind(look).unwrap_or(None) else {
-                    return false;
+                let left = match std::panic::catch_unwind(look) {
+                    Ok(Some(left)) => left,
+                    Ok(None) => return false,
+                    // It was called once; what comes after that is still due.
+                    Err(_) => Duration::ZERO,
                 };
                 sleep = sleep.min(left);
                 let sure = if one.watched.on_system_clock() {
@@ -366,7 +374,7 @@ impl Board {
     fn run(&self) {
         let mut tally = Tally::default();
         loop {
-            let (sleep, held) = self.look(tally.at(SystemClock.now()));
+            let (sleep, held) = self.look(|| tally.at(SystemClock.now()));
             if self.all.load(Ordering::Acquire) {
                 continue;
             }
@@ -407,17 +415,17 @@ fn watch(watched: Arc<dyn Watched>) {
     board.changed.notify_one();
 }
 
-/// Looks at everything: less may be left of something than was.
-pub(crate) fn look_now() {
-    tidy_up();
+/// Looks at everything now.
+fn look_now() {
+    look_again();
     let board = board();
     // Between its last look and its sleep the thread has the lock, and would not hear of this.
     drop(lock(&board.held));
     board.changed.notify_one();
 }
 
-/// Looks at everything the next time: there is something to forget.
-fn tidy_up() {
+/// Looks at everything the next time, which is soon: less may be left of something, or nothing at all.
+pub(crate) fn look_again() {
     board().all.store(true, Ordering::Release);
 }
 
@@ -430,6 +438,8 @@ mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
     use super::*;
+    use tenure_core::Guard;
+
     use crate::clock::TokioClock;
     use crate::guard::tests::cell;
 
@@ -455,7 +465,7 @@ mod tests {
         let (dog, calls) = dog(&clock);
         let board = Board::default();
         board.watch(dog.clone());
-        let look = || board.look(Duration::ZERO).0;
+        let look = || board.look(Duration::default).0;
         assert_eq!(look(), Some(LONGEST_LOOK));
         tokio::time::advance(Duration::from_secs(10)).await;
         assert!(look().is_some());
@@ -520,7 +530,7 @@ mod tests {
             })
         });
         let look = |passed| {
-            let sleep = board.look(Duration::from_millis(passed)).0;
+            let sleep = board.look(|| Duration::from_millis(passed)).0;
             let looks = |one: &Arc<Counted>| one.looks.load(Ordering::SeqCst);
             (sleep, watched.each_ref().map(looks))
         };
@@ -536,6 +546,54 @@ mod tests {
         assert_eq!(look(3_100).1, [2, 3, 4]);
         assert_eq!(look(3_200).1, [2, 3, 5]);
         assert_eq!(look(13_100).1, [3, 4, 6]);
+    }
+
+    /// Ends with a panic, and then has something left to do.
+    struct Panicking(AtomicU32);
+
+    impl Watched for Panicking {
+        fn look(&self) -> Option<Duration> {
+            match self.0.fetch_add(1, Ordering::SeqCst) {
+                0 => panic!("a hook of somebody"),
+                _ => None,
+            }
+        }
+
+        fn on_system_clock(&self) -> bool {
+            true
+        }
+    }
+
+    #[test]
+    fn who_panics_is_looked_at_once_more() {
+        let board = Board::default();
+        let watched = Arc::new(Panicking(AtomicU32::new(0)));
+        board.watch(watched.clone());
+        assert_eq!(board.look(Duration::default).0, Some(Duration::ZERO));
+        assert_eq!(board.look(Duration::default).0, None);
+        assert_eq!(watched.0.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn the_end_of_a_term_is_a_reason_to_look_again() {
+        let clock = Arc::new(SystemClock);
+        let guard = Guard::new(clock.now(), Duration::from_secs(3600));
+        let token = (FencingToken::from(7), 3);
+        let cell = Cell::new("lease a/b".into(), "me".into(), clock, token, guard);
+        let (send, aborted) = std::sync::mpsc::channel();
+        let policy = Overrun::call(move |_| send.send(()).unwrap_or_default());
+        let dog = Watchdog::start(Arc::new(cell), Duration::from_secs(3600), policy);
+        // As the driver does it, with a look of the thread between the two.
+        dog.set_deadline(SystemClock.now().local);
+        for _ in 0..1000 {
+            if !board().all.load(Ordering::Acquire) {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        dog.cell.end(StopReason::Shutdown);
+        let overrun = aborted.recv_timeout(Duration::from_secs(60));
+        assert_eq!(overrun, Ok(()), "long before the guard runs out");
     }
 
     #[test]

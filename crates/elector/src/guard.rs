@@ -175,7 +175,7 @@ impl Cell {
         // A wall clock that was set back between the two may end the new guard before the old one.
         let sooner = guard.until() < before.until() || guard.sent().wall < before.sent().wall;
         if sooner && self.clock.is_real() {
-            deadline::look_now();
+            deadline::look_again();
         }
     }
 
@@ -195,6 +195,10 @@ impl Cell {
     pub(crate) fn end(&self, reason: StopReason) -> bool {
         if self.ended.set(reason).is_err() {
             return false;
+        }
+        if self.clock.is_real() {
+            // What is left is now the time until the overrun.
+            deadline::look_again();
         }
         self.bell.notify_waiters();
         let hooks = std::mem::take(&mut *self.hooks());

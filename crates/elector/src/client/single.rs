@@ -25,6 +25,11 @@ use crate::clock::pause;
 const STREAM_WINDOW: u32 = 2 << 20;
 const WINDOW: u32 = 5 << 20;
 
+/// How many requests may be under way, and how long the head of an answer may be, before the server says how it
+/// wants it: hyper's.
+const STREAMS: usize = 100;
+const HEAD: u32 = 16 << 10;
+
 /// A connection on which requests leave and no answer comes is asked for a sign of life this often, and is
 /// dead without one: reading alone has no end on it, as every request that is written begins the wait anew.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
@@ -32,8 +37,8 @@ const ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_sec
 /// The sending side.
 pub(super) struct Single {
     send: SendRequest<Bytes>,
-    /// Shared with every request that is under way.
-    under_way: Arc<()>,
+    /// The connection's own part is one, and every request that is under way has another.
+    under_way: Weak<()>,
 }
 
 impl Single {
@@ -45,18 +50,21 @@ impl Single {
         let handshake = client::Builder::new()
             .initial_window_size(STREAM_WINDOW)
             .initial_connection_window_size(WINDOW)
+            .initial_max_send_streams(STREAMS)
+            .max_header_list_size(HEAD)
             .enable_push(false)
             .handshake(stream);
         let (send, mut connection) = handshake.await?;
-        let under_way = Arc::new(());
-        let silence = connection
-            .ping_pong()
-            .map(|pings| silence(pings, Arc::downgrade(&under_way)));
+        let own = Arc::new(());
+        let under_way = Arc::downgrade(&own);
+        let silence = connection.ping_pong().map(|pings| silence(pings, own));
         // It ends with the last who may send on it, or with the server; who waits then, is told.
         tokio::spawn(async move {
             let why = match silence {
                 None => connection.await.err().map(|error| error.to_string()),
                 Some(silence) => tokio::select! {
+                    // What has come while this process was stopped counts.
+                    biased;
                     ended = connection => ended.err().map(|error| error.to_string()),
                     why = silence => Some(why),
                 },
@@ -70,9 +78,10 @@ impl Single {
 
     /// Room for a request, unless the connection has ended.
     pub(super) fn room(&self) -> Option<Room> {
-        // On a clone there always is for one more, which waits for its turn in the connection.
+        // On a clone there always is for one more, which waits for its turn in the connection. If that ends
+        // meanwhile, nobody knows whether it was sent.
         let send = self.send.clone().ready().now_or_never()?.ok()?;
-        let under_way = self.under_way.clone();
+        let under_way = self.under_way.upgrade()?;
         Some(Room { send, under_way })
     }
 }
@@ -180,11 +189,10 @@ impl HttpBody for Content {
 }
 
 /// Completes with a reason when the server has given no sign of life in time, although somebody waits for it.
-async fn silence(mut pings: PingPong, under_way: Weak<()>) -> String {
+async fn silence(mut pings: PingPong, own: Arc<()>) -> String {
     loop {
         pause(ALIVE.0).await;
-        // One is the connection's own.
-        if under_way.strong_count() < 2 {
+        if Arc::strong_count(&own) == 1 {
             continue;
         }
         match timeout(ALIVE.1, pings.ping(Ping::opaque())).await {
@@ -237,7 +245,7 @@ mod tests {
             let answer = sent.await.unwrap().into_body();
             assert_eq!(answer.collect().await.unwrap().to_bytes(), body);
         }
-        assert_eq!(Arc::strong_count(&single.under_way), 1);
+        assert_eq!(single.under_way.strong_count(), 1);
         drop(single);
         server.await.unwrap();
     }

@@ -4,9 +4,9 @@
 
 use std::marker::PhantomData;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use bytes::{Buf as _, BufMut as _, Bytes, BytesMut};
+use futures_util::FutureExt as _;
 use h2::RecvStream;
 use h2::client::{self, SendRequest};
 use http::header::{CONTENT_TYPE, TE};
@@ -33,14 +33,12 @@ const PREFIX: usize = 5;
 pub(super) struct Link {
     send: SendRequest<Bytes>,
     origin: Uri,
-    lost: Arc<AtomicBool>,
 }
 
 impl std::fmt::Debug for Link {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Link")
             .field("origin", &self.origin)
-            .field("lost", &self.lost)
             .finish_non_exhaustive()
     }
 }
@@ -80,24 +78,18 @@ impl Link {
             .enable_push(false)
             .handshake(stream);
         let (send, connection) = handshake.await.map_err(|error| error.to_string())?;
-        let lost = Arc::new(AtomicBool::new(false));
-        let link = Self {
-            send,
-            origin,
-            lost: Arc::clone(&lost),
-        };
         tokio::spawn(async move {
             if let Err(error) = connection.await {
                 tracing::debug!(%error, "connection to etcd broke");
             }
-            lost.store(true, Ordering::Relaxed);
         });
-        Ok(link)
+        Ok(Self { send, origin })
     }
 
-    /// Whether calls can no longer be sent.
+    /// Whether calls can no longer be sent, also if etcd only said so and lets those under way end.
     pub(super) fn is_closed(&self) -> bool {
-        self.lost.load(Ordering::Relaxed)
+        let ready = self.send.clone().ready().now_or_never();
+        !matches!(ready, Some(Ok(_)))
     }
 
     /// One call.
@@ -106,7 +98,7 @@ impl Link {
         Q: Message,
         A: Message + Default,
     {
-        // The request leaves in one piece, so that etcd wakes up for it once.
+        // The request is handed over in one piece, so that etcd mostly wakes up for it once.
         let mut answers = self.begin(path, message, true).await?;
         let answer = answers.next().await?;
         let answer = answer.ok_or_else(|| Status::internal("it answers without a message"))?;
@@ -140,7 +132,6 @@ impl Link {
         verdict(&head.headers)?;
         Ok(Answers {
             body,
-            _requests: (!whole).then_some(requests),
             read: BytesMut::new(),
             kind: PhantomData,
         })
@@ -167,8 +158,6 @@ pub(super) type Watch = Answers<WatchResponse>;
 /// The messages of one answer.
 pub(super) struct Answers<A> {
     body: RecvStream,
-    /// Dropping this half would reset a stream whose requests have not ended.
-    _requests: Option<h2::SendStream<Bytes>>,
     read: BytesMut,
     kind: PhantomData<fn() -> A>,
 }
