@@ -554,18 +554,22 @@ fn in_shell(home: &Home, line: &str) -> Output {
 #[test]
 fn run_command_says_which_variable_is_wrong() {
     let home = Home::new();
-    let mut command = home.command();
-    command
-        .env("TENURE_TTL", "soon")
-        .args(["run", "--election=e", "--", "true"]);
-    let output = command.output().unwrap();
-    assert_eq!(code(&output), 64);
-    let said = stderr(&output);
-    assert_eq!(said.trim().lines().count(), 1, "{said}");
-    assert!(
-        said.contains("TENURE_TTL") && said.contains("'soon'"),
-        "{said}"
-    );
+    let durations = ["LEASE_DURATION", "RENEW_DEADLINE", "RETRY_PERIOD", "TTL"];
+    for variable in durations.map(|name| format!("TENURE_{name}")) {
+        for (args, expected) in [
+            (&["run", "--election=e", "--", "true"][..], 64),
+            (&["elect", "--election=e"], 2),
+        ] {
+            let mut command = home.command();
+            let output = command.env(&variable, "soon").args(args).output().unwrap();
+            let said = stderr(&output);
+            assert_eq!(code(&output), expected, "{variable}: {said}");
+            assert_eq!(said.trim().lines().count(), 1, "{said}");
+            for text in [&variable, "'soon'", "is not a duration"] {
+                assert!(said.contains(text), "no {text:?}: {said}");
+            }
+        }
+    }
 }
 
 #[test]
