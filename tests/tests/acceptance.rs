@@ -18,6 +18,7 @@ use tenure_tests::clock::{self, Nanos, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
 use tenure_tests::home::Home;
+use tenure_tests::nemesis::proxy::{Gate, Proxy};
 use tenure_tests::process::Process;
 use tenure_tests::real::{Peer, available};
 use tenure_tests::record::Recorder;
@@ -191,26 +192,65 @@ fn acceptance_02_every_replica_shows_the_next_leader_in_time() {
     });
 }
 
+/// Answers take so long that all of them have asked for the lock in vain before the first makes it.
 #[test]
 fn acceptance_03_replicas_that_create_the_lock_at_once_all_stay() {
     let home = Home::new();
-    for (lock, id) in crate::interop::LOCKS.iter().zip('a'..) {
-        let (lock, election) = (format!("--lock={lock}"), format!("--election=e-{id}"));
+    let server = Embedded::start().unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let proxy = Proxy::start(&server.kubeconfig()).unwrap();
+    let kubeconfig = format!("--kubeconfig={}", proxy.kubeconfig().display());
+    let round = |lock: &str, election: &str| {
+        let before = refused_creations(&admin);
+        proxy.set(Gate::Open, Gate::Slow(Duration::from_millis(500)));
+        let (lock, election) = (format!("--lock={lock}"), format!("--election={election}"));
         let mut replicas: Vec<Sidecar> = ["x", "y", "z"]
             .iter()
-            .map(|id| sidecar(&home, &[&lock, &election, &format!("--id={id}")]))
+            .map(|id| {
+                let id = format!("--id={id}");
+                let args = ["--preflight=off", &kubeconfig, &lock, &election, &id];
+                sidecar(&home, &args)
+            })
             .collect();
+        let made = poll(LIMIT, || {
+            let mut names = replicas.iter().map(|r| r.request("GET", "/"));
+            names
+                .any(|name| name.is_some_and(|(_, body)| body != NOBODY))
+                .then_some(())
+        });
+        assert!(made.is_some(), "{lock}");
+        proxy.heal();
         let agreed = poll(LIMIT, || {
             let mut names = replicas.iter().map(|r| r.request("GET", "/"));
             let first = names.next()??;
             let same = names.all(|name| name.as_ref() == Some(&first));
-            (same && first.1 != r#"{"name":""}"#).then_some(())
+            (same && first.1 != NOBODY).then_some(())
         });
         assert!(agreed.is_some(), "{lock}");
         for replica in &mut replicas {
             assert!(replica.child.try_wait().unwrap().is_none(), "{lock}");
         }
+        refused_creations(&admin) > before
+    };
+    for lock in crate::interop::LOCKS {
+        // Who comes later than that sees what others made.
+        let raced = (0..5).any(|n| round(lock, &format!("{lock}-{n}")));
+        assert!(raced, "{lock}: never did two make it at once");
     }
+}
+
+const NOBODY: &str = r#"{"name":""}"#;
+
+/// How many creations the server has refused because somebody else was first.
+fn refused_creations(admin: &Wire) -> u64 {
+    let metrics = admin.get("/metrics").unwrap().body;
+    let lines = metrics.as_str().unwrap().lines().filter(|line| {
+        line.starts_with("apiserver_request_total{")
+            && line.contains(r#"verb="POST""#)
+            && line.contains(r#"code="409""#)
+    });
+    let count = |line: &str| line.rsplit(' ').next()?.parse::<u64>().ok();
+    lines.filter_map(count).sum()
 }
 
 #[test]
