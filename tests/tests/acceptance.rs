@@ -1,5 +1,5 @@
-//! The acceptance list of the command, items 1 to 5, 7, 9: drop-in, hand-over, start, mixed fleets, release,
-//! tokens, durations. `acceptance_run` has item 6; docs/command.md has the whole table.
+//! The acceptance list of the command, items 1 to 5 and 9: drop-in, hand-over, start, mixed fleets, release,
+//! durations. `acceptance_run` has item 6, `acceptance_tokens` item 7; docs/command.md has the whole table.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,11 +8,8 @@ use std::process::Stdio;
 use std::time::Duration;
 
 use http::Method;
-use kube::config::{KubeConfigOptions, Kubeconfig};
-use kube::{Client, Config};
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tenure::{Candidate, Elector, Event, FencingToken, Hub, LockKind, Term};
 use tenure_tests::candidate::{Election, Fleet};
 use tenure_tests::clock::{self, Nanos, poll};
 use tenure_tests::embedded::Embedded;
@@ -373,116 +370,6 @@ fn acceptance_05_a_release_is_what_client_go_writes_and_waits_for() {
     assert!(took < election.lease_duration, "{took:?}");
     let last = recorder.wait_for(known, LIMIT, |version| version.holder == "go-1");
     assert_eq!(last.expect("the next term").transitions, 2);
-}
-
-/// How many hand-overs; the whole list has ten thousand (`cargo xtask test process --long`).
-fn hand_overs() -> usize {
-    let wanted = std::env::var("TENURE_HAND_OVERS").ok();
-    wanted.and_then(|text| text.parse().ok()).unwrap_or(1_000)
-}
-
-/// Elections side by side, so that ten thousand hand-overs take no hour.
-const SIDE_BY_SIDE: usize = 20;
-
-#[test]
-fn acceptance_07_tokens_grow_over_hand_overs_deletions_and_restarts_under_one_name() {
-    let server = Embedded::start().unwrap();
-    let runtime = tokio::runtime::Runtime::new().unwrap();
-    let each = hand_overs().div_ceil(SIDE_BY_SIDE);
-    let given = runtime.block_on(async {
-        let file = Kubeconfig::read_from(server.kubeconfig()).unwrap();
-        let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(file, &options).await;
-        let client = tenure::client(config.unwrap()).unwrap();
-        let elections = (0..SIDE_BY_SIDE).map(|n| {
-            let client = client.clone();
-            tokio::spawn(hand_over_again(client, format!("tokens-{n}"), each))
-        });
-        let mut given = 0;
-        for tokens in elections.collect::<Vec<_>>() {
-            let tokens = tokens.await.unwrap();
-            let growing = tokens.windows(2).all(|pair| pair[0] < pair[1]);
-            assert!(growing, "{tokens:?}");
-            given += tokens.len();
-        }
-        given
-    });
-    assert!(given >= hand_overs(), "{given}");
-}
-
-/// Two candidates take turns. The one that leaves comes back under its old name, and now and then somebody
-/// deletes the lock, held or free.
-async fn hand_over_again(client: Client, name: String, rounds: usize) -> Vec<FencingToken> {
-    let hub = Hub::new(client.clone());
-    let candidate = |id: &str| {
-        Elector::open(client.clone(), LockKind::Leases, "default", &name)
-            .hub(&hub)
-            .identity(id)
-            .events(false)
-            .build()
-            .unwrap()
-            .start()
-    };
-    let leases: kube::Api<k8s_openapi::api::coordination::v1::Lease> =
-        kube::Api::namespaced(client.clone(), "default");
-    let mut tokens = Vec::new();
-    let mut leader = candidate("a");
-    let mut term = lead(&mut leader).await;
-    for round in 0..rounds {
-        tokens.push(term.token().clone());
-        let id = if round % 2 == 0 { "b" } else { "a" };
-        if round % 10 == 3 {
-            leases.delete(&name, &Default::default()).await.unwrap();
-        }
-        // Every seventh time the same one comes back, with nobody in between.
-        let same = round % 7 == 6;
-        let successor = (!same).then(|| candidate(id));
-        leader.shutdown();
-        drop(term);
-        while !matches!(leader.next().await, Some(Event::Finished) | None) {}
-        if round % 10 == 8 {
-            // It may have been taken already, or deleted above.
-            let _ = leases.delete(&name, &Default::default()).await;
-        }
-        leader = successor.unwrap_or_else(|| candidate("same"));
-        term = lead(&mut leader).await;
-    }
-    tokens.push(term.token().clone());
-    tokens
-}
-
-async fn lead(candidate: &mut Candidate) -> Term {
-    let won = async {
-        loop {
-            match candidate.next().await {
-                Some(Event::Lead(term)) => return term,
-                Some(_) => {}
-                None => panic!("the candidacy has ended"),
-            }
-        }
-    };
-    tokio::time::timeout(LIMIT, won).await.expect("a term")
-}
-
-#[test]
-fn acceptance_07_tokens_grow_over_processes_that_remove_the_lock() {
-    let home = Home::new();
-    let mut last = 0_u64;
-    for round in 0..8 {
-        let mut args = vec!["run", "--election=e", "--id=same"];
-        if round % 2 == 0 {
-            args.push("--delete-on-exit");
-        }
-        args.extend(["--", "sh", "-c", "echo $TENURE_FENCING_TOKEN"]);
-        let output = home.tenure(&args);
-        let token = String::from_utf8_lossy(&output.stdout).into_owned();
-        let token: u64 = token
-            .trim()
-            .parse()
-            .unwrap_or_else(|_| panic!("{output:?}"));
-        assert!(token > last, "{token} after {last}");
-        last = token;
-    }
 }
 
 #[test]

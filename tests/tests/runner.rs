@@ -3,6 +3,7 @@
 
 mod acceptance;
 mod acceptance_run;
+mod acceptance_tokens;
 mod apiserver_clients;
 mod apiserver_interop;
 mod apiserver_nemesis;
