@@ -14,8 +14,11 @@ use tenure_tests::clock::{Nanos, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
 use tenure_tests::process::Process;
+use tenure_tests::record::Recorder;
 use tenure_tests::tools;
 use tenure_tests::wire::Wire;
+
+use crate::sidecar_outlets::renews_for_a_lease;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -304,6 +307,31 @@ fn sidecar_access_is_exactly_what_print_rbac_says() {
         assert_eq!(used, permissions(&role), "{}: used and printed", case.user);
     }
     assert!(read, "nobody ever reads a lock");
+}
+
+/// A label that may not be written costs no leadership.
+#[test]
+fn sidecar_access_to_pods_is_nothing_that_a_term_depends_on() {
+    let place = Place::new();
+    let case = CASES.iter().find(|case| case.user == "label").unwrap();
+    let mut role = place.printed(case);
+    let rules = role["rules"].as_array_mut().unwrap();
+    rules.retain(|rule| rule["resources"][0] != "pods");
+    place.bind(case, &role);
+    let admin = place.server.as_ref().unwrap().kubeconfig();
+    let recorder = Recorder::start(&admin, "Lease", case.user).unwrap();
+    let mut command = place.command(case);
+    command.args(["--preflight=warn", "--events=json"]);
+    let process = Process::spawn("me", command).unwrap();
+    let led = process.wait_for(Kind::Acquired, Nanos(0), LIMIT);
+    led.unwrap_or_else(|silence| panic!("{silence}"));
+    renews_for_a_lease(&recorder, &process);
+    assert!(
+        !is_routed(&place.admin, "default", case),
+        "it was forbidden"
+    );
+    let said = process.transcript();
+    assert!(said.contains("forbidden"), "{said}");
 }
 
 /// What a user did, as the server saw it. Pods of a Deployment have no names that a role could list.
