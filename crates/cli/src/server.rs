@@ -2,6 +2,7 @@
 
 use std::io::Write;
 use std::net::SocketAddr;
+use std::num::NonZero;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -18,6 +19,18 @@ use crate::local;
 use crate::page::{self, OnServer};
 use crate::signals::Signals;
 use crate::waiting;
+
+/// A runtime with a thread for each core but one: that is for the thread that makes writes durable, or for etcd.
+/// On two cores two threads would mostly wake each other, and take a third longer for a request.
+/// `TOKIO_WORKER_THREADS` says otherwise.
+pub(crate) fn runtime() -> tokio::runtime::Builder {
+    let mut builder = tokio::runtime::Builder::new_multi_thread();
+    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
+        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+        builder.worker_threads(cores.saturating_sub(1).max(1));
+    }
+    builder
+}
 
 /// Run the embedded API server and its controllers, or look after one
 ///
