@@ -131,7 +131,9 @@ fn main() -> ExitCode {
     // second thread; the server does.
     let mut builder = match tenure.command {
         #[cfg(feature = "server")]
-        Command::Server(_) | Command::Demo(_) => server::runtime(),
+        Command::Server(ref server) => server.runtime(),
+        #[cfg(feature = "server")]
+        Command::Demo(_) => tokio::runtime::Builder::new_multi_thread(),
         _ => tokio::runtime::Builder::new_current_thread(),
     };
     let runtime = match builder.enable_all().build() {

@@ -20,18 +20,6 @@ use crate::page::{self, OnServer};
 use crate::signals::Signals;
 use crate::waiting;
 
-/// A runtime with a thread for each core but one: that is for the thread that makes writes durable, or for etcd.
-/// On two cores two threads would mostly wake each other, and take a third longer for a request.
-/// `TOKIO_WORKER_THREADS` says otherwise.
-pub(crate) fn runtime() -> tokio::runtime::Builder {
-    let mut builder = tokio::runtime::Builder::new_multi_thread();
-    if std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
-        let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
-        builder.worker_threads(cores.saturating_sub(1).max(1));
-    }
-    builder
-}
-
 /// Run the embedded API server and its controllers, or look after one
 ///
 /// With `--kubeconfig` it runs the controllers alone, for that API server; of several such servers one leads.
@@ -158,6 +146,22 @@ impl Store {
 }
 
 impl Server {
+    /// A thread for each core. On etcd one less: such a server mostly waits, and on two cores two threads would
+    /// wake each other, for a tenth more time on each write. `TOKIO_WORKER_THREADS` says otherwise.
+    pub(crate) fn runtime(&self) -> tokio::runtime::Builder {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let options = match &self.command {
+            Some(Action::Run(options)) => options,
+            _ => &self.options,
+        };
+        let waits = matches!(options.store, Store::Etcd(_));
+        if waits && std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
+            let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
+            builder.worker_threads(cores.saturating_sub(1).max(1));
+        }
+        builder
+    }
+
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
         let dir = match &self.data_dir {
             Some(dir) => dir.clone(),

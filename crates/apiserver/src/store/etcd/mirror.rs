@@ -159,7 +159,10 @@ impl Mirror {
         );
         let follow = async {
             loop {
-                let end = match watch.next().await {
+                let news = watch.next().await;
+                // Answers that came along are known first, and need not be read here again.
+                tokio::task::yield_now().await;
+                let end = match news {
                     Ok(Some(news)) => self.take(news).err(),
                     Ok(None) => Some(End::Lost("etcd ended the watch".to_owned())),
                     Err(status) => Some(End::Lost(message(&status))),
