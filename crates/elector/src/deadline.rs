@@ -3,7 +3,7 @@
 //! One thread per process, started with the first term and asleep while there is none. It looks at
 //! the clocks at each deadline, and at least four times a second while somebody leads, so that a
 //! resumed machine or a wall clock that jumped forward is noticed although no timer counts that. What
-//! cannot have run out by then is not looked at itself: see [`Tally`].
+//! cannot have run out by then is not looked at itself.
 
 use std::any::Any;
 use std::fmt;
