@@ -437,9 +437,9 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 mod tests {
     use std::sync::atomic::{AtomicU32, Ordering};
 
-    use super::*;
     use tenure_core::Guard;
 
+    use super::*;
     use crate::clock::TokioClock;
     use crate::guard::tests::cell;
 
