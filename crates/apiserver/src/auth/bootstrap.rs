@@ -91,12 +91,8 @@ pub async fn run(store: &Arc<dyn Store>) -> Result<(), WriteError> {
             metadata["labels"]["kubernetes.io/bootstrapping"] = "rbac-defaults".into();
             metadata["annotations"] =
                 json!({ "rbac.authorization.kubernetes.io/autoupdate": "true" });
-            Some(Write {
-                key,
-                expected: Expected::Absent,
-                change: Change::Put(object.into()),
-                fence: None,
-            })
+            let change = Change::Put(object.into());
+            Some(Write::new(key, Expected::Absent, change))
         });
     for written in join_all(writes.map(|write| store.write(write))).await {
         match written {

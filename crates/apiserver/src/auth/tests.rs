@@ -42,12 +42,7 @@ impl World {
         };
         let change = Change::Put(object.into());
         self.store
-            .write(Write {
-                key,
-                expected,
-                change,
-                fence: None,
-            })
+            .write(Write::new(key, expected, change))
             .await
             .unwrap();
     }
@@ -61,12 +56,7 @@ impl World {
         let expected = Expected::Revision(self.store.get(&key).unwrap().revision);
         let change = Change::Delete;
         self.store
-            .write(Write {
-                key,
-                expected,
-                change,
-                fence: None,
-            })
+            .write(Write::new(key, expected, change))
             .await
             .unwrap();
     }

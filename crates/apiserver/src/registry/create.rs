@@ -1,15 +1,17 @@
 //! Creating objects.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 use jiff::Timestamp;
 use serde_json::Value;
 
-use super::engine::{Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
+use super::engine::{ATTEMPTS, Registry, Target, WriteOptions, parsed, refuse_invalid, unparsed};
 use super::rules::text;
 use super::{meta, owners};
 use crate::auth::User;
 use crate::status::{Cause, Failure};
-use crate::store::{Change, Expected, Key, Range};
+use crate::store::{Change, Expected, Given, Key, Range, Write};
 
 /// How many random names are tried.
 const NAME_ATTEMPTS: usize = 8;
@@ -41,9 +43,7 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Bytes, Failure> {
         check_namespace(target, &object)?;
-        self.check_not_ending(target.kind)?;
-        let _active = self.lifecycle.read().await;
-        self.check_namespace_active(target, text(&object, "/metadata/name"))?;
+        let mut place = self.check_place(target, text(&object, "/metadata/name"))?;
         let sent_version = object.pointer("/metadata/resourceVersion").cloned();
         if !text(&object, "/metadata/resourceVersion").is_empty() && !options.dry_run {
             let why = "resourceVersion should not be set on objects to be created";
@@ -63,7 +63,10 @@ impl Registry {
             give_back_version(&mut object, sent_version.as_ref(), options);
             let name = text(&object, "/metadata/name").to_owned();
             let key = target.key_of(&name);
-            if let Some(done) = self.try_create(target, key, &object, options).await? {
+            if let Some(done) = self
+                .try_create(target, key, &object, &mut place, options)
+                .await?
+            {
                 return Ok(done);
             }
             if !generated || attempt == NAME_ATTEMPTS {
@@ -98,9 +101,7 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Option<Bytes>, Failure> {
         self.check_permission(target, user, "create")?;
-        self.check_not_ending(target.kind)?;
-        let _active = self.lifecycle.read().await;
-        self.check_namespace_active(target, target.name)?;
+        let mut place = self.check_place(target, target.name)?;
         self.check_grant(target, user, None, &object)?;
         self.admit(target, &mut object);
         let sent = object.pointer("/metadata/resourceVersion").cloned();
@@ -108,7 +109,7 @@ impl Registry {
         self.settle_new_names(target, &mut object);
         owners::put(&mut object, owners);
         give_back_version(&mut object, sent.as_ref(), options);
-        self.try_create(target, target.key(), &object, options)
+        self.try_create(target, target.key(), &object, &mut place, options)
             .await
     }
 
@@ -150,11 +151,13 @@ impl Registry {
             .map(|(_, name)| name.0)
     }
 
+    /// `None` if there is an object of that name.
     async fn try_create(
         &self,
         target: &Target<'_>,
         key: Key,
         object: &Value,
+        place: &mut Vec<Given>,
         options: &WriteOptions,
     ) -> Result<Option<Bytes>, Failure> {
         if options.dry_run {
@@ -162,17 +165,40 @@ impl Registry {
             self.check_fence(target, options)?;
             return Ok(self.store.get(&key).is_none().then(|| unparsed(object)));
         }
-        let change = Change::Put(object.clone().into());
-        let stored = self
-            .write(target, key, Expected::Absent, change, options)
-            .await?;
-        Ok(stored.map(|object| object.json.clone()))
+        let object = Arc::new(object.clone());
+        for _ in 0..ATTEMPTS {
+            let change = Change::Put(Arc::clone(&object));
+            let write = Write {
+                fence: options.fence.clone(),
+                given: place.clone(),
+                ..Write::new(key.clone(), Expected::Absent, change)
+            };
+            match self.write_given(target, write).await? {
+                Some(stored) => return Ok(Some(stored.json.clone())),
+                None if self.store.get(&key).is_some() => return Ok(None),
+                None => *place = self.check_place(target, &key.name)?,
+            }
+        }
+        Err(Failure::modified(target.kind.resource(), &key.name))
+    }
+
+    /// Refuses new objects where there can be none; else what must be the same when the object is made,
+    /// by whichever server: its namespace and the definition of its kind, which are not ending. So nothing
+    /// is added to what is being emptied.
+    fn check_place(&self, target: &Target<'_>, name: &str) -> Result<Vec<Given>, Failure> {
+        let definition = self.check_defined(target)?;
+        let namespace = self.check_namespace_active(target, name)?;
+        Ok(definition.into_iter().chain(namespace).collect())
     }
 
     /// Namespaced objects are created only in namespaces that exist and are not ending.
-    fn check_namespace_active(&self, target: &Target<'_>, name: &str) -> Result<(), Failure> {
+    fn check_namespace_active(
+        &self,
+        target: &Target<'_>,
+        name: &str,
+    ) -> Result<Option<Given>, Failure> {
         if !target.kind.namespaced {
-            return Ok(());
+            return Ok(None);
         }
         let Some(namespace) = self.namespace(target.namespace) else {
             return Err(Failure::not_found(("", "namespaces"), target.namespace));
@@ -195,7 +221,10 @@ impl Registry {
             }
             return Err(failure);
         }
-        Ok(())
+        Ok(Some(Given {
+            key: namespace.key.clone(),
+            revision: namespace.revision,
+        }))
     }
 }
 

@@ -16,7 +16,7 @@ use super::{Kind, Source, meta};
 use crate::auth::User;
 use crate::crd::{self, definition};
 use crate::status::Failure;
-use crate::store::{Object, Range, WatchEnd};
+use crate::store::{Given, Key, Object, Range, WatchEnd};
 
 /// How long the removal of objects waits between looks at what holds them.
 const PURGE_PERIOD: Duration = Duration::from_millis(50);
@@ -26,8 +26,13 @@ const PURGE_PERIOD: Duration = Duration::from_millis(50);
 pub(crate) struct Served {
     kinds: Vec<&'static Kind>,
     by_resource: HashMap<(&'static str, &'static str), &'static Kind>,
-    /// Storage names of kinds whose definition is being deleted.
-    ending: HashSet<&'static str>,
+    /// What these kinds were made from, by their storage names.
+    definitions: HashMap<&'static str, Definition>,
+}
+
+struct Definition {
+    seen: Given,
+    ending: bool,
 }
 
 impl Kind {
@@ -55,13 +60,20 @@ impl Registry {
         Arc::clone(&served)
     }
 
-    /// Refuses new objects of a kind that is going away.
-    pub(super) fn check_not_ending(&self, kind: &Kind) -> Result<(), Failure> {
-        if self.served().ending.contains(kind.storage) {
-            let message = "create not allowed while custom resource definition is terminating";
-            return Err(Failure::generic(405, "MethodNotAllowed", message));
+    /// Refuses new objects of a kind that is going away; else the definition, if it has one, which must
+    /// be the same when the object is made.
+    pub(super) fn check_defined(&self, target: &Target<'_>) -> Result<Option<Given>, Failure> {
+        if target.version.custom.is_none() {
+            return Ok(None);
         }
-        Ok(())
+        match self.served().definitions.get(target.kind.storage) {
+            None => Err(target.not_found()),
+            Some(definition) if definition.ending => {
+                let message = "create not allowed while custom resource definition is terminating";
+                Err(Failure::generic(405, "MethodNotAllowed", message))
+            }
+            Some(definition) => Ok(Some(definition.seen.clone())),
+        }
     }
 
     /// Serves what is defined from now on, and takes up unfinished deletions.
@@ -105,7 +117,10 @@ impl Registry {
     /// Reads all definitions anew.
     pub(super) fn refresh_definitions(&self) {
         let mut served = Served::default();
-        for definition in self.definitions() {
+        for stored in self.stored_definitions() {
+            let Ok(definition) = parsed(&stored) else {
+                continue;
+            };
             let Some(kind) = Some(&definition)
                 .filter(|definition| definition::is_established(definition))
                 .and_then(|definition| crd::compile(&definition::accepted(definition)))
@@ -115,9 +130,13 @@ impl Registry {
             if super::find(kind.group, kind.plural).is_some() {
                 continue;
             }
-            if meta::is_deleting(&definition) {
-                served.ending.insert(kind.storage);
-            }
+            let seen = Given {
+                key: stored.key.clone(),
+                revision: stored.revision,
+            };
+            let ending = meta::is_deleting(&definition);
+            let made_from = Definition { seen, ending };
+            served.definitions.insert(kind.storage, made_from);
             served.kinds.push(kind);
             served.by_resource.insert(kind.resource(), kind);
         }
@@ -126,12 +145,15 @@ impl Registry {
     }
 
     fn definitions(&self) -> Vec<Value> {
-        let listing = self.store.list(&definitions(), None);
-        let objects = listing.map(|listing| listing.objects).unwrap_or_default();
-        objects
+        self.stored_definitions()
             .iter()
             .filter_map(|object| parsed(object).ok())
             .collect()
+    }
+
+    fn stored_definitions(&self) -> Vec<Arc<Object>> {
+        let listing = self.store.list(&definitions(), None);
+        listing.map(|listing| listing.objects).unwrap_or_default()
     }
 
     /// Settles the names of a new definition.
@@ -300,6 +322,11 @@ fn target() -> Target<'static> {
         namespace: "",
         name: "",
     }
+}
+
+/// Whether this is an object that defines a kind.
+pub(super) fn is_definition(key: &Key) -> bool {
+    key.resource == definitions().resource
 }
 
 fn definitions() -> Range {

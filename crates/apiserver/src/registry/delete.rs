@@ -113,15 +113,9 @@ impl Registry {
                 Step::Remove => (Change::Delete, false),
             };
             let expected = Expected::Revision(current.revision);
-            let guard = if is_namespace {
-                Some(self.lifecycle.write().await)
-            } else {
-                None
-            };
             let done = self
                 .write(target, target.key(), expected, change, &options.write)
                 .await?;
-            drop(guard);
             match done {
                 Some(stored) if ending => {
                     if is_namespace {

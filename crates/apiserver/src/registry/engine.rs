@@ -8,7 +8,6 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde_json::Value;
-use tokio::sync::RwLock;
 
 use super::recent::Recent;
 use super::{Kind, Subresource, Version};
@@ -25,9 +24,6 @@ pub(super) const ATTEMPTS: usize = 64;
 pub(crate) struct Registry {
     pub(crate) store: Arc<dyn Store>,
     pub(super) access: Arc<dyn Access>,
-    /// Read-held while an object is created, write-held while a namespace starts to end: no object
-    /// is created in a namespace after its purge has begun.
-    pub(super) lifecycle: RwLock<()>,
     /// Namespaces that are being emptied; true if there is a reason to look again.
     pub(super) purges: Mutex<HashMap<String, bool>>,
     /// The kinds that clients defined.
@@ -124,7 +120,6 @@ impl Registry {
         Self {
             store,
             access,
-            lifecycle: RwLock::new(()),
             purges: Mutex::default(),
             served: std::sync::RwLock::default(),
             ends: Mutex::default(),
@@ -250,19 +245,26 @@ impl Registry {
         change: Change,
         options: &WriteOptions,
     ) -> Result<Option<Arc<Object>>, Failure> {
+        let write = Write {
+            fence: options.fence.clone(),
+            ..Write::new(key, expected, change)
+        };
+        self.write_given(target, write).await
+    }
+
+    /// [`Registry::write`] with every precondition there is.
+    pub(super) async fn write_given(
+        &self,
+        target: &Target<'_>,
+        write: Write,
+    ) -> Result<Option<Arc<Object>>, Failure> {
         // What could not be read again must not be stored; the owners of fields nest deeper than the
         // fields.
-        if let Change::Put(value) = &change
+        if let Change::Put(value) = &write.change
             && limits::depth(value) > limits::MAX_STORED_DEPTH
         {
             return Err(Failure::bad_request("the object is nested too deeply"));
         }
-        let write = Write {
-            key,
-            expected,
-            change,
-            fence: options.fence.clone(),
-        };
         match self.store.write(write).await {
             Ok(object) => {
                 if target.kind.is_definition() {
@@ -271,6 +273,12 @@ impl Registry {
                 Ok(Some(object))
             }
             Err(WriteError::Conflict(_)) => Ok(None),
+            Err(WriteError::Moved(key)) => {
+                if super::definitions::is_definition(&key) {
+                    self.refresh_definitions();
+                }
+                Ok(None)
+            }
             Err(error) => Err(write_failure(target, error)),
         }
     }

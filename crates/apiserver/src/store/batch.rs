@@ -17,7 +17,7 @@ use serde_json::Value;
 
 use super::mvcc::State;
 use super::record::Draft;
-use super::{Change, Event, EventKind, Expected, Fence, Key, Object, Write, WriteError};
+use super::{Change, Event, EventKind, Expected, Fence, Given, Key, Object, Write, WriteError};
 use crate::limits::MAX_STORED_BYTES;
 
 /// A version, and what the store remembers about it.
@@ -42,6 +42,7 @@ pub(super) struct Prepared {
     key: Key,
     expected: Expected,
     fence: Option<Fence>,
+    given: Vec<Given>,
     draft: Draft,
     remove: bool,
     term: Term,
@@ -69,6 +70,7 @@ impl Prepared {
             expected,
             change,
             fence,
+            given,
         } = write;
         check_key(&key)?;
         if !expected.holds(present.as_deref()) {
@@ -93,6 +95,7 @@ impl Prepared {
             key,
             expected,
             fence,
+            given,
             draft,
             remove,
             term,
@@ -139,6 +142,7 @@ impl<'a> Batch<'a> {
             key,
             expected,
             fence,
+            given,
             draft,
             remove,
             term,
@@ -150,6 +154,11 @@ impl<'a> Batch<'a> {
         }
         if let Some(fence) = &fence {
             self.check_fence(fence)?;
+        }
+        for given in given {
+            let (present, unpublished) = self.present(&given.key);
+            check_given(&given, present.as_ref())
+                .map_err(|error| Refusal { error, unpublished })?;
         }
         self.revision += 1;
         let revision = self.revision;
@@ -195,6 +204,14 @@ impl<'a> Batch<'a> {
             unpublished,
         })
     }
+}
+
+/// Whether another object is as it was.
+pub(super) fn check_given(given: &Given, present: Option<&Entry>) -> Result<(), WriteError> {
+    if present.is_some_and(|entry| entry.object.revision == given.revision) {
+        return Ok(());
+    }
+    Err(WriteError::Moved(given.key.clone()))
 }
 
 /// Whether the token is the one of the lease's present term; says why not.

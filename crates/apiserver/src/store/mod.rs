@@ -163,6 +163,15 @@ pub struct Fence {
     pub holder: String,
 }
 
+/// Another object that must be as it was when the write was decided on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Given {
+    /// What it is.
+    pub key: Key,
+    /// The revision it was seen at.
+    pub revision: u64,
+}
+
 /// One compare-and-set.
 #[derive(Clone, Debug)]
 pub struct Write {
@@ -174,6 +183,21 @@ pub struct Write {
     pub change: Change,
     /// A further precondition on a lease, checked in the same transaction.
     pub fence: Option<Fence>,
+    /// Further preconditions on other objects, checked in the same transaction.
+    pub given: Vec<Given>,
+}
+
+impl Write {
+    /// Without further preconditions.
+    pub fn new(key: Key, expected: Expected, change: Change) -> Self {
+        Self {
+            key,
+            expected,
+            change,
+            fence: None,
+            given: Vec::new(),
+        }
+    }
 }
 
 /// Why a write did not happen.
@@ -183,6 +207,9 @@ pub enum WriteError {
     /// The precondition does not hold; the present version, if there is one.
     #[error("the object is at another revision")]
     Conflict(Option<Arc<Object>>),
+    /// Another object that was given is not as it was.
+    #[error("{0} was changed meanwhile")]
+    Moved(Key),
     /// The fencing token is not, or no longer, the lease's.
     #[error("stale fencing token: {0}")]
     Fenced(String),

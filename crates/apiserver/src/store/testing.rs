@@ -36,22 +36,12 @@ pub(super) fn lease(holder: &str, acquire: &str, renew: u64) -> Value {
 }
 
 pub(super) fn put(key: &Key, expected: Expected, value: Value) -> Write {
-    Write {
-        key: key.clone(),
-        expected,
-        change: Change::Put(value.into()),
-        fence: None,
-    }
+    Write::new(key.clone(), expected, Change::Put(value.into()))
 }
 
 pub(super) fn delete(key: &Key, revision: u64) -> Write {
     let expected = Expected::Revision(revision);
-    Write {
-        key: key.clone(),
-        expected,
-        change: Change::Delete,
-        fence: None,
-    }
+    Write::new(key.clone(), expected, Change::Delete)
 }
 
 /// Creates or overwrites, whatever is there.

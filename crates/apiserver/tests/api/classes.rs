@@ -72,12 +72,7 @@ async fn of_several_default_classes_the_newest_is_taken() {
             namespace: String::new(),
             name: name.to_owned(),
         };
-        let write = Write {
-            key,
-            expected: Expected::Absent,
-            change: Change::Put(class.into()),
-            fence: None,
-        };
+        let write = Write::new(key, Expected::Absent, Change::Put(class.into()));
         server.store.write(write).await.expect("written");
     };
     let plain = async || class_of(&server, json!({}), json!({})).await;

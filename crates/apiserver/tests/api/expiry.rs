@@ -27,12 +27,8 @@ async fn a_running_server_removes_an_old_event_and_keeps_a_young_one() {
     let stored = server.store.get(&key).expect("the event");
     let mut event: Value = serde_json::from_slice(&stored.json).expect("JSON");
     event["metadata"]["creationTimestamp"] = json!("2020-01-01T00:00:00Z");
-    let write = Write {
-        key: key.clone(),
-        expected: Expected::Revision(stored.revision),
-        change: Change::Put(event.into()),
-        fence: None,
-    };
+    let expected = Expected::Revision(stored.revision);
+    let write = Write::new(key.clone(), expected, Change::Put(event.into()));
     server.store.write(write).await.expect("it is stored");
 
     // The minutes until the server looks again pass at once.

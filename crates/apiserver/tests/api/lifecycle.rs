@@ -139,12 +139,9 @@ async fn an_interrupted_purge_goes_on_at_the_next_start() {
         .expect("there");
     let mut value: Value = serde_json::from_slice(&stored.json).expect("JSON");
     value["metadata"]["deletionTimestamp"] = json!("2026-01-01T00:00:00Z");
-    let write = tenure_apiserver::store::Write {
-        key: stored.key.clone(),
-        expected: tenure_apiserver::store::Expected::Revision(stored.revision),
-        change: tenure_apiserver::store::Change::Put(value.into()),
-        fence: None,
-    };
+    let expected = tenure_apiserver::store::Expected::Revision(stored.revision);
+    let change = tenure_apiserver::store::Change::Put(value.into());
+    let write = tenure_apiserver::store::Write::new(stored.key.clone(), expected, change);
     create(&first, "/api/v1/namespaces/n/configmaps", map("a", "1")).await;
     first.store.write(write).await.expect("write");
     let second = Server::start_on(std::sync::Arc::clone(&first.store)).await;

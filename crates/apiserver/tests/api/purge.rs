@@ -1,11 +1,11 @@
 //! Ending namespaces when the store is in trouble, or somebody is quicker.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
-use serde_json::json;
+use serde_json::{Value, json};
 use tenure_apiserver::store::{
     BoxFuture, Change, Expected, Expired, Fence, Key, Listing, MemoryStore, Object, Range, Store,
     Watch, Window, Write, WriteError,
@@ -23,6 +23,8 @@ struct Odd {
     refusals: AtomicUsize,
     /// Once the content of the namespace is looked at, it has a successor with content of its own.
     succeed: AtomicBool,
+    /// Just before the next ConfigMap is made, the namespace begins to end, or is only changed.
+    before: Mutex<Option<&'static str>>,
 }
 
 impl Odd {
@@ -31,25 +33,18 @@ impl Odd {
             inner: MemoryStore::new(),
             refusals: AtomicUsize::new(0),
             succeed: AtomicBool::new(false),
+            before: Mutex::default(),
         })
     }
 
+    fn write_now(&self, key: Key, expected: Expected, change: Change) {
+        let done = self.inner.write(Write::new(key, expected, change));
+        let done = done.now_or_never().expect("memory is quick");
+        done.expect("it is written");
+    }
+
     fn replace_namespace(&self) {
-        let key = |resource: &str, namespace: &str, name: &str| Key {
-            resource: resource.into(),
-            namespace: namespace.to_owned(),
-            name: name.to_owned(),
-        };
-        let write = |key: Key, expected, change| {
-            let write = Write {
-                key,
-                expected,
-                change,
-                fence: None,
-            };
-            let done = self.inner.write(write).now_or_never();
-            done.expect("memory is quick").expect("it is written")
-        };
+        let write = |key, expected, change| self.write_now(key, expected, change);
         let namespace = key("/namespaces", "", "n");
         let old = self.inner.get(&namespace).expect("the old one").revision;
         write(namespace.clone(), Expected::Revision(old), Change::Delete);
@@ -59,6 +54,25 @@ impl Odd {
         let content = json!({"metadata": {"name": "new", "namespace": "n", "uid": "content"}});
         let content_key = key("/configmaps", "n", "new");
         write(content_key, Expected::Absent, Change::Put(content.into()));
+    }
+
+    fn set_on_namespace(&self, member: &str) {
+        let stored = self.inner.get(&key("/namespaces", "", "n")).expect("there");
+        let mut namespace: Value = serde_json::from_slice(&stored.json).expect("JSON");
+        namespace["metadata"][member] = json!("2026-01-01T00:00:00Z");
+        let (expected, change) = (
+            Expected::Revision(stored.revision),
+            Change::Put(namespace.into()),
+        );
+        self.write_now(stored.key.clone(), expected, change);
+    }
+}
+
+fn key(resource: &str, namespace: &str, name: &str) -> Key {
+    Key {
+        resource: resource.into(),
+        namespace: namespace.to_owned(),
+        name: name.to_owned(),
     }
 }
 
@@ -104,6 +118,12 @@ impl Store for Odd {
                 .is_ok()
         {
             return Box::pin(async { Err(WriteError::Full("no room in this test".into())) });
+        }
+        if !removal && &*write.key.resource == "/configmaps" {
+            let member = self.before.lock().expect("not poisoned").take();
+            if let Some(member) = member {
+                self.set_on_namespace(member);
+            }
         }
         self.inner.write(write)
     }
@@ -167,4 +187,21 @@ async fn a_purge_leaves_the_successor_alone() {
     assert_eq!(content.status, 200, "the successor keeps its content");
     let namespace = server.call("GET", "/api/v1/namespaces/n", None).await;
     assert_eq!(namespace.json()["metadata"]["uid"], "new");
+}
+
+#[tokio::test]
+async fn nothing_is_made_in_a_namespace_that_begins_to_end_meanwhile() {
+    let store = Odd::new();
+    let server = Server::start_on(store.clone()).await;
+    namespace_with_content(&server).await;
+    let before = |member| *store.before.lock().expect("not poisoned") = Some(member);
+    before("selfLink");
+    let made = server.call("POST", MAPS, Some(map("b", "1"))).await;
+    assert_eq!(made.status, 201, "the namespace is another, and as good");
+    before("deletionTimestamp");
+    let refused = server.call("POST", MAPS, Some(map("c", "1"))).await;
+    assert_eq!(refused.status, 403, "{}", refused.json());
+    let cause = &refused.json()["details"]["causes"][0]["reason"];
+    assert_eq!(*cause, "NamespaceTerminating");
+    assert!(store.get(&key("/configmaps", "n", "c")).is_none());
 }

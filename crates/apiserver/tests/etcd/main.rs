@@ -38,12 +38,7 @@ fn everything() -> Range {
 }
 
 fn put(key: &Key, expected: Expected, value: Value) -> Write {
-    Write {
-        key: key.clone(),
-        expected,
-        change: Change::Put(value.into()),
-        fence: None,
-    }
+    Write::new(key.clone(), expected, Change::Put(value.into()))
 }
 
 fn delete(key: &Key, revision: u64) -> Write {

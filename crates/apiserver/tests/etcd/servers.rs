@@ -8,6 +8,18 @@ use super::*;
 
 const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
+const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+
+/// The definition of a kind.
+fn boats() -> Value {
+    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
+    json!({"metadata": {"name": "boats.example.com"}, "spec": {
+        "group": "example.com", "scope": "Namespaced",
+        "names": {"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"},
+        "versions": [{"name": "v1", "served": true, "storage": true,
+            "schema": {"openAPIV3Schema": schema}}]}})
+}
+
 fn map(name: &str, text: &str) -> Value {
     json!({"metadata": {"name": name}, "data": {"k": text}})
 }
@@ -100,14 +112,7 @@ async fn definitions_and_namespaces_end_at_all_servers() {
         return;
     };
     let [here, there] = pair(&etcd).await;
-    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
-    let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
-    let definition = json!({"metadata": {"name": "boats.example.com"}, "spec": {
-        "group": "example.com", "scope": "Namespaced",
-        "names": {"plural": "boats", "singular": "boat", "kind": "Boat", "listKind": "BoatList"},
-        "versions": [{"name": "v1", "served": true, "storage": true,
-            "schema": {"openAPIV3Schema": schema}}]}});
-    ok(&here.call("POST", definitions, Some(definition)).await);
+    ok(&here.call("POST", DEFINITIONS, Some(boats())).await);
     let boats = "/apis/example.com/v1/namespaces/default/boats";
     until("the other server serves it", async || {
         there.call("GET", boats, None).await.status == 200
@@ -116,7 +121,7 @@ async fn definitions_and_namespaces_end_at_all_servers() {
     let boat = json!({"apiVersion": "example.com/v1", "kind": "Boat", "metadata": {"name": "b"}});
     ok(&there.call("POST", boats, Some(boat)).await);
     ok(&here
-        .call("DELETE", &format!("{definitions}/boats.example.com"), None)
+        .call("DELETE", &format!("{DEFINITIONS}/boats.example.com"), None)
         .await);
     until("it is gone everywhere", async || {
         there.call("GET", boats, None).await.status == 404
@@ -191,6 +196,77 @@ async fn what_etcd_finds_too_large_is_not_to_be_tried_again() {
     ok(&server.call("POST", leases, Some(lease)).await);
 }
 
+/// Posts at a server that hears of nothing before the call has been made.
+async fn behind(server: &Server, way: &Way, path: &str, body: &Value) -> Answer {
+    let call = server.call("POST", path, Some(body.clone()));
+    let let_go = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        way.let_go();
+    };
+    tokio::join!(call, let_go).0
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_made_where_another_server_is_clearing_up() {
+    let Some(etcd) = Etcd::start().await else {
+        return;
+    };
+    let way = Way::to(etcd.port()).await;
+    let (here, there) = (etcd.store().await, etcd.store_by(&way).await);
+    let (here, there) = tokio::join!(Server::start_on(here), Server::start_on(there));
+    ok(&here.call("POST", DEFINITIONS, Some(boats())).await);
+    for name in ["named", "ends", "gone"] {
+        let body = json!({"metadata": {"name": name}});
+        ok(&here.call("POST", "/api/v1/namespaces", Some(body)).await);
+    }
+    let boats = "/apis/example.com/v1/namespaces/default/boats";
+    until("the other server serves it", async || {
+        there.call("GET", boats, None).await.status == 200
+    })
+    .await;
+    let maps = |namespace: &str| format!("/api/v1/namespaces/{namespace}/configmaps");
+
+    // A namespace that was only changed is looked at again.
+    way.hold();
+    let label = json!({"metadata": {"labels": {"a": "b"}}});
+    ok(&here
+        .call("PATCH", "/api/v1/namespaces/named", Some(label))
+        .await);
+    ok(&behind(&there, &way, &maps("named"), &map("x", "1")).await);
+
+    // One that has begun to end, and one that is gone.
+    ok(&here.call("POST", &maps("ends"), Some(held("x"))).await);
+    for (namespace, status) in [("ends", 403), ("gone", 404)] {
+        let path = format!("/api/v1/namespaces/{namespace}");
+        way.hold();
+        ok(&here.call("DELETE", &path, None).await);
+        until("it has ended as far as it can", async || {
+            let left = here.call("GET", &path, None).await;
+            left.status == if namespace == "ends" { 200 } else { 404 }
+        })
+        .await;
+        let refused = behind(&there, &way, &maps(namespace), &map("y", "1")).await;
+        assert_eq!(refused.status, status, "{}", refused.json());
+    }
+
+    // A kind that has begun to end.
+    let boat = |name: &str| {
+        json!({"apiVersion": "example.com/v1", "kind": "Boat",
+            "metadata": {"name": name, "finalizers": ["example.com/anchor"]}})
+    };
+    ok(&here.call("POST", boats, Some(boat("a"))).await);
+    way.hold();
+    let definition = format!("{DEFINITIONS}/boats.example.com");
+    ok(&here.call("DELETE", &definition, None).await);
+    let refused = behind(&there, &way, boats, &boat("b")).await;
+    assert_eq!(refused.status, 405, "{}", refused.json());
+}
+
+/// A ConfigMap that stays until somebody lets it go.
+fn held(name: &str) -> Value {
+    json!({"metadata": {"name": name, "finalizers": ["example.com/held"]}})
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_account_of_one_server_is_known_to_another_that_is_behind() {
     let Some(etcd) = Etcd::start().await else {
@@ -202,23 +278,14 @@ async fn an_account_of_one_server_is_known_to_another_that_is_behind() {
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let account = |name: &str| json!({"metadata": {"name": name}});
     let ask = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
-    // What is made here is not news there before the call there has been made.
-    let behind = async |path: &str, body: &Value| {
-        let call = there.call("POST", path, Some(body.clone()));
-        let let_go = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
-            way.let_go();
-        };
-        tokio::join!(call, let_go).0
-    };
 
     way.hold();
     ok(&here.call("POST", accounts, Some(account("a"))).await);
-    ok(&behind(&format!("{accounts}/a/token"), &ask).await);
+    ok(&behind(&there, &way, &format!("{accounts}/a/token"), &ask).await);
 
     way.hold();
     ok(&here.call("POST", accounts, Some(account("c"))).await);
     let dry = format!("{accounts}?dryRun=All");
-    let exists = behind(&dry, &account("c")).await;
+    let exists = behind(&there, &way, &dry, &account("c")).await;
     assert_eq!(exists.status, 409, "{}", exists.json());
 }

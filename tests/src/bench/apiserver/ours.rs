@@ -141,12 +141,7 @@ pub(super) async fn fill(folder: &Path, leases: usize) -> Result<()> {
             namespace: "default".to_owned(),
             name,
         };
-        let write = Write {
-            key,
-            expected: Expected::Absent,
-            change: Change::Put(value.into()),
-            fence: None,
-        };
+        let write = Write::new(key, Expected::Absent, Change::Put(value.into()));
         store.write(write).await
     };
     let mut writes = futures_util::stream::iter(0..leases)

@@ -210,12 +210,7 @@ mod tests {
             (Some(object), _) => Change::Put(object.clone().into()),
         };
         let expected = present.map_or(Expected::Absent, Expected::Revision);
-        let write = Write {
-            key,
-            expected,
-            change,
-            fence: None,
-        };
+        let write = Write::new(key, expected, change);
         store.write(write).now_or_never().unwrap().unwrap();
     }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::super::batch::{Entry, Term, check_fence, check_key};
-use super::super::mvcc::Followed;
+use super::super::batch::{Entry, Term, check_fence, check_given, check_key};
+use super::super::mvcc::{Followed, State};
 use super::super::record::Draft;
 use super::super::{Change, Key, Object, Write, WriteError};
 use super::client::CallError;
@@ -25,12 +25,14 @@ impl Shared {
         // Whether the mirror is known to have all that was acknowledged before this call.
         let mut fresh = false;
         for _ in 0..ATTEMPTS {
-            let (present, lease) = {
+            let (present, lease, checked) = {
                 let state = self.mvcc.read();
                 let lease = write.fence.as_ref().and_then(|f| state.entry(&f.lease));
-                (state.entry(&write.key).cloned(), lease.cloned())
+                let present = state.entry(&write.key);
+                let checked = check(&write, present, lease, &state);
+                (present.cloned(), lease.cloned(), checked)
             };
-            if let Err(refusal) = check(&write, present.as_ref(), lease.as_ref()) {
+            if let Err(refusal) = checked {
                 if fresh {
                     return Err(refusal);
                 }
@@ -46,6 +48,10 @@ impl Shared {
             if let (Some(fence), Some(lease)) = (&write.fence, &lease) {
                 let key = self.place(&fence.lease)?;
                 compare.push(Compare::last_changed(key, signed(lease.object.revision)));
+            }
+            for given in &write.given {
+                let key = self.place(&given.key)?;
+                compare.push(Compare::last_changed(key, signed(given.revision)));
             }
             let success = vec![RequestOp {
                 request: Some(plan.operation(place.clone())),
@@ -150,16 +156,22 @@ impl Plan {
 }
 
 /// Whether the mirror allows the write; why not, if it does not.
-fn check(write: &Write, present: Option<&Entry>, lease: Option<&Entry>) -> Result<(), WriteError> {
+fn check(
+    write: &Write,
+    present: Option<&Entry>,
+    lease: Option<&Entry>,
+    state: &State,
+) -> Result<(), WriteError> {
     let object = present.map(|entry| &entry.object);
     let possible = object.is_some() || !matches!(write.change, Change::Delete);
     if !possible || !write.expected.holds(object.map(|object| &**object)) {
         return Err(WriteError::Conflict(object.cloned()));
     }
-    match &write.fence {
-        Some(fence) => check_fence(fence, lease).map_err(WriteError::Fenced),
-        None => Ok(()),
+    if let Some(fence) = &write.fence {
+        check_fence(fence, lease).map_err(WriteError::Fenced)?;
     }
+    let mut given = write.given.iter();
+    given.try_for_each(|given| check_given(given, state.entry(&given.key)))
 }
 
 /// A failure before anything was sent, or after etcd refused: nothing was changed in either case.

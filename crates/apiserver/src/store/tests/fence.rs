@@ -1,7 +1,8 @@
-//! A write under a fence happens only in the term that its token names.
+//! A write under a fence happens only in the term that its token names, and one with other objects given only
+//! while they are as they were.
 
 use super::super::testing::{delete, key, lease, put, set};
-use super::super::{Expected, Fence, MemoryStore, Store, Write, WriteError};
+use super::super::{Expected, Fence, Given, MemoryStore, Store, Write, WriteError};
 
 async fn fenced(store: &dyn Store, holder: &str, token: u64) -> Result<u64, String> {
     let target = key("ns", "target");
@@ -95,4 +96,28 @@ async fn release_and_removal_end_the_term() {
         "the token of the removed lease"
     );
     fenced(&store, "a", again).await.unwrap();
+}
+
+#[tokio::test]
+async fn what_was_given_is_as_it_was() {
+    let store = MemoryStore::new();
+    let (place, target) = (key("", "place"), key("ns", "target"));
+    let value = || serde_json::json!({});
+    let write = |revision| Write {
+        given: vec![Given {
+            key: place.clone(),
+            revision,
+        }],
+        ..put(&target, Expected::Absent, value())
+    };
+    let moved = |done| matches!(done, Err(WriteError::Moved(what)) if what == place);
+    assert!(moved(store.write(write(1)).await), "it is not there");
+    let first = set(&store, &place, value()).await.revision;
+    let second = set(&store, &place, value()).await.revision;
+    assert!(moved(store.write(write(first)).await));
+    store.write(write(second)).await.unwrap();
+    let there = store.get(&target).unwrap().revision;
+    store.write(delete(&target, there)).await.unwrap();
+    store.write(delete(&place, second)).await.unwrap();
+    assert!(moved(store.write(write(second)).await), "it is gone");
 }
