@@ -103,6 +103,42 @@ fn server_command_restores_what_it_saved_and_never_reuses_a_revision() {
     );
 }
 
+/// Whatever the database engine says about a damaged file, the person hears of the file and what to do.
+#[test]
+fn server_command_tells_of_a_damaged_file() {
+    let home = Home::new();
+    token(&home);
+    let status = home.tenure(&["server", "status"]);
+    let instance: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let kubeconfig = Path::new(instance["kubeconfig"].as_str().unwrap());
+    let file = kubeconfig.parent().unwrap().join("store.redb");
+    assert!(home.tenure(&["server", "stop"]).status.success());
+    let whole = std::fs::read(&file).unwrap();
+    let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
+    let mut found = 0;
+    for page in whole[..used]
+        .chunks(4096)
+        .enumerate()
+        .map(|(n, _)| n * 4096)
+    {
+        let mut damaged = whole.clone();
+        damaged[page..page + 64]
+            .iter_mut()
+            .for_each(|byte| *byte ^= 0x55);
+        std::fs::write(&file, &damaged).unwrap();
+        let saved = home.tenure(&["server", "backup", &format!("{page}.backup")]);
+        let said = text(&saved);
+        assert!(!said.contains("panicked"), "{said}");
+        if !saved.status.success() {
+            found += 1;
+            assert_eq!(saved.status.code(), Some(1), "{said}");
+            assert!(said.contains("store.redb is damaged: "), "{said}");
+            assert!(said.contains("; restore a backup"), "{said}");
+        }
+    }
+    assert!(found > 2, "{found} of {used} bytes");
+}
+
 #[test]
 fn server_command_refuses_a_directory_in_use() {
     let home = Home::new();

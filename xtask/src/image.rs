@@ -16,15 +16,16 @@ const DYNAMIC: u32 = 2;
 const NEEDED: u64 = 1;
 
 /// What is built: its name, and what the Dockerfile gives cargo for it.
-const IMAGES: [(&str, &str, &[&str]); 3] = [
-    ("tenure", "dist", &[]),
-    ("tenure-sidecar", "sidecar", &["--no-default-features"]),
+const IMAGES: [(&str, &[&str]); 3] = [
+    ("tenure", &[]),
+    ("tenure-sidecar", &["--no-default-features"]),
     (
         "tenure-provisioner",
-        "sidecar",
         &["--no-default-features", "--features=provision"],
     ),
 ];
+
+const PROFILE: &str = "dist";
 
 /// Builds the named ones, or all, into `target/image`, and looks at them.
 pub(crate) fn run(names: &[String]) -> Result<()> {
@@ -32,25 +33,26 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
         bail!("there is no image {unknown}: say tenure, tenure-sidecar or tenure-provisioner");
     }
-    for (name, profile, features) in IMAGES {
+    for (name, features) in IMAGES {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
-            build(name, profile, features)?;
+            build(name, features)?;
         }
     }
     Ok(())
 }
 
-fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
+fn build(name: &str, features: &[&str]) -> Result<()> {
     // The C parts of a musl build need its compiler; with glibc all of it can be linked in as well.
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
-    let build = ["build", "--locked", "--profile", profile];
+    let build = ["build", "--locked", "--profile", PROFILE];
     let what = ["--package", "tenure-cli", "--target", target];
     // At a fixed address, as Go's programs are: no table of half a megabyte to walk through at each start, and no
     // pages that are a process's own because of it.
     let mut flags = "-C target-feature=+crt-static -C relocation-model=static".to_owned();
     if target == GNU {
-        // One copy of functions that are the same: Rust's own linker, which glibc's target uses, can do that.
-        flags += " -C link-arg=-Wl,--icf=all";
+        // Rust's own linker, which glibc's target uses, keeps one copy of functions that are the same, and leaves out
+        // what only unwinding would need.
+        flags += " -C link-arg=-Wl,--icf=all -C link-arg=-Wl,-T,deploy/no-unwinding.ld";
     }
     Run::cargo([&build, &what, features].concat())
         .env("RUSTFLAGS", &flags)
@@ -60,7 +62,7 @@ fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     std::fs::create_dir_all(target_dir.join("image"))?;
     // Under another name first: the one before may be running.
     let fresh = binary.with_extension("new");
-    std::fs::copy(target_dir.join(target).join(profile).join("tenure"), &fresh)?;
+    std::fs::copy(target_dir.join(target).join(PROFILE).join("tenure"), &fresh)?;
     std::fs::rename(&fresh, &binary)?;
     let bytes = std::fs::read(&binary).with_context(|| binary.display().to_string())?;
     let needs = needs(&bytes).with_context(|| format!("{} is no program", binary.display()))?;

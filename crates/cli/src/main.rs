@@ -90,6 +90,8 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    #[cfg(feature = "server")]
+    server::tell_damage();
     let args: Vec<OsString> = std::env::args_os().collect();
     match args.get(1).and_then(|arg| arg.to_str()) {
         Some(run::CHILD) => return run::become_child(&args[2..]).into(),

@@ -145,6 +145,22 @@ impl Store {
     }
 }
 
+/// Lets a panic of the database engine, which means that its file is damaged, be told as an error: by the store that
+/// catches it, or here, where a panic ends the process.
+pub(crate) fn tell_damage() {
+    let otherwise = std::panic::take_hook();
+    std::panic::set_hook(Box::new(
+        move |panic| match tenure_apiserver::store::damage(panic) {
+            None => otherwise(panic),
+            Some(_) if cfg!(panic = "unwind") => {}
+            Some(damage) => {
+                eprintln!("tenure: {damage}");
+                std::process::exit(1);
+            }
+        },
+    ));
+}
+
 impl Server {
     /// A thread for each core. On etcd one less: such a server mostly waits, and on two cores two threads would
     /// wake each other, for a tenth more time on each write. `TOKIO_WORKER_THREADS` says otherwise.

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
-pub use self::durable::{OpenError, RedbStore};
+pub use self::durable::{OpenError, RedbStore, damage};
 #[cfg(feature = "etcd")]
 pub use self::etcd::{EtcdConfig, EtcdError, EtcdStore};
 pub use self::history::Retention;

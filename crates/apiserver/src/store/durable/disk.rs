@@ -6,7 +6,6 @@
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
 use std::os::unix::fs::OpenOptionsExt as _;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -135,8 +134,9 @@ impl Disk {
         config: Config,
     ) -> Result<(Self, Mvcc), OpenError> {
         let sync_failed = Arc::new(AtomicBool::new(false));
-        let database = connect(&media, &sync_failed).map_err(|error| error.into_open(&path))?;
-        let content = guarded(|| journal::load(&database, config.log_bytes))
+        let database =
+            connect(&path, &media, &sync_failed).map_err(|error| error.into_open(&path))?;
+        let content = guarded(&path, || journal::load(&database, config.log_bytes))
             .map_err(|error| error.into_open(&path))?;
         let Content {
             journal,
@@ -258,7 +258,10 @@ impl Disk {
                 // redb takes no more commits after an error.
                 let database = self.database.take();
                 // What it does on closing may fail as the commit did.
-                let _ = catch_unwind(AssertUnwindSafe(move || drop(database)));
+                let _ = guarded(&self.path, || {
+                    drop(database);
+                    Ok(())
+                });
                 self.judge(&trouble)
             }
         };
@@ -280,7 +283,7 @@ impl Disk {
             None => self.database.insert(self.reopen()?),
         };
         let batch = format::encode_batch(self.journal.next(), &state, commits);
-        let appended = guarded(|| {
+        let appended = guarded(&self.path, || {
             let transaction = database.begin_write()?;
             if !fill.is_empty() {
                 journal::fill(&transaction, fill)?;
@@ -313,9 +316,9 @@ impl Disk {
 
     /// Connects again after a full disk, and makes sure that the file is where it was.
     fn reopen(&self) -> Result<Database, Trouble> {
-        let database = connect(&self.media, &self.sync_failed)?;
+        let database = connect(&self.path, &self.media, &self.sync_failed)?;
         let expected = self.journal.last().map(|number| (number, self.state));
-        if guarded(|| journal::last(&database))? == expected {
+        if guarded(&self.path, || journal::last(&database))? == expected {
             Ok(database)
         } else {
             Err(Trouble::Damaged(
@@ -374,8 +377,9 @@ fn move_in(dir: &Path, part: &Path) -> Result<(), OpenError> {
 /// The last revision that the process of a database may have used. A damaged one does not say.
 fn used_up_to(path: &Path) -> Option<u64> {
     let sync_failed = Arc::new(AtomicBool::new(false));
-    let database = connect(&file_media(path.to_owned(), false), &sync_failed).ok()?;
-    let (_, state) = guarded(|| journal::last(&database)).ok()??;
+    let media = file_media(path.to_owned(), false);
+    let database = connect(path, &media, &sync_failed).ok()?;
+    let (_, state) = guarded(path, || journal::last(&database)).ok()??;
     Some(if state.closed {
         state.revision
     } else {
@@ -406,10 +410,10 @@ impl Content {
     }
 }
 
-fn connect(media: &Media, sync_failed: &Arc<AtomicBool>) -> Result<Database, Trouble> {
+fn connect(path: &Path, media: &Media, sync_failed: &Arc<AtomicBool>) -> Result<Database, Trouble> {
     let medium = media().map_err(Trouble::Io)?;
     let medium = Watched::new(medium, sync_failed.clone());
-    guarded(|| {
+    guarded(path, || {
         let mut builder = Database::builder();
         Ok(builder
             .set_cache_size(CACHE_BYTES)

@@ -26,6 +26,7 @@ use self::disk::Disk;
 #[cfg(test)]
 pub(super) use self::disk::Media;
 pub(super) use self::disk::{Config, Image, sync_dir};
+pub use self::trouble::damage;
 use super::batch::Prepared;
 use super::history::Retention;
 use super::mvcc::Mvcc;

@@ -1,9 +1,10 @@
 //! What goes wrong in or under redb, and what it means.
 
 use std::any::Any;
+use std::cell::RefCell;
 use std::io::{self, ErrorKind};
-use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::Path;
+use std::panic::{AssertUnwindSafe, PanicHookInfo, catch_unwind};
+use std::path::{Path, PathBuf};
 
 use super::OpenError;
 use super::format;
@@ -76,10 +77,27 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
     }
 }
 
+thread_local! {
+    /// The file that redb is at work on.
+    static AT_WORK: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+}
+
 /// redb asserts what it believes about its file; on a damaged one an assertion is an answer.
-pub(super) fn guarded<T>(work: impl FnOnce() -> Result<T, Trouble>) -> Result<T, Trouble> {
-    catch_unwind(AssertUnwindSafe(work))
-        .unwrap_or_else(|panic| Err(Trouble::Panicked(text(&*panic))))
+pub(super) fn guarded<T>(
+    path: &Path,
+    work: impl FnOnce() -> Result<T, Trouble>,
+) -> Result<T, Trouble> {
+    AT_WORK.set(Some(path.to_owned()));
+    let done = catch_unwind(AssertUnwindSafe(work));
+    AT_WORK.set(None);
+    done.unwrap_or_else(|panic| Err(Trouble::Panicked(text(&*panic))))
+}
+
+/// What a panic means that comes from the database engine: its file is damaged. For the panic hook of a program
+/// that is built to end at a panic, where nobody comes to return this as an error. `None` for any other panic.
+pub fn damage(panic: &PanicHookInfo<'_>) -> Option<OpenError> {
+    let path = AT_WORK.take()?;
+    Some(Trouble::Panicked(text(panic.payload())).into_open(&path))
 }
 
 fn text(panic: &(dyn Any + Send)) -> String {
