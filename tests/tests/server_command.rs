@@ -133,7 +133,10 @@ fn server_command_tells_of_a_damaged_file() {
             found += 1;
             assert_eq!(saved.status.code(), Some(1), "{said}");
             assert!(said.contains("store.redb is damaged: "), "{said}");
-            assert!(said.contains("; restore a backup"), "{said}");
+            assert!(
+                said.contains("; move it away and restore a backup"),
+                "{said}"
+            );
         }
     }
     assert!(found > 2, "{found} of {used} bytes");

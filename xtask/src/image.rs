@@ -80,6 +80,15 @@ fn build(name: &str, features: &[&str]) -> Result<()> {
     if !said.status.success() {
         bail!("{} --version ended with {}", binary.display(), said.status);
     }
+    // An error is told also to those who ask for backtraces, which it has no tables for.
+    let refused = Command::new(&binary)
+        .env_clear()
+        .env("RUST_BACKTRACE", "1")
+        .args(["status", "--kubeconfig=/dev/null"])
+        .output()?;
+    if refused.status.code() != Some(1) {
+        bail!("{} status ended with {}", binary.display(), refused.status);
+    }
     println!(
         "{}: static, {:.1} MB, {}",
         binary.display(),

@@ -264,6 +264,15 @@ impl Failure {
         failure
     }
 
+    /// 429: nothing was done, and the same may work in a moment. Clients see to that themselves.
+    pub fn try_again(message: impl Into<String>) -> Self {
+        let mut failure = Self::generic(429, "TooManyRequests", message);
+        if let Some(details) = &mut failure.details {
+            details.retry_after_seconds = Some(1);
+        }
+        failure
+    }
+
     /// 500: our fault.
     pub fn internal(message: impl Into<String>) -> Self {
         let message = message.into();

@@ -145,20 +145,21 @@ impl Store {
     }
 }
 
-/// Lets a panic of the database engine, which means that its file is damaged, be told as an error: by the store that
-/// catches it, or here, where a panic ends the process.
+/// Lets a panic of the database engine, which mostly means that its file is damaged, be told as an error: by the store
+/// that catches it, or here, where a panic ends the process.
 pub(crate) fn tell_damage() {
     let otherwise = std::panic::take_hook();
-    std::panic::set_hook(Box::new(
-        move |panic| match tenure_apiserver::store::damage(panic) {
+    std::panic::set_hook(Box::new(move |panic| {
+        match tenure_apiserver::store::last_words(panic) {
             None => otherwise(panic),
             Some(_) if cfg!(panic = "unwind") => {}
-            Some(damage) => {
-                eprintln!("tenure: {damage}");
+            Some(words) => {
+                // Nobody may be there to read it.
+                let _ = writeln!(std::io::stderr(), "tenure: {words}");
                 std::process::exit(1);
             }
-        },
-    ));
+        }
+    }));
 }
 
 impl Server {

@@ -162,6 +162,7 @@ impl Registry {
     ) -> Result<Option<Bytes>, Failure> {
         if options.dry_run {
             self.store.fresh().await?;
+            self.check_place(target, &key.name)?;
             self.check_fence(target, options)?;
             return Ok(self.store.get(&key).is_none().then(|| unparsed(object)));
         }
@@ -179,7 +180,12 @@ impl Registry {
                 None => *place = self.check_place(target, &key.name)?,
             }
         }
-        Err(Failure::modified(target.kind.resource(), &key.name))
+        let what = target.kind.plural;
+        let why = format!(
+            "{what} {:?}: its namespace or definition changes all the time",
+            key.name
+        );
+        Err(Failure::try_again(why))
     }
 
     /// Refuses new objects where there can be none; else what must be the same when the object is made,

@@ -24,6 +24,8 @@ const PURGE_PERIOD: Duration = Duration::from_millis(50);
 /// What is served beside the built-in kinds.
 #[derive(Default)]
 pub(crate) struct Served {
+    /// The revision of the store that all this is of.
+    revision: u64,
     kinds: Vec<&'static Kind>,
     by_resource: HashMap<(&'static str, &'static str), &'static Kind>,
     /// What these kinds were made from, by their storage names.
@@ -31,6 +33,7 @@ pub(crate) struct Served {
 }
 
 struct Definition {
+    kind: &'static Kind,
     seen: Given,
     ending: bool,
 }
@@ -67,7 +70,13 @@ impl Registry {
             return Ok(None);
         }
         match self.served().definitions.get(target.kind.storage) {
-            None => Err(target.not_found()),
+            None => Err(Failure::no_resource()),
+            // What was sent was read as something else than the definition says now.
+            Some(definition) if !std::ptr::eq(definition.kind, target.kind) => {
+                let name = &definition.seen.key.name;
+                let why = format!("the definition {name:?} was changed meanwhile; try again");
+                Err(Failure::try_again(why))
+            }
             Some(definition) if definition.ending => {
                 let message = "create not allowed while custom resource definition is terminating";
                 Err(Failure::generic(405, "MethodNotAllowed", message))
@@ -116,8 +125,14 @@ impl Registry {
 
     /// Reads all definitions anew.
     pub(super) fn refresh_definitions(&self) {
-        let mut served = Served::default();
-        for stored in self.stored_definitions() {
+        let Ok(listing) = self.store.list(&definitions(), None) else {
+            return;
+        };
+        let mut served = Served {
+            revision: listing.revision,
+            ..Served::default()
+        };
+        for stored in listing.objects {
             let Ok(definition) = parsed(&stored) else {
                 continue;
             };
@@ -135,25 +150,34 @@ impl Registry {
                 revision: stored.revision,
             };
             let ending = meta::is_deleting(&definition);
-            let made_from = Definition { seen, ending };
+            let made_from = Definition { kind, seen, ending };
             served.definitions.insert(kind.storage, made_from);
             served.kinds.push(kind);
             served.by_resource.insert(kind.resource(), kind);
         }
         let mut slot = self.served.write().unwrap_or_else(PoisonError::into_inner);
-        *slot = Arc::new(served);
+        // Somebody who began later may have been quicker.
+        if slot.revision <= served.revision {
+            *slot = Arc::new(served);
+        }
+    }
+
+    /// Reads them anew if this one is not known as it is now.
+    pub(super) fn refresh_definition(&self, key: &Key) {
+        let present = self.store.get(key);
+        let known = self.served().revision;
+        if present.is_none_or(|present| present.revision > known) {
+            self.refresh_definitions();
+        }
     }
 
     fn definitions(&self) -> Vec<Value> {
-        self.stored_definitions()
+        let listing = self.store.list(&definitions(), None);
+        let objects = listing.map(|listing| listing.objects).unwrap_or_default();
+        objects
             .iter()
             .filter_map(|object| parsed(object).ok())
             .collect()
-    }
-
-    fn stored_definitions(&self) -> Vec<Arc<Object>> {
-        let listing = self.store.list(&definitions(), None);
-        listing.map(|listing| listing.objects).unwrap_or_default()
     }
 
     /// Settles the names of a new definition.

@@ -275,7 +275,7 @@ impl Registry {
             Err(WriteError::Conflict(_)) => Ok(None),
             Err(WriteError::Moved(key)) => {
                 if super::definitions::is_definition(&key) {
-                    self.refresh_definitions();
+                    self.refresh_definition(&key);
                 }
                 Ok(None)
             }
@@ -306,11 +306,7 @@ fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
         }
         WriteError::Busy => {
             let why = "the server has more writes waiting than it takes on; try again later";
-            let mut failure = Failure::generic(429, "TooManyRequests", why.to_owned());
-            if let Some(details) = &mut failure.details {
-                details.retry_after_seconds = Some(1);
-            }
-            failure
+            Failure::try_again(why)
         }
         WriteError::Full(why) => Failure::generic(
             507,

@@ -187,6 +187,8 @@ impl Registry {
             return Ok(());
         };
         let mut left = 0;
+        // Another server may have defined a kind, and made objects of it, a moment ago.
+        self.refresh_definitions();
         let kinds = self.kinds();
         let stored = kinds
             .into_iter()

@@ -34,7 +34,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde_json::Value;
 
-pub use self::durable::{OpenError, RedbStore, damage};
+pub use self::durable::{OpenError, RedbStore, last_words};
 #[cfg(feature = "etcd")]
 pub use self::etcd::{EtcdConfig, EtcdError, EtcdStore};
 pub use self::history::Retention;

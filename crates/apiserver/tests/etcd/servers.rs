@@ -249,14 +249,29 @@ async fn nothing_is_made_where_another_server_is_clearing_up() {
         assert_eq!(refused.status, status, "{}", refused.json());
     }
 
-    // A kind that has begun to end.
+    // Nor in a rehearsal.
+    let body = json!({"metadata": {"name": "other"}});
+    ok(&here.call("POST", "/api/v1/namespaces", Some(body)).await);
+    ok(&there.call("GET", &maps("other"), None).await);
+    way.hold();
+    ok(&here.call("DELETE", "/api/v1/namespaces/other", None).await);
+    let dry = format!("{}?dryRun=All", maps("other"));
+    let refused = behind(&there, &way, &dry, &map("y", "1")).await;
+    assert!(matches!(refused.status, 403 | 404), "{}", refused.json());
+
+    // A kind that has changed, and one that has begun to end.
     let boat = |name: &str| {
         json!({"apiVersion": "example.com/v1", "kind": "Boat",
             "metadata": {"name": name, "finalizers": ["example.com/anchor"]}})
     };
-    ok(&here.call("POST", boats, Some(boat("a"))).await);
-    way.hold();
     let definition = format!("{DEFINITIONS}/boats.example.com");
+    way.hold();
+    let kept = json!({"spec": {"names": {"shortNames": ["bt"]}}});
+    ok(&here.call("PATCH", &definition, Some(kept)).await);
+    let refused = behind(&there, &way, boats, &boat("a")).await;
+    assert_eq!(refused.status, 429, "{}", refused.json());
+    ok(&there.call("POST", boats, Some(boat("a"))).await);
+    way.hold();
     ok(&here.call("DELETE", &definition, None).await);
     let refused = behind(&there, &way, boats, &boat("b")).await;
     assert_eq!(refused.status, 405, "{}", refused.json());

@@ -16,7 +16,7 @@ use super::OpenError;
 use super::file::{ClaimedFile, Watched};
 use super::format::{self, State, Summary};
 use super::journal::{self, Content, Journal, LOG_BYTES};
-use super::trouble::{Trouble, guarded};
+use super::trouble::{Trouble, Work, guarded};
 use crate::store::batch::{Commit, Entry};
 use crate::store::history::Retention;
 use crate::store::mvcc::Mvcc;
@@ -136,8 +136,11 @@ impl Disk {
         let sync_failed = Arc::new(AtomicBool::new(false));
         let database =
             connect(&path, &media, &sync_failed).map_err(|error| error.into_open(&path))?;
-        let content = guarded(&path, || journal::load(&database, config.log_bytes))
-            .map_err(|error| error.into_open(&path))?;
+        let read = guarded(Work::Open, &path, || {
+            let content = journal::load(&database, config.log_bytes)?;
+            Ok((database, content))
+        });
+        let (database, content) = read.map_err(|error| error.into_open(&path))?;
         let Content {
             journal,
             state,
@@ -235,7 +238,12 @@ impl Disk {
             ..self.state
         };
         let outcome = self.attempt(state, &[], mvcc, &[]);
-        drop(self.database.take());
+        let database = self.database.take();
+        // Everything is committed; what it does on closing can only fail to speed up the next start.
+        let _ = guarded(Work::Change, &self.path, || {
+            drop(database);
+            Ok(())
+        });
         self.broken
             .get_or_insert_with(|| "the database is closed".to_owned());
         outcome.done()
@@ -258,7 +266,7 @@ impl Disk {
                 // redb takes no more commits after an error.
                 let database = self.database.take();
                 // What it does on closing may fail as the commit did.
-                let _ = guarded(&self.path, || {
+                let _ = guarded(Work::Change, &self.path, || {
                     drop(database);
                     Ok(())
                 });
@@ -283,7 +291,7 @@ impl Disk {
             None => self.database.insert(self.reopen()?),
         };
         let batch = format::encode_batch(self.journal.next(), &state, commits);
-        let appended = guarded(&self.path, || {
+        let appended = guarded(Work::Change, &self.path, || {
             let transaction = database.begin_write()?;
             if !fill.is_empty() {
                 journal::fill(&transaction, fill)?;
@@ -318,13 +326,15 @@ impl Disk {
     fn reopen(&self) -> Result<Database, Trouble> {
         let database = connect(&self.path, &self.media, &self.sync_failed)?;
         let expected = self.journal.last().map(|number| (number, self.state));
-        if guarded(&self.path, || journal::last(&database))? == expected {
-            Ok(database)
-        } else {
-            Err(Trouble::Damaged(
-                "a refused commit is there; restart to read it".to_owned(),
-            ))
-        }
+        guarded(Work::Change, &self.path, || {
+            if journal::last(&database)? == expected {
+                Ok(database)
+            } else {
+                Err(Trouble::Damaged(
+                    "a refused commit is there; restart to read it".to_owned(),
+                ))
+            }
+        })
     }
 
     /// The database file.
@@ -379,7 +389,12 @@ fn used_up_to(path: &Path) -> Option<u64> {
     let sync_failed = Arc::new(AtomicBool::new(false));
     let media = file_media(path.to_owned(), false);
     let database = connect(path, &media, &sync_failed).ok()?;
-    let (_, state) = guarded(path, || journal::last(&database)).ok()??;
+    let last = guarded(Work::Open, path, || {
+        let last = journal::last(&database)?;
+        drop(database);
+        Ok(last)
+    });
+    let (_, state) = last.ok()??;
     Some(if state.closed {
         state.revision
     } else {
@@ -413,7 +428,7 @@ impl Content {
 fn connect(path: &Path, media: &Media, sync_failed: &Arc<AtomicBool>) -> Result<Database, Trouble> {
     let medium = media().map_err(Trouble::Io)?;
     let medium = Watched::new(medium, sync_failed.clone());
-    guarded(path, || {
+    guarded(Work::Open, path, || {
         let mut builder = Database::builder();
         Ok(builder
             .set_cache_size(CACHE_BYTES)

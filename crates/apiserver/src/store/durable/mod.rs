@@ -26,7 +26,7 @@ use self::disk::Disk;
 #[cfg(test)]
 pub(super) use self::disk::Media;
 pub(super) use self::disk::{Config, Image, sync_dir};
-pub use self::trouble::damage;
+pub use self::trouble::last_words;
 use super::batch::Prepared;
 use super::history::Retention;
 use super::mvcc::Mvcc;
@@ -46,7 +46,7 @@ pub enum OpenError {
         by: String,
     },
     /// The file is damaged. It is left as it is.
-    #[error("{} is damaged: {what}; restore a backup into an empty directory", path.display())]
+    #[error("{} is damaged: {what}; move it away and restore a backup", path.display())]
     Corrupt {
         /// The database file.
         path: PathBuf,

@@ -77,27 +77,46 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
     }
 }
 
+/// What redb is at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Work {
+    /// It reads a file that it has not seen before.
+    Open,
+    /// It changes or closes a file that it has read.
+    Change,
+}
+
 thread_local! {
-    /// The file that redb is at work on.
-    static AT_WORK: RefCell<Option<PathBuf>> = const { RefCell::new(None) };
+    /// What redb is at on this thread, and with which file.
+    static AT_WORK: RefCell<Option<(Work, PathBuf)>> = const { RefCell::new(None) };
 }
 
 /// redb asserts what it believes about its file; on a damaged one an assertion is an answer.
+///
+/// A database that is not needed afterwards is dropped inside: closing it may fail as well.
 pub(super) fn guarded<T>(
+    work: Work,
     path: &Path,
-    work: impl FnOnce() -> Result<T, Trouble>,
+    act: impl FnOnce() -> Result<T, Trouble>,
 ) -> Result<T, Trouble> {
-    AT_WORK.set(Some(path.to_owned()));
-    let done = catch_unwind(AssertUnwindSafe(work));
+    AT_WORK.set(Some((work, path.to_owned())));
+    let done = catch_unwind(AssertUnwindSafe(act));
     AT_WORK.set(None);
     done.unwrap_or_else(|panic| Err(Trouble::Panicked(text(&*panic))))
 }
 
-/// What a panic means that comes from the database engine: its file is damaged. For the panic hook of a program
-/// that is built to end at a panic, where nobody comes to return this as an error. `None` for any other panic.
-pub fn damage(panic: &PanicHookInfo<'_>) -> Option<OpenError> {
-    let path = AT_WORK.take()?;
-    Some(Trouble::Panicked(text(panic.payload())).into_open(&path))
+/// What to tell of a panic that comes from the database engine, for the panic hook of a program that is built to end
+/// at a panic: there the store does not come to return it as an error. `None` for any other panic.
+pub fn last_words(panic: &PanicHookInfo<'_>) -> Option<String> {
+    let (work, path) = AT_WORK.take()?;
+    let trouble = Trouble::Panicked(text(panic.payload()));
+    Some(match work {
+        Work::Open => trouble.into_open(&path).to_string(),
+        Work::Change => format!(
+            "{}: {trouble}; start again, and if that ends like this, move the file away and restore a backup",
+            path.display()
+        ),
+    })
 }
 
 fn text(panic: &(dyn Any + Send)) -> String {
