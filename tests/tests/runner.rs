@@ -26,6 +26,7 @@ mod provisioner_connection;
 mod provisioner_deletion;
 mod provisioner_faults;
 mod provisioner_http;
+mod provisioner_leaders;
 mod provisioner_nodes;
 mod provisioner_protection;
 mod provisioner_recorded;
