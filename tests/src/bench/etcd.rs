@@ -27,7 +27,7 @@ use crate::real::Etcd;
 /// How long puts are counted, each time.
 const SPAN: Duration = Duration::from_secs(4);
 /// Turns of each; the better half of the machine's moods goes to neither.
-const TURNS: usize = 3;
+const TURNS: usize = 5;
 /// A Lease of [`lease_puts`] as the server stores it, with its managed fields.
 const SIZE: usize = 635;
 
