@@ -99,6 +99,10 @@ pub(super) struct Disk {
     sync_failed: Arc<AtomicBool>,
     /// Why there must be no more commits.
     broken: Option<String>,
+    /// What a panic of redb means at present.
+    work: Work,
+    /// What was wrong with the last commit that failed.
+    trouble: Option<Trouble>,
     _lock: Option<Lock>,
 }
 
@@ -162,16 +166,22 @@ impl Disk {
             state,
             sync_failed,
             broken: None,
+            work: Work::Open,
+            trouble: None,
             _lock: lock,
         };
         // From here on the file says that it is in use, and revisions beyond the present are taken.
         match disk.commit(&[], revision, &mvcc) {
             // Without room nothing is written, and so no revision is used; reads work.
-            Outcome::Done | Outcome::Full(_) => Ok((disk, mvcc)),
-            Outcome::Broken(error) => Err(OpenError::Io {
-                path: disk.path.clone(),
-                source: io::Error::other(error),
-            }),
+            Outcome::Done | Outcome::Full(_) => {
+                disk.work = Work::Change;
+                Ok((disk, mvcc))
+            }
+            Outcome::Broken(error) => {
+                let trouble = disk.trouble.take();
+                let trouble = trouble.unwrap_or_else(|| Trouble::Io(io::Error::other(error)));
+                Err(trouble.into_open(&disk.path))
+            }
         }
     }
 
@@ -240,7 +250,7 @@ impl Disk {
         let outcome = self.attempt(state, &[], mvcc, &[]);
         let database = self.database.take();
         // Everything is committed; what it does on closing can only fail to speed up the next start.
-        let _ = guarded(Work::Change, &self.path, || {
+        let _ = guarded(self.work, &self.path, || {
             drop(database);
             Ok(())
         });
@@ -266,11 +276,13 @@ impl Disk {
                 // redb takes no more commits after an error.
                 let database = self.database.take();
                 // What it does on closing may fail as the commit did.
-                let _ = guarded(Work::Change, &self.path, || {
+                let _ = guarded(self.work, &self.path, || {
                     drop(database);
                     Ok(())
                 });
-                self.judge(&trouble)
+                let outcome = self.judge(&trouble);
+                self.trouble = Some(trouble);
+                outcome
             }
         };
         if let Outcome::Broken(reason) = &outcome {
@@ -291,7 +303,7 @@ impl Disk {
             None => self.database.insert(self.reopen()?),
         };
         let batch = format::encode_batch(self.journal.next(), &state, commits);
-        let appended = guarded(Work::Change, &self.path, || {
+        let appended = guarded(self.work, &self.path, || {
             let transaction = database.begin_write()?;
             if !fill.is_empty() {
                 journal::fill(&transaction, fill)?;
@@ -326,7 +338,7 @@ impl Disk {
     fn reopen(&self) -> Result<Database, Trouble> {
         let database = connect(&self.path, &self.media, &self.sync_failed)?;
         let expected = self.journal.last().map(|number| (number, self.state));
-        guarded(Work::Change, &self.path, || {
+        guarded(self.work, &self.path, || {
             if journal::last(&database)? == expected {
                 Ok(database)
             } else {
