@@ -44,16 +44,19 @@ fn token(home: &Home) -> u64 {
         .unwrap()
 }
 
+/// How the server of this home describes itself, if it runs.
+fn running(home: &Home) -> Option<serde_json::Value> {
+    let status = home.tenure(&["server", "status"]);
+    serde_json::from_slice(&status.stdout).ok()
+}
+
 /// `tenure server run` with these options on free ports, and how it describes itself.
 fn serve(home: &Home, options: &[&str]) -> (Process, serde_json::Value) {
     let mut command = home.command();
     command.args(["server", "run", "--listen=127.0.0.1:0"]);
     command.arg("--insecure-listen=127.0.0.1:0").args(options);
     let server = Process::spawn("server", command).unwrap();
-    let instance = poll(LIMIT, || {
-        let status = home.tenure(&["server", "status"]);
-        serde_json::from_slice(&status.stdout).ok()
-    });
+    let instance = poll(LIMIT, || running(home));
     let instance = instance.unwrap_or_else(|| panic!("no start: {}", server.transcript()));
     (server, instance)
 }
@@ -108,19 +111,14 @@ fn server_command_restores_what_it_saved_and_never_reuses_a_revision() {
 fn server_command_tells_of_a_damaged_file() {
     let home = Home::new();
     token(&home);
-    let status = home.tenure(&["server", "status"]);
-    let instance: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let instance = running(&home).unwrap();
     let kubeconfig = Path::new(instance["kubeconfig"].as_str().unwrap());
     let file = kubeconfig.parent().unwrap().join("store.redb");
     assert!(home.tenure(&["server", "stop"]).status.success());
     let whole = std::fs::read(&file).unwrap();
     let used = whole.iter().rposition(|byte| *byte != 0).unwrap();
     let mut found = 0;
-    for page in whole[..used]
-        .chunks(4096)
-        .enumerate()
-        .map(|(n, _)| n * 4096)
-    {
+    for page in (0..used).step_by(4096) {
         let mut damaged = whole.clone();
         damaged[page..page + 64]
             .iter_mut()
@@ -146,8 +144,7 @@ fn server_command_tells_of_a_damaged_file() {
 fn server_command_refuses_a_directory_in_use() {
     let home = Home::new();
     token(&home);
-    let status = home.tenure(&["server", "status"]);
-    let instance: serde_json::Value = serde_json::from_slice(&status.stdout).unwrap();
+    let instance = running(&home).unwrap();
     let second = home.tenure(&["server", "run", "--listen=127.0.0.1:0"]);
     assert_eq!(second.status.code(), Some(1), "{}", text(&second));
     assert!(

@@ -196,6 +196,14 @@ async fn what_etcd_finds_too_large_is_not_to_be_tried_again() {
     ok(&server.call("POST", leases, Some(lease)).await);
 }
 
+/// A server, and another that can be kept from hearing of anything.
+async fn pair_with_way(etcd: &Etcd) -> (Server, Server, Way) {
+    let way = Way::to(etcd.port()).await;
+    let (one, two) = (etcd.store().await, etcd.store_by(&way).await);
+    let (one, two) = tokio::join!(Server::start_on(one), Server::start_on(two));
+    (one, two, way)
+}
+
 /// Posts at a server that hears of nothing before the call has been made.
 async fn behind(server: &Server, way: &Way, path: &str, body: &Value) -> Answer {
     let call = server.call("POST", path, Some(body.clone()));
@@ -211,9 +219,7 @@ async fn nothing_is_made_where_another_server_is_clearing_up() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
-    let way = Way::to(etcd.port()).await;
-    let (here, there) = (etcd.store().await, etcd.store_by(&way).await);
-    let (here, there) = tokio::join!(Server::start_on(here), Server::start_on(there));
+    let (here, there, way) = pair_with_way(&etcd).await;
     ok(&here.call("POST", DEFINITIONS, Some(boats())).await);
     for name in ["named", "ends", "gone"] {
         let body = json!({"metadata": {"name": name}});
@@ -287,9 +293,7 @@ async fn an_account_of_one_server_is_known_to_another_that_is_behind() {
     let Some(etcd) = Etcd::start().await else {
         return;
     };
-    let way = Way::to(etcd.port()).await;
-    let (here, there) = (etcd.store().await, etcd.store_by(&way).await);
-    let (here, there) = tokio::join!(Server::start_on(here), Server::start_on(there));
+    let (here, there, way) = pair_with_way(&etcd).await;
     let accounts = "/api/v1/namespaces/default/serviceaccounts";
     let account = |name: &str| json!({"metadata": {"name": name}});
     let ask = json!({"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}});
