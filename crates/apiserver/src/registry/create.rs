@@ -43,7 +43,7 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Bytes, Failure> {
         check_namespace(target, &object)?;
-        let mut place = self.check_place(target, text(&object, "/metadata/name"))?;
+        let place = self.check_place(target, text(&object, "/metadata/name"))?;
         let sent_version = object.pointer("/metadata/resourceVersion").cloned();
         if !text(&object, "/metadata/resourceVersion").is_empty() && !options.dry_run {
             let why = "resourceVersion should not be set on objects to be created";
@@ -64,7 +64,7 @@ impl Registry {
             let name = text(&object, "/metadata/name").to_owned();
             let key = target.key_of(&name);
             if let Some(done) = self
-                .try_create(target, key, &object, &mut place, options)
+                .try_create(target, key, &object, place.clone(), options)
                 .await?
             {
                 return Ok(done);
@@ -101,7 +101,7 @@ impl Registry {
         options: &WriteOptions,
     ) -> Result<Option<Bytes>, Failure> {
         self.check_permission(target, user, "create")?;
-        let mut place = self.check_place(target, target.name)?;
+        let place = self.check_place(target, target.name)?;
         self.check_grant(target, user, None, &object)?;
         self.admit(target, &mut object);
         let sent = object.pointer("/metadata/resourceVersion").cloned();
@@ -109,7 +109,7 @@ impl Registry {
         self.settle_new_names(target, &mut object);
         owners::put(&mut object, owners);
         give_back_version(&mut object, sent.as_ref(), options);
-        self.try_create(target, target.key(), &object, &mut place, options)
+        self.try_create(target, target.key(), &object, place, options)
             .await
     }
 
@@ -157,7 +157,7 @@ impl Registry {
         target: &Target<'_>,
         key: Key,
         object: &Value,
-        place: &mut Vec<Given>,
+        mut place: Vec<Given>,
         options: &WriteOptions,
     ) -> Result<Option<Bytes>, Failure> {
         if options.dry_run {
@@ -171,13 +171,13 @@ impl Registry {
             let change = Change::Put(Arc::clone(&object));
             let write = Write {
                 fence: options.fence.clone(),
-                given: place.clone(),
+                given: place,
                 ..Write::new(key.clone(), Expected::Absent, change)
             };
             match self.write_given(target, write).await? {
                 Some(stored) => return Ok(Some(stored.json.clone())),
                 None if self.store.get(&key).is_some() => return Ok(None),
-                None => *place = self.check_place(target, &key.name)?,
+                None => place = self.check_place(target, &key.name)?,
             }
         }
         let what = target.kind.plural;

@@ -248,15 +248,19 @@ impl Disk {
             ..self.state
         };
         let outcome = self.attempt(state, &[], mvcc, &[]);
+        self.let_go();
+        self.broken
+            .get_or_insert_with(|| "the database is closed".to_owned());
+        outcome.done()
+    }
+
+    /// Closes the database, which may fail as a commit does. What was committed is there all the same.
+    fn let_go(&mut self) {
         let database = self.database.take();
-        // Everything is committed; what it does on closing can only fail to speed up the next start.
         let _ = guarded(self.work, &self.path, || {
             drop(database);
             Ok(())
         });
-        self.broken
-            .get_or_insert_with(|| "the database is closed".to_owned());
-        outcome.done()
     }
 
     /// One transaction, unless an earlier one failed for good.
@@ -274,12 +278,7 @@ impl Disk {
             Ok(()) => Outcome::Done,
             Err(trouble) => {
                 // redb takes no more commits after an error.
-                let database = self.database.take();
-                // What it does on closing may fail as the commit did.
-                let _ = guarded(self.work, &self.path, || {
-                    drop(database);
-                    Ok(())
-                });
+                self.let_go();
                 let outcome = self.judge(&trouble);
                 self.trouble = Some(trouble);
                 outcome
