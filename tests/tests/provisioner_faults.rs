@@ -74,7 +74,7 @@ async fn a_claim_deleted_while_the_driver_works_leaves_no_volume() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     // The volume is made, but the first answers say that it takes longer.
-    let script = r#"{"code": "DEADLINE_EXCEEDED", "times": 3, "done_all_the_same": true}"#;
+    let script = r#"{"code": "DEADLINE_EXCEEDED", "times": 3, "applied_despite_code": true}"#;
     class(&rig.api, "slow", Some(script)).await;
     let provisioner = rig.provisioner("s", &[]).unwrap();
     let uid = claim(&rig.api, "c", "slow").await;

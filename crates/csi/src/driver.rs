@@ -1,4 +1,4 @@
-//! The driver as its callers see it.
+//! Client of a CSI driver.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -21,26 +21,26 @@ use crate::v1::{
     ProbeRequest,
 };
 
-/// Between two tries to connect: grpc-go's backoff, cut to a second.
+/// Delay between connection attempts: grpc-go's backoff, limited to one second.
 const RETRY: Duration = Duration::from_secs(1);
-/// While nobody answers, a line in the log this often.
+/// Interval of log lines while the driver is unreachable.
 const STILL_CONNECTING: Duration = Duration::from_secs(10);
-/// The name that requests give to the other end; a socket has none.
+/// Authority in requests; a unix socket has none.
 const ORIGIN: &str = "http://localhost";
 
-/// How to reach a driver.
+/// Address and timeouts of a driver.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// A path or `unix://` address.
     pub address: String,
-    /// How long to try to connect.
+    /// Time limit for connecting.
     pub connect_timeout: Duration,
-    /// How long each call may take.
+    /// Time limit of each call.
     pub timeout: Duration,
 }
 
 impl Config {
-    /// The defaults of the CSI sidecars: half a minute to connect, ten seconds a call.
+    /// Creates a configuration with the defaults of the CSI sidecars: 30 s to connect, 10 s per call.
     pub fn new(address: impl Into<String>) -> Self {
         Self {
             address: address.into(),
@@ -71,10 +71,10 @@ pub struct Driver {
 }
 
 impl Driver {
-    /// Connects, trying again until the time is up: in a pod, the driver may start after us.
+    /// Connects, with retries until the time limit, because the driver may start later in the same pod.
     ///
     /// # Errors
-    /// The address is no unix socket, or nobody answers there in time.
+    /// Returns an error if the address is not a unix socket, or if no driver accepts a connection in time.
     pub async fn connect(config: &Config, metrics: &Metrics) -> Result<Self, ConnectError> {
         let socket = config.socket()?;
         let started = Instant::now();
@@ -109,10 +109,10 @@ impl Driver {
         }
     }
 
-    /// Waits until the driver says that it is ready.
+    /// Waits until the driver is ready.
     ///
     /// # Errors
-    /// Any answer but "ready", "not yet" and none in time.
+    /// Returns the first failure other than "not ready" and a timeout.
     pub async fn ready(&self) -> Result<(), StartError> {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -135,10 +135,10 @@ impl Driver {
         }
     }
 
-    /// Asks for name and abilities. Afterwards calls are measured under that name.
+    /// Reads name and capabilities. Metrics of later calls carry that name.
     ///
     /// # Errors
-    /// The first call that failed; or there is no name.
+    /// Returns the first failed call, or an error if the driver has no name.
     pub async fn facts(&self) -> Result<Facts, StartError> {
         let failed = |method| move |source| StartError::Call { method, source };
         let method = "/csi.v1.Identity/GetPluginInfo";
@@ -177,10 +177,10 @@ impl Driver {
         Ok(facts)
     }
 
-    /// Makes a volume, or finds the one of this name.
+    /// Creates a volume, or returns the existing one of this name.
     ///
     /// # Errors
-    /// As the driver answers; no answer in time is `DeadlineExceeded`.
+    /// Returns the status of the driver; a timeout is `DeadlineExceeded`.
     pub async fn create_volume(
         &self,
         request: CreateVolumeRequest,
@@ -192,7 +192,7 @@ impl Driver {
         .await
     }
 
-    /// Deletes a volume; one that is gone already is deleted.
+    /// Deletes a volume. Succeeds if the volume does not exist.
     ///
     /// # Errors
     /// As [`create_volume`](Self::create_volume).
@@ -207,7 +207,7 @@ impl Driver {
         .await
     }
 
-    /// Asks how much room there is.
+    /// Reads the free capacity.
     ///
     /// # Errors
     /// As [`create_volume`](Self::create_volume).
@@ -222,7 +222,7 @@ impl Driver {
         .await
     }
 
-    /// Asks where the driver runs.
+    /// Reads node id and topology of the driver.
     ///
     /// # Errors
     /// As [`create_volume`](Self::create_volume).
@@ -234,12 +234,12 @@ impl Driver {
         .await
     }
 
-    /// Completes when the connection is lost, which is for ever. Cancel safe.
+    /// Completes when the connection is lost. A lost connection never recovers. Cancel safe.
     pub async fn lost(&self) {
         self.link.lost().await;
     }
 
-    /// One call: bounded, measured, and shown in the trace log without its secrets.
+    /// Makes one call with a timeout and metrics, and logs it without its secrets.
     async fn call<Q, A>(
         &self,
         method: &'static str,
@@ -252,7 +252,7 @@ impl Driver {
     {
         tracing::trace!(method, request = ?message, "csi call");
         let mut request = Request::new(message);
-        // The driver learns how long we wait; whether it minds or not, we do not wait longer.
+        // The deadline is sent to the driver and enforced locally.
         request.set_timeout(self.timeout);
         let started = Instant::now();
         let answer = tokio::time::timeout(self.timeout, send(self.link.clone(), request)).await;

@@ -1,22 +1,22 @@
-//! What can go wrong between us and a driver.
+//! Errors of the connection to a driver.
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 pub use tonic::Code;
 
-/// A call that the driver refused, or that was not answered.
+/// A call that the driver rejected or did not answer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {message}", go_name(*code))]
 pub struct CallError {
     /// The gRPC status.
     pub code: Code,
-    /// What the driver said.
+    /// Message of the driver.
     pub message: String,
 }
 
 impl CallError {
-    /// An error with this code and text.
+    /// Creates an error with this code and message.
     pub fn new(code: Code, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -24,7 +24,7 @@ impl CallError {
         }
     }
 
-    /// The code as Go prints it, which is how metrics label it.
+    /// Returns the code as Go prints it. Metrics use it as a label.
     #[must_use]
     pub fn code_name(&self) -> &'static str {
         go_name(self.code)
@@ -57,21 +57,22 @@ pub(crate) fn go_name(code: Code) -> &'static str {
     }
 }
 
-/// There is no connection to the driver.
+/// Error while connecting to a driver.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConnectError {
-    /// Only unix sockets are spoken to: what else listens there cannot be told when it restarts.
-    #[error("csi address {0:?} is no unix socket: give a path or unix:///path")]
+    /// The address is not a unix socket. Other transports are not supported, because a restart of the driver would not
+    /// be noticed.
+    #[error("csi address {0:?} is not a unix socket; use a path or unix:///path")]
     NotUnix(String),
-    /// Nobody answered in time.
+    /// No driver accepted a connection in time.
     #[error("csi driver at {}: no connection within {limit:?}: {last}", socket.display())]
     TimedOut {
-        /// Where we tried.
+        /// Path of the socket.
         socket: PathBuf,
-        /// For how long.
+        /// The time limit.
         limit: Duration,
-        /// Why the last try failed.
+        /// Cause of the last failure.
         last: String,
     },
 }
@@ -80,16 +81,16 @@ pub enum ConnectError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// A call of the start failed; none of them is repeated.
+    /// A call during start-up failed. Such calls are not retried.
     #[error("csi driver: {method}: {source}")]
     Call {
-        /// Which.
+        /// The method.
         method: &'static str,
-        /// How.
+        /// The error.
         source: CallError,
     },
-    /// A driver without a name cannot be found by any claim.
-    #[error("csi driver: GetPluginInfo gave no name")]
+    /// The driver has no name, so no class can refer to it.
+    #[error("csi driver: GetPluginInfo returned no name")]
     NoName,
 }
 

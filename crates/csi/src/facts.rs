@@ -1,4 +1,4 @@
-//! What a driver says about itself at the start. It is asked once; a driver that changes restarts.
+//! Name and capabilities of a driver. They are read once, because a driver restarts to change them.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,19 @@ use crate::v1::{
     controller_service_capability, plugin_capability,
 };
 
-/// Name and abilities of a driver.
+/// Name and capabilities of a driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Facts {
-    /// The name that classes and volumes carry.
+    /// Name in classes and volumes.
     pub name: String,
-    /// Its version, for logs.
+    /// Version, for logs.
     pub version: String,
     plugin: BTreeSet<i32>,
     controller: BTreeSet<i32>,
 }
 
 impl Facts {
-    /// Facts from lists of abilities.
+    /// Creates facts from lists of capabilities.
     pub fn new(
         name: impl Into<String>,
         plugin: impl IntoIterator<Item = PluginCapability>,
@@ -35,25 +35,25 @@ impl Facts {
         }
     }
 
-    /// Whether the plugin as a whole has this ability.
+    /// Returns whether the plugin has this capability.
     #[must_use]
     pub fn plugin(&self, capability: PluginCapability) -> bool {
         self.plugin.contains(&i32::from(capability))
     }
 
-    /// Whether the controller service has this ability.
+    /// Returns whether the controller service has this capability.
     #[must_use]
     pub fn controller(&self, capability: ControllerCapability) -> bool {
         self.controller.contains(&i32::from(capability))
     }
 
-    /// Whether volumes are not reachable from everywhere.
+    /// Returns whether the driver restricts where its volumes are accessible.
     #[must_use]
     pub fn topology(&self) -> bool {
         self.plugin(PluginCapability::VolumeAccessibilityConstraints)
     }
 
-    /// Only `service` entries count: the others say nothing about calls.
+    /// Stores the plugin capabilities. Uses `service` entries only, because the others do not describe calls.
     pub(crate) fn set_plugin(&mut self, answer: &GetPluginCapabilitiesResponse) {
         let types = answer.capabilities.iter().filter_map(|c| match &c.r#type {
             Some(plugin_capability::Type::Service(service)) => Some(service.r#type),

@@ -1,19 +1,17 @@
-//! The Container Storage Interface as a provisioner speaks it.
+//! Client of the Container Storage Interface for a provisioner.
 //!
-//! Place in the picture: below the provisioner. It knows one driver on one unix socket, and neither
-//! Kubernetes nor elections.
+//! The crate talks to one driver on one unix socket. It does not depend on Kubernetes or on elections.
 //!
 //! | what | where |
 //! |---|---|
 //! | messages of CSI 1.12 | [`v1`] |
-//! | connect, probe, call, notice the loss | [`Driver`] |
-//! | what the driver can do | [`Facts`] |
-//! | what a failed call tells | [`CallError`], [`Code`] |
+//! | connect, probe, call, detect a lost connection | [`Driver`] |
+//! | capabilities of the driver | [`Facts`] |
+//! | errors of calls | [`CallError`], [`Code`] |
 //! | `csi_sidecar_operations_seconds` | [`Metrics`] |
 //! | a driver for tests | `mock`, with the feature of that name |
 //!
-//! Secrets reach the driver and nothing else: requests that carry them show
-//! [`STRIPPED`] in their place when they are logged.
+//! Only the driver receives secrets. Log lines of requests contain [`STRIPPED`] in their place.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,

@@ -1,8 +1,7 @@
-//! One connection to a driver, which never comes back once it is lost.
+//! One connection to a driver, without reconnection.
 //!
-//! A driver that went away may come back as another one, with other abilities and without the volumes
-//! it was making; so there is no reconnecting, and whoever holds the link is told. Idleness is not loss:
-//! nothing here closes a quiet connection.
+//! A driver that restarts may have other capabilities and may have lost volumes in progress. Therefore a lost
+//! connection is reported to its user and never replaced. An idle connection stays open.
 
 use std::path::Path;
 use std::pin::Pin;
@@ -29,7 +28,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Connects once, and fails at once if nobody listens.
+    /// Connects once. Fails immediately if no driver listens.
     pub(crate) async fn open(socket: &Path) -> Result<Self, String> {
         let stream = UnixStream::connect(socket).await;
         let stream = stream.map_err(|error| error.to_string())?;
@@ -50,7 +49,7 @@ impl Link {
     /// Completes when the connection is gone. Cancel safe.
     pub(crate) async fn lost(&self) {
         let mut lost = self.lost.clone();
-        // The sender drops only after it has told.
+        // The sender is dropped only after it has sent the value.
         _ = lost.wait_for(|lost| *lost).await;
     }
 }
@@ -61,7 +60,7 @@ impl Service<hyper::Request<Body>> for Link {
     type Future = Pin<Box<dyn Future<Output = Result<Answer, Status>> + Send>>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Status>> {
-        // A connection is always ready; whether it is lost, the call itself finds out, with its code.
+        // The service is always ready. A call on a lost connection fails with its own status.
         Poll::Ready(Ok(()))
     }
 
@@ -74,8 +73,8 @@ impl Service<hyper::Request<Body>> for Link {
     }
 }
 
-/// Whatever breaks below the call means Unavailable: the driver may be at work all the same, so it must
-/// not count as an answer of the driver.
+/// Maps a connection error to Unavailable. The driver may still process the call, so the error must not count as the
+/// driver's response.
 fn broken(error: &hyper::Error) -> Status {
     let source = std::error::Error::source(error).map(|source| format!(": {source}"));
     Status::unavailable(format!(

@@ -1,4 +1,4 @@
-//! How long calls took, under the name that every CSI sidecar uses.
+//! Durations of calls, under the metric name that all CSI sidecars use.
 
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -36,7 +36,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Shows them in a registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         registry.register(
             "csi_sidecar_operations_seconds",
@@ -45,7 +45,7 @@ impl Metrics {
         );
     }
 
-    /// Calls before this carry `unknown-driver`.
+    /// Sets the driver label. Earlier calls are labelled `unknown-driver`.
     pub(crate) fn driver_is(&self, name: &str) {
         _ = self.driver.set(name.to_owned());
     }

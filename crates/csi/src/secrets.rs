@@ -1,4 +1,4 @@
-//! How requests with secrets look in logs.
+//! Formats requests for logs without their secrets.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use crate::v1::{
     ValidateVolumeCapabilitiesRequest,
 };
 
-/// Stands where a secret would be.
+/// Replacement for secrets in logs.
 pub const STRIPPED: &str = "***stripped***";
 
 impl fmt::Debug for CreateVolumeRequest {
@@ -66,7 +66,7 @@ impl fmt::Debug for NodePublishVolumeRequest {
     }
 }
 
-/// Not even the names of the entries are shown, only that there are some.
+/// Formats a map of secrets without names and values; only shows whether it is empty.
 struct Stripped<'a>(&'a BTreeMap<String, String>);
 
 impl fmt::Debug for Stripped<'_> {

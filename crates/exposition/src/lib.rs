@@ -1,8 +1,6 @@
-//! The text of `/metrics`: Prometheus' own format, as Kubernetes' programs have it, or OpenMetrics for those
-//! that ask for it.
+//! Formats `/metrics`: Prometheus text by default, as Kubernetes components do, or OpenMetrics if the client asks for it.
 //!
-//! Every program of the project that serves metrics answers through [`expose`]. This crate is below all
-//! others and knows none of them.
+//! Every program of this project that serves metrics uses [`expose`].
 
 use std::collections::HashMap;
 use std::fmt::Write as _;
@@ -15,11 +13,11 @@ use prometheus_client::registry::Registry;
 const OPEN_METRICS: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 const PROMETHEUS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// The content type and the text for a request with these headers.
+/// Returns content type and text for a request with these headers.
 #[must_use]
 pub fn expose(registry: &Registry, headers: &HeaderMap) -> (&'static str, String) {
     let mut text = String::new();
-    // Writing into a string does not fail.
+    // Writing to a string cannot fail.
     let _ = encode(&mut text, registry);
     if wants_open_metrics(headers) {
         (OPEN_METRICS, text)
@@ -37,8 +35,8 @@ fn wants_open_metrics(headers: &HeaderMap) -> bool {
     kinds.any(|kind| kind.eq_ignore_ascii_case("application/openmetrics-text"))
 }
 
-/// The older format: counters and infos are called as their samples, an info is a gauge, and there are no
-/// units, no exemplars and no end.
+/// Converts OpenMetrics to the older Prometheus format: counters and infos are named like their samples, an info is a
+/// gauge, and there are no units, exemplars or end marker.
 fn prometheus(open_metrics: &str) -> String {
     let kinds: HashMap<&str, &str> = open_metrics
         .lines()
@@ -52,7 +50,7 @@ fn prometheus(open_metrics: &str) -> String {
     let mut text = String::with_capacity(open_metrics.len());
     for line in open_metrics.lines() {
         let mut words = line.splitn(4, ' ');
-        // Writing into a string does not fail.
+        // Writing to a string cannot fail.
         let _ = match (words.next(), words.next(), words.next(), words.next()) {
             (Some("#"), Some("TYPE"), Some(name), Some(kind)) => {
                 let kind = match kind {

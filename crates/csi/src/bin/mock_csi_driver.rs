@@ -1,4 +1,4 @@
-//! The scripted driver as a program, for trying a provisioner by hand.
+//! The scripted driver as a program, for manual tests of a provisioner.
 #![allow(clippy::print_stderr, reason = "a command talks to people")]
 
 use std::path::PathBuf;
@@ -8,23 +8,23 @@ use clap::Parser;
 use tenure_csi::mock::{MockConfig, MockDriver};
 use tenure_csi::{ControllerCapability, PluginCapability};
 
-/// A CSI driver that keeps its volumes in memory and does what the class parameter `script` says
+/// Run a CSI driver that keeps its volumes in memory and follows the class parameter `script`
 #[derive(Parser, Debug)]
 #[command(name = "mock-csi-driver", version)]
 struct Args {
-    /// The unix socket to listen on
+    /// Unix socket to listen on
     #[arg(long, value_name = "PATH")]
     endpoint: PathBuf,
-    /// The name of the driver
+    /// Name of the driver
     #[arg(long, default_value = "mock.csi.example")]
     name: String,
-    /// Abilities of the plugin, as the standard names them
+    /// Plugin capabilities, with their CSI names
     #[arg(long, value_delimiter = ',', default_value = "CONTROLLER_SERVICE", value_parser = plugin)]
     plugin: Vec<PluginCapability>,
-    /// Abilities of the controller, as the standard names them
+    /// Controller capabilities, with their CSI names
     #[arg(long, value_delimiter = ',', default_value = "CREATE_DELETE_VOLUME", value_parser = controller)]
     controller: Vec<ControllerCapability>,
-    /// Append every call here, a line of JSON each
+    /// File to which each call is appended as a line of JSON
     #[arg(long, value_name = "FILE")]
     journal: Option<PathBuf>,
 }

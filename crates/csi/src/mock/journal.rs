@@ -1,4 +1,4 @@
-//! The memory of a scripted driver.
+//! The call journal of a scripted driver.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -16,18 +16,18 @@ use crate::v1::volume_capability::access_mode::Mode;
 use crate::v1::volume_content_source::Type as Source;
 use crate::v1::{CreateVolumeRequest, DeleteVolumeRequest, Topology, VolumeCapability};
 
-/// One call.
+/// One recorded call.
 #[derive(Clone, Debug, Serialize)]
 pub struct Call {
-    /// When it came, counted from the start of the driver.
+    /// Time of the call since the start of the driver.
     pub at: Duration,
-    /// Which.
+    /// The method.
     pub method: Method,
-    /// The process that called, by the socket.
+    /// Process id of the caller, from the socket.
     pub pid: Option<i32>,
-    /// What was asked, in the JSON form of protobuf with the names of the standard.
+    /// The request in protobuf's JSON form, with the field names of the CSI specification.
     pub request: Value,
-    /// The code of the answer, in Go's words; empty while there is none.
+    /// The status code of the response as Go spells it; empty while the call runs.
     pub answer: String,
 }
 
@@ -69,7 +69,7 @@ impl Journal {
         if let Some(file) = &self.file {
             let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
             let line = serde_json::to_string(call).unwrap_or_default();
-            // A journal that cannot be written is missed by whoever reads it.
+            // A failed write shows as a missing line when a test reads the journal.
             _ = writeln!(file, "{line}");
         }
     }
@@ -80,7 +80,7 @@ impl Journal {
     }
 }
 
-/// A request as protobuf's JSON, secrets included: it is for tests.
+/// Converts a CreateVolume request to protobuf's JSON form. Includes secrets, because it is for tests only.
 #[must_use]
 pub fn create_request(request: &CreateVolumeRequest) -> Value {
     let mut map = Map::new();
@@ -129,7 +129,7 @@ pub fn create_request(request: &CreateVolumeRequest) -> Value {
     map.into()
 }
 
-/// The same for a deletion.
+/// Converts a DeleteVolume request to protobuf's JSON form.
 #[must_use]
 pub fn delete_request(request: &DeleteVolumeRequest) -> Value {
     let mut map = Map::new();
@@ -168,7 +168,7 @@ fn topology(topology: &Topology) -> Value {
     map.into()
 }
 
-/// Protobuf's JSON leaves out what is empty.
+/// Inserts a value unless it is empty, because protobuf's JSON form omits empty values.
 fn put(map: &mut Map<String, Value>, key: &str, value: Value) {
     let empty = match &value {
         Value::String(text) => text.is_empty(),
@@ -181,7 +181,7 @@ fn put(map: &mut Map<String, Value>, key: &str, value: Value) {
     }
 }
 
-/// 64-bit numbers are texts there.
+/// Inserts a 64-bit number as a string, as protobuf's JSON form requires.
 fn put_number(map: &mut Map<String, Value>, key: &str, number: i64) {
     if number != 0 {
         map.insert(key.to_owned(), json!(number.to_string()));

@@ -1,8 +1,8 @@
-//! A scripted driver: it keeps its volumes in memory, does what its script says, and remembers every
-//! call, so that a test can ask afterwards what was asked of it and which volumes are left.
+//! A scripted CSI driver for tests. It keeps its volumes in memory and records every call, so that a test can check
+//! the calls and the remaining volumes.
 //!
-//! What it answers is told by a [`Script`]: a list per method ([`MockDriver::script`]), or the class
-//! parameter `script` with the same as JSON, so that each class can have a driver of its own.
+//! A [`Script`] decides its responses: a list per method ([`MockDriver::script`]), or the class parameter `script`
+//! as JSON, so that each class can behave differently.
 
 mod journal;
 mod node;
@@ -22,20 +22,20 @@ pub use script::{Method, Script};
 
 use crate::facts::{ControllerCapability, PluginCapability};
 
-/// What the driver is and can do.
+/// Name and capabilities of a scripted driver.
 #[derive(Clone, Debug)]
 pub struct MockConfig {
-    /// Its name.
+    /// Name of the driver.
     pub name: String,
-    /// Abilities of the plugin.
+    /// Plugin capabilities.
     pub plugin: Vec<PluginCapability>,
-    /// Abilities of the controller.
+    /// Controller capabilities.
     pub controller: Vec<ControllerCapability>,
-    /// Where it runs, for `NodeGetInfo`.
+    /// Node id and topology for `NodeGetInfo`.
     pub node: (String, BTreeMap<String, String>),
-    /// Room left, by the value of a topology segment or for all; unlimited by default.
+    /// Free capacity in bytes; unlimited by default.
     pub capacity: i64,
-    /// Every call is appended here as a line of JSON.
+    /// File to which every call is appended as a line of JSON.
     pub journal: Option<PathBuf>,
 }
 
@@ -52,16 +52,16 @@ impl Default for MockConfig {
     }
 }
 
-/// A volume that exists.
+/// An existing volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LiveVolume {
-    /// The name it was asked for by.
+    /// The name in the CreateVolume request.
     pub name: String,
-    /// Its size.
+    /// Size in bytes.
     pub capacity: i64,
 }
 
-/// A running driver. Dropping it ends it and its connections; its volumes stay with [`Volumes`].
+/// A running driver. Dropping it closes its connections. Its volumes survive in [`Volumes`].
 #[derive(Debug)]
 pub struct MockDriver {
     state: Arc<State>,
@@ -79,31 +79,31 @@ impl Volumes {
     }
 }
 
-/// What the services share.
+/// State that the services share.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) config: MockConfig,
     pub(crate) volumes: Volumes,
     pub(crate) scripts: Mutex<HashMap<Method, VecDeque<Script>>>,
-    /// How often a script in a class was used up, by volume name.
+    /// Number of used steps of a class script, by volume name.
     pub(crate) used: Mutex<HashMap<String, u32>>,
     pub(crate) journal: journal::Journal,
     pub(crate) ready: watch::Sender<bool>,
 }
 
 impl MockDriver {
-    /// Starts a driver without volumes on a socket, replacing what lies there.
+    /// Starts a driver without volumes on a socket. Replaces an existing socket file.
     ///
     /// # Errors
-    /// The socket cannot be made.
+    /// Returns an error if the socket cannot be created.
     pub fn start(config: MockConfig, socket: impl AsRef<Path>) -> io::Result<Self> {
         Self::restart(config, socket, Volumes::default())
     }
 
-    /// Starts a driver that has these volumes already.
+    /// Starts a driver with existing volumes.
     ///
     /// # Errors
-    /// The socket or the journal cannot be made.
+    /// Returns an error if the socket or the journal cannot be created.
     pub fn restart(
         config: MockConfig,
         socket: impl AsRef<Path>,
@@ -128,35 +128,35 @@ impl MockDriver {
         })
     }
 
-    /// Where it listens.
+    /// Returns the path of the socket.
     #[must_use]
     pub fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// Adds to what is answered to the next calls of a method.
+    /// Appends a step to the script of a method.
     pub fn script(&self, method: Method, script: Script) {
         let mut scripts = self.state.scripts();
         scripts.entry(method).or_default().push_back(script);
     }
 
-    /// Forgets what was to be answered to the next calls of a method.
+    /// Removes all pending steps of a method.
     pub fn clear_script(&self, method: Method) {
         self.state.scripts().remove(&method);
     }
 
-    /// What `Probe` answers.
+    /// Sets the response of `Probe`.
     pub fn set_ready(&self, ready: bool) {
         self.state.ready.send_replace(ready);
     }
 
-    /// Every call so far.
+    /// Returns all calls so far.
     #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         self.state.journal.calls()
     }
 
-    /// The calls of one method so far.
+    /// Returns all calls of one method so far.
     #[must_use]
     pub fn calls_of(&self, method: Method) -> Vec<Call> {
         let mut calls = self.calls();
@@ -164,13 +164,13 @@ impl MockDriver {
         calls
     }
 
-    /// The volumes that exist, by id.
+    /// Returns the existing volumes, by id.
     #[must_use]
     pub fn volumes(&self) -> BTreeMap<String, LiveVolume> {
         self.state.volumes.lock().clone()
     }
 
-    /// The volumes themselves, for a restart.
+    /// Returns the shared volumes, for a restart.
     #[must_use]
     pub fn keep_volumes(&self) -> Volumes {
         self.state.volumes.clone()
@@ -189,7 +189,7 @@ impl State {
         self.scripts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The next step of a method's own script.
+    /// Takes the next step of a method's script.
     pub(crate) fn next_step(&self, method: Method) -> Script {
         let mut scripts = self.scripts();
         let Some(queue) = scripts.get_mut(&method) else {

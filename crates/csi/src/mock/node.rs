@@ -1,4 +1,4 @@
-//! The node of a scripted driver. Nothing is mounted: a volume in use is an empty directory at its target path.
+//! The node service of a scripted driver. It mounts nothing: a published volume is an empty directory at its target.
 
 use std::{fs, io};
 
@@ -31,7 +31,7 @@ impl Node for Service {
             }
             self.find(id)?;
             match fs::create_dir(path) {
-                // The same again is no mistake.
+                // Publishing is idempotent.
                 Err(error) if error.kind() != io::ErrorKind::AlreadyExists => {
                     Err(Status::internal(format!("{path}: {error}")))
                 }

@@ -1,4 +1,4 @@
-//! What a scripted driver answers.
+//! Scripts of a scripted driver.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,38 +35,38 @@ pub enum Method {
     NodeGetInfo,
 }
 
-/// One step: everything that is left out is as a well-behaved driver does it.
+/// One step. Omitted fields mean the behaviour of a correct driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Script {
-    /// Fail with this code, `RESOURCE_EXHAUSTED`.
+    /// Fail with this code, for example `RESOURCE_EXHAUSTED`.
     pub code: Option<String>,
-    /// How often; then all is well. Without it, always.
+    /// Number of failures before calls succeed; without it, calls always fail.
     pub times: Option<u32>,
-    /// Wait before doing anything.
+    /// Delay before the call is processed.
     pub delay_ms: u64,
-    /// Do it, and then wait this long before answering, so that the caller may have given up.
+    /// Delay between processing and responding, so that the caller may time out.
     pub answer_after_ms: u64,
-    /// Make the volume and then fail with `code`: the caller cannot know.
-    pub done_all_the_same: bool,
-    /// Answer with this size, whatever was asked for.
+    /// Create the volume and then fail with `code`, so that the caller cannot know the outcome.
+    pub applied_despite_code: bool,
+    /// Respond with this size instead of the requested one.
     pub capacity: Option<i64>,
-    /// The size of the largest volume that there is room for.
+    /// Maximum volume size in the capacity response.
     pub largest: Option<i64>,
-    /// The volume context of the answer.
+    /// Volume context of the response.
     pub context: BTreeMap<String, String>,
-    /// The topology of the answer.
+    /// Topology of the response.
     pub topology: Option<Vec<BTreeMap<String, String>>>,
-    /// Answer with this id.
+    /// Respond with this volume id.
     pub volume_id: Option<String>,
-    /// Leave the content source out of the answer.
+    /// Omit the content source in the response.
     pub omit_content_source: bool,
-    /// Leave the volume out of the answer.
+    /// Omit the volume in the response.
     pub omit_volume: bool,
 }
 
 impl Script {
-    /// Fails with a code this often.
+    /// Creates a script that fails `times` times with a code.
     #[must_use]
     pub fn fail(code: &str, times: u32) -> Self {
         Self {
@@ -96,7 +96,7 @@ async fn pause(millis: u64) {
     }
 }
 
-/// The code of an upper-case name; names that are none are `Unknown`.
+/// Parses an upper-case code name; unknown names are `Unknown`.
 fn code_of(name: &str) -> Code {
     match name {
         "CANCELLED" | "CANCELED" => Code::Cancelled,

@@ -20,7 +20,7 @@ use crate::v1::controller_server::ControllerServer;
 use crate::v1::identity_server::IdentityServer;
 use crate::v1::node_server::NodeServer;
 
-/// Listens until told to stop; then all connections break at once, as when a process dies.
+/// Serves the socket until it is stopped. Then all connections break immediately, as if the process had died.
 pub(crate) fn listen(
     socket: &Path,
     state: Arc<State>,
@@ -53,14 +53,14 @@ async fn serve(stream: UnixStream, state: Arc<State>, stop: watch::Receiver<bool
     let connection =
         http2::Builder::new(TokioExecutor::new()).serve_connection(TokioIo::new(stream), routes);
     tokio::select! {
-        // A client that goes away is its own affair.
+        // An error of one connection does not affect the others.
         _ = connection => {}
         () = told(stop) => {}
     }
 }
 
 async fn told(mut stop: watch::Receiver<bool>) {
-    // The end of the sender means the same.
+    // A dropped sender also means stop.
     _ = stop.wait_for(|stop| *stop).await;
 }
 
@@ -74,7 +74,7 @@ async fn route(
     } else if path.starts_with("/csi.v1.Node/") {
         NodeServer::new(service).call(request).await
     } else {
-        // It answers what it does not know with Unimplemented, as it should.
+        // The generated server answers unknown methods with Unimplemented.
         ControllerServer::new(service).call(request).await
     }
 }

@@ -1,4 +1,4 @@
-//! What a scripted driver says about itself, and the calls about volumes.
+//! The identity and controller services of a scripted driver.
 
 use std::sync::{Arc, PoisonError};
 
@@ -21,7 +21,7 @@ use crate::v1::{
     ValidateVolumeCapabilitiesResponse, Volume, controller_service_capability, plugin_capability,
 };
 
-/// All three services, for one connection.
+/// All three services of one connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Service {
     pub(super) state: Arc<State>,
@@ -33,7 +33,7 @@ impl Service {
         Self { state, pid }
     }
 
-    /// Notes the call, follows the script around `act`, and notes the answer.
+    /// Records the call, applies the script around `act`, and records the result.
     pub(super) async fn scripted<A>(
         &self,
         method: Method,
@@ -45,7 +45,7 @@ impl Service {
         script.delay().await;
         let result = match script.failure() {
             Some(status) => {
-                if script.done_all_the_same {
+                if script.applied_despite_code {
                     _ = act(&script);
                 }
                 Err(status)
@@ -58,7 +58,7 @@ impl Service {
         result.map(Response::new)
     }
 
-    /// The script in the class, if there is one: its failures count per volume name.
+    /// Returns the script in the class parameters. Its failures are counted per volume name.
     fn class_script(&self, request: &CreateVolumeRequest) -> Result<Option<Script>, Status> {
         let Some(text) = request.parameters.get("script") else {
             return Ok(None);
@@ -80,7 +80,7 @@ impl Service {
         Ok(Some(script))
     }
 
-    /// That there is a volume of this id.
+    /// Checks that a volume of this id exists.
     pub(super) fn find(&self, volume_id: &str) -> Result<(), Status> {
         match self.state.volumes.lock().contains_key(volume_id) {
             true => Ok(()),
