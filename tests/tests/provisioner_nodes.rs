@@ -184,7 +184,7 @@ async fn asking_for_room_leaves_no_trace() {
     copy["spec"]["resources"]["requests"]["storage"] = json!("5Gi");
     copy["spec"]["dataSource"] = json!({ "kind": "PersistentVolumeClaim", "name": "source" });
     put(&rig.api, &copy, "default").await.unwrap();
-    says(&provisioner, "not enough room here").await;
+    says(&provisioner, "not enough capacity on this node").await;
     assert!(!protected().await, "nobody copies it yet");
     let path = format!("{CLAIMS}/too-large");
     let left = rig.api.get(&path).await.unwrap().unwrap();

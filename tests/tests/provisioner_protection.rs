@@ -435,7 +435,7 @@ async fn what_cannot_be_swept_now_is_swept_later() {
     let conflicts = faults.add(Fault::answer(409).path(&snapshots).verb("update").times(7));
     let flags = ["--snapshot-orphan-sweep-interval=200ms"];
     let provisioner = rig.provisioner("s", &flags).unwrap();
-    says(&provisioner, "cannot take the finalizer off").await;
+    says(&provisioner, "cannot remove the finalizer of the snapshot").await;
     until("gone with the next one", async || {
         (!has(&rig.api, &snapshots, PROTECTS_SNAPSHOT).await).then_some(())
     })

@@ -1,7 +1,7 @@
-//! Objects as the API server has them, kept up to date by a watch.
+//! Caches of API objects that a watch keeps up to date.
 //!
-//! Kinds of which there are few are kept ready for use. Claims and volumes can be tens of thousands, and are
-//! kept as text: in pieces an object takes several times the memory, and to read it again takes microseconds.
+//! Objects of small kinds are stored decoded. There can be tens of thousands of claims and volumes, so these
+//! are stored as text: a decoded object takes several times the memory, and decoding takes microseconds.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -16,7 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::watch;
 
-/// The objects of one kind, by a key. Clones share them.
+/// The objects of one kind, indexed by key. Clones share the same objects.
 pub(crate) struct Cache<K, F = Arc<K>> {
     inner: Arc<Inner<F>>,
     kind: PhantomData<fn() -> K>,
@@ -27,13 +27,13 @@ struct Inner<F> {
     synced: watch::Sender<bool>,
 }
 
-/// How a cache keeps an object.
+/// The form in which a cache stores an object.
 pub(crate) trait Form<K>: Send + 'static {
     fn keep(object: K) -> Self;
 
     fn open(&self) -> Arc<K>;
 
-    /// False if this text is certainly nowhere in the object.
+    /// Returns false only if the object does not contain this text.
     fn may_say(&self, _text: &str) -> bool {
         true
     }
@@ -49,7 +49,7 @@ impl<K: Send + Sync + 'static> Form<K> for Arc<K> {
     }
 }
 
-/// An object as text.
+/// An object stored as text.
 pub(crate) struct Packed(Box<str>);
 
 impl<K: Serialize + DeserializeOwned> Form<K> for Packed {
@@ -67,12 +67,12 @@ impl<K: Serialize + DeserializeOwned> Form<K> for Packed {
     }
 }
 
-/// What a watch tells about an object.
+/// A change of a cached object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Change<W> {
-    /// It is there, new or changed, and this is what is due.
+    /// The object is new or changed; the value says what is due for it.
     Applied(W),
-    /// It is gone, or is not kept any more.
+    /// The object was deleted, or the cache no longer keeps it.
     Gone,
 }
 
@@ -119,15 +119,15 @@ impl<K, F> Cache<K, F> {
         self.lock().keys().map(|key| key.to_string()).collect()
     }
 
-    /// Takes out what is gone, also before the watch tells. Whether it was there.
+    /// Removes an object before the watch reports its deletion. Returns whether the cache had it.
     pub(crate) fn remove(&self, key: &str) -> bool {
         self.lock().remove(key).is_some()
     }
 
-    /// Waits until everything that was there at the start is here.
+    /// Waits until the initial list is in the cache.
     pub(crate) async fn synced(&self) {
         let mut synced = self.inner.synced.subscribe();
-        // The sender lives in the cache itself.
+        // The cache owns the sender, so this cannot fail.
         _ = synced.wait_for(|synced| *synced).await;
     }
 }
@@ -141,12 +141,12 @@ impl<K, F: Form<K>> Cache<K, F> {
         self.lock().values().map(F::open).collect()
     }
 
-    /// Puts in what was just written, before the watch tells.
+    /// Inserts an object that was just written, before the watch reports it.
     pub(crate) fn insert(&self, key: &str, object: K) {
         self.lock().insert(key.into(), F::keep(object));
     }
 
-    /// Looks at every object in which a text occurs.
+    /// Applies a function to every object that contains a text, and returns the first result.
     pub(crate) fn find_map<T>(
         &self,
         text: &str,
@@ -162,8 +162,8 @@ impl<K, F: Form<K>> Cache<K, F>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + fmt::Debug + Send + Sync + 'static,
 {
-    /// Keeps the cache, for ever. `keep` says of an object that is worth keeping what is due about it, and
-    /// `tell` hears of every change of what is kept.
+    /// Runs the watch; never returns. `keep` returns what is due for an object, or `None` if the cache does not
+    /// keep the object. `tell` is called for every change of a kept object.
     pub(crate) async fn run<W>(
         self,
         api: Api<K>,
@@ -175,7 +175,7 @@ where
             .await;
     }
 
-    /// The same for objects with these labels only.
+    /// Like [`run`](Self::run), for objects with these labels only.
     pub(crate) async fn run_labelled(
         self,
         api: Api<K>,
@@ -233,7 +233,7 @@ where
                 Err(error) if is_forbidden(&error) => {
                     tracing::warn!(%error, "cannot watch {plural}: the role of this pod needs get, list and watch on them");
                 }
-                Err(error) => tracing::info!(%error, "watch of {plural} broke, trying again"),
+                Err(error) => tracing::info!(%error, "watch of {plural} broke; retrying"),
             }
         }
     }

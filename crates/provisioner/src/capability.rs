@@ -1,4 +1,4 @@
-//! What a claim wants to do with its volume, in the words of CSI.
+//! Converts the access modes of a claim to CSI volume capabilities.
 
 use tenure_csi::v1::VolumeCapability;
 use tenure_csi::v1::volume_capability::access_mode::Mode;
@@ -6,7 +6,7 @@ use tenure_csi::v1::volume_capability::{AccessMode, AccessType, BlockVolume, Mou
 
 use crate::objects::Claim;
 
-/// One capability for each access mode, in the order of the claim.
+/// Returns one capability for each access mode, in the order of the claim.
 pub(crate) fn of_claim(
     claim: &Claim,
     fs_type: &str,
@@ -34,7 +34,7 @@ pub(crate) fn of_claim(
     claim.spec.access_modes.iter().map(capability).collect()
 }
 
-/// Drivers that know SINGLE_NODE_MULTI_WRITER are told whether one node or one pod may write.
+/// Converts one access mode. Only drivers with SINGLE_NODE_MULTI_WRITER distinguish one node from one pod.
 fn mode(name: &str, knows_multi_writer: bool) -> Option<Mode> {
     Some(match (name, knows_multi_writer) {
         ("ReadWriteOnce" | "ReadWriteOncePod", false) => Mode::SingleNodeWriter,

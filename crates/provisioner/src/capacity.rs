@@ -1,8 +1,7 @@
-//! `--enable-capacity`: how much room there is, for the scheduler. One CSIStorageCapacity for each topology
+//! `--enable-capacity`: publishes free capacity for the scheduler, as one CSIStorageCapacity for each topology
 //! segment and class.
 //!
-//! The invariant: work is named by value, segment and class, so the queue holds each pair at most once,
-//! however often something asks for it.
+//! Invariant: the queue is keyed by segment and class, so it holds each pair at most once.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::sync::{Arc, Mutex};
@@ -22,21 +21,21 @@ use crate::cache::Change;
 use crate::cluster::{Cluster, ClusterError};
 use crate::controller::{keys, lock};
 use crate::informers::Caches;
-use crate::metrics::Rooms;
-use crate::objects::{Class, Room};
+use crate::metrics::CapacityMetrics;
+use crate::objects::{Class, StorageCapacity};
 use crate::options::Capacity;
 use crate::quantity;
 use crate::topology::{Term, term_of};
 
-/// What one object is about: a segment and a class.
+/// The subject of one CSIStorageCapacity: a topology segment and a class.
 pub(crate) type Item = (Term, String);
 
 const DRIVER_LABEL: &str = "csi.storage.k8s.io/drivername";
 const MANAGED_LABEL: &str = "csi.storage.k8s.io/managed-by";
-/// Nodes report often, and rarely anything that counts here.
+/// Nodes report often, and most reports do not change the topology. Changes are collected for this long.
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// Keeps the objects of one driver up to date.
+/// Keeps the CSIStorageCapacity objects of one driver up to date.
 pub(crate) struct Capacities {
     pub(crate) driver: Driver,
     pub(crate) name: String,
@@ -45,36 +44,37 @@ pub(crate) struct Capacities {
     pub(crate) options: Capacity,
     pub(crate) owner: Option<OwnerReference>,
     pub(crate) managed_by: String,
-    /// With `--node-deployment`, the only segment.
+    /// The only segment, with `--node-deployment`.
     pub(crate) fixed: Option<Term>,
     pub(crate) queue: WorkQueue<Item>,
-    pub(crate) metrics: Rooms,
+    pub(crate) metrics: CapacityMetrics,
     pub(crate) goal: Mutex<HashSet<Item>>,
 }
 
 impl Capacities {
-    /// Works until the tasks are dropped, from when it is known which objects there are. Provisioning does
-    /// not wait for that.
+    /// Starts after the existing objects are listed, and runs until the tasks are dropped. Provisioning does not
+    /// wait for it.
     pub(crate) fn start(self: Arc<Self>) -> JoinSet<()> {
         let mut tasks = JoinSet::new();
-        let api: Api<Room> = Api::namespaced(self.cluster.client(), &self.options.namespace);
+        let api: Api<StorageCapacity> =
+            Api::namespaced(self.cluster.client(), &self.options.namespace);
         let labels = format!(
             "{DRIVER_LABEL}={},{MANAGED_LABEL}={}",
             self.name, self.managed_by
         );
-        let rooms = self.caches.rooms.clone();
+        let published = self.caches.storage_capacities.clone();
         let capacities = self.clone();
         let tell = move |name: &str, change: Change<()>| match change {
             Change::Applied(()) => {
-                if let Some(room) = capacities.caches.rooms.get(name) {
-                    capacities.seen(&room);
+                if let Some(object) = capacities.caches.storage_capacities.get(name) {
+                    capacities.seen(&object);
                 }
             }
-            // Whose it was is known by what is missing now.
+            // The comparison with the wanted objects finds the missing one.
             Change::Gone => capacities.caches.changed.notify_one(),
         };
-        let name = |room: &Room| room.metadata.name.clone().unwrap_or_default();
-        tasks.spawn(rooms.run_labelled(api, labels, name, tell));
+        let name = |object: &StorageCapacity| object.metadata.name.clone().unwrap_or_default();
+        tasks.spawn(published.run_labelled(api, labels, name, tell));
         tasks.spawn(self.clone().when_known(self.clone().follow()));
         tasks.spawn(self.clone().when_known(self.clone().poll()));
         for _ in 0..self.options.threads {
@@ -84,11 +84,11 @@ impl Capacities {
     }
 
     async fn when_known(self: Arc<Self>, work: impl Future<Output = ()>) {
-        self.caches.rooms.synced().await;
+        self.caches.storage_capacities.synced().await;
         work.await;
     }
 
-    /// Asks again about what a new or deleted volume has changed: the segments it is in, else its class.
+    /// Queues the segments of a new or deleted volume again, or its whole class if the volume has no segments.
     pub(crate) fn refresh(&self, class: &str, terms: &[Vec<(String, Vec<String>)>]) {
         let matches = |segment: &Term| {
             terms.iter().any(|term| {
@@ -110,16 +110,16 @@ impl Capacities {
         }
     }
 
-    /// Somebody wrote an object; perhaps we did.
-    fn seen(&self, room: &Room) {
-        let item = room.item();
+    /// Handles a CSIStorageCapacity that this process or another client wrote.
+    fn seen(&self, object: &StorageCapacity) {
+        let item = object.item();
         let wanted = lock(&self.goal).contains(&item);
-        if !wanted || !self.is_ours(room) {
+        if !wanted || !self.is_ours(object) {
             self.queue.add(item);
         }
     }
 
-    /// Follows nodes and classes, for ever.
+    /// Follows nodes and classes; never returns.
     async fn follow(self: Arc<Self>) {
         loop {
             self.recompute();
@@ -130,8 +130,8 @@ impl Capacities {
 
     fn recompute(&self) {
         let new = self.wanted();
-        let rooms = self.caches.rooms.all();
-        let there: HashSet<Item> = rooms.iter().map(|room| room.item()).collect();
+        let published = self.caches.storage_capacities.all();
+        let there: HashSet<Item> = published.iter().map(|object| object.item()).collect();
         let old = {
             let mut goal = lock(&self.goal);
             std::mem::replace(&mut *goal, new.clone())
@@ -147,8 +147,8 @@ impl Capacities {
 
     fn count(&self) {
         let goal = lock(&self.goal).clone();
-        let rooms = self.caches.rooms.all();
-        let there: HashSet<Item> = rooms.iter().map(|room| room.item()).collect();
+        let published = self.caches.storage_capacities.all();
+        let there: HashSet<Item> = published.iter().map(|object| object.item()).collect();
         let current = goal.iter().filter(|item| there.contains(*item)).count();
         let obsolete = there.iter().filter(|item| !goal.contains(*item)).count();
         self.metrics.set(goal.len(), current, obsolete);
@@ -176,7 +176,7 @@ impl Capacities {
         segments.iter().flat_map(pair).collect()
     }
 
-    /// Where the driver runs: the topology of every node that it is registered on.
+    /// Returns the topology segment of every node on which the driver is registered.
     fn segments(&self) -> BTreeSet<Term> {
         let nodes = self.caches.csi_nodes.all();
         let segment = |csi_node: &Arc<crate::objects::CsiNode>| {
@@ -188,7 +188,7 @@ impl Capacities {
         nodes.iter().filter_map(segment).collect()
     }
 
-    /// Asks about everything once in a while.
+    /// Queues every item once per poll interval.
     async fn poll(self: Arc<Self>) {
         let every = self.options.poll_interval.max(PAUSE);
         let mut ticks = tokio::time::interval_at(Instant::now() + every, every);
@@ -204,7 +204,7 @@ impl Capacities {
             match self.sync(&item).await {
                 Ok(()) => self.queue.forget(&item),
                 Err(error) => {
-                    tracing::warn!(segment = ?item.0, class = item.1, error, "capacity not known");
+                    tracing::warn!(segment = ?item.0, class = item.1, error, "cannot read the capacity");
                     self.queue.add_rate_limited(item.clone());
                 }
             }
@@ -213,17 +213,17 @@ impl Capacities {
     }
 
     async fn sync(&self, item: &Item) -> Result<(), String> {
-        let mut rooms = self.caches.rooms.all();
-        rooms.retain(|room| room.item() == *item);
-        rooms.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
+        let mut published = self.caches.storage_capacities.all();
+        published.retain(|object| object.item() == *item);
+        published.sort_by(|a, b| a.metadata.name.cmp(&b.metadata.name));
         let wanted = lock(&self.goal).contains(item);
         let spare = if wanted { 1 } else { 0 };
-        for room in rooms.iter().skip(spare) {
-            let deleted = self.cluster.delete_room(room).await;
+        for object in published.iter().skip(spare) {
+            let deleted = self.cluster.delete_storage_capacity(object).await;
             deleted.map_err(|error| error.to_string())?;
             self.caches
-                .rooms
-                .remove(room.metadata.name.as_deref().unwrap_or_default());
+                .storage_capacities
+                .remove(object.metadata.name.as_deref().unwrap_or_default());
         }
         let class = self.caches.classes.get(&item.1).filter(|_| wanted);
         let Some(class) = class else { return Ok(()) };
@@ -238,30 +238,37 @@ impl Capacities {
         let answer = answer.map_err(|error| error.to_string())?;
         let capacity = quantity::format(answer.available_capacity.max(0));
         let largest = answer.maximum_volume_size.map(quantity::format);
-        let written = match rooms.first() {
-            Some(room) if self.says(room, &capacity, largest.as_ref()) => return Ok(()),
-            room => {
-                let object = self.object(item, room.map(|room| &room.metadata), capacity, largest);
-                self.cluster.write_room(&object).await
+        let written = match published.first() {
+            Some(object) if self.says(object, &capacity, largest.as_ref()) => return Ok(()),
+            object => {
+                let object = self.object(
+                    item,
+                    object.map(|object| &object.metadata),
+                    capacity,
+                    largest,
+                );
+                self.cluster.write_storage_capacity(&object).await
             }
         };
         let written = written.map_err(|error| error.to_string())?;
         let name = written.metadata.name.clone().unwrap_or_default();
-        // The watch tells us later; until then this must not be taken for missing.
-        self.caches.rooms.insert(&name, Room::from(written));
+        // Until the watch reports the object, it must not count as missing.
+        self.caches
+            .storage_capacities
+            .insert(&name, StorageCapacity::from(written));
         Ok(())
     }
 
-    fn says(&self, room: &Room, capacity: &str, largest: Option<&String>) -> bool {
+    fn says(&self, object: &StorageCapacity, capacity: &str, largest: Option<&String>) -> bool {
         let size = |text: Option<&String>| text.and_then(|text| quantity::parse(text).ok());
-        size(room.capacity.as_ref()) == quantity::parse(capacity).ok()
-            && size(room.maximum_volume_size.as_ref()) == size(largest)
-            && self.is_ours(room)
+        size(object.capacity.as_ref()) == quantity::parse(capacity).ok()
+            && size(object.maximum_volume_size.as_ref()) == size(largest)
+            && self.is_ours(object)
     }
 
-    /// Nobody took it over.
-    fn is_ours(&self, room: &Room) -> bool {
-        let owners = room.metadata.owner_references.iter().flatten();
+    /// Returns whether this provisioner still owns the object.
+    fn is_ours(&self, object: &StorageCapacity) -> bool {
+        let owners = object.metadata.owner_references.iter().flatten();
         owners.eq(self.owner.iter())
     }
 
@@ -299,7 +306,7 @@ impl Capacities {
     }
 }
 
-/// Whom the objects belong to: so many controllers up from the pod.
+/// Finds the owner of the objects: the controller `level` steps above the pod.
 pub(crate) async fn owner(
     cluster: &Cluster,
     options: &Capacity,
@@ -329,7 +336,7 @@ pub(crate) async fn owner(
     Ok(Some(owner))
 }
 
-/// The label that tells whose objects these are: of all provisioners, or of the one on a node.
+/// Returns the value of the label that identifies our objects; with a node, those of that node's provisioner.
 pub(crate) fn managed_by(node: Option<&str>) -> String {
     const BASE: &str = "external-provisioner";
     const MOST: usize = 63;
@@ -340,7 +347,7 @@ pub(crate) fn managed_by(node: Option<&str>) -> String {
     if whole.len() <= MOST {
         return whole;
     }
-    // Two dashes and eight digits.
+    // Ten characters: two dashes and eight digits.
     match MOST.checked_sub(10 + node.len()) {
         Some(left) if left > 0 => format!("{}-{:08x}-{node}", &BASE[..left], fnv1a(BASE)),
         _ => format!("{BASE}-{:08x}", fnv1a(&whole)),

@@ -1,4 +1,4 @@
-//! The claim worker: from a claim to a volume object, or to a retry.
+//! The claim worker: turns a claim into a volume object, or schedules a retry.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,36 +15,36 @@ use crate::objects::{Claim, Class, Volume, has_finalizer};
 use crate::provision::Made;
 use crate::state::{Failure, FailureKind, State};
 
-/// How often a volume object that cannot be posted is tried at once.
+/// Number of pending volume objects that are posted concurrently.
 const SAVERS: usize = 4;
 
-/// What to do with the item.
+/// What the worker does with a queue item.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Next {
-    /// Nothing, until something changes.
+    /// Nothing until the object changes.
     Done,
-    /// Again, later each time.
+    /// Retries with backoff.
     Retry,
 }
 
-/// What became of a volume object.
+/// Result of posting a volume object.
 enum Saved {
-    /// It is posted.
+    /// The object exists.
     Now,
-    /// It will be.
+    /// The object is queued and will be posted.
     Later,
-    /// It cannot be.
+    /// The API server rejected the object as invalid.
     Never(Failure),
 }
 
 impl Controller {
-    /// Works on claims until the queue is shut down.
+    /// Processes claims until the queue is shut down.
     pub(crate) async fn claim_worker(self: Arc<Self>) {
         while let Some(uid) = self.queues.claims.get().await {
             if self.is_stopping() {
                 continue;
             }
-            // On the heap only while there is work: most of many workers have none.
+            // Boxed, because most of the many workers are idle and should not reserve the size of this future.
             match Box::pin(self.sync_claim(&uid)).await {
                 Next::Done => self.queues.claims.forget(&uid),
                 Next::Retry => self.queues.claims.add_rate_limited(uid.clone()),
@@ -65,9 +65,9 @@ impl Controller {
             return Next::Retry;
         }
         if self.options.provision_journal && self.needs_no_volume(&claim) {
-            return self.let_go(&claim).await;
+            return self.remove_journal_finalizer(&claim).await;
         }
-        // Bound to another volume, but the driver may be making one: its answer tells.
+        // The claim is bound to another volume, but the driver may still be creating one. Only its response shows.
         let pursued =
             !claim.spec.volume_name.is_empty() && self.progress().contains_key(uid.as_str());
         match should_provision(&claim, &self.facts.name, class.as_deref()) {
@@ -86,13 +86,13 @@ impl Controller {
         }
         let work = self.provision_claim(&claim, class.as_deref());
         match self.options.volume_name(uid) {
-            Ok(name) => self.busy.with(&name, work).await,
-            // Provisioning says what is wrong with the name.
+            Ok(name) => self.busy.run_exclusive(&name, work).await,
+            // Provisioning reports the invalid name.
             Err(_) => work.await,
         }
     }
 
-    /// Everything that is remembered of a claim that is gone for good.
+    /// Removes all state of a deleted claim.
     fn forget_claim(&self, uid: &str) {
         lock(&self.memory).remove(uid);
         lock(&self.slow).remove(uid);
@@ -128,9 +128,9 @@ impl Controller {
         }
         if self.caches.volumes.contains(&name) {
             self.progress().remove(uid);
-            return self.let_go(claim).await;
+            return self.remove_journal_finalizer(claim).await;
         }
-        // A volume of this name was deleted: a claim that still asks for it may be a stale copy.
+        // A volume of this name was deleted, so this copy of the claim may be stale.
         if lock(&self.deleted).contains_key(&name) && !self.still_wants(claim).await {
             self.progress().remove(uid);
             return Next::Done;
@@ -140,7 +140,7 @@ impl Controller {
             self.say_untranslated(claim, other);
         }
         let Some(class) = class.filter(ours) else {
-            // Without its class the driver cannot be asked what became of it.
+            // Without the class, the driver cannot be asked about a volume in progress.
             return match self.progress().contains_key(uid) {
                 true => Next::Retry,
                 false => Next::Done,
@@ -165,7 +165,7 @@ impl Controller {
                 match self.save(made, claim).await {
                     Saved::Now => {
                         self.metrics.provisioned(&labels(claim), started.elapsed());
-                        self.let_go(claim).await
+                        self.remove_journal_finalizer(claim).await
                     }
                     Saved::Later => {
                         self.metrics.provisioned(&labels(claim), started.elapsed());
@@ -217,11 +217,11 @@ impl Controller {
         self.events
             .claim(claim, Kind::Warning, "ProvisioningFailed", &failure.message);
         if failure.state == State::Reschedule && claim.selected_node().is_some() {
-            return match self.give_back(claim, failure).await {
+            return match self.unassign_node(claim, failure).await {
                 Ok(()) if failure.undecided => Next::Retry,
                 Ok(()) => Next::Done,
                 Err(error) => {
-                    tracing::warn!(claim = claim.key(), %error, "cannot give the claim back to the scheduler");
+                    tracing::warn!(claim = claim.key(), %error, "cannot remove the selected node from the claim");
                     Next::Retry
                 }
             };
@@ -230,7 +230,8 @@ impl Controller {
         Next::Retry
     }
 
-    /// A class of the plugin in Kubernetes that our driver took over from: nobody else says why nothing happens.
+    /// Reports a class of the in-tree plugin that our driver replaced. No other component would explain why the claim
+    /// stays pending.
     fn say_untranslated(&self, claim: &Claim, class: &Class) {
         if names::in_tree_plugin(&self.facts.name) != Some(class.provisioner.as_str()) {
             return;
@@ -247,32 +248,32 @@ impl Controller {
             .claim(claim, Kind::Warning, "ProvisioningFailed", message);
     }
 
-    /// The driver may be making the volume of this claim, even if the claim goes meanwhile.
+    /// Records that the driver may be creating the volume of this claim, even if the claim is deleted meanwhile.
     pub(crate) fn pursue(&self, claim: &Arc<Claim>) {
         lock(&self.settled).remove(claim.uid());
         self.progress()
             .insert(claim.uid().to_owned(), claim.clone());
     }
 
-    /// Takes the selected node off, so that the scheduler chooses again. With it goes the journal's entry:
-    /// a claim without a node is nobody's, so nobody would take that off.
-    async fn give_back(&self, claim: &Claim, failure: &Failure) -> Result<(), ClusterError> {
+    /// Removes the selected node, so that the scheduler chooses again. Also removes the journal finalizer, because no
+    /// provisioner handles a claim without a node and nobody would remove it later.
+    async fn unassign_node(&self, claim: &Claim, failure: &Failure) -> Result<(), ClusterError> {
         let node = claim.selected_node();
-        let let_go = self.options.provision_journal && failure.settles();
+        let settled = self.options.provision_journal && failure.settles();
         self.cluster
             .update::<Claim>(claim.namespace(), claim.name(), |object| {
                 if object.metadata.uid != claim.metadata.uid {
                     return false;
                 }
                 let annotations = object.metadata.annotations.get_or_insert_default();
-                // Another node may have been selected since.
+                // The scheduler may have selected another node since.
                 let mut changed = false;
                 for key in [SELECTED_NODE, ALPHA_SELECTED_NODE] {
                     if annotations.get(key).map(String::as_str) == node {
                         changed |= annotations.remove(key).is_some();
                     }
                 }
-                if changed && let_go {
+                if changed && settled {
                     let finalizers = object.metadata.finalizers.get_or_insert_default();
                     finalizers.retain(|finalizer| finalizer != JOURNAL_FINALIZER);
                 }
@@ -282,7 +283,7 @@ impl Controller {
             .map(drop)
     }
 
-    /// Asks the API server whether a claim is there and without a volume.
+    /// Asks the API server whether the claim still exists without a volume.
     async fn still_wants(&self, claim: &Claim) -> bool {
         match self
             .cluster
@@ -290,13 +291,13 @@ impl Controller {
             .await
         {
             Ok(live) => live.uid() == claim.uid() && live.spec.volume_name.is_empty(),
-            // One that is in progress is pursued although it is gone.
+            // A claim in progress is pursued although it is deleted.
             Err(error) => !error.is_not_found() || self.progress().contains_key(claim.uid()),
         }
     }
 
-    /// Posts a volume object. The storage is there, so this is not given up: what cannot be posted now is
-    /// posted later. Only what the API server finds invalid is deleted again.
+    /// Posts a volume object. The storage exists, so posting is retried until it succeeds. The storage is deleted only
+    /// if the API server rejects the object as invalid.
     async fn save(&self, made: Made, claim: &Arc<Claim>) -> Saved {
         match self.post(&made).await {
             Ok(Posted::Refused(error)) => return Saved::Never(self.refused(&made, &error).await),
@@ -305,7 +306,7 @@ impl Controller {
                 return Saved::Now;
             }
             Err(error) => {
-                tracing::warn!(volume = made.name(), %error, "cannot post the volume object yet");
+                tracing::warn!(volume = made.name(), %error, "cannot create the volume object; retrying");
             }
         }
         let name = made.name().to_owned();
@@ -314,7 +315,7 @@ impl Controller {
         Saved::Later
     }
 
-    /// One try to post a volume object. An error leaves open whether there is one.
+    /// Posts a volume object once. After an error, the object may or may not exist.
     async fn post(&self, made: &Made) -> Result<Posted, ClusterError> {
         let posted = self.cluster.create_volume(&made.object).await?;
         match &posted {
@@ -324,8 +325,8 @@ impl Controller {
                 self.drop_loser(made, &live);
                 Ok(posted)
             }
-            // The answer to an earlier try may have been lost, and an object is checked before the server
-            // looks whether there is one.
+            // The response to an earlier attempt may have been lost, and the server validates an object before it checks
+            // whether the name exists.
             Posted::Refused(_) => match self.cluster.get::<Volume>(made.name()).await {
                 Ok(live) => {
                     self.drop_loser(made, &live);
@@ -337,7 +338,7 @@ impl Controller {
         }
     }
 
-    /// Posts what could not be posted, until the queue is shut down.
+    /// Retries volume objects that could not be posted, until the queue is shut down.
     pub(crate) async fn save_worker(self: Arc<Self>) {
         while let Some(name) = self.queues.unsaved.get().await {
             if self.save_again(&name).await {
@@ -348,26 +349,26 @@ impl Controller {
         }
     }
 
-    /// One more try for everything that could not be posted, before this process ends.
+    /// Tries once more to post every pending volume object before this process ends.
     pub(crate) async fn save_rest(&self) {
         let names: Vec<_> = lock(&self.unsaved).keys().cloned().collect();
         for name in names {
             if !self.save_again(&name).await {
                 tracing::error!(
                     volume = name,
-                    "the storage is there, the volume object is not: the next one to provision finds it if the claim is still there"
+                    "the storage exists without a volume object; the next leader finds it if the claim still exists"
                 );
             }
         }
         let orphans: Vec<_> = lock(&self.orphans).drain().collect();
         for (handle, secrets) in orphans {
             if let Err(error) = self.delete_storage(&handle, secrets).await {
-                tracing::error!(handle, %error, "storage that is nobody's is left behind");
+                tracing::error!(handle, %error, "orphaned storage left behind");
             }
         }
     }
 
-    /// Whether there is nothing left to post.
+    /// Retries one volume object. Returns whether it is finished.
     async fn save_again(&self, name: &str) -> bool {
         let waiting = lock(&self.unsaved).get(name).cloned();
         let Some((made, claim)) = waiting else {
@@ -389,12 +390,12 @@ impl Controller {
             Ok(_) => {
                 self.saved(&made, &claim).await;
                 lock(&self.unsaved).remove(name);
-                // By then the volume is in the cache, and the claim's finalizer can go.
+                // When the claim is processed again, the volume is in the cache and the claim's finalizer can be removed.
                 let uid = claim.uid().to_owned();
                 self.queues.claims.add_after(uid, Duration::from_secs(1));
             }
             Err(error) => {
-                tracing::warn!(volume = name, %error, "cannot post the volume object yet");
+                tracing::warn!(volume = name, %error, "cannot create the volume object; retrying");
                 return false;
             }
         }
@@ -415,7 +416,7 @@ impl Controller {
             .claim(claim, Kind::Normal, "ProvisioningSucceeded", message);
     }
 
-    /// There was an object of this name. If it stands for other storage, ours is nobody's.
+    /// Handles an existing object of the same name. If it refers to other storage, ours is orphaned.
     fn drop_loser(&self, made: &Made, live: &Volume) {
         let (name, ours) = (made.name(), made.handle());
         let theirs = live.spec.csi.as_ref();
@@ -427,13 +428,13 @@ impl Controller {
         tracing::warn!(
             volume = name,
             handle = ours,
-            "another volume of this name exists: deleting ours"
+            "another volume has this name; deleting ours"
         );
         lock(&self.orphans).insert(ours.to_owned(), made.secrets.clone());
         self.queues.orphans.add(ours.to_owned());
     }
 
-    /// Deletes storage that is nobody's, until it is gone or the queue is shut down.
+    /// Deletes orphaned storage until it is gone or the queue is shut down.
     pub(crate) async fn orphan_worker(self: Arc<Self>) {
         while let Some(handle) = self.queues.orphans.get().await {
             let secrets = lock(&self.orphans).get(&*handle).cloned();
@@ -444,14 +445,14 @@ impl Controller {
                     self.queues.orphans.forget(&handle);
                 }
                 Err(error) => {
-                    tracing::error!(handle = *handle, %error, "storage that is nobody's is still there");
+                    tracing::error!(handle = *handle, %error, "cannot delete orphaned storage; retrying");
                     self.queues.orphans.add_rate_limited(handle.clone());
                 }
             }
         }
     }
 
-    /// Whether a claim that we hold, bound or being deleted, has certainly no volume in the making.
+    /// Returns whether a bound or deleted claim with our finalizer certainly has no volume in progress.
     fn needs_no_volume(&self, claim: &Claim) -> bool {
         let name = self.options.volume_name(claim.uid());
         let unsaved = name.is_ok_and(|name| lock(&self.unsaved).contains_key(&name));
@@ -464,8 +465,8 @@ impl Controller {
         has_finalizer(&claim.metadata, JOURNAL_FINALIZER) && (bound || over)
     }
 
-    /// `--provision-journal`: nothing can be lost any more, so the claim may go.
-    async fn let_go(&self, claim: &Claim) -> Next {
+    /// `--provision-journal`: removes the finalizer of a claim whose volume can no longer be lost.
+    async fn remove_journal_finalizer(&self, claim: &Claim) -> Next {
         if !self.options.provision_journal {
             return Next::Done;
         }
@@ -479,19 +480,19 @@ impl Controller {
         {
             Ok(_) => Next::Done,
             Err(error) => {
-                tracing::warn!(claim = claim.key(), %error, "cannot take the claim's finalizer off");
+                tracing::warn!(claim = claim.key(), %error, "cannot remove the finalizer of the claim");
                 Next::Retry
             }
         }
     }
 }
 
-/// How many of each worker there are.
+/// Number of workers for unsaved volumes and for orphans.
 pub(crate) const fn savers() -> usize {
     SAVERS
 }
 
-/// Objects are looked at again this often, whatever was missed.
+/// Interval at which all objects are queued again.
 pub(crate) const RESYNC: Duration = Duration::from_secs(15 * 60);
 
 fn labels(claim: &Claim) -> ClaimLabels {

@@ -1,4 +1,4 @@
-//! Lets go of claims and snapshots that were protected while others were made from them.
+//! Removes the protection of claims and snapshots from which other volumes were created.
 
 use std::sync::Arc;
 
@@ -9,11 +9,11 @@ use crate::names::{CLONE_FINALIZER, SNAPSHOT_FINALIZER};
 use crate::objects::{Claim, Snapshot, has_finalizer};
 use crate::source::snapshot_lock;
 
-/// Snapshots looked at in one request.
+/// Page size of snapshot lists.
 const PAGE: u32 = 500;
 
 impl Controller {
-    /// Works on deleted claims until the queue is shut down.
+    /// Processes deleted claims until the queue is shut down.
     pub(crate) async fn clone_worker(self: Arc<Self>) {
         while let Some(uid) = self.queues.clones.get().await {
             if self.is_stopping() {
@@ -45,7 +45,7 @@ impl Controller {
             (same && other.status.phase != "Bound").then(|| other.key())
         };
         let user = self.caches.claims.find_map(claim.name(), uses);
-        // One that was deleted may still be copied for.
+        // The driver may still copy for a claim that was deleted.
         let user = user.or_else(|| self.progress().values().find_map(uses));
         if let Some(user) = user {
             return Err(format!("claim {user} is being cloned from it"));
@@ -60,15 +60,15 @@ impl Controller {
         set.map(drop).map_err(|error| error.to_string())
     }
 
-    /// Every interval, takes our finalizer off snapshots that no claim waits for: a process may have died
-    /// between making the volume and doing so. Returns if there are no snapshots to look at.
+    /// Removes our finalizer periodically from snapshots that no claim waits for, because a process may have died
+    /// between creating the volume and removing the finalizer. Returns if snapshots cannot be listed.
     pub(crate) async fn sweep_snapshots(self: Arc<Self>) {
         let api: Api<Snapshot> = Api::all(self.cluster.client());
         let first = api.list(&ListParams::default().limit(1)).await;
         if let Err(kube::Error::Api(error)) = first
             && matches!(error.code, 403 | 404)
         {
-            tracing::info!(%error, "snapshots cannot be listed: their finalizers are not swept");
+            tracing::info!(%error, "cannot list snapshots; skipping snapshot cleanup");
             return;
         }
         let mut ticks = tokio::time::interval(self.options.snapshot_orphan_sweep_interval);
@@ -101,10 +101,10 @@ impl Controller {
         }
         let namespace = snapshot.metadata.namespace.as_deref().unwrap_or_default();
         let name = snapshot.metadata.name.as_deref().unwrap_or_default();
-        // Who begins to restore holds the same lock: one that comes later protects the snapshot again.
+        // A restore takes the same lock, so a later restore adds the finalizer again.
         let set = self
             .busy
-            .with(&snapshot_lock(namespace, name), async {
+            .run_exclusive(&snapshot_lock(namespace, name), async {
                 if self.is_awaited(namespace, name, "") {
                     return Ok(true);
                 }
@@ -116,18 +116,18 @@ impl Controller {
             })
             .await;
         if let Err(error) = set {
-            tracing::info!(%error, "cannot take the finalizer off");
+            tracing::info!(%error, "cannot remove the finalizer of the snapshot");
         }
     }
 
-    /// Whether a claim, other than the one of this uid, waits for a snapshot; also one that is deleted but
-    /// that the driver may be at work for.
+    /// Returns whether a claim other than `except` waits for a snapshot. Deleted claims count while the driver may
+    /// still work for them.
     pub(crate) fn is_awaited(&self, namespace: &str, name: &str, except: &str) -> bool {
         let waits = |claim: &Arc<Claim>| {
             let (source, place) = claim.source()?;
             let same = source.kind == "VolumeSnapshot" && source.name == name && place == namespace;
             let open = claim.status.phase != "Bound" && claim.uid() != except;
-            // One that has its volume only waits to be bound.
+            // A claim that has its volume only waits for its binding.
             (same && open && !self.has_volume(claim)).then_some(())
         };
         if self.progress().values().find_map(waits).is_some() {

@@ -1,4 +1,4 @@
-//! Requests to the API server: paced by the flags, bounded in time, objects named in errors.
+//! Requests to the API server. They are rate-limited by flags and bounded in time, and their errors name the object.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -19,20 +19,20 @@ use tenure_manager::queue::{RateLimiter as _, TokenBucket};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
-use crate::objects::{Room, Volume};
+use crate::objects::{StorageCapacity, Volume};
 use crate::secrets::SecretRef;
 
-/// No request takes longer; a server that is gone must not hold a worker for ever.
+/// Timeout of each request, so that an unreachable server does not block a worker.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// So many requests are under way at once. Each has its buffers here and at the server; more of them only wait
-/// there instead of here.
+/// Maximum number of concurrent requests. Each one needs buffers on both sides, and more of them would only wait
+/// at the server.
 const AT_ONCE: usize = 32;
 
-/// How often a change of an object that others change too is tried.
+/// Number of attempts to update an object after conflicts.
 const CONFLICTS: usize = 5;
 
-/// So many requests a second, after a first burst: `--kube-api-qps` and `--kube-api-burst`.
+/// Rate limiter for `--kube-api-qps` and `--kube-api-burst`.
 #[derive(Clone)]
 pub(crate) struct Pace(Arc<Mutex<TokenBucket>>);
 
@@ -41,7 +41,7 @@ impl Pace {
         Self(Arc::new(Mutex::new(TokenBucket::new(per_second, burst))))
     }
 
-    /// Waits for its turn.
+    /// Waits until the next request may be sent.
     pub(crate) async fn turn(&self) {
         let now = Instant::now();
         let delay = {
@@ -95,13 +95,13 @@ impl ClusterError {
         self.code() == Some(403)
     }
 
-    /// The object itself is wrong: the same again is refused again.
+    /// Returns whether the API server rejected the object as invalid, so that a retry cannot succeed.
     pub(crate) fn is_invalid(&self) -> bool {
         self.code() == Some(422)
     }
 }
 
-/// The API server.
+/// Client of the API server.
 #[derive(Clone)]
 pub(crate) struct Cluster {
     client: Client,
@@ -109,7 +109,7 @@ pub(crate) struct Cluster {
     slots: Arc<Semaphore>,
 }
 
-/// What is left of a deleted object, if that is what is answered.
+/// Metadata in the response to a deletion, if the response contains the object.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Left {
@@ -126,7 +126,7 @@ fn volumes() -> Request {
     Request::new(Volume::url_path(&(), None))
 }
 
-/// Sends a request whose answer says nothing new: to read all of it is not worth its time and memory.
+/// Sends a request and discards the response body, which contains nothing new.
 pub(crate) async fn unread(
     client: &Client,
     request: Result<http::Request<Vec<u8>>, kube::core::request::Error>,
@@ -135,13 +135,13 @@ pub(crate) async fn unread(
     client.request::<IgnoredAny>(request).await.map(drop)
 }
 
-/// What became of a posted object.
+/// Result of creating an object.
 #[derive(Debug)]
 pub(crate) enum Posted {
     Created,
-    /// There is one of this name already.
+    /// An object of this name exists.
     Exists,
-    /// It is invalid, and will be the next time.
+    /// The object is invalid.
     Refused(ClusterError),
 }
 
@@ -166,7 +166,7 @@ impl Cluster {
     ) -> Result<T, ClusterError> {
         self.pace.turn().await;
         let _slot = self.slots.acquire().await;
-        // A request under way is large, and those that wait for their turn are not under way.
+        // Boxed, because the future of a running request is large and most callers wait for their turn.
         match tokio::time::timeout(LIMIT, Box::pin(request())).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(source)) => Err(ClusterError::Request {
@@ -177,7 +177,7 @@ impl Cluster {
         }
     }
 
-    /// A fresh copy of an object of the cluster.
+    /// Reads a cluster-scoped object.
     pub(crate) async fn get<K>(&self, name: &str) -> Result<K, ClusterError>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::ClusterResourceScope>
@@ -190,7 +190,7 @@ impl Cluster {
         self.ask(what, async || api.get(name).await).await
     }
 
-    /// A fresh copy of an object in a namespace.
+    /// Reads a namespaced object.
     pub(crate) async fn get_in<K>(&self, namespace: &str, name: &str) -> Result<K, ClusterError>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
@@ -203,7 +203,7 @@ impl Cluster {
         self.ask(what, async || api.get(name).await).await
     }
 
-    /// All objects in a namespace.
+    /// Lists all objects of a kind in a namespace.
     pub(crate) async fn list_in<K>(&self, namespace: &str) -> Result<Vec<K>, ClusterError>
     where
         K: Resource<DynamicType = (), Scope = k8s_openapi::NamespaceResourceScope>
@@ -219,7 +219,7 @@ impl Cluster {
         Ok(list.items)
     }
 
-    /// The contents of a secret, for the driver.
+    /// Reads the contents of a secret for the driver.
     pub(crate) async fn secret(
         &self,
         at: &SecretRef,
@@ -252,7 +252,7 @@ impl Cluster {
         }
     }
 
-    /// Deletes a volume object, and no other of its name. Whether this finalizer holds it.
+    /// Deletes a volume object, but not another one of the same name. Returns whether this finalizer blocks the deletion.
     pub(crate) async fn delete_volume(
         &self,
         volume: &Volume,
@@ -276,9 +276,8 @@ impl Cluster {
         }
     }
 
-    /// Whether the API server has CSIStorageCapacity: an object that cannot be is found invalid, and nothing
-    /// is made by asking.
-    pub(crate) async fn check_rooms(&self, namespace: &str) -> Result<(), String> {
+    /// Checks that the API server serves CSIStorageCapacity. It sends an invalid object, so nothing is created.
+    pub(crate) async fn check_storage_capacities(&self, namespace: &str) -> Result<(), String> {
         let api: Api<CSIStorageCapacity> = Api::namespaced(self.client.clone(), namespace);
         let object = CSIStorageCapacity {
             metadata: ObjectMeta {
@@ -304,31 +303,36 @@ impl Cluster {
         }
     }
 
-    /// Writes a CSIStorageCapacity: anew if it has no name yet, else over the version it was read from.
-    pub(crate) async fn write_room(
+    /// Writes a CSIStorageCapacity: creates it if it has no name, else replaces the version that was read.
+    pub(crate) async fn write_storage_capacity(
         &self,
-        room: &CSIStorageCapacity,
+        capacity: &CSIStorageCapacity,
     ) -> Result<CSIStorageCapacity, ClusterError> {
-        let namespace = room.metadata.namespace.as_deref().unwrap_or_default();
+        let namespace = capacity.metadata.namespace.as_deref().unwrap_or_default();
         let api: Api<CSIStorageCapacity> = Api::namespaced(self.client.clone(), namespace);
         let parameters = PostParams::default();
-        match room.metadata.name.as_deref() {
+        match capacity.metadata.name.as_deref() {
             None => {
                 let what = || format!("create csistoragecapacities in {namespace}");
-                self.ask(what, async || api.create(&parameters, room).await)
+                self.ask(what, async || api.create(&parameters, capacity).await)
                     .await
             }
             Some(name) => {
                 let what = || format!("update csistoragecapacities {namespace}/{name}");
-                self.ask(what, async || api.replace(name, &parameters, room).await)
-                    .await
+                self.ask(what, async || {
+                    api.replace(name, &parameters, capacity).await
+                })
+                .await
             }
         }
     }
 
-    pub(crate) async fn delete_room(&self, room: &Room) -> Result<(), ClusterError> {
-        let namespace = room.metadata.namespace.as_deref().unwrap_or_default();
-        let name = room.metadata.name.as_deref().unwrap_or_default();
+    pub(crate) async fn delete_storage_capacity(
+        &self,
+        capacity: &StorageCapacity,
+    ) -> Result<(), ClusterError> {
+        let namespace = capacity.metadata.namespace.as_deref().unwrap_or_default();
+        let name = capacity.metadata.name.as_deref().unwrap_or_default();
         let api: Api<CSIStorageCapacity> = Api::namespaced(self.client.clone(), namespace);
         let what = || format!("delete csistoragecapacities {namespace}/{name}");
         match self
@@ -342,7 +346,7 @@ impl Cluster {
         }
     }
 
-    /// A reference to an object that is there.
+    /// Returns an owner reference to an existing object.
     pub(crate) async fn reference(
         &self,
         namespace: &str,
@@ -360,7 +364,7 @@ impl Cluster {
         })
     }
 
-    /// Who controls an object.
+    /// Returns the controller of an object.
     pub(crate) async fn controller_of(
         &self,
         namespace: &str,
@@ -392,7 +396,7 @@ impl Cluster {
         self.ask(what, async || api.get(name).await).await
     }
 
-    /// Adds or removes a finalizer of a volume. Others change the list too, so what is sent is the change of it.
+    /// Adds or removes a finalizer of a volume with a patch, because other writers change the list too.
     pub(crate) async fn set_volume_finalizer(
         &self,
         volume: &Volume,
@@ -412,14 +416,14 @@ impl Cluster {
             unread(&self.client, request).await
         };
         match self.ask(what, send).await {
-            // Gone, or another one of this name by now: a uid cannot be changed.
+            // The volume is gone, or another one has its name: the patch would change its uid, which is invalid.
             Err(error) if error.is_not_found() || error.is_invalid() => Ok(()),
             other => other,
         }
     }
 
-    /// Reads an object, changes it, and writes it whole, which is what old roles allow; again if it was
-    /// changed meanwhile. `change` says whether there is something to write.
+    /// Reads an object, changes it, and replaces it, which is all that old roles allow. Retries after a conflict.
+    /// `change` returns whether there is something to write.
     pub(crate) async fn update<K>(
         &self,
         namespace: &str,
@@ -454,7 +458,7 @@ impl Cluster {
         Ok(None)
     }
 
-    /// Adds or removes a finalizer of an object in a namespace. False if the object is gone.
+    /// Adds or removes a finalizer of a namespaced object. Returns false if the object is gone.
     pub(crate) async fn set_finalizer<K>(
         &self,
         namespace: &str,

@@ -1,4 +1,4 @@
-//! What the workers of one term share.
+//! State that the workers of one term share.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,15 +22,15 @@ use crate::provision::Made;
 use crate::state::Failure;
 use crate::topology::{Memory, Nodes, Term, term_of};
 
-/// A cache that is further behind than this is not a cache any more.
+/// The longest lag of a cache that is tolerated.
 const LAG: Duration = Duration::from_secs(300);
-/// Old entries are dropped when there are so many.
+/// Number of entries above which old ones are dropped.
 const REMEMBERED: usize = 1_024;
 
-/// Uids of claims, by namespace and name of the snapshot.
+/// Uids of claims, by namespace and name of their snapshot.
 pub(crate) type Restores = HashMap<(String, String), HashSet<String>>;
 
-/// Everything that provisioning and deleting needs.
+/// State and clients for provisioning and deletion.
 pub(crate) struct Controller {
     pub(crate) driver: Driver,
     pub(crate) facts: Facts,
@@ -40,51 +40,51 @@ pub(crate) struct Controller {
     pub(crate) queues: Queues,
     pub(crate) events: Recorder,
     pub(crate) metrics: Metrics,
-    /// The right to act; nothing without an election.
+    /// The current term; `None` without an election.
     pub(crate) term: Option<Tenure>,
-    /// Which run made a volume.
+    /// Identity of this run, recorded in each volume it creates.
     pub(crate) identity: String,
-    /// The node that this provisioner is for, if it is not for all.
+    /// The node of this provisioner, with `--node-deployment`.
     pub(crate) local: Option<Arc<Local>>,
-    /// Keeps track of the room that is left.
+    /// Publishes free capacity, with `--enable-capacity`.
     pub(crate) capacities: Option<Arc<Capacities>>,
     /// Whether claims may name a VolumeAttributesClass.
     pub(crate) attributes: bool,
-    /// Claims whose volume the driver may be making, by uid: they are pursued even if they are deleted.
+    /// Claims whose volume the driver may be creating, by uid. They are pursued even if they are deleted.
     pub(crate) in_progress: Mutex<HashMap<String, Arc<Claim>>>,
-    /// Claims that the driver said no to, by uid: the class's uid, and until when they wait.
+    /// Claims that the driver rejected, by uid: the uid of the class, and the time of the next attempt.
     pub(crate) slow: Mutex<HashMap<String, (Option<String>, Instant)>>,
-    /// Claims, by uid, of which it is certain that the driver makes nothing.
+    /// Uids of claims for which the driver certainly creates nothing.
     pub(crate) settled: Mutex<HashSet<String>>,
-    /// What was found of the topology of a claim, by uid.
+    /// Topology that was chosen for a claim, by uid.
     pub(crate) memory: Mutex<HashMap<String, Memory>>,
     /// Volumes that exist but whose objects could not be posted yet, by name.
     pub(crate) unsaved: Mutex<HashMap<String, (Made, Arc<Claim>)>>,
-    /// Storage that is nobody's and has to go, by handle, with what deleting it takes.
+    /// Orphaned storage that must be deleted, by handle, with the secrets for its deletion.
     pub(crate) orphans: Mutex<HashMap<String, BTreeMap<String, String>>>,
-    /// Snapshots that claims are restored from.
+    /// Snapshots from which claims are being restored.
     pub(crate) restores: Mutex<Restores>,
-    /// Nothing new is begun any more.
+    /// Set when no new work may begin.
     pub(crate) stopping: AtomicBool,
-    /// Names of volumes that were deleted lately, whose claims may be in a cache that lags behind.
+    /// Names of recently deleted volumes, whose claims may still be in a lagging cache.
     pub(crate) deleted: Mutex<HashMap<String, Instant>>,
     pub(crate) busy: Busy,
 }
 
-/// The work to do.
+/// Work queues.
 #[derive(Clone, Debug)]
 pub(crate) struct Queues {
-    /// Claims, by uid: one that is deleted and made again is another.
+    /// Claims, by uid, because a re-created claim is another claim.
     pub(crate) claims: WorkQueue<String>,
     /// Volumes, by name.
     pub(crate) volumes: WorkQueue<String>,
-    /// Volumes to post, by name.
+    /// Volume objects to post, by name.
     pub(crate) unsaved: WorkQueue<String>,
-    /// Deleted claims that others may be cloned from, by uid.
+    /// Deleted claims that may be the source of a clone, by uid.
     pub(crate) clones: WorkQueue<String>,
-    /// Storage to delete that no object stands for, by handle.
+    /// Orphaned storage to delete, by handle.
     pub(crate) orphans: WorkQueue<String>,
-    /// Whether there are workers: what a standby would queue, nobody would take out.
+    /// Whether workers run. A standby has none, so it must not fill the queues.
     open: Arc<AtomicBool>,
 }
 
@@ -101,7 +101,7 @@ impl Queues {
         }
     }
 
-    /// From here on there are workers; they begin with everything that is there.
+    /// Opens the queues for the workers and adds every cached object.
     pub(crate) fn open(&self, caches: &Caches) {
         self.open.store(true, Ordering::SeqCst);
         self.add_all(caches);
@@ -111,7 +111,7 @@ impl Queues {
         self.open.load(Ordering::SeqCst)
     }
 
-    /// Everything is looked at.
+    /// Queues every cached object.
     pub(crate) fn add_all(&self, caches: &Caches) {
         for uid in caches.claims.keys() {
             self.claims.add(uid.clone());
@@ -136,12 +136,12 @@ impl Queues {
 }
 
 impl Controller {
-    /// Whether what is left in the queues is somebody else's.
+    /// Returns whether queued work is left to the next leader.
     pub(crate) fn is_stopping(&self) -> bool {
         self.stopping.load(Ordering::Relaxed)
     }
 
-    /// Whether we may act, asked right before every effect on the driver.
+    /// Checks that the term is still valid. Called immediately before every call that changes storage.
     pub(crate) fn check(&self) -> Result<(), Failure> {
         match &self.term {
             Some(term) => term
@@ -151,17 +151,17 @@ impl Controller {
         }
     }
 
-    /// The fencing token, for logs.
+    /// Returns the fencing token for log lines.
     pub(crate) fn token(&self) -> &str {
         self.term.as_ref().map_or("", |term| term.token().as_str())
     }
 
-    /// Whether volumes of this driver are not reachable from everywhere, and we mind.
+    /// Returns whether topology is enabled and the driver supports it.
     pub(crate) fn topology(&self) -> bool {
         self.options.topology && self.facts.topology()
     }
 
-    /// Remembers that a volume was deleted, for as long as a cache may lag.
+    /// Records that a volume was deleted, for as long as a cache may lag.
     pub(crate) fn note_deleted(&self, name: &str) {
         let now = Instant::now();
         let mut deleted = lock(&self.deleted);
@@ -180,7 +180,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The nodes as the caches show them.
+/// Reads nodes from the caches.
 impl Nodes for Controller {
     fn keys_of(&self, node: &str) -> Option<Vec<String>> {
         if let Some(local) = &self.local {
@@ -196,7 +196,7 @@ impl Nodes for Controller {
             let keys: Vec<_> = local.segments.keys().cloned().collect();
             return (!keys.is_empty()).then_some(keys);
         }
-        // The first by name: which one must not depend on the order of a map.
+        // The first node by name, so that the choice does not depend on map order.
         let nodes = self.caches.csi_nodes.all();
         let with_keys = nodes.iter().filter_map(|node| {
             let keys = keys(node, &self.facts.name).filter(|keys| !keys.is_empty())?;
@@ -230,15 +230,15 @@ pub(crate) fn keys(node: &CsiNode, driver: &str) -> Option<Vec<String>> {
     Some(driver.topology_keys.clone())
 }
 
-/// One at a time per volume name: making and deleting a volume must not overtake each other.
+/// Serialises work per volume name, so that creation and deletion of a volume never run concurrently.
 #[derive(Debug, Default)]
 pub(crate) struct Busy {
     locks: Mutex<HashMap<String, Arc<tokio::sync::Mutex<()>>>>,
 }
 
 impl Busy {
-    /// Waits until nobody else is at work on this name.
-    pub(crate) async fn with<T>(&self, name: &str, work: impl Future<Output = T>) -> T {
+    /// Runs `work` while no other work on this name runs.
+    pub(crate) async fn run_exclusive<T>(&self, name: &str, work: impl Future<Output = T>) -> T {
         let mutex = lock(&self.locks)
             .entry(name.to_owned())
             .or_default()
@@ -248,7 +248,7 @@ impl Busy {
             work.await
         };
         let mut locks = lock(&self.locks);
-        // Ours and the map's: nobody waits.
+        // Two references are ours and the map's, so no other task waits.
         if Arc::strong_count(&mutex) == 2 {
             locks.remove(name);
         }

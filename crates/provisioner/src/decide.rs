@@ -1,14 +1,14 @@
-//! Which claims and volumes are ours, and what is due.
+//! Decides which claims and volumes belong to this driver, and what is due for them.
 
 use crate::names::{MIGRATED_TO, PROVISIONED_BY, VOLUME_FINALIZER};
 use crate::objects::{Claim, Class, Volume};
 
-/// Whether a claim names this driver, so that nobody else provisions it.
+/// Returns whether a claim names this driver, so that no other provisioner handles it.
 pub(crate) fn is_our_claim(claim: &Claim, driver: &str) -> bool {
     claim.provisioner() == Some(driver) || claim.annotation(MIGRATED_TO) == Some(driver)
 }
 
-/// Whether a claim is to be provisioned now.
+/// Returns whether a claim must be provisioned now.
 pub(crate) fn should_provision(
     claim: &Claim,
     driver: &str,
@@ -29,7 +29,7 @@ pub(crate) fn should_provision(
     Ok(!class.waits_for_consumer() || claim.selected_node().is_some())
 }
 
-/// Whether a volume was made by this driver, or stands for one of its volumes.
+/// Returns whether this driver created the volume or serves it.
 pub(crate) fn is_our_volume(volume: &Volume, driver: &str) -> bool {
     if volume.annotation(MIGRATED_TO) == Some(driver) {
         return true;
@@ -44,7 +44,7 @@ pub(crate) fn is_our_volume(volume: &Volume, driver: &str) -> bool {
     }
 }
 
-/// What our finalizer on a volume should become.
+/// The change that our finalizer on a volume needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Finalizer {
     Add,
@@ -52,7 +52,7 @@ pub(crate) enum Finalizer {
     Keep,
 }
 
-/// The finalizer goes with the policy: volumes that are kept may go without us.
+/// Decides the change of the finalizer. Retained volumes do not need it, because their storage is not deleted.
 pub(crate) fn finalizer(volume: &Volume) -> Finalizer {
     let present = volume.has_finalizer(VOLUME_FINALIZER);
     let deleting = volume.metadata.deletion_timestamp.is_some();
@@ -63,12 +63,12 @@ pub(crate) fn finalizer(volume: &Volume) -> Finalizer {
     }
 }
 
-/// Whether there is anything to do about a volume.
+/// Returns whether a volume needs any work.
 pub(crate) fn is_due(volume: &Volume) -> bool {
     finalizer(volume) != Finalizer::Keep || should_delete(volume)
 }
 
-/// Whether the storage behind a volume is to be deleted now.
+/// Returns whether the storage of a volume must be deleted now.
 pub(crate) fn should_delete(volume: &Volume) -> bool {
     let deleting = volume.metadata.deletion_timestamp.is_some();
     if deleting && !volume.has_finalizer(VOLUME_FINALIZER) {

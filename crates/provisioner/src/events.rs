@@ -1,5 +1,5 @@
-//! Events on claims and volumes, as client-go's recorder posts them: an event that repeats counts up,
-//! an object that gets too many gets no more for a while, and nobody waits for any of it.
+//! Records Events on claims and volumes as client-go's recorder does: repeated events are counted, each object has a
+//! rate limit, and callers never wait.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,25 +19,25 @@ use tokio::time::Instant;
 use crate::cluster::{Pace, unread};
 use crate::objects::{Claim, Volume};
 
-/// What waits to be posted; beyond this, events are dropped.
+/// Capacity of the queue; further events are dropped.
 const WAITING: usize = 1_000;
-/// So many are posted at once.
+/// Number of events that are posted concurrently.
 const AT_ONCE: usize = 16;
-/// An object may have so many events at once,
+/// Burst of events per object.
 const BURST: f64 = 25.0;
-/// and then one in this time.
+/// Interval between events of one object after the burst.
 const ONE_IN: Duration = Duration::from_secs(300);
-/// An event is tried so often,
+/// Attempts per event.
 const TRIES: usize = 3;
-/// and so long each time.
+/// Timeout of each attempt.
 const LIMIT: Duration = Duration::from_secs(10);
-/// How much is remembered for counting.
+/// Number of events whose counts are kept.
 const REMEMBERED: usize = 4_096;
 
 /// Posts events.
 #[derive(Clone)]
 pub(crate) struct Recorder {
-    queue: mpsc::Sender<News>,
+    queue: mpsc::Sender<PendingEvent>,
 }
 
 impl fmt::Debug for Recorder {
@@ -46,14 +46,14 @@ impl fmt::Debug for Recorder {
     }
 }
 
-/// Normal or not.
+/// Type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Kind {
     Normal,
     Warning,
 }
 
-struct News {
+struct PendingEvent {
     about: ObjectReference,
     kind: Kind,
     reason: &'static str,
@@ -62,7 +62,7 @@ struct News {
 }
 
 impl Recorder {
-    /// Starts to post, under the name of a component, until all recorders are gone.
+    /// Starts a task that posts events under the name of a component until all recorders are dropped.
     pub(crate) fn start(client: Client, component: String, host: String, pace: Pace) -> Self {
         let (queue, inbox) = mpsc::channel(WAITING);
         let poster = Poster {
@@ -78,7 +78,7 @@ impl Recorder {
         Self { queue }
     }
 
-    /// About a claim.
+    /// Records an event on a claim.
     pub(crate) fn claim(
         &self,
         claim: &Claim,
@@ -89,7 +89,7 @@ impl Recorder {
         self.send(reference(claim), kind, reason, message.into(), None);
     }
 
-    /// About a claim, in the name of another component.
+    /// Records an event on a claim, under the name of another component.
     pub(crate) fn claim_as(
         &self,
         component: &'static str,
@@ -107,7 +107,7 @@ impl Recorder {
         );
     }
 
-    /// About a volume.
+    /// Records an event on a volume.
     pub(crate) fn volume(
         &self,
         volume: &Volume,
@@ -126,15 +126,15 @@ impl Recorder {
         message: String,
         component: Option<&'static str>,
     ) {
-        let news = News {
+        let event = PendingEvent {
             about,
             kind,
             reason,
             message,
             component,
         };
-        // Events are for people; work goes on without them.
-        _ = self.queue.try_send(news);
+        // A dropped event is harmless, because no component depends on Events.
+        _ = self.queue.try_send(event);
     }
 }
 
@@ -156,33 +156,32 @@ struct Poster {
     component: String,
     host: String,
     pace: Pace,
-    /// What is remembered is remembered by its hash: there may be much of it, and all that depends on it is
-    /// how an event is counted.
+    /// Hash function of the keys below. Hashes save memory; a collision only affects the count of an event.
     hashes: RandomState,
-    /// Number in the name, and count, of what was posted.
+    /// Number in the name of each posted event, and its count.
     posted: HashMap<u64, (u64, i32)>,
-    /// What an object has used of its burst, and when.
+    /// The used part of each object's burst, and when it was computed.
     spent: HashMap<u64, (f64, Instant)>,
 }
 
 impl Poster {
-    async fn run(mut self, mut inbox: mpsc::Receiver<News>) {
+    async fn run(mut self, mut inbox: mpsc::Receiver<PendingEvent>) {
         let mut waiting = Vec::new();
         loop {
-            let room = AT_ONCE.saturating_sub(waiting.len());
-            if waiting.is_empty() || room > 0 && !inbox.is_empty() {
-                let mut news = Vec::new();
-                if inbox.recv_many(&mut news, room).await == 0 {
+            let free = AT_ONCE.saturating_sub(waiting.len());
+            if waiting.is_empty() || free > 0 && !inbox.is_empty() {
+                let mut events = Vec::new();
+                if inbox.recv_many(&mut events, free).await == 0 {
                     return;
                 }
-                news.retain(|news| self.allows(news));
-                waiting.extend(news.into_iter().map(|news| (self.key(&news), news)));
+                events.retain(|event| self.allows(event));
+                waiting.extend(events.into_iter().map(|event| (self.key(&event), event)));
             }
-            // What repeats is counted up, so it goes one after the other.
+            // Equal events are posted one after another, because each one increases the same count.
             let mut keys = HashSet::new();
             let now = waiting.extract_if(.., |(key, _)| keys.insert(*key));
             let now: Vec<_> = now.collect();
-            let posts = now.iter().map(|(key, news)| self.deliver(*key, news));
+            let posts = now.iter().map(|(key, event)| self.deliver(*key, event));
             for (key, posted) in join_all(posts).await.into_iter().flatten() {
                 if self.posted.len() > REMEMBERED {
                     self.posted.clear();
@@ -192,35 +191,35 @@ impl Poster {
         }
     }
 
-    fn key(&self, news: &News) -> u64 {
-        let same = (&news.about.uid, news.kind, news.reason, &news.message);
+    fn key(&self, event: &PendingEvent) -> u64 {
+        let same = (&event.about.uid, event.kind, event.reason, &event.message);
         self.hashes.hash_one(same)
     }
 
-    /// Tries a few times: what to remember of it.
-    async fn deliver(&self, key: u64, news: &News) -> Option<(u64, (u64, i32))> {
+    /// Posts an event with retries. Returns its number and count.
+    async fn deliver(&self, key: u64, event: &PendingEvent) -> Option<(u64, (u64, i32))> {
         for _ in 0..TRIES {
             self.pace.turn().await;
-            // One request that hangs must not hold back all events after it.
-            match tokio::time::timeout(LIMIT, self.post(key, news)).await {
+            // A hanging request must not delay all later events.
+            match tokio::time::timeout(LIMIT, self.post(key, event)).await {
                 Ok(Ok(posted)) => return Some((key, posted)),
-                // Refused, so it would be again.
+                // The API server rejected the event and would reject it again.
                 Ok(Err(error @ kube::Error::Api(_))) => {
-                    tracing::debug!(%error, reason = news.reason, "event not posted");
+                    tracing::debug!(%error, reason = event.reason, "event not posted");
                     return None;
                 }
                 Ok(Err(error)) => {
-                    tracing::debug!(%error, reason = news.reason, "event not posted yet");
+                    tracing::debug!(%error, reason = event.reason, "event not posted yet");
                 }
-                Err(_) => tracing::debug!(reason = news.reason, "event not posted in time"),
+                Err(_) => tracing::debug!(reason = event.reason, "event not posted in time"),
             }
         }
         None
     }
 
-    /// client-go's spam filter.
-    fn allows(&mut self, news: &News) -> bool {
-        let uid = self.hashes.hash_one(&news.about.uid);
+    /// Applies client-go's spam filter.
+    fn allows(&mut self, event: &PendingEvent) -> bool {
+        let uid = self.hashes.hash_one(&event.about.uid);
         let now = Instant::now();
         if self.spent.len() > REMEMBERED {
             self.spent
@@ -237,12 +236,12 @@ impl Poster {
         true
     }
 
-    /// The number in the event's name, and its count.
-    async fn post(&self, key: u64, news: &News) -> Result<(u64, i32), kube::Error> {
-        // Events about objects of the cluster live in `default`, as client-go has it.
-        let namespace = news.about.namespace.as_deref().unwrap_or("default");
+    /// Posts an event once. Returns the number in its name and its count.
+    async fn post(&self, key: u64, event: &PendingEvent) -> Result<(u64, i32), kube::Error> {
+        // As in client-go, Events of cluster-scoped objects are in the namespace `default`.
+        let namespace = event.about.namespace.as_deref().unwrap_or("default");
         let events = Request::new(Event::url_path(&(), Some(namespace)));
-        let object = news.about.name.as_deref().unwrap_or_default();
+        let object = event.about.name.as_deref().unwrap_or_default();
         let name_of = |number: u64| format!("{object}.{number:016x}");
         let now = Time(now());
         if let Some((number, count)) = self.posted.get(&key) {
@@ -252,7 +251,7 @@ impl Poster {
             let patch = Patch::Merge(&patch);
             let request = events.patch(&name, &PatchParams::default(), &patch);
             match unread(&self.client, request).await {
-                // Events live for an hour.
+                // The API server deleted the event, which lives for an hour; create it again.
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 other => return other.map(|()| (number, count)),
             }
@@ -264,13 +263,14 @@ impl Poster {
                 namespace: Some(namespace.to_owned()),
                 ..ObjectMeta::default()
             },
-            involved_object: news.about.clone(),
-            type_: Some(format!("{:?}", news.kind)),
-            reason: Some(news.reason.to_owned()),
-            message: Some(news.message.chars().take(1_024).collect()),
+            involved_object: event.about.clone(),
+            type_: Some(format!("{:?}", event.kind)),
+            reason: Some(event.reason.to_owned()),
+            message: Some(event.message.chars().take(1_024).collect()),
             source: Some(EventSource {
                 component: Some(
-                    news.component
+                    event
+                        .component
                         .map_or_else(|| self.component.clone(), str::to_owned),
                 ),
                 host: Some(self.host.clone()).filter(|host| !host.is_empty()),

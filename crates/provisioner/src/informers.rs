@@ -1,4 +1,4 @@
-//! The caches, and what their changes set in motion.
+//! The caches, and the work that their changes queue.
 
 use std::fmt::Debug;
 use std::sync::Arc;
@@ -14,30 +14,32 @@ use crate::cache::{Cache, Change, Packed};
 use crate::controller::Queues;
 use crate::decide;
 use crate::names::{CLONE_FINALIZER, JOURNAL_FINALIZER};
-use crate::objects::{Attachment, Claim, Class, CsiNode, Node, Room, Volume, has_finalizer};
+use crate::objects::{
+    Attachment, Claim, Class, CsiNode, Node, StorageCapacity, Volume, has_finalizer,
+};
 use crate::options::Options;
 
-/// What is watched. Claims that have their volume, and volumes of others, are not kept.
+/// All caches. Claims that have their volume, and volumes of other drivers, are not kept.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Caches {
-    /// By uid.
+    /// Claims, by uid.
     pub(crate) claims: Cache<Claim, Packed>,
-    /// Those of our driver, by name.
+    /// Volumes of our driver, by name.
     pub(crate) volumes: Cache<Volume, Packed>,
     pub(crate) classes: Cache<Class>,
     /// Only with topology.
     pub(crate) nodes: Cache<Node>,
     /// Only with topology.
     pub(crate) csi_nodes: Cache<CsiNode>,
-    /// Only if the driver attaches.
+    /// Only if the driver attaches volumes.
     pub(crate) attachments: Cache<Attachment>,
-    /// Only with capacity, those of ours.
-    pub(crate) rooms: Cache<Room>,
-    /// Nodes or classes have changed.
+    /// CSIStorageCapacity objects of this provisioner; only with `--enable-capacity`.
+    pub(crate) storage_capacities: Cache<StorageCapacity>,
+    /// Notified when nodes or classes change.
     pub(crate) changed: Arc<Notify>,
 }
 
-/// What of it the driver makes necessary.
+/// The caches that the driver and the options require.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     pub(crate) nodes: bool,
@@ -48,7 +50,7 @@ impl Needs {
     pub(crate) fn of(facts: &Facts, options: &Options) -> Self {
         let topology = options.topology && facts.topology();
         Self {
-            // A provisioner of one node knows that node from its driver.
+            // With `--node-deployment` the driver reports the topology of its node.
             nodes: (topology || options.capacity.is_some()) && options.node_deployment.is_none(),
             attachments: facts.controller(ControllerCapability::PublishUnpublishVolume),
         }
@@ -56,7 +58,7 @@ impl Needs {
 }
 
 impl Caches {
-    /// Starts to watch. What comes in goes into the queues.
+    /// Starts the watches. Changes are added to the queues.
     pub(crate) fn start(
         &self,
         client: &Client,
@@ -74,7 +76,7 @@ impl Caches {
             move |uid, change| {
                 let due = match change {
                     Change::Applied(due) => due,
-                    // The driver may still be making its volume.
+                    // The driver may still be creating its volume.
                     Change::Gone => Due::Provision,
                 };
                 match due {
@@ -116,7 +118,7 @@ impl Caches {
         tasks
     }
 
-    /// Waits until all of them show what is there.
+    /// Waits until every required cache has its initial list.
     pub(crate) async fn synced(&self, needs: Needs) {
         self.classes.synced().await;
         if needs.nodes {
@@ -130,7 +132,7 @@ impl Caches {
         self.volumes.synced().await;
     }
 
-    /// A cache that is only looked at.
+    /// Starts a cache whose changes queue no work.
     fn quiet<K>(
         &self,
         cache: &Cache<K>,
@@ -153,17 +155,17 @@ impl Caches {
     }
 }
 
-/// What may have to be done for a claim. Most changes are of claims that are not handed over yet, or not to us.
+/// Work that may be due for a claim. Most changes concern claims without a provisioner, or of other drivers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Due {
     Nothing,
-    /// It is ours, or we hold it.
+    /// The claim names this driver, or has our journal finalizer.
     Provision,
-    /// It is deleted, and we protect it.
+    /// The claim is being deleted and has our clone finalizer.
     Release,
 }
 
-/// What is due for a claim that waits for its volume, or that we hold.
+/// Returns what is due for a claim that waits for its volume or has one of our finalizers.
 fn of_interest(claim: &Claim, driver: &str) -> Option<Due> {
     let journalled = has_finalizer(&claim.metadata, JOURNAL_FINALIZER);
     let deleted = claim.metadata.deletion_timestamp.is_some();

@@ -1,22 +1,24 @@
 //! The CSI external-provisioner, leader-elected.
 //!
-//! Place in the picture: above the elector, the work queue and the CSI client. Claims become requests
-//! to the driver, its answers become volumes, released volumes are deleted.
+//! The crate builds on the elector, the work queue and the CSI client. It turns claims into requests to the driver,
+//! turns responses into volumes, and deletes released volumes.
 //!
 //! | what | where |
 //! |---|---|
-//! | which claims and volumes are ours, what is due | `decide` |
+//! | decisions: which claims and volumes belong to the driver, and what is due | `decide` |
 //! | the request: capabilities, parameters, secrets, topology | `plan`, `capability`, `parameters`, `secrets`, `topology` |
 //! | the volume object | `volume` |
-//! | how an attempt ended | `state` |
+//! | the result of an attempt | `state` |
 //! | `--enable-capacity`, `--node-deployment` | `capacity`, `local` |
-//! | start, election, end | [`run()`] |
+//! | start, election, shutdown | [`run()`] |
 //! | the workers | `claims`, `provision`, `source`, `volumes`, `clone` |
-//! | what they share: caches, queues, the API server, events | `controller`, `informers`, `cluster`, `events` |
+//! | shared state: caches, queues, API client, Events | `controller`, `informers`, `cluster`, `events` |
 //!
-//! The invariants: no call that makes or deletes storage leaves without the guard having been asked
-//! right before; nothing makes and deletes the same volume at a time; storage that was made is either
-//! behind a volume object, or deleted, or pursued.
+//! Invariants:
+//!
+//! - The guard is checked immediately before every call that creates or deletes storage.
+//! - Creation and deletion of the same volume never run concurrently.
+//! - Created storage has a volume object, or is deleted, or is pursued until one of the two is true.
 #![forbid(unsafe_code)]
 
 mod cache;

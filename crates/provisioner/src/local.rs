@@ -1,6 +1,5 @@
-//! `--node-deployment`: a provisioner on every node, each for its own. Claims that no scheduler gives to a
-//! node are shared out among them: each waits for a while of its own, and the first to write its name on
-//! the claim has it.
+//! `--node-deployment`: one provisioner per node, each for its own node. For a claim without a selected node, each
+//! provisioner waits for a random delay, and the first one that writes its node name to the claim provisions it.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Mutex;
@@ -17,13 +16,13 @@ use crate::options::NodeDeployment;
 use crate::plan;
 use crate::topology::{self, Input, Memory, Term, flatten};
 
-/// The node that this process is on.
+/// The node of this process.
 #[derive(Debug)]
 pub(crate) struct Local {
     pub(crate) options: NodeDeployment,
-    /// As the driver says where it runs.
+    /// Topology of the node, as the driver reports it.
     pub(crate) segments: BTreeMap<String, String>,
-    /// When our turn comes, by uid of claims that are nobody's yet.
+    /// When this node may take an unassigned claim, by uid.
     pub(crate) turns: Mutex<HashMap<String, Instant>>,
 }
 
@@ -47,7 +46,7 @@ impl Local {
         lock(&self.turns).remove(uid);
     }
 
-    /// Whether storage behind a volume is here.
+    /// Returns whether the storage of a volume is on this node.
     pub(crate) fn has(&self, volume: &Volume) -> bool {
         let affinity = volume.spec.node_affinity.as_ref();
         let Some(required) = affinity.and_then(|affinity| affinity.required.as_ref()) else {
@@ -60,7 +59,7 @@ impl Local {
         required.node_selector_terms.iter().any(fits)
     }
 
-    /// Between nothing and the base delay, so that not all nodes write at once.
+    /// Returns a random delay below the base delay, so that the nodes do not all write at the same time.
     fn delay(&self) -> Duration {
         let random = uuid::Uuid::new_v4().as_u64_pair().0 as f64 / u64::MAX as f64;
         let most = self.options.base_delay.min(self.options.max_delay);
@@ -69,8 +68,8 @@ impl Local {
 }
 
 impl Controller {
-    /// Whether this node is to provision a claim now. One that is nobody's may become ours: then it comes
-    /// again with our name on it.
+    /// Returns whether this node must provision a claim now. An unassigned claim may be taken; it is queued again when
+    /// the watch reports it with our node name.
     pub(crate) async fn is_here(&self, local: &Local, claim: &Claim, class: &Class) -> bool {
         let uid = claim.uid();
         if let Some(node) = claim.selected_node() {
@@ -95,7 +94,7 @@ impl Controller {
             Some(turn) if turn > now => {}
             Some(_) => {
                 local.forget(uid);
-                if self.has_room(local, claim, class).await {
+                if self.has_capacity(local, claim, class).await {
                     self.take(local, claim).await;
                 }
             }
@@ -103,12 +102,12 @@ impl Controller {
         false
     }
 
-    /// Whether the driver has room for a claim, as far as it says. Nothing is changed by asking.
-    async fn has_room(&self, local: &Local, claim: &Claim, class: &Class) -> bool {
+    /// Returns whether the driver reports enough capacity for a claim. Changes nothing.
+    async fn has_capacity(&self, local: &Local, claim: &Claim, class: &Class) -> bool {
         if !self.facts.controller(ControllerCapability::GetCapacity) {
             return true;
         }
-        // What is wrong with the claim is said to its user by whoever has it.
+        // The provisioner that takes the claim reports its errors.
         let draft = plan::draft(&self.facts, &self.options, self.attributes, claim, class);
         let Ok(draft) = draft else { return true };
         let mut segments = vec![Topology {
@@ -144,16 +143,16 @@ impl Controller {
                     }
                 }
                 Err(error) => {
-                    tracing::info!(%error, "the driver does not say how much room it has");
+                    tracing::info!(%error, "the driver does not report its capacity");
                     return true;
                 }
             }
         }
-        tracing::info!(claim = claim.key(), "not enough room here");
+        tracing::info!(claim = claim.key(), "not enough capacity on this node");
         false
     }
 
-    /// Writes our name on a claim, unless somebody was faster.
+    /// Writes our node name to a claim, unless another node was faster.
     async fn take(&self, local: &Local, claim: &Claim) {
         let node = &local.options.node;
         let taken = self
@@ -169,7 +168,7 @@ impl Controller {
             })
             .await;
         if let Err(error) = taken {
-            tracing::info!(claim = claim.key(), %error, "cannot take the claim");
+            tracing::info!(claim = claim.key(), %error, "cannot assign the claim to this node");
             self.queues.claims.add_rate_limited(claim.uid().to_owned());
         }
     }

@@ -1,4 +1,4 @@
-//! What a provisioner counts, under the names of sig-storage-lib-external-provisioner.
+//! Metrics with the names of sig-storage-lib-external-provisioner.
 
 use std::time::Duration;
 
@@ -9,13 +9,13 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// Prometheus's own defaults.
+/// Prometheus's default buckets.
 const BUCKETS: [f64; 11] = [
     0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0,
 ];
 
-/// Counts of claims and volumes. Only real failures count as failed: a claim that is somebody else's, or
-/// that goes back to the scheduler, is none.
+/// Counts of claims and volumes. A claim of another provisioner, or one that is returned to the scheduler, does not
+/// count as failed.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
     provisioned: Family<ClaimLabels, Counter>,
@@ -26,15 +26,15 @@ pub(crate) struct Metrics {
     delete_seconds: Family<VolumeLabels, Histogram>,
 }
 
-/// How far the CSIStorageCapacity objects are from what they should be.
+/// Number of CSIStorageCapacity objects that are wanted, current and obsolete.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rooms {
+pub(crate) struct CapacityMetrics {
     goal: Gauge,
     current: Gauge,
     obsolete: Gauge,
 }
 
-impl Rooms {
+impl CapacityMetrics {
     pub(crate) fn register(&self, registry: &mut Registry) {
         for (name, help, gauge) in [
             ("desired_goal", "Objects that should exist", &self.goal),

@@ -1,39 +1,39 @@
-//! The names by which provisioner, volume binder and drivers understand each other.
+//! Annotation, finalizer and parameter names that the provisioner shares with the volume binder and drivers.
 
-/// On a claim: who is to provision it. Written by the volume binder.
+/// On a claim: the provisioner, written by the volume binder.
 pub(crate) const STORAGE_PROVISIONER: &str = "volume.kubernetes.io/storage-provisioner";
-/// The same, as older binders write it.
+/// The same, written by older binders.
 pub(crate) const BETA_STORAGE_PROVISIONER: &str = "volume.beta.kubernetes.io/storage-provisioner";
-/// On a claim: the node that its first pod was scheduled to.
+/// On a claim: the node of its first pod.
 pub(crate) const SELECTED_NODE: &str = "volume.kubernetes.io/selected-node";
-/// The same, as older schedulers write it.
+/// The same, written by older schedulers.
 pub(crate) const ALPHA_SELECTED_NODE: &str = "volume.alpha.kubernetes.io/selected-node";
-/// On a claim: its class, as very old claims carry it.
+/// On a very old claim: its class.
 pub(crate) const BETA_STORAGE_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
-/// On a claim or volume of an in-tree plugin: the driver that took it over.
+/// On a claim or volume of an in-tree plugin: the CSI driver that replaced the plugin.
 pub(crate) const MIGRATED_TO: &str = "pv.kubernetes.io/migrated-to";
-/// On what kubectl applied: all of it once more.
+/// kubectl's last-applied annotation, a copy of the object.
 pub(crate) const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
-/// On a volume: who made it.
+/// On a volume: the provisioner that created it.
 pub(crate) const PROVISIONED_BY: &str = "pv.kubernetes.io/provisioned-by";
-/// On a volume: the secret that deleting it takes.
+/// On a volume: the name of the secret for its deletion.
 pub(crate) const DELETION_SECRET_NAME: &str =
     "volume.kubernetes.io/provisioner-deletion-secret-name";
-/// Where that secret is.
+/// The namespace of that secret.
 pub(crate) const DELETION_SECRET_NAMESPACE: &str =
     "volume.kubernetes.io/provisioner-deletion-secret-namespace";
-/// On a volume: the secret that modifying it takes.
+/// On a volume: the name of the secret for its modification.
 pub(crate) const MODIFY_SECRET_NAME: &str = "volume.kubernetes.io/controller-modify-secret-name";
-/// Where that secret is.
+/// The namespace of that secret.
 pub(crate) const MODIFY_SECRET_NAMESPACE: &str =
     "volume.kubernetes.io/controller-modify-secret-namespace";
-/// On a snapshot's content: a restore may change the volume mode.
+/// On a VolumeSnapshotContent: allows a restore to change the volume mode.
 pub(crate) const ALLOW_MODE_CHANGE: &str =
     "snapshot.storage.kubernetes.io/allow-volume-mode-change";
-/// On a volume, with a flag: the fencing token of the term that made it.
+/// On a volume, with `--fencing-token-annotation`: the fencing token of the term that created it.
 pub(crate) const FENCING_TOKEN: &str = "tenure.dev/fencing-token";
 
-/// Keeps a volume object until the storage behind it is gone.
+/// Keeps a volume object until its storage is deleted.
 pub(crate) const VOLUME_FINALIZER: &str = "external-provisioner.volume.kubernetes.io/finalizer";
 /// Keeps a claim while another is cloned from it.
 pub(crate) const CLONE_FINALIZER: &str = "provisioner.storage.kubernetes.io/cloning-protection";
@@ -43,12 +43,12 @@ pub(crate) const SNAPSHOT_FINALIZER: &str =
 /// Keeps a claim whose volume may exist without a volume object (`--provision-journal`).
 pub(crate) const JOURNAL_FINALIZER: &str = "tenure.dev/provisioning";
 
-/// Parameters of a class with this prefix are for us, not for the driver.
+/// Prefix of class parameters that the provisioner reads and does not pass to the driver.
 pub(crate) const RESERVED_PREFIX: &str = "csi.storage.k8s.io/";
-/// In the attributes of a volume: which run of the provisioner made it. Nobody compares it.
+/// In the attributes of a volume: the run of the provisioner that created it. For information only.
 pub(crate) const IDENTITY_ATTRIBUTE: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 
-/// Drivers that took over from a plugin in Kubernetes itself, and the plugin.
+/// CSI drivers and the in-tree plugins that they replaced.
 const IN_TREE: [(&str, &str); 7] = [
     ("ebs.csi.aws.com", "kubernetes.io/aws-ebs"),
     ("pd.csi.storage.gke.io", "kubernetes.io/gce-pd"),
@@ -59,14 +59,13 @@ const IN_TREE: [(&str, &str); 7] = [
     ("pxd.portworx.com", "kubernetes.io/portworx-volume"),
 ];
 
-/// The plugin that a driver took over from. Its classes and volumes would have to be translated, which is not
-/// done here.
+/// Returns the in-tree plugin that a driver replaced. Its classes and volumes are not translated.
 pub(crate) fn in_tree_plugin(driver: &str) -> Option<&'static str> {
     let mut known = IN_TREE.iter();
     known.find_map(|(name, plugin)| (*name == driver).then_some(*plugin))
 }
 
-/// The name of the lock, as csi-lib-utils makes it of the driver's name.
+/// Returns the name of the lock, derived from the driver's name as csi-lib-utils does.
 pub(crate) fn lock_name(driver: &str) -> String {
     let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };
     let mut name: String = driver.chars().map(keep).collect();
@@ -76,14 +75,14 @@ pub(crate) fn lock_name(driver: &str) -> String {
     name
 }
 
-/// `<milliseconds>-<random>-<driver>`, with the node if it is for one: unique enough to tell runs apart.
+/// Returns `<milliseconds>-<random>-<driver>`, followed by the node with `--node-deployment`.
 pub(crate) fn run_identity(driver: &str, node: Option<&str>, now: jiff::Timestamp) -> String {
     let random = uuid::Uuid::new_v4().as_u64_pair().0 % 10_000;
     let node = node.map(|node| format!("-{node}")).unwrap_or_default();
     format!("{}-{random}-{driver}{node}", now.as_millisecond())
 }
 
-/// The name of a claim's volume: prefix and uid, or the first `length` characters of the uid.
+/// Returns the name of a claim's volume: the prefix and the uid, or the first `length` characters of the uid.
 pub(crate) fn volume_name(
     prefix: &str,
     length: Option<usize>,

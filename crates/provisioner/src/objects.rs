@@ -1,5 +1,5 @@
-//! The kinds that are watched, with the fields that are used and no others: a cluster has many claims
-//! and volumes, and a provisioner keeps them all.
+//! Partial object types with only the fields that are used, because a provisioner keeps all claims and volumes of a
+//! cluster.
 
 use std::collections::BTreeMap;
 
@@ -83,7 +83,7 @@ lean_kind!(
 );
 
 lean_kind!(
-    Room,
+    StorageCapacity,
     "CSIStorageCapacity",
     "csistoragecapacities",
     "storage.k8s.io",
@@ -130,7 +130,7 @@ pub(crate) struct ClaimSpec {
     pub(crate) volume_attributes_class_name: Option<String>,
 }
 
-/// Whatever it is, it is there.
+/// A field whose content does not matter.
 #[derive(Clone, Debug, Deserialize, Serialize)]
 #[serde(from = "IgnoredAny", into = "bool")]
 pub(crate) struct Something;
@@ -188,13 +188,13 @@ impl Claim {
         annotation(&self.metadata, key)
     }
 
-    /// Who is to provision it, by the volume binder.
+    /// Returns the provisioner that the volume binder chose.
     pub(crate) fn provisioner(&self) -> Option<&str> {
         let newer = self.annotation(STORAGE_PROVISIONER);
         newer.or_else(|| self.annotation(BETA_STORAGE_PROVISIONER))
     }
 
-    /// The name of its class; the old annotation wins, as everywhere in Kubernetes.
+    /// Returns the name of the class. As everywhere in Kubernetes, the old annotation wins.
     pub(crate) fn class(&self) -> &str {
         let old = self.annotation(BETA_STORAGE_CLASS);
         old.or(self.spec.storage_class_name.as_deref())
@@ -211,7 +211,7 @@ impl Claim {
         })
     }
 
-    /// The requested size, 0 if there is none.
+    /// Returns the requested size in bytes, or 0 if there is none.
     pub(crate) fn requested(&self) -> Result<i64, String> {
         let quantity = self.spec.resources.requests.get("storage");
         quantity.map_or(Ok(0), |quantity| crate::quantity::parse(quantity))
@@ -221,7 +221,7 @@ impl Claim {
         self.spec.volume_mode.as_deref() == Some("Block")
     }
 
-    /// Its data source and where that is.
+    /// Returns the data source and its namespace.
     pub(crate) fn source(&self) -> Option<(&DataSource, &str)> {
         if let Some(source) = &self.spec.data_source {
             return Some((source, self.namespace()));
@@ -231,7 +231,7 @@ impl Claim {
         Some((source, named.unwrap_or_else(|| self.namespace())))
     }
 
-    /// `namespace/name`.
+    /// Returns `namespace/name`.
     pub(crate) fn key(&self) -> String {
         format!("{}/{}", self.namespace(), self.name())
     }
@@ -331,7 +331,7 @@ impl Volume {
         has_finalizer(&self.metadata, name)
     }
 
-    /// The topology that it can be reached from: keys and values, any of the terms.
+    /// Returns the topology terms from which the volume is accessible.
     pub(crate) fn places(&self) -> Vec<Vec<(String, Vec<String>)>> {
         let affinity = self.spec.node_affinity.as_ref();
         let required = affinity.and_then(|affinity| affinity.required.as_ref());
@@ -385,7 +385,7 @@ impl Class {
     }
 }
 
-/// A Node: only its labels count.
+/// A Node; only its labels are used.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Node {
@@ -494,7 +494,7 @@ pub(crate) struct SnapshotContentStatus {
 /// A CSIStorageCapacity.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-pub(crate) struct Room {
+pub(crate) struct StorageCapacity {
     #[serde(deserialize_with = "slim")]
     pub(crate) metadata: ObjectMeta,
     #[serde(deserialize_with = "or_default")]
@@ -511,8 +511,8 @@ pub(crate) struct RoomPlace {
     pub(crate) match_labels: BTreeMap<String, String>,
 }
 
-impl Room {
-    /// Segment and class.
+impl StorageCapacity {
+    /// Returns the segment and the class.
     pub(crate) fn item(&self) -> (Vec<(String, String)>, String) {
         let labels = self.node_topology.match_labels.clone();
         (
@@ -522,7 +522,7 @@ impl Room {
     }
 }
 
-impl From<CSIStorageCapacity> for Room {
+impl From<CSIStorageCapacity> for StorageCapacity {
     fn from(object: CSIStorageCapacity) -> Self {
         let place = object.node_topology.unwrap_or_default();
         Self {
@@ -537,7 +537,7 @@ impl From<CSIStorageCapacity> for Room {
     }
 }
 
-/// A ReferenceGrant: who may use what of its namespace.
+/// A ReferenceGrant: allows objects of other namespaces to reference objects of its namespace.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default)]
 pub(crate) struct Grant {
@@ -585,7 +585,7 @@ pub(crate) fn has_finalizer(meta: &ObjectMeta, name: &str) -> bool {
         .any(|finalizer| finalizer == name)
 }
 
-/// What is kept of the metadata: managed fields alone can be larger than all the rest.
+/// The metadata that is kept. Managed fields are dropped, because they can be larger than the rest.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 struct Slim {
@@ -616,8 +616,8 @@ fn slim<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Err
     })
 }
 
-/// What is kept of claims and volumes, of which there are many. Nothing depends on their labels, and what
-/// kubectl notes for itself repeats the whole object.
+/// Decodes the metadata of claims and volumes without labels, which are not used, and without kubectl's
+/// last-applied annotation, which repeats the object.
 fn bare<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut meta = slim(deserializer)?;
     meta.labels = None;

@@ -1,4 +1,4 @@
-//! What can be set, with the defaults of csi-provisioner.
+//! Options of a provisioner, with the defaults of csi-provisioner.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -7,26 +7,26 @@ use tenure::LockKind;
 
 use crate::names;
 
-/// The settings of a provisioner; the flags of `tenure provision` by other names.
+/// Options of a provisioner. Each field corresponds to a flag of `tenure provision`.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// `--csi-address`: the driver's socket.
+    /// `--csi-address`: address of the driver's socket.
     pub csi_address: String,
-    /// `--timeout`: of each call to the driver.
+    /// `--timeout`: timeout of each call to the driver.
     pub timeout: Duration,
     /// `--volume-name-prefix`
     pub volume_name_prefix: String,
-    /// `--volume-name-uuid-length`: how much of the uid is used, without dashes; all of it by default.
+    /// `--volume-name-uuid-length`: number of characters of the uid, without dashes; the whole uid by default.
     pub volume_name_uuid_length: Option<usize>,
     /// `--retry-interval-start`
     pub retry_interval_start: Duration,
     /// `--retry-interval-max`
     pub retry_interval_max: Duration,
-    /// `--worker-threads`: so many claims, and so many volumes, at a time.
+    /// `--worker-threads`: number of claims, and of volumes, that are processed concurrently.
     pub worker_threads: usize,
     /// `--cloning-protection-threads`
     pub cloning_protection_threads: usize,
-    /// `--snapshot-orphan-sweep-interval`; never if zero.
+    /// `--snapshot-orphan-sweep-interval`; zero disables the sweep.
     pub snapshot_orphan_sweep_interval: Duration,
     /// `--strict-topology`
     pub strict_topology: bool,
@@ -46,15 +46,15 @@ pub struct Options {
     pub kube_api_burst: u32,
     /// Feature gate `Topology`.
     pub topology: bool,
-    /// Feature gate `VolumeAttributesClass`; by default if the API server knows the kind.
+    /// Feature gate `VolumeAttributesClass`; by default enabled if the API server serves the kind.
     pub volume_attributes_class: Option<bool>,
     /// Feature gate `CrossNamespaceVolumeDataSource`.
     pub cross_namespace: bool,
-    /// `--provision-journal`: claims are held by a finalizer while a volume may exist without an object.
+    /// `--provision-journal`: a finalizer keeps a claim while its volume may exist without a volume object.
     pub provision_journal: bool,
-    /// `--fencing-token-annotation`: volumes carry the token of the term that made them.
+    /// `--fencing-token-annotation`: annotates volumes with the token of the term that created them.
     pub fencing_token_annotation: bool,
-    /// `--warm-standby`: watch while others lead, to be quick when it is our turn.
+    /// `--warm-standby`: keeps caches filled while another replica leads, for a faster take-over.
     pub warm_standby: bool,
     /// `--enable-capacity`
     pub capacity: Option<Capacity>,
@@ -66,14 +66,14 @@ pub struct Options {
     pub http: Option<Http>,
 }
 
-/// CSIStorageCapacity objects.
+/// Options for CSIStorageCapacity objects.
 #[derive(Clone, Debug)]
 pub struct Capacity {
-    /// `NAMESPACE`: where they are.
+    /// `NAMESPACE`: namespace of the objects.
     pub namespace: String,
-    /// `POD_NAME`: where looking for their owner begins.
+    /// `POD_NAME`: the pod from which the owner is searched.
     pub pod: String,
-    /// `--capacity-ownerref-level`: how many controllers above the pod their owner is; none without it.
+    /// `--capacity-ownerref-level`: number of controllers between the pod and the owner; without it, no owner.
     pub owner_level: Option<u32>,
     /// `--capacity-threads`
     pub threads: usize,
@@ -87,7 +87,7 @@ pub struct Capacity {
     pub kube_api_burst: u32,
 }
 
-/// A provisioner on every node.
+/// Options for one provisioner per node.
 #[derive(Clone, Debug)]
 pub struct NodeDeployment {
     /// `NODE_NAME`
@@ -100,7 +100,7 @@ pub struct NodeDeployment {
     pub max_delay: Duration,
 }
 
-/// The election among the replicas.
+/// Options of the election among the replicas.
 #[derive(Clone, Debug)]
 pub struct Election {
     /// `--leader-election-type`
@@ -119,21 +119,21 @@ pub struct Election {
     pub release_on_exit: bool,
 }
 
-/// The HTTP server.
+/// Options of the HTTP server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Http {
     /// `host:port`
     pub address: String,
     /// `--metrics-path`
     pub metrics_path: String,
-    /// Whether there is `/healthz/leader-election`.
+    /// Whether `/healthz/leader-election` is served.
     pub leader_health: bool,
-    /// `--enable-pprof`: whether `/debug/pprof` says where profiles come from here.
+    /// `--enable-pprof`: whether `/debug/pprof` explains how to get a profile.
     pub pprof: bool,
 }
 
 impl Options {
-    /// The name of the volume of a claim; says why there is none.
+    /// Returns the name of a claim's volume.
     pub(crate) fn volume_name(&self, uid: &str) -> Result<String, String> {
         names::volume_name(&self.volume_name_prefix, self.volume_name_uuid_length, uid)
     }

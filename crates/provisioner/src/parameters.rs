@@ -1,11 +1,11 @@
-//! What a class's parameters mean to us, and what is left of them for the driver.
+//! Splits the parameters of a class into those of the provisioner and those of the driver.
 
 use std::collections::BTreeMap;
 
 use crate::names::RESERVED_PREFIX;
 use crate::secrets::KINDS;
 
-/// Everything that is not ours. An unknown key with our prefix is a mistake of whoever wrote the class.
+/// Returns the parameters for the driver. An unknown key with the reserved prefix is an error in the class.
 pub(crate) fn for_driver(
     parameters: &BTreeMap<String, String>,
 ) -> Result<BTreeMap<String, String>, String> {
@@ -24,7 +24,7 @@ pub(crate) fn for_driver(
     Ok(left)
 }
 
-/// The file system of the class, else the default.
+/// Returns the file system of the class, or the default.
 pub(crate) fn fs_type(
     parameters: &BTreeMap<String, String>,
     default: &str,

@@ -1,4 +1,4 @@
-//! What is asked of the driver for a claim, as far as the claim and its class tell.
+//! Drafts the CreateVolume request from the claim and its class.
 
 use tenure_csi::v1::{CapacityRange, CreateVolumeRequest};
 use tenure_csi::{ControllerCapability, Facts, PluginCapability};
@@ -9,8 +9,7 @@ use crate::options::Options;
 use crate::state::Failure;
 use crate::{capability, parameters};
 
-/// A request that lacks what has to be looked up: content source, topology, secrets, parameters that can
-/// change.
+/// A request without the parts that need lookups: content source, topology, secrets and mutable parameters.
 #[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub(crate) request: CreateVolumeRequest,
@@ -19,7 +18,7 @@ pub(crate) struct Draft {
     pub(crate) attributes_class: Option<String>,
 }
 
-/// What the volume starts with.
+/// The initial content of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Source {
     pub(crate) kind: SourceKind,
@@ -27,7 +26,7 @@ pub(crate) struct Source {
     pub(crate) name: String,
 }
 
-/// The kinds of sources that drivers know.
+/// The kinds of sources that drivers support.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SourceKind {
     /// A VolumeSnapshot.
@@ -37,7 +36,7 @@ pub(crate) enum SourceKind {
 }
 
 impl SourceKind {
-    /// API group and kind.
+    /// Returns API group and kind.
     pub(crate) const fn names(self) -> (&'static str, &'static str) {
         match self {
             Self::Snapshot => ("snapshot.storage.k8s.io", "VolumeSnapshot"),
@@ -46,7 +45,7 @@ impl SourceKind {
     }
 }
 
-/// Drafts the request. `attributes`: whether claims may name a VolumeAttributesClass.
+/// Drafts the request. `attributes` says whether claims may name a VolumeAttributesClass.
 pub(crate) fn draft(
     facts: &Facts,
     options: &Options,
@@ -95,8 +94,8 @@ pub(crate) fn draft(
     })
 }
 
-/// The data source. Sources that neither we nor the driver know belong to a volume populator. `foreign`:
-/// whether it may be in another namespace.
+/// Returns the data source. Unknown kinds of sources belong to a volume populator. `foreign` says whether the
+/// source may be in another namespace.
 pub(crate) fn source(claim: &Claim, foreign: bool) -> Result<Option<Source>, Failure> {
     let Some((source, namespace)) = claim.source() else {
         return Ok(None);
@@ -164,7 +163,7 @@ fn check_abilities(
     Ok(())
 }
 
-/// What a driver needs so that volumes can be made and deleted at all.
+/// Checks that the driver can create and delete volumes.
 pub(crate) fn check_can_provision(facts: &Facts) -> Result<(), String> {
     let controller = ControllerCapability::CreateDeleteVolume;
     if !facts.plugin(PluginCapability::ControllerService) {

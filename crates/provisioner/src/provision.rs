@@ -1,4 +1,4 @@
-//! One attempt to provision: look everything up, ask the driver, check its answer.
+//! One attempt to provision: look up all inputs, call the driver, check its response.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use crate::state::{Failure, FailureKind};
 use crate::topology::{self, Input};
 use crate::volume::{self, Parts};
 
-/// How often an unfit volume is deleted before it is left to the next try.
+/// Attempts to delete an unusable volume before the next attempt to provision.
 const CLEAN_UPS: usize = 5;
 
-/// Storage that was made, before there is an object for it.
+/// Created storage that has no volume object yet.
 #[derive(Clone)]
 pub(crate) struct Made {
     /// The object to post.
     pub(crate) object: Box<PersistentVolume>,
-    /// What deleting the storage takes.
+    /// Secrets for deleting the storage.
     pub(crate) secrets: BTreeMap<String, String>,
 }
 
@@ -34,7 +34,7 @@ impl Made {
         self.object.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// The topology that it can be reached from: keys and values, any of the terms.
+    /// Returns the topology terms from which the volume is accessible.
     pub(crate) fn places(&self) -> Vec<Vec<(String, Vec<String>)>> {
         let spec = self.object.spec.as_ref();
         let affinity = spec.and_then(|spec| spec.node_affinity.as_ref());
@@ -49,7 +49,7 @@ impl Made {
         terms.iter().map(term).collect()
     }
 
-    /// What the driver calls it.
+    /// Returns the driver's handle of the volume.
     pub(crate) fn handle(&self) -> &str {
         let spec = self.object.spec.as_ref();
         let csi = spec.and_then(|spec| spec.csi.as_ref());
@@ -57,7 +57,7 @@ impl Made {
     }
 }
 
-/// What to ask the driver, and what its answer is read with.
+/// A complete request to the driver, with the inputs for checking its response.
 struct Question {
     request: CreateVolumeRequest,
     fs_type: String,
@@ -67,7 +67,7 @@ struct Question {
 }
 
 impl Controller {
-    /// Makes the volume of a claim; the object is not posted yet.
+    /// Creates the volume of a claim. Does not post the volume object.
     pub(crate) async fn provision(
         &self,
         claim: &Arc<Claim>,
@@ -78,8 +78,8 @@ impl Controller {
         self.ask(claim, class, question).await
     }
 
-    /// Whether the driver may be making the volume of a claim, asked by us or, as the journal shows, by a
-    /// predecessor.
+    /// Returns whether the driver may be creating the volume of a claim, requested by this process or, according to the
+    /// journal, by a previous leader.
     fn is_begun(&self, claim: &Claim) -> bool {
         let uid = claim.uid();
         let known = lock(&self.settled).contains(uid);
@@ -87,7 +87,7 @@ impl Controller {
         journalled || self.progress().contains_key(uid)
     }
 
-    /// Looks everything up. The driver is not asked yet.
+    /// Looks up all inputs. Does not call the driver.
     async fn question(&self, claim: &Claim, class: &Class) -> Result<Question, Failure> {
         let draft = plan::draft(&self.facts, &self.options, self.attributes, claim, class);
         let draft = draft.inspect_err(|failure| {
@@ -209,10 +209,10 @@ impl Controller {
         Ok(found.parameters)
     }
 
-    /// `--provision-journal`: the claim stays until there is a volume object or certainly no volume, so
-    /// that a successor finds it even if this process dies now.
+    /// `--provision-journal`: adds a finalizer to the claim until there is a volume object or certainly no volume, so
+    /// that the next leader finds the claim even if this process dies.
     async fn hold(&self, claim: &Claim) -> Result<(), Failure> {
-        // One that was settled may have been let go since this copy of it was read.
+        // The finalizer of a settled claim may have been removed since this copy was read.
         let held = has_finalizer(&claim.metadata, JOURNAL_FINALIZER)
             && !lock(&self.settled).contains(claim.uid());
         let deleting = claim.metadata.deletion_timestamp.is_some();
@@ -234,7 +234,7 @@ impl Controller {
         }
     }
 
-    /// Deletes a volume that does not fit. Only its end makes the next try a new one.
+    /// Deletes an unusable volume. The next attempt starts from nothing only after the deletion succeeded.
     async fn clean_up(&self, unfit: volume::Unfit, secrets: BTreeMap<String, String>) -> Failure {
         let mut message = unfit.message;
         if let Some(id) = unfit.volume_id
@@ -247,7 +247,7 @@ impl Controller {
         Failure::in_background(message)
     }
 
-    /// The API server will never take the object, so the storage goes, and the claim begins anew.
+    /// Deletes the storage of a volume object that the API server rejected, so that the claim starts again.
     pub(crate) async fn refused(&self, made: &Made, error: &ClusterError) -> Failure {
         let message = format!("the API server refuses the volume object: {error}");
         if self.delete_unfit(made.handle(), &made.secrets).await {
@@ -259,14 +259,14 @@ impl Controller {
         ))
     }
 
-    /// A few tries, none longer than one call. Whether it is gone.
+    /// Deletes an unusable volume with a few attempts. Returns whether it is gone.
     async fn delete_unfit(&self, id: &str, secrets: &BTreeMap<String, String>) -> bool {
         let tries = async {
             for _ in 0..CLEAN_UPS {
                 match self.delete_storage(id, secrets.clone()).await {
                     Ok(()) => return true,
                     Err(error) => {
-                        tracing::warn!(volume_id = id, %error, "cannot delete the unfit volume");
+                        tracing::warn!(volume_id = id, %error, "cannot delete the unusable volume");
                     }
                 }
             }
@@ -276,7 +276,7 @@ impl Controller {
         tokio::time::timeout(limit, tries).await.unwrap_or(false)
     }
 
-    /// The one place where storage is deleted.
+    /// Deletes storage. All deletions go through this function.
     pub(crate) async fn delete_storage(
         &self,
         id: &str,

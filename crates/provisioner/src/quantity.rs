@@ -1,10 +1,9 @@
-//! Sizes as Kubernetes writes them.
+//! Parses and formats Kubernetes quantities.
 
 const BINARY: [&str; 6] = ["Ki", "Mi", "Gi", "Ti", "Pi", "Ei"];
 const DECIMAL: [&str; 6] = ["k", "M", "G", "T", "P", "E"];
 
-/// The bytes of a quantity such as `1.5Gi`, `1500M` or `1e9`, rounded up; what does not fit is the
-/// greatest number.
+/// Parses a quantity such as `1.5Gi`, `1500M` or `1e9` into bytes, rounded up. Saturates at the largest `i64`.
 pub(crate) fn parse(text: &str) -> Result<i64, String> {
     let bad = || format!("{text:?} is not a quantity");
     let digits = text
@@ -24,7 +23,7 @@ pub(crate) fn parse(text: &str) -> Result<i64, String> {
     if !all_digits(whole) || !all_digits(fraction) {
         return Err(bad());
     }
-    // Kubernetes knows nothing finer than a billionth; a rest still rounds up.
+    // Kubernetes has a resolution of one billionth; a smaller remainder rounds up.
     let (fine, rest) = fraction.split_at(fraction.len().min(9));
     let rest = rest.bytes().any(|b| b != b'0');
     let mut nanos: i128 = format!("{whole}{fine:0<9}").parse().map_err(|_| bad())?;
@@ -44,8 +43,7 @@ pub(crate) fn parse(text: &str) -> Result<i64, String> {
     Ok(i64::try_from(bytes).unwrap_or(if negative { i64::MIN } else { i64::MAX }))
 }
 
-/// Bytes as a quantity: the greatest binary unit that fits, else the greatest decimal one, as the API
-/// server writes it.
+/// Formats bytes as the API server does: with the largest exact binary unit, else the largest exact decimal unit.
 pub(crate) fn format(bytes: i64) -> String {
     if bytes >= 1024 && bytes % 1024 == 0 {
         return in_units(bytes, 1024, &BINARY);

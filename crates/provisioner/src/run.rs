@@ -1,4 +1,4 @@
-//! From the options to a provisioner that runs, and its end.
+//! Starts a provisioner from its options, and shuts it down.
 
 use std::future::Future;
 use std::io;
@@ -21,18 +21,18 @@ use crate::controller::{Busy, Controller, Queues};
 use crate::events::Recorder;
 use crate::informers::{Caches, Needs};
 use crate::local::Local;
-use crate::metrics::{Metrics, Rooms};
+use crate::metrics::{CapacityMetrics, Metrics};
 use crate::names;
 use crate::options::{Election, Options};
 use crate::serve::{self, Site, TOLERANCE};
 
-/// How long a provisioner whose driver is gone may take to post what was made.
+/// Time to post volume objects after the driver is gone.
 const LAST_WORDS: Duration = Duration::from_secs(10);
 
-/// How API servers and their audit logs know us.
+/// User agent in requests and audit logs.
 const USER_AGENT: &str = concat!("tenure-provisioner/", env!("CARGO_PKG_VERSION"));
 
-/// Why a provisioner ended although nobody asked it to.
+/// Error that ends a provisioner.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RunError {
@@ -42,7 +42,7 @@ pub enum RunError {
     /// The driver cannot be used.
     #[error(transparent)]
     Start(#[from] StartError),
-    /// The driver went away. Another replica may have one that is there.
+    /// The driver went away. The driver of another replica may still run.
     #[error("lost connection to CSI driver, exiting")]
     LostDriver,
     /// No client for the API server.
@@ -51,30 +51,29 @@ pub enum RunError {
     /// The HTTP server cannot listen.
     #[error("cannot listen on {address}: {source}")]
     Listen {
-        /// Where.
+        /// The address.
         address: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
     /// The election cannot be configured.
     #[error("leader election: {0}")]
     Election(#[source] Box<tenure::BuildError>),
-    /// Another may lead now, so this process must not go on.
+    /// Another process may lead now, so this one must end.
     #[error("leader election lost: {0}")]
     LostLease(&'static str),
     /// Capacity cannot be published.
     #[error("--enable-capacity: {0}")]
     Capacity(String),
-    /// A defect.
+    /// A worker panicked.
     #[error("a worker panicked")]
     Panicked,
 }
 
-/// Runs a provisioner until `shutdown`, and then ends it in order: no work in the middle, the lock given
-/// back.
+/// Runs a provisioner until `shutdown` completes. Then finishes calls in flight and releases the lock.
 ///
 /// # Errors
-/// What it cannot go on with; the process should end with an exit code that is not 0.
+/// Returns the reason for which the provisioner cannot continue. The process should exit with a non-zero code.
 pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Result<(), RunError> {
     let csi_metrics = tenure_csi::Metrics::default();
     let mut csi = tenure_csi::Config::new(options.csi_address.clone());
@@ -96,7 +95,7 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
     }
 
     let client_error = |error| RunError::Client(Box::new(error));
-    // Hundreds of small requests a second share a connection, instead of opening thirty.
+    // Hundreds of small requests a second share one HTTP/2 connection instead of opening thirty.
     let client = tenure::work_client_http2(config.clone(), USER_AGENT).map_err(client_error)?;
     let lock_client = tenure::client(config).map_err(client_error)?;
     let node = options.node_deployment.clone();
@@ -113,7 +112,7 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
     };
     let attributes = knows_attributes(&client, options.volume_attributes_class).await;
     let queue_metrics = QueueMetrics::new();
-    let rooms = Rooms::default();
+    let capacity_metrics = CapacityMetrics::default();
     let capacity_queue = WorkQueue::with_metrics(
         "csistoragecapacity",
         ItemBackoff::new(options.retry_interval_start, options.retry_interval_max),
@@ -123,7 +122,7 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
     let identity = names::run_identity(&facts.name, name_of_node, now());
     let parts = Parts {
         local,
-        rooms,
+        capacity_metrics,
         capacity_queue,
         queues: Queues::new(&options, &queue_metrics),
         metrics: Metrics::default(),
@@ -145,7 +144,7 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
         queue_metrics.register(&mut registry);
         parts.metrics.register(&mut registry);
         if parts.options.capacity.is_some() {
-            parts.rooms.register(&mut registry);
+            parts.capacity_metrics.register(&mut registry);
         }
         election_metrics.register(&mut registry);
         let listen = serve::listen(Site {
@@ -159,8 +158,8 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
         })?;
     }
 
-    // Without the driver this ends as when it is told to: what was made gets its object, and the lock is
-    // free at once for a replica whose driver is there.
+    // Without the driver, the provisioner shuts down as usual: it posts pending volume objects and releases the lock
+    // immediately for a replica whose driver runs.
     let gone = AtomicBool::new(false);
     let stop = async {
         tokio::select! {
@@ -209,7 +208,7 @@ fn elector(election: &Election, client: Client, driver: &str) -> tenure::Builder
         .client_go_compat(true)
 }
 
-/// What a term is made of.
+/// The components that each term uses.
 struct Parts {
     options: Options,
     driver: Driver,
@@ -223,7 +222,7 @@ struct Parts {
     pace: Pace,
     needs: Needs,
     local: Option<Arc<Local>>,
-    rooms: Rooms,
+    capacity_metrics: CapacityMetrics,
     capacity_queue: WorkQueue<capacity::Item>,
 }
 
@@ -257,8 +256,8 @@ impl Parts {
             .start(&self.client, &self.facts.name, self.needs, &self.queues)
     }
 
-    /// Works until told to stop. Then nothing new is begun; what is at the driver is awaited, because its
-    /// answer would be lost. A term that was lost does not even wait for that.
+    /// Works until it is stopped. Then it begins nothing new and waits for calls to the driver, because their responses
+    /// would be lost. After a lost term it does not wait.
     async fn lead(
         &self,
         term: Option<Tenure>,
@@ -293,7 +292,7 @@ impl Parts {
                 workers.spawn(controller.clone().clone_worker());
             }
         } else {
-            // Nobody takes them out.
+            // No worker would take these items.
             self.queues.clones.shut_down();
         }
         let sweeps = !self.options.snapshot_orphan_sweep_interval.is_zero();
@@ -309,9 +308,9 @@ impl Parts {
 
         tokio::select! {
             () = &mut stopped => {}
-            // Workers end when their queues do.
+            // Workers end when their queue is shut down.
             Some(Err(error)) = workers.join_next() => {
-                tracing::error!(%error, "a worker ended");
+                tracing::error!(%error, "a worker panicked");
                 return Err(RunError::Panicked);
             }
         }
@@ -329,7 +328,7 @@ impl Parts {
         Ok(())
     }
 
-    /// What publishes how much room there is, if that is wanted.
+    /// Creates the publisher of CSIStorageCapacity objects, with `--enable-capacity`.
     async fn capacities(&self) -> Result<Option<Arc<Capacities>>, RunError> {
         let Some(options) = &self.options.capacity else {
             return Ok(None);
@@ -339,7 +338,7 @@ impl Parts {
         }
         let pace = Pace::new(options.kube_api_qps, options.kube_api_burst);
         let cluster = Cluster::new(self.client.clone(), pace);
-        let checked = cluster.check_rooms(&options.namespace).await;
+        let checked = cluster.check_storage_capacities(&options.namespace).await;
         checked.map_err(RunError::Capacity)?;
         let owner = capacity::owner(&cluster, options).await;
         let owner = owner.map_err(RunError::Capacity)?;
@@ -354,7 +353,7 @@ impl Parts {
             managed_by: capacity::managed_by(node),
             fixed: self.local.as_ref().map(|local| local.term()),
             queue: self.capacity_queue.clone(),
-            metrics: self.rooms.clone(),
+            metrics: self.capacity_metrics.clone(),
             goal: Mutex::default(),
         })))
     }
@@ -362,7 +361,7 @@ impl Parts {
     fn controller(&self, term: Option<Tenure>, capacities: Option<Arc<Capacities>>) -> Controller {
         let host = tenure::identity::hostname();
         let component = format!("{}_{}", self.facts.name, tenure::identity::host_uuid());
-        // Events are for people: they wait behind nothing else, and nothing waits for them.
+        // Events have a rate limiter of their own, so that they and other requests do not delay each other.
         let pace = Pace::new(self.options.kube_api_qps, self.options.kube_api_burst);
         Controller {
             driver: self.driver.clone(),
@@ -392,7 +391,7 @@ impl Parts {
     }
 }
 
-/// Looks at everything again once in a while.
+/// Queues every object again once per [`RESYNC`].
 async fn resync(controller: Arc<Controller>) {
     let mut ticks = tokio::time::interval_at(Instant::now() + RESYNC, RESYNC);
     loop {
@@ -401,8 +400,8 @@ async fn resync(controller: Arc<Controller>) {
     }
 }
 
-/// Whether claims may name a VolumeAttributesClass: as told, else if the API server knows the kind. If it
-/// does not say, they may.
+/// Returns whether claims may name a VolumeAttributesClass: the configured value, else whether the API server serves
+/// the kind. If discovery fails, the answer is yes.
 async fn knows_attributes(client: &Client, told: Option<bool>) -> bool {
     if let Some(told) = told {
         return told;
@@ -413,13 +412,13 @@ async fn knows_attributes(client: &Client, told: Option<bool>) -> bool {
             .iter()
             .any(|r| r.kind == "VolumeAttributesClass"),
         Err(error) => {
-            tracing::info!(%error, "the API server does not say whether it knows VolumeAttributesClass");
+            tracing::info!(%error, "cannot find out whether the API server serves VolumeAttributesClass");
             true
         }
     }
 }
 
-/// What `kubectl describe pod` shows as the reason of the exit.
+/// Writes the termination message, which `kubectl describe pod` shows.
 fn note_for_kubelet(message: &str) {
     if let Err(error) = std::fs::write("/dev/termination-log", message) {
         tracing::debug!(%error, "no termination log");

@@ -1,6 +1,6 @@
-//! Which secrets a class names for a claim.
+//! Resolves the secrets that a class names for a claim.
 //!
-//! Only references are handled here; what is in a secret goes from the API server to the driver.
+//! This module handles references only. The contents of a secret go from the API server to the driver.
 
 use std::collections::BTreeMap;
 
@@ -8,19 +8,19 @@ use crate::names::RESERVED_PREFIX;
 use crate::objects::Claim;
 use crate::template::expand;
 
-/// Where a secret is.
+/// Namespace and name of a secret.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SecretRef {
     pub(crate) name: String,
     pub(crate) namespace: String,
 }
 
-/// One use of a secret, and the keys by which a class names it.
+/// One use of a secret, and the class parameters that name it.
 #[derive(Debug)]
 pub(crate) struct Kind {
-    /// Between our prefix and `-name`.
+    /// The part of the parameter between the reserved prefix and `-name`.
     pub(crate) prefix: &'static str,
-    /// The keys of before there was a prefix, without `Name` and `Namespace`.
+    /// The older parameter without a prefix, without `Name` and `Namespace`.
     deprecated: Option<&'static str>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) static CONTROLLER_EXPAND: Kind = Kind::new("controller-expand-secret"
 pub(crate) static NODE_EXPAND: Kind = Kind::new("node-expand-secret", None);
 pub(crate) static CONTROLLER_MODIFY: Kind = Kind::new("controller-modify-secret", None);
 
-/// All of them.
+/// All uses.
 pub(crate) static KINDS: [&Kind; 7] = [
     &PROVISIONER,
     &CONTROLLER_PUBLISH,
@@ -53,7 +53,7 @@ impl Kind {
     }
 }
 
-/// The secrets of one claim.
+/// The resolved secrets of one claim.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Secrets {
     pub(crate) provisioner: Option<SecretRef>,
@@ -66,7 +66,7 @@ pub(crate) struct Secrets {
 }
 
 impl Secrets {
-    /// Resolves all of them, so that a mistake is found before there is a volume.
+    /// Resolves all secrets, so that an error is found before the volume is created.
     pub(crate) fn resolve(
         parameters: &BTreeMap<String, String>,
         volume: &str,
@@ -85,7 +85,7 @@ impl Secrets {
     }
 }
 
-/// The secret for one use: as named for it, else the class's default one, else none.
+/// Resolves the secret for one use: the specific one, else the default of the class, else none.
 pub(crate) fn resolve(
     kind: &Kind,
     parameters: &BTreeMap<String, String>,
@@ -171,7 +171,7 @@ fn pair<'a>(
     }
 }
 
-/// DNS-1123 label.
+/// Returns whether the text is a DNS-1123 label.
 fn is_label(text: &str) -> bool {
     let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
     let bytes = text.as_bytes();
@@ -183,7 +183,7 @@ fn is_label(text: &str) -> bool {
             .all(|b| *b == b'-' || b.is_ascii_lowercase() || b.is_ascii_digit())
 }
 
-/// DNS-1123 subdomain: its parts may be longer than a label.
+/// Returns whether the text is a DNS-1123 subdomain, whose parts may be longer than a label.
 fn is_subdomain(text: &str) -> bool {
     let part = |part: &str| {
         let edge = |b: Option<&u8>| b.is_some_and(|b| b.is_ascii_lowercase() || b.is_ascii_digit());

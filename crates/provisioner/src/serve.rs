@@ -1,4 +1,4 @@
-//! `--http-endpoint`: metrics, and whether a leader still renews.
+//! `--http-endpoint`: metrics and the health of the election.
 
 use std::convert::Infallible;
 use std::io;
@@ -18,11 +18,11 @@ use tokio::net::TcpListener;
 
 use crate::options::Http;
 
-/// How late a renewal may be beyond the lease before the probe fails.
+/// Time after the end of the lease without a renewal before the probe fails.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(20);
 
-/// `--enable-pprof`. The profiles of Go come out of its runtime, and what could be sampled in here would be
-/// addresses without names: what is shipped is stripped.
+/// Text for `--enable-pprof`. Go's profiles come from its runtime. A profile of this process would contain addresses
+/// without names, because the shipped binary is stripped.
 const PROFILES: &str = "\
 no profiles here: /debug/pprof is served by the runtime of Go, and this program has none.
 
@@ -31,16 +31,16 @@ where the memory goes: heaptrack -p PID, likewise; VmHWM in /proc/PID/status is 
 what it works on: the metrics workqueue_* and csi_sidecar_operations_seconds, and the log with -v=5
 ";
 
-/// What is answered.
+/// Content of the endpoint.
 #[derive(Debug)]
 pub(crate) struct Site {
     pub(crate) http: Http,
     pub(crate) registry: Registry,
-    /// There if this process takes part in an election.
+    /// Present if this process takes part in an election.
     pub(crate) health: Option<Arc<HealthAdaptor>>,
 }
 
-/// Binds the address and answers there until the process ends.
+/// Binds the address and serves it until the process ends.
 pub(crate) async fn listen(site: Site) -> io::Result<()> {
     let address = &site.http.address;
     let address = match address.strip_prefix(':') {
@@ -62,7 +62,7 @@ pub(crate) async fn listen(site: Site) -> io::Result<()> {
                     let answer = site.answer(request.method(), path, request.headers());
                     async move { Ok::<_, Infallible>(answer) }
                 });
-                // A client that goes away, or never finishes its request, is its own affair.
+                // An error of one connection does not affect the others.
                 _ = http1::Builder::new()
                     .timer(TokioTimer::new())
                     .header_read_timeout(Duration::from_secs(10))

@@ -1,4 +1,4 @@
-//! Volumes that start with the contents of a snapshot or of another volume.
+//! Content sources of volumes: snapshots and other claims.
 
 use std::sync::MutexGuard;
 
@@ -15,7 +15,7 @@ use crate::quantity;
 use crate::state::Failure;
 
 impl Controller {
-    /// Finds the source and protects it from being deleted meanwhile.
+    /// Finds the source and protects it from deletion.
     pub(crate) async fn content_source(
         &self,
         claim: &Claim,
@@ -31,7 +31,7 @@ impl Controller {
                 let content = self.snapshot(claim, class, source).await;
                 let content = content.map_err(Failure::no_change)?;
                 let lock = snapshot_lock(namespace, name);
-                let set = self.busy.with(&lock, async {
+                let set = self.busy.run_exclusive(&lock, async {
                     self.restoring()
                         .entry((namespace.clone(), name.clone()))
                         .or_default()
@@ -42,9 +42,9 @@ impl Controller {
                         .await
                 });
                 match set.await {
-                    // Old roles may only read snapshots.
+                    // Old roles allow only reads of snapshots.
                     Err(error) if error.is_forbidden() => {
-                        tracing::info!(%error, "the snapshot is not protected while it is restored");
+                        tracing::info!(%error, "cannot protect the snapshot during the restore");
                         (content, Ok(true))
                     }
                     set => (content, set),
@@ -70,8 +70,8 @@ impl Controller {
         }
     }
 
-    /// After there is a volume object, the snapshot may go: nobody asks the driver for it again. (A clone's
-    /// source keeps its finalizer until somebody deletes it: see `clone`.)
+    /// Removes the protection of the snapshot after the volume object exists, because the driver is not asked again.
+    /// The source of a clone keeps its finalizer until it is deleted; see `clone`.
     pub(crate) async fn source_used(&self, claim: &Claim) {
         let source = plan::source(claim, self.options.cross_namespace);
         let Ok(Some(source)) = source else { return };
@@ -80,10 +80,10 @@ impl Controller {
         }
         let (namespace, name) = (&source.namespace, &source.name);
         let lock = snapshot_lock(namespace, name);
-        let set = self.busy.with(&lock, async {
+        let set = self.busy.run_exclusive(&lock, async {
             self.restored(claim.uid(), &source);
-            // Other claims may be restored from it right now, begun by us or by a predecessor: the last one
-            // takes the finalizer off, or the sweeper.
+            // Other claims may be in the middle of a restore, started by this process or a previous leader. The last of them,
+            // or the sweep, removes the finalizer.
             if self.is_awaited(namespace, name, claim.uid()) {
                 return Ok(true);
             }
@@ -93,7 +93,7 @@ impl Controller {
                 .await
         });
         if let Err(error) = set.await {
-            tracing::info!(%error, "the snapshot's finalizer is left to the sweeper");
+            tracing::info!(%error, "cannot remove the finalizer of the snapshot; the periodic cleanup retries");
         }
     }
 
@@ -112,7 +112,7 @@ impl Controller {
         }
     }
 
-    /// A source in another namespace takes the permission of that namespace.
+    /// Checks that the namespace of the source permits the reference.
     async fn check_grant(&self, claim: &Claim, source: &Source) -> Result<(), Failure> {
         let grants = self.cluster.list_in::<Grant>(&source.namespace).await;
         let grants = grants.map_err(|error| Failure::no_change(error.to_string()))?;
@@ -162,7 +162,7 @@ impl Controller {
             .cluster
             .get_in::<Claim>(&source.namespace, &source.name);
         let source = found.await.map_err(|error| error.to_string())?;
-        // What the driver has begun has to be asked for until it answers.
+        // Once the driver has begun, the request must be repeated until the driver answers.
         let begun = self.progress().contains_key(claim.uid());
         check_source_claim(claim, &source, begun)?;
         let volume = self.cluster.get::<Volume>(&source.spec.volume_name).await;
@@ -172,12 +172,12 @@ impl Controller {
     }
 }
 
-/// What serialises the finalizer of a snapshot.
+/// Returns the lock name that serialises changes of a snapshot's finalizer.
 pub(crate) fn snapshot_lock(namespace: &str, name: &str) -> String {
     format!("volumesnapshot/{namespace}/{name}")
 }
 
-/// Whether a grant of the source's namespace is for this claim and this source.
+/// Returns whether a grant in the source's namespace permits this claim to use this source.
 fn permits(grant: &Grant, claim: &Claim, source: &Source) -> bool {
     let (group, kind) = source.kind.names();
     let from = grant.spec.from.iter().any(|from| {
@@ -191,7 +191,7 @@ fn permits(grant: &Grant, claim: &Claim, source: &Source) -> bool {
     from && to
 }
 
-/// The handle of a snapshot that may be restored into this claim.
+/// Checks that a snapshot can be restored into this claim, and returns its handle.
 fn check_snapshot(
     claim: &Claim,
     class: &Class,
@@ -201,7 +201,7 @@ fn check_snapshot(
 ) -> Result<String, String> {
     let name = snapshot.metadata.name.as_deref().unwrap_or_default();
     let deleting = snapshot.metadata.deletion_timestamp.is_some();
-    // With our finalizer, restoring began before it was deleted.
+    // If the snapshot has our finalizer, the restore began before the deletion.
     if deleting && !has_finalizer(&snapshot.metadata, SNAPSHOT_FINALIZER) {
         return Err(format!("volumesnapshot {name} is being deleted"));
     }

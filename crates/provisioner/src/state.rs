@@ -1,43 +1,43 @@
-//! How an attempt to provision ended, which decides whether it is tried again and with what.
+//! The result of an attempt to provision, which decides whether and how it is retried.
 
 use tenure_csi::{CallError, Code};
 
-/// What the driver may be doing after an attempt.
+/// What the driver may do after an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// Nothing: the attempt is over, and so is the claim if it was deleted.
+    /// Nothing. If the claim was deleted, it needs no further work.
     Finished,
-    /// Perhaps still making the volume: the claim is tried again even if it is deleted meanwhile, because
-    /// only the answer tells whether there is something to delete.
+    /// It may still be creating the volume. The claim is retried even if it is deleted meanwhile, because only the
+    /// driver's response shows whether there is a volume to delete.
     InBackground,
-    /// What it did before: this attempt did not get as far as asking.
+    /// The same as before, because this attempt ended before the call.
     NoChange,
-    /// Nothing, and it will not for this node: the scheduler should choose another.
+    /// Nothing, and it cannot create the volume for this node. The scheduler must choose another node.
     Reschedule,
 }
 
-/// An attempt that made no volume.
+/// An attempt that created no volume.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub(crate) struct Failure {
-    /// What the driver may be doing.
+    /// What the driver may do now.
     pub(crate) state: State,
-    /// For people.
+    /// Message for Events and logs.
     pub(crate) message: String,
-    /// What to do about it besides trying again.
+    /// The handling other than a retry.
     pub(crate) kind: FailureKind,
-    /// The driver was not asked, and an earlier attempt may still be at work: what is known of that stays.
+    /// The driver was not called, and an earlier attempt may still run. Its recorded state stays.
     pub(crate) undecided: bool,
 }
 
 /// Special kinds of failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum FailureKind {
-    /// None of the below.
+    /// An ordinary failure.
     Plain,
-    /// The claim is not ours to provision: no event, no retry.
+    /// Another provisioner handles the claim: no Event, no retry.
     Ignored,
-    /// The driver will say no for as long as the claim stays as it is: retried slowly.
+    /// The driver rejects the claim until the claim changes: retried slowly.
     Infeasible,
 }
 
@@ -70,7 +70,7 @@ impl Failure {
         }
     }
 
-    /// What a failed CreateVolume means. `can_move`: topology counts and a node was selected.
+    /// Classifies a failed CreateVolume. `can_move` says that topology is enabled and a node was selected.
     pub(crate) fn of_call(error: &CallError, can_move: bool) -> Self {
         let kind = match error.code {
             Code::InvalidArgument => FailureKind::Infeasible,
@@ -84,7 +84,7 @@ impl Failure {
         }
     }
 
-    /// The same, of an attempt that did not get as far as asking. `begun`: an earlier one may have.
+    /// Marks a failure before the call to the driver. `begun` says that an earlier attempt may have called it.
     pub(crate) fn before_asking(self, begun: bool) -> Self {
         Self {
             undecided: begun,
@@ -92,13 +92,13 @@ impl Failure {
         }
     }
 
-    /// Whether it is certain now that the driver makes nothing.
+    /// Returns whether the driver certainly creates nothing.
     pub(crate) fn settles(&self) -> bool {
         matches!(self.state, State::Finished | State::Reschedule) && !self.undecided
     }
 }
 
-/// The error table.
+/// Maps a gRPC code to the state of the driver.
 fn state_of(code: Code, can_move: bool) -> State {
     match code {
         Code::ResourceExhausted if can_move => State::Reschedule,

@@ -1,6 +1,6 @@
-//! Templates in the names of secrets: `${pvc.namespace}-key`, expanded as Go's `os.Expand` does.
+//! Expands templates in the names of secrets, such as `${pvc.namespace}-key`, as Go's `os.Expand` does.
 
-/// Replaces every `${token}` and `$token` by what `lookup` gives; the first unknown token is returned.
+/// Replaces every `${token}` and `$token` with the result of `lookup`. Returns the first unknown token as an error.
 pub(crate) fn expand(
     text: &str,
     mut lookup: impl FnMut(&str) -> Option<String>,
@@ -26,8 +26,8 @@ pub(crate) fn expand(
     Ok(out)
 }
 
-/// The name behind a dollar sign and how many bytes it takes. No name but some bytes is bad syntax,
-/// which is swallowed.
+/// Returns the name after a dollar sign and its length in bytes. Bad syntax has an empty name and a length; it is
+/// skipped, as in Go.
 fn shell_name(text: &str) -> (&str, usize) {
     let bytes = text.as_bytes();
     match bytes.first() {

@@ -1,8 +1,8 @@
-//! Where a volume must be reachable from: `accessibility_requirements`.
+//! Computes `accessibility_requirements`: the topology from which a volume must be accessible.
 //!
-//! Terms are lists of key and value sorted by key. The result for a claim never depends on the order in
-//! which nodes are seen, and a retry gets what the first try got ([`Memory`]), because a driver may
-//! have begun to make the volume there.
+//! Terms are lists of keys and values, sorted by key. The result for a claim does not depend on the order of nodes.
+//! A retry gets the result of the first attempt ([`Memory`]), because the driver may have begun to create the volume
+//! there.
 
 use std::collections::BTreeMap;
 
@@ -11,22 +11,22 @@ use tenure_csi::v1::{Topology, TopologyRequirement};
 use crate::objects::AllowedTerm;
 use crate::state::{Failure, State};
 
-/// Key and value, sorted by key.
+/// Keys and values, sorted by key.
 pub(crate) type Term = Vec<(String, String)>;
 
-/// What is known of the nodes.
+/// Access to the topology of nodes.
 pub(crate) trait Nodes {
-    /// The topology keys of the driver on a node; nothing if the node has no CSINode.
+    /// Returns the topology keys of the driver on a node, or `None` if the node has no CSINode.
     fn keys_of(&self, node: &str) -> Option<Vec<String>>;
-    /// The keys of some node that has any.
+    /// Returns the topology keys of any node that has some.
     fn any_keys(&self) -> Option<Vec<String>>;
-    /// The labels of a node.
+    /// Returns the labels of a node.
     fn labels_of(&self, node: &str) -> Option<BTreeMap<String, String>>;
-    /// The values of these keys on every node that has all of them.
+    /// Returns the values of these keys on every node that has all of them.
     fn terms(&self, keys: &[String]) -> Vec<Term>;
 }
 
-/// What was found for a claim, so that the next try says the same although nodes may have gone.
+/// The topology found for a claim, kept so that a retry repeats it although nodes may be gone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Memory {
     keys: Option<Vec<String>>,
@@ -34,7 +34,7 @@ pub(crate) struct Memory {
     terms: Option<Vec<Term>>,
 }
 
-/// What decides.
+/// Inputs of the computation.
 #[derive(Debug)]
 pub(crate) struct Input<'a> {
     pub(crate) claim: &'a str,
@@ -45,7 +45,7 @@ pub(crate) struct Input<'a> {
     pub(crate) immediate: bool,
 }
 
-/// The requirement for a claim; none if anywhere will do.
+/// Computes the requirement for a claim; `None` if there is no restriction.
 pub(crate) fn requirement(
     input: &Input<'_>,
     nodes: &dyn Nodes,
@@ -180,7 +180,7 @@ fn aggregate(
     Ok(terms)
 }
 
-/// The values of the keys, if all are there.
+/// Returns the values of the keys if all are present.
 pub(crate) fn term_of(labels: &BTreeMap<String, String>, keys: &[String]) -> Option<Term> {
     let pair = |key: &String| Some((key.clone(), labels.get(key)?.clone()));
     let mut term: Term = keys.iter().map(pair).collect::<Option<_>>()?;
@@ -189,7 +189,7 @@ pub(crate) fn term_of(labels: &BTreeMap<String, String>, keys: &[String]) -> Opt
     Some(term)
 }
 
-/// An OR of ANDs of ORs as an OR of ANDs.
+/// Converts an OR of ANDs of ORs to an OR of ANDs.
 pub(crate) fn flatten(allowed: &[AllowedTerm]) -> Vec<Term> {
     let mut all = Vec::new();
     for term in allowed {
@@ -215,7 +215,7 @@ pub(crate) fn flatten(allowed: &[AllowedTerm]) -> Vec<Term> {
     all
 }
 
-/// By length, then pair by pair.
+/// Sorts by length, then pair by pair.
 fn sort(terms: &mut [Term]) {
     terms.sort_by(|a, b| a.len().cmp(&b.len()).then_with(|| a.cmp(b)));
 }
@@ -238,13 +238,13 @@ fn to_csi(terms: Vec<Term>) -> Vec<Topology> {
     filled.map(topology).collect()
 }
 
-/// What spreads the claims of a StatefulSet over the terms: of `data-web-2`, `web` is hashed and 2 is
-/// added, so that the replicas of all its claims go together and one after the other.
+/// Splits a claim name of a StatefulSet for spreading: `data-web-2` becomes `web`, which is hashed, and 2, which is
+/// added. All claims of one replica get the same term, and consecutive replicas get consecutive terms.
 fn spread(claim: &str) -> (&str, u32) {
     let Some((base, index)) = claim.rsplit_once('-') else {
         return (claim, 0);
     };
-    // Go takes digits only; Rust would also take a sign.
+    // Go accepts digits only; Rust's parser would also accept a sign.
     let digits = index.bytes().all(|b| b.is_ascii_digit());
     match index.parse() {
         Ok(index) if digits => (base.rsplit_once('-').map_or(base, |(_, set)| set), index),

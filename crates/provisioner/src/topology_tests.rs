@@ -1,9 +1,9 @@
-//! Requirements as upstream computes them.
+//! Tests that the requirements equal those of upstream.
 
 use super::*;
 use crate::objects::AllowedExpression;
 
-/// Nodes with labels, all of them with the same keys of the driver.
+/// Nodes with labels and the same topology keys.
 struct Fleet {
     keys: Vec<String>,
     nodes: Vec<(&'static str, BTreeMap<String, String>)>,

@@ -1,4 +1,4 @@
-//! From the driver's answer to the PersistentVolume object.
+//! Builds the PersistentVolume object from the driver's response.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::objects::{Claim, Class};
 use crate::quantity;
 use crate::secrets::{SecretRef, Secrets};
 
-/// Everything that a volume object is made of.
+/// Inputs of a volume object.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
     pub(crate) driver: &'a str,
@@ -27,24 +27,24 @@ pub(crate) struct Parts<'a> {
     pub(crate) secrets: &'a Secrets,
     pub(crate) volume: &'a Volume,
     pub(crate) bytes: i64,
-    /// Volumes of this driver are not reachable from everywhere.
+    /// Whether the driver restricts where its volumes are accessible.
     pub(crate) topology: bool,
     /// `--controller-publish-readonly`
     pub(crate) readonly: bool,
     pub(crate) attributes_class: Option<&'a str>,
-    /// The fencing token, if volumes are to carry it.
+    /// The fencing token, with `--fencing-token-annotation`.
     pub(crate) token: Option<&'a str>,
 }
 
-/// An answer that cannot become a volume object.
+/// A response that cannot become a volume object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unfit {
     pub(crate) message: String,
-    /// What has to be deleted again, if the answer said.
+    /// The handle to delete, if the response has one.
     pub(crate) volume_id: Option<String>,
 }
 
-/// Checks an answer: the volume and its size.
+/// Checks a response: the volume and its size.
 pub(crate) fn accept(
     response: CreateVolumeResponse,
     requested: i64,
@@ -82,7 +82,7 @@ pub(crate) fn accept(
     Ok((volume, bytes))
 }
 
-/// Makes the object, ready to be posted.
+/// Builds the object.
 pub(crate) fn build(parts: &Parts<'_>) -> PersistentVolume {
     let Parts {
         claim,
@@ -179,8 +179,8 @@ fn reference(secret: Option<&SecretRef>) -> Option<SecretReference> {
     })
 }
 
-/// Where the volume can be reached from; segments in the order of their keys. Topologies without any are
-/// no restriction: an affinity without terms is refused by the API server.
+/// Converts topologies to a node affinity, with segments in the order of their keys. Empty topologies are not a
+/// restriction, and the API server rejects an affinity without terms.
 fn affinity(topologies: &[Topology]) -> Option<VolumeNodeAffinity> {
     let term = |topology: &Topology| NodeSelectorTerm {
         match_expressions: Some(

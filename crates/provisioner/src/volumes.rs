@@ -1,4 +1,4 @@
-//! The volume worker: finalizers, and the deletion of what is released.
+//! The volume worker: maintains finalizers and deletes released volumes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::plan::check_can_provision;
 use crate::secrets::{self, SecretRef};
 
 impl Controller {
-    /// Works on volumes until the queue is shut down.
+    /// Processes volumes until the queue is shut down.
     pub(crate) async fn volume_worker(self: Arc<Self>) {
         while let Some(name) = self.queues.volumes.get().await {
             if self.is_stopping() {
@@ -56,12 +56,12 @@ impl Controller {
         if !should_delete(&volume) || elsewhere {
             return Ok(());
         }
-        self.busy.with(name, self.delete(&volume)).await
+        self.busy.run_exclusive(name, self.delete(&volume)).await
     }
 
     async fn delete(&self, volume: &Volume) -> Result<(), String> {
-        // What is deleted cannot be had again: the volume as it is now decides, not as it was when it
-        // was queued. It may be gone, or somebody may have set it to be kept.
+        // A deletion cannot be undone, so a fresh copy of the volume decides. The volume may be gone, or its policy may
+        // have been changed to Retain.
         let live = match self.cluster.get::<Volume>(volume.name()).await {
             Ok(live) => live,
             Err(error) if error.is_not_found() => return Ok(()),
@@ -99,7 +99,7 @@ impl Controller {
         Ok(())
     }
 
-    /// Deletes the storage behind a volume.
+    /// Deletes the storage of a volume.
     async fn delete_behind(&self, volume: &Volume) -> Result<(), String> {
         let Some(csi) = &volume.spec.csi else {
             let why = match names::in_tree_plugin(&self.facts.name) {
@@ -130,7 +130,7 @@ impl Controller {
         deleted.map_err(|error| error.to_string())
     }
 
-    /// What the volume's annotations name; for old volumes, what the class names.
+    /// Reads the deletion secrets that the volume's annotations name or, for old volumes, its class.
     async fn deletion_secrets(&self, volume: &Volume) -> Result<BTreeMap<String, String>, String> {
         let noted = (
             volume.annotation(DELETION_SECRET_NAME),
@@ -148,8 +148,8 @@ impl Controller {
             return Ok(BTreeMap::new());
         };
         match self.cluster.secret(&secret).await {
-            // It may be gone before the volume, or not be ours to read: the driver decides whether it can
-            // do without. Of a server that does not answer nothing can be said; that is tried again.
+            // The secret may be deleted before the volume, or reading it may be forbidden; the driver then decides whether it
+            // needs one. Other errors are retried.
             Err(error) if error.is_not_found() || error.is_forbidden() => {
                 tracing::warn!(volume = volume.name(), %error, "deleting without the secret");
                 Ok(BTreeMap::new())
@@ -163,7 +163,7 @@ impl Controller {
             tracing::warn!(
                 volume = volume.name(),
                 class = volume.spec.storage_class_name,
-                "the class is gone: deleting without a secret"
+                "the class is gone; deleting without a secret"
             );
             return Ok(None);
         };
