@@ -1,5 +1,4 @@
-//! Whether an applied configuration fits the schema: apply works on what the client wrote, so what
-//! the schema does not know cannot be owned and is refused.
+//! Checks an applied configuration against the schema. Unknown fields are rejected, because they cannot be owned.
 
 use std::collections::HashSet;
 
@@ -9,7 +8,7 @@ use super::set::{member, push_element};
 use super::shape::{Parts, Shape};
 use crate::schema::Type;
 
-/// The first thing that does not fit, as the real server words it.
+/// Returns the first mismatch in the words of the real server.
 pub(super) fn check(shape: Shape, value: &Value) -> Result<(), String> {
     Walk {
         path: String::new(),
@@ -65,7 +64,7 @@ impl Walk {
         Ok(())
     }
 
-    /// Atomic values are checked down to their scalars too.
+    /// Checks an atomic value down to its scalars.
     fn leaf(&mut self, ty: &'static Type, value: &Value) -> Result<(), String> {
         if value.is_null() {
             return Ok(());

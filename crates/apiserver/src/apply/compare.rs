@@ -1,4 +1,4 @@
-//! What differs between two values, as sets of paths; and all the paths of one.
+//! Differences between two values as sets of paths, and all paths of one value.
 
 use std::collections::BTreeMap;
 
@@ -16,12 +16,12 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
-    /// What the new value has and the old one has not, or not so.
+    /// Returns added and modified paths.
     pub(crate) fn changed(&self) -> Set {
         self.modified.clone().union(&self.added)
     }
 
-    /// Without what a writer cannot change anyway.
+    /// Removes the paths that a writer cannot change.
     pub(crate) fn without(self, reset: &Set) -> Self {
         Self {
             added: self.added.without(reset),
@@ -62,7 +62,7 @@ impl Walk {
         {
             parts = Parts::One;
         }
-        // Nothing on both sides is a leaf, so that an empty map or list differs from none.
+        // Two empty values are a leaf, so that an empty map or list differs from an absent one.
         if is_empty(old) && is_empty(new) {
             parts = Parts::One;
         }
@@ -136,7 +136,7 @@ impl Walk {
     }
 }
 
-/// Elements by identity; a list that breaks its own rules has several with one.
+/// Indexes elements by identity. An invalid list has several elements with one identity.
 fn index(shape: Shape, list: Option<&Value>) -> BTreeMap<String, Vec<&Value>> {
     let mut out: BTreeMap<String, Vec<&Value>> = BTreeMap::new();
     for item in list.and_then(Value::as_array).into_iter().flatten() {
@@ -156,12 +156,12 @@ pub(super) fn is_empty(value: Option<&Value>) -> bool {
     }
 }
 
-/// All the paths that a writer of this object claims.
+/// Returns all paths that a writer of this object owns.
 pub(crate) fn fields(shape: Shape, object: &Value) -> Set {
     claim(shape, object).1
 }
 
-/// Whether the value itself is claimed, and what is claimed below it.
+/// Returns whether the value itself is owned, and the owned paths below it.
 fn claim(shape: Shape, value: &Value) -> (bool, Set) {
     let mut below = Set::default();
     match shape.parts(value) {

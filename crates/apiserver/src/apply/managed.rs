@@ -1,4 +1,4 @@
-//! `metadata.managedFields`: who wrote which fields, read and written.
+//! Reads and writes `metadata.managedFields`, the owners of fields.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -7,33 +7,33 @@ use serde_json::{Map, Value, json};
 
 use super::set::Set;
 
-/// More writers by update than this are summed up.
+/// Maximum number of update entries; older ones are merged.
 const MOST_UPDATERS: usize = 10;
-/// The writer that stands for those summed up.
+/// Manager name of the merged entry.
 const ANCIENT: &str = "ancient-changes";
 
-/// How fields came to be owned. Applied ones sort first.
+/// The operation of an entry. Apply sorts first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Operation {
     Apply,
     Update,
 }
 
-/// Who writes, by what way: entries with the same one are the same entry.
+/// Identity of an entry: manager, operation, version and subresource.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Writer {
     pub(crate) manager: String,
     pub(crate) operation: Operation,
-    /// The version that the paths are of.
+    /// The API version of the paths.
     pub(crate) api_version: String,
     pub(crate) subresource: String,
 }
 
-/// The fields of one writer.
+/// The entry of one writer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) writer: Writer,
-    /// To the second; none if the writer never changed anything.
+    /// Time in whole seconds; `None` if the writer never changed anything.
     pub(super) time: Option<String>,
     pub(super) fields: Set,
 }
@@ -54,7 +54,7 @@ impl Operation {
 }
 
 impl fmt::Display for Writer {
-    /// As conflicts name it.
+    /// Formats the writer for conflict messages.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:?}", self.manager)?;
         if !self.subresource.is_empty() {
@@ -68,7 +68,7 @@ impl fmt::Display for Writer {
 }
 
 impl Managed {
-    /// Reads the list; `None` if an entry is not of the known form.
+    /// Parses the list. Returns `None` if an entry is malformed.
     pub(crate) fn decode(list: Option<&Value>) -> Option<Self> {
         let mut entries = Vec::new();
         for entry in list.and_then(Value::as_array).into_iter().flatten() {
@@ -95,7 +95,7 @@ impl Managed {
         Some(Self { entries })
     }
 
-    /// The list in its fixed order; `None` if there is none.
+    /// Serialises the list in its canonical order. Returns `None` if it is empty.
     pub(crate) fn encode(mut self) -> Option<Value> {
         self.entries.retain(|entry| !entry.fields.is_empty());
         self.entries.sort_by(Entry::order);
@@ -111,7 +111,7 @@ impl Managed {
         self.entries.iter().find(|entry| entry.writer == *writer)
     }
 
-    /// The entry of a writer, made if it is not there.
+    /// Returns the entry of a writer, and creates it if it does not exist.
     pub(super) fn entry(&mut self, writer: &Writer) -> &mut Entry {
         let at = self
             .entries
@@ -128,7 +128,7 @@ impl Managed {
         &mut self.entries[at]
     }
 
-    /// Sums up the oldest writers by update when there are too many.
+    /// Merges the oldest update entries if there are too many.
     pub(super) fn cap(&mut self) {
         let is_update = |entry: &Entry| entry.writer.operation == Operation::Update;
         let mut updaters: Vec<Entry> = Vec::new();
@@ -168,7 +168,7 @@ impl Managed {
 }
 
 impl Entry {
-    /// Times have one form, so their texts sort as they do.
+    /// Compares two entries. Times are compared as text, because they have a fixed format.
     fn order(&self, other: &Self) -> Ordering {
         let key = |entry: &Self| (entry.writer.operation, entry.time.clone());
         key(self).cmp(&key(other)).then_with(|| {
@@ -201,13 +201,13 @@ impl Entry {
     }
 }
 
-/// Whether a client asks to forget all owners: a list of one empty entry.
+/// Returns whether the client resets all owners with a list of one empty entry.
 pub(crate) fn is_reset(list: Option<&Value>) -> bool {
     let list = list.and_then(Value::as_array).map(Vec::as_slice);
     matches!(list, Some([entry]) if entry.as_object().is_some_and(Map::is_empty))
 }
 
-/// Whether two lists differ in their times at most.
+/// Returns whether two lists are equal except for their times.
 pub(super) fn same_but_times(one: &Value, other: &Value) -> bool {
     let lists = one.as_array().zip(other.as_array());
     lists.is_some_and(|(one, other)| {
@@ -224,7 +224,7 @@ fn timeless(entry: &Value) -> impl Iterator<Item = (&String, &Value)> {
     members.filter(|(name, _)| *name != "time")
 }
 
-/// The fields of the list, if it is of this writer alone.
+/// Returns the fields if the list has only an entry of this writer.
 pub(super) fn alone<'a>(list: &'a Value, writer: &Writer) -> Option<&'a Value> {
     let [entry] = list.as_array()?.as_slice() else {
         return None;
@@ -241,7 +241,7 @@ pub(super) fn alone<'a>(list: &'a Value, writer: &Writer) -> Option<&'a Value> {
     entry.get("fieldsV1").filter(|_| same_writer)
 }
 
-/// The list with another time of its only entry.
+/// Replaces the time of the only entry.
 pub(super) fn renewed(mut list: Value, now: String) -> Value {
     if let Some([entry]) = list.as_array_mut().map(Vec::as_mut_slice) {
         entry["time"] = Value::String(now);

@@ -1,4 +1,4 @@
-//! Putting an applied configuration on top of a live object, and taking paths out of one.
+//! Merges an applied configuration into a live object, and removes paths from an object.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,7 +8,7 @@ use super::compare::is_empty;
 use super::set::{Set, member};
 use super::shape::{Parts, Shape};
 
-/// The live value with the applied one on top. Elements keep the applied order where they are in it.
+/// Merges the applied value into the live one. Applied elements keep the applied order.
 pub(super) fn merge(shape: Shape, live: Option<&Value>, applied: Option<&Value>) -> Option<Value> {
     let sample = applied.or(live)?;
     let mut parts = shape.parts(sample);
@@ -46,8 +46,8 @@ fn list(value: Option<&Value>) -> &[Value] {
         .unwrap_or_default()
 }
 
-/// Merges two lists by identity: shared elements come in the applied order, the others where they
-/// stood between them.
+/// Merges two lists by identity. Shared elements are in the applied order; the others keep their position between
+/// them.
 fn elements(shape: Shape, live: &[Value], applied: &[Value]) -> Vec<Value> {
     let names = |list: &[Value]| -> Vec<String> {
         let known = list.iter().enumerate();
@@ -80,7 +80,7 @@ fn elements(shape: Shape, live: &[Value], applied: &[Value]) -> Vec<Value> {
                 continue;
             }
             if in_applied.contains_key(name) && next.is_some_and(|next| next != name) {
-                // Shared, but its turn comes later.
+                // A shared element that the applied order places later.
                 l += 1;
                 continue;
             }
@@ -109,7 +109,7 @@ fn elements(shape: Shape, live: &[Value], applied: &[Value]) -> Vec<Value> {
     out
 }
 
-/// The value without these paths; `None` if nothing is left of it.
+/// Removes these paths from a value. Returns `None` if nothing is left.
 pub(super) fn remove(shape: Shape, value: &Value, paths: &Set) -> Option<Value> {
     match shape.parts(value) {
         Parts::One if value.is_array() || value.is_object() => None,

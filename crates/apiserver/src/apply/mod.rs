@@ -1,13 +1,14 @@
 //! Server-side apply and the ownership of fields.
 //!
-//! Every write says which fields it set; `metadata.managedFields` remembers. An update takes what it
-//! changes from whoever had it. An apply states what its manager wants: fields it stated before and
-//! does not state now go unless somebody else owns them, and fields that others own with another value
-//! are conflicts unless forced. The rules are those of structured-merge-diff
-//! (`merge/update.go`) and of kube-apiserver's field manager.
+//! `metadata.managedFields` records the owner of each field. An update takes ownership of the fields that it changes. An
+//! apply declares all fields of its manager:
+//! - a field that the manager applied before and does not apply now is removed, unless another manager owns it;
+//! - a field that another manager owns with another value is a conflict, unless the apply is forced.
 //!
-//! Invariant: paths of one entry are of the version that the entry names, and comparisons for an entry
-//! are made in that version.
+//! The rules are those of structured-merge-diff (`merge/update.go`) and of kube-apiserver's field manager.
+//!
+//! Invariant: the paths of an entry belong to the version that the entry names, and comparisons for an entry use that
+//! version.
 
 mod check;
 mod compare;
@@ -25,36 +26,36 @@ pub(crate) use managed::{Managed, Operation, Writer, is_reset};
 pub(crate) use set::Set;
 pub(crate) use shape::{Shape, keyed};
 
-/// The owner of what was there when a first apply finds no owners.
+/// Manager of existing fields when the first apply finds no owners.
 const BEFORE_FIRST_APPLY: &str = "before-first-apply";
 
-/// The writer whose applies follow those that it made on the client's side, and where those left their
-/// configuration (apimachinery, `managedfields/internal/lastappliedmanager.go`).
+/// Manager whose server-side applies take over its client-side applies, and the annotation of the latter
+/// (apimachinery, `managedfields/internal/lastappliedmanager.go`).
 const KUBECTL: &str = "kubectl";
 const LAST_APPLIED: &str = "kubectl.kubernetes.io/last-applied-configuration";
 
-/// A field that somebody else owns with another value.
+/// A field that another manager owns with another value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Conflict {
-    /// Who, as messages name it.
+    /// The owner, as shown in messages.
     pub(crate) owner: String,
-    /// What, such as `.spec.replicas`.
+    /// The field, such as `.spec.replicas`.
     pub(crate) field: String,
 }
 
-/// Why a configuration was not applied.
+/// Error of an apply.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Refusal {
-    /// It does not fit the schema.
+    /// The configuration does not match the schema.
     Unfit(String),
-    /// Others own what it wants to change.
+    /// Other managers own fields that the configuration changes.
     Conflicts(Vec<Conflict>),
 }
 
-/// Comparisons of the same two objects in other versions; `None` if a version is not known.
+/// Compares the same two objects in another version; `None` if the version is unknown.
 pub(crate) type InVersion<'a> = &'a dyn Fn(&str) -> Option<Comparison>;
 
-/// Paths that are nobody's: what the server sets.
+/// Paths that have no owner, because the server sets them.
 fn nobodys() -> &'static Set {
     static PATHS: std::sync::LazyLock<Set> = std::sync::LazyLock::new(|| {
         Set::of(&[
@@ -78,16 +79,16 @@ fn nobodys() -> &'static Set {
 /// The owners of an object after a write.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Owners {
-    /// Those from before.
+    /// The previous owners.
     Kept,
-    /// Those from before, which is one, at another time.
+    /// The previous single owner, with another time.
     Renewed(String),
-    /// These, if any.
+    /// These owners, if any.
     List(Option<Value>),
 }
 
 impl Owners {
-    /// The list as it is stored, from the one before.
+    /// Returns the list to store, given the previous one.
     pub(crate) fn into_list(self, before: Option<Value>) -> Option<Value> {
         match self {
             Self::Kept => before,
@@ -96,7 +97,7 @@ impl Owners {
         }
     }
 
-    /// Whether they differ from those before in their times at most.
+    /// Returns whether the owners equal the previous ones except for times.
     pub(crate) fn same_but_times(&self, before: Option<&Value>) -> bool {
         match (self, before) {
             (Self::Kept | Self::Renewed(_), _) => true,
@@ -106,8 +107,8 @@ impl Owners {
     }
 }
 
-/// Whether an update is by the only owner and changed nothing but what it owned already, as every
-/// renewal of a lock does: then the owners are the same but for the time.
+/// Returns whether the only owner changed only fields that it owns, as every renewal of a lock does. Then only the time
+/// of the entry changes.
 pub(crate) fn renews(owners: &Value, writer: &Writer, change: &Comparison) -> bool {
     let Comparison {
         added,
@@ -124,7 +125,7 @@ pub(crate) fn renews(owners: &Value, writer: &Writer, change: &Comparison) -> bo
     })
 }
 
-/// The owners after an update that changed what `change` says.
+/// Returns the owners after an update with these changes.
 pub(crate) fn update(
     mut managed: Managed,
     writer: &Writer,
@@ -144,7 +145,7 @@ pub(crate) fn update(
     managed
 }
 
-/// Takes what changed from its owners, except one.
+/// Removes changed fields from all owners except one.
 fn take_from_others(
     managed: &mut Managed,
     except: Option<&Writer>,
@@ -178,30 +179,29 @@ fn take_from_others(
     });
 }
 
-/// An apply: the live object, what is applied, by whom.
+/// Inputs of an apply.
 pub(crate) struct Apply<'a> {
     pub(crate) shape: Shape,
     /// The live object in the version of the writer, without owners; an empty object if absent.
     pub(crate) live: &'a Value,
-    /// An object of the kind with nothing in it.
+    /// An empty object of the kind.
     pub(crate) empty: &'a Value,
-    /// What the client wants, without `apiVersion` and `kind`.
+    /// The applied configuration, without `apiVersion` and `kind`.
     pub(crate) config: &'a Value,
     pub(crate) writer: &'a Writer,
-    /// Paths that cannot be written this way.
+    /// Paths that this endpoint cannot write.
     pub(crate) reset: &'a Set,
     pub(crate) force: bool,
 }
 
 impl Apply<'_> {
-    /// Says what does not fit the schema.
+    /// Checks the configuration against the schema.
     pub(crate) fn check(shape: Shape, config: &Value) -> Result<(), Refusal> {
         check::check(shape, config).map_err(Refusal::Unfit)
     }
 
-    /// The new object, not yet canonical, if the writer is the only owner and states what it stated
-    /// last time: then nothing goes, nobody is in the way, and the owners stay. `None` if there is
-    /// more to it.
+    /// Fast path: returns the new object, not yet canonical, if the writer is the only owner and applies the same fields as
+    /// last time. Then there is nothing to remove and no conflict, and the owners stay. Returns `None` otherwise.
     pub(crate) fn again(&self, owners: &Value) -> Result<Option<Value>, Refusal> {
         let Some(stated) = managed::alone(owners, self.writer) else {
             return Ok(None);
@@ -215,9 +215,9 @@ impl Apply<'_> {
         Ok(Some(merged.unwrap_or_else(|| json!({}))))
     }
 
-    /// The new object, not yet canonical, and its owners.
+    /// Returns the new object, not yet canonical, and its owners.
     ///
-    /// `compared` gives the comparison of the live object with a new one in another version.
+    /// `compared` compares the live object with a new one in another version.
     pub(crate) fn run(
         &self,
         mut managed: Managed,
@@ -241,7 +241,7 @@ impl Apply<'_> {
         let claimed = compare::fields(self.shape, self.config).without(self.reset);
         managed.entry(self.writer).fields = claimed;
         let new = match last {
-            // Who states all that it stated before takes nothing out.
+            // Nothing is removed if the manager still applies all its previous fields.
             Some(last) if !last.is_subset(&managed.entry(self.writer).fields) => {
                 self.prune(&merged, &managed, &last)
             }
@@ -303,15 +303,15 @@ impl Apply<'_> {
         out
     }
 
-    /// The configuration of the last apply on the client's side, if there was one.
+    /// Returns the configuration of the last client-side apply, if there was one.
     fn last_applied(&self) -> Option<&str> {
         let annotations = self.live.pointer("/metadata/annotations")?;
         let text = annotations.get(LAST_APPLIED)?.as_str()?;
         Some(text).filter(|text| !text.is_empty() && self.writer.manager == KUBECTL)
     }
 
-    /// What kubectl stated when it applied on the client's side and what has been so since: that is its
-    /// own, whoever it was recorded as.
+    /// Returns the fields that kubectl applied client-side and that are unchanged since. They belong to kubectl regardless
+    /// of the recorded manager.
     fn applied_by_client(&self) -> Option<Set> {
         let mut last: Value = serde_json::from_str(self.last_applied()?).ok()?;
         let map = last.as_object_mut()?;
@@ -327,8 +327,8 @@ impl Apply<'_> {
         Some(stated.difference(&since.removed))
     }
 
-    /// Keeps the annotation of applies on the client's side in step, for the next of them. `whole` is what is
-    /// applied, with `apiVersion` and `kind`.
+    /// Updates the annotation of client-side applies. `whole` returns the applied configuration with `apiVersion` and
+    /// `kind`.
     pub(crate) fn note(&self, new: &mut Value, whole: impl FnOnce() -> Value) {
         if self.last_applied().is_none() {
             return;
@@ -346,7 +346,7 @@ impl Apply<'_> {
         }
     }
 
-    /// Takes out what this writer stated last time and nobody states now.
+    /// Removes fields that this writer applied last time and that no manager owns now.
     fn prune(&self, merged: &Value, managed: &Managed, last: &Set) -> Value {
         let named = |set: &Set| set.with_named(self.shape);
         let fields = |value: &Value| named(&compare::fields(self.shape, value));

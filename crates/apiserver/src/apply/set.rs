@@ -1,8 +1,8 @@
-//! Sets of field paths, as `managedFields` writes them.
+//! Sets of field paths in the format of `managedFields`.
 //!
-//! A path element is kept in its written form: `f:name` for a member, `k:{"key":1}` for an element of
-//! a list that is a map, `v:1` for an element of a list that is a set. A set is a tree of them; a node
-//! may be a member of the set, have members below it, or both.
+//! A path element is stored in its serialised form: `f:name` for a member, `k:{"key":1}` for an element of a list of
+//! type map, `v:1` for an element of a list of type set. A set is a tree of path elements. A node may be a member of the
+//! set, have members below it, or both.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -10,7 +10,7 @@ use std::fmt::Write as _;
 
 use serde_json::{Map, Value};
 
-/// The mark of a node that is itself a member and has members below it.
+/// Key that marks a node as a member that also has members below it.
 const SELF: &str = ".";
 
 /// A set of field paths.
@@ -25,7 +25,7 @@ struct Node {
     below: Set,
 }
 
-/// The element of a member with this name.
+/// Returns the path element of a member.
 pub(crate) fn member(name: &str) -> String {
     let mut out = String::with_capacity(name.len() + 2);
     out.push_str("f:");
@@ -34,7 +34,7 @@ pub(crate) fn member(name: &str) -> String {
 }
 
 impl Set {
-    /// A set of paths of plain members, such as `["metadata", "name"]`.
+    /// Creates a set from paths of plain members, such as `["metadata", "name"]`.
     pub(crate) fn of(paths: &[&[&str]]) -> Self {
         let mut out = Self::default();
         for path in paths {
@@ -44,7 +44,7 @@ impl Set {
         out
     }
 
-    /// Reads the written form; what is not of that form is left out.
+    /// Parses the serialised form. Ignores malformed parts.
     pub(crate) fn from_fields(fields: &Value) -> Self {
         let mut out = Self::default();
         for (element, below) in fields.as_object().into_iter().flatten() {
@@ -60,7 +60,7 @@ impl Set {
         out
     }
 
-    /// The written form.
+    /// Returns the serialised form.
     pub(crate) fn into_fields(self) -> Value {
         let nodes = self.nodes.into_iter().map(|(element, node)| {
             let mut below = node.below.into_fields();
@@ -75,7 +75,7 @@ impl Set {
         Value::Object(nodes.collect())
     }
 
-    /// Whether all of it is in a set in the written form or in another one.
+    /// Returns whether a serialised set, or the set `or`, contains every member.
     pub(super) fn is_written_in(&self, fields: Option<&Value>, or: Option<&Self>) -> bool {
         self.nodes.iter().all(|(element, node)| {
             let written = fields.and_then(|fields| fields.get(element));
@@ -88,7 +88,7 @@ impl Set {
         })
     }
 
-    /// Whether it is exactly the set of a written form.
+    /// Returns whether the set equals a serialised set.
     pub(super) fn is_written_as(&self, fields: &Value) -> bool {
         let Some(map) = fields.as_object() else {
             return false;
@@ -102,7 +102,7 @@ impl Set {
             })
     }
 
-    /// Whether all of it is in another set.
+    /// Returns whether another set contains every member.
     pub(super) fn is_subset(&self, other: &Self) -> bool {
         self.nodes.iter().all(|(element, node)| {
             other.nodes.get(element).is_some_and(|theirs| {
@@ -115,7 +115,7 @@ impl Set {
         self.nodes.is_empty()
     }
 
-    /// Adds a path; the empty path is no path.
+    /// Adds a path. Ignores the empty path.
     pub(crate) fn insert(&mut self, path: &[String]) {
         let Some((first, rest)) = path.split_first() else {
             return;
@@ -131,8 +131,8 @@ impl Set {
         }
     }
 
-    /// Adds an element that is a member if `member` says so, with what is below it; adds nothing if
-    /// that makes nothing.
+    /// Adds an element with the set below it. `member` says whether the element itself is a member. Adds nothing if the
+    /// result is empty.
     pub(super) fn add(&mut self, element: String, member: bool, below: Self) {
         if !member && below.is_empty() {
             return;
@@ -147,12 +147,12 @@ impl Set {
         }
     }
 
-    /// Whether this element, alone, is a member.
+    /// Returns whether this element itself is a member.
     pub(crate) fn has(&self, element: &str) -> bool {
         self.nodes.get(element).is_some_and(|node| node.member)
     }
 
-    /// What is below an element.
+    /// Returns the set below an element.
     pub(crate) fn below(&self, element: &str) -> Option<&Self> {
         self.nodes
             .get(element)
@@ -169,7 +169,7 @@ impl Set {
         self
     }
 
-    /// Without the members of the other; what is below them stays.
+    /// Removes the members of another set, but not what is below them.
     pub(crate) fn difference(mut self, other: &Self) -> Self {
         self.nodes.retain(|element, node| {
             if let Some(theirs) = other.nodes.get(element) {
@@ -181,7 +181,7 @@ impl Set {
         self
     }
 
-    /// Without the members of the other, and without all below them.
+    /// Removes the members of another set and everything below them.
     pub(crate) fn without(mut self, other: &Self) -> Self {
         self.nodes
             .retain(|element, node| match other.nodes.get(element) {
@@ -212,7 +212,7 @@ impl Set {
         out
     }
 
-    /// Makes members of the nodes that `named` says are members of a struct.
+    /// Adds every node that is a member of a struct in the schema.
     pub(super) fn with_named(&self, shape: super::shape::Shape) -> Self {
         let nodes = self.nodes.iter().map(|(element, node)| {
             let name = element.strip_prefix("f:");
@@ -232,7 +232,7 @@ impl Set {
         }
     }
 
-    /// All paths for people, those of one level before those below: `.spec.ports[port=80].name`.
+    /// Returns all paths in readable form, level by level: `.spec.ports[port=80].name`.
     pub(crate) fn paths(&self) -> Vec<String> {
         let mut out = Vec::new();
         self.write_paths("", &mut out);
@@ -253,12 +253,12 @@ impl Set {
     }
 }
 
-/// Whether what is written below an element makes the element itself a member.
+/// Returns whether the serialised content of an element makes the element itself a member.
 fn is_member(below: &Value) -> bool {
     below.as_object().is_none_or(Map::is_empty) || below.get(SELF).is_some()
 }
 
-/// An element for people.
+/// Appends an element in readable form.
 pub(super) fn push_element(out: &mut String, element: &str) {
     match element.split_once(':') {
         Some(("f", name)) => {

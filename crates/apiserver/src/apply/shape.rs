@@ -1,13 +1,13 @@
-//! How apply sees a value: a leaf, a map of members, or a list of elements with an identity.
+//! The structure of a value for apply: a leaf, a map of members, or a list of elements with an identity.
 //!
-//! The facts come from the schema table that strategic merge patch and protobuf read as well.
+//! The facts come from the schema table, which strategic merge patch and protobuf use too.
 
 use serde_json::{Map, Value};
 
 use crate::crd::{ListKind, Structural, ValueKind};
 use crate::schema::{Field, ListType, Message, Type, message_by_name};
 
-/// What is known about the value at a path.
+/// Schema of the value at a path.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Shape {
     /// A struct of the table.
@@ -16,15 +16,15 @@ pub(crate) enum Shape {
     Map(&'static Type),
     /// A list of elements of this type that have an identity.
     List(&'static Type, &'static ListType),
-    /// One value, whatever is in it.
+    /// An atomic value.
     Leaf(Option<&'static Type>),
     /// A value of a custom resource.
     Custom(&'static Structural),
-    /// Not in any schema: maps merge by name, lists are one value.
+    /// A value without a schema: maps merge by name, lists are atomic.
     Free,
 }
 
-/// How a value is taken apart.
+/// The parts of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parts {
     One,
@@ -53,7 +53,7 @@ impl Shape {
         }
     }
 
-    /// How the value is taken apart, which for free values depends on it.
+    /// Returns the kind of parts, which depends on the value if there is no schema.
     pub(super) fn parts(self, value: &Value) -> Parts {
         match (self, value) {
             (Self::Custom(schema), Value::Object(_)) if !schema.atomic => Parts::Members,
@@ -70,7 +70,7 @@ impl Shape {
         }
     }
 
-    /// Whether this is a member of a struct rather than a key of a map.
+    /// Returns whether the name is a member of a struct and not a key of a map.
     pub(super) fn names(self, name: &str) -> bool {
         match self {
             Self::Struct(message) => message.field(name).is_some(),
@@ -81,7 +81,7 @@ impl Shape {
         }
     }
 
-    /// The member or value with this name.
+    /// Returns the shape of a member or map value.
     pub(super) fn member(self, name: &str) -> Self {
         match self {
             Self::Struct(message) => message.field(name).map_or(Self::Free, Self::of_field),
@@ -94,7 +94,7 @@ impl Shape {
         }
     }
 
-    /// An element of the list.
+    /// Returns the shape of a list element.
     pub(super) fn item(self) -> Self {
         match self {
             Self::List(of, _) => Self::of_type(of),
@@ -103,7 +103,7 @@ impl Shape {
         }
     }
 
-    /// The identity of an element, as a path element.
+    /// Returns the identity of an element as a path element.
     pub(super) fn element(self, item: &Value) -> Result<String, String> {
         match self {
             Self::List(of, ListType::Map(keys)) => {
@@ -111,7 +111,7 @@ impl Shape {
                     let field = of.as_message().and_then(|message| message.field(key))?;
                     match field.default {
                         Some(text) => serde_json::from_str(text).ok(),
-                        // A member that is always written has its zero for a default.
+                        // A member that is always serialised defaults to its zero value.
                         None if field.pointer || field.omitempty => None,
                         None => match field.ty {
                             Type::String => Some(Value::from("")),
@@ -135,7 +135,7 @@ impl Shape {
         }
     }
 
-    /// Whether a member beside the schema can be there.
+    /// Returns whether the schema allows an unknown member of this name.
     pub(super) fn admits(self, name: &str) -> bool {
         match self {
             Self::Struct(_) => self.names(name),
@@ -149,7 +149,7 @@ impl Shape {
     }
 }
 
-/// The path element of an element that some of its members identify.
+/// Returns the path element of an element that is identified by keys.
 pub(crate) fn keyed<'a>(
     item: &Value,
     keys: impl Iterator<Item = &'a str>,
@@ -175,7 +175,7 @@ pub(crate) fn keyed<'a>(
     Ok(format!("k:{}", Value::Object(found)))
 }
 
-/// The path element of an element of a set.
+/// Returns the path element of an element of a set.
 pub(super) fn scalar(item: &Value) -> Result<String, String> {
     match item {
         Value::Null => Err("associative list without keys has an element that's null".to_owned()),

@@ -1,7 +1,7 @@
-//! A backup of a running server, for its owner: [`Handle::backup`](super::Handle::backup) in the same
-//! process, `GET /tenure/backup` over the wire.
+//! Backup of a running server: [`Handle::backup`](super::Handle::backup) in the same process, `GET /tenure/backup`
+//! over HTTP.
 //!
-//! The path is not a resource, so only `system:masters` and roles that name it may read it.
+//! The path is a non-resource URL. Only `system:masters` and roles that name it may read it.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ pub(super) const PATH: &str = "/tenure/backup";
 
 const CHUNK: usize = 64 * 1024;
 
-/// A store that can be saved, whichever engine it is.
+/// A store of any engine that supports backups.
 #[derive(Clone)]
 pub(super) struct Saver(pub(super) Arc<dyn Source + Send + Sync>);
 
@@ -34,14 +34,14 @@ impl Source for Saver {
 }
 
 impl Saver {
-    /// Saves the present state to a file.
+    /// Saves the current state to a file.
     pub(super) async fn save(&self, path: &Path) -> Result<Report, BackupError> {
         let (saver, path) = (self.clone(), path.to_owned());
         let saved = tokio::task::spawn_blocking(move || backup::save(&saver, path)).await;
         saved.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()))
     }
 
-    /// Answers with the backup's bytes. The file they come from has no name any more.
+    /// Responds with the bytes of a backup, from an unlinked temporary file.
     pub(super) async fn answer(&self) -> Response<Body> {
         match self.open().await {
             Err(error) => failure_response(&Failure::internal(format!("no backup: {error}"))),
@@ -54,7 +54,7 @@ impl Saver {
         }
     }
 
-    /// The file is made, opened and unlinked in one go that no departing client interrupts.
+    /// Creates, opens and unlinks the file in one blocking task, so that a disconnecting client cannot leave it behind.
     async fn open(&self) -> Result<tokio::fs::File, Box<dyn std::error::Error + Send + Sync>> {
         let saver = self.clone();
         let opened = tokio::task::spawn_blocking(move || {
@@ -75,7 +75,7 @@ impl Saver {
     }
 }
 
-/// The answer of a server that does not keep its data itself.
+/// Responds for a server whose data is in etcd or a custom store.
 pub(super) fn elsewhere() -> Response<Body> {
     let why =
         "the data are not kept by this server; save those of etcd with `etcdctl snapshot save`";

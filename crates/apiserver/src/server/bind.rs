@@ -15,14 +15,14 @@ use super::listener::Listener;
 use crate::pki::{Identity, Pki};
 use crate::tls;
 
-/// What a server listens on, before it answers.
+/// The bound sockets of a server.
 pub(super) struct Bound {
     pub(super) tls: Option<Tls>,
     plain: Option<TcpListener>,
     socket: Option<(UnixListener, PathBuf)>,
 }
 
-/// The TLS listener with what it shows.
+/// The TLS listener with its certificates.
 pub(super) struct Tls {
     listener: TcpListener,
     address: SocketAddr,
@@ -31,7 +31,7 @@ pub(super) struct Tls {
 }
 
 impl Bound {
-    /// Opens every socket that was asked for; certificates are made only for TLS.
+    /// Opens every requested socket. Creates certificates only for TLS.
     pub(super) async fn new(
         builder: &Builder,
         folder: Option<&Path>,
@@ -44,7 +44,7 @@ impl Bound {
         })
     }
 
-    /// The address for clients on this machine.
+    /// Returns the URL for clients on this machine.
     pub(super) fn url(&self) -> Option<String> {
         let tls = self.tls.as_ref();
         let tls = tls.map(|tls| format!("https://{}", reachable(tls.address)));
@@ -87,7 +87,7 @@ async fn bind_tls(
         names.push(address.ip().to_string());
     }
     let pki = match (folder, authority) {
-        // A shared authority is in the folder by now.
+        // A shared authority is already in the directory.
         (Some(folder), _) => Pki::load_or_generate(&folder.join("pki"), &names)?,
         (None, Some(authority)) => Pki::under(authority, &names)?,
         (None, None) => Pki::ephemeral(&names)?,
@@ -122,8 +122,7 @@ fn bind_socket(builder: &Builder) -> Result<Option<(UnixListener, PathBuf)>, Sta
     Ok(Some((listener, path.clone())))
 }
 
-/// Removes the socket of a server that was killed. A live one still answers, and what is no socket is
-/// somebody's file.
+/// Removes the socket file of a killed server. Keeps the socket of a running server, and files that are not sockets.
 fn remove_stale(path: &Path) -> io::Result<()> {
     match std::fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -143,8 +142,7 @@ fn remove_stale(path: &Path) -> io::Result<()> {
     }
 }
 
-/// A socket file for its owner only, from its first moment: it takes the mode that the socket has
-/// when it is bound.
+/// Binds a socket file with mode 0600 from its creation, by setting the mode of the socket before it is bound.
 fn private_socket(path: &Path) -> io::Result<UnixListener> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, listen};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -152,13 +150,13 @@ fn private_socket(path: &Path) -> io::Result<UnixListener> {
     let socket = rustix::net::socket_with(AddressFamily::UNIX, kind, flags, None)?;
     rustix::fs::fchmod(&socket, Mode::RUSR | Mode::WUSR)?;
     bind(&socket, &SocketAddrUnix::new(path)?)?;
-    // Systems that do not look at the socket's mode look at this.
+    // Some systems ignore the mode of the socket and use the mode of the file.
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600))?;
     listen(&socket, 1024)?;
     UnixListener::from_std(socket.into())
 }
 
-/// An address that can be connected to, for one that means all of them.
+/// Replaces an unspecified address with loopback.
 fn reachable(address: SocketAddr) -> SocketAddr {
     match address.ip() {
         ip if ip.is_unspecified() && ip.is_ipv4() => ([127, 0, 0, 1], address.port()).into(),

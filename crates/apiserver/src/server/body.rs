@@ -1,4 +1,4 @@
-//! Bodies with a bound: a request that must keep coming, a stream that ends when told.
+//! Bounded bodies: a request body with a pause limit, and a response stream that can be ended.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::http::Body;
 pub(super) struct Timed<B> {
     inner: B,
     patience: Duration,
-    /// Set only while the client is being waited for.
+    /// Set only while waiting for the client.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 
@@ -76,8 +76,8 @@ where
     }
 }
 
-/// The same body, cut off cleanly when `end` resolves. One whose length is known ends by itself, and
-/// the client is told that length.
+/// Ends a body cleanly when `end` resolves. A body of known length is not changed, because the client expects that
+/// length.
 pub(super) fn until(body: Body, end: impl Future<Output = ()> + Send + 'static) -> Body {
     if body.size_hint().exact().is_some() {
         return body;
@@ -86,14 +86,14 @@ pub(super) fn until(body: Body, end: impl Future<Output = ()> + Send + 'static) 
     StreamBody::new(frames).boxed_unsync()
 }
 
-/// Counts what a connection is busy with, from the request to the end of its answer.
+/// Counts the active requests of a connection, from the request to the end of its response.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Busy(Arc<Counts>);
 
 #[derive(Debug, Default)]
 struct Counts {
     now: AtomicUsize,
-    /// Set by every request, cleared by every check.
+    /// Set by every request and cleared by every idle check.
     seen: AtomicBool,
 }
 
@@ -113,7 +113,7 @@ impl Busy {
     }
 }
 
-/// One thing to be busy with.
+/// Marks one request as active until dropped.
 pub(super) struct BusyGuard(Busy);
 
 impl Drop for BusyGuard {
@@ -122,10 +122,10 @@ impl Drop for BusyGuard {
     }
 }
 
-/// The most bytes that are handed over at once; the rest waits where it is counted for nobody.
+/// Maximum size of a piece that is passed to the transport.
 const PIECE: usize = 64 * 1024;
 
-/// An answer that keeps its connection busy until it is sent, in pieces whose way out is watched.
+/// A response body that keeps its connection active until it is sent, in pieces whose progress is tracked.
 pub(super) struct Guarded {
     inner: Body,
     rest: Bytes,

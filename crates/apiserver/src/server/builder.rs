@@ -1,4 +1,4 @@
-//! What can be asked of a server.
+//! Configuration of a server.
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -17,68 +17,68 @@ use crate::pki::PkiError;
 use crate::store::{OpenError, Store, WriteError};
 use crate::tls::TlsError;
 
-/// What keeps the data.
+/// The storage engine.
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Engine {
-    /// Memory only: gone when the server ends.
+    /// Memory only; the data is lost when the server ends.
     #[default]
     Memory,
-    /// A file in the data directory: a write is answered after it is on disk.
+    /// A file in the data directory. A write is acknowledged after it is on disk.
     Redb,
-    /// An etcd, which any number of servers share.
+    /// An etcd, which several servers can share.
     #[cfg(feature = "etcd")]
     Etcd(crate::store::EtcdConfig),
     /// A store that the caller opened.
     Custom(Arc<dyn Store>),
 }
 
-/// Why a server does not start.
+/// Error of starting a server.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// The data directory is in use or unusable.
     #[error(transparent)]
     DataDir(#[from] DataDirError),
-    /// An address cannot be listened on.
+    /// An address cannot be bound.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: String,
-        /// Why not.
+        /// The cause.
         source: std::io::Error,
     },
-    /// Plain HTTP was asked for on an address that others can reach.
+    /// Plain HTTP was requested on an address that is not loopback.
     #[error("plain HTTP is for loopback addresses only, not for {0}")]
     NotLoopback(SocketAddr),
-    /// Nothing to listen on.
+    /// No address was configured.
     #[error("the server has no address to listen on")]
     NoListener,
-    /// Certificates cannot be had.
+    /// Certificates cannot be read or created.
     #[error(transparent)]
     Pki(#[from] PkiError),
-    /// TLS cannot be set up.
+    /// TLS setup failed.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// The key of ServiceAccount tokens cannot be had.
+    /// The key of ServiceAccount tokens cannot be read or created.
     #[error(transparent)]
     Key(#[from] token::KeyError),
     /// The token file cannot be read.
     #[error("token file {0}: {1}")]
     TokenFile(String, #[source] std::io::Error),
-    /// The token file does not make sense.
+    /// The token file is invalid.
     #[error(transparent)]
     Tokens(#[from] TokenFileError),
     /// A file cannot be written.
     #[error("cannot write {0}: {1}")]
     File(String, #[source] std::io::Error),
-    /// The engine needs a directory, and none was given.
+    /// The engine needs a data directory.
     #[error("the redb engine needs a data directory")]
     NoDataDir,
-    /// The store does not open.
+    /// The store cannot be opened.
     #[error(transparent)]
     Open(#[from] OpenError),
-    /// The etcd cannot be used.
+    /// etcd cannot be used.
     #[cfg(feature = "etcd")]
     #[error(transparent)]
     Etcd(#[from] crate::store::EtcdError),
@@ -88,13 +88,13 @@ pub enum StartError {
          give another --data-dir, or remove its pki folder and sa.key to take over theirs"
     )]
     OtherKeys(String),
-    /// The store does not take the first writes.
-    #[error("the store does not take the first writes: {0}")]
+    /// The first writes to the store failed.
+    #[error("cannot write the initial objects: {0}")]
     Store(#[from] WriteError),
 }
 
-/// A server to be set up. Without further calls: memory engine, TLS on a random port of 127.0.0.1,
-/// certificates that live as long as the process, RBAC on.
+/// Builder of a server. Defaults: memory engine, TLS on a random port of 127.0.0.1, certificates that live as long as
+/// the process, RBAC enabled.
 #[must_use = "nothing runs until `start`"]
 pub struct Builder {
     pub(super) engine: Engine,
@@ -150,102 +150,99 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// What keeps the data.
+    /// The storage engine.
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
         self
     }
 
-    /// Where certificates, keys, the kubeconfig and the state are kept. One server at a time.
+    /// Sets the directory for certificates, keys, kubeconfig and data. One server can use it at a time.
     pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(path.into());
         self
     }
 
-    /// Where to listen for TLS; port 0 takes a free one.
+    /// Sets the TLS address; port 0 selects a free port.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen = Some(address);
         self
     }
 
-    /// No TLS listener, and so no certificates: starts faster.
+    /// Disables the TLS listener. Starts faster, because no certificates are created.
     pub fn no_tls(mut self) -> Self {
         self.listen = None;
         self
     }
 
-    /// Where to listen for plain HTTP; loopback only.
+    /// Adds a plain HTTP listener; loopback only.
     pub fn insecure_listen(mut self, address: SocketAddr) -> Self {
         self.insecure = Some(address);
         self
     }
 
-    /// Listens on a socket file too, mode 0600. Who can open it and shows no token is the
-    /// administrator.
+    /// Adds a socket file with mode 0600. A client without a token is the administrator there.
     pub fn unix_socket(mut self, path: impl Into<PathBuf>) -> Self {
         self.socket = Some(path.into());
         self
     }
 
-    /// Further DNS names and addresses of the serving certificate.
+    /// Adds DNS names and addresses to the serving certificate.
     pub fn server_names(mut self, names: impl IntoIterator<Item = impl Into<String>>) -> Self {
         self.names.extend(names.into_iter().map(Into::into));
         self
     }
 
-    /// Writes the administrator's kubeconfig here too.
+    /// Also writes the administrator's kubeconfig to this path.
     pub fn write_kubeconfig(mut self, path: impl Into<PathBuf>) -> Self {
         self.kubeconfig = Some(path.into());
         self
     }
 
-    /// Static tokens, in kube-apiserver's CSV format.
+    /// Reads static tokens from a file in kube-apiserver's CSV format.
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.token_file = Some(path.into());
         self
     }
 
-    /// One more static token.
+    /// Adds a static token.
     pub fn token(mut self, token: impl Into<String>, user: User) -> Self {
         self.tokens.insert(token, user);
         self
     }
 
-    /// Who decides what callers may do.
+    /// Sets the authorization mode.
     pub fn authorization(mut self, mode: Mode) -> Self {
         self.mode = mode;
         self
     }
 
-    /// Whether callers without credentials are `system:anonymous`; else they get 401.
+    /// Sets whether clients without credentials are `system:anonymous`; otherwise they get 401.
     pub fn anonymous(mut self, allowed: bool) -> Self {
         self.deny_anonymous = !allowed;
         self
     }
 
-    /// Whether the server empties namespaces that are being deleted; else they stay `Terminating` until a
-    /// controller has done it, as with the namespace controller of kube-controller-manager.
+    /// Sets whether the server deletes the content of terminating namespaces. Otherwise they stay `Terminating` until a
+    /// controller does it, such as the namespace controller of kube-controller-manager.
     pub fn purge_namespaces(mut self, purge: bool) -> Self {
         self.purges_namespaces = purge;
         self
     }
 
-    /// Writes the least roles that the observed traffic of each user needs into this file, while
-    /// the server runs and when it ends.
+    /// Writes the least roles for the observed requests of each user to this file, while the server runs and when it ends.
     pub fn record_rbac(mut self, path: impl Into<PathBuf>) -> Self {
         self.record = Some(path.into());
         self
     }
 
-    /// Faults on purpose; keep a clone to program them.
+    /// Injects faults; keep a clone to add them while the server runs.
     pub fn faults(mut self, faults: Arc<Faults>) -> Self {
         self.faults = faults;
         self
     }
 
-    /// Serves a path, and all below it, to everybody without asking who they are: for pages that are
-    /// the same for all, or that ask for credentials themselves. `prefix` begins with a slash and has
-    /// none at its end.
+    /// Serves a path and everything below it without authentication, for public pages and for pages that check credentials
+    /// themselves. `prefix` begins with a slash and does not end with one.
     pub fn public_route<F>(
         mut self,
         prefix: impl Into<String>,
@@ -259,37 +256,37 @@ impl Builder {
         self
     }
 
-    /// How many connections at once; beyond that the oldest idle one is closed.
+    /// Sets the maximum number of connections. Beyond it, the oldest idle connection is closed.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count.max(1);
         self
     }
 
-    /// How long a client may take for the head of a request, and between requests on HTTP/1.
+    /// Sets the timeout for a request head, and between requests on HTTP/1.
     pub fn header_timeout(mut self, time: Duration) -> Self {
         self.limits.head = time;
         self
     }
 
-    /// How long a client may pause within the body of a request.
+    /// Sets the longest pause within a request body.
     pub fn body_timeout(mut self, time: Duration) -> Self {
         self.body_patience = time;
         self
     }
 
-    /// How long a client may leave unread what was sent to it.
+    /// Sets the time after which a client that does not read a response is disconnected.
     pub fn write_timeout(mut self, time: Duration) -> Self {
         self.limits.write = time;
         self
     }
 
-    /// How long a connection may do nothing.
+    /// Sets the time after which an idle connection is closed.
     pub fn idle_timeout(mut self, time: Duration) -> Self {
         self.limits.idle = time;
         self
     }
 
-    /// How long requests under way may take to finish when the server ends.
+    /// Sets the time for active requests to finish at shutdown.
     pub fn drain_timeout(mut self, time: Duration) -> Self {
         self.limits.linger = time;
         self

@@ -17,34 +17,34 @@ use super::progress::Progress;
 use super::stall::Stall;
 use crate::tls::certificate_user;
 
-/// How long things may take. Slow clients cost memory; these bound how much.
+/// Time limits of a connection, which bound the memory that slow clients hold.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
-    /// For the TLS handshake.
+    /// Limit of the TLS handshake.
     pub(super) handshake: Duration,
-    /// For the head of a request, and for an idle HTTP/1 connection to send the next one.
+    /// Limit of a request head, and of the time between requests on HTTP/1.
     pub(super) head: Duration,
-    /// For a client to take data that was sent.
+    /// Limit for a client to read sent data.
     pub(super) write: Duration,
-    /// For a connection that does nothing.
+    /// Limit of idle time.
     pub(super) idle: Duration,
-    /// For a connection that was told to end.
+    /// Limit for a connection to close at shutdown.
     pub(super) linger: Duration,
-    /// Streams on one HTTP/2 connection.
+    /// Maximum number of streams on one HTTP/2 connection.
     pub(super) streams: u32,
 }
 
-/// What a connection and the listener share.
+/// State that a connection and its listener share.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link {
     pub(super) busy: Busy,
-    /// Asks an idle connection to make room.
+    /// Asks an idle connection to close.
     pub(super) close: Arc<Notify>,
-    /// Whether the client takes its answers.
+    /// Tracks whether the client reads its responses.
     pub(super) progress: Arc<Progress>,
 }
 
-/// What serves connections.
+/// Serves connections.
 #[derive(Clone)]
 pub(super) struct Serving {
     pub(super) pipeline: Arc<Pipeline>,
@@ -58,7 +58,7 @@ impl Serving {
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
-        // Boxed, so that what the handshake takes is given back when it is over.
+        // Boxed, so that the memory of the handshake is freed when it is complete.
         let handshake = Box::pin(acceptor.accept(Stall::new(stream, self.limits.write)));
         let accepted = tokio::select! {
             accepted = tokio::time::timeout(self.limits.handshake, handshake) => accepted,
@@ -84,7 +84,7 @@ impl Serving {
         served.await;
     }
 
-    /// Serves a connection without TLS to its end; HTTP/2 is known by its first bytes.
+    /// Serves a connection without TLS to its end. The first bytes identify HTTP/2.
     pub(super) async fn plain<S>(self, stream: S, peer: Peer, link: Link)
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -115,9 +115,9 @@ impl Serving {
         builder
     }
 
-    /// Most connections do nothing most of the time, so what each holds is kept small: this is no async
-    /// function, which would have room for the stream beside the connection that it becomes, and the
-    /// work on a request is boxed, since HTTP/1 keeps the place for the next one.
+    /// Serves a connection with little memory, because most connections are idle most of the time. This is not an async
+    /// function, whose future would hold the stream in addition to the connection. The handling of a request is boxed,
+    /// because HTTP/1 reserves its space between requests.
     fn serve<S>(
         self,
         builder: &auto::Builder<TokioExecutor>,
@@ -161,7 +161,7 @@ impl Serving {
         }
     }
 
-    /// Resolves when the connection has been idle for long, or is asked to make room.
+    /// Resolves when the connection was idle for too long, or is asked to close.
     async fn should_close(&self, link: &Link) {
         loop {
             tokio::select! {
@@ -174,13 +174,13 @@ impl Serving {
         }
     }
 
-    /// A connection that is told to end may finish what it does; one that does nothing goes.
+    /// Waits at shutdown until the connection is idle or its time is over.
     async fn linger(&self, link: &Link) {
         let idle = async {
             loop {
                 tokio::time::sleep(Duration::from_millis(20)).await;
                 if link.busy.is_idle() {
-                    // The answer may still be on its way out.
+                    // The response may not be sent completely yet.
                     tokio::time::sleep(Duration::from_millis(500)).await;
                     return;
                 }
@@ -192,7 +192,7 @@ impl Serving {
         }
     }
 
-    /// Resolves after a stretch of this length with nothing under way at its checks.
+    /// Resolves after this time without an active request.
     async fn idle_for(&self, stretch: Duration, link: &Link) {
         const CHECKS: u32 = 4;
         let mut quiet = 0;

@@ -1,7 +1,7 @@
-//! Faults on purpose, for tests of clients: which requests, what goes wrong, how often.
+//! Fault injection for tests of clients.
 //!
-//! Rules are looked at in the order in which they were added. A request takes the latency of every
-//! rule that fits, and the first other action that does.
+//! Rules apply in the order in which they were added. A request gets the latency of every matching rule, and the first
+//! other action of a matching rule.
 
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -11,21 +11,21 @@ use tokio::sync::broadcast;
 
 use crate::status::Failure;
 
-/// What goes wrong.
+/// The effect of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Action {
-    /// The request waits so long before it is handled.
+    /// The request is handled after this delay.
     Latency(Duration),
-    /// The request is handled, and the connection is closed instead of an answer.
+    /// The request is handled, and the connection is closed without a response.
     DropAnswer,
-    /// The request is not handled; the answer is a Status of this code.
+    /// The request is not handled; the response is a Status with this code.
     Answer(u16),
-    /// A watch ends so long after it began.
+    /// A watch ends this long after its start.
     CutWatch(Duration),
 }
 
-/// A fault: which requests, what, how often. Without limits it hits every request, for ever.
+/// A fault with its matching requests and number of uses. By default it applies to every request without limit.
 #[derive(Clone, Debug)]
 #[must_use = "a fault does nothing until it is added"]
 pub struct Fault {
@@ -34,14 +34,14 @@ pub struct Fault {
     times: Option<u32>,
 }
 
-/// Which requests.
+/// The matching requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Requests {
-    /// Paths that begin so; empty for all.
+    /// Prefix of the path; empty for all paths.
     pub path: String,
-    /// The user's name; empty for everyone.
+    /// Name of the user; empty for all users.
     pub user: String,
-    /// The verb (`update`, `watch`, ...); empty for all.
+    /// The verb (`update`, `watch`, ...); empty for all verbs.
     pub verb: String,
 }
 
@@ -54,7 +54,7 @@ impl Requests {
 }
 
 impl Fault {
-    /// A fault that does this.
+    /// Creates a fault with this effect.
     pub fn new(action: Action) -> Self {
         Self {
             action,
@@ -63,65 +63,65 @@ impl Fault {
         }
     }
 
-    /// Requests wait before they are handled.
+    /// Creates a fault that delays requests.
     pub fn latency(wait: Duration) -> Self {
         Self::new(Action::Latency(wait))
     }
 
-    /// Requests take effect, but the client never hears of it.
+    /// Creates a fault that handles requests and drops the response.
     pub fn drop_answer() -> Self {
         Self::new(Action::DropAnswer)
     }
 
-    /// Requests take no effect; the answer is a Status of this code, such as 409, 410, 429, 500, 503.
+    /// Creates a fault that does not handle requests and responds with a Status, such as 409, 410, 429, 500 or 503.
     pub fn answer(code: u16) -> Self {
         Self::new(Action::Answer(code))
     }
 
-    /// Watches end early.
+    /// Creates a fault that ends watches early.
     pub fn cut_watch(after: Duration) -> Self {
         Self::new(Action::CutWatch(after))
     }
 
-    /// Only requests whose path begins so.
+    /// Limits the fault to paths with this prefix.
     pub fn path(mut self, prefix: impl Into<String>) -> Self {
         self.requests.path = prefix.into();
         self
     }
 
-    /// Only requests of this user.
+    /// Limits the fault to requests of this user.
     pub fn user(mut self, name: impl Into<String>) -> Self {
         self.requests.user = name.into();
         self
     }
 
-    /// Only requests with this verb.
+    /// Limits the fault to requests with this verb.
     pub fn verb(mut self, verb: impl Into<String>) -> Self {
         self.requests.verb = verb.into();
         self
     }
 
-    /// Only so many times.
+    /// Limits the number of uses.
     pub fn times(mut self, times: u32) -> Self {
         self.times = Some(times);
         self
     }
 }
 
-/// A fault that was added: how often it struck, and a way to take it back.
+/// Handle of an added fault: counts its uses and can remove it.
 #[derive(Clone, Debug)]
 pub struct Added {
     rule: Arc<Rule>,
 }
 
 impl Added {
-    /// How many requests it hit so far.
+    /// Returns the number of affected requests so far.
     #[must_use]
     pub fn hits(&self) -> u32 {
         self.rule.hits.load(Ordering::SeqCst)
     }
 
-    /// Takes it back; what it already hit stays hit.
+    /// Removes the fault. Requests that it already affected are not changed.
     pub fn remove(&self) {
         self.rule.left.store(0, Ordering::SeqCst);
     }
@@ -131,7 +131,7 @@ impl Added {
 struct Rule {
     fault: Fault,
     hits: AtomicU32,
-    /// `u32::MAX` stands for no limit.
+    /// `u32::MAX` means no limit.
     left: AtomicU32,
 }
 
@@ -155,7 +155,7 @@ impl Default for Faults {
 }
 
 impl Faults {
-    /// Adds a fault; it holds from the next request on.
+    /// Adds a fault, which applies from the next request on.
     pub fn add(&self, fault: Fault) -> Added {
         let left = AtomicU32::new(fault.times.unwrap_or(u32::MAX));
         let rule = Arc::new(Rule {
@@ -169,19 +169,19 @@ impl Faults {
         Added { rule }
     }
 
-    /// Takes all faults back.
+    /// Removes all faults.
     pub fn clear(&self) {
         self.lock().clear();
         self.count.store(0, Ordering::Release);
     }
 
-    /// Ends the running watches of these requests now, cleanly.
+    /// Ends matching running watches now, cleanly.
     pub fn cut_watches(&self, which: &Requests) {
-        // An error only says that there are none.
+        // An error means that there are no watches.
         let _ = self.cuts.send(which.clone());
     }
 
-    /// What shall happen to this request.
+    /// Returns the faults for this request.
     pub(super) fn plan(&self, path: &str, user: &str, verb: &str) -> Plan {
         let mut plan = Plan::default();
         if self.count.load(Ordering::Acquire) == 0 {
@@ -209,7 +209,7 @@ impl Faults {
         plan
     }
 
-    /// Resolves when a running watch shall be cut.
+    /// Resolves when a running watch must end.
     pub(super) fn cut(&self, path: &str, user: &str) -> impl Future<Output = ()> + Send + use<> {
         let mut cuts = self.cuts.subscribe();
         let (path, user) = (path.to_owned(), user.to_owned());
@@ -218,7 +218,7 @@ impl Faults {
                 match cuts.recv().await {
                     Ok(which) if which.fit(&path, &user, "watch") => return,
                     Ok(_) => {}
-                    // Who cannot tell whether it was meant ends rather than hang.
+                    // If the message was missed, the watch ends rather than hang.
                     Err(broadcast::error::RecvError::Lagged(_)) => return,
                     Err(broadcast::error::RecvError::Closed) => std::future::pending().await,
                 }
@@ -249,14 +249,14 @@ impl Rule {
     }
 }
 
-/// What happens to one request.
+/// The faults for one request.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) latency: Duration,
     pub(super) action: Option<Action>,
 }
 
-/// The answer of [`Action::Answer`].
+/// Returns the response of [`Action::Answer`].
 pub(super) fn injected(code: u16) -> Failure {
     let reason = match code {
         400 => "BadRequest",

@@ -1,4 +1,4 @@
-//! A running server, and its end.
+//! A running server and its shutdown.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use crate::pki::{Pki, write_private};
 use crate::store::Store;
 use crate::store::backup::{BackupError, Report};
 
-/// How often recorded traffic is written down, if there is new.
+/// Interval at which recorded roles are written if they changed.
 const RECORD_EVERY: Duration = Duration::from_secs(1);
 
-/// What others may know of a running server.
+/// Public properties of a running server.
 pub(super) struct Parts {
     pub(super) url: String,
     pub(super) insecure_url: Option<String>,
@@ -35,15 +35,15 @@ pub(super) struct Parts {
     pub(super) faults: Arc<Faults>,
 }
 
-/// Files that a running server holds.
+/// Files of a running server.
 pub(super) struct Files {
-    /// Ends the engine, so that its files are free although a task may still know the store.
+    /// Closes the engine, so that its files are released although a task may still hold the store.
     pub(super) close: Option<Box<dyn FnOnce() + Send + Sync>>,
     pub(super) record: Option<(PathBuf, Arc<Recorder>)>,
     pub(super) data_dir: Option<DataDir>,
 }
 
-/// A running server. Dropping it ends the server at once; [`Handle::shutdown`] ends it cleanly.
+/// A running server. Dropping it ends the server immediately; [`Handle::shutdown`] ends it cleanly.
 #[must_use = "dropping the handle ends the server"]
 pub struct Handle {
     parts: Parts,
@@ -81,83 +81,83 @@ impl Handle {
         }
     }
 
-    /// Where clients connect: the TLS address, else the plain one, else the socket.
+    /// Returns the address for clients: TLS, else plain HTTP, else the socket.
     #[must_use]
     pub fn url(&self) -> &str {
         &self.parts.url
     }
 
-    /// The plain HTTP address, if there is one.
+    /// Returns the plain HTTP address, if there is one.
     #[must_use]
     pub fn insecure_url(&self) -> Option<&str> {
         self.parts.insecure_url.as_deref()
     }
 
-    /// The socket file, if there is one.
+    /// Returns the socket file, if there is one.
     #[must_use]
     pub fn unix_socket(&self) -> Option<&Path> {
         self.parts.socket.as_deref()
     }
 
-    /// The administrator's kubeconfig, as text.
+    /// Returns the administrator's kubeconfig as text.
     #[must_use]
     pub fn kubeconfig(&self) -> &str {
         &self.parts.kubeconfig
     }
 
-    /// Where the kubeconfig was written, if it was.
+    /// Returns the path of the written kubeconfig, if there is one.
     #[must_use]
     pub fn kubeconfig_path(&self) -> Option<&Path> {
         self.parts.kubeconfig_path.as_deref()
     }
 
-    /// The administrator's token; only servers with a data directory or without TLS have one.
+    /// Returns the administrator's token. Only servers with a data directory or without TLS have one.
     #[must_use]
     pub fn admin_token(&self) -> Option<&str> {
         self.parts.admin_token.as_deref()
     }
 
-    /// The certificates; only servers with TLS have them.
+    /// Returns the certificates. Only servers with TLS have them.
     #[must_use]
     pub fn pki(&self) -> Option<&Pki> {
         self.parts.pki.as_ref()
     }
 
-    /// The store behind the API.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Store> {
         &self.parts.store
     }
 
-    /// The API, without transport and security in front.
+    /// Returns the API without transport and security.
     #[must_use]
     pub fn api(&self) -> &Arc<Api> {
         &self.parts.api
     }
 
-    /// Authentication and authorization.
+    /// Returns authentication and authorization.
     #[must_use]
     pub fn auth(&self) -> &Arc<Auth> {
         &self.parts.auth
     }
 
-    /// Faults on purpose.
+    /// Returns the fault injection.
     #[must_use]
     pub fn faults(&self) -> &Arc<Faults> {
         &self.parts.faults
     }
 
-    /// Saves the present state to a file, which appears only when it is complete; the server goes on
-    /// meanwhile. `None` for a custom store, which this server cannot save.
+    /// Saves the current state to a file, which appears only after it is complete. The server continues to work. Returns
+    /// `None` for a custom store, which does not support backups.
     ///
     /// # Errors
-    /// Names the file and what the file system said.
+    /// Returns the file and the error of the file system.
     pub async fn backup(&self, path: &Path) -> Option<Result<Report, BackupError>> {
         Some(self.parts.saver.as_ref()?.save(path).await)
     }
 
-    /// Ends cleanly: no new connections, watches end as streams end, requests under way are
-    /// answered, as long as the drain timeout lasts.
+    /// Shuts down cleanly: accepts no connections, ends watches cleanly, and answers active requests within the drain
+    /// timeout.
     pub async fn shutdown(mut self) {
         self.end.send_replace(true);
         self.parts.api.shutdown();
@@ -165,10 +165,10 @@ impl Handle {
         self.finish();
     }
 
-    /// Runs until SIGTERM or SIGINT, then ends cleanly. A second signal ends at once.
+    /// Runs until SIGTERM or SIGINT, then shuts down cleanly. A second signal ends the server immediately.
     ///
     /// # Errors
-    /// If signals cannot be listened for.
+    /// Returns an error if signal handlers cannot be installed.
     pub async fn run_until_signal(self) -> std::io::Result<()> {
         use tokio::signal::unix::{SignalKind, signal};
         let mut terminate = signal(SignalKind::terminate())?;

@@ -1,10 +1,10 @@
-//! The data directory: one server at a time, and what others can know about it.
+//! The data directory: its lock, and the description of the running server for other processes.
 //!
-//! | file | is |
+//! | file | content |
 //! |---|---|
 //! | `server.lock` | locked by the running server (`flock`), with its pid as text |
-//! | `server.json` | an [`Instance`]: where the server is; removed when it ends cleanly |
-//! | `kubeconfig` | the administrator's, mode 0600 |
+//! | `server.json` | an [`Instance`]: process and addresses of the server; removed at a clean shutdown |
+//! | `kubeconfig` | the administrator's kubeconfig, mode 0600 |
 //! | `token` | the administrator's bearer token, mode 0600 |
 //! | `pki/`, `sa.key` | certificates and the key of ServiceAccount tokens |
 
@@ -22,11 +22,11 @@ use crate::pki::{create_private_folder, write_private};
 
 const POLL: Duration = Duration::from_millis(10);
 
-/// Why a data directory cannot be used.
+/// Error of using a data directory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DataDirError {
-    /// Another server has it.
+    /// Another server uses the directory.
     #[error(
         "the data directory {dir} is in use by the server with pid {pid}; \
          stop that one first or give another --data-dir"
@@ -34,29 +34,29 @@ pub enum DataDirError {
     InUse {
         /// The directory.
         dir: String,
-        /// Who has it; `unknown` if it did not say.
+        /// Process id of the other server, or `unknown`.
         pid: String,
     },
-    /// A file in it cannot be read or written.
+    /// A file in the directory cannot be read or written.
     #[error("data directory, {path}: {source}")]
     File {
         /// The file.
         path: String,
-        /// What went wrong.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The folder itself cannot be made.
+    /// The directory cannot be created.
     #[error("data directory, {0}")]
     Folder(#[from] crate::pki::PkiError),
 }
 
-/// A server as others see it: the content of `server.json`.
+/// Description of a running server: the content of `server.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Instance {
     /// Process id.
     pub pid: u32,
-    /// When the process started, in clock ticks since boot; tells it from a later one of that pid.
+    /// Start time of the process in clock ticks since boot, which distinguishes it from a later process with the same pid.
     pub start_ticks: u64,
     /// When the server started, RFC 3339.
     pub started_at: String,
@@ -64,35 +64,35 @@ pub struct Instance {
     pub version: String,
     /// `memory`, `redb` or `etcd`.
     pub engine: String,
-    /// Where clients connect.
+    /// URL for clients.
     pub url: String,
-    /// Plain HTTP on loopback, if asked for.
+    /// Plain HTTP address on loopback, if configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub insecure_url: Option<String>,
-    /// Unix socket, if asked for.
+    /// Unix socket, if configured.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub socket: Option<PathBuf>,
-    /// The administrator's kubeconfig.
+    /// Path of the administrator's kubeconfig.
     pub kubeconfig: PathBuf,
 }
 
-/// How stopping another server went.
+/// Result of stopping another server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// It was not running.
+    /// The server was not running.
     WasNotRunning,
-    /// It ended.
+    /// The server ended.
     Ended,
-    /// It is still running after the time that was given to it.
+    /// The server is still running after the timeout.
     StillRunning,
 }
 
 impl Instance {
-    /// Reads what a server wrote about itself; `None` if none ever ran there or the last one ended
-    /// cleanly. Whether it still runs is [`Instance::is_alive`]'s to say.
+    /// Reads the description of a server. Returns `None` if no server ever ran there or the last one ended cleanly. Use
+    /// [`Instance::is_alive`] to find out whether it still runs.
     ///
     /// # Errors
-    /// If the file is there but cannot be read or understood.
+    /// Returns an error if the file exists but cannot be read or parsed.
     pub fn read(data_dir: &Path) -> Result<Option<Self>, DataDirError> {
         let path = data_dir.join("server.json");
         let text = match std::fs::read(&path) {
@@ -105,16 +105,16 @@ impl Instance {
             .map_err(|e| file(&path, e.into()))
     }
 
-    /// Whether that very process still runs.
+    /// Returns whether exactly that process still runs.
     #[must_use]
     pub fn is_alive(&self) -> bool {
         start_ticks(self.pid) == Some(self.start_ticks)
     }
 
-    /// Asks the server to end (SIGTERM) and waits for that.
+    /// Sends SIGTERM to the server and waits for its end.
     ///
     /// # Errors
-    /// If it may not be signalled, as when it belongs to another user.
+    /// Returns an error if the signal is not permitted, for example because the server belongs to another user.
     pub async fn stop(&self, timeout: Duration) -> std::io::Result<Stopped> {
         if !self.is_alive() {
             return Ok(Stopped::WasNotRunning);
@@ -141,8 +141,8 @@ impl Instance {
     }
 }
 
-/// The directory for a server that is told no other: `$XDG_STATE_HOME/tenure`, else
-/// `~/.local/state/tenure`. `None` without a home.
+/// Returns the default data directory: `$XDG_STATE_HOME/tenure`, else `~/.local/state/tenure`. `None` without a home
+/// directory.
 #[must_use]
 pub fn default_data_dir() -> Option<PathBuf> {
     let absolute = |name| {
@@ -155,7 +155,7 @@ pub fn default_data_dir() -> Option<PathBuf> {
         .map(|state| state.join("tenure"))
 }
 
-/// A data directory held by this server until dropped.
+/// A data directory that is locked until dropped.
 #[derive(Debug)]
 pub(super) struct DataDir {
     path: PathBuf,
@@ -164,12 +164,12 @@ pub(super) struct DataDir {
 }
 
 impl DataDir {
-    /// Creates the directory if need be, for its owner only, and locks it.
+    /// Creates the directory with mode 0700 if it does not exist, and locks it.
     pub(super) fn lock(path: &Path) -> Result<Self, DataDirError> {
         create_private_folder(path)?;
         let private = std::fs::Permissions::from_mode(0o700);
         std::fs::set_permissions(path, private).map_err(|e| file(path, e))?;
-        // Absolute, so that what is written about it holds for readers elsewhere.
+        // Absolute, because other processes read this path.
         let path = std::fs::canonicalize(path).map_err(|e| file(path, e))?;
         let name = path.join("server.lock");
         let mut lock = std::fs::OpenOptions::new()
@@ -220,7 +220,7 @@ impl DataDir {
 impl Drop for DataDir {
     fn drop(&mut self) {
         let _ = std::fs::remove_file(self.path.join("server.json"));
-        // Closing is not enough: a child that is just being started has a copy of the file.
+        // Closing is not enough, because a child process may have inherited the descriptor.
         let _ = rustix::fs::flock(&self.lock, FlockOperation::Unlock);
     }
 }
@@ -232,10 +232,10 @@ fn file(path: &Path, source: std::io::Error) -> DataDirError {
     }
 }
 
-/// Field 22 of `/proc/PID/stat`; `None` if there is no such process or it is a zombie.
+/// Returns field 22 of `/proc/PID/stat`; `None` if the process does not exist or is a zombie.
 fn start_ticks(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field, the command's name, is in parentheses and may hold anything.
+    // The second field, the command name, is in parentheses and may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     if state == "Z" || state == "X" {
@@ -287,7 +287,7 @@ mod tests {
         held.publish(&instance(pid, ticks)).unwrap();
         let read = Instance::read(dir.path()).unwrap().unwrap();
         assert!(read.is_alive());
-        // The pid of today is not the process of yesterday.
+        // Another start time means another process with the same pid.
         assert!(!instance(pid, ticks + 1).is_alive());
         drop(held);
         assert_eq!(Instance::read(dir.path()).unwrap(), None);

@@ -1,8 +1,8 @@
-//! The keys that all servers on one store have in common: a certificate, a kubeconfig or a token from one
-//! of them is good at the others.
+//! The keys that all servers on one etcd share, so that a certificate, kubeconfig or token of one server is valid on
+//! the others.
 //!
-//! The first server proposes its own, etcd keeps them, and the others take them over. A data directory
-//! that has other keys already is refused: to replace them would lock out who trusts them.
+//! The first server stores its keys in etcd, and the others copy them. A data directory with other keys is rejected,
+//! because replacing them would lock out clients that trust them.
 
 use std::path::Path;
 
@@ -19,7 +19,7 @@ pub(super) struct Keys {
     pub(super) signing: SigningKey,
 }
 
-/// As kept in etcd.
+/// The keys as stored in etcd.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Stored {
@@ -29,7 +29,7 @@ struct Stored {
 }
 
 impl Keys {
-    /// Agrees with the other servers, and puts the keys into the data directory if there is one.
+    /// Gets the shared keys, and writes them to the data directory if there is one.
     pub(super) async fn agree(
         store: &EtcdStore,
         folder: Option<&Path>,

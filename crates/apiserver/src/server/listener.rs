@@ -1,4 +1,4 @@
-//! Accepting connections, never more than the cap: at the cap the oldest idle one makes room.
+//! Accepts connections up to the limit. At the limit, the oldest idle connection is closed.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -13,16 +13,16 @@ use tokio_rustls::TlsAcceptor;
 use super::connection::{Link, Serving};
 use super::pipeline::Peer;
 
-/// A pause after a failed accept, as when there are no file descriptors left.
+/// Pause after a failed accept, for example when no file descriptors are left.
 const BREATH: Duration = Duration::from_millis(50);
 
-/// Where connections come from.
+/// A source of connections.
 pub(super) enum Listener {
     /// TLS over TCP.
     Tls(TcpListener, TlsAcceptor),
     /// Plain HTTP over TCP.
     Plain(TcpListener),
-    /// A socket file, removed in the end.
+    /// A socket file, which is removed at the end.
     Socket(UnixListener, PathBuf),
 }
 
@@ -32,11 +32,11 @@ enum Stream {
 }
 
 impl Listener {
-    /// Accepts until the server ends, then waits for the connections to end, within limits.
+    /// Accepts connections until the server ends, then waits a bounded time for them to end.
     pub(super) async fn run(self, serving: Serving, cap: Arc<Semaphore>) {
         let mut ending = serving.ending.clone();
         let mut tasks = JoinSet::new();
-        // By number, which grows: the first that is idle is the oldest.
+        // Ordered by a growing number, so the first idle one is the oldest.
         let mut links: BTreeMap<u64, Link> = BTreeMap::new();
         let mut number = 0;
         loop {
@@ -92,8 +92,8 @@ impl Listener {
         match self {
             Self::Tls(listener, _) | Self::Plain(listener) => {
                 let (stream, _) = listener.accept().await?;
-                // Watch events are small and must not wait for each other. A stream that has no
-                // such option any more is closed, and says so when it is read.
+                // Disables Nagle's algorithm, because watch events are small. An error means that the connection
+                // is closed, which the next read reports.
                 let _ = stream.set_nodelay(true);
                 Ok(Stream::Tcp(stream))
             }
@@ -109,7 +109,7 @@ impl Listener {
     }
 }
 
-/// Waits for a place below the cap, and asks idle connections to go while there is none.
+/// Waits for a free slot below the limit, and closes idle connections while there is none.
 async fn room(
     cap: &Arc<Semaphore>,
     links: &BTreeMap<u64, Link>,

@@ -1,4 +1,4 @@
-//! A running server: listeners in front, the API over a store behind.
+//! The server: listeners, request pipeline, and the API on a store.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -16,16 +16,16 @@
 //! # }
 //! ```
 //!
-//! | file | is about |
+//! | file | content |
 //! |---|---|
-//! | `builder` | what can be asked for |
-//! | `start`, `bind` | how a server comes up |
-//! | `handle` | a running server, and its end |
-//! | `instance` | the data directory, and servers as others see them |
-//! | `faults` | faults on purpose |
-//! | `backup` | the state of a running server as a file |
-//! | `listener`, `connection`, `body`, `stall` | transport, with bounds on what slow clients cost |
-//! | `pipeline` | the way of a request |
+//! | `builder` | configuration |
+//! | `start`, `bind` | start-up |
+//! | `handle` | a running server and its shutdown |
+//! | `instance` | the data directory, and discovery of running servers |
+//! | `faults` | fault injection |
+//! | `backup` | backup of a running server |
+//! | `listener`, `connection`, `body`, `stall` | transport, with bounds for slow clients |
+//! | `pipeline` | the steps of a request |
 
 mod backup;
 mod bind;
@@ -51,12 +51,12 @@ pub use handle::Handle;
 pub use instance::{DataDirError, Instance, Stopped, default_data_dir};
 pub use pipeline::{PublicAnswer, PublicRoute};
 
-/// The entry: [`Server::builder`].
+/// Entry point: [`Server::builder`].
 #[derive(Clone, Copy, Debug)]
 pub struct Server;
 
 impl Server {
-    /// A server to be set up.
+    /// Creates a builder.
     pub fn builder() -> Builder {
         Builder::default()
     }

@@ -1,4 +1,4 @@
-//! The way of a request: who, as whom, may they, then the API.
+//! The steps of a request: authenticate, impersonate, authorize, handle.
 
 use std::borrow::Cow;
 use std::pin::Pin;
@@ -18,27 +18,27 @@ use crate::auth::{Auth, User};
 use crate::http::{Api, Body, RequestInfo, failure_response};
 use crate::status::Failure;
 
-/// What the transport knows about a caller.
+/// The caller as the transport identifies it.
 #[derive(Clone, Debug)]
 pub(super) enum Peer {
-    /// Somebody on the network, with the user of a client certificate.
+    /// A network client, with the user of its client certificate.
     Network(Option<User>),
-    /// Somebody who may open the socket file: the owner of the server.
+    /// A client of the socket file, which only the owner of the server can open.
     Socket,
 }
 
-/// Answers requests below a path, before anybody asks who sends them.
+/// Handles requests below a path without authentication.
 pub type PublicRoute = Arc<dyn Fn(http::request::Parts) -> PublicAnswer + Send + Sync>;
 
-/// What a [`PublicRoute`] will answer.
+/// The response of a [`PublicRoute`].
 pub type PublicAnswer = Pin<Box<dyn Future<Output = Response<Body>> + Send>>;
 
-/// The answer is to be withheld, and the connection closed.
+/// Tells the transport to close the connection without a response.
 #[derive(Debug, thiserror::Error)]
 #[error("the answer is dropped on purpose")]
 pub(super) struct Dropped;
 
-/// Everything that handles requests, shared by all connections.
+/// Request handling, shared by all connections.
 pub(super) struct Pipeline {
     pub(super) api: Arc<Api>,
     pub(super) auth: Arc<Auth>,
@@ -46,12 +46,12 @@ pub(super) struct Pipeline {
     pub(super) body_patience: Duration,
     pub(super) saver: Option<Saver>,
     pub(super) public: Vec<(String, PublicRoute)>,
-    /// True once the server is ending.
+    /// True when the server is shutting down.
     pub(super) ending: watch::Receiver<bool>,
 }
 
 impl Pipeline {
-    /// Answers one request.
+    /// Handles one request.
     pub(super) async fn answer<B>(
         &self,
         peer: &Peer,
@@ -136,7 +136,7 @@ impl Pipeline {
         Ok(user)
     }
 
-    /// Resolves when a watch of this user must end: the server ends, or a fault says so.
+    /// Resolves when a watch of this user must end, because the server shuts down or an injected fault ends it.
     fn end(
         &self,
         path: &str,
@@ -165,7 +165,7 @@ impl Pipeline {
     }
 }
 
-/// Whether the path is the prefix or lies below it, by whole segments.
+/// Returns whether the path equals the prefix or is below it.
 fn is_below(path: &str, prefix: &str) -> bool {
     path.strip_prefix(prefix)
         .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,8 +1,8 @@
-//! Whether a client takes what it is sent.
+//! Detects clients that do not read their responses.
 //!
-//! The stall of a socket is not enough: on HTTP/2 a client may read from its connection and still leave
-//! one answer lying, which then holds its memory for as long as the connection lives. So every piece of
-//! an answer is counted from when it is handed over until its memory is given back.
+//! A stalled socket is not enough: an HTTP/2 client may read from its connection and still not read one response, whose
+//! memory then stays allocated as long as the connection. Therefore every piece of a response is tracked from the
+//! moment it is passed to the transport until its memory is freed.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-/// The checks in the time that a client has.
+/// Number of checks within the write timeout.
 const CHECKS: u64 = 4;
-/// More than the checks that an untaken piece can see before its connection ends.
+/// Number of slots; more than the checks that an unread piece can see before its connection is closed.
 const SLOTS: usize = 8;
 
-/// What one connection owes to the memory: pieces that are on their way, by when they set out.
+/// Pieces of one connection that are not freed yet, by the check at which they were passed to the transport.
 #[derive(Debug, Default)]
 pub(super) struct Progress {
     check: AtomicU64,
@@ -23,7 +23,7 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// The same bytes, counted until they are dropped.
+    /// Tracks bytes until they are dropped.
     pub(super) fn count(self: &Arc<Self>, bytes: Bytes) -> Bytes {
         let slot = slot(self.check.load(Ordering::Relaxed));
         self.untaken[slot].fetch_add(1, Ordering::Relaxed);
@@ -34,7 +34,7 @@ impl Progress {
         })
     }
 
-    /// Resolves when a piece has been on its way for so long.
+    /// Resolves when a piece was not freed within `patience`.
     pub(super) async fn stalled(&self, patience: Duration) {
         loop {
             tokio::time::sleep(patience / 4).await;
@@ -46,7 +46,7 @@ impl Progress {
 
     fn is_stalled(&self) -> bool {
         let now = self.check.fetch_add(1, Ordering::Relaxed) + 1;
-        // A piece of check `now - CHECKS - 1` set out before that check ended: all the time ago.
+        // A piece of check `now - CHECKS - 1` is at least `patience` old.
         let Some(last) = now.checked_sub(CHECKS + 1) else {
             return false;
         };

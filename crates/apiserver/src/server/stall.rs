@@ -1,7 +1,6 @@
-//! A stream that gives up on a peer that takes nothing.
+//! A stream with a write timeout.
 //!
-//! A client that opens a watch and never reads would otherwise hold its connection, and what waits in
-//! its buffers, for ever.
+//! Without it, a client that opens a watch and never reads would hold its connection and buffers indefinitely.
 
 use std::io;
 use std::pin::Pin;
@@ -11,11 +10,11 @@ use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::Sleep;
 
-/// Fails writes that make no progress for so long.
+/// Fails writes that make no progress within the timeout.
 pub(super) struct Stall<S> {
     inner: S,
     patience: Duration,
-    /// Set only while the peer is being waited for.
+    /// Set only while waiting for the peer.
     sleep: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! How a server comes up: directory, engine, sockets, security, API, and then connections.
+//! Starts a server: directory, engine, sockets, security, API, and then connections.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,10 +25,10 @@ use crate::store::backup::Source;
 use crate::store::{MemoryStore, RedbStore, Store};
 
 impl Builder {
-    /// Starts the server; it answers when this returns.
+    /// Starts the server. It accepts requests when this returns.
     ///
     /// # Errors
-    /// Says what stands in the way. Nothing is left running.
+    /// Returns the reason if the server cannot start. Nothing is left running.
     pub async fn start(mut self) -> Result<Handle, StartError> {
         let data_dir = self.data_dir.as_deref().map(DataDir::lock).transpose()?;
         let folder = data_dir.as_ref().map(DataDir::path);
@@ -39,7 +39,7 @@ impl Builder {
         let bound = Bound::new(&self, folder, authority).await?;
         let url = bound.url().ok_or(StartError::NoListener)?;
 
-        // For programs that have no use for the administrator's certificate, and where there is none.
+        // The token is for programs that cannot use the administrator's certificate, and for servers without TLS.
         let admin_token = match folder {
             Some(folder) => Some(kept_token(&folder.join("token"))?),
             None => bound.tls.is_none().then(random_token),
@@ -114,8 +114,7 @@ impl Builder {
         Ok((auth, api))
     }
 
-    /// Writes the kubeconfig to where it was asked for and into the data directory; returns the
-    /// place to tell people.
+    /// Writes the kubeconfig to the requested path and to the data directory. Returns the path to show to users.
     fn write_kubeconfigs(
         &self,
         folder: Option<&Path>,
@@ -172,7 +171,7 @@ impl Builder {
             Engine::Memory => Opened::saved("memory", MemoryStore::new(), MemoryStore::close),
             Engine::Redb => {
                 let folder = folder.ok_or(StartError::NoDataDir)?.to_owned();
-                // Every record is read and checked, which may take a while.
+                // Blocking, because every record is read and checked.
                 let opened = tokio::task::spawn_blocking(move || RedbStore::open(folder)).await;
                 let store =
                     opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
@@ -195,7 +194,7 @@ impl Builder {
                 }
             }
         };
-        // Whoever shares no keys has its own.
+        // A server without shared keys has its own.
         if let (None, Some(folder)) = (&opened.keys.1, folder) {
             let key = token::SigningKey::load_or_generate(&folder.join("sa.key"))?;
             opened.keys.1 = Some(key);
@@ -204,13 +203,13 @@ impl Builder {
     }
 }
 
-/// An engine that is ready.
+/// An opened engine.
 struct Opened {
     store: Arc<dyn Store>,
     engine: &'static str,
     saver: Option<Saver>,
     close: Option<Box<dyn FnOnce() + Send + Sync>>,
-    /// The authority, if it is not the data directory's, and the signing key, if there is one to keep.
+    /// The shared authority and signing key, if the engine has them.
     keys: (Option<Identity>, Option<token::SigningKey>),
 }
 
@@ -226,7 +225,7 @@ impl Opened {
         }
     }
 
-    /// One that can save what it keeps.
+    /// Creates an engine that supports backups.
     fn saved<S: Store + Source>(engine: &'static str, store: S, close: fn(&S)) -> Self {
         let store = Arc::new(store);
         Self {
@@ -236,7 +235,7 @@ impl Opened {
     }
 }
 
-/// The token in this file, which is made if it is not there or empty.
+/// Reads the token file. Creates a token if the file is missing or empty.
 fn kept_token(path: &Path) -> Result<String, StartError> {
     let failed = |error| StartError::TokenFile(path.display().to_string(), error);
     match std::fs::read_to_string(path) {
@@ -268,7 +267,7 @@ fn instance(parts: &Parts, engine: &str) -> Instance {
     }
 }
 
-/// Every connection takes a file descriptor; the usual limit of 1024 is far below the cap.
+/// Raises the limit of file descriptors, because each connection takes one and the usual limit of 1024 is too low.
 fn raise_file_limit(connections: usize) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let wanted = connections as u64 + 256;

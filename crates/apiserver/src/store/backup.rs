@@ -1,22 +1,20 @@
-//! A store as one file: taken from a running server, and made into a new store.
+//! Backups: one file that is saved from a running server and restored into a new store.
 //!
-//! A backup is the state at one published revision. Writes go on while it is taken.
+//! A backup is the state at one published revision. Writes continue while it is saved.
 //!
-//! A restored store never continues the old numbering. Between the backup and the loss of the old
-//! store, revisions were handed out that the backup does not know; they live on in clients, as
-//! resource versions and as fencing tokens. So a restored store starts at the number of microseconds
-//! since 1970:
-//! - no store gets there by writing, as long as it makes less than a million writes a second;
-//! - two restores are never at the same microsecond, also of the same file into two places;
-//! - the number stays below 2^53 for the next two centuries, which is what a client in JavaScript can
-//!   count to.
+//! A restored store never continues the old numbering. Between the backup and the loss of the old store, revisions
+//! were issued that the backup does not contain. Clients still hold them as resource versions and fencing tokens. A
+//! restored store therefore starts at the number of microseconds since 1970:
+//! - no store reaches that number with less than a million writes a second;
+//! - two restores never share a microsecond, even of the same file into two directories;
+//! - the number stays below 2^53, JavaScript's largest exact integer, for the next two centuries.
 //!
-//! Where the clock cannot be right, because it shows the distant past or a number that the backup or
-//! the replaced store is beyond, a restore goes up from those by 2^40 and a random part instead: that
-//! is more than ten thousand writes a second make in three years.
+//! If the clock cannot be right, because it shows the distant past or less than a revision of the backup or the
+//! replaced store, the restore adds 2^40 and a random part to those revisions. That is more than three years at ten
+//! thousand writes a second.
 //!
-//! Everything older is expired, so watches start over, and no lease has a valid token until its next
-//! term: the backup cannot know who won the lease after it was taken.
+//! All older revisions are expired, so watches start again. No lease has a valid token until its next term, because
+//! the backup cannot contain later winners.
 
 use std::fs::{self, File};
 use std::io::{self, BufReader, BufWriter, Read, Write};
@@ -31,52 +29,53 @@ use super::mvcc::Mvcc;
 use super::published::Published as _;
 use super::{MemoryStore, RedbStore};
 
-/// A restore without a usable clock goes up by at least this; the module says why.
+/// Smallest step of a restore without a usable clock; see the module documentation.
 const JUMP: u64 = 1 << 40;
 
-/// A clock that shows less was never set: 2026-01-01, in microseconds.
+/// 2026-01-01 in microseconds. A clock that shows less was never set.
 const PLAUSIBLE: u64 = 1_767_225_600_000_000;
 
 const MAGIC: &[u8; 8] = b"TENUREBK";
 const VERSION: u32 = 1;
-/// Longer than any object that the server accepts; a damaged length is not taken for an allocation.
+/// Limit of key and record lengths, above any object that the server accepts. Prevents an allocation of a damaged
+/// length.
 const MAX_PART: u32 = 64 << 20;
 
-/// What was saved or restored.
+/// Result of a backup or restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// The revision of the backup, or the one that the restored store starts at.
+    /// The revision of the backup, or the first revision of the restored store.
     pub revision: u64,
-    /// How many objects.
+    /// Number of objects.
     pub objects: usize,
 }
 
-/// Why a backup was not made or not restored.
+/// Error of a backup or restore.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BackupError {
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The backup file.
         path: PathBuf,
-        /// What it said.
+        /// The error.
         source: io::Error,
     },
-    /// It is no backup, or a damaged one.
+    /// The file is not a backup, or is damaged.
     #[error("{} is not a usable backup: {what}", path.display())]
     Damaged {
         /// The backup file.
         path: PathBuf,
-        /// What is wrong, and with which object.
+        /// The damage, with the object if it is known.
         what: String,
     },
-    /// The new store could not be made.
+    /// The new store could not be created.
     #[error(transparent)]
     Store(#[from] OpenError),
 }
 
-/// A store that can be saved.
+/// A store that can be backed up.
 pub trait Source {
     /// The state to save.
     #[doc(hidden)]
@@ -112,12 +111,12 @@ impl Snapshot {
     }
 }
 
-/// Saves the present state to a file, which appears only when it is complete and durable. Blocks for
-/// as long as the disk takes; the store goes on meanwhile.
+/// Saves the current state to a file, which appears only after it is complete and durable. Blocks on the disk; the
+/// store continues to work.
 ///
 /// # Errors
 ///
-/// Names the file and what the file system said. A file that was there is then unchanged.
+/// Returns the file and the error of the file system. An existing file is then unchanged.
 pub fn save(store: &impl Source, path: impl AsRef<Path>) -> Result<Report, BackupError> {
     let path = path.as_ref();
     let snapshot = store.snapshot();
@@ -142,12 +141,11 @@ pub fn save(store: &impl Source, path: impl AsRef<Path>) -> Result<Report, Backu
     })
 }
 
-/// Makes a new store in `dir` from a backup; see the module for its first revision.
+/// Creates a store in `dir` from a backup. The module documentation explains its first revision.
 ///
 /// # Errors
 ///
-/// Refuses a damaged backup, and a directory that has a store or is in use, and leaves both as they
-/// were.
+/// Rejects a damaged backup, and a directory that has a store or is in use. Both stay unchanged.
 pub fn restore(path: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, BackupError> {
     let path = path.as_ref();
     let snapshot = read(path)?;
@@ -157,12 +155,12 @@ pub fn restore(path: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, 
     Ok(report)
 }
 
-/// Puts a backup in the place of the store in `dir`, if there is one; it is kept beside the new one
-/// under the returned name. A crash at any moment leaves one of the two as the store.
+/// Replaces the store in `dir`, if there is one, with a backup. The old store is kept under the returned name. A crash
+/// at any moment leaves one of the two as the store.
 ///
 /// # Errors
 ///
-/// Refuses a damaged backup and a directory that is in use, and leaves both as they were.
+/// Rejects a damaged backup and a directory that is in use. Both stay unchanged.
 pub fn replace(
     path: impl AsRef<Path>,
     dir: impl AsRef<Path>,
@@ -179,7 +177,7 @@ pub fn replace(
 }
 
 impl Snapshot {
-    /// The content of a restored store, above everything that was ever used.
+    /// Returns the content of the restored store, with a first revision above every revision that was ever used.
     fn into_image(mut self, present: Option<u64>) -> Image {
         self.entries.iter_mut().for_each(|entry| entry.term = 0);
         let now = SystemTime::now()
@@ -213,7 +211,7 @@ impl Image {
 /// end two zero lengths, the number of objects and the sum of their fingerprints.
 fn write(snapshot: &Snapshot, path: &Path) -> io::Result<()> {
     let mut options = File::options();
-    // For its owner only: there are secrets in it.
+    // Readable by the owner only, because it contains secrets.
     options.write(true).create(true).truncate(true).mode(0o600);
     let mut file = BufWriter::new(options.open(path)?);
     file.write_all(MAGIC)?;
@@ -304,7 +302,7 @@ fn take<const N: usize>(file: &mut impl Read) -> io::Result<[u8; N]> {
 
 fn part(file: &mut impl Read, len: u32) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    // `take` grows the buffer with what is there, so a damaged length costs nothing.
+    // The buffer grows with the data that exists, so a damaged length does not cause a large allocation.
     file.by_ref().take(len.into()).read_to_end(&mut bytes)?;
     if bytes.len() as u64 == u64::from(len) {
         Ok(bytes)

@@ -1,4 +1,4 @@
-//! The order of writes: preconditions, fences and revisions, decided one write after the other.
+//! Orders writes: decides preconditions, fences and revisions, one write after another.
 //!
 //! # Terms and fencing tokens
 //!
@@ -20,7 +20,7 @@ use super::record::Draft;
 use super::{Change, Event, EventKind, Expected, Fence, Given, Key, Object, Write, WriteError};
 use crate::limits::MAX_STORED_BYTES;
 
-/// A version, and what the store remembers about it.
+/// A version of an object with the store's bookkeeping.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
     pub(super) object: Arc<Object>,
@@ -51,7 +51,7 @@ pub(super) struct Prepared {
 /// What a write means for the fencing token of its object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Term {
-    /// The object is no lock.
+    /// The object is not a lock.
     None,
     /// The token stays as it is.
     Keep,
@@ -60,7 +60,7 @@ pub(super) enum Term {
 }
 
 impl Prepared {
-    /// Serialises the write, and refuses it at once if the published state already rules it out.
+    /// Serialises the write. Rejects it immediately if the published state already rules it out.
     ///
     /// `present` is the published version. A caller can only know revisions that were published, so
     /// if that is not the version the write expects, it never will be again.
@@ -85,7 +85,7 @@ impl Prepared {
             (Change::Delete, Some(object)) => (Draft::of(object)?, Term::None, true),
             (Change::Delete, None) => return Err(WriteError::Conflict(None)),
         };
-        // What is there is removed whatever its size.
+        // A removal has no size limit.
         if !remove && draft.len() > MAX_STORED_BYTES {
             let (size, most) = (draft.len(), MAX_STORED_BYTES);
             let why = format!("the object takes {size} bytes, and {most} are the most");
@@ -102,7 +102,7 @@ impl Prepared {
         })
     }
 
-    /// About how many bytes it takes.
+    /// Returns the approximate size in bytes.
     pub(super) fn size(&self) -> usize {
         self.draft.len()
     }
@@ -117,16 +117,17 @@ pub(super) struct Batch<'a> {
     commits: Vec<Commit>,
 }
 
-/// Why a write does not join the batch.
+/// The reason why a write is not part of the batch.
 #[derive(Debug)]
 pub(super) struct Refusal {
     pub(super) error: WriteError,
-    /// The reason lies in the batch itself: nobody may hear of it before the batch is published.
+    /// Whether the reason is another write of the same batch. Such a rejection must not be sent before the batch is
+    /// published.
     pub(super) unpublished: bool,
 }
 
 impl<'a> Batch<'a> {
-    /// An empty batch; its writes get the revisions after `revision`.
+    /// Creates an empty batch whose writes get the revisions after `revision`.
     pub(super) fn new(state: &'a State, revision: u64) -> Self {
         Self {
             state,
@@ -136,7 +137,7 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Decides one write; on success it has the next revision.
+    /// Decides one write. An accepted write gets the next revision.
     pub(super) fn add(&mut self, write: Prepared) -> Result<Arc<Object>, Refusal> {
         let Prepared {
             key,
@@ -184,12 +185,12 @@ impl<'a> Batch<'a> {
         Ok(object)
     }
 
-    /// The decided writes, in revision order.
+    /// Returns the accepted writes in revision order.
     pub(super) fn into_commits(self) -> Vec<Commit> {
         self.commits
     }
 
-    /// The version that the next write meets, and whether this batch made it.
+    /// Returns the version that the next write replaces, and whether this batch created it.
     fn present(&self, key: &Key) -> (Option<Entry>, bool) {
         match self.staged.get(key) {
             Some(entry) => (entry.clone(), true),
@@ -206,7 +207,7 @@ impl<'a> Batch<'a> {
     }
 }
 
-/// Whether another object is as it was.
+/// Checks that another object still has the expected revision.
 pub(super) fn check_given(given: &Given, present: Option<&Entry>) -> Result<(), WriteError> {
     if present.is_some_and(|entry| entry.object.revision == given.revision) {
         return Ok(());
@@ -214,7 +215,7 @@ pub(super) fn check_given(given: &Given, present: Option<&Entry>) -> Result<(), 
     Err(WriteError::Moved(given.key.clone()))
 }
 
-/// Whether the token is the one of the lease's present term; says why not.
+/// Checks that the token belongs to the current term of the lease.
 pub(super) fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), String> {
     let Fence {
         lease: key,
@@ -251,7 +252,7 @@ pub(super) fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), St
     Ok(())
 }
 
-/// The parts of a name are separated by NUL where objects are stored.
+/// Checks that no part of the key contains NUL, which separates the parts on disk.
 pub(super) fn check_key(key: &Key) -> Result<(), WriteError> {
     let parts = [&*key.resource, &key.namespace, &key.name];
     if parts.iter().any(|part| part.contains('\0')) {
@@ -262,7 +263,7 @@ pub(super) fn check_key(key: &Key) -> Result<(), WriteError> {
 }
 
 impl Term {
-    /// The revision that won the term after the write; `None` for that of the write itself.
+    /// Returns the revision that won the term after the write; `None` means the revision of the write itself.
     pub(super) fn won_at(self, present: Option<&Entry>) -> Option<u64> {
         match self {
             Self::None => Some(0),
@@ -295,7 +296,7 @@ impl Term {
     }
 }
 
-/// The fields of a lock that tell one term from the next.
+/// The fields of a lock that distinguish terms.
 #[derive(Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Lock {
@@ -305,7 +306,7 @@ struct Lock {
 }
 
 impl Lock {
-    /// Reads them from a stored object; what is not there, or of another shape, is absent.
+    /// Reads the fields from a stored object. Missing or malformed fields are absent.
     fn of(json: &[u8]) -> Self {
         #[derive(Deserialize)]
         struct Object {

@@ -1,4 +1,4 @@
-//! A watch: a place in the history of one range.
+//! A watch: a position in the history of one range.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use tokio::sync::Notify;
 use super::mvcc::Mvcc;
 use super::{BoxFuture, Event, Range, Watch, WatchEnd};
 
-/// Pulls from the shared history; holds nothing but its place.
+/// Pulls events from the shared history; holds only its position.
 #[derive(Debug)]
 pub(super) struct Cursor {
     mvcc: Arc<Mvcc>,
@@ -48,7 +48,7 @@ impl Watch for Cursor {
         Box::pin(async move {
             let notify = self.notify.clone();
             loop {
-                // Waiting starts before the look, so an event between the two is not missed.
+                // Registers the waiter before reading, so that an event in between is not missed.
                 let mut published = std::pin::pin!(notify.notified());
                 published.as_mut().enable();
                 if let Some(event) = self.pull()? {

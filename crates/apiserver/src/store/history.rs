@@ -1,9 +1,8 @@
-//! The recent events of one resource, and who waits for the next.
+//! The recent events of one resource, and the watchers that wait for the next one.
 //!
-//! Watchers hold a cursor and pull, so a writer never waits for one. They are grouped by what they
-//! watch (everything, a namespace, a name, one object), and each group but the first keeps the
-//! revisions of its own retained events: a watch of one object neither wakes for foreign writes nor
-//! searches through them.
+//! Watchers hold a cursor and pull, so a writer never waits for them. They are grouped by range (everything, a
+//! namespace, a name, one object). Each group except the first keeps an index of its retained events, so that a watch
+//! of one object is not woken by writes of other objects and does not search through them.
 //!
 //! Invariants:
 //! - `ring` is ordered by revision and holds every event after `floor`.
@@ -17,17 +16,17 @@ use tokio::sync::Notify;
 
 use super::{Event, Expired, Key, Range};
 
-/// How much of the past is kept, per resource.
+/// Retention of events, per resource.
 #[derive(Clone, Copy, Debug)]
 pub struct Retention {
-    /// At least so many events, however old.
+    /// Number of events that are kept regardless of age.
     pub min_events: usize,
-    /// Never more than so many.
+    /// Maximum number of events.
     pub max_events: usize,
-    /// Events younger than this stay, up to the other bounds. kube-apiserver keeps exact lists for
-    /// 5 minutes and watch history for at least 75 seconds; here one history serves both.
+    /// Age up to which events are kept, within the other bounds. kube-apiserver keeps exact lists for 5 minutes and watch
+    /// history for at least 75 seconds; here one history serves both.
     pub age: Duration,
-    /// Events beyond `min_events` never hold more memory than about this.
+    /// Approximate memory limit of events beyond `min_events`.
     pub max_bytes: usize,
 }
 
@@ -65,7 +64,7 @@ struct Retained {
 #[derive(Debug, Default)]
 struct Group {
     watchers: usize,
-    /// `index` knows nothing of events at or before this revision.
+    /// `index` has no events at or before this revision.
     since: u64,
     /// The newest event that was dropped from `index`.
     lost: u64,
@@ -74,7 +73,7 @@ struct Group {
 }
 
 impl History {
-    /// A history that knows nothing of events at or before `floor`.
+    /// Creates a history without events at or before `floor`.
     pub(super) fn new(retention: Retention, floor: u64) -> Self {
         Self {
             retention,
@@ -88,7 +87,7 @@ impl History {
         }
     }
 
-    /// Refuses a revision whose successors are not all here.
+    /// Rejects a revision after which events are missing.
     pub(super) fn check(&self, asked: u64) -> Result<(), Expired> {
         if asked < self.floor {
             Err(Expired {
@@ -100,7 +99,7 @@ impl History {
         }
     }
 
-    /// Appends one event, drops what is beyond the retention, and adds to `wake` who waits for it.
+    /// Appends one event, drops events beyond the retention, and adds the waiting watchers to `wake`.
     pub(super) fn push(&mut self, event: Arc<Event>, now: Instant, wake: &mut Vec<Arc<Notify>>) {
         wake.push(self.all.clone());
         self.groups(&event.object.key, |group| {
@@ -112,7 +111,7 @@ impl History {
         self.trim(now);
     }
 
-    /// Drops what is beyond the retention.
+    /// Drops events beyond the retention.
     pub(super) fn trim(&mut self, now: Instant) {
         let Retention {
             min_events,
@@ -130,7 +129,7 @@ impl History {
         }
     }
 
-    /// Forgets everything up to `floor`, which is at least the newest event's revision.
+    /// Drops all events up to `floor`, which is at least the revision of the newest event.
     pub(super) fn cut(&mut self, floor: u64, wake: &mut Vec<Arc<Notify>>) {
         while !self.ring.is_empty() {
             self.drop_oldest();
@@ -140,7 +139,7 @@ impl History {
         self.everyone(wake);
     }
 
-    /// All who wait.
+    /// Adds all watchers to `wake`.
     pub(super) fn everyone(&self, wake: &mut Vec<Arc<Notify>>) {
         wake.push(self.all.clone());
         wake.extend(self.namespaces.values().map(|group| group.notify.clone()));
@@ -149,7 +148,7 @@ impl History {
         wake.extend(objects.map(|group| group.notify.clone()));
     }
 
-    /// The retained events after a revision that passed [`History::check`], newest first.
+    /// Returns the retained events after a revision that passed [`History::check`], newest first.
     pub(super) fn newest_first(&self, after: u64) -> impl Iterator<Item = &Arc<Event>> {
         let newer = move |retained: &&Retained| retained.event.revision > after;
         self.ring
@@ -196,7 +195,7 @@ impl History {
         }
     }
 
-    /// The first event of a joined range after `after`.
+    /// Returns the first event of a joined range after `after`.
     pub(super) fn next(&self, range: &Range, after: u64) -> Result<Option<Arc<Event>>, Expired> {
         let group = match (&range.namespace, &range.name) {
             (None, None) => {
@@ -243,7 +242,7 @@ impl History {
         });
     }
 
-    /// Every group, but that of all events, which an object's events belong to.
+    /// Visits every group of an object's events, except the group of all events.
     fn groups(&mut self, key: &Key, mut visit: impl FnMut(&mut Group)) {
         let object = self
             .objects
@@ -258,7 +257,7 @@ impl History {
     }
 }
 
-/// Where the events after a revision begin.
+/// Returns the index of the first event after a revision.
 fn first_after(ring: &VecDeque<Retained>, after: u64) -> usize {
     ring.partition_point(|retained| retained.event.revision <= after)
 }
@@ -280,7 +279,7 @@ fn release(groups: &mut HashMap<String, Group>, name: &str) {
     }
 }
 
-/// About how much memory an event holds.
+/// Returns the approximate memory of an event.
 fn weight(event: &Event) -> usize {
     let object = &event.object;
     let labels: usize = object

@@ -1,4 +1,4 @@
-//! The engine that keeps nothing: for tests and for servers that live as long as their data.
+//! The in-memory engine, for tests and for servers that live as long as their data.
 
 use std::sync::Arc;
 
@@ -21,13 +21,12 @@ impl Default for MemoryStore {
 }
 
 impl MemoryStore {
-    /// An empty store at revision 1, so that an empty list has a resource version that means
-    /// something ("0" asks for any version).
+    /// Creates an empty store at revision 1, because resource version "0" means any version.
     pub fn new() -> Self {
         Self::with(Retention::default())
     }
 
-    /// An empty store that keeps another length of history.
+    /// Creates an empty store with another retention.
     pub fn with(retention: Retention) -> Self {
         Self {
             mvcc: Arc::new(Mvcc::new(retention, 1)),

@@ -1,12 +1,12 @@
 //! The store: one revision per write, compare-and-set, a bounded history for watches.
 //!
-//! Invariants, which every engine keeps:
-//! - One `u64` revision for all resources. It grows by at least one with every committed write, never
-//!   goes back, and is never used twice, also after a crash or a restore.
-//! - A write is acknowledged, readable and published to watchers only after it is as durable as the
-//!   engine promises; all three in revision order.
-//! - A watch that starts after revision `r` sees every later event of its range once, in order, or
-//!   is told [`Expired`]: nothing is skipped silently.
+//! Invariants of every engine:
+//! - There is one `u64` revision for all resources. It grows by at least one with every committed write, never goes
+//!   back, and is never used twice, not even after a crash or a restore.
+//! - A write is acknowledged, readable and published to watchers only after it is as durable as the engine promises.
+//!   All three happen in revision order.
+//! - A watch that starts after revision `r` receives every later event of its range once, in order, or ends with
+//!   [`Expired`]. No event is skipped silently.
 
 pub mod backup;
 mod batch;
@@ -55,7 +55,7 @@ pub struct Key {
     pub name: String,
 }
 
-/// As in messages: `coordination.k8s.io/leases kube-system/x`.
+/// Formats a key for messages: `coordination.k8s.io/leases kube-system/x`.
 impl fmt::Display for Key {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.resource.trim_start_matches('/'))?;
@@ -70,7 +70,7 @@ impl fmt::Display for Key {
 /// One version of one object, shared by readers, lists and watches.
 #[derive(Debug)]
 pub struct Object {
-    /// What it is a version of.
+    /// The object.
     pub key: Key,
     /// The revision of the write that made this version; `metadata.resourceVersion` in the JSON.
     pub revision: u64,
@@ -93,7 +93,7 @@ pub struct Range {
 }
 
 impl Range {
-    /// Whether the object is in the range.
+    /// Returns whether the range contains the object.
     pub fn covers(&self, key: &Key) -> bool {
         self.resource == key.resource
             && self
@@ -104,27 +104,27 @@ impl Range {
     }
 }
 
-/// The part of a listing that is wanted.
+/// The requested part of a listing.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Window<'a> {
-    /// Only what comes after this namespace and name.
+    /// Only objects after this namespace and name.
     pub after: Option<(&'a str, &'a str)>,
-    /// At most so many objects.
+    /// Maximum number of objects.
     pub limit: Option<usize>,
 }
 
 /// The state of a range at one revision, ordered by namespace and name.
 #[derive(Debug)]
 pub struct Listing {
-    /// The revision the listing is exact for.
+    /// The revision of the listing.
     pub revision: u64,
     /// The objects.
     pub objects: Vec<Arc<Object>>,
-    /// How many more there are beyond the limit.
+    /// Number of further objects beyond the limit.
     pub remaining: usize,
 }
 
-/// What must be true of the present version for a write to happen.
+/// The precondition of a write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Expected {
     /// The object must not exist.
@@ -143,7 +143,7 @@ impl Expected {
     }
 }
 
-/// What a write does.
+/// The effect of a write.
 #[derive(Clone, Debug)]
 pub enum Change {
     /// Store this object (no `kind`, no `apiVersion`; `metadata.resourceVersion` is set by the store).
@@ -157,18 +157,18 @@ pub enum Change {
 pub struct Fence {
     /// The lock object.
     pub lease: Key,
-    /// The fencing token that the writer holds: revision of the write that won its term.
+    /// The fencing token of the writer: the revision of the write that won its term.
     pub token: u64,
     /// The holder identity that the writer claims.
     pub holder: String,
 }
 
-/// Another object that must be as it was when the write was decided on.
+/// Another object that must not have changed since the write was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {
-    /// What it is.
+    /// The object.
     pub key: Key,
-    /// The revision it was seen at.
+    /// The expected revision.
     pub revision: u64,
 }
 
@@ -179,7 +179,7 @@ pub struct Write {
     pub key: Key,
     /// Its precondition.
     pub expected: Expected,
-    /// Its new state.
+    /// The change.
     pub change: Change,
     /// A further precondition on a lease, checked in the same transaction.
     pub fence: Option<Fence>,
@@ -188,7 +188,7 @@ pub struct Write {
 }
 
 impl Write {
-    /// Without further preconditions.
+    /// Creates a write without further preconditions.
     pub fn new(key: Key, expected: Expected, change: Change) -> Self {
         Self {
             key,
@@ -200,65 +200,65 @@ impl Write {
     }
 }
 
-/// Why a write did not happen.
+/// Error of a write.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum WriteError {
-    /// The precondition does not hold; the present version, if there is one.
+    /// The precondition does not hold. Contains the current version, if there is one.
     #[error("the object is at another revision")]
     Conflict(Option<Arc<Object>>),
-    /// Another object that was given is not as it was.
-    #[error("{0} was changed meanwhile")]
+    /// Another object of the preconditions has changed.
+    #[error("{0} has changed since the write was decided")]
     Moved(Key),
-    /// The fencing token is not, or no longer, the lease's.
+    /// The fencing token does not belong to the current term of the lease.
     #[error("stale fencing token: {0}")]
     Fenced(String),
-    /// More writes wait than the engine takes on; nothing was changed.
+    /// Too many writes are queued; nothing was changed.
     #[error("too many writes are waiting")]
     Busy,
-    /// There is no room; nothing was changed, and writes work again when there is.
+    /// There is no space. Nothing was changed, and writes work again when there is space.
     #[error("no space left for writes: {0}")]
     Full(String),
-    /// The object is larger than what keeps the data takes; nothing was changed.
+    /// The object is larger than the engine accepts; nothing was changed.
     #[error("too large to be stored: {0}")]
     TooLarge(String),
     /// The new state cannot be stored: it is not an object.
     #[error("cannot be stored: {0}")]
     Invalid(String),
-    /// The engine failed and takes no more writes.
+    /// The engine failed and accepts no further writes.
     #[error("the store takes no writes: {0}")]
     Failed(String),
-    /// What keeps the data cannot be reached; nothing was changed.
+    /// The engine cannot be reached; nothing was changed.
     #[error("the store cannot be reached, and nothing was changed: {0}")]
     Unavailable(String),
-    /// What keeps the data was asked and gave no answer: the write is there as a whole or not at all.
+    /// The engine did not answer. The write was applied as a whole or not at all.
     #[error("the store did not say whether it made the change: {0}")]
     Unknown(String),
 }
 
-/// What keeps the data cannot be asked at present.
+/// The engine cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the store cannot be reached: {0}")]
 pub struct Unavailable(pub String);
 
-/// The asked revision is no longer in the history; `oldest` is the oldest that is.
+/// The requested revision is no longer in the history.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("too old resource version: {asked} ({oldest})")]
 pub struct Expired {
-    /// What was asked for.
+    /// The requested revision.
     pub asked: u64,
     /// The oldest revision that can still be served.
     pub oldest: u64,
 }
 
-/// What happened to an object.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EventKind {
-    /// It was created.
+    /// The object was created.
     Added,
-    /// It was changed.
+    /// The object was changed.
     Modified,
-    /// It was removed.
+    /// The object was removed.
     Deleted,
 }
 
@@ -267,19 +267,19 @@ pub enum EventKind {
 pub struct Event {
     /// Revision of the write.
     pub revision: u64,
-    /// What happened.
+    /// Kind of the event.
     pub kind: EventKind,
     /// The new version; for a removal the last state with the removal's revision.
     pub object: Arc<Object>,
-    /// The version before, unless created; selectors need it to see an object leave.
+    /// The previous version, unless the object was created. Selectors need it to detect that an object no longer matches.
     pub previous: Option<Arc<Object>>,
 }
 
-/// Why a watch ended.
+/// The reason for the end of a watch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WatchEnd {
-    /// The reader fell behind the history, or history was cut.
+    /// The reader fell behind the history, or the history was cut.
     #[error(transparent)]
     Expired(#[from] Expired),
     /// The store is closing.
@@ -289,50 +289,50 @@ pub enum WatchEnd {
 
 /// A cursor into the history of one range.
 pub trait Watch: Send {
-    /// The next event. Cancel safe: a dropped call loses nothing.
+    /// Returns the next event. Cancel safe: a dropped call loses no event.
     fn next(&mut self) -> BoxFuture<'_, Result<Arc<Event>, WatchEnd>>;
-    /// Everything up to this revision has been returned by `next`; what a bookmark may say. It
-    /// follows the store's revision while the range is quiet.
+    /// Returns the revision up to which `next` has returned all events, for bookmarks. It follows the revision of the
+    /// store while the range is quiet.
     fn revision(&self) -> u64;
 }
 
 /// An engine.
 pub trait Store: Send + Sync + 'static {
-    /// The revision of the last published write.
+    /// Returns the revision of the last published write.
     fn revision(&self) -> u64;
-    /// The present version.
+    /// Returns the current version.
     fn get(&self, key: &Key) -> Option<Arc<Object>>;
-    /// A part of the range, now or exactly at a past revision; a revision that is not reached yet
-    /// means now, so who needs it awaits [`Store::reached`] first.
+    /// Lists a part of the range, now or exactly at a past revision. A future revision means now; callers that need it
+    /// await [`Store::reached`] first.
     fn page(&self, range: &Range, at: Option<u64>, window: &Window<'_>)
     -> Result<Listing, Expired>;
-    /// All of the range; see [`Store::page`].
+    /// Lists the whole range; see [`Store::page`].
     fn list(&self, range: &Range, at: Option<u64>) -> Result<Listing, Expired> {
         self.page(range, at, &Window::default())
     }
-    /// Whether a fence holds now, for requests that write nothing.
+    /// Checks a fence for requests that write nothing.
     ///
     /// # Errors
-    /// [`WriteError::Fenced`], as a write would get it.
+    /// Returns [`WriteError::Fenced`], as a write would.
     fn check_fence(&self, fence: &Fence) -> Result<(), WriteError>;
     /// Waits until the published revision is at least this one.
     fn reached(&self, revision: u64) -> BoxFuture<'_, ()>;
     /// Applies one compare-and-set, and returns the stored version (for a removal, the last state
     /// with the removal's revision) after it is durable and published.
     fn write(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>>;
-    /// Events of the range after the given revision.
+    /// Starts a watch of the range after the given revision.
     fn watch(&self, range: Range, after: u64) -> Result<Box<dyn Watch>, Expired>;
     /// Raises the revision by at least `by` without a write, and expires everything older: running
     /// watches end with [`Expired`], and so do lists and watches from before. Returns the revision.
     fn jump(&self, by: u64) -> BoxFuture<'_, Result<u64, WriteError>>;
-    /// Why writes are refused at present, if they are; `readyz` shows it.
+    /// Returns the reason if writes are currently rejected; `readyz` shows it.
     fn failure(&self) -> Option<String>;
-    /// Whether other processes write to the same data, so that what is published here may be behind
-    /// what they have acknowledged.
+    /// Returns whether other processes write to the same data, so that the published state may lag behind their
+    /// acknowledged writes.
     fn shared(&self) -> bool {
         false
     }
-    /// Waits until everything is published here that was acknowledged anywhere before this call.
+    /// Waits until every write that any process acknowledged before this call is published here.
     fn fresh(&self) -> BoxFuture<'_, Result<(), Unavailable>> {
         Box::pin(std::future::ready(Ok(())))
     }

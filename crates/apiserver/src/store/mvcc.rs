@@ -1,7 +1,7 @@
-//! The published state and its recent past, in memory; both engines serve reads and watches from it.
+//! The published state and its recent history, in memory. All engines serve reads and watches from it.
 //!
-//! Invariant: everything behind the one lock belongs to exactly the published `revision`. A batch of
-//! writes becomes visible as a whole, in one critical section, after its engine made it durable.
+//! Invariant: all data behind the lock belongs to exactly the published `revision`. A batch of writes becomes visible as
+//! a whole, in one critical section, after its engine made it durable.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound::{Excluded, Included, Unbounded};
@@ -20,10 +20,10 @@ use super::{
     BoxFuture, Event, Expired, Fence, Key, Listing, Object, Range, WatchEnd, Window, WriteError,
 };
 
-/// How often the histories of quiet resources are trimmed.
+/// Interval at which the histories of quiet resources are trimmed.
 const HOUSEKEEPING: Duration = Duration::from_secs(10);
 
-/// A change that was made elsewhere.
+/// A change that another server made.
 #[cfg(feature = "etcd")]
 #[derive(Debug)]
 pub(super) struct Followed {
@@ -40,15 +40,15 @@ pub(super) struct Mvcc {
     waiters: Waiters,
 }
 
-/// What is published.
+/// The published state.
 #[derive(Debug)]
 pub(super) struct State {
     pub(super) revision: u64,
     retention: Retention,
     shelves: HashMap<Arc<str>, Shelf>,
-    /// No history reaches further back than this.
+    /// The oldest revision of all histories.
     floor: u64,
-    /// Counts the cuts of history; a watch does not survive one.
+    /// Number of history cuts. A cut ends all watches.
     cuts: u64,
     closed: bool,
     trimmed: Instant,
@@ -80,8 +80,8 @@ impl Mvcc {
     }
 
     pub(super) fn read(&self) -> RwLockReadGuard<'_, State> {
-        // A panic while the lock is held would be a bug in this module; the state is still the one
-        // that was published, because changes to it are made of steps that cannot fail.
+        // A panic while the lock is held would be a bug in this module. The state is still the published one, because
+        // it is changed only by steps that cannot fail.
         self.state.read().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -123,7 +123,7 @@ impl Mvcc {
         let waiting = self.waiters.wait(revision);
         Box::pin(async move {
             if let Some(reached) = waiting {
-                // The sender lives as long as `self`, so this ends only by reaching the revision.
+                // The sender lives as long as `self`, so this ends only when the revision is reached.
                 let _ = reached.await;
             }
         })
@@ -138,12 +138,12 @@ impl Mvcc {
         Ok(Cursor::new(self.clone(), range, after, cuts, notify))
     }
 
-    /// A cursor is gone.
+    /// Removes a cursor.
     pub(super) fn leave(&self, range: &Range) {
         self.lock().shelf(&range.resource).history.leave(range);
     }
 
-    /// Makes a durable batch visible and wakes who waits for it.
+    /// Makes a durable batch visible and wakes the waiting watchers.
     pub(super) fn publish(&self, commits: Vec<Commit>) {
         if commits.is_empty() {
             return;
@@ -158,7 +158,7 @@ impl Mvcc {
         self.announce(state, wake);
     }
 
-    /// Validates and publishes under one lock, for the engine that has nothing to wait for.
+    /// Validates and publishes under one lock, for the engine without a disk.
     pub(super) fn publish_with<T>(
         &self,
         write: impl FnOnce(&State) -> Result<(Commit, T), WriteError>,
@@ -173,14 +173,14 @@ impl Mvcc {
         Ok(answer)
     }
 
-    /// Puts objects into the state at start, before anyone reads.
+    /// Loads objects at start, before the first read.
     pub(super) fn load(&self, entries: Vec<Entry>) {
         let mut state = self.lock();
         entries.into_iter().for_each(|entry| state.insert(entry));
     }
 
-    /// Publishes changes that were made elsewhere, in revision order and without those that are published
-    /// already, and then `revision` if that is further. `removed` gives the last state of a removed object its revision.
+    /// Publishes changes of other servers in revision order, skipping published ones, and then advances to `revision`.
+    /// `removed` sets the revision in the last state of a removed object.
     #[cfg(feature = "etcd")]
     pub(super) fn follow(
         &self,
@@ -205,7 +205,7 @@ impl Mvcc {
                 (Some(entry), None) => (EventKind::Added, entry.object.clone()),
                 (Some(entry), Some(_)) => (EventKind::Modified, entry.object.clone()),
                 (None, Some(last)) => (EventKind::Deleted, removed(last, revision)),
-                // What was never there cannot be missed.
+                // A removal of an unknown object needs no event.
                 (None, None) => continue,
             };
             let event = Arc::new(Event {
@@ -221,7 +221,7 @@ impl Mvcc {
         self.announce(state, wake);
     }
 
-    /// Puts another content in the place of all that is published, and expires all that is older.
+    /// Replaces the whole published content and expires all older revisions.
     #[cfg(feature = "etcd")]
     pub(super) fn replace(&self, entries: Vec<Entry>, revision: u64) {
         let mut wake = Vec::new();
@@ -234,7 +234,7 @@ impl Mvcc {
         self.announce(state, wake);
     }
 
-    /// Raises the revision without a write, and expires all that is older.
+    /// Raises the revision without a write and expires all older revisions.
     pub(super) fn jump(&self, revision: u64) {
         let mut wake = Vec::new();
         let mut state = self.lock();
@@ -242,7 +242,7 @@ impl Mvcc {
         self.announce(state, wake);
     }
 
-    /// Ends all watches once they have returned what is there.
+    /// Ends all watches after they have returned the existing events.
     pub(super) fn close(&self) {
         let mut wake = Vec::new();
         let mut state = self.lock();
@@ -254,7 +254,7 @@ impl Mvcc {
         self.announce(state, wake);
     }
 
-    /// Wakes after the lock is released, so that the woken do not queue up at it.
+    /// Wakes watchers after the lock is released, so that they do not queue on it.
     fn announce(&self, state: RwLockWriteGuard<'_, State>, mut wake: Vec<Arc<Notify>>) {
         let revision = state.revision;
         drop(state);
@@ -266,7 +266,7 @@ impl Mvcc {
 }
 
 impl State {
-    /// Goes on at a revision, if that is further, and forgets the history up to there.
+    /// Advances to a revision and drops the history up to it.
     fn expire(&mut self, revision: u64, wake: &mut Vec<Arc<Notify>>) {
         self.revision = revision.max(self.revision);
         self.floor = self.revision;
@@ -276,7 +276,7 @@ impl State {
         }
     }
 
-    /// The present version with what the store remembers about it.
+    /// Returns the current version with its bookkeeping.
     pub(super) fn entry(&self, key: &Key) -> Option<&Entry> {
         self.find(&key.resource, &key.namespace, &key.name)
     }
@@ -298,7 +298,7 @@ impl State {
             .flat_map(BTreeMap::values)
     }
 
-    /// The next event for a cursor.
+    /// Returns the next event for a cursor.
     pub(super) fn next(
         &self,
         range: &Range,
@@ -337,7 +337,7 @@ impl State {
         listing(self.revision, objects, window)
     }
 
-    /// The present with every later event undone.
+    /// Lists a past revision by undoing every later event.
     fn past(&self, range: &Range, at: u64, window: &Window<'_>) -> Result<Listing, Expired> {
         let Some(shelf) = self.shelves.get(&range.resource) else {
             return if at < self.floor {
@@ -363,7 +363,7 @@ impl State {
             .select(range, window.after)
             .filter(|object| !undone.contains_key(&place(object)))
             .peekable();
-        // Both are in order, and so is what they make together.
+        // Merges two ordered sequences.
         let both = std::iter::from_fn(|| match (before.peek(), still.peek()) {
             (Some(a), Some(b)) if place(a) < place(b) => before.next(),
             (Some(_), None) => before.next(),
@@ -420,7 +420,7 @@ impl State {
 }
 
 impl Shelf {
-    /// The objects of a range after a namespace and a name, in order.
+    /// Returns the objects of a range after a namespace and a name, in order.
     fn select<'a>(
         &'a self,
         range: &'a Range,
@@ -446,7 +446,7 @@ impl Shelf {
     }
 }
 
-/// Where an object stands in a list.
+/// Returns the sort key of an object.
 fn place(object: &Object) -> (&str, &str) {
     (&object.key.namespace, &object.key.name)
 }

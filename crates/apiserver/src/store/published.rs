@@ -1,4 +1,4 @@
-//! What all engines share: reads and watches come from the published state, and only writes differ.
+//! Shared part of all engines: reads and watches are served from the published state; only writes differ.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use super::{
 
 /// An engine over a published state.
 pub(super) trait Published: Send + Sync + 'static {
-    /// What is published.
+    /// Returns the published state.
     fn mvcc(&self) -> &Arc<Mvcc>;
     /// See [`Store::write`].
     fn put(&self, write: Write) -> BoxFuture<'_, Result<Arc<Object>, WriteError>>;

@@ -1,8 +1,7 @@
-//! From a JSON value to a stored version: one serialisation, done before the write is ordered.
+//! Serialises a JSON value to a stored version, before the write is ordered.
 //!
-//! The revision is known only when a write gets its place in the order, and that place is decided by
-//! one thread. So the caller serialises with a gap where the revision goes, and the ordering side only
-//! copies bytes.
+//! One thread decides the order, and only then is the revision known. The caller therefore serialises the object with
+//! a gap for the revision, and the ordering thread only copies bytes.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -13,17 +12,17 @@ use serde_json::{Map, Value};
 
 use super::{Key, Object, WriteError};
 
-/// The new state of an object, complete but for its revision.
+/// The new state of an object, without its revision.
 #[derive(Debug)]
 pub(super) struct Draft {
     json: Vec<u8>,
-    /// Where the digits of the revision go.
+    /// Position of the digits of the revision.
     gap: usize,
     labels: BTreeMap<String, String>,
 }
 
 impl Draft {
-    /// Serialises `value` as compact JSON with room for `metadata.resourceVersion`.
+    /// Serialises `value` as compact JSON with a gap for `metadata.resourceVersion`.
     pub(super) fn new(key: &Key, value: &Value) -> Result<Self, WriteError> {
         let Value::Object(top) = value else {
             return Err(WriteError::Invalid(format!("{key} is not a JSON object")));
@@ -62,25 +61,25 @@ impl Draft {
         })
     }
 
-    /// The last state of an object that is removed.
+    /// Returns the last state of an object for its removal.
     pub(super) fn of(object: &Object) -> Result<Self, WriteError> {
         let value = serde_json::from_slice(&object.json)
             .map_err(|error| WriteError::Failed(format!("{} is not JSON: {error}", object.key)))?;
         Self::new(&object.key, &value)
     }
 
-    /// The JSON, and where the digits of the revision go.
+    /// Returns the JSON and the position of the revision.
     #[cfg(feature = "etcd")]
     pub(super) fn parts(&self) -> (&[u8], usize) {
         (&self.json, self.gap)
     }
 
-    /// About the length of the JSON.
+    /// Returns the approximate length of the JSON.
     pub(super) fn len(&self) -> usize {
         self.json.len()
     }
 
-    /// Fills the gap.
+    /// Inserts the revision.
     pub(super) fn finish(&self, key: Key, revision: u64) -> Arc<Object> {
         let digits = revision.to_string();
         let mut json = Vec::with_capacity(self.json.len() + digits.len());
@@ -96,7 +95,7 @@ impl Draft {
     }
 }
 
-/// `metadata.labels`; a value that is no string is no label.
+/// Returns `metadata.labels`. Ignores values that are not strings.
 pub(super) fn labels(metadata: &Map<String, Value>) -> BTreeMap<String, String> {
     let Some(Value::Object(labels)) = metadata.get("labels") else {
         return BTreeMap::new();
@@ -114,7 +113,7 @@ fn member(json: &mut Vec<u8>, name: &str, value: &Value) {
 }
 
 fn string(json: &mut Vec<u8>, text: &str) {
-    // Field names are almost always plain; the general path is for the rest.
+    // Fast path: most field names need no escaping.
     if text.bytes().all(|b| b.is_ascii_alphanumeric()) {
         write!(json, "\"{text}\"").expect("writing into memory does not fail");
     } else {

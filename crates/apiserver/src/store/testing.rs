@@ -1,4 +1,4 @@
-//! Small helpers for the tests of this module.
+//! Helpers for the tests of this module.
 
 use std::sync::Arc;
 
@@ -44,7 +44,7 @@ pub(super) fn delete(key: &Key, revision: u64) -> Write {
     Write::new(key.clone(), expected, Change::Delete)
 }
 
-/// Creates or overwrites, whatever is there.
+/// Creates or replaces an object unconditionally.
 pub(super) async fn set(store: &dyn Store, key: &Key, value: Value) -> Arc<Object> {
     try_set(store, key, value).await.unwrap()
 }

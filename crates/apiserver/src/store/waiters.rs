@@ -1,13 +1,13 @@
-//! Who waits for a revision to be published.
+//! Tasks that wait for a revision to be published.
 //!
-//! A writer on a shared store waits for its own write to show up here, together with many others. Each
-//! waits for its own revision and is woken once, by the publication that reaches it.
+//! A writer on a shared store waits until its own write is published here. Each task waits for its own revision and is
+//! woken once, by the publication that reaches it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use tokio::sync::oneshot;
 
-/// The published revision, and those who wait for a later one.
+/// The published revision and the tasks that wait for a later one.
 #[derive(Debug)]
 pub(super) struct Waiters(Mutex<Waiting>);
 
@@ -23,7 +23,7 @@ impl Waiters {
         Self(Mutex::new(Waiting { published, list }))
     }
 
-    /// What resolves when the revision is published; `None` if it is already.
+    /// Returns a receiver that resolves when the revision is published; `None` if it is already published.
     pub(super) fn wait(&self, revision: u64) -> Option<oneshot::Receiver<()>> {
         let mut waiting = self.lock();
         if waiting.published >= revision {
@@ -31,7 +31,7 @@ impl Waiters {
         }
         let list = &mut waiting.list;
         if list.len() == list.capacity() {
-            // Who gave up is not worth more room.
+            // Removes cancelled waiters before the list grows.
             list.retain(|(_, waiter)| !waiter.is_closed());
         }
         let (waiter, reached) = oneshot::channel();
@@ -39,7 +39,7 @@ impl Waiters {
         Some(reached)
     }
 
-    /// Wakes all who wait for this revision or an earlier one.
+    /// Wakes all tasks that wait for this revision or an earlier one.
     pub(super) fn publish(&self, revision: u64) {
         let mut waiting = self.lock();
         waiting.published = revision.max(waiting.published);
@@ -50,7 +50,7 @@ impl Waiters {
             .collect();
         drop(waiting);
         for (_, waiter) in due {
-            // It may have given up meanwhile.
+            // The waiter may have been cancelled.
             let _ = waiter.send(());
         }
     }

@@ -1,7 +1,7 @@
 //! The one thread that orders writes, makes them durable in groups, and publishes them.
 //!
-//! While one group is on its way to disk, the next one queues up; so the number of syncs per second
-//! stays what the disk can do, and the number of writes grows with the number of writers.
+//! While one group is being written to disk, the next one queues up. The disk limits the number of syncs per second,
+//! and the number of writes grows with the number of writers.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
@@ -17,26 +17,26 @@ use crate::store::batch::{Batch, Prepared};
 use crate::store::mvcc::Mvcc;
 use crate::store::{BoxFuture, Object, WriteError};
 
-/// The most writes in one transaction; half of what the disk reserves ahead, and more is no quicker.
+/// Maximum number of writes in one transaction. Larger transactions are not faster.
 const MAX_BATCH: usize = 1024;
 
-/// About the most bytes in one transaction.
+/// Approximate maximum size of one transaction.
 const MAX_BYTES: usize = 4 << 20;
 
-/// The most bytes that wait for a disk; a slow one must not take the memory.
+/// Maximum size of queued writes, so that a slow disk does not exhaust the memory.
 pub(super) const QUEUE_BYTES: usize = 64 << 20;
 
-/// What a write takes besides its content.
+/// Overhead of a queued write in bytes.
 const OVERHEAD: usize = 1 << 10;
 
-/// How often a full disk is tried again when nobody writes.
+/// Interval of retries on a full disk without writes.
 const RETRY: Duration = Duration::from_secs(1);
 
 const CLOSED: &str = "the store is closed";
 
 type Answer = oneshot::Sender<Result<Arc<Object>, WriteError>>;
 
-/// A write that waits, and its place in the queue.
+/// A queued write and its share of the queue limit.
 struct Queued {
     write: Box<Prepared>,
     answer: Answer,
@@ -49,7 +49,7 @@ enum Job {
     Stop,
 }
 
-/// The handle: a queue, and how the thread is.
+/// Handle of the thread: the queue and the status.
 #[derive(Debug)]
 pub(super) struct Committer {
     queue: mpsc::Sender<Job>,
@@ -60,14 +60,14 @@ pub(super) struct Committer {
 #[derive(Debug, Default)]
 struct Status {
     trouble: Mutex<Option<String>>,
-    /// The trouble is for good.
+    /// Whether the failure is permanent.
     broken: AtomicBool,
-    /// How many bytes wait.
+    /// Number of queued bytes.
     queued: AtomicUsize,
     limit: usize,
 }
 
-/// Room in the queue, given back when dropped.
+/// A reserved share of the queue, released on drop.
 struct Place {
     status: Arc<Status>,
     bytes: usize,
@@ -80,7 +80,7 @@ impl Place {
             bytes,
         };
         let before = status.queued.fetch_add(bytes, Ordering::AcqRel);
-        // One write fits into an empty queue, however large it is.
+        // An empty queue accepts a write of any size.
         if before > 0 && before + bytes > status.limit {
             return Err(WriteError::Busy);
         }
@@ -95,7 +95,7 @@ impl Drop for Place {
 }
 
 impl Committer {
-    /// Starts the thread over a disk whose content is already published.
+    /// Starts the thread on a disk whose content is already published.
     pub(super) fn start(disk: Disk, mvcc: Arc<Mvcc>, limit: usize) -> Result<Self, OpenError> {
         let (queue, jobs) = mpsc::channel();
         let status = Arc::new(Status {
@@ -120,7 +120,7 @@ impl Committer {
         })
     }
 
-    /// Queues a write and waits for its answer.
+    /// Queues a write and waits for its result.
     pub(super) async fn write(&self, write: Prepared) -> Result<Arc<Object>, WriteError> {
         self.status.check()?;
         let place = Place::take(&self.status, OVERHEAD + write.size())?;
@@ -142,7 +142,7 @@ impl Committer {
         })
     }
 
-    /// Why writes are refused.
+    /// Returns the reason if writes are rejected.
     pub(super) fn failure(&self) -> Option<String> {
         self.status
             .trouble
@@ -151,7 +151,7 @@ impl Committer {
             .clone()
     }
 
-    /// Finishes what is queued and ends the thread.
+    /// Finishes queued writes and ends the thread.
     pub(super) fn stop(&self) {
         let thread = self
             .thread
@@ -159,7 +159,7 @@ impl Committer {
             .unwrap_or_else(PoisonError::into_inner)
             .take();
         if let Some(thread) = thread {
-            // If the thread is gone, so is the queue, and there is nothing to stop.
+            // A send error means that the thread has already ended.
             let _ = self.queue.send(Job::Stop);
             let _ = thread.join();
             self.status.fail(CLOSED.to_owned());
@@ -178,7 +178,7 @@ impl Committer {
 }
 
 impl Status {
-    /// Refuses at once what can never be written.
+    /// Rejects writes immediately after a permanent failure.
     fn check(&self) -> Result<(), WriteError> {
         if self.broken.load(Ordering::Acquire) {
             let trouble = self
@@ -197,7 +197,7 @@ impl Status {
         *self.trouble.lock().unwrap_or_else(PoisonError::into_inner) = trouble;
     }
 
-    /// The first reason stays: what follows from it would hide it.
+    /// Records the first failure. Later ones are consequences of it.
     fn fail(&self, trouble: String) {
         if !self.broken.swap(true, Ordering::AcqRel) {
             self.set(Some(trouble));
@@ -250,12 +250,12 @@ impl Worker {
                 }
             }
         }
-        // A broken disk refuses; the next start then takes the long way, as after a crash.
+        // A broken disk rejects this; the next start then recovers as after a crash.
         let _ = self.disk.close(&self.mvcc);
         self.status.fail(CLOSED.to_owned());
     }
 
-    /// Everything that is queued, up to a job of another kind, which follows.
+    /// Takes all queued writes up to the next job of another kind, and returns that job too.
     fn gather(&self, first: Queued) -> (Vec<Queued>, Option<Job>) {
         let mut bytes = first.write.size();
         let mut writes = vec![first];
@@ -272,7 +272,7 @@ impl Worker {
         (writes, None)
     }
 
-    /// Orders, commits, publishes and answers a group; returns whether the disk is full.
+    /// Orders, commits, publishes and answers a group. Returns whether the disk is full.
     fn commit(&mut self, writes: Vec<Queued>, full: bool) -> bool {
         let mut accepted = Vec::with_capacity(writes.len());
         let mut refused = Vec::new();
@@ -334,12 +334,12 @@ impl Worker {
             revision
         });
         let full = matches!(result, Err(WriteError::Full(_)));
-        // The asker may be gone; the jump counts all the same.
+        // The caller may be gone; the jump is done anyway.
         let _ = answer.send(result);
         full
     }
 
-    /// Notes for `failure` how the disk is.
+    /// Records the state of the disk for `failure`.
     fn settle(&self, outcome: Outcome, full: bool) -> Result<(), WriteError> {
         match outcome {
             Outcome::Done => {
@@ -362,12 +362,12 @@ impl Worker {
     }
 }
 
-/// The asker may be gone; its write counts all the same.
+/// Sends the result. The caller may be gone; the write is done anyway.
 fn reply(answer: Answer, result: Result<Arc<Object>, WriteError>) {
     let _ = answer.send(result);
 }
 
-/// The same refusal for the next of a group.
+/// Copies a rejection for the next write of a group.
 fn again(error: &WriteError) -> WriteError {
     match error {
         WriteError::Full(reason) => WriteError::Full(reason.clone()),

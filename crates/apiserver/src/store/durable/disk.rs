@@ -1,7 +1,7 @@
-//! The database: opening, checking, loading, committing, and what its errors mean.
+//! The database: opens, checks and loads the file, commits batches, and classifies errors.
 //!
-//! Invariant: a commit that did not return [`Outcome::Done`] left the file at the state before it,
-//! or the disk says [`Outcome::Broken`] and is not used again.
+//! Invariant: a commit that did not return [`Outcome::Done`] left the previous state in the file, or returned
+//! [`Outcome::Broken`], after which the disk is not used again.
 
 use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Write as _};
@@ -21,30 +21,29 @@ use crate::store::batch::{Commit, Entry};
 use crate::store::history::Retention;
 use crate::store::mvcc::Mvcc;
 
-/// The database file in the data directory, and the file whose lock says who has it.
+/// Name of the database file, and of the file whose lock protects the data directory.
 const DATABASE: &str = "store.redb";
 const LOCK_FILE: &str = "lock";
-/// The database file until it is complete.
+/// Name of the database file until it is complete.
 const UNFINISHED: &str = "store.redb.part";
 
 /// The revision of an empty store, as in the memory engine.
 const FIRST: u64 = 1;
 
-/// Revisions that a commit reserves ahead of their use. After a crash the next process starts beyond
-/// them: should the disk have lost the very last commit, its revisions are still not used again.
+/// Number of revisions that a commit reserves before their use. After a crash the next process starts after them, so
+/// that no revision is used twice even if the disk lost the last commit.
 pub(super) const RESERVE: u64 = 10_000;
 
-/// Pages that redb keeps in memory. Objects are served from their own copies, and what leaves the log is
-/// read once more to be folded, from the pages that the kernel keeps; so this holds only the end of the
-/// log and the upper levels of the objects, which the next commits touch.
+/// Cache of redb. It holds only the end of the log and the upper levels of the objects, which the next commits touch.
+/// Objects are served from other memory, and folding reads the log from the kernel's page cache.
 const CACHE_BYTES: usize = 4 << 20;
 
-/// What may differ between stores.
+/// Configuration of a store.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::store) struct Config {
     pub(in crate::store) retention: Retention,
     pub(in crate::store) log_bytes: usize,
-    /// Writes that wait beyond this are refused.
+    /// Limit of queued bytes; further writes are rejected.
     pub(in crate::store) queue_bytes: usize,
 }
 
@@ -58,7 +57,7 @@ impl Default for Config {
     }
 }
 
-/// Opens the medium, again after a full disk.
+/// Opens the medium; called again after a full disk.
 pub(in crate::store) type Media = Box<dyn Fn() -> io::Result<Box<dyn StorageBackend>> + Send>;
 
 /// The content of a store.
@@ -68,14 +67,14 @@ pub(in crate::store) struct Image {
     pub(in crate::store) entries: Vec<Entry>,
 }
 
-/// How a commit went.
+/// Result of a commit.
 #[derive(Debug)]
 pub(super) enum Outcome {
-    /// It is durable.
+    /// The commit is durable.
     Done,
-    /// There was no room; nothing changed, and it may work again later.
+    /// There was no space. Nothing changed, and a retry may succeed.
     Full(String),
-    /// It is not known what is on disk; there must be no more commits.
+    /// The state of the disk is unknown. No further commit is allowed.
     Broken(String),
 }
 
@@ -92,22 +91,22 @@ impl Outcome {
 pub(super) struct Disk {
     path: PathBuf,
     media: Media,
-    /// None after a full disk, until there is room.
+    /// `None` after a full disk, until there is space.
     database: Option<Database>,
     journal: Journal,
     state: State,
     sync_failed: Arc<AtomicBool>,
-    /// Why there must be no more commits.
+    /// The reason why no further commit is allowed.
     broken: Option<String>,
-    /// What a panic of redb means at present.
+    /// The current kind of work, which decides the meaning of a panic in redb.
     work: Work,
-    /// What was wrong with the last commit that failed.
+    /// The error of the last failed commit.
     trouble: Option<Trouble>,
     _lock: Option<Lock>,
 }
 
 impl Disk {
-    /// Opens or makes the database of a data directory, checks and reads all of it.
+    /// Opens or creates the database of a data directory, and checks and reads all of it.
     pub(super) fn open(dir: &Path, config: Config) -> Result<(Self, Mvcc), OpenError> {
         let lock = lock(dir)?;
         let path = dir.join(DATABASE);
@@ -118,8 +117,7 @@ impl Disk {
             };
             move_in(dir, &fill(dir, empty)?)?;
         }
-        // A store is made under another name, so an empty file was not always empty. redb would take
-        // it for a new one.
+        // A new store is created under another name, so an empty file is damaged. redb would take it for a new one.
         let found = fs::metadata(&path).map_err(io_error(&path))?;
         if found.len() == 0 {
             return Err(OpenError::Corrupt {
@@ -130,7 +128,7 @@ impl Disk {
         Self::with(path.clone(), file_media(path, false), Some(lock), config)
     }
 
-    /// Opens whatever `media` gives; `path` is for messages.
+    /// Opens the given medium; `path` is for messages.
     pub(super) fn with(
         path: PathBuf,
         media: Media,
@@ -170,9 +168,9 @@ impl Disk {
             trouble: None,
             _lock: lock,
         };
-        // From here on the file says that it is in use, and revisions beyond the present are taken.
+        // This commit marks the file as in use and reserves revisions.
         match disk.commit(&[], revision, &mvcc) {
-            // Without room nothing is written, and so no revision is used; reads work.
+            // Without space nothing is written, so no revision is used; reads work.
             Outcome::Done | Outcome::Full(_) => {
                 disk.work = Work::Change;
                 Ok((disk, mvcc))
@@ -185,7 +183,7 @@ impl Disk {
         }
     }
 
-    /// Makes a database with the given content.
+    /// Creates a database with the given content.
     pub(super) fn create(dir: &Path, image: Image) -> Result<(), OpenError> {
         let _lock = lock(dir)?;
         let path = dir.join(DATABASE);
@@ -196,8 +194,8 @@ impl Disk {
         }
     }
 
-    /// Makes a database with the given content in the place of another, which gets another name.
-    /// At any moment there is a complete one: the present, or the new.
+    /// Replaces a database with the given content. The old database gets another name. At every moment one of the two is
+    /// complete and in place.
     pub(super) fn replace(
         dir: &Path,
         image: impl FnOnce(Option<u64>) -> Image,
@@ -218,7 +216,7 @@ impl Disk {
         Ok(kept)
     }
 
-    /// Makes a batch durable; `revision` is the last of it, and `mvcc` has what is published.
+    /// Makes a batch durable. `revision` is its last revision, and `mvcc` is the published state.
     pub(super) fn commit(&mut self, commits: &[Commit], revision: u64, mvcc: &Mvcc) -> Outcome {
         let mut state = State {
             revision,
@@ -239,23 +237,23 @@ impl Disk {
         self.attempt(state, commits, mvcc, &[])
     }
 
-    /// Marks the file as closed in order. The disk takes no commits afterwards.
+    /// Marks the file as cleanly closed. No commit is possible afterwards.
     pub(super) fn close(&mut self, mvcc: &Mvcc) -> Result<(), String> {
-        // An open that found the disk full has published a revision that no commit knows.
+        // If the disk was full at open, the published revision is not in any commit.
         let state = State {
             revision: self.state.revision.max(mvcc.revision()),
             closed: true,
             ..self.state
         };
         let outcome = self.attempt(state, &[], mvcc, &[]);
-        self.let_go();
+        self.close_database();
         self.broken
             .get_or_insert_with(|| "the database is closed".to_owned());
         outcome.done()
     }
 
-    /// Closes the database, which may fail as a commit does. What was committed is there all the same.
-    fn let_go(&mut self) {
+    /// Closes the database. A failure does not affect earlier commits.
+    fn close_database(&mut self) {
         let database = self.database.take();
         let _ = guarded(self.work, &self.path, || {
             drop(database);
@@ -263,7 +261,7 @@ impl Disk {
         });
     }
 
-    /// One transaction, unless an earlier one failed for good.
+    /// Runs one transaction, unless an earlier failure was permanent.
     fn attempt(
         &mut self,
         state: State,
@@ -277,8 +275,8 @@ impl Disk {
         let outcome = match self.transact(state, commits, mvcc, fill) {
             Ok(()) => Outcome::Done,
             Err(trouble) => {
-                // redb takes no more commits after an error.
-                self.let_go();
+                // redb accepts no commits after an error.
+                self.close_database();
                 let outcome = self.judge(&trouble);
                 self.trouble = Some(trouble);
                 outcome
@@ -317,14 +315,14 @@ impl Disk {
         Ok(())
     }
 
-    /// Whether the file is still as it was before the failed commit, and may take another one.
+    /// Decides whether the file still has the state before the failed commit, so that another commit is allowed.
     fn judge(&mut self, trouble: &Trouble) -> Outcome {
         let broken =
             |trouble: &Trouble| Outcome::Broken(format!("{}: {trouble}", self.path.display()));
         if !self.is_no_space(trouble) {
             return broken(trouble);
         }
-        // A page of the commit is missing, so the file has the state before; it is read to be sure.
+        // A page of the commit is missing, so the file has the previous state; reading it confirms that.
         match self.reopen() {
             Ok(database) => self.database = Some(database),
             Err(again) if self.is_no_space(&again) => {}
@@ -333,7 +331,7 @@ impl Disk {
         Outcome::Full(trouble.to_string())
     }
 
-    /// Connects again after a full disk, and makes sure that the file is where it was.
+    /// Opens the database again after a full disk, and checks that its state is unchanged.
     fn reopen(&self) -> Result<Database, Trouble> {
         let database = connect(&self.path, &self.media, &self.sync_failed)?;
         let expected = self.journal.last().map(|number| (number, self.state));
@@ -348,19 +346,19 @@ impl Disk {
         })
     }
 
-    /// The database file.
+    /// Path of the database file.
     pub(super) fn path(&self) -> &Path {
         &self.path
     }
 
-    /// There may be room later. After a failed sync that is not enough.
+    /// Returns whether the error is a lack of space that may pass. After a failed sync the answer is always no.
     fn is_no_space(&self, trouble: &Trouble) -> bool {
         trouble.is_no_space() && !self.sync_failed.load(Ordering::Acquire)
     }
 }
 
-/// Writes a database under another name, so that half of one is not taken for a store, and returns
-/// that name. The directory is locked.
+/// Writes a database under a temporary name, so that an incomplete one is never used, and returns that name. The
+/// directory must be locked.
 fn fill(dir: &Path, image: Image) -> Result<PathBuf, OpenError> {
     let part = dir.join(UNFINISHED);
     match fs::remove_file(&part) {
@@ -388,14 +386,14 @@ fn fill(dir: &Path, image: Image) -> Result<PathBuf, OpenError> {
     Ok(part)
 }
 
-/// Gives a complete database its name, for good.
+/// Renames a complete database to its final name, durably.
 fn move_in(dir: &Path, part: &Path) -> Result<(), OpenError> {
     let path = dir.join(DATABASE);
     fs::rename(part, &path).map_err(io_error(&path))?;
     sync_dir(dir).map_err(io_error(dir))
 }
 
-/// The last revision that the process of a database may have used. A damaged one does not say.
+/// Returns the last revision that the owner of a database may have used; `None` if the database is damaged.
 fn used_up_to(path: &Path) -> Option<u64> {
     let sync_failed = Arc::new(AtomicBool::new(false));
     let media = file_media(path.to_owned(), false);
@@ -419,7 +417,7 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
 }
 
 impl Content {
-    /// A new store.
+    /// Creates the state of a new store.
     fn new(log_bytes: usize) -> Self {
         let objects = Summary::default();
         let state = State {
@@ -447,13 +445,13 @@ fn connect(path: &Path, media: &Media, sync_failed: &Arc<AtomicBool>) -> Result<
     })
 }
 
-/// The published revision of an object, which no later batch of the log changes.
+/// Returns the published revision of an object; a batch with this revision is its latest.
 fn latest(mvcc: &Mvcc, key: &[u8]) -> Option<u64> {
     let (resource, namespace, name) = format::split_key(key)?;
     Some(mvcc.read().find(resource, namespace, name)?.object.revision)
 }
 
-/// A file for its owner only: there are secrets in it.
+/// Opens a file with mode 0600, because it contains secrets.
 fn file_media(path: PathBuf, unfinished: bool) -> Media {
     Box::new(move || {
         let mut options = File::options();
@@ -468,18 +466,18 @@ fn file_media(path: PathBuf, unfinished: bool) -> Media {
     })
 }
 
-/// A directory that this process has.
+/// The lock on a data directory.
 #[derive(Debug)]
 pub(super) struct Lock(File);
 
 impl Drop for Lock {
     fn drop(&mut self) {
-        // Closing is not enough: a child that is just being started has a copy of the file.
+        // Closing is not enough, because a child process may have inherited the descriptor.
         let _ = self.0.unlock();
     }
 }
 
-/// Takes the directory for this process, or says who has it.
+/// Locks the directory, or returns the process that has it.
 fn lock(dir: &Path) -> Result<Lock, OpenError> {
     fs::create_dir_all(dir).map_err(io_error(dir))?;
     let path = dir.join(LOCK_FILE);
@@ -493,7 +491,7 @@ fn lock(dir: &Path) -> Result<Lock, OpenError> {
         .map_err(io_error(&path))?;
     match file.try_lock() {
         Ok(()) => {
-            // Only for the message of the next who tries.
+            // The content is only for the error message of another process.
             let _ = file
                 .set_len(0)
                 .and_then(|()| write!(file, "{}", std::process::id()));
@@ -516,7 +514,7 @@ fn lock(dir: &Path) -> Result<Lock, OpenError> {
     }
 }
 
-/// Makes a new or renamed file's name durable.
+/// Makes the name of a new or renamed file durable.
 pub(in crate::store) fn sync_dir(dir: &Path) -> io::Result<()> {
     File::open(dir)?.sync_all()
 }

@@ -1,8 +1,7 @@
-//! The file under the database.
+//! The file below the database.
 //!
-//! Growing claims the blocks at once where that is possible, so that a commit rarely meets a full disk
-//! halfway, and syncs have less to note down. A failed sync is remembered: what the kernel dropped
-//! then cannot be told from what it kept, so nothing after it may be trusted.
+//! Growing allocates the blocks immediately where possible, so that a commit rarely finds a full disk and a sync has
+//! less metadata to write. A failed sync is recorded, because it is unknown which pages the kernel dropped.
 
 use std::fs::File;
 use std::io;
@@ -13,11 +12,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use redb::StorageBackend;
 use rustix::fs::FallocateFlags;
 
-/// A file that claims its space.
+/// A file that allocates its space in advance.
 #[derive(Debug)]
 pub(super) struct ClaimedFile {
     pub(super) file: File,
-    /// Nobody relies on it yet: it is synced once, when it is complete.
+    /// Whether the file is still incomplete. It is then synced only once, at the end.
     pub(super) unfinished: bool,
 }
 
@@ -35,8 +34,8 @@ impl StorageBackend for ClaimedFile {
         if len > present {
             let more = len - present;
             if rustix::fs::fallocate(&self.file, FallocateFlags::empty(), present, more).is_err() {
-                // The database asks for twice its size, to use a bit of it. What is left of the disk
-                // may do for now; if not, the write of a page says so.
+                // The database doubles its size but uses only a part of it. The remaining space may suffice; otherwise the
+                // write of a page fails.
                 let _ = self.file.set_len(present);
             }
         }
@@ -55,7 +54,7 @@ impl StorageBackend for ClaimedFile {
     }
 }
 
-/// Remembers that a sync failed; shared with who decides what an error means.
+/// Records that a sync failed; shared with the code that classifies errors.
 #[derive(Debug)]
 pub(super) struct Watched {
     medium: Box<dyn StorageBackend>,

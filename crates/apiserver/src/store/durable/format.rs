@@ -1,8 +1,8 @@
-//! Bytes: keys, records, batches, and the fingerprint over all objects.
+//! Byte formats of keys, records and batches, and the fingerprint over all objects.
 //!
-//! Every value starts with a CRC-32C of its key and the rest of it, so a record that was changed, or
-//! that sits at another's key, is found. Every batch counts the objects that there are after it and
-//! sums up their fingerprints, so an object that went missing is found too.
+//! Every value starts with a CRC-32C of its key and the rest of the value, which detects a changed record and a record
+//! under a wrong key. Every batch contains the number of objects after it and the sum of their fingerprints, which
+//! detects a missing object.
 
 use std::collections::BTreeMap;
 use std::iter;
@@ -21,39 +21,39 @@ const CRC: usize = 4;
 const RECORD_HEADER: usize = CRC + 8 + 8 + 4;
 const BATCH_HEADER: usize = CRC + 4 + 8 * 4 + 1;
 
-/// Says whether a set of objects is complete.
+/// Count and fingerprint of a set of objects, for completeness checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::store) struct Summary {
-    /// How many there are.
+    /// Number of objects.
     pub(in crate::store) count: u64,
-    /// The sum of their fingerprints.
+    /// Sum of their fingerprints.
     pub(in crate::store) sum: u64,
 }
 
 impl Summary {
-    /// Counts an object in.
+    /// Adds an object.
     pub(in crate::store) fn add(&mut self, object: &Object) {
         self.count = self.count.wrapping_add(1);
         self.sum = self.sum.wrapping_add(fingerprint(object));
     }
 
-    /// Counts an object out.
+    /// Removes an object.
     pub(super) fn remove(&mut self, object: &Object) {
         self.count = self.count.wrapping_sub(1);
         self.sum = self.sum.wrapping_sub(fingerprint(object));
     }
 }
 
-/// What a batch says about the whole store.
+/// State of the whole store after a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct State {
     /// The last committed revision.
     pub(super) revision: u64,
-    /// No revision up to this one may be used by the next process, unless this one closed in order.
+    /// The last reserved revision. The next process must start after it unless the store was closed cleanly.
     pub(super) ceiling: u64,
-    /// Which objects there are.
+    /// Summary of all objects.
     pub(super) objects: Summary,
-    /// The store was closed in order.
+    /// Whether the store was closed cleanly.
     pub(super) closed: bool,
 }
 
@@ -106,7 +106,7 @@ pub(super) fn encode_batch(number: u64, state: &State, commits: &[Commit]) -> Ve
     bytes
 }
 
-/// Checks a batch and reads its state. If an object in it is damaged, says which.
+/// Checks a batch and reads its state. The error names a damaged object.
 pub(super) fn decode_batch(number: u64, bytes: &[u8]) -> Result<State, Trouble> {
     let damaged = |what: String| Trouble::Damaged(format!("batch {number}: {what}"));
     if !sealed(&number.to_le_bytes(), bytes) {
@@ -135,7 +135,7 @@ pub(super) fn decode_batch(number: u64, bytes: &[u8]) -> Result<State, Trouble> 
     })
 }
 
-/// The changes of a batch.
+/// Returns the changes of a batch.
 pub(super) fn changes(batch: &[u8]) -> impl Iterator<Item = Result<Change<'_>, String>> {
     let mut rest = batch.get(BATCH_HEADER..).unwrap_or_default();
     iter::from_fn(move || {
@@ -159,12 +159,12 @@ fn next_change(bytes: &[u8]) -> Option<(Change<'_>, &[u8])> {
     Some((Change { key, record }, rest))
 }
 
-/// The revision in a record.
+/// Returns the revision of a record.
 pub(super) fn revision(record: &[u8]) -> Option<u64> {
     number(record, CRC, 8)
 }
 
-/// `resource NUL namespace NUL name`; none of them holds a NUL.
+/// Encodes a key as `resource NUL namespace NUL name`. No part contains NUL.
 pub(in crate::store) fn encode_key(key: &Key) -> Vec<u8> {
     let mut bytes =
         Vec::with_capacity(key.resource.len() + key.namespace.len() + key.name.len() + 2);
@@ -176,8 +176,8 @@ pub(in crate::store) fn encode_key(key: &Key) -> Vec<u8> {
     bytes
 }
 
-/// `crc32c, revision, term, length of the labels, labels as JSON, JSON`; numbers are little endian.
-/// The labels are in the JSON too; apart from it they are read without parsing it all at start.
+/// Encodes a record: `crc32c, revision, term, length of the labels, labels as JSON, JSON`. Numbers are little endian.
+/// The labels are repeated in front, so that a start need not parse the whole JSON.
 pub(in crate::store) fn encode_record(key: &[u8], entry: &Entry) -> Vec<u8> {
     let Object {
         json,
@@ -239,7 +239,7 @@ fn decode_fields(record: &[u8]) -> Option<(u64, u64, BTreeMap<String, String>, B
     Some((revision, term, labels, Bytes::copy_from_slice(json)))
 }
 
-/// Resource, namespace and name of an encoded key.
+/// Splits an encoded key into resource, namespace and name.
 pub(super) fn split_key(bytes: &[u8]) -> Option<(&str, &str, &str)> {
     let (resource, rest) = std::str::from_utf8(bytes).ok()?.split_once('\0')?;
     let (namespace, name) = rest.split_once('\0')?;
@@ -265,21 +265,21 @@ fn decode_key(bytes: &[u8], resources: &mut Vec<Arc<str>>) -> Result<Key, String
     })
 }
 
-/// Differs for two versions of an object and for the same revision of two objects.
+/// Returns a fingerprint that differs between versions of an object and between objects.
 fn fingerprint(object: &Object) -> u64 {
     let key = &object.key;
     let mut crc = crc32c::crc32c(key.resource.as_bytes());
     crc = crc32c::crc32c_append(crc, key.namespace.as_bytes());
     crc = crc32c::crc32c_append(crc, &[0]);
     crc = crc32c::crc32c_append(crc, key.name.as_bytes());
-    // The finaliser of splitmix64, so that neighbouring revisions do not cancel out in a sum.
+    // The finaliser of splitmix64 prevents consecutive revisions from cancelling out in the sum.
     let mut z = object.revision ^ (u64::from(crc) << 32);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// An object is a few megabytes at most: the HTTP side refuses larger ones.
+/// Encodes a length. Objects have a few megabytes at most, because the HTTP layer rejects larger ones.
 fn length(bytes: &[u8]) -> [u8; 4] {
     u32::try_from(bytes.len())
         .expect("an object is shorter than 4 GiB")

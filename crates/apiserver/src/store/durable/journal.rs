@@ -1,12 +1,11 @@
-//! Two tables: a log of recent batches, and the objects whose last write has left the log.
+//! The two tables: a log of recent batches, and the objects whose last write has left the log.
 //!
-//! One batch is one row at the end of the log, so a commit writes a few neighbouring pages however
-//! many objects it changes. When the log has outgrown its size, its oldest batches are folded
-//! into the objects. A lease that was renewed since is in a younger batch too and is skipped: locks
-//! that are renewed all the time live in the log and never reach the other table.
+//! One batch is one row at the end of the log, so a commit writes a few adjacent pages regardless of the number of
+//! objects. When the log exceeds its size, its oldest batches are folded into the objects. Folding skips an object that
+//! a later batch contains. Leases that are renewed continuously stay in the log and never reach the other table.
 //!
-//! Invariant: the content is the objects, changed by the batches of the log in their order. The last
-//! batch says how many objects that makes and what their fingerprints sum up to.
+//! Invariant: the content is the objects, changed by the batches of the log in order. The last batch contains the
+//! number of objects and the sum of their fingerprints.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -22,13 +21,13 @@ use crate::store::batch::Entry;
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
 
-/// The size of the log: twenty thousand renewals or so, read in a blink at start.
+/// Size of the log: about twenty thousand renewals.
 pub(super) const LOG_BYTES: usize = 16 << 20;
-/// The part of its size by which the log may outgrow it before it is folded back: less often is
-/// cheaper, and more at once is a longer wait for the commit that does it.
+/// The log is folded when it exceeds its size by one part in this many. Folding less often is cheaper, but delays the
+/// commit that does it for longer.
 const SLACK: usize = 64;
 
-/// Which batches are in the log: their numbers and sizes.
+/// Numbers and sizes of the batches in the log.
 #[derive(Debug)]
 pub(super) struct Journal {
     batches: VecDeque<(u64, usize)>,
@@ -36,7 +35,7 @@ pub(super) struct Journal {
     limit: usize,
 }
 
-/// Everything that is in a file.
+/// The content of a database file.
 #[derive(Debug)]
 pub(super) struct Content {
     pub(super) journal: Journal,
@@ -45,7 +44,7 @@ pub(super) struct Content {
 }
 
 impl Journal {
-    /// An empty log that may grow to `limit` bytes.
+    /// Creates an empty log with a limit of `limit` bytes.
     pub(super) fn new(limit: usize) -> Self {
         Self {
             batches: VecDeque::new(),
@@ -54,17 +53,17 @@ impl Journal {
         }
     }
 
-    /// The number of the last batch.
+    /// Returns the number of the last batch.
     pub(super) fn last(&self) -> Option<u64> {
         self.batches.back().map(|(number, _)| *number)
     }
 
-    /// The number of the next batch.
+    /// Returns the number of the next batch.
     pub(super) fn next(&self) -> u64 {
         self.last().map_or(1, |last| last + 1)
     }
 
-    /// Appends a batch in a transaction. The journal counts it in only by [`Journal::committed`].
+    /// Appends a batch in a transaction. [`Journal::committed`] records it in this journal.
     pub(super) fn append(
         &self,
         transaction: &WriteTransaction,
@@ -94,7 +93,7 @@ impl Journal {
         Ok(appended)
     }
 
-    /// The transaction of an append is durable.
+    /// Records an appended batch after its transaction is durable.
     pub(super) fn committed(&mut self, appended: Appended) {
         for (_, bytes) in self.batches.drain(..appended.folded) {
             self.bytes -= bytes;
@@ -104,7 +103,7 @@ impl Journal {
     }
 }
 
-/// What an append will mean for the journal.
+/// The effect of an append on the journal.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Appended {
     number: u64,
@@ -112,7 +111,7 @@ pub(super) struct Appended {
     folded: usize,
 }
 
-/// Moves what is still the latest from the log to the objects.
+/// Moves the latest versions from the oldest batches to the objects.
 fn fold(
     log: &mut Table<'_, u64, &'static [u8]>,
     objects: &mut Table<'_, &'static [u8], &'static [u8]>,
@@ -136,7 +135,7 @@ fn fold(
     Ok(())
 }
 
-/// Puts objects where they rest, for a new store.
+/// Writes the objects of a new store.
 pub(super) fn fill(transaction: &WriteTransaction, entries: &[Entry]) -> Result<(), Trouble> {
     let mut objects = transaction.open_table(OBJECTS)?;
     for entry in entries {
@@ -149,7 +148,7 @@ pub(super) fn fill(transaction: &WriteTransaction, entries: &[Entry]) -> Result<
     Ok(())
 }
 
-/// The number and the state of the last batch; `None` if nothing was ever committed.
+/// Returns number and state of the last batch; `None` if nothing was ever committed.
 pub(super) fn last(database: &Database) -> Result<Option<(u64, State)>, Trouble> {
     let log = match database.begin_read()?.open_table(LOG) {
         Err(TableError::TableDoesNotExist(_)) => return Ok(None),
@@ -172,7 +171,7 @@ pub(super) fn load(database: &Database, log_bytes: usize) -> Result<Option<Conte
     let transaction = database.begin_read()?;
     let mut journal = Journal::new(log_bytes);
     let mut resources = Vec::new();
-    // The key is the encoded one, as in both tables.
+    // Keys are encoded, as in both tables.
     let mut recent: HashMap<Vec<u8>, Option<Entry>> = HashMap::new();
     for row in transaction.open_table(LOG)?.iter()? {
         let (number, batch) = row?;

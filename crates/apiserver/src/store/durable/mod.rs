@@ -1,15 +1,15 @@
-//! The durable engine: redb for what must survive, the in-memory state for everything else.
+//! The durable engine: redb stores the objects, and the in-memory state serves reads and watches.
 //!
-//! | part | is about |
+//! | module | content |
 //! |---|---|
 //! | `committer` | the thread that groups queued writes into one transaction and publishes them |
-//! | `disk` | the open database: one commit after the other, and what a failed one means |
-//! | `journal` | the tables in it: a log of recent batches, and objects at rest |
-//! | `file` | the file under it, which claims its space before it is used |
-//! | `format` | bytes of keys, records and batches |
+//! | `disk` | the open database: commits and the classification of failures |
+//! | `journal` | the tables: a log of recent batches, and objects |
+//! | `file` | the file, which allocates its space in advance |
+//! | `format` | byte formats of keys, records and batches |
 //! | `trouble` | errors of redb and of the file system |
 //!
-//! `docs/storage.md` has the byte layout and what happens at a crash.
+//! `docs/storage.md` describes the byte layout and crash behaviour.
 
 mod committer;
 mod disk;
@@ -33,24 +33,24 @@ use super::mvcc::Mvcc;
 use super::published::Published;
 use super::{BoxFuture, Object, Write, WriteError};
 
-/// Why a store did not open.
+/// Error of opening a store.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum OpenError {
-    /// Another process has it.
+    /// Another process uses the directory.
     #[error("{} is in use by {by}; stop it first, or choose another data directory", path.display())]
     InUse {
         /// The data directory.
         path: PathBuf,
-        /// Who has it, as far as is known.
+        /// The other process, if it is known.
         by: String,
     },
-    /// The file is damaged. It is left as it is.
+    /// The file is damaged. It stays unchanged.
     #[error("{} is damaged: {what}; move it away and restore a backup", path.display())]
     Corrupt {
         /// The database file.
         path: PathBuf,
-        /// What is wrong, and with which object.
+        /// The damage, with the object if it is known.
         what: String,
     },
     /// The file was written by a newer version.
@@ -63,18 +63,18 @@ pub enum OpenError {
         /// The newest known format.
         known: u32,
     },
-    /// There is a store where a new one should be made.
+    /// The directory of a restore already has a store.
     #[error("{} is there already; a restore goes into an empty directory", path.display())]
     Exists {
         /// The database file.
         path: PathBuf,
     },
-    /// The file system refused.
+    /// The file system returned an error.
     #[error("{}: {source}", path.display())]
     Io {
         /// The file or directory.
         path: PathBuf,
-        /// What it said.
+        /// The error.
         source: std::io::Error,
     },
 }
@@ -87,17 +87,17 @@ pub struct RedbStore {
 }
 
 impl RedbStore {
-    /// Opens the store in a directory, which is made if it is not there.
+    /// Opens the store in a directory. Creates the directory if it does not exist.
     ///
     /// # Errors
     ///
-    /// Says in [`OpenError`] what is wrong with which file. Every record is read and checked, so a
-    /// store that opens serves only what was written.
+    /// Returns an [`OpenError`] with the file and the reason. Every record is read and checked, so a store that opens is
+    /// undamaged.
     pub fn open(dir: impl AsRef<Path>) -> Result<Self, OpenError> {
         Self::with(dir, Retention::default())
     }
 
-    /// Like [`RedbStore::open`], with another length of history.
+    /// Like [`RedbStore::open`], with another retention.
     ///
     /// # Errors
     ///
@@ -116,7 +116,7 @@ impl RedbStore {
         Self::start(Disk::open(dir.as_ref(), config)?, config.queue_bytes)
     }
 
-    /// Opens what is not a file.
+    /// Opens a medium that is not a file.
     #[cfg(test)]
     pub(super) fn on(media: Media, config: Config) -> Result<Self, OpenError> {
         let disk = Disk::with(PathBuf::from("medium"), media, None, config)?;
@@ -129,8 +129,8 @@ impl RedbStore {
         Ok(Self { mvcc, committer })
     }
 
-    /// Finishes queued writes, marks the file as closed in order, and ends all watches. Later writes
-    /// are refused. Dropping the store does the same.
+    /// Finishes queued writes, marks the file as cleanly closed, and ends all watches. Later writes are rejected. Dropping
+    /// the store does the same.
     pub fn close(&self) {
         self.committer.stop();
         self.mvcc.close();
@@ -164,13 +164,13 @@ impl Drop for RedbStore {
     }
 }
 
-/// Makes a new store in a directory from what a backup holds.
+/// Creates a store in a directory from the content of a backup.
 pub(super) fn create(dir: &Path, image: Image) -> Result<(), OpenError> {
     Disk::create(dir, image)
 }
 
-/// Puts what a backup holds in the place of the store in a directory, which is kept under the
-/// returned name. The content is decided when the present store's last revision is known.
+/// Replaces the store in a directory with the content of a backup. The old store is kept under the returned name. The
+/// content is computed after the last revision of the old store is known.
 pub(super) fn replace(
     dir: &Path,
     image: impl FnOnce(Option<u64>) -> Image,

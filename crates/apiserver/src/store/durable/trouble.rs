@@ -1,4 +1,4 @@
-//! What goes wrong in or under redb, and what it means.
+//! Errors of redb and of the file system, and their classification.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -12,25 +12,25 @@ use super::format;
 /// One error of the database.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Trouble {
-    /// The content is not what was written.
+    /// The content is damaged.
     #[error("{0}")]
     Damaged(String),
-    /// A newer version wrote it.
+    /// A newer version wrote the file.
     #[error("format {0}")]
     Format(u32),
-    /// redb gave up.
+    /// redb panicked.
     #[error("the database engine failed: {0}")]
     Panicked(String),
-    /// The file system refused.
+    /// The file system returned an error.
     #[error(transparent)]
     Io(io::Error),
-    /// Anything else that redb says.
+    /// Another error of redb.
     #[error("{0}")]
     Engine(redb::Error),
 }
 
 impl Trouble {
-    /// There may be room later.
+    /// Returns whether the error is a lack of space.
     pub(super) fn is_no_space(&self) -> bool {
         let Self::Io(error) = self else {
             return false;
@@ -39,7 +39,7 @@ impl Trouble {
         matches!(error.kind(), StorageFull | QuotaExceeded | FileTooLarge)
     }
 
-    /// As the answer to an attempt to open the file.
+    /// Converts the error to that of opening the file.
     pub(super) fn into_open(self, path: &Path) -> OpenError {
         let path = path.to_owned();
         match self {
@@ -49,7 +49,7 @@ impl Trouble {
                 found,
                 known: format::FORMAT,
             },
-            // A read beyond the end means that the file lost its tail.
+            // A read beyond the end means that the file was truncated.
             Self::Io(error) if error.kind() == ErrorKind::UnexpectedEof => OpenError::Corrupt {
                 path,
                 what: "it ends too early".to_owned(),
@@ -77,23 +77,23 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
     }
 }
 
-/// What redb is at.
+/// The current operation of redb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
-    /// It reads a file that it has not seen before.
+    /// Opening a file for the first time.
     Open,
-    /// It changes or closes a file that it has read.
+    /// Changing or closing a file that was read before.
     Change,
 }
 
 thread_local! {
-    /// What redb is at on this thread, and with which file.
+    /// The current operation of redb on this thread, and its file.
     static AT_WORK: RefCell<Option<(Work, PathBuf)>> = const { RefCell::new(None) };
 }
 
-/// redb asserts what it believes about its file; on a damaged one an assertion is an answer.
+/// Runs redb and converts its panics to errors, because redb panics on some damaged files.
 ///
-/// A database that is not needed afterwards is dropped inside: closing it may fail as well.
+/// Drop a database inside `work` if it is not needed afterwards, because closing it may panic too.
 pub(super) fn guarded<T>(
     work: Work,
     path: &Path,
@@ -105,8 +105,8 @@ pub(super) fn guarded<T>(
     done.unwrap_or_else(|panic| Err(Trouble::Panicked(text(&*panic))))
 }
 
-/// What to tell of a panic that comes from the database engine, for the panic hook of a program that is built to end
-/// at a panic: there the store does not come to return it as an error. `None` for any other panic.
+/// Returns the message for a panic of the database engine; `None` for any other panic. For the panic hook of programs
+/// with `panic = "abort"`, in which the store cannot return the panic as an error.
 pub fn last_words(panic: &PanicHookInfo<'_>) -> Option<String> {
     let (work, path) = AT_WORK.take()?;
     let trouble = Trouble::Panicked(text(panic.payload()));

@@ -1,7 +1,7 @@
-//! Calls to whichever member of etcd is connected, with an honest account of what became of them.
+//! Calls to the connected member of etcd, with an exact account of their outcome.
 //!
-//! Invariant: a call that may have reached etcd is never sent again from here. Who called is told
-//! whether nothing was changed or nobody knows.
+//! Invariant: a call that may have reached etcd is never sent again from here. The error says whether nothing was
+//! changed or the outcome is unknown.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -22,33 +22,33 @@ use super::wire::{
 };
 use crate::store::WriteError;
 
-/// How long etcd may take to answer.
+/// Timeout of a call.
 pub(super) const ANSWER: Duration = Duration::from_secs(5);
-/// How long a connection may take.
+/// Timeout of a connection attempt.
 const CONNECT: Duration = Duration::from_secs(3);
-/// How long a call waits for a connection that is being made, so that a restart of etcd or a change
-/// of the member is a pause and not an error.
+/// Time that a call waits for a new connection, so that a restart of etcd or a change of the member is a pause and
+/// not an error.
 const RECONNECT: Duration = Duration::from_secs(2);
 
-/// Why a call has no good answer.
+/// Error of a call.
 #[derive(Clone, Debug)]
 pub(super) enum CallError {
-    /// It was not sent: nothing happened.
+    /// The call was not sent; nothing was changed.
     NotSent(String),
-    /// Etcd says no: nothing happened.
+    /// etcd rejected the call; nothing was changed.
     Refused(Status),
-    /// Etcd has no space. It says so in place of a transaction, and also after one that it applied.
+    /// etcd has no space. etcd reports this both instead of a transaction and after an applied one.
     Full(String),
-    /// It was sent, and there is no answer that says what happened.
+    /// The call was sent, and its outcome is unknown.
     Unknown(String),
 }
 
-/// The members, and the connection to one of them while there is one.
+/// The members of etcd and the current connection to one of them.
 #[derive(Debug)]
 pub(super) struct Client {
     endpoints: Vec<Endpoint>,
     tls: Option<Arc<ClientConfig>>,
-    /// What is read to learn the revision of etcd: below the prefix, where reading is allowed.
+    /// Key that is read to learn the revision of etcd. It is below the prefix, where reading is allowed.
     asked: Bytes,
     state: watch::Sender<Connection>,
 }
@@ -74,8 +74,8 @@ impl Client {
         }
     }
 
-    /// Connects to the first member, beginning with number `first`, that answers a linearizable read:
-    /// one that is cut off from the others does not. Returns its number too.
+    /// Connects to the first member, starting with number `first`, that answers a linearizable read. A member that is cut
+    /// off from the others does not answer one. Also returns the number of the member.
     pub(super) async fn connect(&self, first: usize) -> Result<(usize, Link, Header), String> {
         let mut reasons = Vec::new();
         for offset in 0..self.endpoints.len() {
@@ -94,7 +94,7 @@ impl Client {
         Err(reasons.join("; "))
     }
 
-    /// The revision of etcd at some moment of this call, from a majority of its members.
+    /// Reads the revision of etcd with a linearizable read.
     pub(super) async fn now(&self, link: &Link) -> Result<Header, String> {
         let answer: RangeResponse = within(ANSWER, link.call(RANGE, &self.question()))
             .await?
@@ -104,7 +104,7 @@ impl Client {
             .ok_or_else(|| "it answers without a revision".to_owned())
     }
 
-    /// As [`Client::now`], over the present connection.
+    /// Like [`Client::now`], on the current connection.
     pub(super) async fn revision(&self) -> Result<i64, CallError> {
         let answer: RangeResponse = self.call(RANGE, &self.question()).await?;
         Ok(answer.header.unwrap_or_default().revision)
@@ -118,7 +118,7 @@ impl Client {
         }
     }
 
-    /// A member as in messages.
+    /// Returns the name of a member for messages.
     pub(super) fn name(&self, number: usize) -> String {
         let Endpoint {
             tls, host, port, ..
@@ -127,17 +127,17 @@ impl Client {
         format!("{scheme}://{host}:{port}")
     }
 
-    /// Calls go here from now on.
+    /// Sets the connection for later calls.
     pub(super) fn up(&self, link: Link) {
         self.state.send_replace(Connection::Up(link));
     }
 
-    /// There is no connection.
+    /// Removes the connection, with the reason.
     pub(super) fn down(&self, why: String) {
         self.state.send_replace(Connection::Down(why));
     }
 
-    /// Why there is no connection, if there is none.
+    /// Returns the reason if there is no connection.
     pub(super) fn trouble(&self) -> Option<String> {
         match &*self.state.borrow() {
             Connection::Up(_) => None,
@@ -183,7 +183,7 @@ impl Client {
         self.call(TXN, &request).await
     }
 
-    /// Forgets what is older than a revision; that somebody else did so already is fine.
+    /// Compacts the history below a revision. Succeeds if another client already did.
     pub(super) async fn compact(&self, revision: i64) -> Result<(), CallError> {
         let done: Result<Done, _> = self.call(COMPACT, &CompactionRequest { revision }).await;
         match done {
@@ -203,7 +203,7 @@ fn silence() -> String {
     format!("no answer within {} s", ANSWER.as_secs())
 }
 
-/// What etcd said, or the name of the code where it said nothing.
+/// Returns etcd's message, or the name of the code if the message is empty.
 pub(super) fn message(status: &Status) -> String {
     if status.message().is_empty() {
         format!("{:?}", status.code())
@@ -218,7 +218,7 @@ impl CallError {
             Code::ResourceExhausted if status.message().contains("database space exceeded") => {
                 Self::Full(message(&status))
             }
-            // These come before a proposal is made, or in place of applying it.
+            // etcd returns these before it makes a proposal, or instead of applying one.
             Code::InvalidArgument
             | Code::NotFound
             | Code::AlreadyExists
@@ -232,7 +232,7 @@ impl CallError {
         }
     }
 
-    /// What it means for a write.
+    /// Converts the error to that of a write.
     pub(super) fn into_write_error(self) -> WriteError {
         match self {
             Self::NotSent(why) => WriteError::Unavailable(format!("etcd: {why}")),
@@ -255,7 +255,7 @@ impl CallError {
         }
     }
 
-    /// What it means for a read.
+    /// Converts the error to the reason of a failed read.
     pub(super) fn reason(self) -> String {
         match self {
             Self::NotSent(why) | Self::Unknown(why) | Self::Full(why) => format!("etcd: {why}"),

@@ -1,4 +1,4 @@
-//! Where etcd is, and how to speak to it.
+//! Configuration of the etcd engine.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,28 +11,28 @@ use rustls::{ClientConfig, RootCertStore};
 
 use super::super::Retention;
 
-/// How an etcd is reached, and what is kept there.
+/// Address, credentials and retention of an etcd.
 #[derive(Clone, Debug)]
 pub struct EtcdConfig {
     /// `http://HOST:PORT` or `https://HOST:PORT` of the members, tried in this order.
     pub endpoints: Vec<String>,
-    /// All keys begin with this; servers with the same prefix share their objects.
+    /// Prefix of all keys. Servers with the same prefix share their objects.
     pub prefix: String,
-    /// Authority of etcd's certificates (PEM), needed for `https`.
+    /// CA certificate of etcd (PEM), required for `https`.
     pub ca_file: Option<PathBuf>,
-    /// Certificate that etcd knows this server by (PEM).
+    /// Client certificate (PEM).
     pub cert_file: Option<PathBuf>,
-    /// Its private key (PEM).
+    /// Private key of the client certificate (PEM).
     pub key_file: Option<PathBuf>,
-    /// How much of etcd's history is kept; older revisions are compacted away. `None` leaves that to
-    /// others. Compaction concerns all of an etcd, whatever the prefix.
+    /// Age above which etcd's history is compacted; `None` disables compaction. Compaction affects the whole etcd,
+    /// independent of the prefix.
     pub compaction: Option<Duration>,
-    /// How much of the history this server keeps in memory for watches and exact lists.
+    /// History that this server keeps in memory for watches and exact lists.
     pub retention: Retention,
 }
 
 impl EtcdConfig {
-    /// These members, without TLS files, and with Kubernetes' five minutes of history.
+    /// Creates a configuration for these members, without TLS files and with five minutes of history.
     pub fn new(endpoints: impl IntoIterator<Item = impl Into<String>>) -> Self {
         Self {
             endpoints: endpoints.into_iter().map(Into::into).collect(),
@@ -46,23 +46,23 @@ impl EtcdConfig {
     }
 }
 
-/// Why an etcd cannot be used.
+/// Error that prevents the use of an etcd.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EtcdError {
-    /// An endpoint does not make sense.
+    /// An endpoint is invalid.
     #[error("etcd endpoint {0:?}: {1}")]
     Endpoint(String, &'static str),
-    /// The prefix does not make sense.
-    #[error("etcd prefix {0:?}: it begins with a slash, and does not end with one")]
+    /// The prefix is invalid.
+    #[error("etcd prefix {0:?} must begin with a slash and must not end with one")]
     Prefix(String),
-    /// A file with a certificate or a key cannot be used.
+    /// A certificate or key file is unusable.
     #[error("{0}: {1}")]
     File(String, String),
-    /// TLS cannot be set up.
+    /// TLS setup failed.
     #[error("TLS to etcd cannot be set up: {0}")]
     Tls(String),
-    /// It did not answer, or not well.
+    /// etcd did not answer, or answered with an error.
     #[error("etcd cannot be used: {0}")]
     Unusable(String),
 }
@@ -105,7 +105,7 @@ impl Endpoint {
 /// The members of a configuration, and the TLS setup if one of them needs it.
 pub(super) type Members = (Vec<Endpoint>, Option<Arc<ClientConfig>>);
 
-/// Checks a configuration, without asking anybody.
+/// Validates a configuration without connecting.
 pub(super) fn members(config: &EtcdConfig) -> Result<Members, EtcdError> {
     let EtcdConfig { prefix, .. } = config;
     if !prefix.starts_with('/') || prefix.ends_with('/') || prefix.contains('\0') {

@@ -1,4 +1,4 @@
-//! What objects look like in etcd.
+//! Encoding of objects in etcd.
 //!
 //! A key is `PREFIX/registry/GROUP/PLURAL/NAMESPACE/NAME`, with empty parts where there is no group or
 //! no namespace. A value is one line about the object and its JSON:
@@ -39,27 +39,27 @@ impl Layout {
         }
     }
 
-    /// Where everything of ours begins and ends.
+    /// Returns the range of all our keys.
     pub(super) fn everything(&self) -> (Bytes, Bytes) {
         Self::range(format!("{}/", self.prefix))
     }
 
-    /// Where the objects begin and end.
+    /// Returns the range of all objects.
     pub(super) fn objects(&self) -> (Bytes, Bytes) {
         Self::range(format!("{}/registry/", self.prefix))
     }
 
-    /// A key that no object has.
+    /// Returns a key that is not the key of an object.
     pub(super) fn other(&self, name: &str) -> Bytes {
         format!("{}/{name}", self.prefix).into()
     }
 
-    /// What is written to make news where there are none.
+    /// Returns the key whose write advances a quiet watch.
     pub(super) fn nudge(&self) -> Bytes {
         self.other("nudge")
     }
 
-    /// The place of an object; says why there is none.
+    /// Returns the etcd key of an object.
     pub(super) fn object(&self, key: &Key) -> Result<Bytes, String> {
         let Key {
             resource,
@@ -74,7 +74,7 @@ impl Layout {
         Ok(format!("{prefix}/registry/{resource}/{namespace}/{name}").into())
     }
 
-    /// The object at a place; `None` for a key that is no object's.
+    /// Parses an etcd key; `None` if it is not the key of an object.
     pub(super) fn key(&self, place: &[u8], names: &mut Names) -> Option<Result<Key, String>> {
         let rest = place.strip_prefix(self.prefix.as_bytes())?;
         let rest = rest.strip_prefix(b"/registry/")?;
@@ -100,7 +100,7 @@ impl Layout {
     }
 }
 
-/// The names of resources, each once in memory.
+/// Interned names of resources.
 #[derive(Debug, Default)]
 pub(super) struct Names(HashSet<Arc<str>>);
 
@@ -115,7 +115,7 @@ impl Names {
     }
 }
 
-/// A value from the JSON of a version; `term` is `None` for the revision of the write itself.
+/// Encodes a version. `term` is `None` for the revision of the write itself.
 pub(super) fn encode(term: Option<u64>, json: &[u8], gap: usize) -> Bytes {
     debug_assert_eq!(gap, HEAD.len(), "the gap is after the head");
     let term = term.map_or_else(|| SELF.to_owned(), |term| term.to_string());
@@ -127,7 +127,7 @@ pub(super) fn encode(term: Option<u64>, json: &[u8], gap: usize) -> Bytes {
     value.freeze()
 }
 
-/// A version from its value; says what is wrong with one that nobody here wrote.
+/// Decodes a version. The error describes a foreign value.
 pub(super) fn decode(key: Key, revision: u64, value: &[u8]) -> Result<Entry, String> {
     let wrong = |what: &str| format!("the value of {key} in etcd is damaged: {what}");
     let rest = value
@@ -154,7 +154,7 @@ pub(super) fn decode(key: Key, revision: u64, value: &[u8]) -> Result<Entry, Str
     Ok(Entry { object, term })
 }
 
-/// The last state of a removed object, at the revision of its removal.
+/// Returns the last state of a removed object, with the revision of its removal.
 pub(super) fn removed(last: &Object, revision: u64) -> Arc<Object> {
     // Every version came out of `decode`, so the digits of its own revision follow the head.
     let digits = HEAD.len() + last.revision.to_string().len();
@@ -175,7 +175,7 @@ fn stamped(revision: u64, tail: &[u8]) -> Bytes {
     json.freeze()
 }
 
-/// `metadata.labels`, and at the same time the proof that the rest is JSON.
+/// Reads `metadata.labels`, and checks that the rest is valid JSON.
 fn labels(json: &[u8]) -> Result<BTreeMap<String, String>, serde_json::Error> {
     #[derive(Deserialize)]
     struct Stored {

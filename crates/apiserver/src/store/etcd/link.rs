@@ -1,6 +1,6 @@
 //! One connection to one member of etcd: HTTP/2 over TCP or TLS, shared by calls and the watch.
 //!
-//! It is never made anew here; the mirror notices the loss, and connects again.
+//! A lost connection is not replaced here. The mirror detects the loss and connects again.
 
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -22,10 +22,11 @@ use tonic::{Code, Status};
 use super::config::Endpoint;
 use super::wire::{WATCH, WatchCreate, WatchRequest, WatchResponse};
 
-/// What etcd may send ahead on one stream, and on all of them: a watch that catches up brings much at once.
+/// Flow-control window of a stream and of the connection. It is large, because a watch that catches up receives many
+/// events.
 const STREAM_WINDOW: u32 = 2 << 20;
 const WINDOW: u32 = 5 << 20;
-/// Before a message stand a byte that says whether it is compressed, and its length.
+/// Length of the gRPC message prefix: the compression flag and the length.
 const PREFIX: usize = 5;
 
 /// The sending half; clones share the connection.
@@ -86,35 +87,35 @@ impl Link {
         Ok(Self { send, origin })
     }
 
-    /// Whether calls can no longer be sent, also if etcd only said so and lets those under way end.
+    /// Returns whether new calls are impossible, including after a GOAWAY that lets running calls finish.
     pub(super) fn is_closed(&self) -> bool {
         let ready = self.send.clone().ready().now_or_never();
         !matches!(ready, Some(Ok(_)))
     }
 
-    /// One call.
+    /// Makes one call.
     pub(super) async fn call<Q, A>(&self, path: &'static str, message: &Q) -> Result<A, Status>
     where
         Q: Message,
         A: Message + Default,
     {
-        // The request is handed over in one piece, so that etcd mostly wakes up for it once.
+        // The request is sent in one piece, so that etcd usually wakes up once.
         let mut answers = self.begin(path, message, true).await?;
         let answer = answers.next().await?;
         let answer = answer.ok_or_else(|| Status::internal("it answers without a message"))?;
-        // What is left are the trailers, with the verdict.
+        // The trailers follow, with the status.
         answers.next().await?;
         Ok(answer)
     }
 
-    /// A watch, which lasts as long as what is returned.
+    /// Starts a watch, which ends when the returned stream is dropped.
     pub(super) async fn watch(&self, create: WatchCreate) -> Result<Watch, Status> {
         let create = Some(create);
-        // To end the requests would be to end the watch.
+        // Closing the request stream would end the watch.
         self.begin(WATCH, &WatchRequest { create }, false).await
     }
 
-    /// Sends a message, the only one if `whole`, and waits for the head of the answer.
+    /// Sends a message and waits for the response head. `whole` closes the request stream.
     async fn begin<Q: Message, A>(
         &self,
         path: &'static str,
@@ -128,7 +129,7 @@ impl Link {
         if head.status != StatusCode::OK {
             return Err(Status::unknown(format!("it answers {}", head.status)));
         }
-        // An answer without any message has its verdict in front.
+        // A response without messages has its status in the headers.
         verdict(&head.headers)?;
         Ok(Answers {
             body,
@@ -152,10 +153,10 @@ impl Link {
     }
 }
 
-/// What a watch brings.
+/// The response stream of a watch.
 pub(super) type Watch = Answers<WatchResponse>;
 
-/// The messages of one answer.
+/// The messages of one response.
 pub(super) struct Answers<A> {
     body: RecvStream,
     read: BytesMut,
@@ -163,7 +164,7 @@ pub(super) struct Answers<A> {
 }
 
 impl<A: Message + Default> Answers<A> {
-    /// The next message; none when the answer ended well.
+    /// Returns the next message, or `None` at a successful end.
     pub(super) async fn next(&mut self) -> Result<Option<A>, Status> {
         loop {
             if let Some(message) = take(&mut self.read)? {
@@ -189,7 +190,7 @@ impl<A: Message + Default> Answers<A> {
     }
 }
 
-/// A message with its length in front.
+/// Encodes a message with its gRPC prefix.
 fn framed(message: &impl Message) -> Bytes {
     let length = message.encoded_len();
     let mut frame = BytesMut::with_capacity(PREFIX + length);
@@ -199,7 +200,7 @@ fn framed(message: &impl Message) -> Bytes {
     frame.freeze()
 }
 
-/// The first message of what was read, if it is there as a whole.
+/// Takes the first complete message from the buffer.
 fn take(read: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     let Some(mut prefix) = read.get(..PREFIX) else {
         return Ok(None);
@@ -216,7 +217,7 @@ fn take(read: &mut BytesMut) -> Result<Option<Bytes>, Status> {
     Ok(Some(message.freeze()))
 }
 
-/// What headers or trailers say of a call; nothing is no complaint.
+/// Reads the gRPC status from headers or trailers; a missing status is not an error.
 fn verdict(headers: &HeaderMap) -> Result<(), Status> {
     match Status::from_header_map(headers) {
         Some(status) if status.code() != Code::Ok => Err(status),

@@ -1,10 +1,9 @@
-//! The task that keeps the published state equal to what etcd holds.
+//! The task that keeps the published state equal to the content of etcd.
 //!
-//! It reads everything once, at one revision, and follows from there with one watch. A connection that
-//! breaks is made again, to the next member, and the watch goes on after the last revision that was seen:
-//! nothing is missed and nothing comes twice. Only where etcd has compacted what lies between (or one
-//! foreign transaction touched several objects, which one revision cannot tell apart) is everything read
-//! anew; then all running watches of clients end as expired, since they did miss something.
+//! It reads everything once, at one revision, and follows from there with one watch. After a broken connection it
+//! connects to the next member, and the watch continues after the last observed revision, so no event is missed or
+//! repeated. Everything is read again in two cases: etcd compacted the missing events, or one foreign transaction
+//! changed several objects at one revision. Then all running watches of clients expire, because they missed events.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -25,11 +24,11 @@ use super::wire::{
 };
 use crate::store::mvcc::{Followed, Mvcc};
 
-/// Keys in one page of the first read: few, since each may be large and a page has to come in time.
+/// Page size of the first read. It is small, because values may be large and a page has a time limit.
 const PAGE: i64 = 100;
-/// How often a quiet connection is tried.
+/// Interval of probes on a quiet connection.
 const PROBE: Duration = Duration::from_secs(3);
-/// Pauses between attempts to connect.
+/// First pause between connection attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LAST_PAUSE: Duration = Duration::from_secs(2);
 
@@ -41,21 +40,21 @@ pub(super) struct Mirror {
     own: Arc<Own>,
     layout: Layout,
     names: Names,
-    /// The etcd that was read first; another one has another history.
+    /// Cluster id of the etcd that was read first. Another cluster has another history.
     cluster: Option<u64>,
     loaded: watch::Sender<Loaded>,
 }
 
-/// How far the first read is.
+/// Progress of the first read.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Loaded {
-    /// The most pages that one attempt had.
+    /// Largest number of pages of one attempt.
     pages: usize,
-    /// Everything was read.
+    /// Whether everything was read.
     pub(super) whole: bool,
 }
 
-/// Nobody takes the mirror for current when the task that feeds it is gone, for whatever reason.
+/// Marks the connection as lost when the mirror task ends for any reason, so that a stale mirror is never used.
 struct Ended(Arc<Client>);
 
 impl Drop for Ended {
@@ -67,11 +66,11 @@ impl Drop for Ended {
     }
 }
 
-/// Why following ended.
+/// The reason why following ended.
 enum End {
-    /// To be resumed where it stopped.
+    /// The connection was lost; following can resume.
     Lost(String),
-    /// The history has a gap.
+    /// The history has a gap; everything must be read again.
     Gap(String),
 }
 
@@ -93,7 +92,7 @@ impl Mirror {
         }
     }
 
-    /// Tells how the first read goes on.
+    /// Subscribes to the progress of the first read.
     pub(super) fn loaded(&self) -> watch::Receiver<Loaded> {
         self.loaded.subscribe()
     }
@@ -160,7 +159,7 @@ impl Mirror {
         let follow = async {
             loop {
                 let news = watch.next().await;
-                // Answers that came along are known first, and need not be read here again.
+                // Lets pending responses of own writes be published first, so that these events need no decoding.
                 tokio::task::yield_now().await;
                 let end = match news {
                     Ok(Some(news)) => self.take(news).err(),
@@ -178,7 +177,7 @@ impl Mirror {
         }
     }
 
-    /// Revisions never go back, and those of another etcd mean something else.
+    /// Checks that this is the same etcd and that its revision did not go back.
     fn check_history(&mut self, header: &Header) -> Result<(), String> {
         let cluster = *self.cluster.get_or_insert(header.cluster_id);
         if cluster != header.cluster_id {
@@ -216,7 +215,7 @@ impl Mirror {
                 };
             let page = match page {
                 Err(status) if status.code() == Code::OutOfRange && revision > 0 => {
-                    // Compacted between two pages.
+                    // etcd compacted the revision between two pages; start again.
                     (revision, key) = (0, self.layout.objects().0);
                     entries.clear();
                     continue;
@@ -250,7 +249,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Publishes what a watch brought.
+    /// Publishes the events of a watch response.
     fn take(&mut self, news: WatchResponse) -> Result<(), End> {
         if news.canceled {
             return Err(if news.compact_revision > 0 {
@@ -313,8 +312,8 @@ impl Mirror {
     }
 }
 
-/// Lets calls have a connection when the mirror has all that etcd had when it was made. Ends with the
-/// reason when etcd no longer answers for a majority or its watch stalls, also if nobody asks for anything.
+/// Enables the connection for calls when the mirror has reached etcd's revision. Returns the reason when etcd loses
+/// its majority or the watch stalls, even if there are no requests.
 async fn tend(
     client: Arc<Client>,
     mvcc: Arc<Mvcc>,
@@ -339,8 +338,8 @@ async fn tend(
     }
 }
 
-/// Waits for the watch to bring the mirror to a revision; one that others made outside of our part of
-/// etcd shows by a write of our own after it.
+/// Waits until the watch brings the mirror to a revision. A revision of another prefix is reached by a write of the
+/// nudge key.
 async fn reach(mvcc: &Mvcc, link: &Link, revision: u64, nudge: &Bytes) -> Result<(), String> {
     if timeout(NUDGE, mvcc.reached(revision)).await.is_ok() {
         return Ok(());
@@ -352,7 +351,7 @@ async fn reach(mvcc: &Mvcc, link: &Link, revision: u64, nudge: &Bytes) -> Result
     let nudged: Result<Done, Status> = within(ANSWER, link.call(PUT, &request)).await?;
     match nudged.map_err(CallError::of) {
         Ok(_) => {}
-        // Without a write (etcd is full, say) a stalled watch cannot be told from a quiet one.
+        // If the write fails, for example because etcd is full, a stalled watch looks like a quiet one.
         Err(CallError::Refused(_) | CallError::Full(_)) => return Ok(()),
         Err(error) => return Err(error.reason()),
     }
@@ -367,7 +366,7 @@ async fn reach(mvcc: &Mvcc, link: &Link, revision: u64, nudge: &Bytes) -> Result
     }
 }
 
-/// Etcd's revisions are positive.
+/// Converts a revision of etcd, which is never negative.
 pub(super) fn unsigned(revision: i64) -> u64 {
     u64::try_from(revision).unwrap_or(0)
 }

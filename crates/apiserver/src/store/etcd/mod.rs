@@ -1,13 +1,12 @@
-//! Etcd as the store: several servers share one, each with a mirror of it in memory.
+//! The etcd engine: several servers share one etcd, each with an in-memory mirror.
 //!
-//! Reads, lists and watches come from the mirror, which one watch of etcd feeds in the order of its
-//! revisions, together with the answers to our own writes. A write is one transaction: it happens only if the object, and the lease of a fence, are
-//! still at the revisions that were looked at. The revision of a version is etcd's.
+//! Reads, lists and watches are served from the mirror. One watch of etcd and the responses to our own writes feed it
+//! in revision order. A write is one transaction, which succeeds only if the object, and the lease of a fence, still
+//! have the revisions that were read. The revision of a version is etcd's.
 //!
-//! The mirror may be behind what another server has acknowledged. What is only *accepted* on the strength
-//! of it is checked by the transaction; what is *refused* is refused after asking etcd how far it is and
-//! waiting for the mirror to get there ([`Store::fresh`](super::Store::fresh)), and so is every read that
-//! has to be up to date.
+//! The mirror may lag behind a write that another server acknowledged. The transaction checks every decision to
+//! *accept* a write. Before a *rejection*, and for every read that must be current, the server asks etcd for its
+//! revision and waits for the mirror ([`Store::fresh`](super::Store::fresh)).
 
 mod client;
 mod config;
@@ -36,12 +35,12 @@ use super::mvcc::Mvcc;
 use super::published::Published;
 use super::{BoxFuture, Object, Unavailable, Write, WriteError};
 
-/// How long opening may go without progress.
+/// Time without progress after which opening fails.
 const OPEN: Duration = Duration::from_secs(15);
-/// After so long without news, a write of our own makes some: others may use the same etcd, and their
-/// revisions do not show in our part of it.
+/// Time without watch events after which a write of the nudge key advances the mirror. Other users of the same etcd
+/// raise its revision without events below our prefix.
 const NUDGE: Duration = Duration::from_millis(50);
-/// So many writes are under way at once.
+/// Maximum number of concurrent writes.
 const WRITES: usize = 4096;
 
 /// A store in etcd, shared with every other server that uses the same prefix.
@@ -58,9 +57,9 @@ struct Shared {
     mvcc: Arc<Mvcc>,
     own: Arc<Own>,
     layout: Layout,
-    /// Those who want to know how far etcd is.
+    /// Requests for the current revision of etcd.
     asks: mpsc::UnboundedSender<Ask>,
-    /// Held by who makes news.
+    /// Held during a write of the nudge key.
     nudging: Mutex<()>,
     places: Semaphore,
 }
@@ -68,11 +67,11 @@ struct Shared {
 type Ask = oneshot::Sender<Result<u64, CallError>>;
 
 impl EtcdStore {
-    /// Connects, and reads everything. Needs a running tokio runtime, which it goes on using.
+    /// Connects and reads everything. Spawns tasks on the current tokio runtime.
     ///
     /// # Errors
-    /// The configuration does not make sense, no member answers, or there is something below the prefix
-    /// that this server does not understand.
+    /// Returns an error if the configuration is invalid, no member answers, or there is a foreign value below the
+    /// prefix.
     pub async fn open(config: EtcdConfig) -> Result<Self, EtcdError> {
         let (endpoints, tls) = config::members(&config)?;
         let layout = Layout::new(&config.prefix);
@@ -112,10 +111,10 @@ impl EtcdStore {
         Ok(store)
     }
 
-    /// What the first of all servers with this prefix proposed under a name; `mine` if that is this one.
+    /// Returns the value that the first server with this prefix stored under a name. Stores `mine` if there is none.
     ///
     /// # Errors
-    /// Etcd cannot be reached, or does not say.
+    /// Returns an error if etcd cannot be reached or the outcome is unknown.
     pub async fn agree(&self, name: &str, mine: Vec<u8>) -> Result<Vec<u8>, EtcdError> {
         let unusable = |error: CallError| EtcdError::Unusable(error.reason());
         let Shared { client, layout, .. } = &*self.shared;
@@ -139,7 +138,7 @@ impl EtcdStore {
         value.ok_or_else(|| EtcdError::Unusable(format!("it keeps no {name}")))
     }
 
-    /// Ends all watches and leaves etcd alone from now on.
+    /// Ends all watches and closes the connection to etcd.
     pub fn close(&self) {
         let tasks = self.tasks.lock();
         tasks.unwrap_or_else(PoisonError::into_inner).abort_all();
@@ -149,7 +148,7 @@ impl EtcdStore {
 }
 
 impl Shared {
-    /// Waits until everything that etcd acknowledged before this call is in the mirror.
+    /// Waits until the mirror contains every write that etcd acknowledged before this call.
     async fn fresh(&self) -> Result<(), CallError> {
         let (ask, answer) = oneshot::channel();
         let gone = || CallError::NotSent("the store is closing".to_owned());
@@ -158,7 +157,7 @@ impl Shared {
         self.reach(revision).await
     }
 
-    /// Waits for the mirror, and makes news if there is none.
+    /// Waits until the mirror reaches a revision, with a write of the nudge key if the watch is quiet.
     async fn reach(&self, revision: u64) -> Result<(), CallError> {
         let reached = async {
             while timeout(NUDGE, self.mvcc.reached(revision)).await.is_err() {
@@ -166,7 +165,7 @@ impl Shared {
                 if self.mvcc.revision() < revision {
                     let key = self.layout.nudge();
                     let value = Bytes::new();
-                    // If it fails, the pause is not over, and the next round tries again.
+                    // After a failure the next iteration retries.
                     let _ = self.client.put(PutRequest { key, value }).await;
                     let _ = timeout(NUDGE, self.mvcc.reached(revision)).await;
                 }
@@ -175,9 +174,9 @@ impl Shared {
         self.behind(timeout(ANSWER, reached).await.is_ok())
     }
 
-    /// Waits for the mirror to show a write of our own.
+    /// Waits until the mirror contains an own write.
     async fn settle(&self, revision: u64) -> Result<(), CallError> {
-        // It mostly is the next after what is there, and then there is nothing to set a timer for.
+        // The revision is usually the next one, which needs no timer.
         let reached = self.mvcc.revision() >= revision
             || timeout(ANSWER, self.mvcc.reached(revision)).await.is_ok();
         self.behind(reached)
@@ -193,7 +192,7 @@ impl Shared {
     }
 }
 
-/// Answers how far etcd is, all who asked since the last time at once.
+/// Reads the revision of etcd once for all requests that arrived since the last read.
 async fn answer(client: Arc<Client>, mut asks: mpsc::UnboundedReceiver<Ask>) {
     while let Some(first) = asks.recv().await {
         let mut waiting = vec![first];
@@ -202,13 +201,13 @@ async fn answer(client: Arc<Client>, mut asks: mpsc::UnboundedReceiver<Ask>) {
         }
         let answer = client.revision().await.map(unsigned);
         for ask in waiting {
-            // Who does not wait any more need not know.
+            // The requester may have given up.
             let _ = ask.send(answer.clone());
         }
     }
 }
 
-/// Lets etcd forget what is older than `age`.
+/// Compacts history older than `age` periodically.
 async fn compact(shared: Arc<Shared>, age: Duration) {
     let mut old = shared.mvcc.revision();
     loop {

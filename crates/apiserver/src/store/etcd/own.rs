@@ -1,8 +1,8 @@
-//! What this server's own transactions changed, known before the watch tells of it.
+//! Changes of this server's own transactions, known before the watch reports them.
 //!
-//! Every transaction of etcd has a revision of its own, and the answer to one says all that happened at it. So
-//! it is published without waiting for the watch, if nothing is missing before it; the watch then brings what is
-//! there already. What comes too early stays here until the watch has brought the mirror to it.
+//! Each transaction has its own revision, and its response describes everything that happened at that revision. If no
+//! earlier revision is missing, the change is published without waiting for the watch, which then repeats it. A change
+//! that is too early stays here until the watch has reached its revision.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -10,12 +10,12 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::format::removed;
 use crate::store::mvcc::{Followed, Mvcc};
 
-/// Changes by their revisions, none of which is published yet.
+/// Unpublished changes, by revision.
 #[derive(Debug, Default)]
 pub(super) struct Own(Mutex<BTreeMap<u64, Followed>>);
 
 impl Own {
-    /// Publishes a change of our own, and what waited for it, unless others come before it.
+    /// Publishes an own change and the changes that waited for it, unless an earlier revision is missing.
     pub(super) fn publish(&self, change: Followed, mvcc: &Mvcc) {
         let mut own = self.lock();
         own.insert(change.revision, change);
@@ -27,13 +27,13 @@ impl Own {
             published = published.max(*first.key());
             next.push(first.remove());
         }
-        // The watch may bring the same meanwhile; what is published already is left out.
+        // The watch may deliver the same changes; published revisions are skipped.
         if !next.is_empty() {
             mvcc.follow(next, 0, removed);
         }
     }
 
-    /// The change at a revision that the watch has come to.
+    /// Takes the change at a revision that the watch has reached.
     pub(super) fn take(&self, revision: u64) -> Option<Followed> {
         self.lock().remove(&revision)
     }

@@ -1,7 +1,7 @@
 //! The messages of etcd's v3 API that the engine uses, with the tags of its `rpc.proto` and `kv.proto`.
 //!
-//! Written by hand: they are a dozen, they do not change, and nothing has to be generated for them.
-//! Fields that are not here are skipped by the decoder.
+//! The messages are written by hand, because there are only a dozen and they do not change. The decoder skips other
+//! fields.
 
 use bytes::Bytes;
 use prost::{Message, Oneof};
@@ -12,13 +12,13 @@ pub(super) const TXN: &str = "/etcdserverpb.KV/Txn";
 pub(super) const COMPACT: &str = "/etcdserverpb.KV/Compact";
 pub(super) const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
-/// `Compare.target`: the revision of the last change of a key, zero for a key that is not there.
+/// `Compare.target`: the revision of the last change of a key; zero if the key does not exist.
 const TARGET_MOD: i32 = 2;
 
 /// `mvccpb.Event.type`.
 pub(super) const DELETED: i32 = 1;
 
-/// Of every answer.
+/// The header of every response.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Header {
     #[prost(uint64, tag = "1")]
@@ -69,7 +69,7 @@ pub(super) struct PutRequest {
     pub(super) value: Bytes,
 }
 
-/// The answer to a put and to a compaction.
+/// The response to a put and to a compaction.
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct Done {
     #[prost(message, optional, tag = "1")]
@@ -88,13 +88,13 @@ pub(super) struct Compare {
     target: i32,
     #[prost(bytes = "bytes", tag = "3")]
     key: Bytes,
-    /// Part of a union, so it is sent also if it is zero.
+    /// Part of a union, so zero is sent too.
     #[prost(int64, optional, tag = "6")]
     mod_revision: Option<i64>,
 }
 
 impl Compare {
-    /// The key was last changed at this revision; zero: it is not there.
+    /// Compares the revision of the last change of a key; zero means that the key does not exist.
     pub(super) fn last_changed(key: Bytes, revision: i64) -> Self {
         Self {
             target: TARGET_MOD,

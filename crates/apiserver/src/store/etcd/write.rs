@@ -1,4 +1,4 @@
-//! A write as one transaction of etcd.
+//! Executes a write as one transaction of etcd.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::mirror::{signed, unsigned};
 use super::wire::{Compare, DeleteRequest, Operation, PutRequest, RequestOp, TxnRequest};
 use super::{Bytes, Shared};
 
-/// How often a fenced write is tried while its lease is renewed under it.
+/// Attempts of a fenced write whose lease is renewed concurrently.
 const ATTEMPTS: usize = 32;
 
 impl Shared {
@@ -22,7 +22,7 @@ impl Shared {
             return Err(WriteError::Busy);
         };
         let place = self.place(&write.key)?;
-        // Whether the mirror is known to have all that was acknowledged before this call.
+        // Whether the mirror contains every write that was acknowledged before this call.
         let mut fresh = false;
         for _ in 0..ATTEMPTS {
             let (present, lease, checked) = {
@@ -68,9 +68,9 @@ impl Shared {
             if done.succeeded {
                 let (change, object) = plan.outcome(write.key, revision);
                 self.own.publish(change, &self.mvcc);
-                // It happened, whether the mirror shows it in time or not.
+                // The write succeeded even if the mirror does not reach it in time.
                 let _ = self.settle(revision).await;
-                // The mirror's own, if the watch was first and no other write came since.
+                // The mirror may already have this version from the watch.
                 let shown = self.mvcc.get(&object.key);
                 let shown = shown.filter(|shown| shown.revision == revision);
                 return Ok(shown.unwrap_or(object));
@@ -81,7 +81,7 @@ impl Shared {
         Err(WriteError::Busy)
     }
 
-    /// What became of a write that etcd answered with having no space.
+    /// Finds the outcome of a write for which etcd reported no space.
     async fn full(&self, key: &Key, before: Option<u64>, why: &str) -> WriteError {
         let looked = self.fresh().await.is_ok();
         let present = self.mvcc.get(key).map(|object| object.revision);
@@ -97,7 +97,7 @@ impl Shared {
     }
 }
 
-/// What a transaction does to the object.
+/// The change that a transaction makes.
 enum Plan {
     Put { draft: Draft, term: Option<u64> },
     Delete { last: Arc<Object> },
@@ -128,7 +128,7 @@ impl Plan {
         }
     }
 
-    /// What the transaction changed at its revision, and the object to show for it.
+    /// Returns the published change at the revision of the transaction, and the resulting object.
     fn outcome(&self, key: Key, revision: u64) -> (Followed, Arc<Object>) {
         let (entry, object) = match self {
             Self::Put { draft, term } => {
@@ -155,7 +155,7 @@ impl Plan {
     }
 }
 
-/// Whether the mirror allows the write; why not, if it does not.
+/// Checks a write against the mirror.
 fn check(
     write: &Write,
     present: Option<&Entry>,
@@ -174,7 +174,7 @@ fn check(
     given.try_for_each(|given| check_given(given, state.entry(&given.key)))
 }
 
-/// A failure before anything was sent, or after etcd refused: nothing was changed in either case.
+/// Converts an error of a call that changed nothing.
 fn unchanged(error: CallError) -> WriteError {
     WriteError::Unavailable(error.reason())
 }
