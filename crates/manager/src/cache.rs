@@ -1,7 +1,7 @@
-//! Caches: objects as last seen, kept for as long as the process runs.
+//! Caches of objects that live as long as the process.
 //!
-//! They are filled before anything else starts and outlive terms. A second term in the same process
-//! therefore works on the same live cache.
+//! Caches are filled before controllers start, and they outlive terms. A second term in the same process therefore
+//! uses the same live cache.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -49,7 +49,7 @@ struct Listener<K: Cached> {
     again: Arc<Notify>,
 }
 
-/// A cache of one kind, to be given to the [`Builder`](crate::Builder::cache).
+/// A cache of one kind for [`Builder::cache`](crate::Builder::cache).
 pub struct Cache<K: Cached> {
     name: String,
     api: Api<K>,
@@ -60,7 +60,7 @@ pub struct Cache<K: Cached> {
 }
 
 impl<K: Cached> Cache<K> {
-    /// A cache of what the API and the selectors of the configuration see.
+    /// Creates a cache of the objects that the API and the selectors of the configuration return.
     pub fn new(name: &str, api: Api<K>, config: watcher::Config) -> Self {
         let (reader, writer) = reflector::store();
         Self {
@@ -73,13 +73,13 @@ impl<K: Cached> Cache<K> {
         }
     }
 
-    /// For looking things up; good for as long as the manager runs.
+    /// Returns a reader that works as long as the manager runs.
     pub fn reader(&self) -> Store<K> {
         self.reader.clone()
     }
 
-    /// Calls back with the name of each object that came, changed or went, after the cache knows; and with
-    /// those of all that are there each time `again` is notified.
+    /// Calls back with each added, changed or deleted object after the cache was updated, and with all objects each time
+    /// `again` is notified.
     pub(crate) fn on_change(
         mut self,
         tell: impl Fn(ObjectRef<K>) + Send + 'static,
@@ -130,7 +130,7 @@ impl<K: Cached> Cache<K> {
     }
 
     fn apply(&mut self, event: &Event<K>) {
-        // What vanished while the watch was broken shows only as a gap in the new list.
+        // A deletion during a broken watch shows only as a missing object in the new list.
         let before = match event {
             Event::InitDone if self.listener.is_some() => self.names(),
             _ => HashSet::new(),
@@ -161,7 +161,7 @@ impl<K: Cached> Cache<K> {
     }
 }
 
-/// Never without anybody who notifies.
+/// Waits for a notification; never completes without a notifier.
 async fn notified(again: Option<&Notify>) {
     match again {
         Some(again) => again.notified().await,
@@ -185,7 +185,7 @@ impl<K: Cached> fmt::Debug for Cache<K> {
     }
 }
 
-/// The last error of a watch; only changes are logged.
+/// The last error of a watch. Only changes are logged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Trouble(Arc<Mutex<String>>);
 
@@ -224,7 +224,7 @@ pub(crate) struct Source {
 }
 
 impl Source {
-    /// Splits off what waits for the first list.
+    /// Splits off the part that waits for the first list.
     pub(crate) fn split(
         self,
         limit: Duration,

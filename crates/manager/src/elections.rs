@@ -1,4 +1,4 @@
-//! The elections of a manager: what they have in common, and their health.
+//! Shared settings and health of a manager's elections.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use crate::health::Check;
 use crate::shard::Shards;
 use crate::tasks::Running;
 
-/// A leader that has not renewed is unhealthy this long after its lease ran out; Kubernetes'.
+/// Time after the end of its lease at which a leader is unhealthy; Kubernetes' value.
 const HEALTH_TOLERANCE: Duration = Duration::from_secs(20);
 
-/// What a program changes about its elections.
+/// Customisation of elections by the program.
 pub(crate) type Tune = Arc<dyn Fn(tenure::Builder) -> tenure::Builder + Send + Sync>;
 
-/// What the elections of a manager have in common.
+/// Shared settings of a manager's elections.
 #[derive(Clone)]
 pub(crate) struct Elections {
     pub(crate) hub: Hub,
@@ -30,7 +30,7 @@ pub(crate) struct Elections {
 }
 
 impl Elections {
-    /// An election of a group; `running` is what its terms run.
+    /// Creates the election of a group; `running` is the work of its terms.
     pub(crate) fn builder(&self, group: &str, lock: &str, running: &Running) -> tenure::Builder {
         let builder = Elector::open(self.client.clone(), self.kind, &self.namespace, lock)
             .hub(&self.hub)
@@ -44,7 +44,7 @@ impl Elections {
     }
 }
 
-/// client-go's watchdog over all groups, and over the shards that this replica has when it is asked.
+/// Creates client-go's watchdog check for all groups and for the current shards of this replica.
 pub(crate) fn election_check(groups: Vec<GroupHandle>, shards: Vec<Shards>) -> Check {
     Arc::new(move || {
         let sharded = shards.iter().flat_map(Shards::groups);
@@ -59,7 +59,7 @@ pub(crate) fn election_check(groups: Vec<GroupHandle>, shards: Vec<Shards>) -> C
     })
 }
 
-/// Fails where this process does not lead the group.
+/// Creates a check that fails if this process does not lead the group.
 pub(crate) fn leader_check(group: GroupHandle) -> Check {
     Arc::new(move || {
         if group.is_leading() {

@@ -1,12 +1,11 @@
-//! Why a manager ended.
+//! Errors of a manager.
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use tenure::{BuildError, StopReason};
 
-/// Why a manager did not start, or stopped without being asked to. A program that ends on it exits
-/// with code 1.
+/// Error of a manager that did not start, or that stopped without a request. The program should exit with code 1.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -18,40 +17,40 @@ pub enum Error {
         /// Every problem.
         source: BuildError,
     },
-    /// A name is used twice where that would confuse people and metrics.
+    /// A name is used twice, which would make metrics ambiguous.
     #[error("two runnables are called {0}")]
     DuplicateName(String),
-    /// Something refers to a leader group that nothing was registered for.
+    /// A setting refers to a leader group without runnables.
     #[error("there is no leader group {group} ({})", known(groups))]
     NoSuchGroup {
         /// The group.
         group: String,
-        /// Those that there are.
+        /// The existing groups.
         groups: Vec<String>,
     },
-    /// Something was added too late.
+    /// A runnable was added after the shutdown began.
     #[error("{0} cannot be added: the manager is stopping or has stopped")]
     Stopped(String),
-    /// A shard group makes no sense.
+    /// A shard group is invalid.
     #[error("shard group {group}: {cause}")]
     Shards {
         /// The group.
         group: String,
-        /// What is wrong.
+        /// The reason.
         cause: String,
     },
     /// The client cannot be set up.
     #[error("cannot set up the client: {0}")]
     Client(#[from] kube::Error),
-    /// An address cannot be listened on.
+    /// An address cannot be bound.
     #[error("cannot listen on {address}: {source}")]
     Listen {
         /// The address.
         address: SocketAddr,
-        /// What the system said.
+        /// The error of the system.
         source: std::io::Error,
     },
-    /// Signals cannot be listened for.
+    /// Signal handlers cannot be installed.
     #[error("cannot listen for signals: {0}")]
     Signals(std::io::Error),
     /// A startup hook failed, or dropped its done handle.

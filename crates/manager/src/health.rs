@@ -1,13 +1,13 @@
 //! Health checks in controller-runtime's format.
 //!
-//! `/healthz` and `/readyz` run all checks, `/healthz/name` one. `?verbose` lists them, `?exclude=name`
-//! leaves some out. Nobody is told why a check failed unless asking for that check alone.
+//! `/healthz` and `/readyz` run all checks, `/healthz/name` runs one. `?verbose` lists them, and `?exclude=name` skips
+//! some. Only a request for a single check shows why it failed.
 
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-/// A check: healthy, or what is wrong.
+/// A check: returns the reason if it fails.
 pub(crate) type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The checks of one endpoint, in the order of their names.
@@ -21,7 +21,7 @@ impl Checks {
         self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
     }
 
-    /// The status and the body for a path below the endpoint, such as `` or `/name`.
+    /// Returns status and body for a path below the endpoint, such as `` or `/name`.
     pub(crate) fn answer(&self, below: &str, query: &str) -> (u16, String) {
         let name = below.trim_start_matches('/');
         if name.is_empty() {

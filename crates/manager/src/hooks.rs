@@ -1,12 +1,11 @@
-//! Startup hooks: what has to be done before controllers start.
+//! Startup hooks, which run before controllers start.
 //!
-//! Hooks are called in order; each future is awaited before the next hook is called. A hook that has
-//! to wait for something passes its [`Done`] to a task of its own and returns. Controllers start when
-//! every hook is done. A handle that is dropped is a hook that failed, so a forgotten one ends the
-//! start with a message instead of holding it up for ever.
+//! Hooks are called in order, and each future is awaited before the next hook is called. A hook that must wait moves its
+//! [`Done`] to a spawned task and returns. Controllers start when every hook is done. A dropped handle means that the hook
+//! failed, so a forgotten handle ends the start with an error.
 //!
-//! Each hook runs in a task of its own: one that blocks its thread holds up neither its time limit nor
-//! a shutdown, as long as the runtime has another thread.
+//! Each hook runs in a separate task. A hook that blocks its thread does not delay its time limit or a shutdown, as long
+//! as the runtime has another thread.
 
 use std::fmt;
 use std::pin::Pin;
@@ -25,19 +24,19 @@ use crate::ready::Readiness;
 use crate::runnable::{Cause, Outcome};
 use crate::tasks::{ABORT_TAKES, panic_text};
 
-/// What a hook gets.
+/// The argument of a hook.
 pub struct Startup {
-    /// To be called when the hook has done its part.
+    /// Reports that the hook is done.
     pub done: Done,
-    /// For requests.
+    /// Client for requests.
     pub client: kube::Client,
     pub(crate) ready: watch::Receiver<Readiness>,
 }
 
 impl Startup {
-    /// Waits until the API server is ready; at once without a [gate](crate::Builder::gate).
+    /// Waits until the API server is ready. Returns immediately without a [gate](crate::Builder::gate).
     pub async fn api_ready(&mut self) {
-        // If it never is, the whole start fails and this future is dropped.
+        // If the API server never becomes ready, the start fails and this future is dropped.
         let ready = self.ready.wait_for(|ready| *ready == Readiness::Ready);
         if ready.await.is_err() {
             std::future::pending::<()>().await;
@@ -53,18 +52,18 @@ impl fmt::Debug for Startup {
     }
 }
 
-/// Says that a hook has done its part. Dropping it says that the hook failed.
+/// Reports the result of a hook. Dropping it means that the hook failed.
 #[must_use = "dropping it fails the start"]
 pub struct Done(oneshot::Sender<Result<(), String>>);
 
 impl Done {
-    /// It worked.
+    /// Reports success.
     pub fn ok(self) {
-        // The start was given up if nobody listens.
+        // The receiver is gone if the start was cancelled.
         let _ = self.0.send(Ok(()));
     }
 
-    /// It did not.
+    /// Reports a failure.
     pub fn failed(self, cause: impl fmt::Display) {
         let _ = self.0.send(Err(cause.to_string()));
     }
@@ -99,25 +98,25 @@ impl Hook {
     }
 }
 
-/// The hook that is being called. Dropping it aborts the hook.
+/// The running hook. Dropping it aborts the hook.
 #[derive(Debug, Default)]
 pub(crate) struct Calling {
     name: Option<Arc<str>>,
-    /// At most one: the next is called when the one before has returned.
+    /// Holds at most one task, because the next hook is called after the previous one has returned.
     task: JoinSet<Result<(), Cause>>,
 }
 
 impl Calling {
     fn call(&mut self, Hook { name, call }: Hook, startup: Startup) {
         self.name = Some(name);
-        // Also the call may block or panic, not only the future.
+        // The call itself may block or panic too, so it runs inside the task.
         self.task.spawn(async { call(startup).await });
     }
 
-    /// Drops what still runs of a start that is over, by itself or by an order.
+    /// Aborts a running hook after the start has ended.
     ///
     /// # Errors
-    /// The hook blocks its thread.
+    /// Returns an error if the hook blocks its thread.
     pub(crate) async fn end(mut self) -> Result<(), Error> {
         self.task.abort_all();
         let ended = async { while self.task.join_next().await.is_some() {} };
@@ -132,8 +131,8 @@ impl Calling {
     }
 }
 
-/// Calls all hooks in order, and waits until each is done. The first that fails ends it, whichever is
-/// being called then.
+/// Calls all hooks in order and waits until each is done. The first failure ends the start, even while another hook is
+/// being called.
 pub(crate) async fn run(
     hooks: Vec<Hook>,
     calling: &mut Calling,
@@ -172,7 +171,7 @@ pub(crate) async fn run(
     Ok(())
 }
 
-/// What a hook has returned, or why it has not.
+/// Converts the result of a hook task.
 fn returned(called: Result<Result<(), Cause>, JoinError>) -> Result<(), String> {
     match called {
         Ok(returned) => returned.map_err(|cause| chain(&*cause)),
@@ -183,7 +182,7 @@ fn returned(called: Result<Result<(), Cause>, JoinError>) -> Result<(), String> 
     }
 }
 
-/// Waits for what one hook says.
+/// Waits for the report of one hook.
 async fn answered(
     name: Arc<str>,
     answer: oneshot::Receiver<Result<(), String>>,

@@ -19,16 +19,16 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::health::Checks;
 
-/// A client that does not finish its request line is cut off.
+/// Time for a client to send its request.
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// What is served.
+/// Content of a listener.
 #[derive(Clone, Debug)]
 pub(crate) struct Site {
     pub(crate) healthz: Arc<Checks>,
     pub(crate) readyz: Arc<Checks>,
     pub(crate) registry: Arc<Registry>,
-    /// Which of the two families this listener shows.
+    /// Whether this listener serves probes.
     pub(crate) probes: bool,
     pub(crate) metrics: bool,
 }
@@ -39,7 +39,7 @@ pub(crate) async fn bind(address: SocketAddr) -> Result<TcpListener, Error> {
     bound.map_err(|source| Error::Listen { address, source })
 }
 
-/// Serves until told to stop.
+/// Serves until stopped.
 pub(crate) async fn serve(listener: TcpListener, site: Site, stop: CancellationToken) {
     loop {
         let accepted = tokio::select! {
@@ -47,7 +47,7 @@ pub(crate) async fn serve(listener: TcpListener, site: Site, stop: CancellationT
             accepted = listener.accept() => accepted,
         };
         let Ok((stream, _)) = accepted else {
-            // Out of file descriptors: others have to finish first.
+            // No file descriptors are left; waits for other connections to end.
             tokio::time::sleep(Duration::from_millis(50)).await;
             continue;
         };

@@ -1,9 +1,9 @@
-//! Kinds of few fields, for controllers that keep many objects: reading a field costs memory for each object, and
-//! code for each kind.
+//! Partial kinds with few fields, for controllers that keep many objects. Each field costs memory per object and code
+//! per kind.
 
 use serde::{Deserialize, Deserializer};
 
-/// Makes a type with a field `metadata: ObjectMeta` a kind of the API: its name, plural, group, version and scope.
+/// Implements the API resource traits for a type with a field `metadata: ObjectMeta`.
 #[macro_export]
 macro_rules! lean_kind {
     ($type:ty, $kind:literal, $plural:literal, $group:literal, $version:literal, $scope:ty) => {
@@ -35,10 +35,10 @@ macro_rules! lean_kind {
     };
 }
 
-/// For `#[serde(deserialize_with)]`: `null`, which servers write for an empty list, is the same as nothing.
+/// For `#[serde(deserialize_with)]`: treats `null`, which servers write for an empty list, as absent.
 ///
 /// # Errors
-/// If it is there and not what was expected.
+/// Returns an error if the value has another type.
 pub fn or_default<'de, D, T>(deserializer: D) -> Result<T, D::Error>
 where
     D: Deserializer<'de>,

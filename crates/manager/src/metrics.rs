@@ -1,4 +1,4 @@
-//! The metrics of a manager, controller-runtime's by their names.
+//! Metrics of a manager, with controller-runtime's names.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use prometheus_client::registry::Registry;
 
 use crate::queue::QueueMetrics;
 
-/// Everything that a manager counts.
+/// All metrics of a manager.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) elections: tenure::Metrics,
@@ -122,7 +122,7 @@ impl Metrics {
         self.inner.restarts.get_or_create(&label(name)).inc();
     }
 
-    /// Shows a controller from the start: a rate does not see the first of what was not there as zero.
+    /// Creates the series of a controller with zero, because a rate ignores the first value of a new series.
     pub(crate) fn controller(&self, name: &str, workers: usize) {
         let inner = &self.inner;
         let workers = i64::try_from(workers).unwrap_or(i64::MAX);

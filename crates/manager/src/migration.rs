@@ -1,13 +1,13 @@
-//! Leader migration: moving controllers between two programs without a gap and without overlap, by a
-//! second lock that both programs know (KCM and CCM do this; `LeaderMigrationConfiguration`).
+//! Leader migration: moves controllers between two programs without a gap and without overlap, with a second lock that
+//! both programs use (as kube-controller-manager and cloud-controller-manager do, `LeaderMigrationConfiguration`).
 //!
-//! A controller that is not listed runs under the group it was registered for. A listed one runs under
-//! the migration lock, in the program whose component it is assigned to. The migration lock is
-//! contended for only once the work under the main lock has started.
+//! A controller that is not listed runs under the group for which it was registered. A listed controller runs under the
+//! migration lock, in the program to which it is assigned. A program campaigns for the migration lock only after the work
+//! under the main lock has started.
 
 use serde::Deserialize;
 
-/// Which controllers move, and to which program.
+/// The controllers that move, and their programs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LeaderMigration {
     /// The name of the second lock.
@@ -16,7 +16,7 @@ pub struct LeaderMigration {
     pub controller_leaders: Vec<ControllerLeader>,
 }
 
-/// Where one controller runs.
+/// The program of one controller.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ControllerLeader {
@@ -28,7 +28,7 @@ pub struct ControllerLeader {
     pub component: String,
 }
 
-/// What this program does with a controller.
+/// Placement of a controller in this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Placement {
     /// It runs under the main lock.
@@ -39,7 +39,7 @@ pub enum Placement {
     Unowned,
 }
 
-/// What is wrong with a migration configuration: all of it.
+/// All problems of a migration configuration.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("invalid leader migration configuration: {}", problems.join("; "))]
 pub struct InvalidMigration {
@@ -48,11 +48,11 @@ pub struct InvalidMigration {
 }
 
 impl LeaderMigration {
-    /// Reads a `LeaderMigrationConfiguration` of `controllermanager.config.k8s.io`, as YAML or JSON. Unknown
-    /// fields are errors.
+    /// Parses a `LeaderMigrationConfiguration` of `controllermanager.config.k8s.io`, as YAML or JSON. Unknown fields are
+    /// errors.
     ///
     /// # Errors
-    /// Every problem.
+    /// Returns every problem.
     pub fn parse(text: &str) -> Result<Self, InvalidMigration> {
         let wire: Wire = serde_saphyr::from_str(text).map_err(|error| InvalidMigration {
             problems: vec![error.to_string()],
@@ -60,7 +60,7 @@ impl LeaderMigration {
         wire.check()
     }
 
-    /// Kubernetes' own list for moving a cloud provider out of kube-controller-manager.
+    /// Returns Kubernetes' default list for moving a cloud provider out of kube-controller-manager.
     pub fn cloud_provider_extraction() -> Self {
         let names = [
             "route-controller",
@@ -78,7 +78,7 @@ impl LeaderMigration {
         }
     }
 
-    /// What the program that calls itself `component` does with a controller.
+    /// Returns the placement of a controller in the program `component`.
     pub fn place(&self, controller: &str, component: &str) -> Placement {
         let listed = self
             .controller_leaders
@@ -121,11 +121,11 @@ impl Wire {
         let version = self.api_version.strip_prefix(GROUP).unwrap_or_default();
         match (version, self.resource_lock.as_deref()) {
             ("/v1", None) | ("/v1beta1" | "/v1alpha1", None | Some("" | "leases")) => {}
-            // It was allowed, and means a lock that no present program of Kubernetes takes.
+            // The field was allowed, and names a lock kind that current Kubernetes programs do not use.
             ("/v1beta1" | "/v1alpha1", Some(lock)) => {
                 problems.push(format!("resourceLock is {lock:?}, expected \"leases\""));
             }
-            // Whatever it says: the file is decoded strictly.
+            // The file is decoded strictly, so any value is an error.
             ("/v1", Some(_)) => problems.push("v1 has no field resourceLock".to_owned()),
             _ => problems.push(format!(
                 "apiVersion is {:?}, expected {GROUP}/v1, /v1beta1 or /v1alpha1",

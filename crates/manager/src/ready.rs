@@ -1,4 +1,4 @@
-//! The gate: nothing starts before the API server says that it is ready.
+//! The gate: no controller starts before the API server is ready.
 
 use std::time::Duration;
 
@@ -13,16 +13,16 @@ use crate::tasks::after;
 /// How to wait for the API server; [`api_ready`] has k3s's values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Gate {
-    /// Between two tries.
+    /// Interval between attempts.
     pub period: Duration,
-    /// For one try.
+    /// Timeout of one attempt.
     pub timeout: Duration,
-    /// For all of them.
+    /// Total time limit.
     pub limit: Duration,
 }
 
-/// Asks `/readyz` every 2 seconds for at most 15 minutes, each time over a fresh connection, so that a
-/// change of the load balancer in front is noticed.
+/// Polls `/readyz` every 2 seconds for at most 15 minutes. Each attempt uses a new connection, so that a change behind a
+/// load balancer is noticed.
 pub fn api_ready() -> Gate {
     Gate {
         period: Duration::from_secs(2),
@@ -31,7 +31,7 @@ pub fn api_ready() -> Gate {
     }
 }
 
-/// Whether the API server has been seen to be ready.
+/// Readiness of the API server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Readiness {
     Waiting,
@@ -39,7 +39,7 @@ pub(crate) enum Readiness {
 }
 
 impl Gate {
-    /// Polls until it is ready. Tells the others.
+    /// Polls until the API server is ready, and publishes the result.
     pub(crate) async fn wait(
         self,
         config: &Config,
@@ -51,7 +51,7 @@ impl Gate {
             let tried = tokio::time::timeout_at(end.min(after(self.timeout)), ask(config.clone()));
             let answer = match tried.await {
                 Ok(answer) => answer,
-                // Cut short by the end: what it said before is the better answer.
+                // The total limit interrupted this attempt, so the previous error is more useful.
                 Err(_) if Instant::now() >= end && !last.is_empty() => Err(last.clone()),
                 Err(_) => {
                     let time = self.timeout.min(self.limit);
@@ -79,7 +79,7 @@ impl Gate {
     }
 }
 
-/// One request on its own connection.
+/// Sends one request on a new connection.
 async fn ask(mut config: Config) -> Result<(), String> {
     config.default_retry = false;
     let client = Client::try_from(config).map_err(|error| error.to_string())?;

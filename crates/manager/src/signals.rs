@@ -1,4 +1,4 @@
-//! Signals, and the end of a process.
+//! Signals and the exit of a process.
 
 use std::io;
 
@@ -8,14 +8,13 @@ use tokio::sync::oneshot;
 use crate::error::Error;
 use crate::handle::ManagerHandle;
 
-/// Completes with the first SIGTERM or SIGINT; from the call on, a second one ends the process with
-/// code 1.
+/// Completes on the first SIGTERM or SIGINT. A second signal ends the process with code 1.
 ///
 /// # Errors
-/// Signals cannot be listened for.
+/// Returns an error if signal handlers cannot be installed.
 ///
 /// # Panics
-/// Outside a tokio runtime.
+/// Panics outside a tokio runtime.
 pub fn shutdown() -> io::Result<impl Future<Output = ()> + Send> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -28,21 +27,21 @@ pub fn shutdown() -> io::Result<impl Future<Output = ()> + Send> {
             }
         };
         either().await;
-        // Nobody waits any more: then there is nothing to stop.
+        // The receiver may be gone; then there is nothing to stop.
         let _ = first.send(());
         either().await;
         exit(1, "a second signal, exiting now");
     });
     Ok(async move {
-        // The task goes on after the first signal.
+        // The task continues after the first signal.
         let _ = asked.await;
         drop(watching);
     })
 }
 
-/// Ends the process with code 1 if something did not stop in time. It may block a thread, and a runtime
-/// waits for its threads for ever. For programs that call [`Manager::run`](crate::Manager::run);
-/// [`run_until_signal`](crate::Manager::run_until_signal) does this.
+/// Ends the process with code 1 if work did not stop in time. Such work may block a thread, and a runtime waits for its
+/// threads indefinitely. For programs that call [`Manager::run`](crate::Manager::run);
+/// [`run_until_signal`](crate::Manager::run_until_signal) does this itself.
 pub fn exit_if_stuck(handle: &ManagerHandle, result: &Result<(), Error>) {
     let Some(stuck) = handle.stuck() else { return };
     match result {
@@ -51,7 +50,7 @@ pub fn exit_if_stuck(handle: &ManagerHandle, result: &Result<(), Error>) {
     }
 }
 
-/// Says why and ends the process.
+/// Prints the reason and ends the process.
 #[allow(clippy::print_stderr, reason = "the last words of a process")]
 pub(crate) fn exit(code: i32, why: &str) -> ! {
     if !why.is_empty() {

@@ -1,7 +1,7 @@
-//! A controller with a warm standby: every replica has its cache and its queue, its workers run on the
-//! leader. A new leader begins to reconcile at once, however many objects there are.
+//! A controller with a warm standby. Every replica has the cache and the queue; the workers run on the leader. A new
+//! leader reconciles immediately, regardless of the number of objects.
 //!
-//! The invariant: the queue of a standby holds all objects of its cache, and the last of those that went.
+//! Invariant: the queue of a standby holds all objects of its cache and recently deleted objects.
 
 use std::collections::{HashSet, VecDeque};
 use std::fmt;
@@ -26,28 +26,28 @@ use crate::runnable::{Cause, Runnable};
 use crate::scope::Scope;
 use crate::tasks::panic_text;
 
-/// So many of the objects that went are kept in the queue of a standby, and at most twice as many: a
-/// leader deals with what goes while it leads; the next one needs those that went around the change.
+/// Number of deleted objects that the queue of a standby keeps at least; it keeps at most twice as many. The leader
+/// handles deletions during its term, so the next leader needs only those around the hand-over.
 const REMEMBERED: usize = 10_000;
 
-/// What a reconciliation gets.
+/// The argument of a reconciliation.
 #[derive(Debug)]
 pub struct Request<K: Cached> {
-    /// Which object.
+    /// The object's reference.
     pub key: ObjectRef<K>,
-    /// As the cache knows it; nothing if it is gone.
+    /// The object in the cache; `None` if it is deleted.
     pub object: Option<Arc<K>>,
-    /// The scope of the leader: ask it before effects.
+    /// The scope of the leader. Check it before effects.
     pub scope: Scope,
 }
 
-/// What comes after a reconciliation that worked.
+/// What follows a successful reconciliation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Next {
-    /// Nothing, until the object changes.
+    /// Nothing until the object changes.
     #[default]
     Change,
-    /// The same again after a time, or when the object changes.
+    /// Another reconciliation after this time, or when the object changes.
     After(Duration),
 }
 
@@ -69,11 +69,11 @@ type Reconcile<K> = dyn Fn(Request<K>) -> BoxFuture<'static, Result<Next, Cause>
 /// # }
 /// ```
 ///
-/// An error, and a panic, is tried again with the delays of [`default_limiter`]. Each term begins with
-/// all objects, because another leader may have left some half done, and with the last 10,000 that went
-/// while this replica stood by. They are in the queue before the election is won, so `workqueue_depth` of a
-/// standby counts the objects that wait for it to lead, as that of controller-runtime's warm replicas
-/// does; `workqueue_queue_duration_seconds` counts from the beginning of the term.
+/// Errors and panics are retried with the delays of [`default_limiter`]. Each term begins with all objects, because
+/// another leader may have left some unfinished, and with the last 10,000 objects that were deleted while this replica
+/// was a standby. They are in the queue before the election is won. Therefore `workqueue_depth` of a standby counts the
+/// objects that wait for its term, as with controller-runtime's warm replicas. `workqueue_queue_duration_seconds` counts
+/// from the beginning of the term.
 pub struct Warm<K: Cached> {
     name: String,
     workers: usize,
@@ -82,7 +82,7 @@ pub struct Warm<K: Cached> {
 }
 
 impl<K: Cached> Warm<K> {
-    /// Reconciles what the API and the selectors of the configuration see.
+    /// Creates a controller for the objects that the API and the selectors of the configuration return.
     pub fn new<F, W, E>(name: &str, api: Api<K>, config: watcher::Config, reconcile: F) -> Self
     where
         F: Fn(Request<K>) -> W + Send + Sync + 'static,
@@ -101,7 +101,7 @@ impl<K: Cached> Warm<K> {
         }
     }
 
-    /// How many reconciliations run at a time, of different objects; one by default.
+    /// Sets the number of concurrent reconciliations of different objects [default: 1].
     #[must_use]
     pub fn workers(mut self, workers: usize) -> Self {
         self.workers = workers.max(1);
@@ -113,7 +113,7 @@ impl<K: Cached> Warm<K> {
         self.cache.reader()
     }
 
-    /// The part that runs everywhere, and the part that runs on the leader.
+    /// Splits the controller into the part for every replica and the part for the leader.
     pub(crate) fn split(self, metrics: &Metrics) -> (Source, Runnable) {
         let queue = WorkQueue::with_metrics(&self.name, default_limiter(), &metrics.queues);
         metrics.controller(&self.name, self.workers);
@@ -150,14 +150,14 @@ impl<K: Cached> fmt::Debug for Warm<K> {
     }
 }
 
-/// Fills the queue, also while this replica does not lead. Clones are the same.
+/// Fills the queue, also while this replica does not lead. Clones share the same state.
 struct Standby<K: Cached> {
     reader: Store<K>,
     queue: WorkQueue<ObjectRef<K>>,
-    /// What went while it does not lead; nothing while it leads.
+    /// Objects that were deleted while this replica does not lead; `None` while it leads.
     gone: Arc<Mutex<Option<VecDeque<ObjectRef<K>>>>>,
-    /// Notified when a term has ended: all objects are to be queued for the next one. The cache does it, so
-    /// that the lock need not wait for that.
+    /// Notified at the end of a term, so that the cache queues all objects for the next one. The release of the lock does
+    /// not wait for that.
     again: Arc<Notify>,
 }
 
@@ -171,7 +171,7 @@ impl<K: Cached> Standby<K> {
         }
     }
 
-    /// Queues what came, changed or went, as the cache knows.
+    /// Queues an added, changed or deleted object.
     fn note(&self, key: ObjectRef<K>) {
         let mut gone = self.lock();
         self.queue.add(key.clone());
@@ -180,7 +180,7 @@ impl<K: Cached> Standby<K> {
             return;
         }
         gone.push_back(key);
-        // Half of them at once, because it takes a walk through the queue.
+        // Removes half of them together, because each removal walks through the queue.
         if gone.len() > 2 * REMEMBERED {
             let mut old: HashSet<_> = gone.drain(..REMEMBERED).collect();
             old.retain(|key| self.reader.get(key).is_none());
@@ -191,7 +191,7 @@ impl<K: Cached> Standby<K> {
         }
     }
 
-    /// Leads until the guard is dropped.
+    /// Marks this replica as leader until the guard is dropped.
     fn lead(&self) -> Leads<K> {
         *self.lock() = None;
         self.queue.count_from_now();
@@ -214,7 +214,7 @@ impl<K: Cached> Clone for Standby<K> {
     }
 }
 
-/// Dropped at the end of a term, however that comes.
+/// Ends the term on drop.
 struct Leads<K: Cached>(Standby<K>);
 
 impl<K: Cached> Drop for Leads<K> {
@@ -224,7 +224,7 @@ impl<K: Cached> Drop for Leads<K> {
     }
 }
 
-/// A reconciliation that is counted as under way, also if it is dropped.
+/// Counts a running reconciliation until dropped.
 struct Active(Gauge);
 
 impl Active {
@@ -262,7 +262,7 @@ impl<K: Cached> Worker<K> {
     /// Runs the workers of one term.
     async fn all(self, workers: usize, scope: Scope) {
         let _leads = self.standby.lead();
-        // All in this task: when it has ended, or was dropped, nothing of the term runs any more.
+        // All workers run in this task, so nothing of the term runs after the task has ended or was dropped.
         let workers = (0..workers).map(|_| self.clone().one(scope.clone()));
         futures_util::future::join_all(workers).await;
     }

@@ -1,8 +1,8 @@
-//! The front of rancher/wrangler's `leader` package, and k3s's run-or-die.
+//! The API of rancher/wrangler's `leader` package, and k3s's run-or-die.
 //!
-//! What differs: the work has ended, and the lock is released, before the process exits; and
-//! environment variables that cannot be read, or contradict each other, are named together with their
-//! values and the cause.
+//! Differences from wrangler:
+//! - The work has ended and the lock is released before the process exits.
+//! - Errors name invalid or contradictory environment variables with their values.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -16,13 +16,13 @@ use tenure::{Elector, Ended, LockKind, Tenure};
 use crate::signals::exit;
 use crate::tasks::panic_text;
 
-/// Makes durations long, for debuggers.
+/// Environment variable that makes durations long, for debuggers.
 const DEVELOPMENT: &str = "CATTLE_DEV_MODE";
 
-/// The namespace of elections whose program does not name one.
+/// The default namespace of elections.
 pub const DEFAULT_NAMESPACE: &str = "kube-system";
 
-/// An election in wrangler's way: namespace `kube-system`, 45 s / 30 s / 2 s, one term per process.
+/// An election with wrangler's defaults: namespace `kube-system`, 45 s / 30 s / 2 s, one term per process.
 ///
 /// ```no_run
 /// # async fn example(client: kube::Client) {
@@ -61,11 +61,11 @@ pub struct Durations {
     pub retry_period: Duration,
 }
 
-/// Why an election cannot be started.
+/// Error of starting an election.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Invalid {
-    /// An environment variable is no duration.
+    /// An environment variable is not a duration.
     #[error("{variable}={value:?}: {cause}")]
     Variable {
         /// Its name.
@@ -75,10 +75,10 @@ pub enum Invalid {
         /// What is wrong with it.
         cause: String,
     },
-    /// The durations make no sense together.
+    /// The durations contradict each other.
     #[error("{}: {source}", variables.join(", "))]
     Durations {
-        /// The variables that had a part in it, with their values.
+        /// The variables involved, with their values.
         variables: Vec<String>,
         /// Every problem.
         source: TimingError,
@@ -88,17 +88,17 @@ pub enum Invalid {
     Election(#[from] tenure::BuildError),
 }
 
-/// How a process in wrangler's way ends.
+/// The reason for the end of the process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Ending {
-    /// It was asked to: code 0.
+    /// A shutdown was requested: code 0.
     Requested,
-    /// The term ended, or the work did: code 1.
+    /// The term or the work ended: code 1.
     Lost(String),
 }
 
 impl LeaderElection {
-    /// An election by a Lease of this name.
+    /// Creates an election on a Lease of this name.
     pub fn new(client: Client, name: &str) -> Self {
         Self {
             client,
@@ -109,30 +109,30 @@ impl LeaderElection {
         }
     }
 
-    /// Another namespace; an empty one is `kube-system`, as in wrangler.
+    /// Sets the namespace. As in wrangler, an empty one means `kube-system`.
     pub fn namespace(mut self, namespace: &str) -> Self {
         let given = Some(namespace).filter(|namespace| !namespace.is_empty());
         self.namespace = given.unwrap_or(DEFAULT_NAMESPACE).to_owned();
         self
     }
 
-    /// The bare name of the host as identity, as in wrangler. Two processes on one host then take each
-    /// other for themselves; the default adds something random.
+    /// Uses the host name as identity, as in wrangler. Two processes on one host then have the same identity; the default
+    /// adds a random part.
     pub fn hostname_identity(mut self) -> Self {
         self.identity = Some(tenure::identity::hostname());
         self
     }
 
-    /// The kind of the lock: a Lease by default, `ConfigMaps` for what wrangler took until 2022.
+    /// Sets the lock kind: a Lease by default; wrangler used `ConfigMaps` until 2022.
     pub fn lock_kind(mut self, kind: LockKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Leads one term and tells how the process should end.
+    /// Leads one term and returns how the process should end.
     ///
     /// # Errors
-    /// A bad environment variable, or a bad name.
+    /// Returns an error for an invalid environment variable or name.
     pub async fn run<W>(
         self,
         shutdown: impl Future,
@@ -142,7 +142,7 @@ impl LeaderElection {
         W: Future<Output = ()>,
     {
         let durations = Durations::from_env(|name| {
-            // What is no text is no duration either, and its message says so.
+            // A value that is not UTF-8 is not a duration; the error shows it.
             std::env::var_os(name).map(|value| value.to_string_lossy().into_owned())
         })?;
         let mut builder = Elector::open(self.client, self.kind, &self.namespace, &self.name)
@@ -173,8 +173,8 @@ impl LeaderElection {
         })
     }
 
-    /// Leads one term and ends the process: with 0 if it was asked to stop, with 1 if the election could
-    /// not be started or the term was lost.
+    /// Leads one term and ends the process: with 0 after a requested shutdown, with 1 if the election could not be started
+    /// or the term was lost.
     pub async fn run_or_die<W>(self, shutdown: impl Future, work: impl FnOnce(Tenure) -> W) -> !
     where
         W: Future<Output = ()>,
@@ -192,12 +192,11 @@ impl LeaderElection {
 }
 
 impl Durations {
-    /// wrangler's: 45 s / 30 s / 2 s; 45 h / 30 h if `CATTLE_DEV_MODE` is set, for debuggers; and
-    /// `CATTLE_ELECTION_LEASE_DURATION`, `CATTLE_ELECTION_RENEW_DEADLINE`, `CATTLE_ELECTION_RETRY_PERIOD` over
-    /// both.
+    /// Reads wrangler's durations: 45 s / 30 s / 2 s, or 45 h / 30 h if `CATTLE_DEV_MODE` is set, for debuggers.
+    /// `CATTLE_ELECTION_LEASE_DURATION`, `CATTLE_ELECTION_RENEW_DEADLINE` and `CATTLE_ELECTION_RETRY_PERIOD` override both.
     ///
     /// # Errors
-    /// Names the variable, its value and what is wrong with it; or all variables that contradict each other.
+    /// Returns the invalid variable with its value and the reason, or all variables that contradict each other.
     pub fn from_env(get: impl Fn(&str) -> Option<String>) -> Result<Self, Invalid> {
         const HOUR: u64 = 3600;
         let get = |variable: &str| get(variable).filter(|value| !value.is_empty());
@@ -242,12 +241,12 @@ impl Durations {
     }
 }
 
-/// A variable with its value, as messages show it.
+/// Formats a variable with its value.
 fn named(variable: &str, value: &str) -> String {
     format!("{variable}={value:?}")
 }
 
-/// Which of lease duration, renew deadline and retry period a problem is about.
+/// Selects which of lease duration, renew deadline and retry period a problem concerns.
 fn concerned<T>(problem: &TimingProblem, [lease, renew, retry]: [T; 3]) -> Vec<T> {
     match problem {
         TimingProblem::LeaseNotWholeSeconds { .. } | TimingProblem::LeaseTooLong { .. } => {
@@ -263,8 +262,8 @@ fn concerned<T>(problem: &TimingProblem, [lease, renew, retry]: [T; 3]) -> Vec<T
     }
 }
 
-/// k3s's run-or-die: runs a part of a program that must not end before `shutdown`. If it returns or
-/// panics earlier, the process says which part it was and exits with 1. Returns after the shutdown.
+/// k3s's run-or-die: runs a component that must not end before `shutdown`. If it returns or panics earlier, the process
+/// prints its name and exits with 1. Returns after the shutdown.
 pub async fn run_or_die(name: &str, shutdown: impl Future, work: impl Future<Output = ()>) {
     use futures_util::FutureExt as _;
     let work = std::panic::AssertUnwindSafe(work).catch_unwind();

@@ -1,4 +1,4 @@
-//! When an item may be tried again.
+//! Rate limiters: the delay before the next attempt of an item.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -8,20 +8,20 @@ use tokio::time::Instant;
 
 use super::Item;
 
-/// Says how long an item waits before its next try.
+/// Decides the delay before the next attempt of an item.
 pub trait RateLimiter<T>: Send + 'static {
-    /// The delay of one more try of this item, asked for now.
+    /// Returns the delay of the next attempt, and counts it.
     fn when(&mut self, item: &T, now: Instant) -> Duration;
 
-    /// The item succeeded, or was given up.
+    /// Resets the item after a success or after the last attempt.
     fn forget(&mut self, item: &T);
 
-    /// How many tries were asked for since the item was forgotten.
+    /// Returns the number of attempts since the item was reset.
     fn retries(&self, item: &T) -> u32;
 }
 
-/// client-go's `DefaultTypedControllerRateLimiter`: 5 ms doubling to 1,000 s for each item, and 10 tries
-/// a second for all of them together after a first 100.
+/// Returns client-go's `DefaultTypedControllerRateLimiter`: 5 ms doubling to 1,000 s per item, and 10 attempts a second
+/// for all items together after a burst of 100.
 pub fn default_limiter<T: Item>() -> MaxOf<ItemBackoff<T>, TokenBucket> {
     MaxOf(
         ItemBackoff::new(Duration::from_millis(5), Duration::from_secs(1_000)),
@@ -29,7 +29,7 @@ pub fn default_limiter<T: Item>() -> MaxOf<ItemBackoff<T>, TokenBucket> {
     )
 }
 
-/// Each item's delay doubles with each try.
+/// Doubles the delay of an item with each attempt.
 #[derive(Clone, Debug)]
 pub struct ItemBackoff<T> {
     first: Duration,
@@ -38,7 +38,7 @@ pub struct ItemBackoff<T> {
 }
 
 impl<T> ItemBackoff<T> {
-    /// The first delay, and the longest.
+    /// Creates a limiter with the first and the longest delay.
     pub fn new(first: Duration, most: Duration) -> Self {
         Self {
             first,
@@ -66,7 +66,7 @@ impl<T: Clone + Eq + Hash + Send + 'static> RateLimiter<T> for ItemBackoff<T> {
     }
 }
 
-/// So many tries a second for all items together, after a first burst.
+/// Limits the rate of all items together, after a burst.
 #[derive(Clone, Debug)]
 pub struct TokenBucket {
     per_second: f64,
@@ -76,7 +76,7 @@ pub struct TokenBucket {
 }
 
 impl TokenBucket {
-    /// A full bucket. A rate of zero or less means that nothing passes after the burst for a long time.
+    /// Creates a full bucket. With a rate of zero or less, items after the burst wait for a year.
     pub fn new(per_second: f64, burst: u32) -> Self {
         Self {
             per_second: per_second.max(f64::MIN_POSITIVE),
@@ -93,10 +93,10 @@ impl<T> RateLimiter<T> for TokenBucket {
             now.saturating_duration_since(filled)
         });
         let filled = self.tokens + since.as_secs_f64() * self.per_second;
-        // A token may be taken before it is there: that is the delay.
+        // The count may become negative; the deficit is the delay.
         self.tokens = filled.min(self.burst) - 1.0;
         let short = (-self.tokens / self.per_second).max(0.0);
-        // A year is for ever, and can be added to an instant.
+        // A year is long enough, and can be added to an instant without overflow.
         Duration::try_from_secs_f64(short).map_or(YEAR, |delay| delay.min(YEAR))
     }
 
@@ -109,7 +109,7 @@ impl<T> RateLimiter<T> for TokenBucket {
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The longer delay of two limiters.
+/// Uses the longer delay of two limiters.
 #[derive(Clone, Debug)]
 pub struct MaxOf<A, B>(pub A, pub B);
 

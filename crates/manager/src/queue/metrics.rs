@@ -1,4 +1,4 @@
-//! The `workqueue_*` metrics of client-go, under their names.
+//! The `workqueue_*` metrics of client-go.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -13,17 +13,17 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
 
-/// The metrics of any number of queues, told apart by their names. Cheap to clone.
+/// Metrics of any number of queues, labelled by name. Cheap to clone.
 ///
-/// | metric | |
+/// | metric | meaning |
 /// |---|---|
-/// | `workqueue_depth` | items that wait |
-/// | `workqueue_adds_total` | items that were queued |
+/// | `workqueue_depth` | queued items |
+/// | `workqueue_adds_total` | added items |
 /// | `workqueue_queue_duration_seconds` | time from queueing to processing |
-/// | `workqueue_work_duration_seconds` | time that processing took |
-/// | `workqueue_unfinished_work_seconds` | time spent so far on what is being processed |
-/// | `workqueue_longest_running_processor_seconds` | the longest of these |
-/// | `workqueue_retries_total` | items that were queued for later |
+/// | `workqueue_work_duration_seconds` | processing time |
+/// | `workqueue_unfinished_work_seconds` | total time so far of items that are being processed |
+/// | `workqueue_longest_running_processor_seconds` | longest time so far of an item that is being processed |
+/// | `workqueue_retries_total` | items that were added with a delay |
 #[derive(Clone, Debug, Default)]
 pub struct QueueMetrics {
     inner: Arc<Inner>,
@@ -41,7 +41,7 @@ struct Inner {
 
 impl Default for Inner {
     fn default() -> Self {
-        // client-go's: 10 ns to 1,000 s by tens.
+        // client-go's buckets: 10 ns to 1,000 s by powers of ten.
         let tens = || Histogram::new((0..12).map(|power| 1e-8 * 10f64.powi(power)));
         Self {
             depth: Family::default(),
@@ -60,12 +60,12 @@ struct Name {
 }
 
 impl QueueMetrics {
-    /// Metrics that are not shown anywhere yet.
+    /// Creates metrics that are not registered yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Shows them in a registry.
+    /// Registers the metrics.
     pub fn register(&self, registry: &mut Registry) {
         let inner = &*self.inner;
         registry.register("workqueue_depth", "Items that wait", inner.depth.clone());
@@ -106,7 +106,7 @@ impl QueueMetrics {
         }
     }
 
-    /// Asks a queue at each scrape, until it is gone.
+    /// Reads a queue at each scrape until the queue is dropped.
     pub(super) fn watch(
         &self,
         name: &str,
@@ -124,7 +124,7 @@ impl QueueMetrics {
     }
 }
 
-/// Writes the metrics of one queue.
+/// Metrics of one queue.
 #[derive(Clone, Debug)]
 pub(super) struct Recorder {
     depth: Gauge,
@@ -156,7 +156,7 @@ impl Recorder {
     }
 }
 
-/// What is being processed at a scrape.
+/// Items that are being processed at a scrape.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Unfinished {
     pub(super) total: Duration,

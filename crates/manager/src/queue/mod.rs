@@ -1,8 +1,10 @@
-//! A rate-limited work queue with client-go's semantics, for work that kube-rs's scheduler does not
-//! cover: items that are no objects, retries by one's own rules, the `workqueue_*` metrics.
+//! A rate-limited work queue with client-go's semantics, for work that kube-rs's scheduler does not cover: items that are
+//! not objects, custom retry rules, and the `workqueue_*` metrics.
 //!
-//! The invariants: an item is in the queue at most once; it is never processed by two workers at a
-//! time; one that is added while it is processed is processed once more.
+//! Invariants:
+//! - An item is in the queue at most once.
+//! - Two workers never process the same item at the same time.
+//! - An item that is added while it is processed is processed again.
 //!
 //! ```
 //! use tenure_manager::queue::WorkQueue;
@@ -45,28 +47,28 @@ use metrics::{Recorder, Unfinished};
 
 use crate::tasks::after;
 
-/// What can be queued. An item is its own key: queue names, not objects.
+/// An item of a queue. It is its own key, so queue names and not objects.
 pub trait Item: Clone + Eq + Hash + Send + 'static {}
 
 impl<T: Clone + Eq + Hash + Send + 'static> Item for T {}
 
-/// The queue. Cheap to clone: clones are the same queue.
+/// A work queue. Clones share the same queue and are cheap.
 pub struct WorkQueue<T: Item> {
     shared: Arc<Shared<T>>,
 }
 
 impl<T: Item> WorkQueue<T> {
-    /// A queue with the limiter that client-go's controllers use by default.
+    /// Creates a queue with the default limiter of client-go's controllers.
     pub fn new(name: &str) -> Self {
         Self::with_limiter(name, default_limiter())
     }
 
-    /// A queue with a limiter of one's own for [`add_rate_limited`](Self::add_rate_limited).
+    /// Creates a queue with a custom limiter for [`add_rate_limited`](Self::add_rate_limited).
     pub fn with_limiter(name: &str, limiter: impl RateLimiter<T>) -> Self {
         Self::build(name, limiter, None)
     }
 
-    /// A queue that counts in these metrics, under its name.
+    /// Creates a queue that reports to these metrics under its name.
     pub fn with_metrics(name: &str, limiter: impl RateLimiter<T>, metrics: &QueueMetrics) -> Self {
         Self::build(name, limiter, Some(metrics))
     }
@@ -98,14 +100,14 @@ impl<T: Item> WorkQueue<T> {
         Self { shared }
     }
 
-    /// Queues the item, unless it waits already. One that is being processed is queued again when
-    /// that has ended. Nothing happens once the queue is shutting down.
+    /// Queues the item unless it is already queued. An item that is being processed is queued again afterwards. Does nothing
+    /// if the queue is shutting down.
     pub fn add(&self, item: T) {
         self.shared.lock().add(item);
         self.shared.news.notify_one();
     }
 
-    /// Queues the item later. Of two times for one item the earlier counts.
+    /// Queues the item after a delay. If it already has a delay, the earlier time counts.
     pub fn add_after(&self, item: T, delay: Duration) {
         let mut state = self.shared.lock();
         if state.shutting_down {
@@ -119,24 +121,23 @@ impl<T: Item> WorkQueue<T> {
         self.shared.news.notify_one();
     }
 
-    /// Queues the item when the limiter says so.
+    /// Queues the item after the delay of the limiter.
     pub fn add_rate_limited(&self, item: T) {
         let delay = self.shared.lock().limiter.when(&item, Instant::now());
         self.add_after(item, delay);
     }
 
-    /// The item needs no more retries: the next one begins with the shortest delay. Its place in the
-    /// queue is not touched.
+    /// Resets the backoff of the item. Does not remove it from the queue.
     pub fn forget(&self, item: &T) {
         self.shared.lock().limiter.forget(item);
     }
 
-    /// How often the limiter was asked about this item since it was forgotten.
+    /// Returns the number of retries of this item since it was forgotten.
     pub fn retries(&self, item: &T) -> u32 {
         self.shared.lock().limiter.retries(item)
     }
 
-    /// Waits for the next item; `None` when the queue was shut down and is empty.
+    /// Waits for the next item. Returns `None` when the queue is shut down and empty.
     ///
     /// # Cancel safety
     /// No item is lost when the future is dropped.
@@ -148,7 +149,7 @@ impl<T: Item> WorkQueue<T> {
                 let mut state = self.shared.lock();
                 state.promote(Instant::now());
                 if let Some(item) = state.take() {
-                    // Others may sleep for a time that is too long by now.
+                    // Wakes another worker, because its sleep may be too long now.
                     if !state.queue.is_empty() || !state.waiting.is_empty() {
                         self.shared.news.notify_one();
                     }
@@ -171,7 +172,7 @@ impl<T: Item> WorkQueue<T> {
         }
     }
 
-    /// Takes the next item if there is one at once.
+    /// Takes the next item if one is ready.
     pub fn try_get(&self) -> Option<Processing<T>> {
         let mut state = self.shared.lock();
         state.promote(Instant::now());
@@ -180,19 +181,19 @@ impl<T: Item> WorkQueue<T> {
         Some(Processing { item, queue })
     }
 
-    /// How many items wait to be processed; without those that are due later.
+    /// Returns the number of queued items, without delayed ones.
     pub fn len(&self) -> usize {
         let mut state = self.shared.lock();
         state.promote(Instant::now());
         state.queue.len()
     }
 
-    /// Whether nothing waits to be processed.
+    /// Returns whether no item is queued.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Takes these out of the queue again, unless they are being processed; a walk through the queue.
+    /// Removes these items from the queue unless they are being processed. Takes linear time.
     pub(crate) fn withdraw(&self, items: &HashSet<T>) {
         let mut state = self.shared.lock();
         let State { queue, dirty, .. } = &mut *state;
@@ -200,7 +201,7 @@ impl<T: Item> WorkQueue<T> {
         state.show_depth();
     }
 
-    /// What waits counts as added now: nobody could have taken it before.
+    /// Resets the queueing time of all queued items, because no worker could take them before.
     pub(crate) fn count_from_now(&self) {
         let now = Instant::now();
         self.shared
@@ -210,7 +211,7 @@ impl<T: Item> WorkQueue<T> {
             .for_each(|since| *since = now);
     }
 
-    /// Takes no more items. What is queued is still handed out, what is due later is forgotten.
+    /// Rejects further items. Queued items are still returned; delayed items are dropped.
     pub fn shut_down(&self) {
         let mut state = self.shared.lock();
         state.shutting_down = true;
@@ -223,8 +224,7 @@ impl<T: Item> WorkQueue<T> {
         self.shared.idle.notify_waiters();
     }
 
-    /// Like [`shut_down`](Self::shut_down), and waits until the queue is empty and nothing is processed any
-    /// more.
+    /// Like [`shut_down`](Self::shut_down), and waits until the queue is empty and no item is being processed.
     pub async fn shut_down_with_drain(&self) {
         self.shut_down();
         loop {
@@ -240,7 +240,7 @@ impl<T: Item> WorkQueue<T> {
         }
     }
 
-    /// Whether the queue takes no more items.
+    /// Returns whether the queue rejects further items.
     pub fn is_shutting_down(&self) -> bool {
         self.shared.lock().shutting_down
     }
@@ -265,8 +265,8 @@ impl<T: Item> fmt::Debug for WorkQueue<T> {
     }
 }
 
-/// An item that is being processed; no other worker gets it meanwhile. Dropping it is client-go's
-/// `Done`, so a worker that panics does not lose the item's place.
+/// An item that is being processed. No other worker gets it meanwhile. Dropping it is client-go's `Done`, so a panic in
+/// a worker does not block the item.
 #[must_use = "dropping it says that the work is done"]
 pub struct Processing<T: Item> {
     item: T,
@@ -305,9 +305,9 @@ impl<T: Item + fmt::Debug> fmt::Debug for Processing<T> {
 struct Shared<T> {
     name: String,
     state: Mutex<State<T>>,
-    /// There may be an item, an earlier time, or no more to come.
+    /// Notified when there may be an item, an earlier delay, or a shutdown.
     news: Notify,
-    /// Nothing is processed any more.
+    /// Notified when no item is being processed.
     idle: Notify,
 }
 
@@ -322,9 +322,9 @@ struct State<T> {
     queue: VecDeque<T>,
     /// Items that need processing, and since when.
     dirty: HashMap<T, Instant>,
-    /// Items in the hands of workers, and since when.
+    /// Items that are being processed, and since when.
     processing: HashMap<T, Instant>,
-    /// Items for later, by time; the numbers stand for items, which need no order.
+    /// Delayed items, by time. Numbers identify the items, which need no order.
     waiting: BTreeSet<(Instant, u64)>,
     due: HashMap<T, (Instant, u64)>,
     numbers: HashMap<u64, T>,
@@ -369,7 +369,7 @@ impl<T: Item> State<T> {
         self.due.insert(item, (at, number));
     }
 
-    /// Moves what is due into the queue.
+    /// Moves due items into the queue.
     fn promote(&mut self, now: Instant) {
         while let Some((at, number)) = self.waiting.first().copied() {
             if at > now {
@@ -395,7 +395,7 @@ impl<T: Item> State<T> {
         Some(item)
     }
 
-    /// True if the item was queued again.
+    /// Ends the processing of an item. Returns whether the item was queued again.
     fn done(&mut self, item: &T) -> bool {
         if let (Some(since), Some(recorder)) = (self.processing.remove(item), &self.recorder) {
             recorder.finished(since.elapsed());
