@@ -1,7 +1,7 @@
-//! All elections as they change: what the live views show.
+//! Live state of all elections, for the live views.
 //!
-//! A board lists once and then watches, so an idle cluster costs nothing. Validity is counted from the
-//! moment a renewal was *seen*, as candidates count it, so wrong clocks do not change it.
+//! A board lists once and then watches, so an idle cluster costs nothing. Validity is counted from the moment a renewal
+//! was *observed*, as candidates count it, so that skewed clocks do not change it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -21,44 +21,44 @@ use crate::api::{self, Clock};
 use crate::elections::{self, KINDS, Seen};
 use crate::terms::{self, Term, Word};
 
-/// The API server ends a watch after this many seconds; we give it up a little later.
+/// Time after which the API server ends a watch; the client times out slightly later.
 const WATCH_SECONDS: u64 = 240;
 
-/// After a failure.
+/// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
-/// After a refusal, which seldom changes.
+/// Delay after a missing permission, which seldom changes.
 const REFUSED_RETRY: Duration = Duration::from_secs(30);
 
-/// A renewal that is seen this long before or after its time comes from another clock.
+/// Difference between the time of a renewal and its observation that counts as clock skew.
 const SKEW_SECONDS: f64 = 3.0;
 
-/// Which elections.
+/// Selection of elections.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Scope {
-    /// All namespaces without it.
+    /// One namespace, or all.
     pub(crate) namespace: Option<String>,
-    /// All names without it.
+    /// One name, or all.
     pub(crate) name: Option<String>,
-    /// All kinds of locks without it, and Events too. With it no Events are read, because those who
-    /// take part in one election seldom may.
+    /// One lock kind, or all kinds and Events. With one kind no Events are read, because candidates of one election usually
+    /// lack the permission.
     pub(crate) kind: Option<LockKind>,
 }
 
-/// An election is named by namespace, name and lock.
+/// Key of an election: namespace, name and lock kind.
 pub(crate) type Key = (String, String, &'static str);
 
 /// One election on the board.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     seen: Seen,
-    /// When the times in `seen` were right.
+    /// When `seen` was observed.
     at: Instant,
-    /// Oldest first.
+    /// Terms, oldest first.
     pub(crate) terms: Vec<Term>,
 }
 
-/// What programs are told about an election.
+/// An election as shown to programs.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Told {
     #[serde(flatten)]
@@ -66,7 +66,7 @@ pub(crate) struct Told {
     pub(crate) terms: Vec<Term>,
 }
 
-/// The live state; dropping it ends its watches.
+/// Live state of elections. Dropping it ends the watches.
 pub(crate) struct Board {
     news: mpsc::Receiver<News>,
     rows: BTreeMap<Key, Arc<Row>>,
@@ -78,7 +78,7 @@ pub(crate) struct Board {
 }
 
 enum News {
-    /// Everything of this kind.
+    /// A complete list of one kind.
     All(LockKind, Vec<Seen>),
     Put(Box<Seen>),
     Gone(Key),
@@ -88,7 +88,7 @@ enum News {
     Trouble(&'static str, String),
 }
 
-/// What one task watches.
+/// Subject of one watch.
 #[derive(Clone, Copy)]
 enum Source {
     Locks(LockKind),
@@ -96,7 +96,7 @@ enum Source {
 }
 
 impl Board {
-    /// Begins to list and watch.
+    /// Starts to list and watch.
     pub(crate) fn open(client: &Client, scope: &Scope) -> Self {
         let (send, news) = mpsc::channel(256);
         let mut tasks = JoinSet::new();
@@ -129,7 +129,7 @@ impl Board {
         }
     }
 
-    /// Waits for news and takes all there is. Cancel safe.
+    /// Waits for changes and applies all pending ones. Cancel safe.
     pub(crate) async fn changed(&mut self) {
         match self.news.recv().await {
             Some(news) => self.take(news),
@@ -140,17 +140,17 @@ impl Board {
         }
     }
 
-    /// Whether everything that can be listed was listed once.
+    /// Returns whether every kind was listed once.
     pub(crate) fn is_ready(&self) -> bool {
         self.waiting.is_empty()
     }
 
-    /// The elections by namespace and name.
+    /// Returns the elections, ordered by namespace and name.
     pub(crate) fn rows(&self) -> impl Iterator<Item = &Arc<Row>> {
         self.rows.values()
     }
 
-    /// Why the board is out of date, or empty.
+    /// Returns the reason why the board is out of date or empty.
     pub(crate) fn trouble(&self) -> Option<String> {
         let words = |map: &BTreeMap<&str, String>| {
             let first = map.iter().next();
@@ -194,7 +194,7 @@ impl Board {
         }
     }
 
-    /// `live`: it has changed just now.
+    /// Stores an observation; `live` says that it is a change and not part of a list.
     fn put(&mut self, mut seen: Seen, live: bool) {
         let key = key(&seen);
         let before = self.rows.get(&key);
@@ -222,7 +222,7 @@ impl Board {
         self.retell(&place);
     }
 
-    /// Works the terms of an election out anew.
+    /// Computes the terms of an election again.
     fn retell(&mut self, place: &(String, String)) {
         let words = self.words.get(place).map(Vec::as_slice).unwrap_or_default();
         for kind in KINDS {
@@ -240,7 +240,7 @@ impl Board {
 }
 
 impl Row {
-    /// What is seen now: the same, but time has passed.
+    /// Returns the observation with times as of now.
     pub(crate) fn seen_now(&self) -> Seen {
         let passed = self.at.elapsed().as_secs_f64();
         let mut seen = self.seen.clone();
@@ -254,7 +254,7 @@ impl Row {
         seen
     }
 
-    /// The same with its last terms, for programs.
+    /// Returns the election with its last terms, for programs.
     pub(crate) fn told(&self, terms: usize) -> Told {
         let skip = self.terms.len().saturating_sub(terms);
         Told {
@@ -263,7 +263,7 @@ impl Row {
         }
     }
 
-    /// What it is called.
+    /// Returns the key.
     pub(crate) fn key(&self) -> Key {
         key(&self.seen)
     }
@@ -312,7 +312,7 @@ impl Follower {
         }
     }
 
-    /// Ends without an error when a new list is needed.
+    /// Lists and watches. Returns without an error when a new list is needed.
     async fn list_and_watch(&self) -> Result<(), kube::Error> {
         let (path, (listed, watched)) = self.path();
         let answer = api::get_as(&self.client, &path, listed).await?;
@@ -370,7 +370,7 @@ impl Follower {
     }
 
     async fn gone(&self, object: &Value) {
-        // That an Event was forgotten does not make it untrue.
+        // The deletion of an old Event does not change the history.
         if let Source::Locks(kind) = self.source {
             let metadata = &object["metadata"];
             let key = (
@@ -383,11 +383,11 @@ impl Follower {
     }
 
     async fn tell(&self, news: News) {
-        // Nobody listens only when this task is about to be ended.
+        // The receiver is gone only when this task is about to end.
         let _ = self.news.send(news).await;
     }
 
-    /// Where, and how to ask for a list and a watch.
+    /// Returns the path and the queries for list and watch.
     fn path(&self) -> (String, (&'static str, &'static str)) {
         let Scope {
             namespace, name, ..
@@ -412,12 +412,12 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// The part of an error that a person needs.
+/// Returns the part of an error that is useful to a person.
 fn shorten(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => status.message.clone(),
         other => {
-            // The innermost cause says what happened; the rest is about our own layers.
+            // The innermost cause says what happened; the outer errors describe our own layers.
             let mut cause: &dyn std::error::Error = other;
             while let Some(next) = cause.source() {
                 cause = next;

@@ -1,7 +1,7 @@
-//! `tenure demo`: three candidates, a page to watch them, and somebody who kills leaders.
+//! `tenure demo`: runs three candidates, kills their leaders, and serves a page.
 //!
-//! It keeps to itself: an API server in this process and in memory, candidates that the kernel ends
-//! with this process. Nothing is left behind, and no other election is touched.
+//! The demo is isolated: its API server is in this process and in memory, and the kernel ends the candidates with this
+//! process. It leaves nothing behind and does not touch other elections.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ use crate::page::{self, OnServer};
 use crate::run;
 use crate::signals::Signals;
 
-/// The lease is short, so that a crash does not bore.
+/// Timings with a short lease, so that a take-over after a crash is quick.
 const TIMING: [&str; 3] = [
     "--lease-duration=3s",
     "--renew-deadline=2s",
@@ -32,22 +32,22 @@ const NAMES: [&str; 3] = ["alice", "bob", "carol"];
 
 const ELECTION: &str = "demo";
 
-/// No hand-over takes this long, nor does a start.
+/// Time limit of a start or a hand-over.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// How long candidates may take to end.
+/// Time for candidates to end.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Three candidates on this machine: leaders are killed, others follow, and the time is taken
+/// Kill the leaders of three local candidates and show the time of each hand-over
 #[derive(Args, Debug)]
 pub(crate) struct Demo {
-    /// End after this many hand-overs; by default go on until ^C
+    /// End after N hand-overs [default: run until Ctrl-C]
     #[arg(long, value_name = "N")]
     rounds: Option<u32>,
-    /// Serve no page
+    /// Do not serve the page
     #[arg(long)]
     no_page: bool,
-    /// How long each leader leads
+    /// Time that each leader leads
     #[arg(long, value_name = "D", default_value = "3s", value_parser = crate::values::duration)]
     pause: Duration,
 }
@@ -80,7 +80,7 @@ impl Demo {
             }
         };
         clear_line();
-        // The candidates end before the server does: they release, and nothing waits in vain.
+        // The candidates end before the server, so that they can release the lease.
         stage.close().await;
         server.shutdown().await;
         stage.report();
@@ -142,7 +142,7 @@ async fn start_server(kubeconfig: &Path, with_page: bool) -> Result<Handle> {
     Ok(server)
 }
 
-/// Candidates on and off the stage.
+/// The running candidates.
 struct Stage {
     kubeconfig: PathBuf,
     actors: Vec<(String, Child)>,
@@ -165,14 +165,14 @@ impl Stage {
         }
     }
 
-    /// Starts a candidate; the kernel kills it if we die.
+    /// Starts a candidate. The kernel kills it if this process dies.
     fn enter(&mut self, id: &str) -> Result<()> {
         let own = std::env::current_exe()?;
         let mut command = Command::new(&own);
         command
             .arg(run::CHILD)
             .arg(std::process::id().to_string())
-            // No files to keep open besides the standard ones.
+            // Inherits only the standard file descriptors.
             .arg("")
             .arg(&own);
         command.args(["elect", "--events=json", "--require-cluster"]);
@@ -204,7 +204,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Sends a signal to a candidate and takes it off the stage. Returns when that was.
+    /// Sends a signal to a candidate and removes it. Returns the time of the signal.
     fn kill(&mut self, id: &str, signal: Signal) -> Result<Timestamp> {
         let place = self.actors.iter().position(|(name, _)| name == id);
         let place = place.context("the leader is not one of ours")?;
@@ -215,7 +215,7 @@ impl Stage {
         Ok(at)
     }
 
-    /// The next one who wins, with the time shown while it takes.
+    /// Waits for the next winner and shows the elapsed time meanwhile.
     async fn next_leader(&mut self, since: Timestamp, waiting: &str) -> Result<Won> {
         let start = Instant::now();
         loop {
@@ -247,7 +247,7 @@ impl Stage {
         println!("{round:>3}. {by:<8} {from:<6} -> {to:<6} {took}");
     }
 
-    /// Ends everybody.
+    /// Ends all candidates.
     async fn close(&mut self) {
         for (_, child) in &self.actors {
             let _ = kill_process(Pid::from_child(child), Signal::TERM);
@@ -292,7 +292,7 @@ impl Drop for Stage {
     }
 }
 
-/// A folder of our own, gone at the end.
+/// A temporary directory, removed on drop.
 struct Folder(PathBuf);
 
 impl Folder {
@@ -311,7 +311,7 @@ impl Drop for Folder {
     }
 }
 
-/// A line that the next one replaces; nothing where nobody looks.
+/// Prints a line that the next one replaces, on terminals only.
 fn progress(text: &str) {
     if output::is_terminal() {
         print!("\r\x1b[2K{}", output::paint(Paint::Faint, text));

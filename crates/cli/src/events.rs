@@ -1,4 +1,4 @@
-//! One JSON line per change of an election, for programs that follow along.
+//! Writes one JSON line per change of an election, for other programs.
 
 use std::fs::File;
 use std::io::{self, Write};
@@ -12,21 +12,21 @@ use tenure::clock::{Clock, SystemClock};
 
 use crate::sight::Notes;
 
-/// What changed.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(crate) enum What {
     /// This process won a term.
     Acquired,
-    /// The term ended; its guard is out and its work has ended.
+    /// The term ended. Its guard has expired and its work has ended.
     Lost,
-    /// The lease was given back.
+    /// The lease was released.
     Released,
-    /// Another holder was seen.
+    /// Another holder was observed.
     Observed,
 }
 
-/// The parts of a change that the election knows.
+/// Details of a change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Change {
     pub(crate) leader: String,
@@ -38,7 +38,7 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// What a candidate knows of its own term.
+    /// Describes a candidate's own term.
     pub(crate) fn own(term: &Term) -> Self {
         Self {
             leader: term.identity().to_owned(),
@@ -49,7 +49,7 @@ impl Change {
         }
     }
 
-    /// What it knows of another's: the token of a term is known to its holder only.
+    /// Describes another candidate's term. Only the holder knows the token of a term.
     pub(crate) fn seen(leader: &str, identity: &str, notes: &Notes) -> Self {
         Self {
             leader: leader.to_owned(),
@@ -60,21 +60,21 @@ impl Change {
         }
     }
 
-    /// The same term once its guard is out.
+    /// Adds the end of the guard.
     pub(crate) fn ended(mut self, term: &Term) -> Self {
         self.until = Some(guard_end(term));
         self
     }
 
-    /// The same term given back: nobody leads.
+    /// Describes the same term after its release.
     pub(crate) fn released(mut self) -> Self {
         self.leader.clear();
         self
     }
 }
 
-/// When this process stopped to be leader, in nanoseconds since the epoch: now, or earlier if the
-/// guard had run out before anybody noticed.
+/// Returns when this process stopped leading, in nanoseconds since the epoch: now, or earlier if the guard had already
+/// expired.
 fn guard_end(term: &Term) -> i128 {
     let now = Timestamp::now().as_nanosecond();
     let overdue = SystemClock.now().local.since(term.until()).as_nanos();
@@ -96,14 +96,14 @@ struct Line<'a> {
     until: Option<i128>,
 }
 
-/// Where the lines go.
+/// Destination of the lines.
 pub(crate) struct EventLog {
     output: Option<Box<dyn Write>>,
     election: String,
 }
 
 impl EventLog {
-    /// Appends to a file, or to nothing.
+    /// Appends to a file, or discards the lines.
     pub(crate) fn open(path: Option<&Path>, election: &str) -> Result<Self> {
         let open = |path: &Path| -> Result<Box<dyn Write>> {
             let file = File::options().create(true).append(true).open(path);
@@ -125,7 +125,7 @@ impl EventLog {
         }
     }
 
-    /// Writes one line. A reader that has gone away does not end an election.
+    /// Writes one line. A closed pipe does not end the election.
     pub(crate) fn write(&mut self, event: What, change: &Change) {
         let Some(output) = &mut self.output else {
             return;

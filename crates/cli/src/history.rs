@@ -1,4 +1,4 @@
-//! `tenure history`: who led when, and why it ended.
+//! `tenure history`: lists past terms and why each ended.
 
 use anyhow::{Result, bail};
 use clap::Args;
@@ -14,18 +14,18 @@ use crate::output::{self, Format, Paint};
 use crate::terms::{self, Term, Word};
 use crate::waiting;
 
-/// Show who led an election when, and why each term ended
+/// Show the past terms of an election and why each ended
 #[derive(Args, Debug)]
 pub(crate) struct History {
-    /// The election
+    /// Name of the election
     name: String,
-    /// In this namespace; by default that of the kubeconfig's context
+    /// Namespace of the election [default: the namespace of the kubeconfig's context]
     #[arg(short, long, env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
-    /// Kind of the lock
+    /// Lock kind of the election
     #[arg(long, default_value = "leases")]
     lock: LockKind,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -35,13 +35,13 @@ pub(crate) struct History {
 struct Report {
     namespace: String,
     name: String,
-    /// Oldest first.
+    /// Terms, oldest first.
     terms: Vec<Term>,
-    /// How often the lock says that it changed hands, if there is a lock object.
+    /// Number of transitions in the lock object, if it exists.
     transitions: Option<u32>,
-    /// Terms that are known to have been, but not known.
+    /// Number of earlier terms without Events.
     earlier_terms: u32,
-    /// What this report cannot know.
+    /// Reasons why the report is incomplete.
     limits: Vec<String>,
 }
 
@@ -98,7 +98,7 @@ impl History {
             Some(seen) => terms::settle(&mut terms, seen),
             None => limits.push("the lock object is gone; this is what Events still say".into()),
         }
-        // The first term is no transition.
+        // The first term does not count as a transition.
         let count = u32::try_from(terms.len()).unwrap_or(u32::MAX);
         let earlier = transitions.map_or(0, |n| n.saturating_add(1).saturating_sub(count));
         if earlier > 0 {
@@ -127,7 +127,7 @@ impl Report {
     }
 }
 
-/// A term, and the one before it.
+/// A term and the previous one.
 #[derive(Serialize)]
 struct Row<'a> {
     term: &'a Term,
@@ -158,7 +158,7 @@ impl Row<'_> {
         cells
     }
 
-    /// How long nobody led before this term, if both ends of that are on record.
+    /// Returns the time without a leader before this term, if both ends are known.
     fn vacant(&self) -> Option<f64> {
         let since = self.before?.to?;
         Some(self.term.from?.duration_since(since).as_secs_f64())

@@ -21,13 +21,13 @@ pub(crate) enum Format {
 }
 
 impl Format {
-    /// Whether people read it.
+    /// Returns whether the format is a table.
     pub(crate) fn is_table(self) -> bool {
         matches!(self, Self::Table | Self::Wide)
     }
 }
 
-/// A colour, on terminals.
+/// A colour for terminals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Paint {
     Plain,
@@ -37,7 +37,7 @@ pub(crate) enum Paint {
     Faint,
 }
 
-/// Text in a colour, if standard output is a terminal that wants colours.
+/// Colours a text if standard output is a terminal with colours.
 pub(crate) fn paint(paint: Paint, text: &str) -> String {
     let code = match paint {
         Paint::Plain => return text.to_owned(),
@@ -53,7 +53,7 @@ pub(crate) fn paint(paint: Paint, text: &str) -> String {
     }
 }
 
-/// A time for people: `850ms`, `12.3s`, `4m10s`, `3h5m`, `12d3h`.
+/// Formats a duration: `850ms`, `12.3s`, `4m10s`, `3h5m`, `12d3h`.
 pub(crate) fn span(seconds: f64) -> String {
     let sign = if seconds < 0.0 { "-" } else { "" };
     let millis = (seconds.abs() * 1000.0).round().min(1e15);
@@ -77,7 +77,7 @@ pub(crate) fn span(seconds: f64) -> String {
     }
 }
 
-/// Prints one value for programs; tables are the caller's affair.
+/// Prints one value as JSON or YAML.
 pub(crate) fn print_value<T: Serialize>(format: Format, value: &T) -> Result<()> {
     write(&match format {
         Format::Yaml => yaml(&serde_json::to_value(value)?, 0),
@@ -85,7 +85,7 @@ pub(crate) fn print_value<T: Serialize>(format: Format, value: &T) -> Result<()>
     })
 }
 
-/// Prints rows in the chosen format; `table` gives header and cells for people.
+/// Prints rows in the chosen format; `table` returns header and cells.
 pub(crate) fn print<T: Serialize>(
     format: Format,
     rows: &[T],
@@ -100,7 +100,7 @@ pub(crate) fn print<T: Serialize>(
     write(&text)
 }
 
-/// Writes to standard output. A closed pipe (`| head`) is no error.
+/// Writes to standard output. A closed pipe (`| head`) is not an error.
 pub(crate) fn write(text: &str) -> Result<()> {
     match io::stdout().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(error.into()),
@@ -108,19 +108,19 @@ pub(crate) fn write(text: &str) -> Result<()> {
     }
 }
 
-/// Whether cursor movement makes sense.
+/// Returns whether standard output is a terminal.
 pub(crate) fn is_terminal() -> bool {
     io::stdout().is_terminal()
 }
 
-/// Whether colours are wanted.
+/// Returns whether colours are enabled.
 pub(crate) fn has_colours() -> bool {
     let wanted = std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
     let able = std::env::var_os("TERM").is_none_or(|term| term != "dumb");
     wanted && able && is_terminal()
 }
 
-/// How many columns a text takes, colours left out.
+/// Returns the width of a text in columns, without colour codes.
 fn width_of(text: &str) -> usize {
     let mut width = 0;
     let mut escaped = false;
@@ -135,7 +135,7 @@ fn width_of(text: &str) -> usize {
     width
 }
 
-/// Columns as wide as their longest cell, three spaces apart, as kubectl prints them.
+/// Aligns columns as kubectl does: as wide as the longest cell, three spaces apart.
 pub(crate) fn align(header: &[&str], rows: Vec<Vec<String>>) -> String {
     let mut lines = vec![header.iter().map(ToString::to_string).collect::<Vec<_>>()];
     lines.extend(rows);
@@ -163,7 +163,7 @@ pub(crate) fn align(header: &[&str], rows: Vec<Vec<String>>) -> String {
     text
 }
 
-/// YAML of plain data: every scalar in its JSON spelling, which is valid YAML.
+/// Formats plain data as YAML, with scalars in their JSON form.
 fn yaml(value: &serde_json::Value, depth: usize) -> String {
     use serde_json::Value;
     let pad = "  ".repeat(depth);

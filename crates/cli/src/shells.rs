@@ -1,4 +1,4 @@
-//! `tenure completions` and `tenure man`: what shells and `man` know about the command.
+//! `tenure completions` and `tenure man`: shell completions and man pages.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub(crate) struct Completions {
 /// Write the man pages
 #[derive(Args, Debug)]
 pub(crate) struct Man {
-    /// Into this folder, one page per command; it is created if missing
+    /// Directory for the pages, one per command; created if it does not exist
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
@@ -31,7 +31,7 @@ impl Completions {
     pub(crate) fn run(&self) -> Result<u8> {
         let mut script = Vec::new();
         clap_complete::generate(self.shell, &mut Tenure::command(), "tenure", &mut script);
-        // A closed pipe (`| head`) is no error.
+        // A closed pipe (`| head`) is not an error.
         let _ = std::io::stdout().write_all(&script);
         Ok(0)
     }

@@ -1,4 +1,4 @@
-//! `tenure status`: every election, who holds it, and for how long.
+//! `tenure status`: shows elections, their holders and the remaining lease.
 
 use anyhow::Result;
 use clap::Args;
@@ -12,21 +12,21 @@ use crate::signals::Signals;
 use crate::terms;
 use crate::waiting;
 
-/// Show elections
+/// Show elections and their leaders
 #[derive(Args, Debug)]
 pub(crate) struct Status {
-    /// Only this election
+    /// Show only this election
     name: Option<String>,
-    /// In this namespace; by default that of the kubeconfig's context
+    /// Namespace to show [default: the namespace of the kubeconfig's context]
     #[arg(short, long, env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
-    /// In all namespaces
+    /// Show all namespaces
     #[arg(short = 'A', long)]
     all_namespaces: bool,
-    /// Go on until interrupted: on a terminal redrawn, else printed again at every change of leader
+    /// Follow changes until interrupted: redraw on a terminal, else print every change of leader
     #[arg(short, long)]
     watch: bool,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }
@@ -86,7 +86,7 @@ impl Status {
         Ok(rows)
     }
 
-    /// Shows a board until a signal.
+    /// Shows a board until a signal arrives.
     async fn follow(self, client: &Client, namespace: Option<String>, server: &str) -> Result<u8> {
         let mut signals = Signals::listen()?;
         let all = namespace.is_none();
@@ -99,7 +99,7 @@ impl Status {
         let redraw = output::is_terminal() && self.output.is_table();
         let mut shown = Vec::new();
         let mut told = None;
-        // Nothing is known yet, which is not the same as nothing being there.
+        // Before the first list, an empty table would be wrong.
         let ready = async {
             while !board.is_ready() && board.trouble().is_none() {
                 board.changed().await;
@@ -111,7 +111,7 @@ impl Status {
         }
         loop {
             let rows: Vec<Seen> = board.rows().map(|row| row.seen_now()).collect();
-            // A pipe wants news, not the passing of time.
+            // A pipe gets changes of leaders, not the passing of time.
             let news: Vec<_> = rows
                 .iter()
                 .map(|row| {
@@ -214,7 +214,7 @@ impl Status {
 }
 
 impl Seen {
-    /// Judges from the known terms how often it changes hands.
+    /// Computes from the known terms whether the election is flapping.
     pub(crate) fn count_terms(&mut self, terms: &[terms::Term], now: jiff::Timestamp) {
         let recent = terms::recent(terms, now);
         self.recent_terms = Some(recent);
@@ -222,7 +222,7 @@ impl Seen {
     }
 }
 
-/// Green is well, yellow needs a look, red is nobody where somebody should be.
+/// Returns the colour of a state: green for normal, yellow for a warning, red for no leader.
 pub(crate) fn state_colour(state: &str) -> Paint {
     match state {
         "held" => Paint::Green,
@@ -232,7 +232,7 @@ pub(crate) fn state_colour(state: &str) -> Paint {
     }
 }
 
-/// What deserves a second look.
+/// Returns warnings about an election.
 fn notes(row: &Seen) -> String {
     let mut notes = Vec::new();
     if row.flapping {

@@ -1,8 +1,7 @@
-//! Terms of an election: who led from when to when, and why it ended.
+//! Terms of an election: holder, start, end and reason.
 //!
-//! The lock object knows only its present holder. What came before is in Events, which the API server
-//! forgets after about an hour, and which candidates may fail to write. So a history says where
-//! knowledge ends instead of guessing.
+//! The lock object contains only its current holder. Earlier terms come from Events, which the API server deletes after
+//! about an hour and which candidates may fail to write. A history therefore states what it does not know.
 
 use anyhow::Result;
 use jiff::{SignedDuration, Timestamp};
@@ -13,27 +12,27 @@ use serde_json::Value;
 use crate::api;
 use crate::elections::Seen;
 
-/// What Events of elections are called.
+/// Reason of Events about elections.
 const REASON: &str = "LeaderElection";
 
-/// The annotation of Events that says why a term ended.
+/// Annotation of Events with the reason for the end of a term.
 const WHY: &str = "tenure.dev/reason";
 
 const TOKEN: &str = "tenure.dev/fencing-token";
 
-/// Terms of a flapping election begin this often within [`RECENT`].
+/// Number of new terms within [`RECENT`] that counts as flapping.
 pub(crate) const FLAPPING: usize = 4;
 
-/// What counts as recent for flapping.
+/// Period for flapping.
 pub(crate) const RECENT: SignedDuration = SignedDuration::from_mins(10);
 
-/// How many words about one election are kept.
+/// Maximum number of statements about one election.
 const MEMORY: usize = 200;
 
-/// Why a term ended that was not announced to end.
+/// Reason of a term without an end Event.
 const SILENT: &str = "no word from it: it crashed, was cut off, or could not write Events";
 
-/// Something that a candidate said about itself.
+/// A statement of a candidate about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Word {
     pub(crate) namespace: String,
@@ -50,26 +49,26 @@ pub(crate) struct Word {
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Term {
     pub(crate) holder: String,
-    /// Unknown if only its end is on record.
+    /// Start; unknown if only the end is recorded.
     #[serde(serialize_with = "time")]
     pub(crate) from: Option<Timestamp>,
-    /// None while it goes on.
+    /// `None` while the term lasts.
     #[serde(serialize_with = "time")]
     pub(crate) to: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
-    /// None while it goes on.
+    /// `None` while the term lasts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) ended: Option<String>,
 }
 
-/// Where to look for Events.
+/// Returns the path of Events.
 pub(crate) fn path(namespace: Option<&str>) -> String {
     let place = namespace.map_or(String::new(), |name| format!("/namespaces/{name}"));
     format!("/api/v1{place}/events?fieldSelector=reason%3D{REASON}")
 }
 
-/// What candidates said, oldest first.
+/// Reads the statements of candidates, oldest first.
 pub(crate) async fn words(client: &Client, namespace: Option<&str>) -> Result<Vec<Word>> {
     let list = api::get(client, &path(namespace)).await?.body;
     let items = list["items"].as_array().map(Vec::as_slice);
@@ -83,7 +82,7 @@ pub(crate) async fn words(client: &Client, namespace: Option<&str>) -> Result<Ve
 }
 
 impl Word {
-    /// What a change of the lock object says.
+    /// Derives a statement from a change of the lock object.
     pub(crate) fn of_change(before: Option<&Seen>, after: &Seen) -> Option<Self> {
         let held = before.map_or("", |seen| seen.holder.as_str());
         let parse = |time: &Option<String>| time.as_deref()?.parse().ok();
@@ -103,8 +102,7 @@ impl Word {
         })
     }
 
-    /// Puts a word in its place. The same may be heard twice, from an Event and from the lock; the
-    /// Event knows more.
+    /// Inserts a statement in order. An Event replaces the same statement from the lock, because it has more details.
     pub(crate) fn join(self, words: &mut Vec<Self>) {
         let near = |other: &&mut Self| {
             (&other.holder, other.began) == (&self.holder, self.began)
@@ -124,7 +122,7 @@ impl Word {
         }
     }
 
-    /// Reads an Event; None if it is about something else.
+    /// Parses an Event. Returns `None` if it is not about an election.
     pub(crate) fn read(event: &Value) -> Option<Self> {
         let text = |value: &Value| value.as_str().map(str::to_owned);
         let message = event["message"].as_str()?;
@@ -148,7 +146,7 @@ impl Word {
     }
 }
 
-/// The terms that these words tell, oldest first.
+/// Computes the terms from statements, oldest first.
 pub(crate) fn spoken<'a>(words: impl IntoIterator<Item = &'a Word>) -> Vec<Term> {
     let mut terms: Vec<Term> = Vec::new();
     for word in words {
@@ -167,7 +165,7 @@ pub(crate) fn spoken<'a>(words: impl IntoIterator<Item = &'a Word>) -> Vec<Term>
                 });
             }
             (false, Some(open)) if open.holder == word.holder => open.end(word.at, &word.why()),
-            // A late word of a holder whose follower has spoken already: now it is known why.
+            // A late statement of a previous holder adds the reason for its end.
             (false, _) => match terms
                 .iter_mut()
                 .rev()
@@ -187,7 +185,7 @@ pub(crate) fn spoken<'a>(words: impl IntoIterator<Item = &'a Word>) -> Vec<Term>
     terms
 }
 
-/// Brings the terms in line with what the lock object says now.
+/// Updates the terms with the current lock object.
 pub(crate) fn settle(terms: &mut Vec<Term>, seen: &Seen) {
     let parse = |time: &Option<String>| time.as_deref().and_then(|time| time.parse().ok());
     let (acquired, renewed): (Option<Timestamp>, Option<Timestamp>) =
@@ -211,7 +209,7 @@ pub(crate) fn settle(terms: &mut Vec<Term>, seen: &Seen) {
             if let Some(open) = open {
                 open.end(acquired.or(open.from).unwrap_or_default(), SILENT);
             }
-            // The last word may be that the term ended, and the lease not yet be given back.
+            // The end of the term may be announced before the lease is released.
             let ended = terms.last().is_some_and(|term| {
                 let since = acquired.zip(term.to).is_some_and(|(from, to)| from <= to);
                 term.holder == seen.holder && since
@@ -233,7 +231,7 @@ pub(crate) fn settle(terms: &mut Vec<Term>, seen: &Seen) {
     }
 }
 
-/// How many terms began recently.
+/// Returns the number of recently started terms.
 pub(crate) fn recent(terms: &[Term], now: Timestamp) -> usize {
     let begun = terms.iter().filter_map(|term| term.from);
     begun
@@ -249,7 +247,7 @@ impl Term {
 }
 
 impl Word {
-    /// Stop reasons of `tenure_core::StopReason`, for people.
+    /// Formats a stop reason of `tenure_core::StopReason`.
     fn why(&self) -> String {
         match self.why.as_deref() {
             None => "it stopped leading; it did not say why",
@@ -271,8 +269,8 @@ impl Word {
     }
 }
 
-/// When an Event happened. Names end in the instant, in hexadecimal nanoseconds (client-go) or
-/// microseconds (ours), which is finer than the timestamps.
+/// Returns the time of an Event. The suffix of its name is more precise than its timestamps: hexadecimal nanoseconds in
+/// client-go, microseconds in Tenure.
 fn instant(event: &Value) -> Option<Timestamp> {
     let first = ["firstTimestamp", "eventTime"]
         .into_iter()

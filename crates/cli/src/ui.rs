@@ -1,4 +1,4 @@
-//! `tenure ui`: the page, for whoever started it.
+//! `tenure ui`: serves the page for the user who started it.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -23,10 +23,10 @@ use crate::signals::Signals;
 /// Show elections in a browser
 #[derive(Args, Debug)]
 pub(crate) struct Ui {
-    /// Address to listen on; port 0 takes a free one
+    /// Address to listen on; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: String,
-    /// Only this namespace; all by default
+    /// Show only this namespace [default: all namespaces]
     #[arg(short, long, env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
 }
@@ -61,7 +61,7 @@ impl Ui {
     }
 }
 
-/// Nobody guesses it: 144 random bits.
+/// Creates a secret with 144 random bits.
 fn secret() -> Result<String> {
     let mut bytes = [0; 18];
     let filled = SystemRandom::new().fill(&mut bytes);
@@ -75,7 +75,7 @@ fn serve(stream: TcpStream, page: Page) {
             let page = page.clone();
             async move { Ok::<_, Infallible>(answer(&page, request).await) }
         });
-        // A browser that goes away is no error of ours.
+        // A disconnected browser is not an error.
         let _ = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_secs(10))

@@ -1,13 +1,13 @@
-//! Waiting for an API server, or for others: how long, and a word to people who wait along.
+//! Waiting with a time limit, and a message to the user after a while.
 
 use std::fmt::Display;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// What takes longer is worth a word.
+/// Time after which the user is told what the command waits for.
 pub(crate) const WORTH_A_WORD: Duration = Duration::from_secs(1);
 
-/// What whoever is waited for answers; says on standard error who that is if it takes long.
+/// Awaits a future. Prints on standard error what it waits for if that takes long.
 pub(crate) async fn on<T>(whom: impl Display, answer: impl Future<Output = T>) -> T {
     tokio::pin!(answer);
     tokio::select! {
@@ -19,7 +19,7 @@ pub(crate) async fn on<T>(whom: impl Display, answer: impl Future<Output = T>) -
     answer.await
 }
 
-/// The same for work that blocks its thread.
+/// Like [`on`], for blocking work.
 pub(crate) async fn on_blocking<T: Send + 'static>(
     whom: impl Display,
     work: impl FnOnce() -> T + Send + 'static,
@@ -32,7 +32,7 @@ pub(crate) async fn on_blocking<T: Send + 'static>(
     Ok(on(whom, work).await?)
 }
 
-/// A time that several steps share, from its beginning on.
+/// A time limit that several steps share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limit {
     whole: Option<Duration>,
@@ -40,24 +40,24 @@ pub(crate) struct Limit {
 }
 
 impl Limit {
-    /// Begins now; without a duration there is no end to it.
+    /// Starts the time limit now; `None` means no limit.
     pub(crate) fn begin(whole: Option<Duration>) -> Self {
         let began = Instant::now();
         Self { whole, began }
     }
 
-    /// All of it; `None` without an end.
+    /// Returns the whole limit; `None` if there is none.
     pub(crate) fn whole(self) -> Option<Duration> {
         self.whole
     }
 
-    /// What is left of it; `None` without an end.
+    /// Returns the remaining time; `None` without a limit.
     pub(crate) fn left(self) -> Option<Duration> {
         let spent = self.began.elapsed();
         self.whole.map(|whole| whole.saturating_sub(spent))
     }
 
-    /// What the work brings, unless the time is over first.
+    /// Awaits the work. Returns `None` if the time is over first.
     pub(crate) async fn of<T>(self, work: impl Future<Output = T>) -> Option<T> {
         match self.left() {
             Some(left) => tokio::time::timeout(left, work).await.ok(),

@@ -1,4 +1,4 @@
-//! What opens the page, and in whose name it then acts.
+//! Access to the page, and the credentials that it acts with.
 
 use std::sync::{Arc, OnceLock};
 
@@ -16,26 +16,26 @@ use crate::api;
 use crate::board::{Board, Scope};
 use crate::elections;
 
-/// A code and a reason.
+/// A rejected request: status code and reason.
 pub(crate) struct Refusal(pub(crate) StatusCode, pub(crate) String);
 
-/// Who may enter, and with whose power.
+/// Access rule of the page.
 pub(crate) enum Door {
-    /// Whoever knows the secret acts with our credentials.
+    /// A client with the secret acts with the credentials of this process.
     Secret {
         secret: String,
         config: Box<Config>,
         namespace: Option<String>,
     },
-    /// Everybody acts with the credentials they bring; the API server decides. The configuration
-    /// becomes known when the server has started.
+    /// A client acts with its own credentials, and the API server decides. The configuration is set when the server has
+    /// started.
     #[cfg_attr(
         not(feature = "server"),
         expect(dead_code, reason = "for the embedded server")
     )]
     Caller(Arc<OnceLock<Config>>),
-    /// Everybody may look at one election, as at the sidecar's other answers; whoever knows the
-    /// token may step its holder down.
+    /// Every client may see one election, as with the sidecar's other endpoints. A client with the token may step its holder
+    /// down.
     Sidecar {
         client: Client,
         namespace: String,
@@ -46,7 +46,7 @@ pub(crate) enum Door {
 }
 
 impl Door {
-    /// A board to look at, and what may be done with it.
+    /// Opens a board for a client, and returns what the client may do.
     pub(super) async fn enter(&self, token: Option<&str>) -> Result<(Hello, Board), Refusal> {
         let (client, server, steer, scope) = match self {
             Self::Secret {
@@ -100,7 +100,7 @@ impl Door {
         Ok((Hello { server, steer }, Board::open(&client, &scope)))
     }
 
-    /// A client that may order.
+    /// Returns an API client that may step a holder down.
     pub(super) fn steer(
         &self,
         token: &str,
@@ -126,7 +126,7 @@ impl Door {
                 if !wanted.as_ref().is_some_and(|wanted| same(token, wanted)) {
                     return Err(unknown("that is not the token of --step-down-token-file"));
                 }
-                // This process has its credentials for one election.
+                // The credentials of this process are for one election only.
                 let parts = |kind| elections::resource_of(kind);
                 if (own.as_str(), election.as_str(), parts(*lock)) != (namespace, name, parts(kind))
                 {
@@ -139,7 +139,7 @@ impl Door {
     }
 }
 
-/// Compares without telling by its duration how much was right.
+/// Compares two secrets in constant time.
 fn same(given: &str, wanted: &str) -> bool {
     let digest = |text: &str| ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
     let (given, wanted) = (digest(given), digest(wanted));
@@ -174,7 +174,7 @@ fn connect(config: Config) -> Result<Client, Refusal> {
     Client::try_from(config).map_err(failed)
 }
 
-/// The server's own address with the caller's token, or with nothing.
+/// Returns a configuration for the server's own address with the token of the client, or without credentials.
 fn as_caller(config: &OnceLock<Config>, token: Option<&str>) -> Result<Config, Refusal> {
     let mut config = config.get().cloned().ok_or_else(|| {
         Refusal(
@@ -192,7 +192,7 @@ fn as_caller(config: &OnceLock<Config>, token: Option<&str>) -> Result<Config, R
     Ok(config)
 }
 
-/// Whether the API server lets us look; its answer is the page's.
+/// Checks with the API server that the client may list the locks.
 async fn check(client: &Client, scope: &Scope) -> Result<(), Refusal> {
     let path = elections::collection(LockKind::Leases, scope.namespace.as_deref()) + "?limit=1";
     match api::get(client, &path).await {
@@ -201,7 +201,7 @@ async fn check(client: &Client, scope: &Scope) -> Result<(), Refusal> {
             StatusCode::from_u16(status.code).unwrap_or(StatusCode::FORBIDDEN),
             status.message.clone(),
         )),
-        // The board will say what is wrong, and go on trying.
+        // The board reports the error and retries.
         Err(_) => Ok(()),
     }
 }

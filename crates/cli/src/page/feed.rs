@@ -1,4 +1,4 @@
-//! The feed: what is on a board, then what changes, as server-sent events.
+//! The feed: the content of a board, then its changes, as server-sent events.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -11,31 +11,31 @@ use tokio::sync::mpsc;
 
 use crate::board::{Board, Key, Row, Told};
 
-/// Comment lines keep idle streams open through proxies, and tell the page that we live.
+/// Interval of comment lines, which keep idle streams open through proxies and show the page that the feed works.
 const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
-/// Changes that come together are told together.
+/// Time during which changes are collected into one event.
 const GATHER: Duration = Duration::from_millis(40);
 
-/// How many terms of each election are told.
+/// Maximum number of terms per election.
 const TERMS: usize = 40;
 
-/// What a page is told first.
+/// The first event of a feed.
 #[derive(Debug, Serialize)]
 pub(crate) struct Hello {
-    /// Which server this is about.
+    /// Name of the server.
     pub(super) server: String,
     pub(super) steer: Steer,
 }
 
-/// Whether the credential of this page can step holders down, and if not, why.
+/// Whether the credentials of this page can step holders down, and the reason if they cannot.
 #[derive(Debug, Serialize)]
 pub(crate) struct Steer {
     pub(super) able: bool,
     pub(super) why: String,
 }
 
-/// Tells until nobody listens.
+/// Sends events until the client disconnects.
 pub(super) async fn tell(mut board: Board, hello: &Hello, lines: mpsc::Sender<Bytes>) {
     let mut told: BTreeMap<Key, Arc<Row>> = BTreeMap::new();
     let mut said = None;
@@ -90,7 +90,7 @@ pub(super) async fn tell(mut board: Board, hello: &Hello, lines: mpsc::Sender<By
     }
 }
 
-/// JSON has no line ends inside, so one data line holds it.
+/// Formats an event. Compact JSON has no line breaks, so it fits into one data line.
 fn event(name: &str, data: &impl Serialize) -> Bytes {
     let data = serde_json::to_string(data).unwrap_or_default();
     format!("event: {name}\ndata: {data}\n\n").into()

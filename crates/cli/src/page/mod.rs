@@ -1,8 +1,8 @@
-//! The page: live elections in a browser, from one file without outside resources.
+//! The page: shows live elections in a browser, from one file without outside resources.
 //!
-//! It is served under `/ui` by `tenure server`, `tenure elect --http` and `tenure ui`. Whoever serves it
-//! says what opens it (a [`Door`]); the page itself has no power. Credentials travel in the
-//! `Authorization` header only, never in a cookie or an address, so no other site can use them.
+//! `tenure server`, `tenure elect --http` and `tenure ui` serve it under `/ui`. The server decides the access rule (a
+//! [`Door`]); the page itself has no rights. Credentials travel in the `Authorization` header only, never in a cookie or
+//! an address, so that no other site can use them.
 
 mod door;
 mod feed;
@@ -29,15 +29,15 @@ pub(crate) use door::{Door, Refusal};
 #[cfg(feature = "server")]
 pub(crate) use on_server::OnServer;
 
-/// Where it is.
+/// Path of the page.
 pub(crate) const PREFIX: &str = "/ui";
 
-/// How many may watch at once.
+/// Maximum number of concurrent feeds.
 const FEEDS: usize = 64;
 
 const HTML: &str = include_str!("page.html");
 
-/// Only what is in the file may run: its script and style are named by their hashes.
+/// The Content-Security-Policy, which allows the script and style of the file by hash.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
     let hash = |tag: &str| {
         let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
@@ -56,10 +56,10 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
     )
 });
 
-/// The body of an answer.
+/// Body of a response.
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
-/// The page behind a door.
+/// The page with its access rule.
 #[derive(Clone)]
 pub(crate) struct Page {
     door: Arc<Door>,
@@ -74,13 +74,13 @@ impl Page {
         }
     }
 
-    /// Whether a path is the page's.
+    /// Returns whether a path belongs to the page.
     pub(crate) fn has(path: &str) -> bool {
         path.strip_prefix(PREFIX)
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// Answers a request for a path of the page.
+    /// Handles a request for a path of the page.
     pub(crate) async fn answer(&self, parts: &Parts) -> Response<Body> {
         let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
         let read = matches!(parts.method, Method::GET | Method::HEAD);
@@ -131,7 +131,7 @@ impl Page {
     }
 
     async fn step_down(&self, parts: &Parts) -> Result<String, Refusal> {
-        // Without this header another site could send the request; with it browsers do not let it.
+        // Browsers do not let another site send this header, so it protects against cross-site requests.
         let Some(token) = bearer(parts) else {
             let why = "step-down needs a bearer token".to_owned();
             return Err(Refusal(StatusCode::UNAUTHORIZED, why));
@@ -217,13 +217,13 @@ fn bearer(parts: &Parts) -> Option<&str> {
     (!token.is_empty()).then_some(token)
 }
 
-/// Names of objects go into paths.
+/// Returns whether a text is a valid object name and therefore safe in a path.
 fn is_name(text: &str) -> bool {
     let allowed = |c: char| c.is_ascii_alphanumeric() || "-._:".contains(c);
     !text.is_empty() && text.len() <= 253 && text.chars().all(allowed) && !text.starts_with('.')
 }
 
-/// A parameter of a query, decoded.
+/// Returns a decoded query parameter.
 fn parameter(query: &str, key: &str) -> Option<String> {
     let pair = |pair: &str| {
         let (name, value) = pair.split_once('=')?;
@@ -257,7 +257,7 @@ mod tests {
     fn everything_comes_from_the_one_file() {
         let outside = |text: &str| HTML.contains(text);
         assert!(!outside("src=\"http") && !outside("@import") && !outside("url("));
-        // Namespaces of SVG are names, not addresses.
+        // The SVG namespace is a name, not an address.
         let addresses = HTML.replace("http://www.w3.org/2000/svg", "");
         assert!(!addresses.contains("http://") && !addresses.contains("https://"));
         assert!(

@@ -10,13 +10,13 @@ use tenure_apiserver::server::{Builder, Handle};
 
 use super::{Door, PREFIX, Page};
 
-/// The page on an embedded API server, which itself knows nothing of elections.
+/// The page on an embedded API server.
 pub(crate) struct OnServer {
     address: Arc<OnceLock<Config>>,
 }
 
 impl OnServer {
-    /// Adds the page to a server that is being set up.
+    /// Adds the page to the builder of a server.
     pub(crate) fn add(server: Builder) -> (Builder, Self) {
         let address = Arc::new(OnceLock::new());
         let page = Page::new(Door::Caller(Arc::clone(&address)));
@@ -30,7 +30,7 @@ impl OnServer {
         (server, Self { address })
     }
 
-    /// Tells it where its server is.
+    /// Sets the address of the started server.
     pub(crate) async fn open(self, server: &Handle) -> Result<()> {
         let config = Kubeconfig::from_yaml(server.kubeconfig())?;
         let options = KubeConfigOptions::default();

@@ -1,6 +1,6 @@
-//! `tenure top`: all elections, live, in a terminal.
+//! `tenure top`: shows all elections live in a terminal.
 //!
-//! The terminal is given back however this ends: by a key, a signal or a panic.
+//! The terminal is restored however the command ends: by a key, a signal or a panic.
 
 mod screen;
 mod view;
@@ -21,13 +21,13 @@ use crate::output;
 use crate::signals::Signals;
 use screen::{Act, Screen};
 
-/// Times pass on the screen this often.
+/// Interval at which times on the screen are updated.
 const TICK: Duration = Duration::from_millis(250);
 
 /// Show elections live in this terminal
 #[derive(Args, Debug)]
 pub(crate) struct Top {
-    /// Only this namespace; all by default
+    /// Show only this namespace [default: all namespaces]
     #[arg(short, long, env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
 }
@@ -46,7 +46,7 @@ impl Top {
             ..Scope::default()
         };
         let board = Board::open(&client, &scope);
-        // This also makes panics give the terminal back first.
+        // Also installs a panic hook that restores the terminal.
         let terminal = ratatui::try_init()?;
         let result = live(terminal, board, client, Screen::new(server), &mut signals).await;
         ratatui::restore();
@@ -77,7 +77,7 @@ async fn live(
             }
             event = keys.recv() => match event {
                 Some(event) => Some(event),
-                // The terminal is gone.
+                // The terminal was closed.
                 None => return Ok(0),
             },
             _ = signals.end() => return Ok(0),
@@ -112,7 +112,7 @@ async fn step_down(client: &Client, seen: &Seen) -> Result<()> {
     elections::order(client, kind, &seen.namespace, &seen.name, &patch).await
 }
 
-/// Reads the terminal on a thread of its own: a read cannot be given up, and ends with the process.
+/// Reads the terminal on a separate thread, because a read cannot be cancelled. The thread ends with the process.
 fn keys() -> mpsc::UnboundedReceiver<Event> {
     let (send, receive) = mpsc::unbounded_channel();
     std::thread::spawn(move || {

@@ -1,4 +1,4 @@
-//! What is on the screen and what keys do to it. Knows no terminal.
+//! State of the view and the effect of keys, independent of a terminal.
 
 use std::cmp::Ordering;
 
@@ -7,14 +7,14 @@ use ratatui::widgets::TableState;
 
 use crate::elections::Seen;
 
-/// What a key asks for.
+/// The action of a key.
 pub(super) enum Act {
     None,
     Quit,
     StepDown(Box<Seen>),
 }
 
-/// What the rows are ordered by.
+/// Sort order of the rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sort {
     Name,
@@ -24,13 +24,13 @@ pub(super) enum Sort {
     Transitions,
 }
 
-/// What the bottom line is for.
+/// Mode of the bottom line.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Mode {
     Normal,
     /// Typing the filter.
     Filter,
-    /// Asking before a holder is stepped down.
+    /// Asking for confirmation before a step-down.
     Confirm(Box<Seen>),
     Help,
 }
@@ -38,7 +38,7 @@ pub(super) enum Mode {
 /// The state of the view.
 pub(super) struct Screen {
     pub(super) server: String,
-    /// Filtered and sorted.
+    /// The filtered and sorted rows.
     pub(super) rows: Vec<Seen>,
     pub(super) all: usize,
     pub(super) held: usize,
@@ -50,7 +50,7 @@ pub(super) struct Screen {
     pub(super) mode: Mode,
     pub(super) message: Option<String>,
     pub(super) table: TableState,
-    /// Who is selected; rows move.
+    /// Key of the selected row, because rows move.
     selected: Option<(String, String, &'static str)>,
 }
 
@@ -73,7 +73,7 @@ impl Screen {
         }
     }
 
-    /// Takes the newest state.
+    /// Shows a new state.
     pub(super) fn show(&mut self, mut rows: Vec<Seen>, ready: bool, trouble: Option<String>) {
         self.all = rows.len();
         self.held = rows.iter().filter(|row| row.state == "held").count();

@@ -1,4 +1,4 @@
-//! The drawing of a [`Screen`].
+//! Draws a [`Screen`].
 
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
@@ -15,10 +15,10 @@ const HELP: &str = "q quit  ↑↓ select  / filter  d step down  sort by n name
 
 const HINT: &str = "q quit  ↑↓ select  n h a l t sort  / filter  d step down  ? help";
 
-/// How many cells the bar of validity has.
+/// Width of the validity bar in cells.
 const BAR: usize = 10;
 
-/// Draws everything.
+/// Draws the whole screen.
 pub(super) fn draw(frame: &mut Frame<'_>, screen: &mut Screen) {
     let [head, body, foot] = Layout::vertical([
         Constraint::Length(1),
@@ -139,7 +139,7 @@ fn row(seen: &Seen, spaces: bool) -> Row<'static> {
     ])
 }
 
-/// Validity left as a bar and a number.
+/// Formats the remaining validity as a bar and a number.
 fn bar(seen: &Seen) -> Line<'static> {
     let Some(left) = seen.valid_for_seconds.filter(|left| *left > 0.0) else {
         return Line::from(Span::styled("-", faint()));
