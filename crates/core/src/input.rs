@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::fence::{FencingToken, ResourceVersion};
+use crate::mark::Mark;
 use crate::record::Record;
 
 /// Names one version of the lock object, for compare-and-set.
@@ -30,8 +31,19 @@ pub struct Observation {
     /// The record could not be parsed. It counts as held by a stranger for our own lease duration,
     /// so garbage neither wedges the election nor is taken at once.
     pub unreadable: bool,
+    /// The last write of an elector that leaves marks, if there was one; of this record, or of one that
+    /// somebody else has replaced since.
+    pub mark: Option<Mark>,
     /// What operators ask of this election through annotations of the object.
     pub orders: Orders,
+}
+
+impl Observation {
+    /// Whether the record was written by an elector that leaves marks.
+    pub fn is_marked(&self) -> bool {
+        let own = Mark::of(&self.record);
+        !self.unreadable && self.mark.is_some_and(|mark| mark.is(&own))
+    }
 }
 
 /// Requests of operators.

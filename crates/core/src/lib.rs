@@ -22,6 +22,7 @@ pub mod fence;
 pub mod guard;
 pub mod input;
 pub mod machine;
+pub mod mark;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub mod mutant;
@@ -38,6 +39,7 @@ pub use fence::{FencingToken, ResourceVersion};
 pub use guard::Guard;
 pub use input::{Input, Observation, Orders, Outcome, Source, StepDownOrder, Version};
 pub use machine::{Config, Election, Phase};
+pub use mark::Mark;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub use mutant::{Mutant, PairMutant};

@@ -72,6 +72,16 @@ mutants! {
     IgnorePause = "pause ignored",
     /// Coordinated: a lease that was given to another is taken when it has run out.
     TakeUnassigned = "assignment of another taken",
+    /// Coordinated: an assignment is taken up without waiting for the term that it replaced.
+    AssignedAtOnce = "assignment taken up at once",
+    /// Coordinated: the write that takes an assignment up keeps the count of transitions, as client-go does.
+    KeepTransitions = "transitions kept on take-up",
+    /// The mark of the last term is not looked at: an emptied record is free.
+    IgnoreMark = "mark ignored",
+    /// A mark on an empty record is believed to be of that record, whichever record it names.
+    BelieveStaleMark = "stale mark believed",
+    /// The mark names a renewal that was not seen; the wait goes on from the one that was.
+    OverlookMark = "unseen renewal in the mark overlooked",
     /// A deletion does not end the term.
     IgnoreDeleted = "deletion ignored",
     /// A refused write is repeated without looking.

@@ -64,6 +64,10 @@ impl Pair {
         } else {
             record
         };
+        seen.mark = match (seen.mark, second.mark) {
+            (Some(first), Some(second)) => Some(first.both(second)),
+            (first, second) => first.or(second),
+        };
         seen.orders = either(seen.orders, &second.orders);
         seen
     }
@@ -355,6 +359,7 @@ mod tests {
             },
             fingerprint: revision.len() as u64,
             unreadable: false,
+            mark: None,
             orders: Orders::default(),
         }
     }

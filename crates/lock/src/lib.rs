@@ -44,6 +44,7 @@ pub mod orders;
 mod plain;
 mod request;
 mod sighting;
+mod term;
 #[cfg(test)]
 mod testing;
 mod time;
@@ -58,3 +59,4 @@ pub use multi::{MultiLock, UNKNOWN_HOLDER};
 pub use object::{ObjectName, ObjectRef, Resource, label_problem};
 pub use object_lock::ObjectLock;
 pub use sighting::Sighting;
+pub use term::TERM_ANNOTATION;

@@ -16,7 +16,7 @@ use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
 use crate::object::{self, ObjectName, ObjectRef, Resource};
 use crate::request::Wire;
 use crate::sighting::{Sighting, Stored, Warned, fingerprint};
-use crate::{annotation, lease, orders, plain, request};
+use crate::{annotation, lease, orders, plain, request, term};
 
 /// A lock in one object.
 #[derive(Debug)]
@@ -207,7 +207,7 @@ impl Part {
         }
     }
 
-    /// The object to send: `object` with the record and the configured labels, the rest as it was.
+    /// The object to send: `object` with the record, its mark and the configured labels, the rest as it was.
     pub(crate) fn body(&self, mut object: Value, record: &Record) -> String {
         let resource = self.name.resource();
         object["apiVersion"] = resource.api_version().into();
@@ -215,6 +215,8 @@ impl Part {
         for (key, value) in &self.labels {
             object::set_metadata(&mut object, "labels", key, value);
         }
+        let mark = term::text(record);
+        object::set_metadata(&mut object, "annotations", term::TERM_ANNOTATION, &mark);
         if self.in_spec() {
             lease::body(object, record)
         } else {
@@ -248,11 +250,14 @@ impl Part {
         let stored = self.stored(object);
         let (orders, mut warnings) = orders::read(&self.name, object);
         warnings.extend(self.warning(&stored));
+        let (mark, warning) = term::read(&self.name, object);
+        warnings.extend(warning);
         let observation = Observation {
             version,
             fingerprint: fingerprint(&stored.text),
             unreadable: stored.unreadable.is_some(),
             record: stored.record,
+            mark,
             orders,
         };
         Some((observation, warnings))

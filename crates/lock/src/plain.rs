@@ -10,20 +10,26 @@ use std::sync::Arc;
 use serde::de::IgnoredAny;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
-use tenure_core::{Observation, Orders, Record, ResourceVersion, Version};
+use tenure_core::{Mark, Observation, Orders, Record, ResourceVersion, Version};
 
 use crate::fields::countable;
 use crate::object::ObjectName;
 use crate::sighting::{Sighting, fingerprint};
+use crate::term::{self, TERM_ANNOTATION};
 use crate::{lease, orders, time};
 
 /// What is kept of a Lease with nothing unusual in it, besides the observation: what the next write repeats.
 #[derive(Debug)]
 pub(crate) struct Plain {
     name: ObjectName,
-    /// The rest of the metadata as it stands in the text, with a comma before each field. From one renewal to
-    /// the next it does not change, so it is shared.
+    /// The rest of the metadata as it stands in the text, with a comma before each field, annotations last.
+    /// The mark is left out: it follows from the record. From one renewal to the next the rest does not
+    /// change, so it is shared.
     rest: Arc<str>,
+    /// Whether the rest ends with annotations.
+    annotated: bool,
+    /// Whether the mark of the record stood among the annotations.
+    marked: bool,
 }
 
 /// A Lease as the API server sends it.
@@ -62,9 +68,10 @@ struct Rest<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     labels: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    annotations: Option<Value>,
-    #[serde(skip_serializing_if = "Option::is_none")]
     owner_references: Option<Value>,
+    /// The last one: see [`Plain::rest`].
+    #[serde(skip_serializing_if = "Option::is_none")]
+    annotations: Option<Value>,
 }
 
 #[derive(Deserialize)]
@@ -83,6 +90,8 @@ struct Spec<'a> {
 /// before, `base`, is shared.
 pub(crate) fn sighting(name: &ObjectName, text: &str, base: Option<&Sighting>) -> Option<Sighting> {
     let Lease { metadata, spec, .. } = parse(text)?;
+    let record = spec.record();
+    let (annotations, marked) = without_mark(metadata.annotations, &record)?;
     if metadata.name != name.name() || metadata.namespace != name.namespace() {
         return None;
     }
@@ -94,7 +103,8 @@ pub(crate) fn sighting(name: &ObjectName, text: &str, base: Option<&Sighting>) -
     };
     let observation = Observation {
         version,
-        record: spec.record(),
+        mark: marked.then(|| Mark::of(&record)),
+        record,
         fingerprint: fingerprint(&spec.text()),
         unreadable: false,
         orders: Orders::default(),
@@ -102,17 +112,38 @@ pub(crate) fn sighting(name: &ObjectName, text: &str, base: Option<&Sighting>) -
     let rest = Rest {
         creation_timestamp: metadata.creation_timestamp,
         labels: metadata.labels,
-        annotations: metadata.annotations,
         owner_references: metadata.owner_references,
+        annotations,
     };
+    let annotated = rest.annotations.is_some();
     let rest = rest.text();
     let same = base.and_then(Sighting::plain).map(|plain| &plain.rest);
     let same = same.filter(|same| ***same == *rest).cloned();
     let lease = Plain {
         name: name.clone(),
         rest: same.unwrap_or_else(|| rest.into()),
+        annotated,
+        marked,
     };
     Some(Sighting::of_plain(observation, lease))
+}
+
+/// The annotations besides the mark of this record, and whether it was there; `None` if there is the mark of
+/// another one.
+fn without_mark(annotations: Option<Value>, record: &Record) -> Option<(Option<Value>, bool)> {
+    let mut own = match annotations {
+        None => return Some((None, false)),
+        Some(Value::Object(own)) => own,
+        Some(_) => return None,
+    };
+    match own.remove(TERM_ANNOTATION) {
+        None => Some((Some(Value::Object(own)), false)),
+        Some(Value::String(mark)) if mark == term::text(record) => {
+            let rest = (!own.is_empty()).then_some(Value::Object(own));
+            Some((rest, true))
+        }
+        Some(_) => None,
+    }
 }
 
 impl Plain {
@@ -125,7 +156,7 @@ impl Plain {
         labels: &BTreeMap<String, String>,
     ) -> Option<String> {
         if labels.is_empty() {
-            return Some(self.with(&self.rest, &seen.version, record));
+            return Some(self.with(&self.rest, &seen.version, record, true));
         }
         let fields = format!("{{{}}}", self.rest.strip_prefix(',').unwrap_or_default());
         let mut rest: Rest<'_> = serde_json::from_str(&fields).ok()?;
@@ -137,17 +168,22 @@ impl Plain {
             all.insert(key.clone(), value.as_str().into());
         }
         rest.labels = Some(Value::Object(all));
-        Some(self.with(&rest.text(), &seen.version, record))
+        Some(self.with(&rest.text(), &seen.version, record, true))
     }
 
     /// The Lease as it was seen.
     pub(crate) fn text(&self, seen: &Observation) -> String {
-        self.with(&self.rest, &seen.version, &seen.record)
+        self.with(&self.rest, &seen.version, &seen.record, self.marked)
     }
 
     /// Names, uid and version need no escapes: they came without, or the API server takes no others.
-    fn with(&self, rest: &str, version: &Version, record: &Record) -> String {
+    fn with(&self, rest: &str, version: &Version, record: &Record, mark: bool) -> String {
         let mut lease = Vec::with_capacity(USUAL + rest.len());
+        // The annotations stay open for the mark.
+        let rest = match rest.strip_suffix('}') {
+            Some(open) if mark && self.annotated => open,
+            _ => rest,
+        };
         for part in [
             r#"{"apiVersion":"coordination.k8s.io/v1","kind":"Lease","metadata":{"name":""#,
             self.name.name(),
@@ -159,10 +195,22 @@ impl Plain {
             version.revision.as_str(),
             r#"""#,
             rest,
-            r#"},"spec":"#,
         ] {
             lease.extend_from_slice(part.as_bytes());
         }
+        if mark {
+            let before = match (self.annotated, rest.ends_with('{')) {
+                (false, _) => r#","annotations":{"#,
+                (true, true) => "",
+                (true, false) => ",",
+            };
+            for part in [before, "\"", TERM_ANNOTATION, "\":"] {
+                lease.extend_from_slice(part.as_bytes());
+            }
+            serde_json::to_writer(&mut lease, &term::text(record)).expect("text is always JSON");
+            lease.push(b'}');
+        }
+        lease.extend_from_slice(br#"},"spec":"#);
         serde_json::to_writer(&mut lease, &lease::Spec::new(record))
             .expect("maps with string keys are always JSON");
         lease.push(b'}');
@@ -171,7 +219,7 @@ impl Plain {
 }
 
 /// About as many bytes as a Lease has without the rest of its metadata.
-const USUAL: usize = 416;
+const USUAL: usize = 560;
 
 impl Rest<'_> {
     fn text(&self) -> String {
@@ -309,7 +357,7 @@ mod tests {
     fn what_is_unusual_is_left_to_others() {
         let plain = object(&Record::default());
         assert!(seen(&plain.to_string(), None).is_some());
-        let unusual: [fn(&mut Value); 10] = [
+        let unusual: [fn(&mut Value); 11] = [
             |lease| lease["status"] = json!({}),
             |lease| lease["kind"] = "ConfigMap".into(),
             |lease| lease["spec"]["new"] = json!(1),
@@ -320,6 +368,7 @@ mod tests {
             |lease| lease["metadata"]["uid"] = "".into(),
             |lease| lease["metadata"]["annotations"] = json!({ PAUSED_ANNOTATION: "true" }),
             |lease| lease["metadata"]["annotations"] = json!({ STEP_DOWN_ANNOTATION: "x" }),
+            |lease| lease["metadata"]["annotations"] = json!({ TERM_ANNOTATION: "{}" }),
         ];
         for change in unusual {
             let mut lease = plain.clone();
@@ -340,10 +389,14 @@ mod tests {
         #[test]
         fn both_ways_say_the_same(
             stored in testing::record(), next in testing::record(), labels in strings(),
-            transitions in any::<u32>(), annotations in strings(), own: bool,
+            transitions in any::<u32>(), annotations in strings(), own: bool, marked: bool,
         ) {
             let mut object = object(&stored);
             object["metadata"]["labels"] = json!(labels);
+            let mut annotations = annotations;
+            if marked {
+                annotations.insert(TERM_ANNOTATION.to_owned(), term::text(&stored));
+            }
             object["metadata"]["annotations"] = json!(annotations);
             object["spec"]["leaseTransitions"] = transitions.into();
             let text = object.to_string();

@@ -25,7 +25,8 @@ use crate::world::World;
 const USAGE: &str = "\
 usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--no-mutants] [--no-model]
        cargo xtask sim --stack [--seconds N] [--seeds N] [--from SEED] [--threads N]
-       cargo xtask sim --seed S [--pair | [--stack] [--mutant TEXT]]  replay one seed and print its last events
+       cargo xtask sim --seed S [--pair | --mixed | --coordinated | [--stack] [--mutant TEXT]]
+                                        replay one seed and print its last events
 
   --seconds N    take about N seconds of real time in all (60)
   --seeds N      or for N seeds
@@ -35,6 +36,8 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
   --no-model     do not run the model check
   --mutant TEXT  replay with the seeded bug whose name contains TEXT
   --pair         replay a migration through a lock in two objects
+  --mixed        replay a fleet of client-go and tenure
+  --coordinated  replay a coordinated election
   --stack        the whole driver over a simulated network, and nothing else";
 
 const DRIVER: &str = "the whole driver over a simulated network";
@@ -66,6 +69,10 @@ pub struct Options {
     pub mutant: Option<String>,
     /// Replay a migration.
     pub pair: bool,
+    /// Replay a fleet of client-go and tenure.
+    pub mixed: bool,
+    /// Replay a coordinated election.
+    pub coordinated: bool,
     /// Only the whole driver.
     pub stack: bool,
 }
@@ -82,12 +89,27 @@ impl Default for Options {
             replay: None,
             mutant: None,
             pair: false,
+            mixed: false,
+            coordinated: false,
             stack: false,
         }
     }
 }
 
 impl Options {
+    /// Which runs the flags of a replay name.
+    fn kind(&self) -> Kind {
+        match self {
+            Self { pair: true, .. } => Kind::Pair,
+            Self { mixed: true, .. } => Kind::Mixed(None),
+            Self {
+                coordinated: true, ..
+            } => Kind::Coordinated(None),
+            Self { stack: true, .. } => Kind::Stack,
+            _ => Kind::Core,
+        }
+    }
+
     /// Reads the arguments after `sim`.
     ///
     /// # Errors
@@ -117,6 +139,8 @@ impl Options {
                 "--seed" => options.replay = Some(number()?),
                 "--mutant" => options.mutant = Some(text()?),
                 "--pair" => options.pair = true,
+                "--mixed" => options.mixed = true,
+                "--coordinated" => options.coordinated = true,
                 "--stack" => options.stack = true,
                 "--no-mutants" => options.mutants = false,
                 "--no-model" => options.model = false,
@@ -144,9 +168,10 @@ pub fn main(args: &[String]) -> ExitCode {
     let well = match options.replay {
         Some(seed) => match &options.mutant {
             Some(text) => replay_mutant(seed, text, options.stack),
-            None if options.pair => replay(seed, Kind::Pair, with(Kind::Pair)),
-            None if options.stack => replay(seed, Kind::Stack, with(Kind::Stack)),
-            None => replay(seed, Kind::Core, with(Kind::Core)),
+            None => {
+                let kind = options.kind();
+                replay(seed, kind, with(kind))
+            }
         },
         None => {
             let well = run(&options);
@@ -179,6 +204,12 @@ pub fn run(options: &Options) -> bool {
     // Migrations come in a handful of kinds: a tenth is plenty.
     let seeds = options.seeds.div_ceil(10);
     well &= simulate("migrations", Kind::Pair, options, seeds, limit / 10);
+    for (what, kind) in [
+        ("client-go and tenure on one lock", Kind::Mixed(None)),
+        ("coordinated elections", Kind::Coordinated(None)),
+    ] {
+        well &= simulate(what, kind, options, options.seeds.div_ceil(5), limit / 10);
+    }
     // A run of the whole driver takes as long as some hundreds of the core.
     let seeds = options.seeds.div_ceil(500);
     well &= simulate(DRIVER, Kind::Stack, options, seeds, limit / 10);
@@ -238,6 +269,8 @@ fn simulate(what: &str, kind: Kind, options: &Options, seeds: u64, limit: Durati
 fn with(kind: Kind) -> &'static str {
     match kind {
         Kind::Pair => " --pair",
+        Kind::Mixed(_) => " --mixed",
+        Kind::Coordinated(_) => " --coordinated",
         Kind::Stack => " --stack",
         _ => "",
     }

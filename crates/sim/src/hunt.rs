@@ -45,7 +45,7 @@ pub type Quarry = (&'static str, Kind);
 pub fn quarry() -> Vec<Quarry> {
     let mut all: Vec<_> = Mutant::ALL
         .iter()
-        .map(|mutant| (mutant.name(), Kind::Mutant(*mutant)))
+        .map(|mutant| (mutant.name(), kind_of(*mutant)))
         .collect();
     all.extend(
         PairMutant::ALL
@@ -56,6 +56,19 @@ pub fn quarry() -> Vec<Quarry> {
     all.push(("server without compare-and-set", Kind::BlindServer));
     all.push(("client-go's control flow", Kind::ClientGo));
     all
+}
+
+/// The runs that show a seeded bug: some need client-go next to it, or a controller.
+fn kind_of(mutant: Mutant) -> Kind {
+    match mutant {
+        Mutant::IgnoreMark | Mutant::BelieveStaleMark | Mutant::OverlookMark => {
+            Kind::Mixed(Some(mutant))
+        }
+        Mutant::AssignedAtOnce | Mutant::KeepTransitions | Mutant::TakeUnassigned => {
+            Kind::Coordinated(Some(mutant))
+        }
+        mutant => Kind::Mutant(mutant),
+    }
 }
 
 /// Bugs that the whole driver shows, at least one for each promise. The others need rarer faults than its few

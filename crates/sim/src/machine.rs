@@ -26,6 +26,10 @@ pub enum Kind {
     Stack,
     /// The same with one seeded bug in its core.
     StackMutant(tenure_core::Mutant),
+    /// The core, perhaps with one seeded bug, and client-go on one lock.
+    Mixed(Option<tenure_core::Mutant>),
+    /// The core, perhaps with one seeded bug, in a coordinated election.
+    Coordinated(Option<tenure_core::Mutant>),
     /// Code that fails an assertion after a while.
     #[cfg(test)]
     Panics,
@@ -41,16 +45,19 @@ pub(crate) enum Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(kind: Kind, config: Config) -> Self {
+    pub(crate) fn new(kind: Kind, config: Config, client_go: bool) -> Self {
         match kind {
+            _ if client_go => Self::ClientGo(Box::new(ClientGo::new(config))),
             Kind::Core
+            | Kind::Mixed(None)
+            | Kind::Coordinated(None)
             | Kind::StoppedClock
             | Kind::BlindServer
             | Kind::Pair
             | Kind::PairMutant(_)
             | Kind::Stack
             | Kind::StackMutant(_) => Self::Core(Box::new(Election::new(config))),
-            Kind::Mutant(mutant) => {
+            Kind::Mutant(mutant) | Kind::Mixed(Some(mutant)) | Kind::Coordinated(Some(mutant)) => {
                 let mut election = Election::new(config);
                 election.mutate(mutant);
                 Self::Core(Box::new(election))

@@ -12,8 +12,8 @@ use std::time::Duration;
 use crate::caught::caught;
 use stateright::{Checker, Model, Property};
 use tenure_core::{
-    Command, Config, Election, Guard, Input, LocalTime, Now, Observation, Orders, Outcome, Record,
-    ResourceVersion, Source, Timing, Version, WallTime, WriteKind,
+    Command, Config, Election, Guard, Input, LocalTime, Mark, Now, Observation, Orders, Outcome,
+    Record, ResourceVersion, Source, Timing, Version, WallTime, WriteKind,
 };
 
 /// One tick of the model's time.
@@ -534,6 +534,7 @@ impl Elections {
         };
         let seen = Observation {
             version: version.clone(),
+            mark: Some(Mark::of(&record)),
             record,
             fingerprint: state.revision,
             unreadable: false,

@@ -47,6 +47,8 @@ pub(crate) struct Node {
     /// Unique among all incarnations of a run.
     pub(crate) incarnation: u64,
     pub(crate) identity: String,
+    /// It runs client-go next to others that do not: nothing is promised of it.
+    pub(crate) foreign: bool,
     pub(crate) alive: bool,
     /// Real time at which a paused process goes on; 0 while it runs.
     pub(crate) paused_until: u64,
@@ -81,6 +83,7 @@ impl Node {
             clock,
             incarnation,
             identity,
+            foreign: false,
             alive: true,
             paused_until: 0,
             inbox: Vec::new(),

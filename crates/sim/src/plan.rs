@@ -55,6 +55,10 @@ pub struct Plan {
     pub whole_seconds: bool,
     /// Whether a controller assigns the lease.
     pub coordinated: bool,
+    /// How far the wall clocks of a coordinated election are set wrong at most, in nanoseconds.
+    pub skew: u64,
+    /// Which candidates run client-go next to others that do not.
+    pub client_go: Vec<bool>,
     /// Whether all incarnations share one name.
     pub one_name: bool,
     /// Whether answers still reach the election after their time is up.
@@ -86,6 +90,9 @@ const TIMINGS: [(u64, u64, u64); 9] = [
     (900_000, 600_000, 120_000),
     (3_600_000, 2_400_000, 600_000),
 ];
+
+/// How far wall clocks are set wrong, in nanoseconds.
+const SKEWS: &[u64] = &[0, 1_000_000_000, 3_000_000_000, 10_000_000_000];
 
 const REQUESTS: &[Fault] = &[
     Fault::RequestLost,
@@ -208,6 +215,8 @@ impl Plan {
                 && lease >= 5_000_000_000
                 && rng.percent(if one_name { 50 } else { 10 }),
             coordinated,
+            skew: *rng.pick(SKEWS),
+            client_go: vec![false; nodes],
             one_name,
             late_answers: rng.percent(60),
             faults,
@@ -219,6 +228,44 @@ impl Plan {
             horizon: retry * rng.range(300, 1_200),
             timings,
         }
+    }
+
+    /// Makes it a fleet in which some candidates run client-go. The faults are those that make client-go
+    /// release what it no longer holds; A1 holds but for that.
+    pub fn mix(&mut self, rng: &mut Rng) {
+        self.keep_outsiders_away();
+        self.coordinated = false;
+        self.one_name = false;
+        self.faults.remove(Fault::Preferred);
+        self.release = true;
+        for i in 0..self.nodes {
+            self.client_go[i] = i == 0 || (i > 2 && rng.percent(30));
+            self.watches[i] &= !self.client_go[i];
+        }
+        self.faults.add(Fault::Partition);
+        self.request_faults = *rng.pick(&[5_000, 50_000, 200_000]);
+    }
+
+    /// Makes it a coordinated election.
+    pub fn coordinate(&mut self, rng: &mut Rng) {
+        self.keep_outsiders_away();
+        self.coordinated = true;
+        self.one_name = false;
+        self.whole_seconds = false;
+        self.faults.add(Fault::Preferred);
+        self.request_faults = *rng.pick(&[5_000, 50_000, 200_000]);
+    }
+
+    fn keep_outsiders_away(&mut self) {
+        self.outsiders = Outsiders::None;
+        for fault in [HUMANS, &[Fault::Restore, Fault::RestoreBumped]].concat() {
+            self.faults.remove(fault);
+        }
+    }
+
+    /// Whether some candidates, and not all, run client-go.
+    pub fn is_mixed(&self) -> bool {
+        self.client_go.contains(&true)
     }
 
     /// The kinds that strike requests.
@@ -245,6 +292,14 @@ impl Plan {
             .map(|t| nanos(t.lease()))
             .max()
             .unwrap_or_default()
+    }
+
+    /// Whether a controller must find a leader: only with wall clocks that agree with its own.
+    pub fn checks_coordination(&self) -> bool {
+        let wrong = [Fault::WallForward, Fault::WallBack, Fault::MachinePause];
+        self.skew <= 1_000_000_000
+            && matches!(self.clocks, Clocks::Good | Clocks::Fair)
+            && !wrong.iter().any(|f| self.faults.has(*f))
     }
 
     /// S1 needs A1 and A2.

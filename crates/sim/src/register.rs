@@ -3,7 +3,9 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tenure_core::{LocalTime, Observation, Orders, Record, ResourceVersion, Version, WriteKind};
+use tenure_core::{
+    LocalTime, Mark, Observation, Orders, Record, ResourceVersion, Version, WriteKind,
+};
 
 /// One version of the object.
 #[derive(Clone, Debug)]
@@ -14,6 +16,8 @@ pub struct Object {
     pub revision: u64,
     /// Which incarnation wrote the record; `None` for a human.
     pub author: Option<u64>,
+    /// Which incarnation made the write that the mark names.
+    pub marked_by: Option<u64>,
     /// What its author's clock showed when it was sent.
     pub sent: LocalTime,
     /// Counts the writes that win a term, in the order of the store.
@@ -40,8 +44,10 @@ pub struct Register {
     history: Vec<Rc<Object>>,
     /// What operators ask for, in annotations that every write keeps.
     orders: Orders,
-    /// Real time of the last write of a record by an elector or the controller.
-    pub written: u64,
+    /// The last write of an elector that leaves marks. Others keep it.
+    mark: Option<Mark>,
+    /// Which incarnation made that write.
+    marked_by: Option<u64>,
     /// A write is applied whatever version it names: what happens without compare-and-set.
     pub blind: bool,
 }
@@ -70,13 +76,14 @@ impl Register {
         self.history.iter().rev().nth(back)
     }
 
-    /// Carries out a write of an elector.
+    /// Carries out a write of an elector, which leaves a mark or does not.
     pub fn write(
         &mut self,
         author: u64,
         sent: LocalTime,
         kind: &WriteKind,
         record: &Record,
+        marks: bool,
     ) -> Applied {
         let fits = match (kind.base(), &self.current) {
             (None, None) => true,
@@ -87,6 +94,10 @@ impl Register {
             return Applied::No;
         }
         let uid = self.current.as_ref().map(|c| c.seen.version.uid.clone());
+        if marks {
+            self.mark = Some(Mark::of(record));
+            self.marked_by = Some(author);
+        }
         let wins = matches!(kind, WriteKind::Create | WriteKind::Acquire(_));
         self.terms += u64::from(wins);
         self.records += 1;
@@ -139,6 +150,8 @@ impl Register {
     pub fn delete(&mut self) -> u64 {
         self.current = None;
         self.orders = Orders::default();
+        self.mark = None;
+        self.marked_by = None;
         self.revision += 1;
         self.revision
     }
@@ -147,6 +160,8 @@ impl Register {
     pub fn restore(&mut self, back: usize, bump: u64) -> Option<Rc<Object>> {
         let old = self.past(back)?.clone();
         self.orders = old.seen.orders.clone();
+        self.mark = old.seen.mark;
+        self.marked_by = old.marked_by;
         if bump == 0 {
             self.revision = old.revision;
             self.current = Some(old.clone());
@@ -186,9 +201,11 @@ impl Register {
                 record,
                 fingerprint,
                 unreadable,
+                mark: self.mark,
                 orders: self.orders.clone(),
             },
             revision: self.revision,
+            marked_by: self.marked_by,
             author: author.map(|(author, _)| author),
             sent: author.map(|(_, sent)| sent).unwrap_or_default(),
             term: self.terms,

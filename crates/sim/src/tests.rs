@@ -50,6 +50,19 @@ fn migrations_through_a_lock_in_two_objects_keep_every_promise() {
 }
 
 #[test]
+fn mixed_fleets_and_coordinated_elections_keep_every_promise() {
+    for kind in [Kind::Mixed(None), Kind::Coordinated(None)] {
+        let total = sweep(kind, 0, 300, 2, || false, |_| {});
+        let first = total.violations.first();
+        let text = first.map(|(seed, v)| format!("{seed}: {}: {}", v.invariant, v.text));
+        assert_eq!(text, None, "{kind:?}");
+        assert_eq!(total.unequal, [0; 0], "a seed is a run");
+        // Success must not be for lack of anything happening.
+        assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
+    }
+}
+
+#[test]
 fn seeds_that_once_failed_stay_clean() {
     // 25432: garbage that came back was pushed out of the checker's memory (S5).
     // 67581: a late renewal of an overrun term was released at shutdown (S4).

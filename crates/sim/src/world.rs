@@ -33,6 +33,7 @@ use crate::rng::Rng;
 use crate::stack;
 use crate::totals::Totals;
 use check::patience;
+use controller::Controller;
 use event::Entry;
 pub(crate) use event::Event;
 
@@ -68,6 +69,7 @@ pub struct World {
     guards: GuardExclusion,
     tokens: TokenOrder,
     store: FencedStore,
+    controller: Controller,
     request_kinds: Vec<Fault>,
     watch_kinds: Vec<Fault>,
     nemesis_kinds: Vec<Fault>,
@@ -85,7 +87,12 @@ impl World {
             _ => {}
         }
         let mut rng = Rng::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ 0x5EED);
-        let plan = Plan::new(&mut rng);
+        let mut plan = Plan::new(&mut rng);
+        match kind {
+            Kind::Mixed(_) => plan.mix(&mut rng),
+            Kind::Coordinated(_) => plan.coordinate(&mut rng),
+            _ => {}
+        }
         let mut world = Self {
             request_kinds: plan.request_kinds(),
             watch_kinds: plan.watch_kinds(),
@@ -105,6 +112,7 @@ impl World {
             guards: GuardExclusion::default(),
             tokens: TokenOrder::default(),
             store: FencedStore::default(),
+            controller: Controller::default(),
             traced,
         };
         world.register.blind = kind == Kind::BlindServer;
@@ -134,8 +142,13 @@ impl World {
         let time_of_day = self.rng.below(1 << 45) as i64;
         // Namesakes must be able to act in the same second of the day.
         let in_step = self.plan.one_name && self.plan.whole_seconds;
+        self.controller.offset = self.skewed(time_of_day);
         for i in 0..self.plan.nodes {
-            let offset = self.rng.below(1 << 45) as i64;
+            let offset = if self.plan.coordinated {
+                self.skewed(time_of_day)
+            } else {
+                self.rng.below(1 << 45) as i64
+            };
             let clock = Clock::new(
                 self.rng.below(1 << 50),
                 self.plan.rates_ppm[i],
@@ -149,10 +162,13 @@ impl World {
         }
         let first = self.now + self.rng.below(2 * self.plan.nemesis);
         self.at(first, Event::Nemesis);
-        if self.plan.coordinated {
-            self.after(1, Event::Controller);
-        }
         self.at(self.now + self.plan.horizon, Event::Calm);
+    }
+
+    /// A time of day as one of several clocks shows it that are set alike, within the skew of the plan.
+    fn skewed(&mut self, time_of_day: i64) -> i64 {
+        let skew = self.plan.skew;
+        time_of_day + self.rng.below(2 * skew + 1) as i64 - skew as i64
     }
 
     /// A new process in a node's place.
@@ -174,14 +190,28 @@ impl World {
             seed: self.rng.bits(),
         };
         let identity = config.identity.clone();
-        let machine = Machine::new(self.kind, config);
-        Node::new(machine, clock, self.incarnations, identity)
+        let foreign = self.plan.client_go[i];
+        let machine = Machine::new(self.kind, config, foreign);
+        Node {
+            foreign,
+            ..Node::new(machine, clock, self.incarnations, identity)
+        }
     }
 
     fn launch(&mut self, i: usize) {
         self.step(i, Letter::Other(Input::Start));
+        let incarnation = self.nodes[i].incarnation;
+        if self.plan.coordinated {
+            let delay = self.one_way();
+            self.after(
+                delay,
+                Event::Candidate {
+                    node: i,
+                    incarnation,
+                },
+            );
+        }
         if self.plan.watches[i] {
-            let incarnation = self.nodes[i].incarnation;
             let delay = self.rng.below(self.plan.latency * 4);
             self.after(
                 delay,
@@ -288,7 +318,9 @@ impl World {
                 }
             }
             Event::Nemesis => self.strike(),
-            Event::Controller => self.assign(),
+            Event::Controller { number } => self.reconcile(number),
+            Event::Candidate { node, incarnation } => self.announce_candidate(node, incarnation),
+            Event::Ping { node, incarnation } => self.renew_candidate(node, incarnation),
             Event::Calm => self.calm_down(),
         }
     }
@@ -390,11 +422,12 @@ impl World {
             self.obey(i, command);
         }
         if let Some(shown) = present
+            && !self.nodes[i].foreign
             && let Some(text) = check_prompt_stop(shown, self.nodes[i].leads(now))
         {
             self.violate(Invariant::S1, format!("node {i} {text}"));
         }
-        if ordered && self.nodes[i].leads(now) {
+        if ordered && !self.nodes[i].foreign && self.nodes[i].leads(now) {
             let text = format!("node {i} leads on although it was ordered to step down");
             self.violate(Invariant::L1, text);
         }

@@ -1,6 +1,8 @@
 //! Following: when to try to win, and when to look.
 
-use super::observe::Known;
+use std::time::Duration;
+
+use super::observe::{Known, Seen};
 use super::request::Attempt;
 use super::{Election, State, Term};
 use crate::command::{Command, WriteKind};
@@ -11,6 +13,10 @@ use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 use crate::timing::JITTER_FACTOR;
+
+/// Coordinated election: the controller looks every five seconds, and waits as long for answers of candidates.
+/// This leaves it time for several rounds.
+const REASSIGNMENT: Duration = Duration::from_secs(30);
 
 impl Election {
     pub(super) fn act_following(&mut self, now: Now, out: &mut Vec<Command>) {
@@ -33,7 +39,6 @@ impl Election {
         if now.local < self.not_before {
             return;
         }
-        self.let_lapse(now);
         let timeout = self.config.timing.request_timeout();
         if self.must_read {
             self.poll_later(now);
@@ -146,14 +151,17 @@ impl Election {
 
     /// The earliest instant at which a write may win, if any (duties 7, 8, 9).
     fn may_win_at(&self) -> Option<LocalTime> {
+        let mut hold = self.hold_until.unwrap_or_default();
         let at = match &self.known {
             Known::Nothing => return None,
             Known::Absent { since, delay } => {
                 if self.config.coordinated {
                     return None;
                 }
-                let hold = self.hold_until.filter(|_| !self.is(Mutant::CreateAtOnce));
-                (*since + *delay).max(hold.unwrap_or_default())
+                if self.is(Mutant::CreateAtOnce) {
+                    hold = LocalTime::default();
+                }
+                *since + *delay
             }
             Known::Present(seen) => {
                 let observation = &seen.observation;
@@ -163,16 +171,17 @@ impl Election {
                 }
                 let expiry = seen.since + self.patience(observation);
                 if self.config.coordinated && !self.is(Mutant::TakeUnassigned) {
-                    // Only what was assigned to us, and only while it is fresh.
-                    return (record.holder == self.config.identity
-                        && record.preferred_holder.is_empty()
-                        && !seen.lapsed)
-                        .then(|| seen.since.max(self.sit_out_until));
+                    if self.wrote(observation) || self.is(Mutant::AssignedAtOnce) {
+                        hold = LocalTime::default();
+                    }
+                    let at = self.take_up_at(seen)?;
+                    return Some(at.max(hold).max(self.sit_out_until));
                 }
                 if self.is_held_for_life(observation) {
                     return None;
                 }
                 if self.wrote(observation) || self.is_inherited(observation) {
+                    hold = LocalTime::default();
                     seen.since
                 } else if record.is_free() && !observation.unreadable {
                     let to_another = observation.orders.step_down.as_ref().is_some_and(|order| {
@@ -193,19 +202,22 @@ impl Election {
                 }
             }
         };
-        Some(at.max(self.sit_out_until))
+        Some(at.max(hold).max(self.sit_out_until))
     }
 
-    /// Coordinated election: an assignment is only good until it expires; the controller gives a new
-    /// one. Anything else does not go stale.
-    fn let_lapse(&mut self, now: Now) {
-        if let Known::Present(seen) = &self.known
-            && self.config.coordinated
-            && now.local >= seen.since + self.patience(&seen.observation)
-            && let Known::Present(seen) = &mut self.known
-        {
-            seen.lapsed = true;
-        }
+    /// Coordinated election: when an assignment may be taken up, if it is ours. It stays ours after it has
+    /// expired: the controller does not repeat an assignment to the candidate that it would choose again.
+    /// If it prefers another, it has the time to find the assignment expired and to give it to that one.
+    fn take_up_at(&self, seen: &Seen) -> Option<LocalTime> {
+        let record = &seen.observation.record;
+        let preferred = &record.preferred_holder;
+        let another = !preferred.is_empty() && *preferred != self.config.identity;
+        let wait = if another {
+            self.patience(&seen.observation) + REASSIGNMENT
+        } else {
+            Duration::ZERO
+        };
+        (record.holder == self.config.identity).then(|| seen.since + wait)
     }
 
     /// The write that wins, as client-go fills it: transitions count every term but the first.
@@ -221,18 +233,17 @@ impl Election {
         match &self.known {
             Known::Present(seen) => {
                 let old = &seen.observation.record;
-                let record = if self.config.coordinated {
-                    Record {
-                        acquire_time: old.acquire_time,
-                        transitions: old.transitions,
-                        strategy: old.strategy.clone(),
-                        ..fresh
-                    }
-                } else {
-                    Record {
-                        transitions: old.transitions.saturating_add(1),
-                        ..fresh
-                    }
+                // The controller of a coordinated election never counts, and an order or a fencing token
+                // names a term by this number.
+                let kept = self.config.coordinated && self.is(Mutant::KeepTransitions);
+                let record = Record {
+                    transitions: old.transitions.saturating_add(u32::from(!kept)),
+                    strategy: if self.config.coordinated {
+                        old.strategy.clone()
+                    } else {
+                        String::new()
+                    },
+                    ..fresh
                 };
                 (WriteKind::Acquire(seen.observation.version.clone()), record)
             }

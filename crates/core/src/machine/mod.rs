@@ -125,7 +125,8 @@ pub struct Election {
     known: Known,
     /// The greatest revision seen; older news from the watch is stale.
     highest: Option<ResourceVersion>,
-    /// After a deletion: nobody creates before the lease of the last live term has run out.
+    /// Nothing is taken before this, because a term that the object no longer shows may still be live: it
+    /// was deleted, emptied by another than its holder, or given to somebody else.
     hold_until: Option<LocalTime>,
     /// Writes of this incarnation whose outcome is open or whose record may be in the object.
     attempts: Vec<Attempt>,

@@ -10,6 +10,7 @@ use super::{Election, State};
 use crate::command::{Command, StopReason};
 use crate::fence::ResourceVersion;
 use crate::input::{Observation, Source, StepDownOrder, Version};
+use crate::mark::Mark;
 use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
@@ -45,8 +46,6 @@ pub(super) struct Seen {
     pub(super) since: LocalTime,
     /// How long to hold back before acting on it.
     pub(super) delay: Duration,
-    /// Coordinated election: an assignment to us that was not taken up in time.
-    pub(super) lapsed: bool,
 }
 
 impl Election {
@@ -63,7 +62,7 @@ impl Election {
         let Some(news) = self.weigh(source, &observation.version.revision) else {
             return;
         };
-        self.hold_until = None;
+        self.hold_until = self.hold_after(now, &observation, news);
         let verdict = self.judge(source, &observation, news);
         self.know(now, source, observation, news);
         self.report(out);
@@ -114,7 +113,8 @@ impl Election {
             let held = !record.is_free() || seen.observation.unreadable;
             let ours = self.wrote(&seen.observation) || self.is_inherited(&seen.observation);
             if held && !ours {
-                self.hold_until = Some(seen.since + self.patience(&seen.observation));
+                let end = seen.since + self.patience(&seen.observation);
+                self.hold_until = self.hold_until.max(Some(end));
             }
         }
         if !matches!(self.known, Known::Absent { .. }) {
@@ -129,22 +129,94 @@ impl Election {
         }
     }
 
+    /// Until when the term that may stand behind this observation is waited out, although its record does
+    /// not show it (duty 8).
+    ///
+    /// Two writers replace the record of a live term. client-go empties a record that it no longer holds;
+    /// the controller of a coordinated election assigns the lease by its own wall clock. Both keep the
+    /// mark, which names the last write of an elector like this one. Whoever first saw that mark a lease ago
+    /// has waited out its term, whichever records it saw.
+    fn hold_after(&self, now: Now, seen: &Observation, news: News) -> Option<LocalTime> {
+        let before = match &self.known {
+            Known::Present(before)
+                if news == News::Forward && before.observation.version.uid == seen.version.uid =>
+            {
+                Some(&**before)
+            }
+            _ => None,
+        };
+        let same_record =
+            before.is_some_and(|before| before.observation.fingerprint == seen.fingerprint);
+        let hold = match (
+            &seen.mark,
+            before.and_then(|before| before.observation.mark),
+        ) {
+            (None, _) if same_record => self.hold_until,
+            (None, _) => None,
+            (Some(_), _) if self.is(Mutant::BelieveStaleMark) && seen.record.is_free() => None,
+            (Some(mark), Some(known)) if mark.is(&known) || self.overlooks(seen) => self.hold_until,
+            (Some(mark), _) if mark.is_release() || self.is_own_mark(mark, seen) => None,
+            (Some(mark), _) => Some(now.local + self.patience_with(mark.lease_duration())),
+        };
+        let hold = hold.filter(|_| !self.is(Mutant::IgnoreMark) || seen.mark.is_none());
+        // A holder that leaves no marks: what was seen of it has to do.
+        match before {
+            Some(before) if !same_record && self.is_reassigned(before, seen) => {
+                let end = before.since + self.patience(&before.observation);
+                hold.max(self.hold_until).max(Some(end))
+            }
+            _ => hold,
+        }
+    }
+
+    /// Coordinated election: whether a record that somebody held, and that has no mark, was given to another.
+    fn is_reassigned(&self, before: &Seen, seen: &Observation) -> bool {
+        let former = &before.observation;
+        self.config.coordinated
+            && !former.record.is_free()
+            && former.record.holder != seen.record.holder
+            && !seen.record.is_free()
+            && !former.is_marked()
+            && !self.wrote(former)
+    }
+
+    /// Whether the write that a mark names was one of this incarnation, or is inherited from one that this
+    /// incarnation stands for.
+    fn is_own_mark(&self, mark: &Mark, seen: &Observation) -> bool {
+        let own = |attempt: &Attempt| {
+            // Two processes with one name write the same whole seconds.
+            let proven = !self.config.whole_seconds || attempt.made.is_some();
+            proven && mark.is(&Mark::of(&attempt.record))
+        };
+        let record = seen.is_marked() && (self.wrote(seen) || self.is_inherited(seen));
+        record || self.attempts.iter().any(own)
+    }
+
+    /// Whether a seeded bug takes a mark for the one that it knew already.
+    fn overlooks(&self, seen: &Observation) -> bool {
+        self.is(Mutant::KeepSince) || (self.is(Mutant::OverlookMark) && !seen.is_marked())
+    }
+
     /// How long a record must stay unchanged before it may be replaced (duty 7).
     pub(super) fn patience(&self, observation: &Observation) -> Duration {
+        let stated = observation.record.lease_duration();
+        self.patience_with(if observation.unreadable {
+            // Of a lock in two objects the half that can be read has a duration.
+            stated.max(self.config.timing.lease())
+        } else {
+            stated
+        })
+    }
+
+    /// How long to wait for a term with this lease duration.
+    fn patience_with(&self, stated: Duration) -> Duration {
         let lease = if self.is(Mutant::OwnPatience) {
             self.config.timing.lease()
-        } else if observation.unreadable {
-            // Of a lock in two objects the half that can be read has a duration.
-            let lease = self.config.timing.lease();
-            lease.max(observation.record.lease_duration())
         } else if self.is(Mutant::HalfPatience) {
-            observation.record.lease_duration() / 2
+            stated / 2
         } else {
             // A holder without a duration abides by no rule that we know; it gets a second.
-            observation
-                .record
-                .lease_duration()
-                .max(Duration::from_secs(1))
+            stated.max(Duration::from_secs(1))
         };
         // With whole-second times a renewal within the second of the last one leaves no trace.
         lease
@@ -167,13 +239,13 @@ impl Election {
             // Our own record is recognised by itself, so it needs no fingerprint.
             fingerprint: 0,
             unreadable: false,
+            mark: Some(Mark::of(&attempt.record)),
             orders,
         };
         self.known = Known::Present(Box::new(Seen {
             observation,
             since: now.local,
             delay: Duration::ZERO,
-            lapsed: false,
         }));
     }
 
@@ -291,17 +363,17 @@ impl Election {
                         || self.is(Mutant::KeepSince)
                         || (own && seen.observation.record.same_write(&observation.record))) =>
             {
-                Some((seen.since, seen.delay, seen.lapsed))
+                Some((seen.since, seen.delay))
             }
             _ => None,
         };
         if kept.is_none() {
             self.failures = 0;
         }
-        let (since, delay, lapsed) = kept.unwrap_or_else(|| {
+        let (since, delay) = kept.unwrap_or_else(|| {
             let free = observation.record.is_free() && !observation.unreadable;
             let spread = if free { HERD_DELAY } else { EXPIRY_DELAY };
-            (now.local, self.herd_delay(source, spread), false)
+            (now.local, self.herd_delay(source, spread))
         });
         if own {
             self.forget_dead_attempts(&observation, news);
@@ -319,7 +391,6 @@ impl Election {
             observation,
             since,
             delay,
-            lapsed,
         }));
     }
 

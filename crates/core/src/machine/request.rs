@@ -116,22 +116,25 @@ impl Election {
     }
 
     /// S5, derived anew from what is known and not from how the caller got here: the version was
-    /// written by this incarnation, or its holder is empty, or it has been observed unchanged for
-    /// its lease, or the object does not exist, or (coordinated) it was assigned to us, or (for life) it
-    /// is another incarnation's of ours; and nobody else holds it for life.
+    /// written by this incarnation, or (for life) it is another incarnation's of ours. Otherwise the term that
+    /// its mark names has run out, or is released, and its holder is empty, or it has been observed
+    /// unchanged for its lease, or the object does not exist, or (coordinated) it was assigned to us; and
+    /// nobody else holds it for life.
     fn may_replace(&self, now: Now, kind: &WriteKind) -> bool {
+        // Duty 8: after a live term of somebody else, not before that has run out.
+        let held = self.hold_until.is_some_and(|until| now.local < until);
         match (&self.known, kind.base()) {
-            // Duty 8: after a live term of somebody else, not before that has run out.
-            (Known::Absent { .. }, None) => self.hold_until.is_none_or(|until| now.local >= until),
+            (Known::Absent { .. }, None) => !held,
             (Known::Present(seen), Some(base)) if seen.observation.version == *base => {
                 let observation = &seen.observation;
                 let record = &observation.record;
                 let expired = now.local >= seen.since + self.patience(observation);
+                let free = record.is_free() && !observation.unreadable;
+                let assigned = self.config.coordinated && record.holder == self.config.identity;
                 self.wrote(observation)
                     || self.is_inherited(observation)
-                    || (record.is_free() && !observation.unreadable)
-                    || (expired && !self.is_held_for_life(observation))
-                    || (self.config.coordinated && record.holder == self.config.identity)
+                    || (!held && (free || assigned))
+                    || (!held && expired && !self.is_held_for_life(observation))
             }
             _ => false,
         }

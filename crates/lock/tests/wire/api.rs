@@ -132,8 +132,14 @@ impl Script {
         self.hung.notified().await;
     }
 
-    /// Checks that the script was followed to its end and returns the bodies of all writes.
+    /// Checks that the script was followed to its end and returns the bodies of all writes, without marks.
     pub(crate) fn sent(&self) -> Vec<String> {
+        let sent = self.sent_with_marks();
+        sent.iter().map(|body| unmarked(body)).collect()
+    }
+
+    /// The same with the marks of their terms.
+    pub(crate) fn sent_with_marks(&self) -> Vec<String> {
         let state = self.state.lock().unwrap();
         assert_eq!(state.wrong, Vec::<String>::new(), "unexpected requests");
         let left: Vec<_> = state
@@ -184,4 +190,26 @@ impl Script {
         }
         Ok(next.answer)
     }
+}
+
+/// The text of an object without the mark among its annotations, and without annotations if there is no other.
+fn unmarked(body: &str) -> String {
+    const KEY: &str = "\"tenure.dev/term\":\"";
+    let Some((before, rest)) = body.split_once(KEY) else {
+        return body.to_owned();
+    };
+    let mut escaped = false;
+    let end = rest.find(|c| {
+        let ends = c == '"' && !escaped;
+        escaped = c == '\\' && !escaped;
+        ends
+    });
+    let after = &rest[end.unwrap() + 1..];
+    let text = match (before.strip_suffix(','), after.strip_prefix(',')) {
+        (Some(before), _) => format!("{before}{after}"),
+        (None, Some(after)) => format!("{before}{after}"),
+        (None, None) => format!("{before}{after}"),
+    };
+    text.replace(",\"annotations\":{}", "")
+        .replace("\"annotations\":{},", "")
 }

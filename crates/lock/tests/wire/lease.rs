@@ -330,3 +330,52 @@ async fn orders_come_with_the_sighting_and_survive_writes() {
         stored["metadata"]["annotations"]
     );
 }
+
+#[tokio::test]
+async fn every_write_carries_the_mark_of_its_record_in_the_same_request() {
+    let stored = lease("bing", 4, "7");
+    let script = Script::new([
+        post(LEASES).answers(201, &stored),
+        put(LEASE).answers(200, &stored),
+    ]);
+    let lock = lock(&script);
+    let first = lock
+        .write(&WriteKind::Create, &record("baz", 0), None)
+        .await
+        .unwrap();
+    assert_eq!(first.observation().mark, None, "the answer has none");
+    let release = WriteKind::Release(first.observation().version.clone());
+    let released = record("baz", 0).released(record("baz", 0).renew_time.unwrap());
+    lock.write(&release, &released, Some(&first)).await.unwrap();
+    let marks = script.sent_with_marks().into_iter().map(|body| {
+        let sent: Value = serde_json::from_str(&body).unwrap();
+        let mark = &sent["metadata"]["annotations"]["tenure.dev/term"];
+        mark.as_str().unwrap().to_owned()
+    });
+    assert_eq!(
+        marks.collect::<Vec<_>>(),
+        [
+            r#"{"holder":"baz","renewTime":"2026-01-02T03:04:07.000000Z","leaseDurationSeconds":10}"#,
+            r#"{"holder":"","renewTime":"2026-01-02T03:04:07.000000Z","leaseDurationSeconds":1}"#,
+        ]
+    );
+}
+
+#[tokio::test]
+async fn a_mark_is_of_the_record_or_of_one_that_was_replaced() {
+    let mut stored = lease("bing", 4, "7");
+    let mark =
+        r#"{"holder":"baz","renewTime":"2026-01-02T03:04:07.000000Z","leaseDurationSeconds":30}"#;
+    stored["metadata"]["annotations"] = json!({ "tenure.dev/term": mark });
+    let script = Script::new([get(LEASE).answers(200, &stored)]);
+    let seen = lock(&script).read().await.unwrap().unwrap();
+    let observation = seen.observation();
+    assert!(!observation.is_marked(), "bing holds it");
+    let mark = observation.mark.unwrap();
+    assert!(mark.is(&tenure_core::Mark::of(&record("baz", 0))));
+    assert_eq!(mark.lease_duration().as_secs(), 30);
+    stored["spec"]["holderIdentity"] = "baz".into();
+    let script = Script::new([get(LEASE).answers(200, &stored)]);
+    let seen = lock(&script).read().await.unwrap().unwrap();
+    assert!(seen.observation().is_marked());
+}

@@ -51,10 +51,17 @@ impl Calm {
             // A human's duration is honoured, too.
             _ => 3 * world.plan.longest_lease(),
         };
-        let sits_out = world.nodes.iter().map(|n| n.sits_out_until).min();
+        let sits_out = world.nodes.iter().map(|n| n.sits_out_until);
+        // The controller chooses the same candidate again, also while it sits out, and may not look
+        // before a candidate renews its object.
+        let (sits_out, controller) = if stages.coordinated {
+            (sits_out.max(), 400_000_000_000)
+        } else {
+            (sits_out.min(), 0)
+        };
         let sits_out = sits_out.unwrap_or_default().saturating_sub(world.now);
         // Work that was stuck may have to be overrun first, which takes up to a lease.
-        let bound = 2 * lease + sits_out + 10 * retry + 4 * request;
+        let bound = 2 * lease + sits_out + 10 * retry + 4 * request + controller;
         world.after(stretch(&world.plan, bound), Event::Calm);
         stages
     }
@@ -87,7 +94,8 @@ impl Calm {
         let (retry, request) = world.slowest();
         let lease = world.plan.longest_lease();
         let Some(leader) = leads else {
-            if self.clocks == Clocks::Wild || self.coordinated {
+            let promised = self.stage == Stage::First && world.plan.checks_coordination();
+            if self.clocks == Clocks::Wild || (self.coordinated && !promised) {
                 // Nothing is promised about how long such clocks take.
                 self.stage = Stage::Over;
                 world.after(0, Event::Calm);

@@ -1,8 +1,15 @@
 //! S5: an elector writes only over a version that it wrote itself in this incarnation, or that has no
 //! holder, or that it has observed unchanged for its lease, or where there is no object.
 //!
+//! If its mark names another term, that one was released or waited out, too.
+//!
 //! Each node's sights are followed here a second time, apart from the core's own book-keeping.
 
+use std::collections::VecDeque;
+
+use tenure_core::Mark;
+
+use crate::plan::nanos;
 use crate::register::Object;
 
 /// How many records a node's sights go back.
@@ -14,6 +21,8 @@ pub struct Sights {
     /// Records and the local time of their first sight.
     first: [(u64, u64); REMEMBERED],
     next: usize,
+    /// Marks and the local time of their first sight.
+    marks: VecDeque<(Mark, u64)>,
     newest: u64,
     /// The local time at which the newest version was shown.
     newest_at: u64,
@@ -28,6 +37,7 @@ impl Default for Sights {
         Self {
             first: [(0, 0); REMEMBERED],
             next: 0,
+            marks: VecDeque::new(),
             newest: 0,
             newest_at: 0,
             live_until: None,
@@ -40,6 +50,7 @@ impl Sights {
     /// A version was shown to `me` at this local time; it counts for `lease`.
     pub fn saw(&mut self, me: u64, object: &Object, lease: u64, local: u64) {
         let (record, news) = (object.seen.fingerprint, object.revision > self.newest);
+        self.saw_mark(object, local);
         let known = self.first_sight(record);
         let since = known.unwrap_or(local);
         // A record that comes back takes a new place, or the next one would push it out.
@@ -101,6 +112,39 @@ impl Sights {
                 lease as f64 / 1e9,
             )
         })
+    }
+
+    /// Judges a write that wins a term: the term that the mark names must be ours, released, or waited out.
+    pub fn check_mark(&self, me: u64, base: &Object, local: u64) -> Option<String> {
+        let mark = base.seen.mark.filter(|mark| !mark.is_release())?;
+        if base.marked_by == Some(me) {
+            return None;
+        }
+        let revision = base.revision;
+        let Some((_, since)) = self.marks.iter().find(|(known, _)| known.is(&mark)) else {
+            return Some(format!(
+                "writes over revision {revision} without having seen its mark"
+            ));
+        };
+        let (waited, lease) = (local.saturating_sub(*since), nanos(mark.lease_duration()));
+        (waited < lease).then(|| {
+            format!(
+                "writes over revision {revision} {:.3} s after the first sight of a mark of {:.3} s",
+                waited as f64 / 1e9,
+                lease as f64 / 1e9,
+            )
+        })
+    }
+
+    fn saw_mark(&mut self, object: &Object, local: u64) {
+        if let Some(mark) = object.seen.mark
+            && !self.marks.iter().any(|(known, _)| known.is(&mark))
+        {
+            if self.marks.len() == REMEMBERED {
+                self.marks.pop_back();
+            }
+            self.marks.push_front((mark, local));
+        }
     }
 
     /// Judges a creation.

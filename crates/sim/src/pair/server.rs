@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tenure_core::pair::{Ask, Side};
-use tenure_core::{Observation, Orders, Record, ResourceVersion, Version};
+use tenure_core::{Mark, Observation, Orders, Record, ResourceVersion, Version};
 
 /// A request to the server.
 #[derive(Clone, Debug)]
@@ -73,6 +73,7 @@ impl Server {
             record: record.clone(),
             fingerprint: self.revision,
             unreadable: false,
+            mark: Some(Mark::of(record)),
             orders: Orders::default(),
         };
         self.objects[side as usize] = Some(object.clone());

@@ -226,9 +226,11 @@ impl Server {
             && !seen.record.is_free()
             && before.is_none_or(|old| (old.acquire_time, old.transitions) != (acquired, number));
         self.terms += u64::from(wins);
+        let kept = self.current.as_ref().and_then(|old| old.object.marked_by);
         let stored = Arc::new(Stored {
             object: Object {
                 revision: self.revision,
+                marked_by: author.map(|(author, _)| author).or(kept),
                 author: author.map(|(author, _)| author),
                 sent: author.map(|(_, sent)| sent).unwrap_or_default(),
                 term: self.terms,

@@ -38,6 +38,9 @@ impl World {
     pub(crate) fn check_guards(&mut self) {
         let now = self.now;
         let leading = self.nodes.iter().enumerate().filter_map(|(i, node)| {
+            if node.foreign {
+                return None;
+            }
             let stopped = node.paused_until > now && self.plan.faults.has(Fault::MachinePause);
             let guard = node.guard.filter(|_| node.leads(now) && !stopped)?;
             Some((i, node.clock.real_at(guard.until(), now)))
@@ -58,6 +61,9 @@ impl World {
     /// S4 and S5, as a write leaves.
     pub(super) fn check_write(&mut self, i: usize, kind: &WriteKind) {
         let node = &self.nodes[i];
+        if node.foreign {
+            return;
+        }
         let now = node.clock.now(self.now);
         if let WriteKind::Release(base) = kind {
             let length = self.plan.timings[i].guard();
@@ -87,6 +93,11 @@ impl World {
             None if self.plan.faults.has(Fault::StaleRead) => None,
             None => node.sights.check_create(local),
             Some(version) => self.register.find(version).and_then(|base| {
+                let wins = matches!(kind, WriteKind::Acquire(_));
+                let hold = node.sights.check_mark(node.incarnation, base, local);
+                if wins && hold.is_some() {
+                    return hold;
+                }
                 // What the controller gave or marked is there to be taken up, kept and given back.
                 if self.plan.coordinated && base.seen.record.holder == node.identity {
                     return None;
@@ -151,6 +162,9 @@ impl World {
             && !self.plan.faults.has(Fault::StaleRead)
             // A stranger with our own name looks like an edit.
             && !self.plan.one_name
+            // client-go empties what it no longer holds, and a controller gives it away and back.
+            && !self.plan.is_mixed()
+            && !self.plan.coordinated
         {
             let reason = reason.as_str();
             self.violate(Invariant::L1, format!("node {i} stops, wrongly: {reason}"));

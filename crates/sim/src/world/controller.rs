@@ -1,47 +1,253 @@
-//! The controller of a coordinated election, as far as candidates can tell: it gives the lease to somebody
-//! when nobody holds it or its holder has let it run out, by its own clock. Candidates never take it.
+//! The controller of a coordinated election, as kube-apiserver 1.36 has it
+//! (`pkg/controlplane/controller/leaderelection/leaderelection_controller.go`), and the LeaseCandidates that it
+//! chooses from.
+//!
+//! What matters to candidates: it compares times in the record with its own wall clock. It replaces the record
+//! of a holder that looks expired, keeps annotations, never counts transitions, and does not repeat an
+//! assignment to the candidate that it would choose again. Its steps on one Lease are simulated as one: the
+//! write is a compare-and-set on what it read just before.
 
 use tenure_core::{Record, WallTime};
 
 use super::World;
 use super::event::Event;
-use crate::plan::nanos;
 
 /// What Kubernetes implements.
 const STRATEGY: &str = "OldestEmulationVersion";
 
+/// `defaultRequeueInterval`, in nanoseconds.
+const REQUEUE: u64 = 5_000_000_000;
+
+/// `electionDuration`, in microseconds: how long a ping waits for its answer.
+const ELECTION: i64 = 5_000_000;
+
+/// `defaultLeaseDurationSeconds`: the lease of an assignment.
+const ASSIGNED_SECONDS: u32 = 5;
+
+/// `leaseCandidateValidDuration`, in microseconds.
+const VALID: i64 = 30 * 60 * 1_000_000;
+
+/// How often a candidate renews its object without being asked, in nanoseconds.
+const RENEW_EVERY: u64 = 300_000_000_000;
+
+/// A LeaseCandidate.
+#[derive(Clone, Debug)]
+struct Candidate {
+    incarnation: u64,
+    name: String,
+    /// The lower, the better.
+    emulation: u64,
+    renewed: i64,
+    pinged: Option<i64>,
+}
+
+impl Candidate {
+    fn owes_an_answer(&self) -> bool {
+        self.pinged.is_some_and(|pinged| self.renewed < pinged)
+    }
+}
+
+/// The controller and what it sees.
+#[derive(Debug, Default)]
+pub(super) struct Controller {
+    /// How far its wall clock is ahead of real time, in nanoseconds.
+    pub(super) offset: i64,
+    /// In the order of their creation.
+    candidates: Vec<Candidate>,
+    /// The number and the time of the next look.
+    wake: Option<(u64, u64)>,
+}
+
 impl World {
-    /// One look at the object, and the next one planned.
-    pub(super) fn assign(&mut self) {
-        let (retry, _) = self.slowest();
-        let next = retry / 2 + self.rng.below(retry);
-        self.after(next, Event::Controller);
-        let record = match self.register.current() {
-            None => Record::default(),
-            Some(object) => {
-                let record = &object.seen.record;
-                let run_out = self.register.written + nanos(record.lease_duration());
-                if !record.is_free() && self.now < run_out {
-                    return;
-                }
-                record.clone()
+    /// The object or a candidate changed: the controller looks soon.
+    pub(super) fn wake_controller(&mut self) {
+        if self.plan.coordinated {
+            let delay = self.one_way();
+            self.look_after(delay);
+        }
+    }
+
+    fn look_after(&mut self, delay: u64) {
+        let at = self.now + delay;
+        if self.controller.wake.is_some_and(|(_, wake)| wake <= at) {
+            return;
+        }
+        self.sequence += 1;
+        let number = self.sequence;
+        self.controller.wake = Some((number, at));
+        self.at(at, Event::Controller { number });
+    }
+
+    /// A candidate creates its object, or renews it, now and every five minutes.
+    pub(super) fn announce_candidate(&mut self, i: usize, incarnation: u64) {
+        if self.nodes[i].incarnation != incarnation || !self.nodes[i].alive {
+            return;
+        }
+        self.after(
+            RENEW_EVERY,
+            Event::Candidate {
+                node: i,
+                incarnation,
+            },
+        );
+        let known = |c: &Candidate| c.incarnation == incarnation;
+        if !self.controller.candidates.iter().any(known) {
+            let emulation = self.rng.range(1_000, 1_003);
+            self.controller.candidates.push(Candidate {
+                incarnation,
+                name: self.nodes[i].identity.clone(),
+                emulation,
+                renewed: i64::MIN,
+                pinged: None,
+            });
+        }
+        self.renew_candidate(i, incarnation);
+    }
+
+    /// A candidate gives a sign of life, unless it cannot; then it tries again.
+    pub(super) fn renew_candidate(&mut self, i: usize, incarnation: u64) {
+        let node = &self.nodes[i];
+        if node.incarnation != incarnation || !node.alive {
+            return;
+        }
+        let cut_off = node.requests_blocked_until.max(node.answers_blocked_until);
+        if cut_off.max(node.paused_until) > self.now {
+            let event = Event::Ping {
+                node: i,
+                incarnation,
+            };
+            return self.after(1_000_000_000, event);
+        }
+        let wall = node.clock.now(self.now).wall.as_micros();
+        let mut candidates = self.controller.candidates.iter_mut();
+        if let Some(candidate) = candidates.find(|c| c.incarnation == incarnation) {
+            let past = candidate.pinged.map_or(i64::MIN, |pinged| pinged + 1);
+            candidate.renewed = wall.max(past);
+            self.wake_controller();
+        }
+    }
+
+    /// Somebody upgrades: from now on this candidate is the best.
+    pub(super) fn prefer(&mut self, i: usize) {
+        let incarnation = self.nodes[i].incarnation;
+        let candidates = &mut self.controller.candidates;
+        let best = candidates.iter().map(|c| c.emulation).min();
+        let mut candidates = candidates.iter_mut();
+        if let Some(candidate) = candidates.find(|c| c.incarnation == incarnation) {
+            candidate.emulation = best.unwrap_or(1_000).saturating_sub(1);
+            self.wake_controller();
+        }
+    }
+
+    /// `reconcileElectionStep`.
+    pub(super) fn reconcile(&mut self, number: u64) {
+        if self.controller.wake.is_none_or(|(wake, _)| wake != number) {
+            return;
+        }
+        self.controller.wake = None;
+        if self.election_step() {
+            self.look_after(REQUEUE);
+        }
+    }
+
+    /// One step; whether to look again without being woken.
+    fn election_step(&mut self) -> bool {
+        let now = self.controller_now();
+        let valid = |c: &Candidate| c.renewed.saturating_add(VALID) >= now;
+        self.controller.candidates.retain(valid);
+        if self.controller.candidates.is_empty() {
+            return false;
+        }
+        if !self.is_election_needed(now) || self.ping_candidates(now) {
+            return true;
+        }
+        let acked = |c: &&Candidate| c.renewed.saturating_add(ELECTION) > now;
+        let acked = self.controller.candidates.iter().filter(acked);
+        // Of equals the first: the oldest.
+        let Some(best) = acked.min_by_key(|c| c.emulation) else {
+            return false;
+        };
+        self.assign(now, best.name.clone());
+        true
+    }
+
+    fn is_election_needed(&self, now: i64) -> bool {
+        let Some(object) = self.register.current() else {
+            return true;
+        };
+        let record = &object.seen.record;
+        let candidates = &self.controller.candidates;
+        let best = candidates.iter().min_by_key(|c| c.emulation);
+        is_expired(record, now)
+            || record.is_free()
+            || candidates.iter().any(|c| c.renewed + VALID / 2 < now)
+            || best.is_some_and(|best| best.name != record.holder)
+    }
+
+    /// Asks candidates for a sign of life; whether answers are still to be waited for.
+    fn ping_candidates(&mut self, now: i64) -> bool {
+        let mut wait = false;
+        let mut asked = Vec::new();
+        for candidate in &mut self.controller.candidates {
+            let old = candidate.pinged.is_none_or(|at| at + ELECTION <= now);
+            if candidate.owes_an_answer() && !old {
+                wait = true;
+            } else if candidate.renewed + ELECTION <= now
+                && (candidate.pinged.is_none() || (old && !candidate.owes_an_answer()))
+            {
+                candidate.pinged = Some(now);
+                asked.push(candidate.incarnation);
+                wait = true;
             }
-        };
-        let node = self.rng.below(self.nodes.len() as u64) as usize;
-        let seconds = self.plan.longest_lease() / 1_000_000_000;
-        let now = WallTime::from_micros((self.now / 1_000) as i64);
-        let assigned = Record {
-            holder: self.nodes[node].identity.clone(),
-            lease_duration_seconds: u32::try_from(seconds).unwrap_or(u32::MAX),
-            acquire_time: Some(now),
-            renew_time: Some(now),
-            transitions: record.transitions + 1,
-            strategy: STRATEGY.to_owned(),
-            preferred_holder: String::new(),
-        };
-        let object = self.register.edit(assigned, false);
-        self.register.written = self.now;
-        self.trace(|_| format!("the controller assigns {:?}", object.seen.record.holder));
+        }
+        for incarnation in asked {
+            let node = self.nodes.iter().position(|n| n.incarnation == incarnation);
+            if let Some(node) = node {
+                let delay = 2 * self.one_way();
+                self.after(delay, Event::Ping { node, incarnation });
+            }
+        }
+        wait
+    }
+
+    /// Creates the Lease, or replaces what it says as far as that is allowed.
+    fn assign(&mut self, now: i64, best: String) {
+        let old = self.register.current().map(|o| o.seen.record.clone());
+        let mut record = old.clone().unwrap_or_default();
+        STRATEGY.clone_into(&mut record.strategy);
+        if record.is_free() || (is_expired(&record, now) && record.holder != best) {
+            record.preferred_holder.clear();
+            record.holder = best;
+            record.renew_time = Some(WallTime::from_micros(now));
+            record.lease_duration_seconds = ASSIGNED_SECONDS;
+            record.acquire_time = None;
+        } else if record.holder != best {
+            record.preferred_holder = best;
+        }
+        if old.as_ref() == Some(&record) {
+            return;
+        }
+        let object = self.register.edit(record, false);
+        self.trace(|_| {
+            let Record {
+                holder,
+                preferred_holder: preferred,
+                ..
+            } = &object.seen.record;
+            format!("the controller: holder {holder:?}, preferred {preferred:?}")
+        });
         self.announce(&object);
     }
+
+    fn controller_now(&self) -> i64 {
+        (self.now as i64 + self.controller.offset).div_euclid(1_000)
+    }
+}
+
+/// `isLeaseExpired`.
+fn is_expired(record: &Record, now: i64) -> bool {
+    let lease = i64::from(record.lease_duration_seconds) * 1_000_000;
+    record
+        .renew_time
+        .is_none_or(|renewed| renewed.as_micros().saturating_add(lease) < now)
 }

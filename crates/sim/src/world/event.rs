@@ -60,7 +60,19 @@ pub(crate) enum Event {
     },
     Nemesis,
     /// The controller of a coordinated election looks at the object.
-    Controller,
+    Controller {
+        number: u64,
+    },
+    /// A candidate of a coordinated election renews its LeaseCandidate in time.
+    Candidate {
+        node: usize,
+        incarnation: u64,
+    },
+    /// The controller asked a candidate for a sign of life.
+    Ping {
+        node: usize,
+        incarnation: u64,
+    },
     Calm,
 }
 

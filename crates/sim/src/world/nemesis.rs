@@ -167,12 +167,8 @@ impl World {
             }),
             Fault::Preferred => {
                 let node = self.rng.below(self.nodes.len() as u64) as usize;
-                let preferred = &self.nodes[node].identity;
-                if record.is_free() || record.holder == *preferred {
-                    return;
-                }
-                record.preferred_holder.clone_from(preferred);
-                Some(self.register.edit(record, false))
+                self.prefer(node);
+                None
             }
             Fault::HumanDelete => {
                 let revision = self.register.delete();
@@ -225,7 +221,15 @@ impl World {
         self.trace(|_| "the faults end".to_owned());
         self.drop_late_traffic();
         self.calm = Some(Calm::begin(self));
-        if let Some(object) = self.register.order(Orders::default()) {
+        // Calls for a pause are lifted. Where nothing but the order itself ends its effect, it stays.
+        let orders = match self.register.current() {
+            Some(object) if self.plan.coordinated => Orders {
+                paused: false,
+                ..object.seen.orders.clone()
+            },
+            _ => Orders::default(),
+        };
+        if let Some(object) = self.register.order(orders) {
             self.announce(&object);
         }
         for i in 0..self.nodes.len() {

@@ -6,6 +6,7 @@ use tenure_core::{Input, LocalTime, Outcome, Record, Source, WriteKind};
 
 use super::{Event, World, present};
 use crate::fault::Fault;
+use crate::machine::Machine;
 use crate::node::Letter;
 use crate::register::{Applied, Object};
 
@@ -204,9 +205,12 @@ impl World {
                 (letter, Input::ReadFailed(id))
             }
             Some((kind, record)) => {
-                let outcome = match self.register.write(incarnation, request.sent, kind, record) {
+                let marks = self.marks(node);
+                let applied = self
+                    .register
+                    .write(incarnation, request.sent, kind, record, marks);
+                let outcome = match applied {
                     Applied::Yes(object) => {
-                        self.register.written = self.now;
                         self.trace(|_| format!("   server: n{node} {id} made {}", object.revision));
                         let version = object.seen.version.clone();
                         self.announce(&object);
@@ -280,6 +284,7 @@ impl World {
 
     /// Tells everybody who watches of a new version.
     pub(crate) fn announce(&mut self, object: &Rc<Object>) {
+        self.wake_controller();
         for i in 0..self.nodes.len() {
             if self.nodes[i].watch != 0 {
                 self.send_watch(i, Letter::Shown(Source::Watch, object.clone()));
@@ -289,6 +294,7 @@ impl World {
 
     /// Tells everybody who watches that the object is gone.
     pub(crate) fn announce_gone(&mut self, revision: u64) {
+        self.wake_controller();
         for i in 0..self.nodes.len() {
             if self.nodes[i].watch != 0 {
                 self.send_watch(i, Letter::Gone(Source::Watch, Some(revision)));
@@ -378,6 +384,11 @@ impl World {
         let letter = present(&self.register, Source::Watch);
         self.deliver(i, letter);
         self.deliver(i, Letter::Other(Input::Watching(true)));
+    }
+
+    /// Whether a node's writes leave a mark: those of client-go do not.
+    fn marks(&self, i: usize) -> bool {
+        matches!(self.nodes[i].machine, Machine::Core(_))
     }
 
     /// One way through the network.

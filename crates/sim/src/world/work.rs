@@ -84,8 +84,11 @@ impl World {
         self.report.totals.terms += 1;
         if self.plan.checks_work() {
             let working = self.nodes.iter().enumerate();
-            let working = working.filter(|(_, n)| n.work.is_some()).map(|(j, _)| j);
-            if let Some(text) = check_work(i, working) {
+            let working = working.filter(|(_, n)| n.work.is_some() && !n.foreign);
+            let working = working.map(|(j, _)| j);
+            if !self.nodes[i].foreign
+                && let Some(text) = check_work(i, working)
+            {
                 self.violate(Invariant::S4, text);
             }
         }
@@ -100,7 +103,8 @@ impl World {
             number,
             ending: false,
         });
-        if let Some(text) = self.tokens.begin(term, token)
+        if !self.nodes[i].foreign
+            && let Some(text) = self.tokens.begin(term, token)
             && self.plan.checks_tokens()
         {
             self.violate(Invariant::S2, text);
@@ -123,6 +127,9 @@ impl World {
         let Some(Work { term, token, .. }) = self.nodes[i].work else {
             return;
         };
+        if self.nodes[i].foreign {
+            return;
+        }
         let delay = if self.rng.percent(30) {
             self.rng.below(2 * self.plan.longest_lease())
         } else {

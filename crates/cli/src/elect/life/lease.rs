@@ -8,7 +8,7 @@ use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 use tenure::Handle;
-use tenure::lock::LockKind;
+use tenure::lock::{LockKind, TERM_ANNOTATION};
 use tokio::time::timeout;
 
 use super::{AGAIN, LEASE_SECONDS, Pod, REQUEST};
@@ -89,6 +89,10 @@ impl Lease {
             let mut owners = owners(lease);
             owners.retain(|owner| owner["kind"] != "Pod");
             lease["metadata"]["ownerReferences"] = owners.into();
+            // The pod is no more: nobody has to wait for the term that the mark names.
+            if let Some(annotations) = lease["metadata"]["annotations"].as_object_mut() {
+                annotations.remove(TERM_ANNOTATION);
+            }
             true
         });
         match changed.await? {
@@ -195,7 +199,10 @@ mod tests {
 
     fn held(seconds: u64) -> Value {
         let spec = json!({ "holderIdentity": HOLDER, "leaseDurationSeconds": seconds });
-        json!({ "metadata": { "name": "life", "resourceVersion": "1" }, "spec": spec })
+        let annotations = json!({ "note": "kept", TERM_ANNOTATION: "{}" });
+        let metadata =
+            json!({ "name": "life", "resourceVersion": "1", "annotations": annotations });
+        json!({ "metadata": metadata, "spec": spec })
     }
 
     /// Frees a Lease that reads so, and returns whether it was freed and what was written.
@@ -230,6 +237,8 @@ mod tests {
         assert!(done && writes.len() == 1, "{writes:?}");
         assert_eq!(writes[0].0, Method::PUT);
         assert_eq!(writes[0].1["spec"]["holderIdentity"], "");
+        let annotations = &writes[0].1["metadata"]["annotations"];
+        assert_eq!(annotations, &json!({ "note": "kept" }));
     }
 
     #[tokio::test]

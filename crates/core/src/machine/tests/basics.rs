@@ -97,8 +97,8 @@ fn a_preferred_holder_ends_a_coordinated_term() {
     config.coordinated = true;
     expect![[r#"
         0       start                    read#1
-        0.01    read1 baz/15 v4          leader "baz", acquire#2 over 4 baz/15 t0
-        0.02    ok2 5                    LEAD token=5 t0 until=10.01
+        0.01    read1 baz/15 v4          leader "baz", acquire#2 over 4 baz/15 t1
+        0.02    ok2 5                    LEAD token=5 t1 until=10.01
         1       watch wrote2 v6 preferred=bing STOP preferred-holder by=14.51
     "#]]
     .assert_eq(

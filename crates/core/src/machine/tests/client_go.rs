@@ -161,15 +161,15 @@ fn case_09_coordinated_a_foreign_holder_is_left_alone_even_when_expired() {
     );
 }
 
-/// client-go keeps transitions; so do we, the controller counts them.
+/// client-go keeps transitions, and so does the controller: nobody would count.
 #[test]
-fn case_10_coordinated_an_assigned_lease_is_taken_up_with_transitions_kept() {
+fn case_10_coordinated_an_assigned_lease_is_taken_up_with_transitions_raised() {
     let mut config = config();
     config.coordinated = true;
     expect![[r#"
         0       start                    read#1
-        0.01    read1 baz/5 v4 t=2       leader "baz", acquire#2 over 4 baz/15 t2
-        0.02    ok2 5                    LEAD token=5 t2 until=10.01
+        0.01    read1 baz/5 v4 t=2       leader "baz", acquire#2 over 4 baz/15 t3
+        0.02    ok2 5                    LEAD token=5 t3 until=10.01
     "#]]
     .assert_eq(
         &Table::new(config)

@@ -13,6 +13,7 @@ mod basics;
 mod client_go;
 mod duties;
 mod life;
+mod marks;
 mod same_name;
 mod spread;
 mod unhappy;
@@ -25,6 +26,7 @@ use super::{Config, Election};
 use crate::command::{Command, WriteKind};
 use crate::fence::ResourceVersion;
 use crate::input::{Input, Observation, Orders, Outcome, Source, StepDownOrder, Version};
+use crate::mark::Mark;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
 use crate::timing::Timing;
@@ -155,6 +157,7 @@ impl Table {
         let mut orders = Orders::default();
         let (mut uid, mut unreadable, mut renew) = (Arc::from("u"), false, None);
         let (mut transitions, mut preferred) = (0, String::new());
+        let mut mark = None;
         // `wrote2`: exactly the record of write 2.
         let written = words[0].strip_prefix("wrote").map(|id| {
             let id: u64 = id.parse().expect("a number");
@@ -173,6 +176,13 @@ impl Table {
                         to: None,
                         sit_out: Duration::from_secs(5),
                     }));
+                }
+                // `mark=a/15@7`: the last write that left a mark had this holder, duration and time.
+                Some(("mark", text)) => {
+                    let (holder, rest) = text.split_once('/').expect("holder/seconds");
+                    let (seconds, at) = rest.split_once('@').expect("seconds@time");
+                    let at = WallTime::from_micros(at.parse().unwrap());
+                    mark = Some(Mark::new(holder, Some(at), seconds.parse().unwrap()));
                 }
                 _ if *word == "garbage" => unreadable = true,
                 _ if *word == "paused" => orders.paused = true,
@@ -212,6 +222,7 @@ impl Table {
                 fingerprint: times * 1_000 + holder + u64::from(unreadable),
                 record,
                 unreadable,
+                mark,
                 orders,
             },
         )

@@ -312,20 +312,34 @@ fn winding_down_asks_for_no_ticks_in_the_past() {
     );
 }
 
-/// Found by review: the same for an assignment that was not taken up in time.
+/// The controller does not repeat an assignment to the candidate that it would choose again, so one that was
+/// not taken up in time must not be lost.
 #[test]
-fn a_lapsed_assignment_asks_for_no_ticks_in_the_past() {
+fn an_expired_assignment_is_taken_up_after_the_sit_out() {
     let mut config = config();
     config.coordinated = true;
-    let table = Table::new(config).play(
-        "0 start
-         0.01 read1 absent
-         0.02 watching
-         1 stepdown
-         1.1 watch baz/5 v4
-         40 tick",
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             -
+        0.02    watching                 -
+        1       stepdown                 -
+        1.1     watch baz/5 v4           leader "baz"
+        10      tick                     -
+        40      tick                     acquire#2 over 4 baz/15 t1
+    "#]]
+    .assert_eq(
+        &Table::new(config)
+            .play(
+                "0 start
+                 0.01 read1 absent
+                 0.02 watching
+                 1 stepdown
+                 1.1 watch baz/5 v4
+                 10 tick
+                 40 tick",
+            )
+            .log,
     );
-    assert_eq!(table.election.deadline(), None, "{}", table.log);
 }
 
 #[test]
@@ -377,17 +391,24 @@ fn an_answer_that_is_repeated_does_not_win_a_second_term() {
     ));
 }
 
-/// The controller numbers a term when it assigns it, so an order may be older than the term.
+/// The controller never counts, so the order that ended the last term stays on the object. It names a term
+/// that is over.
 #[test]
-fn a_coordinated_term_that_was_ordered_to_end_before_it_began_does_no_work() {
+fn a_coordinated_term_is_not_ended_by_the_order_for_the_last_one() {
     let mut config = config();
     config.coordinated = true;
     expect![[r#"
         0       start                    read#1
-        0.01    read1 baz/5 v4 t=2 order=2 leader "baz", acquire#2 over 4 baz/15 t2
-        0.02    ok2 5                    read#3
-        0.03    read3 wrote2 v5 order=2  release#4 over 5 /1 t2
-        0.04    ok4 6                    leader "", released, read#5
+        0.01    read1 baz/5 v4 t=2 order=2 leader "baz", acquire#2 over 4 baz/15 t3
+        0.02    ok2 5                    LEAD token=5 t3 until=10.01
+        0.03    watch wrote2 v6 order=3  STOP ordered by=14.51
+        0.04    worked                   read#3
+        0.05    read3 wrote2 v6 order=3  release#4 over 6 /1 t3
+        0.06    ok4 7                    leader "", released, read#5
+        0.07    watch baz/5 v8 t=3 order=3 leader "baz"
+        6       tick                     read#6
+        6.01    read6 baz/5 v8 t=3 order=3 acquire#7 over 8 baz/15 t4
+        6.02    ok7 9                    LEAD token=9 t4 until=16.01
     "#]]
     .assert_eq(
         &Table::new(config)
@@ -395,8 +416,14 @@ fn a_coordinated_term_that_was_ordered_to_end_before_it_began_does_no_work() {
                 "0 start
                  0.01 read1 baz/5 v4 t=2 order=2
                  0.02 ok2 5
-                 0.03 read3 wrote2 v5 order=2
-                 0.04 ok4 6",
+                 0.03 watch wrote2 v6 order=3
+                 0.04 worked
+                 0.05 read3 wrote2 v6 order=3
+                 0.06 ok4 7
+                 0.07 watch baz/5 v8 t=3 order=3
+                 6 tick
+                 6.01 read6 baz/5 v8 t=3 order=3
+                 6.02 ok7 9",
             )
             .log,
     );

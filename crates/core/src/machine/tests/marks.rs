@@ -1,0 +1,223 @@
+//! Terms that the record does not show any more (duty 8): emptied by client-go, or given to another by the
+//! controller of a coordinated election. The mark tells which term to wait for.
+
+use expect_test::expect;
+
+use super::{Config, Table, config, play};
+
+fn coordinated() -> Config {
+    Config {
+        coordinated: true,
+        ..config()
+    }
+}
+
+#[test]
+fn duty_08_a_marked_term_that_another_emptied_is_waited_out() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4 renew=7 mark=bing/15@7 leader "bing"
+        0.2     watching                 -
+        5       watch /1 v5 renew=9 mark=bing/15@7 leader ""
+        6       tick                     -
+        15.0    tick                     -
+        15.2    tick                     acquire#2 over 5 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 bing/15 v4 renew=7 mark=bing/15@7
+         0.2 watching
+         5 watch /1 v5 renew=9 mark=bing/15@7
+         6 tick
+         15.0 tick
+         15.2 tick",
+    ));
+}
+
+#[test]
+fn duty_08_a_renewal_that_was_not_seen_starts_the_wait_anew() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4 renew=7 mark=bing/15@7 leader "bing"
+        0.2     watching                 -
+        5       watch /1 v6 renew=9 mark=bing/15@8 leader ""
+        15.2    tick                     -
+        20.1    tick                     acquire#2 over 6 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 bing/15 v4 renew=7 mark=bing/15@7
+         0.2 watching
+         5 watch /1 v6 renew=9 mark=bing/15@8
+         15.2 tick
+         20.1 tick",
+    ));
+}
+
+#[test]
+fn duty_08_a_candidate_that_never_saw_the_term_waits_for_its_mark() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 /1 v5 renew=9 mark=bing/30@7 -
+        0.2     watching                 -
+        15.2    tick                     -
+        30.2    tick                     acquire#2 over 5 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 /1 v5 renew=9 mark=bing/30@7
+         0.2 watching
+         15.2 tick
+         30.2 tick",
+    ));
+}
+
+#[test]
+fn a_marked_release_is_taken_immediately() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4 renew=7 mark=bing/15@7 leader "bing"
+        0.2     watching                 -
+        5       watch /1 v5 renew=9 mark=/1@9 leader ""
+        5.06    tick                     acquire#2 over 5 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 bing/15 v4 renew=7 mark=bing/15@7
+         0.2 watching
+         5 watch /1 v5 renew=9 mark=/1@9
+         5.06 tick",
+    ));
+}
+
+#[test]
+fn a_release_by_a_holder_without_marks_is_taken_immediately() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 old/15 v4 renew=7 mark=old/15@7 leader "old"
+        0.2     watching                 -
+        15.05   watch go/15 v5 renew=9 mark=old/15@7 leader "go"
+        16      watch /1 v6 renew=11 mark=old/15@7 leader ""
+        16.06   tick                     acquire#2 over 6 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 old/15 v4 renew=7 mark=old/15@7
+         0.2 watching
+         15.05 watch go/15 v5 renew=9 mark=old/15@7
+         16 watch /1 v6 renew=11 mark=old/15@7
+         16.06 tick",
+    ));
+}
+
+#[test]
+fn our_own_term_that_another_emptied_is_not_waited_for() {
+    expect![[r#"
+        0       start                    read#1
+        0.5     read1 absent             create#2 baz/15 t0
+        1.0     ok2 5                    LEAD token=5 t0 until=10.50, leader "baz"
+        1.5     watch /1 v6 renew=77 mark=baz/15@1000500000 leader "", STOP emptied by=6.00
+        2       worked                   acquire#3 over 6 baz/15 t1
+        2.1     tick                     -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.5 read1 absent
+         1.0 ok2 5
+         1.5 watch /1 v6 renew=77 mark=baz/15@1000500000
+         2 worked
+         2.1 tick",
+    ));
+}
+
+#[test]
+fn duty_08_an_assignment_waits_for_the_term_that_it_replaced() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4 renew=7 mark=bing/15@7 leader "bing"
+        0.2     watching                 -
+        12      watch baz/5 v5 renew=9 mark=bing/15@7 leader "baz"
+        12.5    tick                     -
+        15.2    tick                     acquire#2 over 5 baz/15 t1
+    "#]]
+    .assert_eq(
+        &Table::new(coordinated())
+            .play(
+                "0 start
+                 0.1 read1 bing/15 v4 renew=7 mark=bing/15@7
+                 0.2 watching
+                 12 watch baz/5 v5 renew=9 mark=bing/15@7
+                 12.5 tick
+                 15.2 tick",
+            )
+            .log,
+    );
+}
+
+#[test]
+fn duty_08_an_assignment_waits_for_a_holder_that_leaves_no_marks_as_far_as_it_was_seen() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 go/15 v4 renew=7   leader "go"
+        0.2     watching                 -
+        12      watch baz/5 v5 renew=9   leader "baz"
+        12.1    watch baz/5 v6 renew=9   -
+        12.5    tick                     -
+        15.2    tick                     acquire#2 over 6 baz/15 t1
+    "#]]
+    .assert_eq(
+        &Table::new(coordinated())
+            .play(
+                "0 start
+                 0.1 read1 go/15 v4 renew=7
+                 0.2 watching
+                 12 watch baz/5 v5 renew=9
+                 12.1 watch baz/5 v6 renew=9
+                 12.5 tick
+                 15.2 tick",
+            )
+            .log,
+    );
+}
+
+#[test]
+fn an_assignment_after_a_marked_release_is_taken_up_immediately() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v4 renew=7 mark=bing/15@7 leader "bing"
+        0.2     watching                 -
+        2       watch baz/5 v6 renew=9 mark=/1@8 leader "baz", acquire#2 over 6 baz/15 t1
+    "#]]
+    .assert_eq(
+        &Table::new(coordinated())
+            .play(
+                "0 start
+                 0.1 read1 bing/15 v4 renew=7 mark=bing/15@7
+                 0.2 watching
+                 2 watch baz/5 v6 renew=9 mark=/1@8",
+            )
+            .log,
+    );
+}
+
+#[test]
+fn an_assignment_that_another_is_preferred_for_is_left_to_the_controller_first() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 baz/5 v4 renew=7 preferred=bing leader "baz"
+        0.2     watching                 -
+        5.2     tick                     -
+        35.2    tick                     acquire#2 over 4 baz/15 t1
+    "#]]
+    .assert_eq(
+        &Table::new(coordinated())
+            .play(
+                "0 start
+                 0.1 read1 baz/5 v4 renew=7 preferred=bing
+                 0.2 watching
+                 5.2 tick
+                 35.2 tick",
+            )
+            .log,
+    );
+}

@@ -1,0 +1,123 @@
+//! The mark: the last write of an elector of this kind, as the lock object itself records it.
+//!
+//! Other writers replace the record and keep annotations that they do not know. client-go empties a record that
+//! it no longer holds, and the controller of a coordinated election assigns the lease by its own wall clock.
+//! After either, the record says nothing about the term that it replaced; the mark still does.
+
+use std::time::Duration;
+
+use crate::record::{MAX_LEASE, Record};
+use crate::time::WallTime;
+
+/// Names the last write of an elector that leaves marks, and how long it is waited for.
+///
+/// Every write of such an elector replaces the mark together with the record. So the mark of a version tells
+/// which incarnation, if any, may have a good guard: the author of that write and nobody else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Mark {
+    /// Differs for different writes.
+    key: u64,
+    /// The lease duration of the term; 0 for a release, which nobody has to wait for.
+    lease_duration_seconds: u32,
+}
+
+impl Mark {
+    /// The mark of a write of this record.
+    pub fn of(record: &Record) -> Self {
+        Self::new(
+            &record.holder,
+            record.renew_time,
+            record.lease_duration_seconds,
+        )
+    }
+
+    /// The mark of a write with this holder, renew time and lease duration. Without a holder it is a release.
+    pub fn new(holder: &str, renew_time: Option<WallTime>, lease_duration_seconds: u32) -> Self {
+        let micros = renew_time.map_or(i64::MIN, WallTime::as_micros);
+        let bytes = holder.bytes().chain(micros.to_be_bytes());
+        // FNV-1a: the same on every machine, so that runs of the simulator can be repeated.
+        let key = bytes.fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
+            (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
+        });
+        Self {
+            key,
+            lease_duration_seconds: if holder.is_empty() {
+                0
+            } else {
+                lease_duration_seconds
+            },
+        }
+    }
+
+    /// The marks of a lock in two objects as one, which changes with either.
+    pub(crate) fn both(self, other: Self) -> Self {
+        if self == other {
+            return self;
+        }
+        Self {
+            key: self.key.rotate_left(31) ^ other.key.wrapping_mul(0x9E37_79B9_7F4A_7C15),
+            lease_duration_seconds: self
+                .lease_duration_seconds
+                .max(other.lease_duration_seconds),
+        }
+    }
+
+    /// Whether both name the same write.
+    pub fn is(&self, other: &Self) -> bool {
+        self.key == other.key
+    }
+
+    /// Whether the last write was a release: then no guard is good (S4).
+    pub fn is_release(&self) -> bool {
+        self.lease_duration_seconds == 0
+    }
+
+    /// How long the marked term is waited for, from the first sight of the mark.
+    pub fn lease_duration(&self) -> Duration {
+        Duration::from_secs(u64::from(self.lease_duration_seconds)).min(MAX_LEASE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn record(holder: &str, renewed: i64) -> Record {
+        Record {
+            holder: holder.to_owned(),
+            lease_duration_seconds: 15,
+            renew_time: Some(WallTime::from_micros(renewed)),
+            ..Record::default()
+        }
+    }
+
+    #[test]
+    fn mark_differs_for_another_holder_and_another_renewal() {
+        let mark = Mark::of(&record("a", 1));
+        assert!(mark.is(&Mark::of(&record("a", 1))));
+        assert!(!mark.is(&Mark::of(&record("b", 1))));
+        assert!(!mark.is(&Mark::of(&record("a", 2))));
+        assert_eq!(mark.lease_duration(), Duration::from_secs(15));
+    }
+
+    #[test]
+    fn mark_of_a_release_is_not_waited_for() {
+        let released = record("a", 1).released(WallTime::from_micros(2));
+        assert!(Mark::of(&released).is_release());
+        assert!(!Mark::of(&record("a", 1)).is_release());
+    }
+
+    #[test]
+    fn mark_of_two_objects_is_that_of_the_longer_term() {
+        let (a, b) = (Mark::of(&record("a", 1)), Mark::new("b", None, 60));
+        assert_eq!(a.both(a), a);
+        assert_eq!(a.both(b).lease_duration(), Duration::from_secs(60));
+        assert!(!a.both(b).is(&a) && !a.both(b).is(&b));
+    }
+
+    #[test]
+    fn mark_with_an_absurd_duration_is_capped() {
+        let mark = Mark::new("a", None, u32::MAX);
+        assert_eq!(mark.lease_duration(), MAX_LEASE);
+    }
+}
