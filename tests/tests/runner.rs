@@ -40,6 +40,7 @@ mod real_client_go;
 mod real_clients;
 mod real_commands;
 mod real_components;
+mod real_coordinated;
 mod real_differential;
 mod real_driver;
 mod real_etcd;

@@ -23,6 +23,8 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 pub struct Cluster {
     parts: Vec<Part>,
     dir: PathBuf,
+    /// Further flags of kube-apiserver.
+    flags: Vec<String>,
     ports: Ports,
     // Removed after the processes that write into it have ended.
     _temporary: Option<tempfile::TempDir>,
@@ -98,6 +100,14 @@ impl Cluster {
     /// # Errors
     /// What is missing, or the log of the part that did not come up.
     pub fn start() -> Result<Self, StartError> {
+        Self::start_with(&[])
+    }
+
+    /// The same with further flags for kube-apiserver.
+    ///
+    /// # Errors
+    /// What is missing, or the log of the part that did not come up.
+    pub fn start_with(flags: &[&str]) -> Result<Self, StartError> {
         let temporary = tempfile::Builder::new()
             .prefix("tenure-real-")
             .tempdir()
@@ -105,13 +115,17 @@ impl Cluster {
                 dir: std::env::temp_dir(),
                 source,
             })?;
-        let mut cluster = Self::start_in(temporary.path(), Tie::Bound)?;
+        let mut cluster = Self::start_flagged(temporary.path(), Tie::Bound, flags)?;
         cluster._temporary = Some(temporary);
         Ok(cluster)
     }
 
     /// Starts in a folder that is kept, with what an earlier cluster left there.
     pub(super) fn start_in(dir: &Path, tie: Tie) -> Result<Self, StartError> {
+        Self::start_flagged(dir, tie, &[])
+    }
+
+    fn start_flagged(dir: &Path, tie: Tie, flags: &[&str]) -> Result<Self, StartError> {
         let failed = |source| StartError::Io {
             dir: dir.to_owned(),
             source,
@@ -125,6 +139,7 @@ impl Cluster {
         let mut cluster = Self {
             parts: Vec::new(),
             dir: dir.to_owned(),
+            flags: flags.iter().map(ToString::to_string).collect(),
             ports: Ports {
                 etcd,
                 etcd_peers,
@@ -158,6 +173,7 @@ impl Cluster {
         let cluster = Self {
             parts: Vec::new(),
             dir: dir.to_owned(),
+            flags: Vec::new(),
             ports: Ports {
                 etcd: 0,
                 etcd_peers: 0,
@@ -248,7 +264,10 @@ impl Cluster {
                 etcd_command(&build(Peer::Etcd)?, &self.dir, etcd, etcd_peers)
             }
             Program::KubeApiserver => {
-                apiserver_command(&build(Peer::KubeApiserver)?, &self.dir, self.ports)
+                let program = build(Peer::KubeApiserver)?;
+                let mut command = apiserver_command(&program, &self.dir, self.ports);
+                command.args(&self.flags);
+                command
             }
         };
         let log = File::options()
