@@ -398,6 +398,53 @@ fn run_command_lets_as_many_lead_as_there_are_slots() {
     }
 }
 
+/// The number of slots is kept on the lease of slot 0, which others rely on after its holder has gone.
+#[test]
+fn run_command_slot_zero_keeps_the_number_of_slots() {
+    let home = Home::new();
+    let slots = ["--slots=2", "--delete-on-exit"];
+    let line =
+        |name: &str| format!("echo $TENURE_SLOT > {name}.new; mv {name}.new {name}; sleep 1000");
+    let mut holders = [
+        start(&home, &slots, &line("a")),
+        start(&home, &slots, &line("b")),
+    ];
+    let slot = |name: &str| {
+        let read = || fs::read_to_string(home.path(name)).ok();
+        poll(LIMIT, read).unwrap_or_else(|| panic!("{name} was not written"))
+    };
+    let first = usize::from(slot("a").trim() != "0");
+    slot("b");
+    signal(&holders[first], Signal::TERM);
+    assert_eq!(holders[first].wait().unwrap().code(), Some(128 + 15));
+    let wrong = home.tenure(&[
+        "run",
+        "--election=e",
+        "--slots=3",
+        "--wait=20s",
+        "--",
+        "true",
+    ]);
+    signal(&holders[1 - first], Signal::TERM);
+    assert_eq!(holders[1 - first].wait().unwrap().code(), Some(128 + 15));
+    assert_eq!(code(&wrong), 64, "{}", stderr(&wrong));
+    assert!(
+        stderr(&wrong).contains("has 2 slots, not 3"),
+        "{}",
+        stderr(&wrong)
+    );
+    // The other lease was removed.
+    let rows = home.tenure(&["status", "-o", "json"]);
+    let rows: serde_json::Value = serde_json::from_slice(&rows.stdout).unwrap();
+    let names: Vec<_> = rows
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|row| &row["name"])
+        .collect();
+    assert_eq!(names, ["e-0"]);
+}
+
 #[test]
 fn run_command_does_once_what_others_wait_to_do() {
     let home = Home::new();

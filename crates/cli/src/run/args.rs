@@ -40,7 +40,7 @@ pub(crate) struct Run {
     /// Start nothing with less than this left of the lease [default: the retry period]
     #[arg(long, value_name = "D", env = "TENURE_MIN_VALIDITY", value_parser = duration)]
     pub(super) min_validity: Option<Duration>,
-    /// Remove the lock object at the end, unless somebody else uses it
+    /// Remove the lock object at the end, unless somebody else uses it; slot 0, which has the number of slots, stays
     #[arg(long, env = "TENURE_DELETE_ON_EXIT")]
     pub(super) delete_on_exit: bool,
     /// What to do when the command ends

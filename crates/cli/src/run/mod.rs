@@ -144,6 +144,11 @@ impl Run {
         self.conflict_exit_code
     }
 
+    /// Whether the lease of this slot has the number of slots on it, on which others rely when its holder has gone.
+    fn keeps_slots(&self, slot: usize) -> bool {
+        self.slots.is_some() && slot == 0
+    }
+
     /// The permissions that this command line needs: no more, and no fewer.
     fn needs(&self) -> Vec<Rule> {
         let (kind, election) = (self.election.lock, &self.election.election);
@@ -156,8 +161,9 @@ impl Run {
         let mut rules = Vec::new();
         for (slot, name) in names.iter().enumerate() {
             // The number of slots is noted on the first, and work that was done `--once` on its lock.
-            let notes = self.once.is_some() || self.slots.is_some() && slot == 0;
-            let more = [("delete", self.delete_on_exit), ("patch", notes)];
+            let notes = self.once.is_some() || self.keeps_slots(slot);
+            let delete = self.delete_on_exit && !self.keeps_slots(slot);
+            let more = [("delete", delete), ("patch", notes)];
             let more: Vec<_> = more
                 .iter()
                 .filter(|more| more.1)

@@ -457,10 +457,11 @@ impl Runner {
         if given_back {
             self.note_released(log);
         }
-        if let Some(entry) = self
-            .entries
-            .first()
-            .filter(|_| self.run.delete_on_exit && given_back)
+        let delete = |entry: &&Entered| {
+            let slot = usize::try_from(entry.slot.unwrap_or(0)).unwrap_or(usize::MAX);
+            self.run.delete_on_exit && given_back && !self.run.keeps_slots(slot)
+        };
+        if let Some(entry) = self.entries.first().filter(delete)
             && let Some(sighting) = entry.notes.sighting()
         {
             let deleted = tokio::time::timeout(RELEASE, finish::delete(&self.client, &sighting));
