@@ -52,6 +52,7 @@ mod real_scheduler;
 mod real_server;
 mod real_storage;
 mod run_command;
+mod run_containment;
 mod run_options;
 mod run_terminal;
 mod run_watchdog;

@@ -95,14 +95,7 @@ fn main() -> ExitCode {
     let args: Vec<OsString> = std::env::args_os().collect();
     match args.get(1).and_then(|arg| arg.to_str()) {
         Some(run::CHILD) => return run::become_child(&args[2..]).into(),
-        Some(run::WATCHDOG) => {
-            let text = |at: usize| {
-                args.get(at)
-                    .and_then(|arg| arg.to_str())
-                    .unwrap_or_default()
-            };
-            return run::watch(text(2), text(3), text(4)).into();
-        }
+        Some(run::WATCHDOG) => return run::watch(&args[2..]).into(),
         #[cfg(feature = "server")]
         Some(local::DETACHED) => return local::start_server(&args[2..]).into(),
         _ => {}

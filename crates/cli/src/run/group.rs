@@ -1,21 +1,23 @@
 //! The process group that runs while leading.
 //!
-//! Invariant: nothing of it outlives this process: the kernel kills the child when its parent dies, a
-//! watchdog kills the rest, and this process adopts and reaps grandchildren whose parents have gone,
-//! also those that left the group; see [`kin`](super::kin).
+//! Its leader, the command, is a child of the [watchdog](super::watchdog): the kernel kills it when the watchdog dies.
+//! Nobody reaps it before everything else has gone, so that its id stays that of the group.
 
 use std::ffi::OsString;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use rustix::io::Errno;
 use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_process_group, set_child_subreaper,
-    test_kill_process_group, waitpgid, waitpid,
+    test_kill_process_group, waitpid,
 };
 
-use super::kin::MARK;
+use super::cgroup::Cgroup;
+use super::kin::{self, Process};
 
 /// Hidden subcommand that turns into the user's command; see [`become_child`].
 pub(crate) const CHILD: &str = "__child";
@@ -31,23 +33,12 @@ pub(crate) struct Spec {
     pub(crate) stdin: bool,
     /// Inherited files that the child keeps, besides the standard ones.
     pub(crate) keep: Vec<i32>,
-    /// By which the watchdog knows descendants.
-    pub(crate) mark: String,
 }
 
 /// A running group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Group {
     leader: Pid,
-}
-
-/// What became of members since the last look.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Changes {
-    /// How the main child ended, if it did.
-    pub(crate) exit: Option<Exit>,
-    /// One stands still because it wants the terminal, which the group has not got.
-    pub(crate) wants_terminal: bool,
 }
 
 /// How the main child ended.
@@ -79,32 +70,42 @@ pub(crate) fn adopt_orphans() -> io::Result<()> {
     set_child_subreaper(Some(rustix::process::getpid())).map_err(Into::into)
 }
 
+/// In the watchdog: starts the command in a group of its own.
+///
+/// The kernel ties the life of the command to the *thread* that started it; the watchdog has one.
+pub(super) fn spawn(
+    argv: &[OsString],
+    keep: &str,
+    cgroup: Option<&Cgroup>,
+    input: Option<OwnedFd>,
+) -> io::Result<Pid> {
+    let child = Command::new(std::env::current_exe()?)
+        .arg(CHILD)
+        .arg(std::process::id().to_string())
+        .arg(keep)
+        .arg(cgroup.map(Cgroup::path).unwrap_or("".as_ref()))
+        .args(argv)
+        .stdin(input.map_or_else(Stdio::null, Stdio::from))
+        .process_group(0)
+        .spawn()?;
+    let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
+    leader.ok_or_else(|| io::Error::other("a running child has a positive id"))
+}
+
+/// The files to keep, as an argument.
+pub(super) fn format_keep(keep: &[i32]) -> String {
+    let keep: Vec<String> = keep.iter().map(ToString::to_string).collect();
+    keep.join(",")
+}
+
+/// What [`format_keep`] wrote.
+pub(super) fn parse_keep(keep: &str) -> Vec<i32> {
+    keep.split(',').filter_map(|fd| fd.parse().ok()).collect()
+}
+
 impl Group {
-    /// Starts the command in a group of its own.
-    ///
-    /// The kernel ties the child's life to the *thread* that started it, so this is called on the
-    /// main thread, which lives as long as the process.
-    pub(crate) fn spawn(spec: &Spec) -> io::Result<Self> {
-        let own = std::env::current_exe()?;
-        let keep: Vec<String> = spec.keep.iter().map(ToString::to_string).collect();
-        let child = Command::new(own)
-            .arg(CHILD)
-            .arg(std::process::id().to_string())
-            .arg(keep.join(","))
-            .args(&spec.argv)
-            .env(MARK, &spec.mark)
-            .envs(spec.env.iter().map(|(key, value)| (key, value)))
-            .stdin(if spec.stdin {
-                Stdio::inherit()
-            } else {
-                Stdio::null()
-            })
-            .process_group(0)
-            .spawn()?;
-        let leader = i32::try_from(child.id()).ok().and_then(Pid::from_raw);
-        Ok(Self {
-            leader: leader.expect("a running child has a positive id"),
-        })
+    pub(super) fn led_by(leader: Pid) -> Self {
+        Self { leader }
     }
 
     /// The id of the main child, and of the group.
@@ -129,44 +130,29 @@ impl Group {
         test_kill_process_group(self.leader) == Err(Errno::SRCH)
     }
 
-    /// Reaps members that have ended, and says how the main one did. Only members: other children of
-    /// this process belong to whoever started them. A member that was stopped goes on: a leader that
-    /// sleeps while it holds the lease is of no use to anybody.
-    pub(crate) fn reap(self) -> Changes {
-        let options = WaitOptions::NOHANG | WaitOptions::UNTRACED;
-        let mut changes = Changes::default();
-        while let Ok(Some((_, status))) = waitpid(Some(self.leader), options) {
-            if !status.stopped() {
-                changes.exit = exit_of(status);
-                break;
-            }
-            changes.wants_terminal |= !self.go_on(status);
-        }
-        loop {
-            match waitpgid(self.leader, options) {
-                Ok(Some((_, status))) if status.stopped() => {
-                    changes.wants_terminal |= !self.go_on(status);
-                }
-                Ok(Some((pid, status))) if pid == self.leader => changes.exit = exit_of(status),
-                Ok(Some(_)) => {}
-                Ok(None) | Err(_) => break,
-            }
-        }
-        changes
+    /// Whether the main child has ended, where /proc tells: a stopped watchdog does not.
+    pub(super) fn has_ended(self) -> bool {
+        Process::read(kin::raw(self.leader)).is_some_and(|process| process.zombie)
     }
 
-    /// Continues it after a stop. Whoever pressed ^Z waits for a prompt, and learns why there is none. Not
-    /// if it wants the terminal: it would be stopped again at once, for ever.
-    fn go_on(self, stopped: WaitStatus) -> bool {
-        let by = stopped.stopping_signal();
+    /// Reaps the main child, which has become ours, and says how it ended.
+    pub(super) fn exit(self) -> Option<Exit> {
+        let (_, status) = waitpid(Some(self.leader), WaitOptions::NOHANG).ok()??;
+        exit_of(status)
+    }
+
+    /// Continues the group after a member was stopped by a signal: a leader that sleeps while it holds the lease is of
+    /// no use to anybody. Whoever pressed ^Z waits for a prompt, and learns why there is none. Returns false
+    /// if it was stopped because it wants the terminal: it would be stopped again immediately, without end.
+    pub(super) fn go_on(self, by: i32) -> bool {
         if [Signal::TTIN, Signal::TTOU]
             .map(Signal::as_raw)
-            .contains(&by.unwrap_or(0))
+            .contains(&by)
         {
             return false;
         }
         self.signal(Signal::CONT);
-        if by == Some(Signal::TSTP.as_raw()) {
+        if by == Signal::TSTP.as_raw() {
             eprintln!(
                 "tenure: the command goes on: a leader that sleeps would keep others from leading"
             );
@@ -190,15 +176,15 @@ pub(crate) fn close_inherited(keep: &[i32]) {
     }
 }
 
-/// `tenure __child PARENT KEEP CMD ARG...`: ties its life to the parent's and becomes the command.
+/// `tenure __child PARENT KEEP CGROUP CMD ARG...`: ties its life to the parent's and becomes the command.
 /// Returns only if that failed, with the exit code for it.
 pub(crate) fn become_child(args: &[OsString]) -> u8 {
     let parent = args
         .first()
         .and_then(|arg| arg.to_str()?.parse::<i32>().ok());
     let keep = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
-    let keep: Vec<i32> = keep.split(',').filter_map(|fd| fd.parse().ok()).collect();
-    let (Some(parent), Some(program)) = (parent, args.get(2)) else {
+    let keep = parse_keep(keep);
+    let (Some(parent), Some(cgroup), Some(program)) = (parent, args.get(2), args.get(3)) else {
         eprintln!("tenure: {CHILD} is internal");
         return 125;
     };
@@ -214,10 +200,16 @@ pub(crate) fn become_child(args: &[OsString]) -> u8 {
     {
         return 125;
     }
+    if !cgroup.is_empty()
+        && let Err(error) = Cgroup::at(Path::new(cgroup)).enter()
+    {
+        let cgroup = cgroup.to_string_lossy();
+        eprintln!("tenure: cannot enter {cgroup}, so the process tree alone contains it: {error}");
+    }
     super::terminal::await_foreground();
     close_inherited(&keep);
     let error = Command::new(program)
-        .args(&args[3..])
+        .args(&args[4..])
         .env_remove(super::terminal::FOREGROUND)
         .exec();
     eprintln!("tenure: cannot run {}: {error}", program.to_string_lossy());

@@ -1,15 +1,16 @@
-//! Every process that the command has brought into the world, whichever group or session it went to.
+//! The processes below another one, whichever group or session they went to.
 //!
-//! A program that leaves its group (`setsid`, a daemon) is still a descendant: this process is the
-//! reaper of its orphans, so the line of parents always leads back here. Once this process is dead
-//! that line is cut; the watchdog then goes by a mark in the environment, which descendants inherit.
+//! The wrapper and its watchdog are both reapers of orphans, so the line of parents from a descendant of the
+//! command always leads to one of them. A process is signalled only if that line was seen: an id alone proves
+//! nothing, because the parent of an orphan may be the first process of the machine.
 
+use std::collections::HashMap;
 use std::fs;
 
-use rustix::process::{Pid, Signal, WaitOptions, getpgrp, getpid, kill_process, waitpid};
-
-/// The environment variable that marks descendants.
-pub(crate) const MARK: &str = "TENURE_INTERNAL_RUN";
+use rustix::process::{
+    Pid, PidfdFlags, Signal, WaitOptions, getpgrp, getpid, kill_process, pidfd_open,
+    pidfd_send_signal, waitpid,
+};
 
 /// What /proc says about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,85 +18,99 @@ pub(crate) struct Process {
     pub(crate) pid: i32,
     parent: i32,
     group: i32,
-    zombie: bool,
+    pub(crate) zombie: bool,
+    /// In clock ticks since the machine started.
+    pub(crate) started: u64,
 }
 
 impl Process {
-    /// Sends a signal; one that has gone meanwhile is no error.
+    /// Reads one process; `None` if it is gone, or /proc does not tell.
+    pub(crate) fn read(pid: i32) -> Option<Self> {
+        parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
+    }
+
+    /// Sends a signal. A process that has gone meanwhile is not an error.
     pub(crate) fn signal(self, signal: Signal) {
-        if let Some(pid) = Pid::from_raw(self.pid) {
-            let _ = kill_process(pid, signal);
+        let Some(pid) = Pid::from_raw(self.pid) else {
+            return;
+        };
+        // The handle stays with the process that it was opened for. If that is still the one that was found,
+        // no other process can get the signal, even if the id is reused.
+        let handle = pidfd_open(pid, PidfdFlags::empty());
+        if Self::read(self.pid).is_none_or(|now| now.started != self.started) {
+            return;
         }
+        let _ = match handle {
+            Ok(handle) => pidfd_send_signal(handle, signal),
+            Err(_) => kill_process(pid, signal),
+        };
     }
 }
 
-/// The living descendants of this process, without `besides` and what belongs to this program itself:
-/// direct children in our own group, such as a plugin that fetches credentials.
-pub(crate) fn descendants(besides: i32) -> Vec<Process> {
+/// The living descendants of the command, as the wrapper sees them: all processes below this one, without the
+/// watchdog and without what belongs to this program itself. That is each direct child in our own group, such
+/// as a plugin that fetches credentials, with its descendants.
+pub(crate) fn descendants(watchdog: i32) -> Vec<Process> {
     let (me, own_group) = (raw(getpid()), raw(getpgrp()));
-    let mut found = below(me, &everybody());
-    let mine = |process: &Process| {
-        process.pid == besides || (process.parent == me && process.group == own_group)
+    let own = |process: &Process| {
+        process.parent == me && process.group == own_group && process.pid != watchdog
     };
-    let others: Vec<i32> = found.iter().filter(|p| mine(p)).map(|p| p.pid).collect();
-    found.retain(|process| !process.zombie && !others.contains(&process.pid));
-    found.retain(|process| !others.contains(&process.parent));
+    let mut found = below(me, &by_parent(), own);
+    found.retain(|process| !process.zombie && process.pid != watchdog);
     found
 }
 
-/// Reaps orphans that came to this process from outside the group, and nobody else's children: the
-/// exit code of the main child is for whoever waits for it.
-pub(crate) fn reap_orphans(group: Pid, besides: i32) {
+/// The living descendants of this process, which is the watchdog and has no others than those of the command.
+pub(crate) fn own_descendants() -> Vec<Process> {
+    let mut found = below(raw(getpid()), &by_parent(), |_| false);
+    found.retain(|process| !process.zombie);
+    found
+}
+
+/// Reaps orphans that came to this process from outside of its group, but not `main`: its exit code, and its id
+/// as that of a group, are needed until everything has gone.
+pub(crate) fn reap_orphans(main: Option<Pid>) {
     let (me, own_group) = (raw(getpid()), raw(getpgrp()));
-    for process in everybody() {
-        let adopted = process.parent == me && process.zombie && process.group != own_group;
-        if adopted && process.group != raw(group) && process.pid != besides {
+    let main = main.map(raw);
+    for process in by_parent().remove(&me).unwrap_or_default() {
+        if process.zombie && process.group != own_group && Some(process.pid) != main {
             let _ = waitpid(Pid::from_raw(process.pid), WaitOptions::NOHANG);
         }
     }
 }
 
-/// All who carry the mark, and the descendants of another process if it lives.
-pub(crate) fn descendants_of(parent: Option<Pid>, mark: &str) -> Vec<Process> {
-    let everybody = everybody();
-    let (me, parent) = (raw(getpid()), parent.map(raw));
-    let mut found = parent.map_or_else(Vec::new, |parent| below(parent, &everybody));
-    let marked = format!("{MARK}={mark}");
-    let carries = |process: &&Process| {
-        let environment = fs::read(format!("/proc/{}/environ", process.pid)).unwrap_or_default();
-        environment
-            .split(|byte| *byte == 0)
-            .any(|entry| entry == marked.as_bytes())
-    };
-    found.extend(everybody.iter().filter(carries));
-    found.retain(|process| !process.zombie && process.pid != me && Some(process.pid) != parent);
-    found
-}
-
-/// All processes below one.
-fn below(root: i32, everybody: &[Process]) -> Vec<Process> {
+/// All processes below one, without those that `skip` names and their descendants.
+fn below(
+    root: i32,
+    children: &HashMap<i32, Vec<Process>>,
+    skip: impl Fn(&Process) -> bool,
+) -> Vec<Process> {
     let mut found: Vec<Process> = Vec::new();
-    let mut parents = vec![root];
-    while let Some(parent) = parents.pop() {
-        for process in everybody.iter().filter(|process| process.parent == parent) {
-            // A process cannot be its own ancestor, but ids are reused while we look.
-            if !found.contains(process) {
+    let mut parents = vec![(root, 0)];
+    while let Some((parent, started)) = parents.pop() {
+        for process in children.get(&parent).into_iter().flatten() {
+            // A parent is never younger than its child. If it is, its id was reused while /proc was read.
+            if process.started >= started && process.pid != root && !skip(process) {
                 found.push(*process);
-                parents.push(process.pid);
+                parents.push((process.pid, process.started));
             }
         }
     }
     found
 }
 
-fn everybody() -> Vec<Process> {
-    let entries = fs::read_dir("/proc").into_iter().flatten().flatten();
-    entries
-        .filter_map(|entry| {
-            let pid: i32 = entry.file_name().to_str()?.parse().ok()?;
-            parse(pid, &fs::read_to_string(entry.path().join("stat")).ok()?)
-        })
-        .collect()
+fn by_parent() -> HashMap<i32, Vec<Process>> {
+    let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+    for entry in fs::read_dir("/proc").into_iter().flatten().flatten() {
+        let pid = entry
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok());
+        if let Some(process) = pid.and_then(Process::read) {
+            children.entry(process.parent).or_default().push(process);
+        }
+    }
+    children
 }
 
 /// `pid (name) state parent group ...`; the name may hold anything.
@@ -108,21 +123,43 @@ fn parse(pid: i32, stat: &str) -> Option<Process> {
         .nth(14)
         .and_then(|field| field.parse().ok())
         .unwrap_or(1);
+    let started = fields.nth(1).and_then(|field| field.parse().ok());
     Some(Process {
         pid,
         parent,
         group,
         zombie: ended && threads <= 1,
+        started: started.unwrap_or(0),
     })
 }
 
-fn raw(pid: Pid) -> i32 {
+pub(crate) fn raw(pid: Pid) -> i32 {
     pid.as_raw_nonzero().get()
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn process(pid: i32, parent: i32, started: u64) -> Process {
+        Process {
+            pid,
+            parent,
+            group: pid,
+            zombie: false,
+            started,
+        }
+    }
+
+    fn found(all: &[Process], skip: impl Fn(&Process) -> bool) -> Vec<i32> {
+        let mut children: HashMap<i32, Vec<Process>> = HashMap::new();
+        for process in all {
+            children.entry(process.parent).or_default().push(*process);
+        }
+        let mut found: Vec<i32> = below(1, &children, skip).iter().map(|p| p.pid).collect();
+        found.sort_unstable();
+        found
+    }
 
     #[test]
     fn names_with_brackets_do_not_confuse() {
@@ -136,21 +173,33 @@ mod tests {
     #[test]
     fn a_process_ends_with_its_last_thread() {
         let stat =
-            |threads: u32| format!("7 (a) Z 3 5 5 0 -1 4228 0 0 0 0 0 0 0 0 20 0 {threads} 0");
+            |threads: u32| format!("7 (a) Z 3 5 5 0 -1 4228 0 0 0 0 0 0 0 0 20 0 {threads} 0 99");
         assert!(!parse(7, &stat(2)).unwrap().zombie);
         assert!(parse(7, &stat(1)).unwrap().zombie);
+        assert_eq!(parse(7, &stat(1)).unwrap().started, 99);
     }
 
     #[test]
     fn children_of_children_are_found() {
-        let process = |pid, parent| Process {
-            pid,
-            parent,
-            group: pid,
-            zombie: false,
-        };
-        let all = [process(2, 1), process(3, 2), process(4, 9), process(5, 3)];
-        let found: Vec<i32> = below(1, &all).iter().map(|process| process.pid).collect();
-        assert_eq!(found, [2, 3, 5]);
+        let all = [
+            process(2, 1, 5),
+            process(3, 2, 5),
+            process(4, 9, 5),
+            process(5, 3, 6),
+        ];
+        assert_eq!(found(&all, |_| false), [2, 3, 5]);
+        assert_eq!(found(&all, |process| process.pid == 3), [2]);
+    }
+
+    #[test]
+    fn child_that_is_older_than_its_parent_is_not_a_descendant() {
+        let all = [process(2, 1, 50), process(3, 2, 40), process(4, 3, 60)];
+        assert_eq!(found(&all, |_| false), [2]);
+    }
+
+    #[test]
+    fn own_process_is_found_and_has_a_start() {
+        let me = Process::read(raw(getpid())).unwrap();
+        assert!(me.started > 0 && !me.zombie);
     }
 }

@@ -1,6 +1,9 @@
 //! `tenure run`: a command that runs only while leading.
 
 mod args;
+mod cgroup;
+mod containment;
+mod fence_file;
 mod finish;
 mod group;
 mod kin;
@@ -26,6 +29,7 @@ use crate::signals::Signals;
 use crate::waiting::{self, Limit};
 pub(crate) use args::Run;
 use args::{Foreground, Stdin};
+pub(crate) use cgroup::Cgroup;
 use group::adopt_orphans;
 use runner::Runner;
 

@@ -53,7 +53,6 @@ pub(super) struct Runner {
     retry: Duration,
     grace: Duration,
     request_timeout: Duration,
-    mark: String,
 }
 
 /// One candidacy.
@@ -91,7 +90,6 @@ impl Runner {
             None => Gate::open(),
         };
         let hub = Hub::new(client.clone());
-        let mark = format!("{}.{}", std::process::id(), began.as_nanosecond());
         Self {
             run,
             client,
@@ -109,7 +107,6 @@ impl Runner {
             retry: Duration::ZERO,
             grace: Duration::ZERO,
             request_timeout: Duration::ZERO,
-            mark,
         }
     }
 
@@ -369,7 +366,6 @@ impl Runner {
                 env: self.environment(term),
                 stdin: run.stdin == Stdin::Inherit,
                 keep: run.keep_fd.clone(),
-                mark: self.mark.clone(),
             },
             on_exit: run.on_exit,
             on_failure: run.on_exit_failure.unwrap_or(run.on_exit),

@@ -1,137 +1,295 @@
-//! A tiny process beside the wrapper that ends the group when the wrapper cannot.
+//! The process between the wrapper and the command, which ends the command when the wrapper cannot.
 //!
-//! A stopped or killed wrapper runs no timers. The watchdog is there before the group is, and knows from its
-//! first moment when the work must be over. It waits on a pipe: first the group is named, then each renewal
-//! moves the deadline. It kills the group and whoever left it when the deadline passes, or when the pipe
-//! closes. Once the group is empty it is killed itself: it may be stopped, and nobody waits for it.
+//! A stopped or killed wrapper runs no timers. The watchdog starts the command, so it is the parent of it, and it is
+//! the reaper of orphans: whatever the command starts stays below the watchdog, also after the wrapper has died.
+//! It kills everything below itself when the deadline in the [`FenceFile`] passes, or when its socket closes, which
+//! says that the wrapper is gone. It never reaps the command: the id of the command stays taken, so that a signal
+//! to it can reach nobody else, and the wrapper inherits the exit code when it ends the watchdog.
+//!
+//! What it has to say goes over the socket and is a hint: the wrapper does not depend on an answer of a process that
+//! may be stopped.
 
-use std::io::{self, Write};
-use std::os::fd::{AsFd, BorrowedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Child, ChildStdin, Command, Stdio};
+use std::ffi::OsString;
+use std::io::{self, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::path::Path;
 use std::time::Duration;
 
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::process::{Pid, Signal, getpid, getppid, kill_process_group};
+use rustix::io::Errno;
+use rustix::net::{RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendFlags, recvmsg, send};
+use rustix::process::{
+    Pid, Signal, WaitId, WaitIdOptions, getpid, getppid, kill_process, kill_process_group,
+    set_child_subreaper, set_parent_process_death_signal, waitid,
+};
 use rustix::time::{ClockId, Timespec, clock_gettime};
 
-use super::kin;
+use super::cgroup::Cgroup;
+use super::fence_file::FenceFile;
+use super::{group, kin};
 
 /// Hidden subcommand; see [`watch`].
 pub(crate) const WATCHDOG: &str = "__watchdog";
 
-/// The wrapper's end of the pipe.
-pub(crate) struct Watchdog {
-    pipe: ChildStdin,
-    child: Child,
+/// Its exit code after it has killed what was left.
+pub(super) const ENDED_IT: u8 = 1;
+
+/// Its exit code when it could not begin.
+const FAILED: u8 = 125;
+
+/// It looks at its clock and at orphans this often.
+const TURN: Duration = Duration::from_secs(1);
+
+/// How long, and how often, it tries to end what is left: a process that hangs in the kernel may take its time.
+const ROUND: Duration = Duration::from_millis(20);
+const ROUNDS: u32 = 30_000;
+
+/// Signals to the watchdog that are meant for the wrapper: a command knows only its parent.
+const PASSED_ON: [nix::sys::signal::Signal; 6] = {
+    use nix::sys::signal::Signal;
+    [
+        Signal::SIGTERM,
+        Signal::SIGINT,
+        Signal::SIGQUIT,
+        Signal::SIGHUP,
+        Signal::SIGUSR1,
+        Signal::SIGUSR2,
+    ]
+};
+
+/// What the watchdog tells the wrapper: eight bytes, a kind and a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Report {
+    /// The command runs under this id, which is that of its group too.
+    Started(i32),
+    /// It could not be started, for this reason of the operating system.
+    NotStarted(i32),
+    /// A member of its group was stopped by this signal.
+    Stopped(i32),
+    /// It has ended.
+    Ended,
 }
 
-impl Watchdog {
-    /// Starts the watchdog for all who will carry the mark: none of them outlives the deadline, which is in
-    /// nanoseconds of `CLOCK_BOOTTIME`.
-    pub(crate) fn start(mark: &str, deadline: u64) -> io::Result<Self> {
-        let mut child = Command::new(std::env::current_exe()?)
-            .arg(WATCHDOG)
-            .arg(getpid().as_raw_nonzero().to_string())
-            .arg(mark)
-            .arg(deadline.to_string())
-            .stdin(Stdio::piped())
-            .stdout(Stdio::null())
-            // Signals that a terminal sends to the wrapper's group must not reach it.
-            .process_group(0)
-            .spawn()?;
-        let pipe = child.stdin.take().expect("asked for a pipe");
-        Ok(Self { pipe, child })
+impl Report {
+    pub(super) const LENGTH: usize = 8;
+
+    fn encode(self) -> [u8; Self::LENGTH] {
+        let (kind, value) = match self {
+            Self::Started(pid) => (1, pid),
+            Self::NotStarted(errno) => (2, errno),
+            Self::Stopped(signal) => (3, signal),
+            Self::Ended => (4, 0),
+        };
+        (i64::from(kind) << 32 | i64::from(value.cast_unsigned())).to_le_bytes()
     }
 
-    /// Its process.
-    pub(crate) fn id(&self) -> i32 {
-        i32::try_from(self.child.id()).unwrap_or(0)
-    }
-
-    /// Names the group. Until then the watchdog knows its members by their mark alone.
-    pub(crate) fn guards(&mut self, group: Pid) -> io::Result<()> {
-        self.tell(group.as_raw_nonzero().get().unsigned_abs().into())
-    }
-
-    /// Moves the deadline. An error says that the watchdog has gone.
-    pub(crate) fn until(&mut self, deadline: u64) -> io::Result<()> {
-        self.tell(deadline)
-    }
-
-    fn tell(&mut self, value: u64) -> io::Result<()> {
-        self.pipe.write_all(&value.to_le_bytes())
-    }
-
-    /// The group is empty, or in the care of another watchdog.
-    pub(crate) fn dismiss(mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
+    pub(super) fn decode(bytes: [u8; Self::LENGTH]) -> Option<Self> {
+        let [v0, v1, v2, v3, kind, ..] = bytes;
+        let value = i32::from_le_bytes([v0, v1, v2, v3]);
+        match kind {
+            1 => Some(Self::Started(value)),
+            2 => Some(Self::NotStarted(value)),
+            3 => Some(Self::Stopped(value)),
+            4 => Some(Self::Ended),
+            _ => None,
+        }
     }
 }
 
-/// `tenure __watchdog WRAPPER MARK DEADLINE`: see the module. Returns when there was something to kill.
-pub(crate) fn watch(wrapper: &str, mark: &str, deadline: &str) -> u8 {
-    let wrapper = wrapper.parse().ok().and_then(Pid::from_raw);
-    let (Some(wrapper), Ok(deadline)) = (wrapper, deadline.parse()) else {
+/// `tenure __watchdog WRAPPER KEEP CGROUP`: see the module. Standard input is the socket to the wrapper, through
+/// which the files come. Returns the exit code when everything below has ended.
+pub(crate) fn watch(args: &[OsString]) -> u8 {
+    let text = |at: usize| args.get(at).and_then(|arg| arg.to_str());
+    let wrapper = text(0).and_then(|pid| Pid::from_raw(pid.parse().ok()?));
+    let (Some(wrapper), Some(keep), Some(cgroup)) = (wrapper, text(1), args.get(2)) else {
         eprintln!("tenure: {WATCHDOG} is internal");
-        return 125;
+        return FAILED;
     };
-    super::group::close_inherited(&[]);
-    let mut group = None;
-    // Whatever ended the guard, an error too: nobody looks after the work any more.
-    let _ = guard(io::stdin().as_fd(), &mut group, deadline);
-    if let Some(group) = group {
-        let _ = kill_process_group(group, Signal::KILL);
+    let cgroup = (!cgroup.is_empty()).then(|| Cgroup::at(Path::new(cgroup)));
+    run(wrapper, keep, cgroup.as_ref()).unwrap_or_else(|error| {
+        eprintln!("tenure: the watchdog of the command cannot do its work: {error}");
+        FAILED
+    })
+}
+
+fn run(wrapper: Pid, keep: &str, cgroup: Option<&Cgroup>) -> io::Result<u8> {
+    // If the watchdog is stopped when the wrapper dies, the kernel wakes it.
+    set_parent_process_death_signal(Some(Signal::CONT))?;
+    if getppid() != Some(wrapper) {
+        return Ok(FAILED);
     }
-    // Whoever was born while we looked is found the next time.
-    for _ in 0..50 {
-        // A dead wrapper has no descendants any more. Its heir, the first process of the machine
-        // perhaps, has plenty, and none of them is ours: the mark alone tells.
-        let parent = (getppid() == Some(wrapper)).then_some(wrapper);
-        let left = kin::descendants_of(parent, mark);
-        if left.is_empty() {
+    set_child_subreaper(Some(getpid()))?;
+    group::close_inherited(&group::parse_keep(keep));
+    let stdin = io::stdin();
+    let socket = stdin.as_fd();
+    let (fence, input) = receive(socket)?;
+    let argv = fence.argv()?;
+    let main = match group::spawn(&argv, keep, cgroup, input) {
+        Ok(main) => main,
+        Err(error) => {
+            tell(
+                socket,
+                Report::NotStarted(error.raw_os_error().unwrap_or(0)),
+            );
+            return Ok(FAILED);
+        }
+    };
+    tell(socket, Report::Started(kin::raw(main)));
+    // Whatever ended the guard, an error too: nobody looks after the command any more.
+    let _ = guard(wrapper, main, socket, &fence);
+    end_everything(main, cgroup);
+    Ok(ENDED_IT)
+}
+
+/// Takes the fence, and standard input for the command unless it has none.
+fn receive(socket: BorrowedFd<'_>) -> io::Result<(FenceFile, Option<OwnedFd>)> {
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
+    let mut control = RecvAncillaryBuffer::new(&mut space);
+    let mut byte = [0];
+    let mut buffers = [IoSliceMut::new(&mut byte)];
+    recvmsg(socket, &mut buffers, &mut control, RecvFlags::CMSG_CLOEXEC)?;
+    let mut files = control.drain().flat_map(|message| match message {
+        RecvAncillaryMessage::ScmRights(files) => files.collect(),
+        _ => Vec::new(),
+    });
+    let fence = files.next();
+    let fence = fence.ok_or_else(|| io::Error::other("the wrapper has gone"))?;
+    Ok((fence.into(), files.next()))
+}
+
+/// Says something, unless the wrapper has stopped reading.
+fn tell(socket: BorrowedFd<'_>, report: Report) {
+    let _ = send(
+        socket,
+        &report.encode(),
+        SendFlags::DONTWAIT | SendFlags::NOSIGNAL,
+    );
+}
+
+/// Returns when the deadline has passed, or the wrapper has gone.
+fn guard(wrapper: Pid, main: Pid, socket: BorrowedFd<'_>, fence: &FenceFile) -> io::Result<()> {
+    // Only now, so that the command has not inherited the mask.
+    let mut mask = SigSet::empty();
+    mask.add(nix::sys::signal::Signal::SIGCHLD);
+    PASSED_ON.into_iter().for_each(|signal| mask.add(signal));
+    mask.thread_block()?;
+    let signals = SignalFd::with_flags(&mask, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+    let mut children = Children::of(main);
+    loop {
+        children.look(socket);
+        let Some(wait) = time_left(fence.read()?, boot_nanos()) else {
+            return Ok(());
+        };
+        let mut events = [
+            PollFd::new(&socket, PollFlags::IN),
+            PollFd::new(&signals, PollFlags::IN),
+        ];
+        match poll(&mut events, Some(&wait)) {
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+        let spoke = !events[0].revents().is_empty();
+        if spoke && has_gone(socket) {
+            return Ok(());
+        }
+        while let Ok(Some(signal)) = signals.read_signal() {
+            let signal = i32::try_from(signal.ssi_signo).unwrap_or(0);
+            match Signal::from_named_raw(signal) {
+                Some(Signal::CHILD) | None => {}
+                // The id of a wrapper that died may be another's.
+                Some(signal) if getppid() == Some(wrapper) => {
+                    let _ = kill_process(wrapper, signal);
+                }
+                Some(_) => {}
+            }
+        }
+    }
+}
+
+/// How long to sleep; `None` once the deadline has passed. At most one turn, because the clock of `poll` stands
+/// still while the machine sleeps, and that of the deadline does not.
+fn time_left(deadline: u64, now: u64) -> Option<Timespec> {
+    let left = Duration::from_nanos(deadline.checked_sub(now).filter(|left| *left > 0)?);
+    let wait = left.min(TURN);
+    Some(Timespec {
+        tv_sec: i64::try_from(wait.as_secs()).unwrap_or(1),
+        tv_nsec: wait.subsec_nanos().into(),
+    })
+}
+
+/// Reads what the wrapper sent, which only says that the deadline has moved; or that it is gone.
+fn has_gone(socket: BorrowedFd<'_>) -> bool {
+    let mut bytes = [0; 64];
+    loop {
+        match rustix::net::recv(socket, &mut bytes, RecvFlags::DONTWAIT) {
+            Ok((0, _)) => return true,
+            Ok(_) | Err(Errno::INTR) => {}
+            Err(Errno::AGAIN) => return false,
+            Err(_) => return true,
+        }
+    }
+}
+
+/// The children of the watchdog: the command, and orphans.
+struct Children {
+    main: Pid,
+    ended: bool,
+    reaped: u64,
+}
+
+impl Children {
+    fn of(main: Pid) -> Self {
+        Self {
+            main,
+            ended: false,
+            reaped: 0,
+        }
+    }
+
+    /// Tells what became of members of the group, and reaps orphans now and then.
+    fn look(&mut self, socket: BorrowedFd<'_>) {
+        let group = WaitId::Pgid(Some(self.main));
+        let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
+        while let Ok(Some(status)) = waitid(group.clone(), stopped) {
+            let Some(signal) = status.stopping_signal() else {
+                break;
+            };
+            tell(socket, Report::Stopped(signal));
+        }
+        let ended = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+        if !self.ended && matches!(waitid(WaitId::Pid(self.main), ended), Ok(Some(_))) {
+            self.ended = true;
+            tell(socket, Report::Ended);
+        }
+        let now = boot_nanos();
+        if Duration::from_nanos(now.saturating_sub(self.reaped)) >= TURN {
+            self.reaped = now;
+            kin::reap_orphans(Some(self.main));
+        }
+    }
+}
+
+/// Kills everything below this process. Nothing else is ever below it: it starts only the command.
+fn end_everything(main: Pid, cgroup: Option<&Cgroup>) {
+    // The command is not reaped here, so nobody else has its id.
+    let _ = kill_process_group(main, Signal::KILL);
+    for _ in 0..ROUNDS {
+        if let Some(cgroup) = cgroup {
+            cgroup.kill();
+        }
+        // Whoever was born while /proc was read is found the next time.
+        let left = kin::own_descendants();
+        if left.is_empty() && !cgroup.is_some_and(Cgroup::is_populated) {
             break;
         }
         left.iter().for_each(|process| process.signal(Signal::KILL));
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(ROUND);
     }
-    1
-}
-
-/// Reads the group, and then deadlines until one has passed, or the pipe ends.
-fn guard(pipe: BorrowedFd<'_>, group: &mut Option<Pid>, mut deadline: u64) -> io::Result<()> {
-    let mut buffer = Vec::with_capacity(64);
-    loop {
-        let left = deadline.saturating_sub(boot_nanos());
-        // Wake at least once a second: poll's own clock stops in suspend, ours does not.
-        let wait = Timespec {
-            tv_sec: 0,
-            tv_nsec: i64::try_from(left.min(999_999_999)).unwrap_or(0),
-        };
-        let mut fds = [PollFd::new(&pipe, PollFlags::IN)];
-        match poll(&mut fds, Some(&wait)) {
-            // Who comes late has looked into the pipe first: the deadline may have moved meanwhile.
-            Ok(0) if left == 0 => return Ok(()),
-            Ok(0) | Err(rustix::io::Errno::INTR) => continue,
-            Ok(_) => {}
-            Err(error) => return Err(error.into()),
-        }
-        let mut chunk = [0; 64];
-        let read = rustix::io::read(pipe, &mut chunk)?;
-        if read == 0 {
-            return Ok(());
-        }
-        buffer.extend_from_slice(&chunk[..read]);
-        while let Some((message, rest)) = buffer.split_first_chunk::<8>() {
-            let value = u64::from_le_bytes(*message);
-            buffer = rest.to_vec();
-            if group.is_none() {
-                *group = i32::try_from(value).ok().and_then(Pid::from_raw);
-            } else {
-                deadline = value;
-            }
-        }
+    if let Some(cgroup) = cgroup {
+        cgroup.remove();
     }
 }
 
@@ -139,4 +297,35 @@ fn boot_nanos() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     let nanos = i128::from(now.tv_sec) * 1_000_000_000 + i128::from(now.tv_nsec);
     u64::try_from(nanos).unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_survive_the_socket() {
+        let reports = [
+            Report::Started(i32::MAX),
+            Report::NotStarted(2),
+            Report::Stopped(20),
+            Report::NotStarted(-1),
+            Report::Ended,
+        ];
+        for report in reports {
+            assert_eq!(Report::decode(report.encode()), Some(report));
+        }
+        assert_eq!(Report::decode([0; 8]), None);
+    }
+
+    #[test]
+    fn deadline_that_has_passed_leaves_no_time() {
+        let second = 1_000_000_000;
+        assert_eq!(time_left(5, 5), None);
+        assert_eq!(time_left(5, 6), None);
+        let left = |deadline| time_left(deadline, 0).map(|wait| (wait.tv_sec, wait.tv_nsec));
+        assert_eq!(left(7), Some((0, 7)));
+        assert_eq!(left(90 * second), Some((1, 0)), "one turn at most");
+        assert_eq!(left(u64::MAX), Some((1, 0)));
+    }
 }

@@ -5,8 +5,8 @@
 //! before the group is there, and none of them ever moves it beyond the lease of a renewal that was answered.
 
 use std::io;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process_group};
@@ -16,17 +16,18 @@ use tenure::deadline::Deadline;
 use tenure::{Handle, Term};
 
 use super::args::OnExit;
+use super::cgroup::Cgroup;
+use super::containment::{Change, Containment};
 use super::group::{Exit, Group, Spec};
 use super::slots::Slot;
-use super::watchdog::Watchdog;
 use super::{kin, terminal};
 use crate::signals::{Asked, Signals};
 
-/// How often the watchdog hears from us. Well below any lease.
+/// How often the fence is looked at. Well below any lease.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// What is left of a group after its main child gets this long after SIGTERM.
-const STRAGGLERS: Duration = Duration::from_secs(2);
+/// How often processes are looked for at the fence: some may be born meanwhile.
+const ROUNDS: u32 = 5;
 
 /// A command that was asked to end gets this long, as long as its lease can be kept.
 const LONGEST_STOP: Duration = Duration::from_secs(30);
@@ -57,24 +58,44 @@ pub(crate) struct Running(Arc<Ids>);
 struct Ids {
     group: AtomicI32,
     watchdog: AtomicI32,
+    cgroup: Mutex<Option<Cgroup>>,
 }
 
 impl Running {
-    /// Kills it, if there is something: the group at once, then whoever left it.
+    /// Kills it, if there is something: the group immediately, then whoever left it.
     pub(crate) fn kill(&self) {
+        let watchdog = self.0.watchdog.load(Ordering::SeqCst);
+        if watchdog == 0 {
+            return;
+        }
         if let Some(group) = Pid::from_raw(self.0.group.load(Ordering::SeqCst)) {
             let _ = kill_process_group(group, Signal::KILL);
-            let watchdog = self.0.watchdog.load(Ordering::SeqCst);
-            for process in kin::descendants(watchdog) {
-                process.signal(Signal::KILL);
+        }
+        if let Some(cgroup) = &*self.0.cgroup.lock().unwrap_or_else(PoisonError::into_inner) {
+            cgroup.kill();
+        }
+        for _ in 0..ROUNDS {
+            let left = kin::descendants(watchdog);
+            if left.is_empty() {
+                break;
             }
+            left.iter().for_each(|process| process.signal(Signal::KILL));
         }
     }
 
-    fn set(&self, group: Option<Group>, watchdog: i32) {
-        let id = group.map_or(0, |group| group.id().as_raw_nonzero().get());
-        self.0.watchdog.store(watchdog, Ordering::SeqCst);
-        self.0.group.store(id, Ordering::SeqCst);
+    fn set(&self, contained: &Containment, group: Option<Group>) {
+        let cgroup = contained.cgroup().cloned();
+        *self.0.cgroup.lock().unwrap_or_else(PoisonError::into_inner) = cgroup;
+        let group = group.map_or(0, |group| kin::raw(group.id()));
+        self.0.group.store(group, Ordering::SeqCst);
+        self.0
+            .watchdog
+            .store(contained.watchdog(), Ordering::SeqCst);
+    }
+
+    fn clear(&self) {
+        self.0.watchdog.store(0, Ordering::SeqCst);
+        self.0.group.store(0, Ordering::SeqCst);
     }
 }
 
@@ -184,64 +205,69 @@ impl Work {
             return Ok(End::Lost);
         }
         // Nothing runs without its watchdog, not even for the moment in which this process may be stopped.
-        let mut watchdog = Watchdog::start(&self.spec.mark, self.fence(term).as_nanos())?;
-        let group = match Group::spawn(&self.spec) {
-            Ok(group) => group,
-            Err(error) => {
-                watchdog.dismiss();
-                return Err(error);
-            }
-        };
-        self.running.set(Some(group), watchdog.id());
-        let guarded = watchdog.guards(group.id());
+        let mut contained = Containment::start(&self.spec, self.fence(term).as_nanos())?;
+        self.running.set(&contained, None);
+        let overdue = self.kill_at_fence(term);
         signals.pass_on(&self.passed_on);
-        if self.foreground {
-            terminal::give_to(group.id());
-        }
-        let ended = match guarded {
-            Ok(()) => Ok(self.look_after(group, watchdog, term, signals, hold).await),
+        let ended = match contained.started().await {
+            Ok(group) => {
+                self.running.set(&contained, Some(group));
+                if self.foreground {
+                    terminal::give_to(group.id());
+                }
+                let looked = self.look_after(group, &mut contained, &overdue, term, signals, hold);
+                Ok(looked.await)
+            }
             Err(error) => {
-                group.signal(Signal::KILL);
-                clear_out(group, watchdog.id(), signals).await;
-                watchdog.dismiss();
+                contained.clear_out(true, signals).await;
                 Err(error)
             }
         };
-        self.running.set(None, 0);
+        drop(overdue);
+        self.running.clear();
+        let exit = contained.finish().await.unwrap_or(KILLED);
         signals.pass_on(&[]);
         if self.foreground {
             terminal::take_back();
         }
-        ended
+        Ok(match ended? {
+            // After a stop of this process the watchdog was first, and this loop has not heard of the loss yet.
+            None if exit == KILLED && !term.is_leading() => End::Lost,
+            None => End::Exited(exit),
+            Some(Why::Asked(signal)) => End::Asked(signal, Some(exit)),
+            Some(Why::Lost) => End::Lost,
+            Some(Why::Held) => End::HeldLongEnough,
+        })
     }
 
+    /// Looks after the command until it and all that it started have gone. Returns why it was asked to end.
     async fn look_after(
         &self,
         group: Group,
-        mut watchdog: Watchdog,
+        contained: &mut Containment,
+        overdue: &Deadline,
         term: &Term,
         signals: &mut Signals,
         hold: Option<LocalTime>,
-    ) -> End {
+    ) -> Option<Why> {
         let mut stuck = Some(self.ask_if_stuck(term, group));
-        let overdue = self.kill_at_fence(term);
         let mut why: Option<Why> = None;
         let mut patience = None;
         let mut terminal = Longing::default();
-        let exit = loop {
-            let changes = group.reap();
-            if let Some(exit) = changes.exit {
-                break exit;
+        let mut wants_terminal = false;
+        // A command without its watchdog would outlive this process, so it ends.
+        let unwatched = loop {
+            if contained.is_unwatched() {
+                break true;
+            }
+            if group.has_ended() {
+                break false;
             }
             let now = SystemClock.now().local;
             let fence = self.fence(term);
             overdue.move_to(fence);
-            if watchdog.until(fence.as_nanos()).is_err()
-                && let Ok(another) = self.watch(group, fence)
-            {
-                std::mem::replace(&mut watchdog, another).dismiss();
-            }
-            terminal.look(changes.wants_terminal, now, group);
+            contained.until(fence.as_nanos());
+            terminal.look(std::mem::take(&mut wants_terminal), now, group);
             if let Some(stuck) = &stuck {
                 stuck.move_to(now + term.valid_for() + STUCK);
             }
@@ -256,8 +282,14 @@ impl Work {
                 }
             }
             tokio::select! {
+                change = contained.next() => match change {
+                    Change::Stopped(signal) => wants_terminal |= !group.go_on(signal),
+                    Change::Ended => break false,
+                    // The next turn finds it dead.
+                    Change::Unwatched => contained.end_watchdog(),
+                },
                 asked = signals.next() => match asked {
-                    Asked::Child => kin::reap_orphans(group.id(), watchdog.id()),
+                    Asked::Child => {}
                     Asked::Forward(signal) if Some(signal) == self.step_down_signal => {
                         self.handle.step_down(SIT_OUT);
                     }
@@ -277,25 +309,8 @@ impl Work {
             }
         };
         drop(stuck);
-        let asked = clear_out(group, watchdog.id(), signals).await;
-        drop(overdue);
-        watchdog.dismiss();
-        match why.or(asked.map(Why::Asked)) {
-            // After a stop of this process the watchdog was first, and this loop has not heard of the loss yet.
-            None if exit == KILLED && !term.is_leading() => End::Lost,
-            None => End::Exited(exit),
-            Some(Why::Asked(signal)) => End::Asked(signal, Some(exit)),
-            Some(Why::Lost) => End::Lost,
-            Some(Why::Held) => End::HeldLongEnough,
-        }
-    }
-
-    /// Another watchdog, in the place of one that somebody has killed.
-    fn watch(&self, group: Group, fence: LocalTime) -> io::Result<Watchdog> {
-        let mut watchdog = Watchdog::start(&self.spec.mark, fence.as_nanos())?;
-        watchdog.guards(group.id())?;
-        self.running.set(Some(group), watchdog.id());
-        Ok(watchdog)
+        let asked = contained.clear_out(unwatched, signals).await;
+        why.or(asked.map(Why::Asked))
     }
 
     /// By when nothing of the group may be left.
@@ -358,35 +373,6 @@ enum Why {
     Asked(Signal),
     Lost,
     Held,
-}
-
-/// Waits until nobody is left, in the group or outside of it: SIGTERM, and after a while SIGKILL.
-/// Returns the signal that asked this process to end meanwhile.
-async fn clear_out(group: Group, watchdog: i32, signals: &mut Signals) -> Option<Signal> {
-    let began = SystemClock.now().local;
-    let mut told = false;
-    let mut asked = None;
-    loop {
-        group.reap();
-        kin::reap_orphans(group.id(), watchdog);
-        let left = kin::descendants(watchdog);
-        if left.is_empty() && group.is_empty() {
-            return asked;
-        }
-        let overdue = SystemClock.now().local.since(began) >= STRAGGLERS;
-        if overdue || !told {
-            let signal = if overdue { Signal::KILL } else { Signal::TERM };
-            group.ask(signal);
-            left.iter().for_each(|process| process.signal(signal));
-            told = true;
-        }
-        tokio::select! {
-            heard = signals.next() => if let Asked::End(signal) = heard {
-                asked = Some(signal);
-            },
-            () = tokio::time::sleep(Duration::from_millis(20)) => {}
-        }
-    }
 }
 
 #[cfg(test)]

@@ -1,0 +1,111 @@
+//! The file in memory through which the wrapper moves the deadline of its watchdog.
+//!
+//! A write to it never waits for the reader, and the reader always finds the newest deadline, however long it was
+//! stopped. A pipe has neither property.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+
+use rustix::fs::{MemfdFlags, memfd_create};
+
+/// The deadline and its complement, by which the reader knows that it has not read half a write.
+const HEAD: usize = 16;
+
+/// How often a reader tries again after half a write.
+const TRIES: u32 = 100;
+
+/// A deadline, in nanoseconds of `CLOCK_BOOTTIME`, followed by the command and its arguments.
+#[derive(Debug)]
+pub(super) struct FenceFile(File);
+
+impl FenceFile {
+    /// Makes the file. The command is part of it because the arguments of the watchdog's own process are public:
+    /// who ends processes by the name of the command must not end the watchdog too.
+    pub(super) fn create(deadline: u64, argv: &[OsString]) -> io::Result<Self> {
+        let file = Self(memfd_create("tenure-fence", MemfdFlags::CLOEXEC)?.into());
+        file.write(deadline)?;
+        let words: Vec<&[u8]> = argv.iter().map(|word| word.as_bytes()).collect();
+        file.0.write_all_at(&words.join(&0), HEAD as u64)?;
+        Ok(file)
+    }
+
+    /// Moves the deadline.
+    pub(super) fn write(&self, deadline: u64) -> io::Result<()> {
+        let mut head = [0; HEAD];
+        head[..8].copy_from_slice(&deadline.to_le_bytes());
+        head[8..].copy_from_slice(&(!deadline).to_le_bytes());
+        self.0.write_all_at(&head, 0)
+    }
+
+    /// The deadline.
+    pub(super) fn read(&self) -> io::Result<u64> {
+        for _ in 0..TRIES {
+            let (mut deadline, mut complement) = ([0; 8], [0; 8]);
+            self.0.read_exact_at(&mut deadline, 0)?;
+            self.0.read_exact_at(&mut complement, 8)?;
+            let deadline = u64::from_le_bytes(deadline);
+            if deadline == !u64::from_le_bytes(complement) {
+                return Ok(deadline);
+            }
+            std::thread::yield_now();
+        }
+        Err(io::Error::other("the deadline is damaged"))
+    }
+
+    /// The command and its arguments.
+    pub(super) fn argv(&self) -> io::Result<Vec<OsString>> {
+        let length = usize::try_from(self.0.metadata()?.len()).unwrap_or(HEAD);
+        let mut text = vec![0; length.saturating_sub(HEAD)];
+        self.0.read_exact_at(&mut text, HEAD as u64)?;
+        let words = text.split(|byte| *byte == 0);
+        Ok(words
+            .map(|word| OsStr::from_bytes(word).to_owned())
+            .collect())
+    }
+}
+
+impl From<OwnedFd> for FenceFile {
+    fn from(file: OwnedFd) -> Self {
+        Self(file.into())
+    }
+}
+
+impl AsFd for FenceFile {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::ffi::OsStringExt;
+
+    use super::*;
+
+    #[test]
+    fn newest_deadline_and_all_words_are_read() {
+        let words = ["sh", "-c", "", "x y"].map(OsString::from);
+        let file = FenceFile::create(7, &words).unwrap();
+        let other = FenceFile::from(file.as_fd().try_clone_to_owned().unwrap());
+        for deadline in 0..10_000 {
+            file.write(deadline).unwrap();
+        }
+        assert_eq!(other.read().unwrap(), 9_999);
+        assert_eq!(other.argv().unwrap(), words);
+        let odd = [OsString::from_vec(vec![0xff, 0xfe])];
+        let file = FenceFile::create(u64::MAX, &odd).unwrap();
+        assert_eq!(file.argv().unwrap(), odd);
+        assert_eq!(file.read().unwrap(), u64::MAX);
+    }
+
+    #[test]
+    fn half_a_write_is_an_error() {
+        let file = FenceFile::create(7, &[]).unwrap();
+        file.0.write_all_at(&[9], 0).unwrap();
+        assert!(file.read().is_err());
+    }
+}

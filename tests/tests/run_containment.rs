@@ -1,0 +1,153 @@
+//! `tenure run` and processes that hide: no descendant of the command outlives its wrapper.
+
+use std::fs;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tenure_tests::clock::poll;
+use tenure_tests::home::Home;
+use tenure_tests::process::{Process, is_alive, watchdog_of};
+
+const LIMIT: Duration = Duration::from_secs(120);
+
+/// Appends its id to `members`, starts itself one level deeper, in a session of its own and without its
+/// environment, and sleeps. `$1` is the number of levels below.
+const TREE: &str = "echo $$ >> members; \
+    if [ $1 -gt 0 ]; then env -i PATH=\"$PATH\" setsid sh tree $(($1-1)) & fi; sleep 1000 & wait";
+
+/// Ways to hide, each a line of sh that leaves one process behind, with its id in `members`.
+const HIDING: [(&str, &str); 3] = [
+    (
+        "without its environment in a session of its own",
+        "env -i PATH=\"$PATH\" setsid sh -c 'echo $$ >> members; exec sleep 1000' &",
+    ),
+    (
+        "with its title written over its environment",
+        "perl -e 'use POSIX; exit if fork; POSIX::setsid(); exit if fork; $0 = \"x\" x 8000; \
+         open F, \">>members\"; print F \"$$\\n\"; close F; sleep 1000' &",
+    ),
+    (
+        "below parents that have ended",
+        "env -i PATH=\"$PATH\" setsid sh -c \
+         'setsid sh -c \"(setsid sh -c \\\"echo \\\\\\$\\\\\\$ >> members; exec sleep 1000\\\" &)\" &' &",
+    ),
+];
+
+fn start(home: &Home, line: &str) -> Process {
+    fs::write(home.path("tree"), TREE).unwrap();
+    let mut command = home.command();
+    command
+        .args(["run", "--lease-duration=4s", "--renew-deadline=2s"])
+        .args(["--retry-period=300ms", "--election=e"])
+        .args(["--", "sh", "-c", line]);
+    Process::spawn("e", command).unwrap()
+}
+
+/// Waits until so many processes have said that they are there.
+fn members(home: &Home, wrapper: &Process, count: usize) -> Vec<i32> {
+    let found = poll(LIMIT, || {
+        let text = fs::read_to_string(home.path("members")).ok()?;
+        let pids: Vec<i32> = text.lines().filter_map(|line| line.parse().ok()).collect();
+        (pids.len() == count).then_some(pids)
+    });
+    found.unwrap_or_else(|| panic!("{}", wrapper.transcript()))
+}
+
+/// Whether all of them end. What does not is ended here, so that nothing outlives the test.
+fn gone(pids: &[i32]) -> bool {
+    let ended = || pids.iter().all(|pid| !is_alive(*pid)).then_some(());
+    let ended = poll(Duration::from_secs(20), ended).is_some();
+    for pid in pids.iter().filter(|pid| is_alive(**pid)) {
+        signal(*pid, Signal::KILL);
+    }
+    ended
+}
+
+fn signal(pid: i32, signal: Signal) {
+    // It may have ended already.
+    let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
+}
+
+fn watchdog(wrapper: &Process) -> i32 {
+    watchdog_of(wrapper.pid()).expect("nothing runs without it")
+}
+
+#[test]
+fn run_containment_hidden_daemon_ends_with_a_killed_wrapper() {
+    for (how, line) in HIDING {
+        let home = Home::new();
+        let mut wrapper = start(
+            &home,
+            &format!("echo $$ >> members; {line} sleep 1000 & wait"),
+        );
+        let members = members(&home, &wrapper, 2);
+        wrapper.kill();
+        assert!(gone(&members), "a process {how} outlived its wrapper");
+    }
+}
+
+#[test]
+fn run_containment_tree_ends_with_a_killed_wrapper() {
+    let home = Home::new();
+    let mut wrapper = start(&home, "exec sh tree 4");
+    let members = members(&home, &wrapper, 5);
+    wrapper.kill();
+    assert!(gone(&members));
+}
+
+/// The kernel wakes a stopped watchdog when the wrapper dies.
+#[test]
+fn run_containment_tree_ends_with_a_killed_wrapper_although_its_watchdog_is_stopped() {
+    let home = Home::new();
+    let mut wrapper = start(&home, "exec sh tree 4");
+    let members = members(&home, &wrapper, 5);
+    let stopped = watchdog(&wrapper);
+    signal(stopped, Signal::STOP);
+    wrapper.kill();
+    let ended = gone(&members);
+    assert!(gone(&[stopped]) && ended);
+}
+
+/// Containment is never restored around a running command: the command ends, and its exit code says how.
+#[test]
+fn run_containment_tree_ends_with_a_killed_watchdog() {
+    let home = Home::new();
+    let mut wrapper = start(&home, "exec sh tree 4");
+    let members = members(&home, &wrapper, 5);
+    signal(watchdog(&wrapper), Signal::KILL);
+    assert!(gone(&members), "{}", wrapper.transcript());
+    let code = wrapper.wait(LIMIT).unwrap().code();
+    assert_eq!(code, Some(128 + 9), "{}", wrapper.transcript());
+    let said = wrapper.transcript();
+    assert!(
+        said.contains("the watchdog of the command was killed"),
+        "{said}"
+    );
+}
+
+/// With both killed at the same moment the kernel still kills the command itself.
+#[test]
+fn run_containment_command_ends_with_wrapper_and_watchdog() {
+    let home = Home::new();
+    let mut wrapper = start(&home, "exec sh tree 4");
+    let members = members(&home, &wrapper, 5);
+    let watchdog = watchdog(&wrapper);
+    wrapper.stop();
+    signal(watchdog, Signal::KILL);
+    wrapper.kill();
+    let ended = gone(&members[..1]);
+    gone(&members);
+    assert!(ended);
+}
+
+/// The command signals its parent to reach `tenure`; the watchdog passes that on.
+#[test]
+fn run_containment_signal_to_the_parent_of_the_command_reaches_the_wrapper() {
+    let home = Home::new();
+    let mut wrapper = start(
+        &home,
+        "trap 'exit 5' TERM; kill -TERM $PPID; sleep 1000 & wait",
+    );
+    let code = wrapper.wait(LIMIT).unwrap().code();
+    assert_eq!(code, Some(5), "{}", wrapper.transcript());
+}
