@@ -270,6 +270,7 @@ fn doctor_finds_a_healthy_place_healthy() {
             .clone()
     };
     assert_eq!(find("timing")["figures"]["toleratedOutageSeconds"], 8.0);
+    assert_eq!(find("containment")["figures"]["processTree"], true);
     let latency = &find("latency")["figures"];
     let number = |key: &str| latency[key].as_f64().unwrap();
     assert!(number("p50Millis") > 0.0 && number("p50Millis") <= number("p99Millis"));
