@@ -69,6 +69,18 @@ pub fn tmux() -> Result<(), Skip> {
     }
 }
 
+/// A program that writes its title over its environment.
+///
+/// # Errors
+/// It is not installed.
+pub fn perl() -> Result<(), Skip> {
+    if succeeds(Command::new("perl").arg("-v")) {
+        Ok(())
+    } else {
+        Err(Skip(format!("no perl: {HINT}")))
+    }
+}
+
 /// The kubectl of the distribution, years older than the one in `peers/`. Which one it is, is said.
 ///
 /// # Errors

@@ -4,8 +4,13 @@ use http::{Method, StatusCode};
 use serde_json::json;
 use tenure_tests::Skip;
 use tenure_tests::embedded::Embedded;
+use tenure_tests::home::Home;
+use tenure_tests::nemesis::campaign::say;
+use tenure_tests::nemesis::seed;
 use tenure_tests::nemesis::server::Server;
+use tenure_tests::nemesis::trees::{self, Fleet};
 use tenure_tests::real::{Peer, available};
+use tenure_tests::stalls::Stalls;
 use tenure_tests::tools;
 use tenure_tests::wire::Wire;
 
@@ -31,6 +36,69 @@ fn known_overlaps() {
         let server = Embedded::start().unwrap();
         nemesis::known_overlaps(&server.kubeconfig());
     }
+}
+
+/// A kill must have its effect within the margin. Where the machine lets a process wait for half of that, an overlap
+/// says nothing.
+const HALF_MARGIN: std::time::Duration = std::time::Duration::from_millis(125);
+
+/// No two trees of processes of `tenure run` exist at the same time, whatever happens to wrapper and watchdog.
+#[test]
+fn command_trees() {
+    if Skip::unless(tools::tenure().and(tools::perl())).is_none() {
+        return;
+    }
+    let seed = seed::of_tests();
+    say(&format!(
+        "TENURE_SEED={seed} has this schedule of faults on command trees"
+    ));
+    for _ in 0..4 {
+        let server = Server::embedded().unwrap();
+        let faults = trees::schedule(seed, has_cgroup(&server), 4);
+        let stalls = Stalls::watch();
+        let mut fleet = Fleet::start(&server, 3).unwrap();
+        let struck: Result<(), String> = faults.iter().try_for_each(|fault| {
+            let struck = fleet.strike(*fault);
+            struck.map_err(|error| format!("{fault:?} of {faults:?}: {error:#}"))
+        });
+        let (overlapped, terms) = (fleet.overlapped(), fleet.terms());
+        let left = fleet.end();
+        let longest = stalls.longest();
+        if struck.is_ok() && !overlapped && left == 0 {
+            let terms = terms.unwrap();
+            say(&format!(
+                "{} faults, {terms} terms, no overlap",
+                faults.len()
+            ));
+            assert!(terms > faults.len() / 2, "{terms} terms for {faults:?}");
+            return;
+        }
+        assert!(
+            longest > HALF_MARGIN,
+            "seed {seed}: {struck:?}, overlapped: {overlapped}, {left} processes left, and nobody had to wait for \
+             longer than {longest:?}"
+        );
+        say(&format!(
+            "again: the machine stood still for {longest:?} ({struck:?}, {overlapped})"
+        ));
+    }
+    panic!("this machine is too busy to tell whether trees overlap");
+}
+
+/// Whether `tenure run` has a control group of version 2 for its commands here.
+fn has_cgroup(server: &Server) -> bool {
+    let mut doctor = Home::new().command();
+    doctor.env("KUBECONFIG", server.kubeconfig());
+    doctor.args(["doctor", "--observe=0s", "--samples=1", "-o", "json"]);
+    let report = doctor.current_dir("/").output().unwrap();
+    let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
+    let findings = report["findings"].as_array().unwrap();
+    let containment = findings
+        .iter()
+        .find(|f| f["check"] == "containment")
+        .unwrap();
+    let cgroup = containment["figures"]["cgroup"].as_str();
+    cgroup.is_some_and(|cgroup| cgroup.starts_with("cgroup v2"))
 }
 
 fn own_disk(server: &Server) -> Result<(), Skip> {

@@ -14,3 +14,4 @@ pub mod seed;
 pub mod server;
 pub mod squad;
 pub mod store;
+pub mod trees;

@@ -6,6 +6,7 @@
 use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use rustix::fs::{Access, access};
 use rustix::process::{Pid, Signal, getpid, kill_process};
@@ -21,6 +22,10 @@ const ROUNDS: u32 = 3;
 
 /// Control groups that a command made inside of its own are removed down to this depth.
 const DEPTH: u32 = 8;
+
+/// How long the members of a left control group may take to die, before the next command starts.
+const SWEEP_ROUND: Duration = Duration::from_millis(10);
+const SWEEP_ROUNDS: u32 = 20;
 
 /// How a control group is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +247,12 @@ fn sweep(home: &Path, version: Version) {
             let folder = entry.path();
             let left = Cgroup { folder, version };
             left.kill();
+            for _ in 0..SWEEP_ROUNDS {
+                if !left.is_populated() {
+                    break;
+                }
+                std::thread::sleep(SWEEP_ROUND);
+            }
             left.remove();
         }
     }
