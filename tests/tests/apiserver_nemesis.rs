@@ -93,11 +93,8 @@ fn has_cgroup(server: &Server) -> bool {
     let report = doctor.current_dir("/").output().unwrap();
     let report: serde_json::Value = serde_json::from_slice(&report.stdout).unwrap();
     let findings = report["findings"].as_array().unwrap();
-    let containment = findings
-        .iter()
-        .find(|f| f["check"] == "containment")
-        .unwrap();
-    let cgroup = containment["figures"]["cgroup"].as_str();
+    let containment = findings.iter().find(|f| f["check"] == "containment");
+    let cgroup = containment.and_then(|finding| finding["figures"]["cgroup"].as_str());
     cgroup.is_some_and(|cgroup| cgroup.starts_with("cgroup v2"))
 }
 

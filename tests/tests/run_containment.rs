@@ -155,3 +155,60 @@ fn run_containment_signal_to_the_parent_of_the_command_reaches_the_wrapper() {
     let code = wrapper.wait(LIMIT).unwrap().code();
     assert_eq!(code, Some(5), "{}", wrapper.transcript());
 }
+
+/// Processes that outlived both are ended before the next command starts, where there is a control group.
+#[test]
+fn run_containment_left_control_group_is_ended_by_the_next_run() {
+    let home = Home::new();
+    let output = home.tenure(&["run", "-v", "--election=e", "--", "true"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("containment of the command"), "{said}");
+    if !said.contains("cgroup") {
+        return;
+    }
+    let mut wrapper = start(&home, "exec sh tree 4");
+    let members = members(&home, &wrapper, 5);
+    let watchdog = watchdog(&wrapper);
+    wrapper.stop();
+    signal(watchdog, Signal::KILL);
+    wrapper.kill();
+    let output = home.tenure(&["run", "--election=another", "--", "true"]);
+    assert!(output.status.success());
+    assert!(gone(&members));
+}
+
+/// Without control groups, which a mount namespace hides, the tree of processes is enough.
+#[test]
+fn run_containment_tree_needs_no_control_group() {
+    let hide = "umount -a -l -t cgroup,cgroup2";
+    let hidden = |then: &str| {
+        let mut command = std::process::Command::new("unshare");
+        command.args(["-m", "sh", "-c", &format!("{hide}; {then}")]);
+        command
+    };
+    let check = "! grep -qE ' - cgroup2? ' /proc/self/mountinfo";
+    let possible = hidden(check)
+        .output()
+        .is_ok_and(|output| output.status.success());
+    let missing = || Skip("control groups can only be hidden by root".to_owned());
+    if Skip::unless(possible.then_some(()).ok_or_else(missing)).is_none() {
+        return;
+    }
+    let home = Home::new();
+    fs::write(home.path("tree"), TREE).unwrap();
+    let tenure = tools::tenure().unwrap();
+    let run = "run -v --lease-duration=4s --renew-deadline=2s --retry-period=300ms --election=e";
+    let mut command = hidden(&format!("exec {} {run} -- sh tree 4", tenure.display()));
+    command
+        .env_clear()
+        .env("PATH", std::env::var_os("PATH").unwrap());
+    command
+        .env("HOME", home.path(""))
+        .current_dir(home.path(""));
+    let mut wrapper = Process::spawn("e", command).unwrap();
+    let members = members(&home, &wrapper, 5);
+    let said = wrapper.transcript();
+    wrapper.kill();
+    assert!(gone(&members));
+    assert!(said.contains("process tree"), "{said}");
+}

@@ -224,7 +224,7 @@ impl Watchdog {
             .arg(WATCHDOG)
             .arg(kin::raw(getpid()).to_string())
             .arg(group::format_keep(&spec.keep))
-            .arg(cgroup.map(Cgroup::path).unwrap_or("".as_ref()))
+            .arg(cgroup.map_or("".as_ref(), Cgroup::path))
             .envs(spec.env.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::from(OwnedFd::from(theirs)))
             // Signals that a terminal sends to the wrapper's group must not reach it.

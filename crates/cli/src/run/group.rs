@@ -83,7 +83,7 @@ pub(super) fn spawn(
         .arg(CHILD)
         .arg(std::process::id().to_string())
         .arg(keep)
-        .arg(cgroup.map(Cgroup::path).unwrap_or("".as_ref()))
+        .arg(cgroup.map_or("".as_ref(), Cgroup::path))
         .args(argv)
         .stdin(input.map_or_else(Stdio::null, Stdio::from))
         .process_group(0)

@@ -8,6 +8,8 @@ mod finish;
 mod group;
 mod kin;
 mod runner;
+#[cfg(test)]
+mod simulation;
 mod slots;
 mod terminal;
 mod watchdog;

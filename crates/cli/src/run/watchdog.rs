@@ -211,7 +211,7 @@ fn guard(wrapper: Pid, main: Pid, socket: BorrowedFd<'_>, fence: &FenceFile) -> 
 
 /// How long to sleep; `None` once the deadline has passed. At most one turn, because the clock of `poll` stands
 /// still while the machine sleeps, and that of the deadline does not.
-fn time_left(deadline: u64, now: u64) -> Option<Timespec> {
+pub(super) fn time_left(deadline: u64, now: u64) -> Option<Timespec> {
     let left = Duration::from_nanos(deadline.checked_sub(now).filter(|left| *left > 0)?);
     let wait = left.min(TURN);
     Some(Timespec {

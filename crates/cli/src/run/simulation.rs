@@ -1,0 +1,256 @@
+//! A deterministic simulation of wrapper, watchdog and command: who ends the command, and by when.
+//!
+//! The watchdog decides with [`time_left`], as it does in earnest; the wrapper, the kernel and the faults are
+//! modelled in steps of one millisecond. One seed decides everything. Each seeded bug must be found.
+
+use super::watchdog::time_left;
+
+const MILLI: u64 = 1_000_000;
+/// From a renewal to the fence.
+const FENCE: u64 = 3_700;
+const RETRY: u64 = 300;
+const HEARTBEAT: u64 = 200;
+/// A process that wants to run waits for at most this long. The margin after the fence is longer.
+const LATE: u64 = 100;
+const LENGTH: u64 = 40_000;
+
+/// A way to get it wrong, as earlier versions did or others might.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    None,
+    /// Deadlines go through a pipe of this size, and a write to a full one blocks the wrapper.
+    BlockingPipe,
+    /// Deadlines go through such a pipe, and are dropped when it is full.
+    LossyPipe,
+    /// The kernel does not wake a stopped watchdog when the wrapper dies.
+    NoWake,
+    /// The wrapper goes on with the command after the death of the watchdog.
+    GoesOnUnwatched,
+    /// The watchdog looks at the deadline only when the one that it knew has passed for a while.
+    LooksTooLate,
+}
+
+const PIPE: usize = 4;
+
+#[derive(Clone, Copy, Debug)]
+struct Actor {
+    alive: bool,
+    stopped: bool,
+    /// Waits in a write without end.
+    blocked: bool,
+    /// When it takes its next turn.
+    wakes: u64,
+    /// Since when it has been able to run.
+    since: u64,
+}
+
+impl Actor {
+    /// Whether no fault keeps it from running.
+    fn runs(self) -> bool {
+        self.alive && !self.stopped
+    }
+
+    fn takes_turn(self, now: u64) -> bool {
+        self.runs() && !self.blocked && now >= self.wakes
+    }
+
+    fn go_on(&mut self, now: u64) {
+        if std::mem::take(&mut self.stopped) {
+            self.since = now;
+        }
+    }
+}
+
+struct World {
+    bug: Bug,
+    random: u64,
+    now: u64,
+    wrapper: Actor,
+    watchdog: Actor,
+    /// The fence of the last renewal.
+    fence: u64,
+    renews: u64,
+    /// What the watchdog can read.
+    shown: u64,
+    pipe: Vec<u64>,
+    /// Descendants of the command.
+    tree: bool,
+    /// When the first of both died.
+    died: Option<u64>,
+}
+
+impl World {
+    fn new(seed: u64, bug: Bug) -> Self {
+        let actor = Actor {
+            alive: true,
+            stopped: false,
+            blocked: false,
+            wakes: 0,
+            since: 0,
+        };
+        Self {
+            bug,
+            random: seed,
+            now: 0,
+            wrapper: actor,
+            watchdog: actor,
+            fence: FENCE,
+            renews: RETRY,
+            shown: FENCE,
+            pipe: Vec::new(),
+            tree: true,
+            died: None,
+        }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.random;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % bound
+    }
+
+    /// The first promise that is broken, if one is.
+    fn run(mut self) -> Result<(), String> {
+        while self.now < LENGTH && self.tree {
+            if self.below(1_500) == 0 {
+                self.fault();
+            }
+            if self.wrapper.takes_turn(self.now) {
+                self.wrapper_turn();
+            }
+            if self.watchdog.takes_turn(self.now) {
+                self.watchdog_turn();
+            }
+            self.check()?;
+            self.now += 1;
+        }
+        Ok(())
+    }
+
+    fn fault(&mut self) {
+        let now = self.now;
+        match self.below(8) {
+            // A second fault after a death is more than is promised.
+            0..=2 | 5 | 6 if self.died.is_some() => {}
+            0 => self.wrapper.stopped = true,
+            1 | 2 => self.watchdog.stopped = true,
+            3 => self.wrapper.go_on(now),
+            4 => self.watchdog.go_on(now),
+            5 => {
+                self.wrapper.alive = false;
+                self.died = Some(now);
+                self.watchdog.wakes = now + self.below(LATE);
+                if self.bug != Bug::NoWake {
+                    self.watchdog.go_on(now);
+                }
+            }
+            6 => {
+                self.watchdog.alive = false;
+                self.died = Some(now);
+                self.wrapper.wakes = now + self.below(LATE);
+            }
+            // The API server does not answer for a while.
+            _ => self.renews = now + self.below(6_000),
+        }
+    }
+
+    fn wrapper_turn(&mut self) {
+        let unwatched = !self.watchdog.alive && self.bug != Bug::GoesOnUnwatched;
+        if unwatched || self.now >= self.fence {
+            self.tree = false;
+            return;
+        }
+        if self.now >= self.renews {
+            self.renews = self.now + RETRY;
+            self.fence = self.now + FENCE;
+            self.show();
+        }
+        let next = (self.now + HEARTBEAT).min(self.fence).min(self.renews);
+        self.wrapper.wakes = next.max(self.now + 1) + self.below(LATE / 2);
+    }
+
+    fn show(&mut self) {
+        match self.bug {
+            Bug::BlockingPipe if self.pipe.len() >= PIPE => self.wrapper.blocked = true,
+            Bug::LossyPipe if self.pipe.len() >= PIPE => {}
+            Bug::BlockingPipe | Bug::LossyPipe => self.pipe.push(self.fence),
+            _ => self.shown = self.fence,
+        }
+    }
+
+    fn watchdog_turn(&mut self) {
+        if let Some(newest) = self.pipe.drain(..).last() {
+            self.shown = newest;
+        }
+        let wait = time_left(self.shown * MILLI, self.now * MILLI);
+        let Some(wait) = wait.filter(|_| self.wrapper.alive) else {
+            self.tree = false;
+            return;
+        };
+        let wait = u64::try_from(wait.tv_sec * 1_000 + wait.tv_nsec / 1_000_000).unwrap_or(0);
+        let wait = if self.bug == Bug::LooksTooLate {
+            wait.max(1_000)
+        } else {
+            wait
+        };
+        self.watchdog.wakes = self.now + wait + self.below(LATE / 2);
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let (now, wrapper, watchdog) = (self.now, self.wrapper, self.watchdog);
+        if !self.tree {
+            let reason = self.died.is_some() || now >= self.fence;
+            return broken(!reason, "the command ended without a reason", self);
+        }
+        for actor in [wrapper, watchdog] {
+            let overdue = now > self.fence.max(actor.since) + LATE;
+            broken(
+                actor.runs() && overdue,
+                "the command runs on after the fence",
+                self,
+            )?;
+        }
+        let overdue = |since: u64| self.died.is_some_and(|died| now > died.max(since) + LATE);
+        // The kernel wakes the watchdog, so that it counts from the death of the wrapper on.
+        let orphan = !wrapper.alive && overdue(0);
+        broken(orphan, "the command outlives the wrapper", self)?;
+        let unwatched = !watchdog.alive && wrapper.runs() && overdue(wrapper.since);
+        broken(unwatched, "the command outlives the watchdog", self)?;
+        let late = now > self.renews.max(wrapper.since) + HEARTBEAT + LATE;
+        broken(wrapper.runs() && late, "a renewal is late", self)
+    }
+}
+
+fn broken(broken: bool, promise: &str, world: &World) -> Result<(), String> {
+    if broken {
+        return Err(format!("{promise} at {} ms", world.now));
+    }
+    Ok(())
+}
+
+fn first_violation(bug: Bug, seeds: u64) -> Option<(u64, String)> {
+    (0..seeds).find_map(|seed| Some((seed, World::new(seed, bug).run().err()?)))
+}
+
+#[test]
+fn command_never_outlives_its_keepers() {
+    assert_eq!(first_violation(Bug::None, 2_000), None);
+}
+
+#[test]
+fn every_seeded_bug_is_found() {
+    let bugs = [
+        (Bug::BlockingPipe, "a renewal is late"),
+        (Bug::LossyPipe, "the command ended without a reason"),
+        (Bug::NoWake, "the command outlives the wrapper"),
+        (Bug::GoesOnUnwatched, "the command outlives the watchdog"),
+        (Bug::LooksTooLate, "the command runs on after the fence"),
+    ];
+    for (bug, promise) in bugs {
+        let found = first_violation(bug, 500);
+        let found = found.unwrap_or_else(|| panic!("{bug:?} was not found"));
+        assert!(found.1.starts_with(promise), "{bug:?}: {found:?}");
+    }
+}
