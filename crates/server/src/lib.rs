@@ -46,5 +46,6 @@ mod purge;
 mod resources;
 mod server;
 mod storage;
+mod work;
 
 pub use server::{CONTROLLERS, Error, GROUP, Server, Started};

@@ -1,37 +1,59 @@
 //! The end of namespaces, where the API server does not look after it: everything in them is
 //! deleted, and when nothing is left the finalizer goes.
 
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use k8s_openapi::api::core::v1::Namespace;
 use kube::api::{DeleteParams, ListParams, PropagationPolicy};
 use kube::runtime::watcher;
 use kube::{Api, Client, ResourceExt as _};
+use tenure_manager::queue::{ItemBackoff, RateLimiter as _};
 use tenure_manager::{Builder, Cause, Next, Request, Warm};
+use tokio::time::Instant;
 
 use crate::resources::discover;
 
 /// The finalizer that keeps a namespace until its content is gone.
 const FINALIZER: &str = "kubernetes";
 
-/// Content with finalizers or grace periods takes a while.
-const LOOK_AGAIN: Duration = Duration::from_secs(1);
+/// Content with finalizers or grace periods takes a while: the first and the longest delay before a
+/// namespace is looked at again.
+const FIRST_LOOK: Duration = Duration::from_secs(1);
+const LAST_LOOK: Duration = Duration::from_secs(300);
+
+/// What is left to do for a namespace.
+enum Left {
+    Nothing,
+    /// Content that goes later.
+    Content,
+}
 
 /// Adds `namespace-purge`.
 pub(crate) fn purge(manager: Builder, group: &str, client: &Client) -> Builder {
     let (namespaces, client) = (Api::<Namespace>::all(client.clone()), client.clone());
+    let pauses = ItemBackoff::new(FIRST_LOOK, LAST_LOOK);
+    let pauses: Arc<Mutex<ItemBackoff<String>>> = Arc::new(Mutex::new(pauses));
     let warm = Warm::new(
         "namespace-purge",
         namespaces,
         watcher::Config::default(),
         move |request: Request<Namespace>| {
-            let client = client.clone();
+            let (client, pauses) = (client.clone(), pauses.clone());
             async move {
                 request.scope.check()?;
-                match &request.object {
-                    Some(namespace) if is_ending(namespace) => empty(&client, namespace).await,
-                    _ => Ok(Next::Change),
-                }
+                let left = match &request.object {
+                    Some(namespace) if is_ending(namespace) => empty(&client, namespace).await?,
+                    _ => Left::Nothing,
+                };
+                let mut pauses = pauses.lock().unwrap_or_else(PoisonError::into_inner);
+                Ok::<_, Cause>(match left {
+                    Left::Content => Next::After(pauses.when(&request.key.name, Instant::now())),
+                    Left::Nothing => {
+                        pauses.forget(&request.key.name);
+                        Next::Change
+                    }
+                })
             }
         },
     );
@@ -44,7 +66,7 @@ fn is_ending(namespace: &Namespace) -> bool {
     held && namespace.metadata.deletion_timestamp.is_some()
 }
 
-async fn empty(client: &Client, namespace: &Namespace) -> Result<Next, Cause> {
+async fn empty(client: &Client, namespace: &Namespace) -> Result<Left, Cause> {
     // Our own API server does it itself.
     if client
         .apiserver_version()
@@ -52,7 +74,7 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Next, Cause> {
         .git_version
         .contains("+tenure")
     {
-        return Ok(Next::Change);
+        return Ok(Left::Nothing);
     }
     let name = namespace.name_any();
     let background = DeleteParams {
@@ -67,6 +89,10 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Next, Cause> {
         let objects = resource.objects(client, &name);
         let listed = objects.list_metadata(&ListParams::default()).await?.items;
         for object in &listed {
+            if object.metadata.deletion_timestamp.is_some() {
+                left += 1;
+                continue;
+            }
             match objects.delete(&object.name_any(), &background).await {
                 // It goes when its finalizers or its grace period allow.
                 Ok(answer) if answer.is_left() => left += 1,
@@ -77,7 +103,7 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Next, Cause> {
         }
     }
     if left > 0 {
-        return Ok(Next::After(LOOK_AGAIN));
+        return Ok(Left::Content);
     }
     let mut last = namespace.clone();
     if let Some(finalizers) = last.spec.as_mut().and_then(|s| s.finalizers.as_mut()) {
@@ -86,10 +112,8 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Next, Cause> {
     let path = format!("/api/v1/namespaces/{name}/finalize");
     let request = http_put(&path, serde_json::to_vec(&last)?)?;
     match client.request::<serde_json::Value>(request).await {
-        Ok(_) => Ok(Next::Change),
-        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => {
-            Ok(Next::After(LOOK_AGAIN))
-        }
+        Ok(_) => Ok(Left::Nothing),
+        Err(kube::Error::Api(status)) if [404, 409].contains(&status.code) => Ok(Left::Content),
         Err(error) => Err(error.into()),
     }
 }

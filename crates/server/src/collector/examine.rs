@@ -1,12 +1,13 @@
 //! What becomes of one object, by what the API server says now.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use kube::api::{DeleteParams, Patch, PatchParams, Preconditions, PropagationPolicy};
 use serde_json::json;
 
-use super::graph::{FOREGROUND, Key, ORPHAN};
+use super::graph::{FOREGROUND, Key, Node, ORPHAN};
 use super::{Collector, is_watched};
 use crate::resources::Resource;
 
@@ -15,6 +16,7 @@ use crate::resources::Resource;
 pub(super) enum Obstacle {
     #[error(transparent)]
     Api(#[from] kube::Error),
+    /// It is tried again when there are new kinds, and not before.
     #[error("owner {0} has an unknown kind")]
     UnknownKind(String),
     #[error("dependents are still there")]
@@ -103,29 +105,60 @@ impl Collector {
         if !has(FOREGROUND) {
             return Ok(());
         }
-        let all = self.dependents(&key.uid, |_| true);
-        let blocking = self.dependents(&key.uid, |blocks| blocks);
-        if blocking.is_empty() {
+        let (blocking, unheard, ring) = {
+            let graph = self.graph();
+            let blocking = graph.blocking(&key.uid);
+            let unheard = blocking.iter().any(|n| !is_watched(&n.key.resource));
+            (!blocking.is_empty(), unheard, graph.waited_for(&key.uid))
+        };
+        if !blocking {
             self.drop_finalizer(resource, key, live, FOREGROUND).await?;
+        } else if self.unblock(resource, key, live, &ring).await? {
+            // The change is an event, by which the graph looks at the owners again.
+            return Ok(());
         }
+        // Those that are being deleted are on their way; looking at them again would change nothing.
+        let dependents = self.dependents(&key.uid, |node| !node.deleting);
+        dependents.into_iter().for_each(|key| self.work.add(key));
         // The graph looks at this one again when the last of them is gone, if it hears of it.
-        let unheard = blocking.iter().any(|key| !is_watched(&key.resource));
-        all.into_iter().for_each(|key| self.queue.add(key));
         if unheard {
             return Err(Obstacle::Dependents);
         }
         Ok(())
     }
 
-    /// Dependents of an object, those that hold it up or all.
-    fn dependents(&self, uid: &str, wanted: impl Fn(bool) -> bool) -> Vec<Key> {
+    /// Lets go of the owners that wait for this object while it waits for them: objects that own each
+    /// other in a ring would otherwise wait forever. True if there were such owners.
+    async fn unblock(
+        &self,
+        resource: &Resource,
+        key: &Key,
+        live: &ObjectMeta,
+        ring: &HashSet<String>,
+    ) -> Result<bool, Obstacle> {
+        let mut owners = live.owner_references.clone().unwrap_or_default();
+        let mut found = false;
+        for owner in &mut owners {
+            // An object that owns itself waits for itself.
+            let waits = owner.uid == key.uid || ring.contains(&owner.uid);
+            if waits && owner.block_owner_deletion == Some(true) {
+                owner.block_owner_deletion = Some(false);
+                found = true;
+            }
+        }
+        if found {
+            tracing::debug!(object = %key, "owners wait for each other; no longer blocking them");
+            let owners: Vec<&OwnerReference> = owners.iter().collect();
+            self.set_owners(resource, key, live, &owners).await?;
+        }
+        Ok(found)
+    }
+
+    /// The dependents of an object that are wanted.
+    fn dependents(&self, uid: &str, wanted: impl Fn(&Node) -> bool) -> Vec<Key> {
         let graph = self.graph();
-        let blocks = |owners: &[(String, bool)]| owners.iter().any(|(o, b)| o == uid && *b);
-        graph
-            .dependents(uid)
-            .filter(|node| wanted(blocks(&node.owners)))
-            .map(|node| node.key.clone())
-            .collect()
+        let dependents = graph.dependents(uid).filter(|node| wanted(node));
+        dependents.map(|node| node.key.clone()).collect()
     }
 
     async fn orphan(&self, key: &Key, owner: &str) -> Result<(), Obstacle> {
@@ -167,7 +200,7 @@ impl Collector {
         Ok(if waits { Owner::Waiting } else { Owner::Solid })
     }
 
-    fn resource(&self, wanted: impl Fn(&Resource) -> bool) -> Option<Resource> {
+    pub(super) fn resource(&self, wanted: impl Fn(&Resource) -> bool) -> Option<Resource> {
         let resources: Arc<Vec<Resource>> = self.resources.borrow().clone();
         resources.iter().find(|resource| wanted(resource)).cloned()
     }

@@ -37,13 +37,16 @@ pub(super) struct Node {
     pub(super) deleting: bool,
     /// Its deletion waits for the collector.
     pub(super) collecting: bool,
+    /// Its deletion waits for its dependents.
+    pub(super) foreground: bool,
 }
 
 impl Node {
     pub(super) fn new(resource: &str, metadata: &ObjectMeta) -> Option<Self> {
         let owners = metadata.owner_references.iter().flatten();
         let deleting = metadata.deletion_timestamp.is_some();
-        let mut finalizers = metadata.finalizers.iter().flatten();
+        let finalizers = || metadata.finalizers.iter().flatten();
+        let foreground = deleting && finalizers().any(|f| f == FOREGROUND);
         Some(Self {
             key: Key {
                 resource: resource.to_owned(),
@@ -55,19 +58,73 @@ impl Node {
                 .map(|owner| (owner.uid.clone(), owner.block_owner_deletion == Some(true)))
                 .collect(),
             deleting,
-            collecting: deleting && finalizers.any(|f| f == FOREGROUND || f == ORPHAN),
+            collecting: foreground || (deleting && finalizers().any(|f| f == ORPHAN)),
+            foreground,
         })
     }
+
+    /// Whether this object holds up the foreground deletion of an owner.
+    fn blocks(&self, owner: &Node) -> bool {
+        // An object without a namespace cannot have an owner in one: such a reference leads nowhere.
+        let possible = !self.key.namespace.is_empty() || owner.key.namespace.is_empty();
+        possible && self.owners.iter().any(|(o, b)| *b && *o == owner.key.uid)
+    }
 }
+
+/// How many objects one search for a ring visits. A longer ring is not found; its objects stay.
+const RING_SEARCH: usize = 10_000;
 
 /// All objects.
 #[derive(Debug, Default)]
 pub(super) struct Graph {
     nodes: HashMap<String, Node>,
     dependents: HashMap<String, HashSet<String>>,
+    /// Objects with an owner of an unknown kind: they are examined again when there are new kinds.
+    parked: HashSet<String>,
 }
 
 impl Graph {
+    /// Examines an object again when there are new kinds.
+    pub(super) fn park(&mut self, uid: &str) {
+        if self.nodes.contains_key(uid) {
+            self.parked.insert(uid.to_owned());
+        }
+    }
+
+    /// There are new kinds; whom to look at now.
+    pub(super) fn unpark(&mut self) -> Vec<Key> {
+        let parked = std::mem::take(&mut self.parked);
+        let nodes = parked.iter().filter_map(|uid| self.nodes.get(uid));
+        nodes.map(|node| node.key.clone()).collect()
+    }
+
+    /// Dependents that hold up the foreground deletion of an object.
+    pub(super) fn blocking(&self, uid: &str) -> Vec<&Node> {
+        let Some(owner) = self.nodes.get(uid) else {
+            return Vec::new();
+        };
+        let dependents = self.dependents(uid);
+        dependents.filter(|node| node.blocks(owner)).collect()
+    }
+
+    /// The objects that a foreground deletion waits for, as far as they wait themselves. If one of them is
+    /// an owner of the object, or the object itself, they wait for each other in a ring.
+    pub(super) fn waited_for(&self, uid: &str) -> HashSet<String> {
+        let mut found = HashSet::new();
+        let mut next = vec![uid];
+        while let Some(uid) = next.pop() {
+            for node in self.blocking(uid) {
+                if found.len() >= RING_SEARCH {
+                    return found;
+                }
+                if node.foreground && found.insert(node.key.uid.clone()) {
+                    next.push(&node.key.uid);
+                }
+            }
+        }
+        found
+    }
+
     /// An object came or changed; whom to look at now.
     pub(super) fn apply(&mut self, node: Node) -> Vec<Key> {
         let mut look = Vec::new();
@@ -138,6 +195,7 @@ impl Graph {
 
     fn unlink(&mut self, uid: &str) -> Option<Node> {
         let node = self.nodes.remove(uid)?;
+        self.parked.remove(uid);
         for (owner, _) in &node.owners {
             if let Some(dependents) = self.dependents.get_mut(owner) {
                 dependents.remove(uid);
@@ -165,7 +223,14 @@ mod tests {
             owners: owners.iter().map(|o| ((*o).to_owned(), true)).collect(),
             deleting: false,
             collecting: false,
+            foreground: false,
         }
+    }
+
+    fn waiting(name: &str, owners: &[&str]) -> Node {
+        let mut node = node(name, owners);
+        (node.deleting, node.collecting, node.foreground) = (true, true, true);
+        node
     }
 
     fn names(keys: &[Key]) -> Vec<&str> {
@@ -196,9 +261,7 @@ mod tests {
         let mut graph = Graph::default();
         graph.apply(node("a", &["owner"]));
         graph.apply(node("b", &["owner"]));
-        let mut owner = node("owner", &[]);
-        (owner.deleting, owner.collecting) = (true, true);
-        assert_eq!(names(&graph.apply(owner)), ["owner"]);
+        assert_eq!(names(&graph.apply(waiting("owner", &[]))), ["owner"]);
         assert_eq!(names(&graph.remove("a")), ["owner"]);
         assert_eq!(names(&graph.apply(node("b", &[]))), ["owner"]);
         assert_eq!(graph.dependents("owner").count(), 0);
@@ -218,5 +281,46 @@ mod tests {
         );
         assert_eq!(names(&graph.replace("/configmaps", None, vec![])), ["a"]);
         assert!(graph.replace("/configmaps", None, vec![]).is_empty());
+    }
+
+    #[test]
+    fn a_ring_is_found_when_all_of_it_waits() {
+        let mut graph = Graph::default();
+        graph.apply(waiting("a", &["c"]));
+        graph.apply(waiting("b", &["a"]));
+        graph.apply(node("c", &["b"]));
+        assert!(!graph.waited_for("a").contains("a"), "c does not wait yet");
+        graph.apply(waiting("c", &["b"]));
+        for name in ["a", "b", "c"] {
+            assert_eq!(graph.waited_for(name).len(), 3, "{name}");
+        }
+        let mut free = waiting("c", &["b"]);
+        free.owners[0].1 = false;
+        assert_eq!(names(&graph.apply(free)), ["b", "c"]);
+        assert!(graph.blocking("b").is_empty());
+        assert!(!graph.waited_for("a").contains("a"), "c blocks nothing");
+    }
+
+    #[test]
+    fn an_object_without_a_namespace_blocks_no_owner_in_one() {
+        let mut graph = Graph::default();
+        graph.apply(waiting("owner", &[]));
+        let mut cluster = node("cluster", &["owner"]);
+        cluster.key.namespace.clear();
+        graph.apply(cluster);
+        assert!(graph.blocking("owner").is_empty());
+    }
+
+    #[test]
+    fn parked_objects_are_examined_once_and_forgotten_when_they_go() {
+        let mut graph = Graph::default();
+        graph.apply(node("a", &["x"]));
+        graph.apply(node("b", &["x"]));
+        graph.park("a");
+        graph.park("b");
+        graph.park("never seen");
+        graph.remove("b");
+        assert_eq!(names(&graph.unpark()), ["a"]);
+        assert!(graph.unpark().is_empty());
     }
 }

@@ -17,18 +17,29 @@ use kube::Client;
 use kube::api::{ListParams, PartialObjectMeta};
 use kube::runtime::watcher::Event;
 use kube::runtime::{WatchStreamExt as _, watcher};
-use tenure_manager::queue::{ItemBackoff, WorkQueue};
 use tenure_manager::{Backoff, Cause, Runnable, Scope};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
+use tokio::time::Instant;
 
 use crate::resources::{Resource, discover};
+use crate::work::Work;
+use examine::Obstacle;
 use graph::{Graph, Key, Node};
 
-/// How often new kinds are looked for.
-const DISCOVER_EVERY: Duration = Duration::from_secs(10);
+/// When kinds are looked for after a change of definitions: an API server may serve them a little later.
+const DISCOVER_AFTER: [Duration; 3] = [
+    Duration::from_millis(500),
+    Duration::from_secs(3),
+    Duration::from_secs(10),
+];
 
-/// How often kinds are listed that change too often to be watched.
-const LIST_EVERY: Duration = Duration::from_secs(30);
+/// How often kinds are looked for without such a change.
+const DISCOVER_EVERY: Duration = Duration::from_secs(600);
+
+/// How often kinds are listed that change too often to be watched: when objects were removed, which may
+/// have been their owners, and otherwise.
+const LIST_AFTER_REMOVAL: Duration = Duration::from_secs(30);
+const LIST_EVERY: Duration = Duration::from_secs(300);
 
 /// How many objects are examined at a time.
 const WORKERS: usize = 8;
@@ -45,18 +56,23 @@ pub(crate) fn runnable(client: Client) -> Runnable {
 struct Collector {
     client: Client,
     graph: Mutex<Graph>,
-    queue: WorkQueue<Key>,
+    work: Work<Key>,
     resources: watch::Sender<Arc<Vec<Resource>>>,
+    /// A definition of kinds came, changed or went.
+    redefined: Notify,
+    /// An object was removed.
+    removed: watch::Sender<()>,
 }
 
 impl Collector {
     fn new(client: Client) -> Self {
-        let limiter = ItemBackoff::new(Duration::from_millis(5), Duration::from_secs(30));
         Self {
             client,
             graph: Mutex::default(),
-            queue: WorkQueue::with_limiter("garbage-collector", limiter),
+            work: Work::new("garbage-collector"),
             resources: watch::Sender::default(),
+            redefined: Notify::new(),
+            removed: watch::Sender::default(),
         }
     }
 
@@ -66,30 +82,43 @@ impl Collector {
         let mut watches = FuturesUnordered::new();
         let mut workers = FuturesUnordered::new();
         let (filled, mut missing) = watch::channel(0_usize);
-        let mut tick = tokio::time::interval(DISCOVER_EVERY);
+        let mut discovery = std::pin::pin!(tokio::time::sleep(Duration::ZERO));
+        let mut pauses = [].iter();
         loop {
             tokio::select! {
                 biased;
                 () = scope.cancelled() => return Ok(()),
-                _ = tick.tick() => {
-                    let resources = match discover(&self.client).await {
-                        Ok(resources) => resources,
+                () = discovery.as_mut() => {
+                    match discover(&self.client).await {
+                        Ok(resources) => {
+                            for resource in &resources {
+                                if resource.name() != "/events" && known.insert(resource.name()) {
+                                    filled.send_modify(|missing| *missing += 1);
+                                    watches.push(self.follow(resource.clone(), filled.clone()));
+                                }
+                            }
+                            self.use_kinds(resources);
+                        }
                         // The first time there is nothing to go on with.
                         Err(error) if known.is_empty() => return Err(error.into()),
                         Err(error) => {
-                            tracing::debug!(%error, "no news of kinds");
-                            continue;
-                        }
-                    };
-                    for resource in &resources {
-                        if resource.name() != "/events" && known.insert(resource.name()) {
-                            filled.send_modify(|missing| *missing += 1);
-                            watches.push(self.follow(resource.clone(), filled.clone()));
+                            tracing::debug!(%error, "cannot discover kinds; retrying later");
+                            pauses = DISCOVER_AFTER[2..].iter();
                         }
                     }
-                    self.resources.send_replace(Arc::new(resources));
+                    let pause = pauses.next().copied().unwrap_or(DISCOVER_EVERY);
+                    discovery.as_mut().reset(Instant::now() + pause);
                 }
-                Some(()) = watches.next(), if !watches.is_empty() => {}
+                () = self.redefined.notified() => {
+                    pauses = DISCOVER_AFTER[1..].iter();
+                    let soon = Instant::now() + DISCOVER_AFTER[0];
+                    if discovery.deadline() > soon {
+                        discovery.as_mut().reset(soon);
+                    }
+                }
+                Some(name) = watches.next(), if !watches.is_empty() => {
+                    known.remove(&name);
+                }
                 // Who has no dependents is known only when all of them are.
                 () = all_there(&mut missing), if workers.is_empty() && !known.is_empty() => {
                     workers.extend((0..WORKERS).map(|_| self.work(&scope)));
@@ -99,25 +128,46 @@ impl Collector {
         }
     }
 
-    /// Keeps the graph up to date about one kind.
-    async fn follow(&self, resource: Resource, filled: watch::Sender<usize>) {
+    /// Takes the kinds there are now.
+    fn use_kinds(&self, resources: Vec<Resource>) {
+        let before = self.resources.send_replace(Arc::new(resources));
+        let now: Arc<Vec<Resource>> = self.resources.borrow().clone();
+        if now.iter().any(|resource| !before.contains(resource)) {
+            self.look_at(Graph::unpark);
+        }
+    }
+
+    /// Keeps the graph up to date about one kind, until the kind is gone. Returns its name.
+    async fn follow(&self, resource: Resource, filled: watch::Sender<usize>) -> String {
         let mut first = Some(filled);
+        // True the first time.
         let mut done = move || {
-            if let Some(filled) = first.take() {
+            let first = first.take();
+            if let Some(filled) = &first {
                 filled.send_modify(|missing| *missing -= 1);
             }
+            first.is_some()
         };
         let objects = resource.metadata(&self.client);
         if !is_watched(&resource.name()) {
+            let mut removed = self.removed.subscribe();
             loop {
-                if let Ok(list) = objects.list(&ListParams::default()).await {
+                removed.mark_unchanged();
+                let list = objects.list(&ListParams::default()).await;
+                if let Ok(list) = &list {
                     let nodes = list.items.iter().filter_map(|o| node(&resource, o));
                     self.look_at(|graph| graph.replace(&resource.name(), None, nodes.collect()));
                     done();
                 }
-                tokio::time::sleep(LIST_EVERY).await;
+                tokio::time::sleep(LIST_AFTER_REMOVAL).await;
+                if list.is_ok() {
+                    // The sender lives as long as the collector.
+                    let rest = LIST_EVERY - LIST_AFTER_REMOVAL;
+                    let _ = tokio::time::timeout(rest, removed.changed()).await;
+                }
             }
         }
+        let defines = defines_kinds(&resource.name());
         let mut listing = Vec::new();
         let events = watcher(objects, watcher::Config::default()).default_backoff();
         let mut events = std::pin::pin!(events);
@@ -128,16 +178,27 @@ impl Collector {
                 Ok(Event::InitDone) => {
                     let nodes = std::mem::take(&mut listing);
                     self.look_at(|graph| graph.replace(&resource.name(), None, nodes));
-                    done();
+                    self.removed.send_replace(());
+                    // What changed while the watch was broken is in the list.
+                    if !done() && defines {
+                        self.redefined.notify_one();
+                    }
                 }
                 Ok(Event::Apply(object)) => {
                     if let Some(node) = node(&resource, &object) {
                         self.look_at(|graph| graph.apply(node));
                     }
+                    if defines {
+                        self.redefined.notify_one();
+                    }
                 }
                 Ok(Event::Delete(object)) => {
                     let uid = object.metadata.uid.unwrap_or_default();
                     self.look_at(|graph| graph.remove(&uid));
+                    self.removed.send_replace(());
+                    if defines {
+                        self.redefined.notify_one();
+                    }
                 }
                 Err(error) => {
                     tracing::debug!(kind = resource.name(), %error, "trouble with a watch");
@@ -145,10 +206,16 @@ impl Collector {
                     // be listed yet is: its objects would be taken for nobody's dependents.
                     if is_refused(&error) {
                         done();
+                        let name = resource.name();
+                        if self.resource(|r| r.name() == name).is_none() {
+                            self.look_at(|graph| graph.replace(&name, None, Vec::new()));
+                            return name;
+                        }
                     }
                 }
             }
         }
+        resource.name()
     }
 
     /// Learns now of the objects that are not watched, as far as they can belong to an object in this
@@ -170,23 +237,23 @@ impl Collector {
     }
 
     async fn work(&self, scope: &Scope) {
-        while let Some(key) = self.queue.get().await {
-            if scope.check().is_err() {
-                return;
-            }
-            match self.examine(&key).await {
-                Ok(()) => self.queue.forget(&key),
-                Err(error) => {
-                    tracing::debug!(object = %*key, %error, "not collected yet");
-                    self.queue.add_rate_limited(key.clone());
+        while let Some(key) = self.work.next(scope).await {
+            let done = match self.examine(&key).await {
+                Err(Obstacle::UnknownKind(kind)) => {
+                    let object = &*key;
+                    tracing::debug!(%object, kind, "owner of an unknown kind; waiting for new kinds");
+                    self.graph().park(&key.uid);
+                    Ok(())
                 }
-            }
+                done => done,
+            };
+            self.work.done(&key, done);
         }
     }
 
     fn look_at(&self, change: impl FnOnce(&mut Graph) -> Vec<Key>) {
         let keys = change(&mut self.graph());
-        keys.into_iter().for_each(|key| self.queue.add(key));
+        keys.into_iter().for_each(|key| self.work.add(key));
     }
 
     fn graph(&self) -> MutexGuard<'_, Graph> {
@@ -198,6 +265,14 @@ impl Collector {
 /// owners, so they are listed: now and then, and before a deletion is finished that depends on them.
 fn is_watched(resource: &str) -> bool {
     resource != "coordination.k8s.io/leases"
+}
+
+/// Whether objects of this kind bring other kinds.
+fn defines_kinds(resource: &str) -> bool {
+    matches!(
+        resource,
+        "apiextensions.k8s.io/customresourcedefinitions" | "apiregistration.k8s.io/apiservices"
+    )
 }
 
 /// Waits until every kind was listed once.

@@ -23,15 +23,13 @@ mod volumes;
 mod world;
 mod write;
 
-use std::time::Duration;
-
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use kube::Client;
-use tenure_manager::queue::{ItemBackoff, WorkQueue};
 use tenure_manager::{Backoff, Cause, Runnable, Scope};
 
 use crate::collector::all_there;
+use crate::work::Work;
 use world::{Name, World};
 use write::Writer;
 
@@ -80,17 +78,16 @@ pub(crate) fn runnable(client: Client, which: Which) -> Runnable {
 struct Storage {
     which: Which,
     world: World,
-    queue: WorkQueue<Key>,
+    queue: Work<Key>,
     write: Writer,
 }
 
 impl Storage {
     fn new(client: Client, which: Which) -> Self {
-        let limiter = ItemBackoff::new(Duration::from_millis(5), Duration::from_secs(15));
         let world = World::default();
         Self {
             which,
-            queue: WorkQueue::with_limiter("storage", limiter),
+            queue: Work::new("storage"),
             write: Writer::new(client, world.clone()),
             world,
         }
@@ -116,17 +113,9 @@ impl Storage {
     }
 
     async fn work(&self, scope: &Scope) {
-        while let Some(key) = self.queue.get().await {
-            if scope.check().is_err() {
-                return;
-            }
-            match self.look_at(&key).await {
-                Ok(()) => self.queue.forget(&key),
-                Err(error) => {
-                    tracing::debug!(object = ?*key, %error, "not settled yet");
-                    self.queue.add_rate_limited(key.clone());
-                }
-            }
+        while let Some(key) = self.queue.next(scope).await {
+            let done = self.look_at(&key).await;
+            self.queue.done(&key, done);
         }
     }
 

@@ -158,3 +158,80 @@ async fn leases_made_a_moment_ago_are_dependents_like_all_others() {
     assert!(lease.is_none(), "it goes before its owner: {lease:?}");
     server.stop().await;
 }
+
+/// Objects that own each other, in a ring: each blocks the deletion of the one before it.
+async fn ring(maps: &Maps, names: &[&str]) {
+    let mut uids = Vec::new();
+    for name in names {
+        uids.push(maps.make(name, &[], &[]).await);
+    }
+    for (at, name) in names.iter().enumerate() {
+        let before = (at + names.len() - 1) % names.len();
+        let owners = json!([{ "apiVersion": "v1", "kind": "ConfigMap", "name": names[before],
+            "uid": uids[before], "blockOwnerDeletion": true }]);
+        let patch = Patch::Merge(json!({ "metadata": { "ownerReferences": owners } }));
+        let parameters = PatchParams::default();
+        maps.0.patch(name, &parameters, &patch).await.unwrap();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreground_deletion_of_one_object_in_a_ring_deletes_the_ring() {
+    let (server, maps) = start().await;
+    for names in [&["a"][..], &["b", "c"], &["d", "e", "f"]] {
+        ring(&maps, names).await;
+        maps.delete(names[0], PropagationPolicy::Foreground).await;
+        for name in names {
+            maps.gone(name).await;
+        }
+    }
+    server.stop().await;
+}
+
+/// No object of the ring is left that could be told not to block: all of them wait already.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn foreground_deletion_of_every_object_in_a_ring_deletes_the_ring() {
+    let (server, maps) = start().await;
+    let names = ["a", "b", "c", "d"];
+    // All are marked before the collector hears of the last one.
+    ring(&maps, &names).await;
+    let deletions = names.map(|name| maps.delete(name, PropagationPolicy::Foreground));
+    futures_util::future::join_all(deletions).await;
+    for name in names {
+        maps.gone(name).await;
+    }
+    server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn ring_with_a_finalizer_goes_when_the_finalizer_is_removed() {
+    let (server, maps) = start().await;
+    ring(&maps, &["a", "b", "c"]).await;
+    let hold = Patch::Merge(json!({ "metadata": { "finalizers": ["x.io/hold"] } }));
+    let parameters = PatchParams::default();
+    maps.0.patch("b", &parameters, &hold).await.unwrap();
+    maps.delete("a", PropagationPolicy::Foreground).await;
+    until("b is being deleted", async || {
+        let b = maps.get("b").await.unwrap();
+        b.metadata.deletion_timestamp.is_some()
+    })
+    .await;
+    assert!(
+        maps.get("b").await.is_some(),
+        "its finalizer is still there"
+    );
+    let free = Patch::Json::<()>(
+        serde_json::from_value(json!([
+            { "op": "test", "path": "/metadata/finalizers/0", "value": "x.io/hold" },
+            { "op": "remove", "path": "/metadata/finalizers/0" }]))
+        .unwrap(),
+    );
+    until("the finalizer is removed", async || {
+        maps.0.patch("b", &parameters, &free).await.is_ok()
+    })
+    .await;
+    for name in ["a", "b", "c"] {
+        maps.gone(name).await;
+    }
+    server.stop().await;
+}

@@ -7,6 +7,7 @@
 
 mod collector;
 mod derived;
+mod idle;
 mod namespaces;
 mod replicas;
 mod storage;
