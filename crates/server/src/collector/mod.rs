@@ -38,7 +38,7 @@ const DISCOVER_EVERY: Duration = Duration::from_secs(600);
 
 /// How often kinds are listed that change too often to be watched: when objects were removed, which may
 /// have been their owners, and otherwise.
-const LIST_AFTER_REMOVAL: Duration = Duration::from_secs(30);
+const LIST_AFTER_REMOVAL: Duration = Duration::from_secs(15);
 const LIST_EVERY: Duration = Duration::from_secs(300);
 
 /// How many objects are examined at a time.
@@ -178,10 +178,12 @@ impl Collector {
                 Ok(Event::InitDone) => {
                     let nodes = std::mem::take(&mut listing);
                     self.look_at(|graph| graph.replace(&resource.name(), None, nodes));
-                    self.removed.send_replace(());
                     // What changed while the watch was broken is in the list.
-                    if !done() && defines {
-                        self.redefined.notify_one();
+                    if !done() {
+                        self.removed.send_replace(());
+                        if defines {
+                            self.redefined.notify_one();
+                        }
                     }
                 }
                 Ok(Event::Apply(object)) => {

@@ -14,8 +14,8 @@ const QUIET: Duration = Duration::from_secs(35);
 const SETTLED_WITHIN: u32 = 90;
 
 /// How many seconds without a request mean that it is. New kinds are looked for up to ten seconds after a
-/// definition has changed.
-const SETTLED: u32 = 12;
+/// definition has changed, Leases are listed fifteen seconds after an object was removed.
+const SETTLED: u32 = 17;
 
 /// What every object here has: a namespace, and references that lead nowhere or in a circle.
 struct Api<'a>(&'a Client);
