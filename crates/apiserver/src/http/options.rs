@@ -280,15 +280,20 @@ fn manager(query: &Query<'_>, headers: &HeaderMap) -> String {
 }
 
 /// `Tenure-Fence: NAMESPACE/LEASE; holder=ID; token=DECIMAL`, the holder percent-encoded.
-fn fence(headers: &HeaderMap) -> Result<Option<Fence>, Failure> {
-    let Some(value) = headers.get(FENCE_HEADER) else {
-        return Ok(None);
-    };
+///
+/// A header, holder or token that is there twice is refused: it would be a guess which of them is meant.
+pub(super) fn fence(headers: &HeaderMap) -> Result<Option<Fence>, Failure> {
     let bad = || {
         Failure::bad_request(
-            "the Tenure-Fence header must read NAMESPACE/LEASE; holder=IDENTITY; token=DECIMAL, \
-             with the identity percent-encoded",
+            "the Tenure-Fence header must be there once and read NAMESPACE/LEASE; holder=IDENTITY; \
+             token=DECIMAL, with the identity percent-encoded",
         )
+    };
+    let mut values = headers.get_all(FENCE_HEADER).iter();
+    let value = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(value), None) => value,
+        (Some(_), Some(_)) => return Err(bad()),
     };
     let text = value.to_str().map_err(|_| bad())?;
     let mut parts = text.split(';').map(str::trim);
@@ -299,10 +304,12 @@ fn fence(headers: &HeaderMap) -> Result<Option<Fence>, Failure> {
     let (mut holder, mut token) = (None, None);
     for part in parts {
         match part.split_once('=').ok_or_else(bad)? {
-            ("holder", id) => {
+            ("holder", id) if holder.is_none() => {
                 holder = Some(super::query::percent_decode(id, false).ok_or_else(bad)?);
             }
-            ("token", decimal) => token = Some(decimal.parse::<u64>().map_err(|_| bad())?),
+            ("token", decimal) if token.is_none() => {
+                token = Some(decimal.parse::<u64>().map_err(|_| bad())?);
+            }
             _ => return Err(bad()),
         }
     }
@@ -420,9 +427,18 @@ mod tests {
             "ns/l; holder=a; token=x",
             "ns/l; holder=a; token=1; more=1",
             "ns/l/m; holder=a; token=1",
+            "ns/l; holder=a; token=1; token=1",
+            "ns/l; holder=a; token=1; token=2",
+            "ns/l; holder=a; holder=b; token=1",
         ] {
             assert_eq!(read(bad), Err(400), "{bad}");
         }
+        let mut twice = HeaderMap::new();
+        for token in ["1", "2"] {
+            let text = format!("ns/l; holder=a; token={token}");
+            twice.append(FENCE_HEADER, text.parse().expect("header"));
+        }
+        assert_eq!(fence(&twice).map_err(|failure| failure.code), Err(400));
         assert_eq!(fence(&HeaderMap::new()).ok(), Some(None));
     }
 }

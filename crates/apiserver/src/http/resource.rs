@@ -101,6 +101,7 @@ impl Call<'_> {
             .extend(self.target.version.deprecated.map(str::to_owned));
         let named = !self.target.name.is_empty();
         let placed = !kind.namespaced || !self.target.namespace.is_empty();
+        self.check_fence_is_readable()?;
         if kind.review {
             return match (self.verb, named, placed) {
                 ("create", false, true) => self.review(body).await,
@@ -121,6 +122,19 @@ impl Call<'_> {
             ("deletecollection", false, true) => self.delete_collection(body).await,
             _ => Err(Failure::method_not_allowed()),
         }
+    }
+
+    /// A write may name a Lease in its fence only if its user may read that Lease: the answer tells
+    /// about it.
+    fn check_fence_is_readable(&self) -> Result<(), Failure> {
+        if self.target.kind.review || matches!(self.verb, "get" | "list" | "watch") {
+            return Ok(());
+        }
+        let Some(fence) = options::fence(&self.parts.headers)? else {
+            return Ok(());
+        };
+        let registry = &self.api.registry;
+        registry.check_fence_is_readable(&self.target, self.user, &fence)
     }
 
     async fn run_subresource<B>(

@@ -74,8 +74,11 @@ impl Call<'_> {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let gvk = ("authentication.k8s.io", "v1", "TokenRequest");
+        let write = options::write_options(&self.query, &self.parts.headers, "CreateOptions")?;
         let mut request = self.question(body, gvk).await?;
         super::list::catch_up(&self.api.registry.store, None).await?;
+        // Nothing is stored, but the token is good for writes.
+        self.api.registry.check_fence(&self.target, &write)?;
         let account = self.api.registry.get(&self.target)?;
         let account: Value = serde_json::from_slice(&account.json).unwrap_or_default();
         let uid = text(&account, "/metadata/uid");

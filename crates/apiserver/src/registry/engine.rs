@@ -236,6 +236,29 @@ impl Registry {
         }
     }
 
+    /// Refuses a fence on a Lease that the user may not read, as if there was no such Lease.
+    pub(crate) fn check_fence_is_readable(
+        &self,
+        target: &Target<'_>,
+        user: &User,
+        fence: &Fence,
+    ) -> Result<(), Failure> {
+        let attributes = Attributes {
+            verb: "get",
+            target: crate::auth::Target::Resource {
+                group: "coordination.k8s.io",
+                resource: "leases",
+                subresource: "",
+                namespace: &fence.lease.namespace,
+                name: &fence.lease.name,
+            },
+        };
+        if self.access.authorize(user, &attributes).allowed {
+            return Ok(());
+        }
+        Err(write_failure(target, WriteError::Fenced(fence.absent())))
+    }
+
     /// One compare-and-set. `Ok(None)` tells a lost race.
     pub(super) async fn write(
         &self,

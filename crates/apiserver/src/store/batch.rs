@@ -223,7 +223,7 @@ pub(super) fn check_fence(fence: &Fence, lease: Option<&Entry>) -> Result<(), St
         holder,
     } = fence;
     let Some(entry) = lease else {
-        return Err(format!("{key} does not exist"));
+        return Err(fence.absent());
     };
     let present = Lock::of(&entry.object.json)
         .holder_identity

@@ -163,6 +163,13 @@ pub struct Fence {
     pub holder: String,
 }
 
+impl Fence {
+    /// Returns the reason for a rejected write if the Lease does not exist.
+    pub(crate) fn absent(&self) -> String {
+        format!("{} does not exist", self.lease)
+    }
+}
+
 /// Another object that must not have changed since the write was decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Given {

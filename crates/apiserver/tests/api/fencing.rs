@@ -49,6 +49,8 @@ async fn every_way_to_write_is_fenced() {
     let eviction = json!({"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"name": "p"},
         "deleteOptions": {"gracePeriodSeconds": 0}});
     let status = json!({"status": {"observedGeneration": 7}});
+    let accounts = "/api/v1/namespaces/default/serviceaccounts";
+    create(&server, accounts, json!({"metadata": {"name": "sa"}})).await;
     for (method, path, kind, body) in [
         ("PATCH", format!("{web}?fieldManager=t"), APPLY, deployment),
         ("PUT", format!("{web}/scale"), JSON, scale),
@@ -61,6 +63,7 @@ async fn every_way_to_write_is_fenced() {
         ("PATCH", format!("{web}/status"), MERGE, status),
         ("POST", format!("{pods}/p/binding"), JSON, binding),
         ("POST", format!("{pods}/p/eviction"), JSON, eviction),
+        ("POST", format!("{accounts}/sa/token"), JSON, json!({})),
         ("DELETE", MAPS.to_owned(), JSON, json!({})),
         // Nothing is left that could be deleted, and the answer is the same.
         ("DELETE", MAPS.to_owned(), JSON, json!({})),
