@@ -8,9 +8,12 @@ use serde_json::Value;
 
 use super::authorizer::Authorizer;
 use super::policy::RoleRef;
-use super::{GROUP, Rule};
+use super::{Comparison, GROUP, Rule};
 use crate::auth::{Attributes, Target, User};
 use crate::http::NotGranted;
+
+/// How many characters of a name an answer repeats.
+const MOST_SHOWN: usize = 253;
 
 /// What a write of a role or a binding grants.
 #[derive(Debug)]
@@ -41,8 +44,14 @@ impl<'a> Grant<'a> {
         let unchanged = |fields: [&str; 2]| {
             old.is_some_and(|old| fields.iter().all(|f| old.get(f) == new.get(f)))
         };
+        // Labels say which aggregates a ClusterRole is gathered into.
+        let labels = |role: &Value| role.pointer("/metadata/labels").cloned();
+        let relabelled =
+            || resource == "clusterroles" && old.is_some_and(|old| labels(old) != labels(new));
         let (resource, granted) = match resource {
-            "roles" | "clusterroles" if !unchanged(["rules", "aggregationRule"]) => {
+            "roles" | "clusterroles"
+                if !unchanged(["rules", "aggregationRule"]) || relabelled() =>
+            {
                 let name = new.pointer("/metadata/name").and_then(Value::as_str);
                 let mut rules = rules(new);
                 // Which roles an aggregation will gather, nobody knows yet: it counts as everything.
@@ -119,12 +128,17 @@ impl Authorizer {
         wanted: &[Rule],
     ) -> Result<(), NotGranted> {
         let had = self.rules(user, namespace);
-        let missing: Vec<String> = wanted
-            .iter()
-            .flat_map(Rule::atoms)
-            .filter(|atom| !had.iter().any(|rule| rule.covers(atom)))
-            .map(|atom| describe(&atom))
-            .collect();
+        let mut comparison = Comparison::new(&had);
+        let all = wanted.iter().all(|rule| comparison.compare(rule));
+        let mut missing: Vec<String> = comparison.missing.iter().map(describe).collect();
+        if !all {
+            let rest = if comparison.is_spent() {
+                "... and too many combinations to compare; split the rules"
+            } else {
+                "... and more"
+            };
+            missing.push(rest.to_owned());
+        }
         if missing.is_empty() {
             return Ok(());
         }
@@ -165,9 +179,20 @@ fn everything() -> [Rule; 2] {
     ]
 }
 
+/// The beginning of a name that is too long to be one.
+fn shortened(text: &str) -> &str {
+    match text.char_indices().nth(MOST_SHOWN) {
+        Some((end, _)) => &text[..end],
+        None => text,
+    }
+}
+
 fn describe(rule: &Rule) -> String {
     let list = |name: &str, items: &[String]| {
-        let items: Vec<String> = items.iter().map(|i| format!("{i:?}")).collect();
+        let items: Vec<String> = items
+            .iter()
+            .map(|i| format!("{:?}", shortened(i)))
+            .collect();
         (!items.is_empty()).then(|| format!("{name}:[{}]", items.join(" ")))
     };
     let parts = [

@@ -56,6 +56,7 @@ impl Rule {
     }
 
     /// Whether everything that `other`, an [atom](Self::atoms), grants is granted by this rule too.
+    #[cfg(test)]
     pub(super) fn covers(&self, other: &Self) -> bool {
         let all = |mine: &[String], theirs: &[String]| theirs.iter().all(|t| has(mine, t));
         let resources = other.resources.iter().all(|theirs| {
@@ -85,6 +86,7 @@ impl Rule {
 
     /// The rule as single grants: one verb on one resource of one group with at most one name, or on
     /// one path. A rule may be covered by several others together, an atom only by one.
+    #[cfg(test)]
     pub(super) fn atoms(&self) -> Vec<Self> {
         let mut atoms = Vec::new();
         for verb in &self.verbs {
@@ -118,11 +120,11 @@ impl Rule {
     }
 }
 
-fn has(list: &[String], wanted: &str) -> bool {
+pub(super) fn has(list: &[String], wanted: &str) -> bool {
     list.iter().any(|item| item == "*" || item == wanted)
 }
 
-fn resource_covers(rule: &str, resource: &str, subresource: &str) -> bool {
+pub(super) fn resource_covers(rule: &str, resource: &str, subresource: &str) -> bool {
     if rule == "*" {
         return true;
     }
@@ -133,7 +135,7 @@ fn resource_covers(rule: &str, resource: &str, subresource: &str) -> bool {
     }
 }
 
-fn url_covers(rule: &str, path: &str) -> bool {
+pub(super) fn url_covers(rule: &str, path: &str) -> bool {
     match rule.strip_suffix('*') {
         Some(prefix) => path.starts_with(prefix),
         None => rule == path,
