@@ -4,6 +4,7 @@
 //! own additions, as the real server does.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -307,8 +308,18 @@ fn reset(target: &Target<'_>, subresource: Option<Subresource>) -> Set {
             Set::of(&[&["metadata"], &["spec"]])
         }
         None if target.has_status() => Set::of(&[&["status"]]),
-        Some(Subresource::Status) => Set::of(&[&["spec"]]),
-        Some(Subresource::Finalize) => Set::of(&[&["status"]]),
+        Some(Subresource::Status) if target.kind.resource() == ("", "nodes") => {
+            Set::of(&[&["spec"]])
+        }
+        Some(Subresource::Status) => Set::of(&[
+            &["spec"],
+            &["metadata", "labels"],
+            &["metadata", "ownerReferences"],
+            &["metadata", "finalizers"],
+        ]),
+        Some(Subresource::Finalize | Subresource::EphemeralContainers) => {
+            Set::of(&[&["metadata"], &["status"]])
+        }
         _ => Set::default(),
     }
 }
@@ -391,12 +402,12 @@ fn conflict(conflicts: &[Conflict]) -> Failure {
     } else {
         "conflicts"
     };
-    let mut owners: Vec<&str> = Vec::new();
-    for conflict in conflicts {
-        if !owners.contains(&conflict.owner.as_str()) {
-            owners.push(&conflict.owner);
-        }
-    }
+    let mut seen = HashSet::new();
+    let mut owners: Vec<&str> = conflicts
+        .iter()
+        .map(|conflict| conflict.owner.as_str())
+        .collect();
+    owners.retain(|owner| seen.insert(*owner));
     let parts: Vec<String> = owners
         .iter()
         .map(|owner| {

@@ -1,5 +1,6 @@
 //! Changing objects: PUT and PATCH, whole or one subresource.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -303,10 +304,16 @@ fn prepare(
             if target.version.custom.is_some() {
                 // Of metadata, a custom status takes the owners only.
                 keep(old, &mut new, "metadata");
+            } else if kind.resource() != ("", "nodes") {
+                // A kubelet writes the labels of its node with the status.
+                keep_identity(old, &mut new);
             }
             (kind.change_status)(old, &mut new);
         }
-        Some(Subresource::Finalize) => keep_all_but(old, &mut new, "spec"),
+        Some(Subresource::Finalize) => {
+            keep_all_but(old, &mut new, "spec");
+            keep(old, &mut new, "metadata");
+        }
         Some(Subresource::EphemeralContainers) => keep_all_but_ephemeral(old, &mut new),
         Some(_) => {}
         None => {
@@ -336,6 +343,8 @@ fn prepare(
     meta::validate_update(old, &new, &mut causes);
     if subresource.is_none() {
         target.validate_update(old, &new, &mut causes);
+    } else if subresource == Some(Subresource::EphemeralContainers) {
+        check_ephemeral(old, &new, &mut causes);
     } else if subresource == Some(Subresource::Status) {
         match target.version.custom {
             Some(custom) => custom.validate_update(old, &new, &mut causes),
@@ -380,11 +389,44 @@ fn keep_all_but(old: &Value, new: &mut Value, changed: &str) {
     }
 }
 
+/// Of an object's metadata, what others select, own and delete it by: no part of a status.
+fn keep_identity(old: &Value, new: &mut Value) {
+    let empty = json!({});
+    let was = old.get("metadata").unwrap_or(&empty);
+    if let Some(metadata) = new.get_mut("metadata") {
+        for member in ["labels", "ownerReferences", "finalizers"] {
+            keep(was, metadata, member);
+        }
+    }
+}
+
+const EPHEMERAL: &str = "/spec/ephemeralContainers";
+
 fn keep_all_but_ephemeral(old: &Value, new: &mut Value) {
-    let added = new.pointer("/spec/ephemeralContainers").cloned();
+    let listed = items(new, EPHEMERAL).to_vec();
     keep_all_but(old, new, "metadata");
-    if let Some(added) = added {
-        new["spec"]["ephemeralContainers"] = added;
+    keep(old, new, "metadata");
+    if let Some(spec) = new.get_mut("spec").and_then(Value::as_object_mut) {
+        spec.insert("ephemeralContainers".to_owned(), json!(listed));
+        if listed.is_empty() {
+            spec.remove("ephemeralContainers");
+        }
+    }
+}
+
+/// Ephemeral containers are added; those that are there stay as they are.
+fn check_ephemeral(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
+    let listed = items(new, EPHEMERAL).iter();
+    let by_name: HashMap<&str, &Value> = listed.map(|c| (text(c, "/name"), c)).collect();
+    for was in items(old, EPHEMERAL) {
+        let name = text(was, "/name");
+        let what = match by_name.get(name) {
+            Some(is) if *is == was => continue,
+            Some(_) => "changed",
+            None => "removed",
+        };
+        let why = format!("existing ephemeral containers {name:?} may not be {what}\n");
+        causes.push(Cause::forbidden("spec.ephemeralContainers", &why));
     }
 }
 

@@ -20,6 +20,7 @@ mod lifecycle;
 mod lists;
 mod malformed;
 mod purge;
+mod security;
 mod watches;
 mod writes;
 

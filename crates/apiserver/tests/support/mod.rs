@@ -123,7 +123,7 @@ impl Server {
 }
 
 impl Answer {
-    async fn of(response: Response<Incoming>) -> Self {
+    pub(crate) async fn of(response: Response<Incoming>) -> Self {
         let (parts, body) = response.into_parts();
         let bytes = body
             .collect()
