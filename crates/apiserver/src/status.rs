@@ -4,7 +4,8 @@
 //! server gives for the same mistake; clients branch on them. `details` is present or absent as
 //! there: [`Failure::details`] is an `Option` on purpose.
 
-use std::fmt::Write as _;
+use std::collections::HashSet;
+use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value, json};
 
@@ -224,12 +225,17 @@ impl Failure {
     /// 422: fields are wrong. `causes` must not be empty.
     #[must_use]
     pub fn invalid((group, kind): (&str, &str), name: &str, causes: Vec<Cause>) -> Self {
-        let mut list: Vec<String> = Vec::with_capacity(causes.len());
-        for cause in &causes {
-            let text = format!("{}: {}", cause.field, cause.message);
-            if !list.contains(&text) {
-                list.push(text);
-            }
+        let mut causes = causes;
+        let more = causes.len().saturating_sub(MOST_CAUSES);
+        causes.truncate(MOST_CAUSES);
+        let texts = causes.iter();
+        let mut list: Vec<String> = texts
+            .map(|cause| format!("{}: {}", cause.field, cause.message))
+            .collect();
+        let mut seen = HashSet::new();
+        list.retain(|text| seen.insert(text.clone()));
+        if more > 0 {
+            list.push(format!("and {more} more errors"));
         }
         let list = if list.len() == 1 {
             list.remove(0)
@@ -347,7 +353,7 @@ impl Details {
 impl Cause {
     /// A value that breaks a rule.
     pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
-        let message = format!("Invalid value: {value}: {why}");
+        let message = format!("Invalid value: {}: {why}", shown(value));
         Self {
             reason: "FieldValueInvalid",
             message,
@@ -383,7 +389,8 @@ impl Cause {
     pub fn unsupported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
         let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
         let message = format!(
-            "Unsupported value: {value}: supported values: {}",
+            "Unsupported value: {}: supported values: {}",
+            shown(value),
             list.join(", ")
         );
         Self {
@@ -395,7 +402,7 @@ impl Cause {
 
     /// A value that is there twice.
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
-        let message = format!("Duplicate value: {value}");
+        let message = format!("Duplicate value: {}", shown(value));
         Self {
             reason: "FieldValueDuplicate",
             message,
@@ -426,6 +433,35 @@ impl Cause {
             }
         }
         Value::Object(out)
+    }
+}
+
+/// How many causes an answer lists.
+const MOST_CAUSES: usize = 100;
+
+/// How many bytes of a value an answer repeats.
+const MOST_SHOWN: usize = 4_096;
+
+/// A value as JSON; of a long one the beginning.
+fn shown(value: &Value) -> String {
+    struct Beginning(String);
+    impl fmt::Write for Beginning {
+        fn write_str(&mut self, text: &str) -> fmt::Result {
+            let rest = MOST_SHOWN.saturating_sub(self.0.len());
+            if text.len() <= rest {
+                self.0.push_str(text);
+                return Ok(());
+            }
+            let end = (0..=rest).rev().find(|end| text.is_char_boundary(*end));
+            self.0.push_str(&text[..end.unwrap_or(0)]);
+            // Ends the writing: the rest of the value is not even looked at.
+            Err(fmt::Error)
+        }
+    }
+    let mut beginning = Beginning(String::new());
+    match fmt::write(&mut beginning, format_args!("{value}")) {
+        Ok(()) => beginning.0,
+        Err(fmt::Error) => beginning.0 + "...",
     }
 }
 

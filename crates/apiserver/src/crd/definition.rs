@@ -1,6 +1,7 @@
 //! CustomResourceDefinition: its defaults, its checks, and what it says about itself.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
@@ -171,6 +172,10 @@ pub(crate) fn is_established(definition: &Value) -> bool {
 }
 
 pub(crate) fn validate_definition(definition: &Value, causes: &mut Vec<Cause>) {
+    // Each of them is compiled later.
+    if !super::pattern::check_all(definition, causes) {
+        return;
+    }
     let spec = definition.get("spec").unwrap_or(&Value::Null);
     let (group, plural) = (text(spec, "/group"), text(spec, "/names/plural"));
     let name = text(definition, "/metadata/name");
@@ -294,6 +299,7 @@ fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
     let same_columns = same(&|version| version.get("additionalPrinterColumns").cloned());
     let same_fields = same(&|version| version.get("selectableFields").cloned());
     let same_subresources = same(&|version| version.get("subresources").cloned());
+    let mut seen = HashSet::new();
     for (index, version) in versions.iter().enumerate() {
         let at = format!("spec.versions[{index}]");
         let name = text(version, "/name");
@@ -348,10 +354,7 @@ fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
             let at = place(same_fields, "spec.selectableFields", "selectableFields");
             validate_selectable(version, &at, causes);
         }
-        if versions[..index]
-            .iter()
-            .any(|other| text(other, "/name") == name)
-        {
+        if !seen.insert(name) {
             let why = "must contain unique version names";
             causes.push(Cause::invalid("spec.versions", &json!(name), why));
         }

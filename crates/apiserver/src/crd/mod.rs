@@ -10,6 +10,7 @@ mod compile;
 pub(crate) mod definition;
 mod format;
 mod path;
+mod pattern;
 mod schema;
 mod structural;
 mod value;

@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use regex::Regex;
 use serde_json::{Map, Value};
 
+use super::pattern;
+
 /// What a schema says about a value and what is in it.
 #[derive(Debug, Default)]
 pub(crate) struct Structural {
@@ -247,7 +249,7 @@ impl Rules {
             multiple_of: number("multipleOf"),
             min_length: count("minLength"),
             max_length: count("maxLength"),
-            pattern: text("pattern").and_then(|pattern| Regex::new(pattern).ok()),
+            pattern: text("pattern").and_then(|text| pattern::compile(text).ok()),
             format: text("format").map(str::to_owned),
             min_items: count("minItems"),
             max_items: count("maxItems"),

@@ -1,8 +1,10 @@
 //! Whether a schema is structural: every value has a type, and nothing but values is restricted.
 
-use regex::Regex;
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
+use super::pattern;
 use super::schema::members;
 use crate::status::Cause;
 
@@ -207,14 +209,16 @@ fn list_rules(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     } else if list == "map" {
         let items = schema.get("items").unwrap_or(&Value::Null);
         let required = items.get("required").and_then(Value::as_array);
+        let required: HashSet<&Value> = required.into_iter().flatten().collect();
+        let all_keys = json!(keys);
         for key in keys {
             let name = key.as_str().unwrap_or_default();
             let Some(property) = items.pointer(&format!("/properties/{name}")) else {
                 let why = "entries must all be names of item properties";
-                causes.push(Cause::invalid(field.clone(), &json!(keys), why));
+                causes.push(Cause::invalid(field.clone(), &all_keys, why));
                 continue;
             };
-            let is_required = required.is_some_and(|required| required.contains(key));
+            let is_required = required.contains(key);
             if property.get("default").is_none() && !is_required {
                 let why = "this property is in x-kubernetes-list-map-keys, so it must have a default \
                            or be a required property";
@@ -307,7 +311,7 @@ fn walk(schema: &Value, level: Level, at: &str, causes: &mut Vec<Cause>) {
         .get("pattern")
         .and_then(Value::as_str)
         .unwrap_or_default();
-    if let Err(error) = Regex::new(pattern) {
+    if let Err(error) = pattern::compile(pattern) {
         let why = format!("must be a valid regular expression, but isn't: {error}");
         causes.push(Cause::invalid(
             format!("{at}.pattern"),

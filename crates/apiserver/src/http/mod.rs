@@ -25,6 +25,7 @@ mod scale;
 mod version;
 mod watch;
 
+use std::collections::HashSet;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -162,7 +163,7 @@ impl Api {
             .run(body)
             .await
             .unwrap_or_else(|failure| respond::failure(&failure));
-        for text in &call.warnings {
+        for text in warnings(&call.warnings) {
             let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
             if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
                 response.headers_mut().append(WARNING, value);
@@ -196,6 +197,36 @@ impl Api {
             other => openid::answer(other, self.access.as_ref()).unwrap_or_else(not_found),
         }
     }
+}
+
+/// How many characters of warnings an answer has, and of each one if there are more. The real server has
+/// the same numbers.
+const MOST_WARNED: usize = 4_096;
+const MOST_WARNED_EACH: usize = 256;
+
+/// Each warning once, as far as there is room.
+fn warnings(all: &[String]) -> Vec<String> {
+    let mut seen = HashSet::new();
+    let unique: Vec<&String> = all.iter().filter(|text| seen.insert(*text)).collect();
+    let most = match unique
+        .iter()
+        .map(|text| text.chars().count())
+        .sum::<usize>()
+    {
+        sum if sum <= MOST_WARNED => usize::MAX,
+        _ => MOST_WARNED_EACH,
+    };
+    let mut room = MOST_WARNED;
+    let mut shown = Vec::new();
+    for text in unique {
+        let text: String = text.chars().take(most).collect();
+        let Some(rest) = room.checked_sub(text.chars().count()) else {
+            break;
+        };
+        room = rest;
+        shown.push(text);
+    }
+    shown
 }
 
 fn not_found() -> Response<Body> {

@@ -12,6 +12,13 @@ pub const MAX_OPERATIONS: usize = 10_000;
 /// Bytes that the copy operations of one patch may copy in all, so that copies of copies end.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
 
+/// List elements that the operations of one patch may move in all: each insertion into a list and each
+/// removal moves those behind it. Some tens of milliseconds.
+const MAX_MOVED: usize = 20_000_000;
+
+/// How often the depth of the object is measured while one patch is applied.
+const MAX_LOOKS: usize = 100;
+
 /// Applies a JSON patch.
 ///
 /// # Errors
@@ -27,6 +34,8 @@ pub fn json(mut target: Value, body: &[u8]) -> Result<Value, Error> {
     }
     let mut bounds = Bounds {
         copied: 0,
+        moved: 0,
+        looks: 0,
         depth: depth(&target),
     };
     for operation in operations {
@@ -69,12 +78,31 @@ fn as_upstream(operation: PatchOperation, target: &Value) -> Option<PatchOperati
 /// What the patch may still do. `depth` is never less than the object's true depth.
 struct Bounds {
     copied: usize,
+    moved: usize,
+    looks: usize,
     depth: usize,
 }
 
 impl Bounds {
     fn check(&mut self, operation: &PatchOperation, target: &Value) -> Result<(), Error> {
         let below = |path: &PointerBuf, inner: usize| path.count().saturating_add(inner);
+        let listed = |path: &PointerBuf| {
+            let parent = path.parent().and_then(|parent| parent.resolve(target).ok());
+            parent.and_then(Value::as_array).map_or(0, Vec::len)
+        };
+        self.moved = self.moved.saturating_add(match operation {
+            PatchOperation::Add(op) => listed(&op.path),
+            PatchOperation::Remove(op) => listed(&op.path),
+            PatchOperation::Copy(op) => listed(&op.path),
+            PatchOperation::Move(op) => listed(&op.path).saturating_add(listed(&op.from)),
+            PatchOperation::Replace(_) | PatchOperation::Test(_) => 0,
+        });
+        if self.moved > MAX_MOVED {
+            return Err(Error::TooLarge(format!(
+                "The operations of the JSON patch move more than {MAX_MOVED} list elements; replace \
+                 the list"
+            )));
+        }
         let reached = match operation {
             PatchOperation::Add(op) => below(&op.path, depth(&op.value)),
             PatchOperation::Replace(op) => below(&op.path, depth(&op.value)),
@@ -94,7 +122,11 @@ impl Bounds {
         };
         self.depth = self.depth.max(reached);
         if self.depth > 2 * MAX_DEPTH {
-            // The estimate only grows; look again before refusing.
+            // The estimate only grows; look again before refusing. Each look costs the whole object.
+            self.looks += 1;
+            if self.looks > MAX_LOOKS {
+                return Err(too_deep());
+            }
             self.depth = depth(target);
             if self.depth > MAX_DEPTH {
                 return Err(too_deep());
@@ -140,6 +172,27 @@ mod tests {
             apply(lease, &value!({"not": "a list"})).unwrap_err().code(),
             400
         );
+    }
+
+    #[test]
+    fn operations_that_move_long_lists_are_bounded() {
+        let list = |length: usize| value!({ "l": vec![0; length] });
+        let many = |count: usize| -> Value {
+            (0..count)
+                .map(|_| value!({"op": "add", "path": "/l/0", "value": 1}))
+                .collect()
+        };
+        assert!(apply(list(1_000), &many(5_000)).is_ok());
+        let refused = apply(list(100_000), &many(5_000)).unwrap_err();
+        assert_eq!(refused.code(), 413);
+        let removed: Value = (0..5_000)
+            .map(|_| value!({"op": "remove", "path": "/l/0"}))
+            .collect();
+        assert_eq!(apply(list(100_000), &removed).unwrap_err().code(), 413);
+        let moved: Value = (0..5_000)
+            .map(|_| value!({"op": "move", "from": "/l/0", "path": "/l/1"}))
+            .collect();
+        assert_eq!(apply(list(100_000), &moved).unwrap_err().code(), 413);
     }
 
     #[test]

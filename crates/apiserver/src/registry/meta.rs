@@ -1,5 +1,7 @@
 //! `metadata`: what the server sets, what it keeps, what it refuses.
 
+use std::collections::HashSet;
+
 use jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
@@ -195,7 +197,7 @@ pub(crate) fn validate_update(old: &Value, new: &Value, causes: &mut Vec<Cause>)
         }
         return;
     }
-    let had = items(old, "/metadata/finalizers");
+    let had: HashSet<&Value> = items(old, "/metadata/finalizers").iter().collect();
     let added: Vec<String> = items(new, "/metadata/finalizers")
         .iter()
         .filter(|finalizer| !had.contains(finalizer))
@@ -220,7 +222,8 @@ pub(crate) fn unique_owners(object: &mut Value) -> Vec<String> {
         return Vec::new();
     };
     let mut warnings = Vec::new();
-    let mut seen: Vec<Value> = Vec::with_capacity(owners.len());
+    let mut seen: HashSet<Value> = HashSet::new();
+    let mut kept: Vec<Value> = Vec::with_capacity(owners.len());
     for owner in owners.drain(..) {
         if seen.contains(&owner) {
             let uid = text(&owner, "/uid");
@@ -230,10 +233,11 @@ pub(crate) fn unique_owners(object: &mut Value) -> Vec<String> {
                  your requests; duplicate UID(s) observed: {uid}"
             ));
         } else {
-            seen.push(owner);
+            seen.insert(owner.clone());
+            kept.push(owner);
         }
     }
-    *owners = seen;
+    *owners = kept;
     warnings
 }
 

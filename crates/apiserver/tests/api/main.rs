@@ -13,6 +13,7 @@ mod classes;
 mod concurrency;
 mod custom;
 mod discovery;
+mod doubling;
 mod expiry;
 mod fencing;
 mod kinds;

@@ -1,5 +1,6 @@
 //! Endpoints and EndpointSlice.
 
+use std::collections::HashSet;
 use std::net::IpAddr;
 
 use serde_json::{Value, json};
@@ -79,16 +80,15 @@ pub(in crate::registry) fn validate_slice(slice: &Value, causes: &mut Vec<Cause>
             causes.push(Cause::invalid(field, address, why));
         }
     }
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (index, port) in items(slice, "/ports").iter().enumerate() {
         let name = text(port, "/name");
-        if seen.contains(&name) {
+        if !seen.insert(name) {
             causes.push(Cause::duplicate(
                 format!("ports[{index}].name"),
                 &json!(name),
             ));
         }
-        seen.push(name);
         check_protocol(port, &format!("ports[{index}].protocol"), causes);
     }
 }

@@ -1,5 +1,7 @@
 //! Pod: the defaults and checks that clients notice; nothing here runs containers.
 
+use std::collections::HashSet;
+
 use serde_json::{Map, Value, json};
 
 use super::super::Field;
@@ -96,7 +98,7 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
     if containers.is_empty() {
         causes.push(Cause::required("spec.containers", ""));
     }
-    let mut seen: Vec<&str> = Vec::new();
+    let mut seen: HashSet<&str> = HashSet::new();
     for (list, name) in [
         (items(pod, "/spec/initContainers"), "initContainers"),
         (containers, "containers"),
@@ -110,10 +112,9 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
                 for why in names::dns1123_label(own) {
                     causes.push(Cause::invalid(format!("{at}.name"), &json!(own), &why));
                 }
-                if seen.contains(&own) {
+                if !seen.insert(own) {
                     causes.push(Cause::duplicate(format!("{at}.name"), &json!(own)));
                 }
-                seen.push(own);
             }
             if text(container, "/image").is_empty() {
                 causes.push(Cause::required(format!("{at}.image"), ""));

@@ -1,6 +1,8 @@
 //! Devices that pods claim. Expressions that choose devices are kept as they are; who allocates
 //! devices evaluates them.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{immutable, items, set_default, set_default_text, text, volume};
@@ -117,7 +119,7 @@ fn default_requests(devices: Option<&mut Value>) {
 
 fn check_devices(devices: Option<&Value>, path: &str, causes: &mut Vec<Cause>) {
     let devices = devices.unwrap_or(&Value::Null);
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (index, request) in items(devices, "/requests").iter().enumerate() {
         let at = format!("{path}.requests[{index}]");
         let name = text(request, "/name");
@@ -136,7 +138,7 @@ fn check_devices(devices: Option<&Value>, path: &str, causes: &mut Vec<Cause>) {
             }
             (Some(exactly), true) => check_request(exactly, &format!("{at}.exactly"), causes),
             (None, false) => {
-                let mut seen = Vec::new();
+                let mut seen = HashSet::new();
                 for (index, choice) in choices.iter().enumerate() {
                     let at = format!("{at}.firstAvailable[{index}]");
                     check_name(text(choice, "/name"), &at, &mut seen, causes);
@@ -147,14 +149,13 @@ fn check_devices(devices: Option<&Value>, path: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-fn check_name<'a>(name: &'a str, at: &str, seen: &mut Vec<&'a str>, causes: &mut Vec<Cause>) {
+fn check_name<'a>(name: &'a str, at: &str, seen: &mut HashSet<&'a str>, causes: &mut Vec<Cause>) {
     for why in names::dns1123_label(name) {
         causes.push(Cause::invalid(format!("{at}.name"), &json!(name), &why));
     }
-    if seen.contains(&name) {
+    if !seen.insert(name) {
         causes.push(Cause::duplicate(at, &json!(name)));
     }
-    seen.push(name);
 }
 
 fn check_request(request: &Value, at: &str, causes: &mut Vec<Cause>) {

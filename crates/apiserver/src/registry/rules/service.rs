@@ -1,5 +1,7 @@
 //! Service. Cluster addresses are given out at random; nothing routes them.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::{child, items, set_default, set_default_text, text};
@@ -105,7 +107,7 @@ pub(in crate::registry) fn validate_service(service: &Value, causes: &mut Vec<Ca
     if kind == "ExternalName" && text(service, "/spec/externalName").is_empty() {
         causes.push(Cause::required("spec.externalName", ""));
     }
-    let mut seen = Vec::new();
+    let mut seen = HashSet::new();
     for (index, port) in ports.iter().enumerate() {
         let at = format!("spec.ports[{index}]");
         let name = text(port, "/name");
@@ -117,10 +119,9 @@ pub(in crate::registry) fn validate_service(service: &Value, causes: &mut Vec<Ca
             for why in names::dns1123_label(name) {
                 causes.push(Cause::invalid(format!("{at}.name"), &json!(name), &why));
             }
-            if seen.contains(&name) {
+            if !seen.insert(name) {
                 causes.push(Cause::duplicate(format!("{at}.name"), &json!(name)));
             }
-            seen.push(name);
         }
         let number = port.get("port").and_then(Value::as_i64).unwrap_or(0);
         if !(1..=65_535).contains(&number) {

@@ -1,5 +1,7 @@
 //! The group `storage.k8s.io`: classes, drivers, nodes, attachments, capacities.
 
+use std::collections::HashSet;
+
 use serde_json::{Value, json};
 
 use super::volume::{has, validate_driver_name, validate_selector, validate_volume_spec};
@@ -42,16 +44,19 @@ pub(in crate::registry) fn validate_class(class: &Value, causes: &mut Vec<Cause>
 
 fn validate_topologies(class: &Value, causes: &mut Vec<Cause>) {
     let terms = items(class, "/allowedTopologies");
+    let mut seen_terms = HashSet::new();
     for (index, term) in terms.iter().enumerate() {
         let at = format!("allowedTopologies[{index}].matchLabelExpressions");
         let wanted = items(term, "/matchLabelExpressions");
+        let mut seen_keys = HashSet::new();
         for (place, one) in wanted.iter().enumerate() {
             let values = items(one, "/values");
+            let mut seen = HashSet::new();
             if values.is_empty() {
                 causes.push(Cause::required(format!("{at}[{place}].values"), ""));
             }
             for (number, value) in values.iter().enumerate() {
-                if values[..number].contains(value) {
+                if !seen.insert(value) {
                     let field = format!("{at}[{place}].values[{number}]");
                     causes.push(Cause::duplicate(field, value));
                 }
@@ -64,14 +69,11 @@ fn validate_topologies(class: &Value, causes: &mut Vec<Cause>) {
                     &why,
                 ));
             }
-            if wanted[..place]
-                .iter()
-                .any(|other| text(other, "/key") == key)
-            {
+            if !seen_keys.insert(key) {
                 causes.push(Cause::duplicate(format!("{at}[{place}].key"), &json!(key)));
             }
         }
-        if terms[..index].contains(term) {
+        if !seen_terms.insert(term) {
             causes.push(Cause::duplicate(at, &json!("")));
         }
     }
@@ -229,6 +231,7 @@ pub(in crate::registry) fn validate_driver_update(
 
 pub(in crate::registry) fn validate_node(node: &Value, causes: &mut Vec<Cause>) {
     let drivers = items(node, "/spec/drivers");
+    let mut seen = HashSet::new();
     for (index, driver) in drivers.iter().enumerate() {
         let at = format!("spec.drivers[{index}]");
         let name = text(driver, "/name");
@@ -250,19 +253,17 @@ pub(in crate::registry) fn validate_node(node: &Value, causes: &mut Vec<Cause>) 
                 why,
             ));
         }
-        if drivers[..index]
-            .iter()
-            .any(|other| text(other, "/name") == name)
-        {
+        if !seen.insert(name) {
             causes.push(Cause::duplicate(format!("{at}.name"), &json!(name)));
         }
         let keys = items(driver, "/topologyKeys");
-        for (place, key) in keys.iter().enumerate() {
+        let mut seen_keys = HashSet::new();
+        for key in keys {
             let key_text = key.as_str().unwrap_or_default();
             if key_text.is_empty() {
                 causes.push(Cause::required(at.clone(), ""));
             }
-            if keys[..place].contains(key) {
+            if !seen_keys.insert(key) {
                 causes.push(Cause::duplicate(at.clone(), key));
             }
             for why in names::qualified_name(key_text) {

@@ -1,0 +1,297 @@
+//! Twice the input costs at most three times the work, for every kind of list that the server accepts.
+//!
+//! Work is the CPU time of this thread, on which client and server run, so that a loaded machine changes
+//! nothing.
+
+use std::time::Duration;
+
+use rustix::time::{ClockId, clock_gettime};
+use serde_json::{Map, Value, json};
+
+use crate::support::Server;
+use crate::{MAPS, create, map};
+
+/// Entries of the shortest list. A path that is quadratic shows from a few thousand on.
+const LEAST: usize = 1_500;
+
+/// How often the list is doubled.
+const DOUBLINGS: u32 = 2;
+
+/// Work below this is not compared: noise is a large part of it.
+const FLOOR: Duration = Duration::from_millis(60);
+
+fn cpu_time() -> Duration {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    Duration::try_from(time).expect("a time since the start of the thread")
+}
+
+type Body = fn(usize) -> Value;
+
+fn texts(n: usize, make: impl Fn(usize) -> String) -> Vec<String> {
+    (0..n).map(make).collect()
+}
+
+fn list(n: usize, make: impl Fn(usize) -> Value) -> Value {
+    (0..n).map(make).collect()
+}
+
+fn entries(n: usize, make: impl Fn(usize) -> (String, Value)) -> Value {
+    Value::Object((0..n).map(make).collect::<Map<_, _>>())
+}
+
+/// An object of which all but the metadata is given.
+fn named(mut object: Value) -> Value {
+    object["metadata"] = json!({ "name": "x" });
+    object
+}
+
+fn with_metadata(member: &str, value: Value) -> Value {
+    let mut object = map("x", "1");
+    object["metadata"][member] = value;
+    object
+}
+
+fn owner(n: usize) -> Value {
+    json!({ "apiVersion": "v1", "kind": "Pod", "name": format!("o{n}"), "uid": format!("u{n}") })
+}
+
+fn definition(schema: Value) -> Value {
+    let names = json!({ "plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList" });
+    json!({ "metadata": { "name": "things.x.io" }, "spec": { "group": "x.io", "scope": "Namespaced",
+        "names": names, "versions": [{ "name": "v1", "served": true, "storage": true,
+            "schema": { "openAPIV3Schema": schema } }] } })
+}
+
+/// Where bodies go, and bodies by size: good ones and, where lists are checked for repetitions or values, bad
+/// ones.
+const CREATIONS: &[(&str, &str, Body)] = &[
+    ("labels", MAPS, |n| {
+        with_metadata("labels", entries(n, |i| (format!("l{i}"), json!("v"))))
+    }),
+    ("bad labels", MAPS, |n| {
+        with_metadata("labels", entries(n, |i| (format!("-{i}"), json!("-"))))
+    }),
+    ("annotations", MAPS, |n| {
+        with_metadata("annotations", entries(n, |i| (format!("a{i}"), json!("v"))))
+    }),
+    ("finalizers", MAPS, |n| {
+        with_metadata("finalizers", json!(texts(n, |i| format!("x.io/f{i}"))))
+    }),
+    ("owners", MAPS, |n| {
+        with_metadata("ownerReferences", list(n, owner))
+    }),
+    ("equal owners", MAPS, |n| {
+        with_metadata("ownerReferences", list(n, |_| owner(0)))
+    }),
+    ("bad owners", MAPS, |n| {
+        with_metadata("ownerReferences", list(n, |_| json!({})))
+    }),
+    ("data", MAPS, |n| {
+        json!({ "metadata": { "name": "x" },
+        "data": entries(n, |i| (format!("k{i}"), json!("v"))) })
+    }),
+    ("containers", "/api/v1/namespaces/default/pods", |n| {
+        named(json!({ "spec": {
+        "containers": list(n, |i| json!({ "name": format!("c{i}"), "image": "i" })) } }))
+    }),
+    ("equal containers", "/api/v1/namespaces/default/pods", |n| {
+        named(json!({ "spec": {
+        "containers": list(n, |_| json!({ "name": "c", "image": "i" })) } }))
+    }),
+    ("environment", "/api/v1/namespaces/default/pods", |n| {
+        let env = list(n, |i| json!({ "name": format!("E{i}"), "value": "v" }));
+        named(json!({ "spec": { "containers": [{ "name": "c", "image": "i", "env": env }] } }))
+    }),
+    ("container ports", "/api/v1/namespaces/default/pods", |n| {
+        let ports = list(n, |i| json!({ "containerPort": 1 + i % 60_000 }));
+        named(json!({ "spec": { "containers": [{ "name": "c", "image": "i", "ports": ports }] } }))
+    }),
+    (
+        "service ports",
+        "/api/v1/namespaces/default/services",
+        |n| {
+            named(json!({ "spec": {
+        "ports": list(n, |i| json!({ "name": format!("p{i}"), "port": 1 + i % 60_000 })) } }))
+        },
+    ),
+    (
+        "endpoint ports",
+        "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices",
+        |n| {
+            named(json!({ "addressType": "IPv4", "endpoints": [],
+            "ports": list(n, |i| json!({ "name": format!("p{i}"), "port": 1 + i % 60_000 })) }))
+        },
+    ),
+    (
+        "rules",
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
+        |n| {
+            named(json!({
+        "rules": list(n, |i| json!({ "verbs": ["get"], "apiGroups": [""], "resources": [format!("r{i}")] })) }))
+        },
+    ),
+    (
+        "bad rules",
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
+        |n| {
+            named(json!({
+        "rules": list(n, |_| json!({})) }))
+        },
+    ),
+    (
+        "rule names",
+        "/apis/rbac.authorization.k8s.io/v1/namespaces/default/roles",
+        |n| {
+            named(json!({
+        "rules": [{ "verbs": texts(n, |i| format!("v{i}")), "apiGroups": [""],
+            "resources": texts(n, |i| format!("r{i}")) }] }))
+        },
+    ),
+    (
+        "subjects",
+        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings",
+        |n| {
+            named(json!({
+        "roleRef": { "kind": "ClusterRole", "name": "view" },
+        "subjects": list(n, |i| json!({ "kind": "User", "name": format!("u{i}") })) }))
+        },
+    ),
+    (
+        "topologies",
+        "/apis/storage.k8s.io/v1/storageclasses",
+        |n| {
+            named(json!({ "provisioner": "x.io",
+        "allowedTopologies": [{ "matchLabelExpressions": [{ "key": "k",
+            "values": texts(n, |i| format!("v{i}")) }] }] }))
+        },
+    ),
+    ("drivers", "/apis/storage.k8s.io/v1/csinodes", |n| {
+        named(json!({ "spec": {
+        "drivers": list(n, |i| json!({ "name": format!("d{i}.x.io"), "nodeID": "n" })) } }))
+    }),
+    (
+        "properties",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        |n| {
+            let properties = entries(n, |i| {
+                (
+                    format!("p{i}"),
+                    json!({ "type": "string", "pattern": "^a+$" }),
+                )
+            });
+            definition(json!({ "type": "object", "properties": properties }))
+        },
+    ),
+    (
+        "map keys",
+        "/apis/apiextensions.k8s.io/v1/customresourcedefinitions",
+        |n| {
+            let keys = texts(n, |i| format!("k{i}"));
+            let items = json!({ "type": "object", "required": keys });
+            definition(
+                json!({ "type": "object", "properties": { "l": { "type": "array", "items": items,
+            "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys } } }),
+            )
+        },
+    ),
+];
+
+/// Patches of a ConfigMap, by content type.
+const PATCHES: &[(&str, &str, Body)] = &[
+    ("JSON patch", "application/json-patch+json", |n| {
+        list(
+            n,
+            |i| json!({ "op": "add", "path": format!("/data/p{i}"), "value": "v" }),
+        )
+    }),
+    (
+        "merge patch",
+        "application/merge-patch+json",
+        |n| json!({ "data": entries(n, |i| (format!("p{i}"), json!("v"))) }),
+    ),
+    (
+        "owners by strategic merge",
+        "application/strategic-merge-patch+json",
+        |n| json!({ "metadata": { "ownerReferences": list(n, owner) } }),
+    ),
+    (
+        "finalizers by strategic merge",
+        "application/strategic-merge-patch+json",
+        |n| json!({ "metadata": { "finalizers": texts(n, |i| format!("x.io/f{i}")) } }),
+    ),
+    ("apply", "application/apply-patch+yaml", |n| {
+        json!({ "apiVersion": "v1", "kind": "ConfigMap",
+            "metadata": { "name": "x", "ownerReferences": list(n, owner) },
+            "data": entries(n, |i| (format!("p{i}"), json!("v"))) })
+    }),
+];
+
+/// The CPU time of one request, and the size of its answer.
+async fn cost(
+    server: &Server,
+    method: &str,
+    path: &str,
+    kind: &str,
+    body: &Value,
+) -> (Duration, usize) {
+    let bytes = body.to_string().into_bytes();
+    let before = cpu_time();
+    let answer = server
+        .send(method, path, &[("content-type", kind)], bytes)
+        .await;
+    assert_ne!(answer.status, 500, "{path}");
+    assert_ne!(answer.status, 404, "{path}");
+    (cpu_time() - before, answer.bytes.len())
+}
+
+/// Measures one case and says what is wrong.
+fn check(name: &str, costs: &[(Duration, usize)], problems: &mut Vec<String>) {
+    let growth = 3_u32.pow(DOUBLINGS);
+    let (first, last) = (costs[0], costs[costs.len() - 1]);
+    if last.0 > growth * first.0.max(FLOOR) {
+        problems.push(format!("{name}: {costs:?}"));
+    }
+    if last.1 > growth as usize * first.1.max(4_096) {
+        problems.push(format!("{name}: the answer grows: {costs:?}"));
+    }
+}
+
+#[tokio::test]
+async fn twice_the_input_is_at_most_three_times_the_work() {
+    let server = Server::start().await;
+    create(&server, MAPS, map("warm", "1")).await;
+    let mut problems = Vec::new();
+    for (name, path, body) in CREATIONS {
+        let path = format!("{path}?dryRun=All");
+        let mut costs = Vec::new();
+        for doubling in 0..=DOUBLINGS {
+            let body = body(LEAST << doubling);
+            costs.push(cost(&server, "POST", &path, "application/json", &body).await);
+        }
+        check(name, &costs, &mut problems);
+    }
+    for (name, kind, body) in PATCHES {
+        let mut costs = Vec::new();
+        for doubling in 0..=DOUBLINGS {
+            create(&server, MAPS, map("x", "1")).await;
+            let path = format!("{MAPS}/x?fieldManager=t");
+            let body = body(LEAST << doubling);
+            costs.push(cost(&server, "PATCH", &path, kind, &body).await);
+            // Once more, when all of it is there.
+            costs[doubling as usize].0 += cost(&server, "PATCH", &path, kind, &body).await.0;
+            let free = json!([{ "op": "add", "path": "/metadata/finalizers", "value": [] }]);
+            cost(
+                &server,
+                "PATCH",
+                &path,
+                "application/json-patch+json",
+                &free,
+            )
+            .await;
+            let gone = server.call("DELETE", &format!("{MAPS}/x"), None).await;
+            assert_eq!(gone.status, 200, "{name}: {}", gone.json());
+        }
+        check(name, &costs, &mut problems);
+    }
+    assert!(problems.is_empty(), "{problems:#?}");
+}
