@@ -90,8 +90,8 @@ pub(crate) const WHOLE: &str = "application/json";
 pub(crate) fn plain(error: &anyhow::Error) -> String {
     let mut parts = Vec::new();
     for cause in error.chain() {
-        if let Some(kube::Error::Api(status)) = cause.downcast_ref() {
-            parts.push(said(status));
+        if let Some(error @ kube::Error::Api(_)) = cause.downcast_ref() {
+            parts.push(tenure::plain(error));
             break;
         }
         parts.push(cause.to_string());
@@ -99,23 +99,6 @@ pub(crate) fn plain(error: &anyhow::Error) -> String {
     // Errors that show their cause themselves say it once.
     parts.dedup_by(|later, earlier| earlier.ends_with(later.as_str()));
     parts.join(": ")
-}
-
-/// What an API server said.
-fn said(status: &Status) -> String {
-    match (status.message.is_empty(), status.reason.is_empty()) {
-        (false, _) => status.message.clone(),
-        (true, false) => status.reason.clone(),
-        (true, true) => format!("HTTP {}", status.code),
-    }
-}
-
-/// The same for an answer that nothing was added to.
-pub(crate) fn plainly(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => said(status),
-        error => error.to_string(),
-    }
 }
 
 /// Reads a path as JSON.

@@ -42,6 +42,7 @@ pub struct Builder {
     watchdog: Option<Arc<HealthAdaptor>>,
     metrics: Option<Metrics>,
     events: bool,
+    event_source: Option<Arc<str>>,
     coordinated: Option<Coordinated>,
     seed: Option<u64>,
 }
@@ -86,6 +87,7 @@ impl Builder {
             watchdog: None,
             metrics: None,
             events: true,
+            event_source: None,
             coordinated: None,
             seed: None,
         }
@@ -220,6 +222,12 @@ impl Builder {
         self
     }
 
+    /// The source component of these Events; `tenure` by default.
+    pub fn event_source(mut self, component: impl Into<String>) -> Self {
+        self.event_source = Some(component.into().into());
+        self
+    }
+
     /// Takes part in a coordinated election (KEP-4355): publishes a LeaseCandidate, leads when the
     /// controller in the API server assigns the Lease, and yields when it prefers another. Only for
     /// Leases that this builder opens.
@@ -342,6 +350,7 @@ impl Builder {
             overrun: self.overrun,
             metrics: self.metrics,
             events: self.events,
+            event_source: self.event_source,
             candidate,
             #[cfg(feature = "mutants")]
             mutant: None,
@@ -373,6 +382,7 @@ pub(crate) struct Settings {
     pub(crate) overrun: Overrun,
     pub(crate) metrics: Option<Metrics>,
     pub(crate) events: bool,
+    pub(crate) event_source: Option<Arc<str>>,
     pub(crate) candidate: Option<Arc<Candidate>>,
     #[cfg(feature = "mutants")]
     pub(crate) mutant: Option<tenure_core::Mutant>,

@@ -6,6 +6,9 @@ use serde_json::{Value, json};
 use tenure_core::{FencingToken, WallTime};
 use tenure_lock::ObjectRef;
 
+/// The source of Events, unless the program names another.
+const COMPONENT: &str = "tenure";
+
 /// An Event in client-go's words: `<identity> became leader`. Thousands may wait to be posted, so it has
 /// nothing in it that its election knows as well then.
 pub(crate) struct Note {
@@ -25,18 +28,19 @@ impl Note {
         client: Client,
         about: ObjectRef,
         identity: &str,
+        source: Option<&str>,
     ) -> Result<(), kube::Error> {
         let path = format!("/api/v1/namespaces/{}/events", about.namespace);
         let request = Request::builder()
             .method(Method::POST)
             .uri(path)
             .header(header::CONTENT_TYPE, "application/json")
-            .body(self.body(&about, identity).to_string().into_bytes())
+            .body(self.body(&about, identity, source).to_string().into_bytes())
             .map_err(kube::Error::HttpError)?;
         client.request::<Value>(request).await.map(drop)
     }
 
-    fn body(&self, about: &ObjectRef, identity: &str) -> Value {
+    fn body(&self, about: &ObjectRef, identity: &str, source: Option<&str>) -> Value {
         let seconds = rfc3339(self.at.whole_seconds(), 0);
         // The instant in the name keeps Events apart, as client-go's recorder does it.
         let name = format!("{}.{:x}", about.name, self.at.as_micros());
@@ -63,8 +67,8 @@ impl Note {
             "reason": "LeaderElection",
             "message": format!("{identity} {}", self.what),
             "type": "Normal",
-            "source": { "component": "tenure" },
-            "reportingComponent": "tenure",
+            "source": { "component": source.unwrap_or(COMPONENT) },
+            "reportingComponent": source.unwrap_or(COMPONENT),
             "reportingInstance": identity.chars().take(128).collect::<String>(),
             "firstTimestamp": seconds,
             "lastTimestamp": seconds,
@@ -99,7 +103,10 @@ mod tests {
             token: FencingToken::from(7),
             at: WallTime::from_micros(1_600_000_000_250_000),
         };
-        let body = note.body(&about, "baz");
+        let body = note.body(&about, "baz", None);
+        assert_eq!(body["source"]["component"], "tenure");
+        let named = note.body(&about, "baz", Some("x/baz"));
+        assert_eq!(named["source"]["component"], "x/baz");
         assert_eq!(body["message"], "baz became leader");
         assert_eq!(body["reason"], "LeaderElection");
         assert_eq!(body["type"], "Normal");

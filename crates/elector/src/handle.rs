@@ -294,7 +294,12 @@ impl Shared {
 
     /// A request was answered, or the watch works again.
     pub(crate) fn works(&self) {
-        if lock(&self.vitals).failing.take().is_some() {
+        let mut vitals = lock(&self.vitals);
+        let failed = vitals.failing.take();
+        // With some permissions and without others, requests succeed and fail in turn.
+        let news = failed.is_some_and(|(_, error)| vitals.obstacle.as_ref() != Some(&error));
+        drop(vitals);
+        if news {
             tracing::info!(lock = %self.lock, "the API server answers again");
         }
     }
@@ -310,6 +315,25 @@ impl Shared {
         } else {
             tracing::debug!(lock = %self.lock, %error, "trouble with the lock");
         }
+    }
+
+    /// A write succeeded, so a later refusal is a new cause.
+    pub(crate) fn has_all_permissions(&self) {
+        lock(&self.vitals).obstacle = None;
+    }
+
+    /// The same for a failure that lasts until somebody changes something: each cause is logged once.
+    pub(crate) fn fails_until_changed(&self, now: Now, error: &Arc<str>) {
+        let mut vitals = lock(&self.vitals);
+        if vitals.obstacle.as_ref() != Some(error) {
+            vitals.obstacle = Some(error.clone());
+            drop(vitals);
+            return self.fails(now, error);
+        }
+        let since = vitals.failing.as_ref().map(|(since, _)| *since);
+        vitals.failing = Some((since.unwrap_or(now.local), error.clone()));
+        drop(vitals);
+        tracing::debug!(lock = %self.lock, %error, "the same trouble again");
     }
 
     fn poll_mail(&self, waker: &Waker) -> Poll<Option<Event>> {

@@ -20,6 +20,8 @@ pub(crate) struct Vitals {
     pub(crate) observed: LocalTime,
     /// Since when nothing has worked, and the last error.
     pub(crate) failing: Option<(LocalTime, Arc<str>)>,
+    /// What somebody has to change, such as a permission, as it was last logged.
+    pub(crate) obstacle: Option<Arc<str>>,
 }
 
 /// How one election is doing.
@@ -139,6 +141,7 @@ mod tests {
             held,
             observed: clock.now().local,
             failing: None,
+            obstacle: None,
         };
         tokio::time::advance(ago).await;
         let adaptor = HealthAdaptor::new(TOLERANCE);

@@ -78,6 +78,7 @@ mod health;
 mod hub;
 pub mod identity;
 pub mod metrics;
+mod plain;
 mod status;
 
 pub use builder::{Builder, Coordinated};
@@ -93,6 +94,7 @@ pub use handle::{Candidate, Event, Handle, Term};
 pub use health::{Health, HealthAdaptor, Trouble, Unhealthy};
 pub use hub::Hub;
 pub use metrics::Metrics;
+pub use plain::plain;
 pub use status::Status;
 
 pub use tenure_core as core;

@@ -199,6 +199,7 @@ where
         let stream = watch_objects(api, config).default_backoff();
         let mut stream = std::pin::pin!(stream);
         let mut listed: Option<HashSet<String>> = None;
+        let mut refused: Option<String> = None;
         while let Some(event) = stream.next().await {
             match event {
                 Ok(Event::Init) => listed = Some(HashSet::new()),
@@ -229,13 +230,38 @@ where
                         tell(&key, Change::Gone);
                     }
                     self.inner.synced.send_replace(true);
+                    refused = None;
                 }
                 Err(error) if is_forbidden(&error) => {
-                    tracing::warn!(%error, "cannot watch {plural}: the role of this pod needs get, list and watch on them");
+                    let error = described(&error);
+                    // Retries fail for the same reason until the role changes.
+                    if refused.as_ref() == Some(&error) {
+                        tracing::debug!(error, "still cannot watch {plural}");
+                    } else {
+                        tracing::warn!(
+                            error,
+                            "cannot watch {plural}: the role of this pod needs get, list and watch on them"
+                        );
+                        refused = Some(error);
+                    }
                 }
-                Err(error) => tracing::info!(%error, "watch of {plural} broke; retrying"),
+                Err(error) => {
+                    let error = described(&error);
+                    tracing::info!(error, "watch of {plural} broke; retrying");
+                }
             }
         }
+    }
+}
+
+/// In one line, without a dump of the Status.
+fn described(error: &watcher::Error) -> String {
+    match error {
+        watcher::Error::InitialListFailed(source)
+        | watcher::Error::WatchStartFailed(source)
+        | watcher::Error::WatchFailed(source) => tenure::plain(source),
+        watcher::Error::WatchError(status) => status.message.clone(),
+        error @ watcher::Error::NoResourceVersion => error.to_string(),
     }
 }
 

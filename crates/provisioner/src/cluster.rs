@@ -63,7 +63,7 @@ impl fmt::Debug for Pace {
 /// A request that failed.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ClusterError {
-    #[error("{what}: {source}")]
+    #[error("{what}: {}", tenure::plain(source))]
     Request {
         what: String,
         source: Box<kube::Error>,

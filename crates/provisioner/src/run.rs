@@ -412,7 +412,11 @@ async fn knows_attributes(client: &Client, told: Option<bool>) -> bool {
             .iter()
             .any(|r| r.kind == "VolumeAttributesClass"),
         Err(error) => {
-            tracing::info!(%error, "cannot find out whether the API server serves VolumeAttributesClass");
+            let error = tenure::plain(&error);
+            tracing::info!(
+                error,
+                "cannot find out whether the API server serves VolumeAttributesClass"
+            );
             true
         }
     }

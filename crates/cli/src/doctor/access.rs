@@ -10,7 +10,7 @@ use serde_json::json;
 use tenure::lock::{LockKind, Resource};
 
 use super::{Finding, Level};
-use crate::{api, elections};
+use crate::elections;
 
 /// Group, resource, verb, and whether it is about the one lock object.
 type Need = (&'static str, &'static str, &'static str, bool);
@@ -43,7 +43,7 @@ pub(super) async fn check(
         let what = purpose.what;
         findings.push(match missing {
             Err(error) => {
-                let error = api::plainly(&error);
+                let error = tenure::plain(&error);
                 let summary = format!("to {what}: cannot ask for permissions: {error}");
                 Finding::new("access", Level::Warn, summary)
             }

@@ -137,7 +137,7 @@ impl Doctor {
         let first = match waiting::on(server, api::get(client, "/version")).await {
             Ok(answer) => answer,
             Err(error) => {
-                let why = api::plainly(&error);
+                let why = tenure::plain(&error);
                 let finding = Finding::new(
                     "connection",
                     Level::Fail,

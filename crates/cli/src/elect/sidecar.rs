@@ -212,7 +212,8 @@ impl Sidecar {
     }
 
     fn see(&self, leader: &str, reason: &str) {
-        if self.print {
+        // After a release nobody leads until the next one does; the old sidecar said nothing then.
+        if self.print && !leader.is_empty() {
             // A reader that has gone away does not end an election.
             let _ = writeln!(std::io::stdout(), "{leader} is the leader");
         }

@@ -14,6 +14,7 @@ use crate::deadline::Watchdog;
 use crate::events::Note;
 use crate::guard::{Cell, Tenure};
 use crate::handle::{Event, Link, Term, lock};
+use crate::plain::plain;
 use crate::status::Status;
 
 /// An Event that cannot be posted in this time is not worth waiting for.
@@ -84,6 +85,10 @@ impl Entry {
             }
             Command::NewLeader { holder } => {
                 tracing::info!(%holder, "new leader");
+                if !holder.is_empty() && *holder != *self.shared.identity {
+                    // In client-go's words, which people search for.
+                    tracing::debug!("lock is held by {holder} and has not yet expired");
+                }
                 self.shared.deliver(Event::NewLeader(holder));
             }
             Command::Released => {
@@ -174,13 +179,14 @@ impl Entry {
         };
         let mut objects = self.lock.references(self.last.as_ref()).into_iter();
         let (about, identity) = (objects.nth(note.object), self.shared.identity.clone());
+        let source = self.event_source.clone();
         let post = async move {
             let Some(about) = about else {
                 return Done::Posted(Ok(()));
             };
             Done::Posted(
-                match within(POST, note.post(client, about, &identity)).await {
-                    Ok(result) => result.map_err(|error| error.to_string()),
+                match within(POST, note.post(client, about, &identity, source.as_deref())).await {
+                    Ok(result) => result.map_err(|error| plain(&error)),
                     Err(_) => Err("no answer in time".to_owned()),
                 },
             )

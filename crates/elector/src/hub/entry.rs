@@ -82,6 +82,8 @@ pub(super) struct Entry {
     pub(super) overrun: Overrun,
     /// Whether Events are posted.
     pub(super) events: bool,
+    /// What they are from, if it is not us.
+    pub(super) event_source: Option<Arc<str>>,
     pub(super) shared: Arc<Shared>,
     pub(super) span: Span,
     pub(super) election: Election,
@@ -183,6 +185,7 @@ impl Entry {
             lock: settings.lock,
             overrun: settings.overrun,
             events: settings.events,
+            event_source: settings.event_source,
             shared,
             span,
             election,
@@ -322,7 +325,9 @@ impl Entry {
             }
             Told::Down(error) => {
                 self.set_up(target, false);
-                self.shared.fails(world.clock.now(), &error);
+                if let Some(error) = error {
+                    self.shared.fails(world.clock.now(), &error);
+                }
                 self.settle(world);
             }
         }
@@ -494,6 +499,7 @@ impl Entry {
                 match result {
                     Ok(sighting) => {
                         self.shared.works();
+                        self.shared.has_all_permissions();
                         let version = sighting.observation().version.clone();
                         let input = Input::Written(id, Outcome::Applied(version));
                         self.step(world, input, Some(sighting));
@@ -542,7 +548,11 @@ impl Entry {
             tracing::debug!(%error, "refused");
             self.shared.works();
         } else {
-            self.shared.fails(now, &error.to_string().into());
+            let text = error.to_string().into();
+            match error.class() {
+                Class::Unusable => self.shared.fails_until_changed(now, &text),
+                _ => self.shared.fails(now, &text),
+            }
         }
     }
 

@@ -15,6 +15,7 @@ use tokio::sync::mpsc;
 
 use super::event::Shown;
 use super::feed::{Feed, News, is_forbidden};
+use crate::plain::plain;
 
 /// Who hears of an object: an election, and which of its objects it is.
 pub(super) type Member = (u64, usize);
@@ -28,8 +29,9 @@ pub(super) enum Told {
     Absent(ResourceVersion),
     /// Changes are shown from now on; what exists was shown before.
     Up,
-    /// Changes are not shown.
-    Down(Arc<str>),
+    /// Changes are not shown. Without a reason that is worth a warning if they are not allowed to be: a
+    /// candidate that may get, create and update polls.
+    Down(Option<Arc<str>>),
 }
 
 type Place = (Resource, String);
@@ -83,6 +85,8 @@ impl Eq for Name {}
 struct Running {
     feed: Feed,
     up: bool,
+    /// It is not allowed, and that was logged.
+    forbidden: bool,
 }
 
 impl Watches {
@@ -160,7 +164,11 @@ impl Watches {
                         self.sender.clone(),
                         self.seed ^ id,
                     );
-                    Running { feed, up: false }
+                    Running {
+                        feed,
+                        up: false,
+                        forbidden: false,
+                    }
                 });
             }
             if group.members.is_empty() {
@@ -224,6 +232,7 @@ impl Watches {
             }
             News::Synced { revision, names } => {
                 running.up = true;
+                running.forbidden = false;
                 for (name, members) in &group.members {
                     let name = name.0.name();
                     if key.as_deref().is_some_and(|only| only != name) {
@@ -246,8 +255,16 @@ impl Watches {
             News::Down { error } => {
                 running.up = false;
                 let what = format!("cannot watch {} in namespace {}", place.0.plural, place.1);
-                let text: Arc<str> = format!("{what}: {error}").into();
-                tracing::warn!(%error, "{what}, polling meanwhile");
+                let forbidden = is_forbidden(&error);
+                let said = std::mem::replace(&mut running.forbidden, forbidden);
+                let error = plain(&error);
+                match (forbidden, said) {
+                    (true, true) => tracing::debug!(error, "{what}, still polling"),
+                    (true, false) => tracing::warn!(error, "{what}, polling instead"),
+                    (false, _) => tracing::warn!(error, "{what}, polling meanwhile"),
+                }
+                let text: Option<Arc<str>> =
+                    (!forbidden).then(|| format!("{what}: {error}").into());
                 for (name, members) in &group.members {
                     if key.as_deref().is_none_or(|only| only == name.0.name()) {
                         let each = |member: &Member| (*member, Told::Down(text.clone()));
