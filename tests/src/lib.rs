@@ -10,6 +10,7 @@ pub mod clock;
 pub mod differential;
 pub mod embedded;
 pub mod event;
+pub mod forward;
 pub mod home;
 pub mod nemesis;
 pub mod overlap;

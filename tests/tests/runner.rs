@@ -35,6 +35,7 @@ mod provisioner_scale;
 mod provisioner_sources;
 mod provisioner_states;
 mod provisioner_topology;
+mod proxies;
 mod real_access;
 mod real_client_go;
 mod real_clients;

@@ -3,11 +3,16 @@
 //! In order: `--kubeconfig`, `$KUBECONFIG`, the cluster this pod runs in, `~/.kube/config`, and with
 //! none of these the embedded server of this machine. Inside Kubernetes the last is never taken:
 //! every pod would elect itself.
+//!
+//! Proxies are chosen as kubectl chooses them: `proxy-url` of the kubeconfig, else the environment. A server
+//! on this machine is never reached through one.
 
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
+#[cfg(feature = "provision")]
+use http::Uri;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
@@ -33,6 +38,39 @@ pub(crate) struct Connect {
 impl Connect {
     /// Finds the API server, starting the embedded one if it comes to that.
     pub(crate) async fn config(&self) -> Result<Config> {
+        proxied(self.find().await?)
+    }
+
+    /// Finds the API server as client-go's `BuildConfigFromFlags` does: a URL without a kubeconfig is used
+    /// without credentials; with one it replaces the server and the credentials stay. Without both, only the
+    /// service account of the pod is left. Never uses `~/.kube/config` or the embedded server.
+    #[cfg(feature = "provision")]
+    pub(crate) async fn config_from_flags(&self, master: Option<&str>) -> Result<Config> {
+        let kubeconfig = match Kubeconfig::from_env().context("KUBECONFIG")? {
+            // As in csi-provisioner, the environment wins.
+            Some(kubeconfig) => Some(self.choose(kubeconfig).await.context("KUBECONFIG")?),
+            None => match &self.kubeconfig {
+                Some(file) => Some(self.read_file(file).await?),
+                None => None,
+            },
+        };
+        let config = match (kubeconfig, master) {
+            (Some(mut config), Some(master)) => {
+                config.cluster_url = server_url(master, is_for_tls(&config))?;
+                // It was the name of the server that is replaced.
+                config.tls_server_name = None;
+                config
+            }
+            (Some(config), None) => config,
+            (None, Some(master)) => Config::new(server_url(master, false)?),
+            (None, None) => Config::incluster().context(
+                "no API server: give --kubeconfig or --master, or run in a pod with a service account",
+            )?,
+        };
+        proxied(config)
+    }
+
+    async fn find(&self) -> Result<Config> {
         if self.in_cluster {
             return Config::incluster()
                 .context("--use-cluster-credentials: this is no pod with a service account");
@@ -81,13 +119,46 @@ impl Connect {
             context: self.context.clone(),
             ..Default::default()
         };
-        Ok(Config::from_custom_kubeconfig(kubeconfig, &options).await?)
+        Ok(tenure::read_kubeconfig(kubeconfig, &options).await?)
     }
+}
+
+/// With the proxy that the environment names for this server, unless the kubeconfig names one.
+fn proxied(mut config: Config) -> Result<Config> {
+    if config.proxy_url.is_none() {
+        config.proxy_url = tenure::proxy_from_environment(&config.cluster_url)?;
+    }
+    Ok(config)
+}
+
+/// Parses `--master`. Without a scheme it is https if the configuration has anything to do with TLS, else
+/// http, as in client-go.
+#[cfg(feature = "provision")]
+fn server_url(master: &str, tls: bool) -> Result<Uri> {
+    let whole = |text: &str| {
+        let url = text.parse::<Uri>().ok()?;
+        (url.scheme().is_some() && url.host().is_some()).then_some(url)
+    };
+    let scheme = if tls { "https" } else { "http" };
+    let url = match master.contains("://") {
+        true => whole(master),
+        false => whole(&format!("{scheme}://{master}")),
+    };
+    url.with_context(|| format!("--master {master:?}: not a URL"))
+}
+
+#[cfg(feature = "provision")]
+fn is_for_tls(config: &Config) -> bool {
+    let user = &config.auth_info;
+    config.root_cert.is_some()
+        || config.accept_invalid_certs
+        || user.client_certificate.is_some()
+        || user.client_certificate_data.is_some()
 }
 
 /// A client for it. A credential plugin blocks the thread that makes it, and may take its time.
 pub(crate) async fn client(config: Config) -> Result<Client> {
-    open(config, |config| Ok(Client::try_from(config)?)).await
+    open(config, |config| Ok(tenure::work_client(config)?)).await
 }
 
 /// The same with requests that are fit for elections.
@@ -103,4 +174,24 @@ async fn open(
     let whom = format!("the credentials for {url}");
     let client = waiting::on_blocking(whom, move || make(config)).await?;
     client.with_context(|| format!("cannot make a client for {url}"))
+}
+
+#[cfg(all(test, feature = "provision"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn master_without_a_scheme_is_read_as_in_client_go() {
+        let read = |text, tls| server_url(text, tls).map(|url| url.to_string());
+        assert_eq!(read("https://a:1", false).unwrap(), "https://a:1/");
+        assert_eq!(
+            read("10.0.0.1:8080", false).unwrap(),
+            "http://10.0.0.1:8080/"
+        );
+        assert_eq!(read("a:6443", true).unwrap(), "https://a:6443/");
+        for wrong in ["", "http://", "a b"] {
+            let error = read(wrong, false).unwrap_err().to_string();
+            assert!(error.contains("not a URL"), "{error}");
+        }
+    }
 }

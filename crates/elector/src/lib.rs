@@ -83,7 +83,9 @@ mod status;
 
 pub use builder::{Builder, Coordinated};
 pub use callbacks::Callbacks;
-pub use client::{USER_AGENT, client};
+pub use client::{
+    ProxyError, USER_AGENT, client, proxy_from_environment, read_kubeconfig, work_client,
+};
 #[cfg(feature = "http2")]
 pub use client::{client_http2, work_client_http2};
 pub use deadline::Overrun;

@@ -6,7 +6,7 @@ use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use kube::{Api, Client, Config};
+use kube::{Api, Config};
 use prometheus_client::registry::Registry;
 use tenure::{Elector, Hub, LockKind};
 use tokio::sync::watch;
@@ -290,7 +290,7 @@ impl Builder {
     /// Outside a tokio runtime.
     pub fn build(mut self) -> Result<Manager, Error> {
         let names = self.names()?;
-        let client = Client::try_from(self.config.clone())?;
+        let client = tenure::work_client(self.config.clone())?;
         let lock_config = self.lock_config.take();
         let lock_config = lock_config.unwrap_or_else(|| self.config.clone());
         let namespace = self.namespace.clone();

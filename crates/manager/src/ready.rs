@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use kube::Config;
 use kube::client::Body;
-use kube::{Client, Config};
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -82,7 +82,7 @@ impl Gate {
 /// Sends one request on a new connection.
 async fn ask(mut config: Config) -> Result<(), String> {
     config.default_retry = false;
-    let client = Client::try_from(config).map_err(|error| error.to_string())?;
+    let client = tenure::work_client(config).map_err(|error| error.to_string())?;
     let request = http::Request::get("/readyz?verbose").body(Body::empty());
     let request = request.map_err(|error| error.to_string())?;
     let response = client.send(request).await.map_err(|e| chain(&e))?;

@@ -135,14 +135,15 @@ impl Server {
                 let handle = builder.start().await?;
                 let kubeconfig = Kubeconfig::from_yaml(handle.kubeconfig())?;
                 let options = KubeConfigOptions::default();
-                let mut config = Config::from_custom_kubeconfig(kubeconfig, &options).await?;
+                // Without a proxy, whatever the environment says: the server is in this process.
+                let mut config = tenure::read_kubeconfig(kubeconfig, &options).await?;
                 // Told apart from the administrator in audits and in recorded roles.
                 config.auth_info.impersonate = Some(USER.to_owned());
                 config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
                 (Some(handle), config)
             }
         };
-        let client = Client::try_from(config.clone())?;
+        let client = tenure::work_client(config.clone())?;
         let ca = config.root_cert.as_deref().map(pem);
         // A store that others write to has other servers on it, of which one leads.
         let alone = api.as_ref().is_some_and(|api| !api.store().shared());

@@ -171,7 +171,7 @@ fn host(config: &Config) -> String {
 
 fn connect(config: Config) -> Result<Client, Refusal> {
     let failed = |error| Refusal(StatusCode::BAD_GATEWAY, format!("{error}"));
-    Client::try_from(config).map_err(failed)
+    tenure::work_client(config).map_err(failed)
 }
 
 /// Returns a configuration for the server's own address with the token of the client, or without credentials.

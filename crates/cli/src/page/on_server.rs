@@ -34,7 +34,7 @@ impl OnServer {
     pub(crate) async fn open(self, server: &Handle) -> Result<()> {
         let config = Kubeconfig::from_yaml(server.kubeconfig())?;
         let options = KubeConfigOptions::default();
-        let config = Config::from_custom_kubeconfig(config, &options).await?;
+        let config = tenure::read_kubeconfig(config, &options).await?;
         let _ = self.address.set(config);
         Ok(())
     }

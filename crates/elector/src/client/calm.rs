@@ -12,13 +12,15 @@ use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use http::Uri;
-use hyper_util::client::legacy::connect::{Connected, Connection, HttpConnector};
+use hyper_util::client::legacy::connect::{Connected, Connection};
 use hyper_util::rt::TokioIo;
 use tenure_lock::BoxFuture;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, Sleep, sleep_until};
-use tower::Service;
+use tower::{BoxError, Service};
+
+use super::proxy::Dial;
 
 /// The least time between two looks for answers at a busy connection.
 pub(super) const ANSWERS: Duration = Duration::from_millis(10);
@@ -34,13 +36,13 @@ const AT_ONCE: u32 = 8;
 /// Connects with streams of which a busy one is read this often.
 #[derive(Clone)]
 pub(super) struct Calmly {
-    pub(super) tcp: HttpConnector,
+    pub(super) tcp: Dial,
     pub(super) every: Duration,
 }
 
 impl Service<Uri> for Calmly {
     type Response = TokioIo<Calm>;
-    type Error = <HttpConnector as Service<Uri>>::Error;
+    type Error = BoxError;
     type Future = BoxFuture<'static, Result<Self::Response, Self::Error>>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {

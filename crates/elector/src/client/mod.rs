@@ -4,8 +4,11 @@
 mod calm;
 #[cfg(feature = "http2")]
 mod http2;
+mod proxy;
 #[cfg(feature = "http2")]
 mod single;
+
+pub use proxy::{ProxyError, proxy_from_environment, read_kubeconfig};
 
 use std::time::Duration;
 
@@ -20,6 +23,8 @@ use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
 use tower::retry::RetryLayer;
 use tower::{BoxError, Service, ServiceBuilder};
+
+use proxy::Dial;
 
 /// The user agent of [`client`]. API servers and their audit logs tell elections apart by it, as they
 /// do with client-go's `leader-election` suffix.
@@ -43,13 +48,31 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// # Errors
-/// What [`kube::Client::try_from`] finds wrong with the configuration.
+/// What [`kube::Client::try_from`] finds wrong with the configuration, or a proxy that cannot be used.
 pub fn client(config: Config) -> Result<Client, kube::Error> {
-    let config = careful(config, USER_AGENT);
+    let mut config = careful(config, USER_AGENT);
+    proxy::correct(&mut config)?;
     if is_kubes_business(&config) {
         return Client::try_from(config);
     }
-    let https = config.rustls_https_connector_with_connector(tcp())?;
+    over_http1(config)
+}
+
+/// Builds kube's own client, for the requests of the work that is elected about. It goes through the proxy of
+/// the configuration, for which kube's needs a feature, and by the same rules as [`client`].
+///
+/// # Errors
+/// As for [`client`].
+pub fn work_client(mut config: Config) -> Result<Client, kube::Error> {
+    proxy::correct(&mut config)?;
+    if config.proxy_url.is_none() {
+        return Client::try_from(config);
+    }
+    over_http1(config)
+}
+
+fn over_http1(config: Config) -> Result<Client, kube::Error> {
+    let https = config.rustls_https_connector_with_connector(tcp(&config)?)?;
     let connector = bounded(TimeoutConnector::new(https), &config);
     assemble(
         config,
@@ -84,21 +107,26 @@ pub fn work_client_http2(config: Config, user_agent: &'static str) -> Result<Cli
 }
 
 #[cfg(feature = "http2")]
-fn over_http2(config: Config) -> Result<Client, kube::Error> {
+fn over_http2(mut config: Config) -> Result<Client, kube::Error> {
+    proxy::correct(&mut config)?;
     if is_kubes_business(&config) {
         return Client::try_from(config);
     }
     let bounded = |https| bounded(TimeoutConnector::new(calm::Together(https)), &config);
-    let tcp = |every| calm::Calmly { tcp: tcp(), every };
+    let dial = tcp(&config)?;
+    let tcp = |every| {
+        let tcp = dial.clone();
+        calm::Calmly { tcp, every }
+    };
     let connector = bounded(http2::connector(&config, tcp(calm::ANSWERS))?);
     let for_watches = config.rustls_https_connector_with_connector(tcp(calm::WATCH))?;
     let for_watches = bounded(for_watches);
     assemble(config, http2::Wary::new(connector, &for_watches))
 }
 
-/// Proxies, and certificates that a plugin hands out until some time.
+/// Certificates that a plugin hands out until some time.
 fn is_kubes_business(config: &Config) -> bool {
-    config.proxy_url.is_some() || config.auth_info.exec.is_some()
+    config.proxy_url.is_none() && config.auth_info.exec.is_some()
 }
 
 fn bounded<C>(mut connector: TimeoutConnector<C>, config: &Config) -> TimeoutConnector<C> {
@@ -136,11 +164,12 @@ where
 /// The end of a TLS handshake and the first request are two small packets. With Nagle's algorithm, which
 /// kube's own connector leaves on, the second waits until the first is acknowledged, and Linux takes 40 ms
 /// for that: far more than all the rest of a hand-over.
-fn tcp() -> HttpConnector {
+fn tcp(config: &Config) -> Result<Dial, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);
     tcp.set_nodelay(true);
-    tcp
+    let dial = Dial::new(tcp, config.proxy_url.as_ref());
+    dial.map_err(|error| kube::Error::Service(error.into()))
 }
 
 fn careful(mut config: Config, user_agent: &'static str) -> Config {
@@ -177,7 +206,9 @@ mod tests {
     async fn packets_do_not_wait_for_each_other() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let uri = format!("https://{}", listener.local_addr().unwrap());
-        let stream = Service::call(&mut tcp(), uri.parse().unwrap()).await;
+        let uri: http::Uri = uri.parse().unwrap();
+        let mut tcp = tcp(&Config::new(uri.clone())).unwrap();
+        let stream = Service::call(&mut tcp, uri).await;
         assert!(stream.unwrap().inner().nodelay().unwrap());
     }
 }
