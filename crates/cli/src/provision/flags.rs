@@ -11,7 +11,8 @@ use crate::values::{duration, switch};
 #[derive(Args, Clone, Debug)]
 #[command(args_override_self = true)]
 pub(crate) struct Provision {
-    /// URL of the API server, instead of the one in the kubeconfig
+    /// URL of the API server: with a kubeconfig it replaces the server and keeps the credentials, without one
+    /// no credentials are sent
     #[arg(long, value_name = "URL")]
     pub(super) master: Option<String>,
     /// The unix socket of the CSI driver

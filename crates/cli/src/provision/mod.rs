@@ -60,17 +60,8 @@ impl Provision {
 
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
         let options = self.options()?;
-        let mut connect = connect.clone();
-        // As in csi-provisioner, the environment wins.
-        if std::env::var_os("KUBECONFIG").is_some_and(|value| !value.is_empty()) {
-            connect.kubeconfig = None;
-        }
-        let mut config = connect.config().await?;
-        if let Some(master) = &self.master {
-            config.cluster_url = master
-                .parse()
-                .with_context(|| format!("--master {master}"))?;
-        }
+        let master = self.master.as_deref().filter(|master| !master.is_empty());
+        let config = connect.config_from_flags(master).await?;
         let mut signals = Signals::listen().context("signals")?;
         let shutdown = async move {
             let signal = signals.end().await;
