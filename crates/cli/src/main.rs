@@ -17,6 +17,7 @@ mod election;
 mod elections;
 mod events;
 mod history;
+mod klog;
 #[cfg(feature = "server")]
 mod local;
 mod log;

@@ -50,5 +50,5 @@ mod topology;
 mod volume;
 mod volumes;
 
-pub use options::{Capacity, Election, Http, NodeDeployment, Options};
+pub use options::{AtStart, Capacity, Election, Http, NodeDeployment, Options};
 pub use run::{RunError, run};

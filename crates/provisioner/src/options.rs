@@ -1,8 +1,11 @@
 //! Options of a provisioner, with the defaults of csi-provisioner.
 
 use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
+use kube::Client;
 use tenure::LockKind;
 
 use crate::names;
@@ -117,6 +120,32 @@ pub struct Election {
     pub labels: BTreeMap<String, String>,
     /// Feature gate `ReleaseLeaderElectionOnExit`
     pub release_on_exit: bool,
+    /// Called before this candidate takes part.
+    pub at_start: Option<AtStart>,
+}
+
+/// A function that is called before the election, with a client and the name of the lock, which is known only
+/// when the driver has answered.
+#[derive(Clone)]
+pub struct AtStart(Arc<Call>);
+
+type Call = dyn Fn(Client, &str) + Send + Sync;
+
+impl AtStart {
+    /// The election waits for the function, so it should return immediately.
+    pub fn new(call: impl Fn(Client, &str) + Send + Sync + 'static) -> Self {
+        Self(Arc::new(call))
+    }
+
+    pub(crate) fn call(&self, client: Client, lock: &str) {
+        (self.0)(client, lock);
+    }
+}
+
+impl fmt::Debug for AtStart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("AtStart")
+    }
 }
 
 /// Options of the HTTP server.

@@ -174,6 +174,10 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
         match parts.options.election.clone() {
             None => parts.lead(None, async { _ = stop.await }).await,
             Some(election) => {
+                if let Some(at_start) = &election.at_start {
+                    let lock = names::lock_name(&parts.facts.name);
+                    at_start.call(lock_client.clone(), &lock);
+                }
                 let elector = elector(&election, lock_client, &parts.facts.name)
                     .watchdog(&health)
                     .metrics(&election_metrics)
@@ -199,7 +203,11 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
 
 fn elector(election: &Election, client: Client, driver: &str) -> tenure::Builder {
     let name = names::lock_name(driver);
+    let identity = tenure::identity::host_uuid();
     Elector::open(client, election.kind, &election.namespace, &name)
+        // As csi-lib-utils writes it.
+        .event_source(format!("{name}/{identity}"))
+        .identity(identity)
         .lease_duration(election.lease_duration)
         .renew_deadline(election.renew_deadline)
         .retry_period(election.retry_period)

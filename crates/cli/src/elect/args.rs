@@ -9,6 +9,7 @@ use super::http::Address;
 use super::outlets::hooks::ProcessSignal;
 use super::outlets::{gate, label, webhook};
 use crate::election::Election;
+use crate::klog::Klog;
 use crate::values::{duration, name};
 
 /// Take part in an election and tell others who leads (sidecar)
@@ -71,6 +72,13 @@ pub(crate) struct Elect {
     pub(super) route: Route,
     #[command(flatten)]
     pub(super) health: Health,
+    #[command(flatten)]
+    pub(super) klog: Klog,
+    /// glog's `-v=4`; here it is `-v`.
+    #[arg(id = "klog_v", long = "v", hide = true, value_name = "LEVEL")]
+    pub(super) glog_level: Option<String>,
+    #[arg(long, hide = true)]
+    pub(super) vmodule: Option<String>,
 }
 
 /// Where to answer.

@@ -11,21 +11,48 @@ use tenure::lock::LockKind;
 use crate::elections::{self, Seen};
 use crate::rbac;
 
-/// Where the old sidecar kept its lock unless told otherwise.
-const OLD_NAMESPACE: &str = "default";
+/// A program with elections whose older releases kept their locks elsewhere.
+pub(crate) struct Program {
+    /// The flag for the kind of lock.
+    lock: &'static str,
+    /// The flag for the namespace of the lock.
+    namespace: &'static str,
+    /// Kinds that releases of it have used.
+    kinds: &'static [LockKind],
+    /// Where old releases kept the lock unless told otherwise.
+    old_namespace: Option<&'static str>,
+}
+
+/// `tenure elect`.
+pub(super) const SIDECAR: Program = Program {
+    lock: "--lock",
+    namespace: "--election-namespace",
+    kinds: &elections::KINDS,
+    old_namespace: Some("default"),
+};
+
+/// `tenure provision`.
+#[cfg(feature = "provision")]
+pub(crate) const PROVISIONER: Program = Program {
+    lock: "--leader-election-type",
+    namespace: "--leader-election-namespace",
+    kinds: &[LockKind::Leases, LockKind::Endpoints],
+    old_namespace: None,
+};
 
 /// Says which other locks of this election are in use.
-pub(super) async fn warn(client: Client, kind: LockKind, namespace: String, election: String) {
-    let places = [namespace.as_str(), OLD_NAMESPACE];
-    let places = if namespace == OLD_NAMESPACE {
-        &places[..1]
-    } else {
-        &places[..]
-    };
-    for place in places {
-        for other in elections::KINDS {
+pub(crate) async fn warn(
+    client: Client,
+    program: &Program,
+    kind: LockKind,
+    namespace: String,
+    election: String,
+) {
+    let old = program.old_namespace.filter(|old| *old != namespace);
+    for place in [Some(namespace.as_str()), old].into_iter().flatten() {
+        for &other in program.kinds {
             let resource = elections::resource_of(other);
-            if *place == namespace && uses(kind, other) {
+            if place == namespace && uses(kind, other) {
                 continue;
             }
             let named = (resource.group, resource.plural);
@@ -44,7 +71,7 @@ pub(super) async fn warn(client: Client, kind: LockKind, namespace: String, elec
                     renewed_ago = format!("{:.0} s", seen.renewed_ago_seconds.unwrap_or_default()),
                     "another lock of this election is in use, and its candidates do not see this one: \
                      {}",
-                    advice(*place == namespace, kind, other, place)
+                    program.advice(place == namespace, kind, other, place)
                 );
             }
         }
@@ -64,15 +91,19 @@ fn uses(kind: LockKind, other: LockKind) -> bool {
     }
 }
 
-fn advice(same_place: bool, kind: LockKind, other: LockKind, place: &str) -> String {
-    let both = match (kind, other) {
-        (LockKind::Leases, old) => format!("--lock={old}leases"),
-        (kind, LockKind::Leases) => format!("--lock={kind}leases"),
-        _ => "one --lock".to_owned(),
-    };
-    if same_place {
-        format!("give all of them {both} until none of the old ones is left")
-    } else {
-        format!("give all of them one --election-namespace ({place} is the old sidecar's)")
+impl Program {
+    fn advice(&self, same_place: bool, kind: LockKind, other: LockKind, place: &str) -> String {
+        let flag = self.lock;
+        let both = match (kind, other) {
+            (LockKind::Leases, old) => format!("{flag}={old}leases"),
+            (kind, LockKind::Leases) => format!("{flag}={kind}leases"),
+            _ => format!("one {flag}"),
+        };
+        if same_place {
+            format!("give all of them {both} until none of the old ones is left")
+        } else {
+            let flag = self.namespace;
+            format!("give all of them one {flag} ({place} is the old sidecar's)")
+        }
     }
 }

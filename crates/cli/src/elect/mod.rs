@@ -1,7 +1,7 @@
 //! `tenure elect`: the sidecar. A drop-in for `leader-elector:0.5`, without its faults.
 
 mod args;
-mod elsewhere;
+pub(crate) mod elsewhere;
 mod health;
 mod http;
 mod life;
@@ -78,6 +78,10 @@ impl Elect {
                 }
             }
         };
+        self.klog.warn();
+        if self.glog_level.is_some() || self.vmodule.is_some() {
+            tracing::warn!("--v and --vmodule have no effect: use -v or TENURE_LOG");
+        }
         if compat {
             // The old sidecar was its host name; programs compare that with their own.
             self.election.id.get_or_insert_with(pod_name);
@@ -183,7 +187,8 @@ impl Elect {
         if self.preflight != Preflight::Off {
             let (kind, name) = (self.election.lock, self.election.election.clone());
             let place = namespace.clone();
-            tokio::spawn(elsewhere::warn(client.clone(), kind, place, name));
+            let program = &elsewhere::SIDECAR;
+            tokio::spawn(elsewhere::warn(client.clone(), program, kind, place, name));
         }
         if self.dry_run {
             gate.close(Some("this is a dry run".to_owned()));

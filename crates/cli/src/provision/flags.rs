@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{ArgAction, Args};
 
 use super::old::Old;
+use crate::klog::Klog;
 use crate::values::{duration, switch};
 
 /// Make volumes for claims with a CSI driver (drop-in for csi-provisioner)
@@ -121,6 +122,8 @@ pub(crate) struct Provision {
     pub(super) logging_format: String,
     #[command(flatten)]
     pub(super) old: Old,
+    #[command(flatten)]
+    pub(super) klog: Klog,
 }
 
 /// More about `--enable-capacity`.

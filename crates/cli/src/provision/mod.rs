@@ -12,6 +12,7 @@ use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
 use crate::connect::Connect;
+use crate::klog;
 use crate::signals::Signals;
 pub(crate) use flags::Provision;
 
@@ -22,13 +23,14 @@ pub(crate) fn with_command(mut args: Vec<OsString>) -> Vec<OsString> {
 }
 
 /// `-v=5`, `-v5` and `-v 5` mean `--v=5` here, as in every program of Kubernetes; elsewhere `-v` is a
-/// switch.
+/// switch. Flags of klog may have one dash.
 pub(crate) fn spell(args: Vec<OsString>) -> Vec<OsString> {
     if args.get(1).is_none_or(|command| command != "provision") {
         return args;
     }
     let spelled = args.into_iter().map(|arg| match arg.to_str() {
         Some("-v") => "--v".into(),
+        Some(text) if klog::is_flag(text) => format!("-{text}").into(),
         Some(text) if text.starts_with("-v") => {
             let level = text[2..].trim_start_matches('=');
             format!("--v={level}").into()

@@ -100,23 +100,30 @@ impl Old {
                 "--enable-pprof: Go's profiles are not to be had; /debug/pprof says what to use instead"
             );
         }
-        self.lock_kind().map(drop)
+        let kind = self.lock_kind()?;
+        match (&self.leader_election_type, kind) {
+            (None, _) => {}
+            (Some(_), LockKind::Leases) => {
+                tracing::warn!("--leader-election-type is deprecated: leases are the default");
+            }
+            (Some(_), LockKind::EndpointsLeases) => tracing::info!(
+                "--leader-election-type=endpointsleases: remove it when no replica uses endpoints any more"
+            ),
+            (Some(_), _) => tracing::warn!(
+                "--leader-election-type=endpoints is deprecated: move to leases by way of endpointsleases"
+            ),
+        }
+        Ok(())
     }
 
     pub(super) fn lock_kind(&self) -> Result<LockKind> {
         match self.leader_election_type.as_deref() {
-            None => Ok(LockKind::Leases),
-            Some("leases") => {
-                tracing::warn!("--leader-election-type is deprecated: leases are the default");
-                Ok(LockKind::Leases)
-            }
-            Some("endpoints") => {
-                tracing::warn!("--leader-election-type=endpoints is deprecated: use leases");
-                Ok(LockKind::Endpoints)
-            }
-            Some(other) => {
-                bail!("--leader-election-type {other:?}: only leases and endpoints are supported")
-            }
+            None | Some("leases") => Ok(LockKind::Leases),
+            Some("endpoints") => Ok(LockKind::Endpoints),
+            Some("endpointsleases") => Ok(LockKind::EndpointsLeases),
+            Some(other) => bail!(
+                "--leader-election-type {other:?}: only leases, endpoints and endpointsleases are supported"
+            ),
         }
     }
 }

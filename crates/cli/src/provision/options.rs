@@ -3,9 +3,10 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, bail};
-use tenure_provisioner::{Capacity, Election, Http, NodeDeployment, Options};
+use tenure_provisioner::{AtStart, Capacity, Election, Http, NodeDeployment, Options};
 
 use super::flags::{CapacityFlags, NodeFlags, Provision};
+use crate::elect::elsewhere;
 use crate::values::switch;
 
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
@@ -14,6 +15,7 @@ impl Provision {
     /// What the flags say together with the environment.
     pub(super) fn options(&self) -> Result<Options> {
         self.old.check()?;
+        self.klog.warn();
         let gates = gates(&self.feature_gates)?;
         let http = self.http()?;
         let elects = self.leader_election || self.old.enable_leader_election;
@@ -55,9 +57,23 @@ impl Provision {
     }
 
     fn election(&self, gates: &BTreeMap<String, bool>) -> Result<Election> {
+        let kind = self.old.lock_kind()?;
+        let namespace = namespace(&self.leader_election_namespace);
+        let place = namespace.clone();
+        let look_elsewhere = move |client, lock: &str| {
+            let lock = lock.to_owned();
+            tokio::spawn(elsewhere::warn(
+                client,
+                &elsewhere::PROVISIONER,
+                kind,
+                place.clone(),
+                lock,
+            ));
+        };
         Ok(Election {
-            kind: self.old.lock_kind()?,
-            namespace: namespace(&self.leader_election_namespace),
+            kind,
+            namespace,
+            at_start: Some(AtStart::new(look_elsewhere)),
             lease_duration: self.leader_election_lease_duration,
             renew_deadline: self.leader_election_renew_deadline,
             retry_period: self.leader_election_retry_period,
@@ -250,6 +266,15 @@ mod tests {
     }
 
     #[test]
+    fn klogs_flags_are_taken_in_every_spelling() {
+        let line = "-logtostderr -alsologtostderr=false --stderrthreshold=ERROR --skip_headers \
+            --skip-log-headers=true -log_dir /tmp --log_file=x --log_file_max_size 10 \
+            --add_dir_header --one_output --log_backtrace_at=a.go:1 --v=2 -v=3";
+        options(line).unwrap();
+        assert!(options("--logtostdout").is_err());
+    }
+
+    #[test]
     fn what_is_not_given_is_as_in_csi_provisioner() {
         let defaults = options("").unwrap();
         // Its README says 15 s, and its code this.
@@ -273,11 +298,13 @@ mod tests {
         );
         let old = old.unwrap();
         assert_eq!(old.election.unwrap().kind, LockKind::Endpoints);
+        let both = options("--leader-election --leader-election-type=endpointsleases").unwrap();
+        assert_eq!(both.election.unwrap().kind, LockKind::EndpointsLeases);
         assert!(!old.http.unwrap().leader_health);
         for (line, text) in [
             (
                 "--leader-election-type=configmaps",
-                "only leases and endpoints",
+                "only leases, endpoints and endpointsleases",
             ),
             ("--provisioner=x", "was removed"),
             ("--connection-timeout=1s", "was removed"),
