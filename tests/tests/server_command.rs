@@ -244,6 +244,25 @@ fn server_command_records_the_least_role_of_what_it_saw() {
 }
 
 #[test]
+fn server_command_prints_the_token_of_the_administrator() {
+    let home = Home::new();
+    let none = home.tenure(&["server", "token"]);
+    assert_eq!(none.status.code(), Some(1));
+    assert!(
+        text(&none).contains("no server has run on"),
+        "{}",
+        text(&none)
+    );
+    let (_server, instance) = serve(&home, &[]);
+    let printed = home.tenure(&["server", "token"]);
+    assert!(printed.status.success(), "{}", text(&printed));
+    let token = String::from_utf8(printed.stdout).unwrap();
+    let secrets = "/api/v1/secrets";
+    assert_eq!(plain_get(&instance, secrets, token.trim()), 200);
+    assert_eq!(plain_get(&instance, secrets, "another"), 401);
+}
+
+#[test]
 fn server_command_keeps_its_state_where_xdg_says() {
     let home = Home::new();
     let state = home.path("elsewhere");

@@ -9,6 +9,7 @@ use tenure_tests::embedded::Embedded;
 use tenure_tests::nemesis::proxy::{Gate, Proxy};
 use tenure_tests::process::Process;
 use tenure_tests::tools;
+use tenure_tests::wire::{Wire, lease_path};
 
 use crate::manager_process::{call, ends, says, signal, steal};
 use crate::sidecar::{free_port, request};
@@ -110,4 +111,53 @@ fn server_replica_that_is_asked_twice_exits_1_without_the_release() {
     assert_eq!(ends(&mut replica.process).code(), Some(1));
     says(&replica.process, "tenure: a second signal, exiting now");
     assert_eq!(holder(&server), Some(identity));
+}
+
+fn account(server: &Embedded) -> Option<()> {
+    let wire = Wire::connect(&server.kubeconfig()).unwrap();
+    let path = "/api/v1/namespaces/default/serviceaccounts/default";
+    wire.get(path).ok()?.status.is_success().then_some(())
+}
+
+#[test]
+fn server_without_leader_election_acts_and_takes_no_lease() {
+    let server = Embedded::start().unwrap();
+    assert_eq!(account(&server), None, "nobody has made it");
+    let mut command = Command::new(tools::tenure().unwrap());
+    command.args(["server", "--no-leader-elect", "--kubeconfig"]);
+    let mut process = Process::spawn("alone", {
+        command.arg(server.kubeconfig());
+        command
+    })
+    .unwrap();
+    let acts = poll(LIMIT, || account(&server));
+    assert!(acts.is_some(), "{}", process.transcript());
+    assert_eq!(holder(&server), None, "{}", process.transcript());
+    process.terminate();
+    assert_eq!(ends(&mut process).code(), Some(0));
+}
+
+#[test]
+fn server_takes_the_durations_of_its_election() {
+    let server = Embedded::start().unwrap();
+    let start = |flags: &[&str]| {
+        let mut command = Command::new(tools::tenure().unwrap());
+        command.arg("server").args(flags).arg("--kubeconfig");
+        command.arg(server.kubeconfig());
+        Process::spawn("server", command).unwrap()
+    };
+    let mut wrong = start(&["--lease-duration=5s", "--renew-deadline=5s"]);
+    assert_eq!(ends(&mut wrong).code(), Some(1));
+    says(&wrong, "these durations cannot work");
+    let process = start(&[
+        "--lease-duration=6s",
+        "--renew-deadline=3s",
+        "--retry-period=1s",
+    ]);
+    let wire = Wire::connect(&server.kubeconfig()).unwrap();
+    let seconds = poll(LIMIT, || {
+        let lease = wire.get(&lease_path("kube-system", "tenure-server")).ok()?;
+        lease.body["spec"]["leaseDurationSeconds"].as_u64()
+    });
+    assert_eq!(seconds, Some(6), "{}", process.transcript());
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::{Args, Subcommand, ValueEnum};
 use http_body_util::BodyExt;
+use tenure::Timing;
 use tenure_apiserver::auth::Mode;
 use tenure_apiserver::server::{Builder, Engine, Instance, Server as ApiServer, Stopped};
 use tenure_apiserver::store::{EtcdConfig, RedbStore, backup};
@@ -40,6 +41,8 @@ enum Action {
     Run(Box<Options>),
     /// Say whether one runs on the data directory, and where
     Status,
+    /// Print the administrator's token, for `kubectl --token` and `curl`
+    Token,
     /// End the one that runs on the data directory
     Stop {
         /// How long to wait for it
@@ -106,6 +109,18 @@ struct Options {
     /// Built-in controllers to leave out
     #[arg(long, value_name = "CONTROLLER", value_delimiter = ',', value_parser = tenure_server::CONTROLLERS.to_vec())]
     disable: Vec<String>,
+    /// Run the controllers without an election; only for a server that is the only one
+    #[arg(long)]
+    no_leader_elect: bool,
+    /// Time after the last renewal before another server's controllers may take over [default: 15s]
+    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
+    lease_duration: Option<Duration>,
+    /// Time without a renewal after which the leader's controllers stop [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
+    renew_deadline: Option<Duration>,
+    /// Time between two renewals [default: 2s]
+    #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
+    retry_period: Option<Duration>,
     /// Serve /healthz and /readyz of the controllers here
     #[arg(long, value_name = "HOST:PORT")]
     probe_address: Option<SocketAddr>,
@@ -195,6 +210,10 @@ impl Server {
                 println!("{}", serde_json::to_string_pretty(&instance)?);
                 Ok(0)
             }
+            Some(Action::Token) => {
+                println!("{}", token(&dir)?);
+                Ok(0)
+            }
             Some(Action::Stop { timeout }) => stop(&dir, timeout).await,
             Some(Action::Backup { file }) => save(&dir, &file).await,
             Some(Action::Restore { file }) => {
@@ -229,6 +248,11 @@ impl Options {
             self.probe_address,
             self.metrics_address,
         );
+        self.timing()?;
+        let (alone, durations) = (
+            self.no_leader_elect,
+            [self.lease_duration, self.renew_deadline, self.retry_period],
+        );
         let (mut server, page) = if connect.kubeconfig.is_some() {
             let config = connect.config().await?;
             eprintln!("tenure: controllers for {}", config.cluster_url);
@@ -237,6 +261,18 @@ impl Options {
             let (api, page) = OnServer::add(self.api(&dir));
             (tenure_server::Server::embedded(api), Some(page))
         };
+        server = server.no_leader_elect(alone).election(move |election| {
+            let [lease, renew, retry] = durations;
+            let election = lease
+                .into_iter()
+                .fold(election, tenure::Builder::lease_duration);
+            let election = renew
+                .into_iter()
+                .fold(election, tenure::Builder::renew_deadline);
+            retry
+                .into_iter()
+                .fold(election, tenure::Builder::retry_period)
+        });
         for controller in &disable {
             server = server.disable(controller);
         }
@@ -258,6 +294,21 @@ impl Options {
         }
         started.run_until_signal().await?;
         Ok(0)
+    }
+
+    /// Checks the durations before anything starts.
+    fn timing(&self) -> Result<Timing> {
+        let mut timing = Timing::builder();
+        if let Some(lease) = self.lease_duration {
+            timing = timing.lease_duration(lease);
+        }
+        if let Some(renew) = self.renew_deadline {
+            timing = timing.renew_deadline(renew);
+        }
+        if let Some(retry) = self.retry_period {
+            timing = timing.retry_period(retry);
+        }
+        timing.build().context("these durations cannot work")
     }
 
     fn api(self, dir: &Path) -> Builder {
@@ -296,6 +347,19 @@ impl Options {
             builder = builder.record_rbac(path);
         }
         builder
+    }
+}
+
+/// The administrator's token, which every server on a folder keeps there.
+fn token(dir: &Path) -> Result<String> {
+    let file = dir.join("token");
+    match std::fs::read_to_string(&file) {
+        Ok(token) => Ok(token.trim().to_owned()),
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
+            "no server has run on {}; start one with `tenure server`, or name its folder with --data-dir",
+            dir.display()
+        ),
+        Err(error) => Err(error).with_context(|| format!("cannot read {}", file.display())),
     }
 }
 

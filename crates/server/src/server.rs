@@ -38,7 +38,11 @@ pub struct Server {
     extend: Vec<Extend>,
     probes: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
+    no_leader_elect: bool,
+    tune: Option<Tune>,
 }
+
+type Tune = Box<dyn Fn(tenure::Builder) -> tenure::Builder + Send + Sync>;
 
 enum Place {
     Embedded(Box<api::Builder>),
@@ -85,7 +89,26 @@ impl Server {
             extend: Vec::new(),
             probes: None,
             metrics: None,
+            no_leader_elect: false,
+            tune: None,
         }
+    }
+
+    /// Runs the controllers without an election, also on a store or an API server that others share. Two such
+    /// servers act at the same time: for one that is the only one by construction.
+    pub fn no_leader_elect(mut self, yes: bool) -> Self {
+        self.no_leader_elect = yes;
+        self
+    }
+
+    /// Changes the election of the controllers, such as its durations; see
+    /// [`tenure_manager::Builder::elections`].
+    pub fn election(
+        mut self,
+        tune: impl Fn(tenure::Builder) -> tenure::Builder + Send + Sync + 'static,
+    ) -> Self {
+        self.tune = Some(Box::new(tune));
+        self
     }
 
     /// Leaves a built-in controller out.
@@ -150,7 +173,10 @@ impl Server {
         let mut manager = Manager::builder(config)
             .gate(api_ready())
             .namespace("kube-system")
-            .no_leader_elect(alone);
+            .no_leader_elect(alone || self.no_leader_elect);
+        if let Some(tune) = self.tune {
+            manager = manager.elections(tune);
+        }
         if api.is_some() && !alone {
             // The API goes on here whoever leads: an etcd that was away must find it when it comes back.
             manager = manager.on_loss(OnLoss::Demote);
