@@ -33,6 +33,7 @@ pub mod random;
 pub mod record;
 pub mod time;
 pub mod timing;
+pub mod undertaker;
 
 pub use command::{Command, StopReason, WriteKind};
 pub use fence::{FencingToken, ResourceVersion};
@@ -42,7 +43,7 @@ pub use machine::{Config, Election, Phase};
 pub use mark::Mark;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
-pub use mutant::{Mutant, PairMutant};
+pub use mutant::{LifeMutant, Mutant, PairMutant};
 pub use random::Random;
 pub use record::Record;
 pub use time::{LocalTime, Now, WallTime};

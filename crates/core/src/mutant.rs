@@ -104,3 +104,18 @@ mutants! {
     /// A write that failed halfway counts as done.
     HalfIsEnough = "pair: half a write is enough",
 }
+
+mutants! {
+    /// One seeded bug of leaders for life and of the candidates that look after their pods.
+    LifeMutant:
+    /// A pod that nobody has seen counts as gone.
+    AbsenceIsDeath = "life: absence alone is death",
+    /// A pod of the same name is taken for the holder's, whatever its uid.
+    AnyUid = "life: uid not compared",
+    /// The absence in a view from before the pod was there counts.
+    StaleAbsence = "life: absence in an old view is death",
+    /// A record is emptied without a look at who holds it by then.
+    AnyRecord = "life: record of another emptied",
+    /// A process campaigns without having read its own pod.
+    UnverifiedStart = "life: own pod not verified at start",
+}

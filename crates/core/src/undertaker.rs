@@ -1,0 +1,364 @@
+//! Terms for life: decides whether the record of a holder whose pod has ended may be emptied.
+//!
+//! A holder for life is named after its pod and the uid of that: `web-0_0b6c`. Nobody takes its record over
+//! (`machine/life.rs`), so somebody has to empty it once the pod is gone. That is the most dangerous write
+//! of all: it frees the lock without the holder's consent. Rules:
+//!
+//! - Absence proves nothing about a pod that was never there. A wrong name looks exactly like a dead pod. So a
+//!   pod counts as gone only if it is confirmed: somebody saw it with exactly that uid.
+//! - A pod of that name with another uid is another pod. It confirms nothing, and keeps nothing alive.
+//! - A view from before the confirmation proves nothing either: the pod may not have existed yet.
+//! - The record is emptied only while it names that holder, for a term of this mode.
+//!
+//! A confirmation is the sight of the pod itself, or the mark in the lock object: a holder writes the uid of
+//! its pod with every record, and starts only after it has read its own pod ([`verify_own_pod`]).
+
+use std::cmp::Ordering;
+
+use crate::fence::ResourceVersion;
+use crate::mutant::LifeMutant;
+use crate::record::Record;
+
+/// A pod of which there is only ever one.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PodId {
+    /// `metadata.name`.
+    pub name: String,
+    /// `metadata.uid`.
+    pub uid: String,
+}
+
+impl PodId {
+    /// The pod that the identity of a holder for life names; `None` if it names none. Names of pods have no
+    /// underscore.
+    pub fn parse(identity: &str) -> Option<Self> {
+        let (name, uid) = identity.split_once('_')?;
+        let whole = !name.is_empty() && !uid.is_empty() && !uid.contains('_');
+        whole.then(|| Self {
+            name: name.to_owned(),
+            uid: uid.to_owned(),
+        })
+    }
+
+    /// The identity of a holder for life.
+    pub fn identity(&self) -> String {
+        format!("{}_{}", self.name, self.uid)
+    }
+}
+
+/// What the API server shows of the pod of a certain name.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct PodObservation {
+    /// `metadata.uid`.
+    pub uid: String,
+    /// Where the pod is in its life.
+    pub stage: PodStage,
+}
+
+/// Where a pod is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PodStage {
+    /// Its processes run, or will.
+    Running,
+    /// It should have ended, or its node is lost. Its processes may still run.
+    Overdue,
+    /// Its phase is Failed or Succeeded: its processes have ended and will not be started again.
+    Ended,
+}
+
+/// What is known of the pod of a holder.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Verdict {
+    /// Nothing that counts has been seen.
+    Unknown,
+    /// It lives.
+    Alive,
+    /// It should have ended, and may still run.
+    Overdue,
+    /// There is no such pod, and nobody has ever seen it: it may run under another name.
+    NeverSeen,
+    /// It was there, and is no more.
+    Dead,
+}
+
+/// Follows the pod of one holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Vigil {
+    pod: PodId,
+    rules: Rules,
+    /// The lowest revision of which it is known that the pod has been there.
+    confirmed: Option<ResourceVersion>,
+    verdict: Verdict,
+}
+
+impl Vigil {
+    /// Begins to follow a pod of which nothing is known.
+    pub fn new(pod: PodId, rules: Rules) -> Self {
+        Self {
+            pod,
+            rules,
+            confirmed: None,
+            verdict: Verdict::Unknown,
+        }
+    }
+
+    /// The pod that is followed.
+    pub fn pod(&self) -> &PodId {
+        &self.pod
+    }
+
+    /// What is known of it.
+    pub fn verdict(&self) -> Verdict {
+        self.verdict
+    }
+
+    /// Takes the uid of a pod that has been there at this revision or before: the mark in the lock object, or the
+    /// event of its removal. Other writers keep the mark of an earlier holder, so it counts only for its own pod.
+    pub fn observe_mark(&mut self, revision: &ResourceVersion, uid: Option<&str>) {
+        if uid == Some(self.pod.uid.as_str()) || (uid.is_some() && self.is(LifeMutant::AnyUid)) {
+            self.confirm(revision);
+        }
+    }
+
+    /// Takes what the API server shows under the name of the pod, at this revision.
+    pub fn observe_pod(
+        &mut self,
+        revision: &ResourceVersion,
+        pod: Option<&PodObservation>,
+    ) -> Verdict {
+        let own = |pod: &&PodObservation| pod.uid == self.pod.uid || self.is(LifeMutant::AnyUid);
+        if let Some(pod) = pod.filter(own) {
+            self.confirm(revision);
+            self.verdict = match pod.stage {
+                PodStage::Running => Verdict::Alive,
+                PodStage::Overdue => Verdict::Overdue,
+                PodStage::Ended => Verdict::Dead,
+            };
+        } else if self.is_after_confirmation(revision) {
+            self.verdict = Verdict::Dead;
+        } else if self.confirmed.is_none() {
+            self.verdict = Verdict::NeverSeen;
+        }
+        self.verdict
+    }
+
+    /// Whether a lock object that says this may be emptied, or created anew without a holder if it is gone.
+    /// `lease_seconds` is the duration of terms for life, which tells them from others.
+    pub fn may_empty(&self, record: Option<&Record>, lease_seconds: u32) -> bool {
+        let named = record.is_none_or(|record| {
+            record.holder == self.pod.identity() && record.lease_duration_seconds == lease_seconds
+        });
+        self.verdict == Verdict::Dead && (named || self.is(LifeMutant::AnyRecord))
+    }
+
+    /// The pod has been there at this revision, or before. The lowest one counts: uids never come back.
+    fn confirm(&mut self, revision: &ResourceVersion) {
+        let lower = match &self.confirmed {
+            None => true,
+            Some(known) => revision.order(known) == Some(Ordering::Less),
+        };
+        if lower {
+            self.confirmed = Some(revision.clone());
+        }
+    }
+
+    /// Whether the absence of the pod at this revision comes after a sight of it.
+    fn is_after_confirmation(&self, revision: &ResourceVersion) -> bool {
+        match &self.confirmed {
+            None => self.is(LifeMutant::AbsenceIsDeath),
+            Some(known) => {
+                matches!(
+                    revision.order(known),
+                    Some(Ordering::Equal | Ordering::Greater)
+                ) || self.is(LifeMutant::StaleAbsence)
+                    || self.is(LifeMutant::AbsenceIsDeath)
+            }
+        }
+    }
+
+    fn is(&self, mutant: LifeMutant) -> bool {
+        self.rules.is(mutant)
+    }
+}
+
+/// Why a process cannot be a candidate for life.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum NotOwnPod {
+    /// There is no pod of that name.
+    #[error("there is no such pod")]
+    Absent,
+    /// The pod of that name is another one.
+    #[error("that pod has uid {0:?}")]
+    Other(String),
+}
+
+/// Checks that the pod a process says it runs in exists with the uid that the process was given. Only then may
+/// it campaign: other candidates would take a wrong name for a pod that has gone.
+///
+/// # Errors
+/// If it does not exist, or is another one.
+pub fn verify_own_pod(
+    own: &PodId,
+    found: Option<&PodObservation>,
+    rules: Rules,
+) -> Result<(), NotOwnPod> {
+    match found {
+        _ if rules.is(LifeMutant::UnverifiedStart) => Ok(()),
+        None => Err(NotOwnPod::Absent),
+        Some(pod) if pod.uid != own.uid => Err(NotOwnPod::Other(pod.uid.clone())),
+        Some(_) => Ok(()),
+    }
+}
+
+/// The rules as they are shipped, or with a seeded bug for the simulator to find.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Rules {
+    #[cfg(feature = "mutants")]
+    mutant: Option<LifeMutant>,
+}
+
+impl Rules {
+    /// Seeds a bug.
+    #[cfg(feature = "mutants")]
+    #[doc(hidden)]
+    pub fn mutated(mutant: LifeMutant) -> Self {
+        Self {
+            mutant: Some(mutant),
+        }
+    }
+
+    #[cfg(feature = "mutants")]
+    fn is(self, mutant: LifeMutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    #[cfg(not(feature = "mutants"))]
+    #[expect(
+        clippy::unused_self,
+        reason = "the same signature with and without the feature"
+    )]
+    const fn is(self, _: LifeMutant) -> bool {
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn vigil() -> Vigil {
+        Vigil::new(PodId::parse("web-0_0b6c").unwrap(), Rules::default())
+    }
+
+    fn at(revision: u64) -> ResourceVersion {
+        ResourceVersion::new(revision.to_string())
+    }
+
+    fn pod(uid: &str, stage: PodStage) -> PodObservation {
+        PodObservation {
+            uid: uid.to_owned(),
+            stage,
+        }
+    }
+
+    fn held(holder: &str, seconds: u32) -> Record {
+        Record {
+            holder: holder.to_owned(),
+            lease_duration_seconds: seconds,
+            ..Record::default()
+        }
+    }
+
+    #[test]
+    fn identity_names_a_pod_and_its_uid() {
+        let pod = PodId::parse("web-0_0b6c").unwrap();
+        assert_eq!((pod.name.as_str(), pod.uid.as_str()), ("web-0", "0b6c"));
+        assert_eq!(pod.identity(), "web-0_0b6c");
+        for other in ["", "web-0", "_x", "web-0_", "web_0_0b6c"] {
+            assert_eq!(PodId::parse(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn absence_of_a_pod_that_nobody_saw_never_counts_as_death() {
+        let mut vigil = vigil();
+        for revision in [1, 5, 1_000] {
+            assert_eq!(vigil.observe_pod(&at(revision), None), Verdict::NeverSeen);
+            let other = pod("other", PodStage::Running);
+            let verdict = vigil.observe_pod(&at(revision), Some(&other));
+            assert_eq!(verdict, Verdict::NeverSeen, "another of the same name");
+        }
+        assert!(!vigil.may_empty(Some(&held("web-0_0b6c", 60)), 60));
+        assert!(!vigil.may_empty(None, 60));
+    }
+
+    #[test]
+    fn absence_after_the_pod_was_seen_with_its_uid_counts_as_death() {
+        let other = pod("other", PodStage::Running);
+        for after in [None, Some(&other)] {
+            let mut vigil = vigil();
+            let seen = pod("0b6c", PodStage::Running);
+            assert_eq!(vigil.observe_pod(&at(5), Some(&seen)), Verdict::Alive);
+            assert!(!vigil.may_empty(Some(&held("web-0_0b6c", 60)), 60));
+            assert_eq!(vigil.observe_pod(&at(6), after), Verdict::Dead);
+            assert!(vigil.may_empty(Some(&held("web-0_0b6c", 60)), 60));
+            assert!(vigil.may_empty(None, 60));
+        }
+    }
+
+    #[test]
+    fn a_mark_counts_for_its_own_pod_only() {
+        let mut vigil = vigil();
+        vigil.observe_mark(&at(3), None);
+        vigil.observe_mark(&at(3), Some("other"));
+        assert_eq!(vigil.observe_pod(&at(6), None), Verdict::NeverSeen);
+        vigil.observe_mark(&at(7), Some("0b6c"));
+        assert_eq!(vigil.observe_pod(&at(8), None), Verdict::Dead);
+    }
+
+    #[test]
+    fn a_view_from_before_the_confirmation_changes_nothing() {
+        let mut vigil = vigil();
+        vigil.observe_mark(&at(10), Some("0b6c"));
+        assert_eq!(vigil.observe_pod(&at(9), None), Verdict::Unknown);
+        let opaque = ResourceVersion::new("x");
+        assert_eq!(vigil.observe_pod(&opaque, None), Verdict::Unknown);
+        vigil.observe_mark(&at(8), Some("0b6c"));
+        assert_eq!(vigil.observe_pod(&at(9), None), Verdict::Dead);
+    }
+
+    #[test]
+    fn only_an_ended_pod_is_dead_while_it_is_there() {
+        for (stage, expected) in [
+            (PodStage::Running, Verdict::Alive),
+            (PodStage::Overdue, Verdict::Overdue),
+            (PodStage::Ended, Verdict::Dead),
+        ] {
+            let seen = pod("0b6c", stage);
+            assert_eq!(vigil().observe_pod(&at(1), Some(&seen)), expected);
+        }
+    }
+
+    #[test]
+    fn the_record_of_another_holder_or_mode_is_never_emptied() {
+        let mut vigil = vigil();
+        vigil.observe_pod(&at(1), Some(&pod("0b6c", PodStage::Ended)));
+        assert!(vigil.may_empty(Some(&held("web-0_0b6c", 60)), 60));
+        for other in [held("web-0_0b6c", 15), held("web-0_0b6d", 60), held("", 60)] {
+            assert!(!vigil.may_empty(Some(&other), 60), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn own_pod_is_verified_by_its_uid() {
+        let own = PodId::parse("web-0_0b6c").unwrap();
+        let verify = |found: Option<&PodObservation>| verify_own_pod(&own, found, Rules::default());
+        assert_eq!(verify(None), Err(NotOwnPod::Absent));
+        let other = pod("other", PodStage::Running);
+        assert_eq!(
+            verify(Some(&other)),
+            Err(NotOwnPod::Other("other".to_owned()))
+        );
+        assert_eq!(verify(Some(&pod("0b6c", PodStage::Running))), Ok(()));
+    }
+}
