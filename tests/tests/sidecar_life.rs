@@ -1,10 +1,13 @@
 //! `tenure elect --mode=for-life`: whoever leads does so as long as its pod lives; no leader rather than two.
 
 use std::path::Path;
+use std::process::Command;
 use std::time::Duration;
 
 use http::Method;
+use kube::config::Kubeconfig;
 use serde_json::{Value, json};
+use tenure_apiserver::server::Server;
 use tenure_tests::clock::{Nanos, now, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
@@ -16,6 +19,25 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 /// Long enough for a candidate to do what it must not.
 const WHILE: Duration = Duration::from_secs(3);
+
+/// The label with which a leader says that it has read its own pod.
+const MARK: &str = "tenure.dev/holder-pod-uid";
+
+/// What to add to the container of a pod.
+const DOWNWARD_API: &str = "\
+env:
+- name: POD_NAME
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.name
+- name: POD_NAMESPACE
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.namespace
+- name: POD_UID
+  valueFrom:
+    fieldRef:
+      fieldPath: metadata.uid";
 
 /// Pods that are candidates for one lock.
 pub(crate) struct Ward<'a> {
@@ -51,16 +73,36 @@ impl Ward<'_> {
     }
 
     fn candidate_with(&self, pod: &str, uid: &str, flags: &[&str]) -> Process {
+        let mut command = self.command(uid, flags);
+        command.env("POD_NAME", pod);
+        Process::spawn(pod, command).unwrap()
+    }
+
+    /// A candidate whose environment has no `POD_NAME`.
+    fn command(&self, uid: &str, flags: &[&str]) -> Command {
         let mut command = self.home.command();
         command
             .env("KUBECONFIG", self.kubeconfig)
-            .env("POD_NAME", pod)
             .env("POD_NAMESPACE", self.namespace)
             .env("POD_UID", uid)
             .args(["elect", "--election=life"])
             .args(flags)
             .args(["--preflight=fail", "--events=json"]);
-        Process::spawn(pod, command).unwrap()
+        command
+    }
+
+    /// Starts a candidate that must exit with code 3 and print the variables to set.
+    fn is_refused(&self, case: &str, command: Command, why: &str) {
+        let mut refused = Process::spawn(case, command).unwrap();
+        let code = refused.wait(LIMIT).unwrap().code();
+        let said = refused.transcript();
+        assert_eq!(code, Some(3), "{case}: {said}");
+        assert!(said.contains(why), "{case}: {said}");
+        for line in DOWNWARD_API.lines() {
+            assert!(said.contains(line), "{case}: {line:?} is not in {said}");
+        }
+        let lease = self.admin.get(&lease_path(self.namespace, "life"));
+        assert_eq!(lease.unwrap().status, 404, "{case}: {said}");
     }
 
     /// Deletes at once.
@@ -254,12 +296,144 @@ fn sidecar_life_is_given_back_by_order() {
     });
 }
 
+/// The host name is the name of no pod with `hostNetwork` or `spec.hostname`. Two such candidates used to
+/// conclude from that that the other one's pod was gone, and emptied the Lease of a living leader.
+#[test]
+fn sidecar_life_without_proof_of_its_own_pod_refuses_to_start() {
+    on_a_ward(|ward| {
+        let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
+        for uid in [&a_uid, &b_uid] {
+            let command = ward.command(uid, &["--mode=for-life"]);
+            ward.is_refused("host name", command, "POD_NAME is not set");
+        }
+        for (pod, uid) in [("a", &b_uid), ("no-such-pod", &a_uid)] {
+            let mut command = ward.command(uid, &["--mode=for-life"]);
+            command.env("POD_NAME", pod);
+            ward.is_refused(pod, command, &format!("pod \"{pod}\""));
+        }
+        let mut command = ward.command("", &["--mode=for-life"]);
+        command.env("POD_NAME", "a");
+        ward.is_refused("no uid", command, "POD_UID is not set");
+    });
+}
+
+#[test]
+fn sidecar_life_that_may_not_read_its_pod_does_not_lead() {
+    let home = Home::new();
+    let tokens = home.path("tokens");
+    std::fs::write(&tokens, "secret,life,life\n").unwrap();
+    let server = Embedded::start_with(Server::builder().token_file(tokens)).unwrap();
+    let admin = Wire::connect(&server.kubeconfig()).unwrap();
+    let group = "rbac.authorization.k8s.io";
+    for (kind, object) in [
+        (
+            "roles",
+            json!({ "kind": "Role", "rules": [{
+                "apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["*"],
+            }] }),
+        ),
+        (
+            "rolebindings",
+            json!({
+                "kind": "RoleBinding",
+                "roleRef": { "apiGroup": group, "kind": "Role", "name": "life" },
+                "subjects": [{ "apiGroup": group, "kind": "User", "name": "life" }],
+            }),
+        ),
+    ] {
+        let mut object = object;
+        object["apiVersion"] = format!("{group}/v1").into();
+        object["metadata"] = json!({ "name": "life" });
+        let path = format!("/apis/{group}/v1/namespaces/default/{kind}");
+        let made = admin.send(&Method::POST, &path, Some(&object)).unwrap();
+        assert!(made.status.is_success(), "{}", made.body);
+    }
+    let mut config =
+        serde_json::to_value(Kubeconfig::read_from(server.kubeconfig()).unwrap()).unwrap();
+    config["users"][0]["user"] = json!({ "token": "secret" });
+    let kubeconfig = home.path("life");
+    std::fs::write(&kubeconfig, config.to_string()).unwrap();
+    let ward = Ward {
+        home: &home,
+        admin: &admin,
+        namespace: "default",
+        kubeconfig: &kubeconfig,
+    };
+    let uid = ward.pod("a");
+    let mut command = ward.command(&uid, &["--mode=for-life", "--startup-timeout=5s"]);
+    command.env("POD_NAME", "a").arg("--preflight=off");
+    let mut process = Process::spawn("a", command).unwrap();
+    let code = process.wait(LIMIT).unwrap().code();
+    let said = process.transcript();
+    assert_eq!(code, Some(6), "{said}");
+    assert!(said.contains("cannot read the own pod"), "{said}");
+    let lease = admin.get(&lease_path("default", "life")).unwrap();
+    assert_eq!(lease.status, 404, "{said}");
+}
+
+/// As a candidate from before the check at start writes it: the process lives, under another name.
+#[test]
+fn sidecar_life_never_frees_the_lock_of_a_pod_that_nobody_has_seen() {
+    on_a_ward(|ward| {
+        let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
+        let holder = format!("node-1_{a_uid}");
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": "life" },
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": 172_800,
+                "acquireTime": "2026-01-01T00:00:00.000000Z",
+                "renewTime": "2026-01-01T00:00:00.000000Z",
+                "leaseTransitions": 3,
+            },
+        });
+        let path = lease_path(ward.namespace, "life");
+        let (leases, _) = path.rsplit_once('/').unwrap();
+        let made = ward.admin.send(&Method::POST, leases, Some(&lease));
+        assert!(made.unwrap().status.is_success());
+        let b = ward.candidate("b", &b_uid);
+        observed(&b, &holder);
+        let said = poll(LIMIT, || {
+            b.transcript().contains("never seen").then_some(())
+        });
+        assert!(said.is_some(), "{}", b.transcript());
+        std::thread::sleep(WHILE);
+        assert_eq!(ward.lease()["spec"]["holderIdentity"], holder);
+        assert!(b.last_of(&[Kind::Acquired]).is_none(), "{}", b.transcript());
+        // An operator who knows that the holder has ended empties the Lease.
+        let emptied = now();
+        let empty = json!({ "spec": { "holderIdentity": "", "leaseDurationSeconds": 1 } });
+        let patched = ward.admin.send(&Method::PATCH, &path, Some(&empty));
+        assert!(patched.unwrap().status.is_success());
+        leads(&b, emptied);
+    });
+}
+
+/// The record itself says that the pod was there, for candidates that start after it has gone.
+#[test]
+fn sidecar_life_ends_with_the_pod_for_candidates_that_never_saw_it() {
+    on_a_ward(|ward| {
+        let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
+        let mut a = ward.candidate("a", &a_uid);
+        leads(&a, Nanos(0));
+        assert_eq!(ward.lease()["metadata"]["labels"][MARK], a_uid);
+        a.kill();
+        ward.delete(&ward.pod_path("a"));
+        // As a StatefulSet does.
+        ward.pod("a");
+        let b = ward.candidate("b", &b_uid);
+        leads(&b, Nanos(0));
+        ward.is_owned_by(&b_uid);
+        assert_eq!(ward.lease()["metadata"]["labels"][MARK], b_uid);
+    });
+}
+
 #[test]
 fn sidecar_life_says_what_it_needs() {
     let home = Home::new();
     for (flags, uid, why) in [
-        (&["--election=e"][..], "", "set POD_UID from metadata.uid"),
-        (&["--election=e", "--id=x"], "u", "leave --id out"),
+        (&["--election=e", "--id=x"][..], "u", "leave --id out"),
         (&["--election=e", "--ttl=9s"], "u", "has no durations"),
         (
             &["--election=e", "--lock=configmaps"],

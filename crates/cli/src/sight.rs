@@ -133,8 +133,8 @@ struct Noted {
     changed: LocalTime,
     taken: LocalTime,
     previous: String,
-    /// The last record that named a holder, even if the object is gone.
-    held: Option<Record>,
+    /// The last sighting that named a holder, even if the object is gone.
+    held: Option<Sighting>,
 }
 
 impl Notes {
@@ -169,8 +169,8 @@ impl Notes {
         if !before.is_empty() && before != after {
             noted.previous = before;
         }
-        let record = seen.map(|seen| &seen.observation().record);
-        if let Some(held) = record.filter(|record| !record.is_free()) {
+        let is_held = |seen: &&Sighting| !seen.observation().record.is_free();
+        if let Some(held) = seen.filter(is_held) {
             noted.held = Some(held.clone());
         }
         noted.sighting = seen.cloned();
@@ -188,8 +188,8 @@ impl Notes {
         Some(noted.sighting.as_ref()?.observation().record.clone())
     }
 
-    /// The last record that named a holder, whatever became of the object.
-    pub(crate) fn held(&self) -> Option<Record> {
+    /// The last sighting that named a holder, whatever became of the object.
+    pub(crate) fn held(&self) -> Option<Sighting> {
         self.lock().held.clone()
     }
 

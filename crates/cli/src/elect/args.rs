@@ -14,7 +14,8 @@ use crate::values::{duration, name};
 
 /// Take part in an election and tell others who leads (sidecar)
 ///
-/// Exit codes: 0 asked to end; 2 wrong command line; 3 durations or names that cannot work; 4 missing
+/// Exit codes: 0 asked to end; 2 wrong command line; 3 durations or names that cannot work, or
+/// --mode=for-life without proof of the own pod; 4 missing
 /// permissions with --preflight=fail; 5 an address that cannot be listened on; 6 the API server did
 /// not answer within --startup-timeout.
 // The old image passed `--id=$(hostname)` before the arguments of its users: the last one counts.
@@ -31,8 +32,8 @@ pub(crate) struct Elect {
     /// On when called as `leader-elector` or with flags first
     #[arg(long, value_enum, value_name = "WHAT", env = "TENURE_COMPAT", num_args = 0..=1, default_missing_value = "true")]
     pub(super) compat: Option<Compat>,
-    /// How long a leader leads: until its lease runs out, or as long as its pod lives. For life, POD_UID
-    /// says which pod this is
+    /// How long a leader leads: until its lease runs out, or as long as its pod lives. For life, the pod
+    /// named by POD_NAME (by default the host name) in POD_NAMESPACE must have the uid POD_UID
     #[arg(long, value_enum, env = "TENURE_MODE", default_value_t)]
     pub(super) mode: Mode,
     /// Names in answers of `/`: short without the random part of an identity

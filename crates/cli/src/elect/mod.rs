@@ -38,7 +38,7 @@ pub(crate) use args::Elect;
 use args::{Compat, EventFormat, Mode, NameFormat, Preflight};
 use health::HealthGate;
 use http::{Address, MOST_CONNECTIONS, Parts, Site};
-use life::{Lease, Pod, Undertaker};
+use life::{Lease, OwnPod, Undertaker};
 use outlets::Outlets;
 use outlets::hooks::Hooks;
 use sidecar::Sidecar;
@@ -67,15 +67,14 @@ impl Elect {
             // What is printed is for any pod.
             Mode::ForLife if self.print_rbac => None,
             Mode::ForLife => {
-                let pod = Pod::own();
-                let ready = pod.and_then(|pod| {
-                    life::prepare(&mut self.election, &pod)?;
-                    Ok(pod)
-                });
-                match ready {
-                    Ok(pod) => Some(pod),
-                    Err(why) => return refuse(USAGE, &why),
+                let own = match OwnPod::from_environment() {
+                    Ok(own) => own,
+                    Err(why) => return refuse(CONFIGURATION, &why),
+                };
+                if let Err(why) = life::prepare(&mut self.election, &own) {
+                    return refuse(USAGE, &why);
                 }
+                Some(own)
             }
         };
         self.klog.warn();
@@ -125,7 +124,9 @@ impl Elect {
         let namespace = self.election.namespace(&namespace);
         let gate = Gate::open();
         let metrics = Metrics::new();
-        let (elector, notes) = match self.elector(&client, &namespace, &gate, &metrics) {
+        let labels = life.as_ref().map(OwnPod::labels).unwrap_or_default();
+        let entered = self.elector(&client, &namespace, &labels, &gate, &metrics);
+        let (elector, notes) = match entered {
             Ok(entered) => entered,
             Err(error) => return refuse(CONFIGURATION, &format!("{error:#}")),
         };
@@ -157,7 +158,7 @@ impl Elect {
             };
             registry.register(
                 "tenure_leader_pod_overdue",
-                "Whether the pod of the leader for life should be gone and is not",
+                "Whether the pod of the leader for life should be gone and is not, or was never seen",
                 undertaker.overdue.clone(),
             );
             undertaker
@@ -173,15 +174,30 @@ impl Elect {
         if let Some(code) = checked {
             return Ok(code);
         }
+        if let Some(own) = life.as_ref().filter(|_| !self.dry_run) {
+            let proven = tokio::select! {
+                proven = startup.of(own.prove(&client)) => proven,
+                _ = signals.end() => return Ok(0),
+            };
+            match proven {
+                Some(Ok(())) => {}
+                Some(Err(why)) => return refuse(CONFIGURATION, &why),
+                None => {
+                    let limit = self.startup_timeout.unwrap_or_default();
+                    let why = format!("cannot read the own pod within {limit:?}");
+                    return refuse(UNREACHABLE, &why);
+                }
+            }
+        }
         self.announce(&elector, &namespace);
         let log = match self.events {
             Some(EventFormat::Json) => EventLog::stdout(&self.election.election),
             None => EventLog::open(None, &self.election.election)?,
         };
         let mut outlets = self.outlets(&client, &namespace, &view);
-        if let (Some(pod), Some(undertaker), false) = (life, undertaker, self.dry_run) {
+        if let (Some(own), Some(undertaker), false) = (life, undertaker, self.dry_run) {
             let handle = view.handle.clone();
-            outlets.add(|queue| lease.keep_owned(pod, handle, queue));
+            outlets.add(|queue| lease.keep_owned(own, handle, queue));
             tokio::spawn(undertaker.serve());
         }
         if self.preflight != Preflight::Off {
@@ -236,11 +252,12 @@ impl Elect {
         &self,
         client: &Client,
         namespace: &str,
+        labels: &BTreeMap<String, String>,
         gate: &Gate,
         metrics: &Metrics,
     ) -> Result<(Elector, crate::sight::Notes)> {
         let place = (namespace, self.election.election.as_str());
-        let entry = self.election.enter(client, place, &BTreeMap::new(), gate)?;
+        let entry = self.election.enter(client, place, labels, gate)?;
         let for_life = self.mode == Mode::ForLife;
         let elector = entry
             .builder

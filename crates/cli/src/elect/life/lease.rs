@@ -8,10 +8,12 @@ use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
 use tenure::Handle;
+use tenure::core::Record;
+use tenure::core::undertaker::{PodId, Vigil};
 use tenure::lock::{LockKind, TERM_ANNOTATION};
 use tokio::time::timeout;
 
-use super::{AGAIN, LEASE_SECONDS, Pod, REQUEST};
+use super::{AGAIN, LEASE_SECONDS, OwnPod, REQUEST, reference};
 use crate::api;
 use crate::elect::outlets::{Queue, newest};
 use crate::elections;
@@ -43,12 +45,12 @@ enum Changed {
 impl Lease {
     /// Keeps the Lease in the name of the own pod while leading, until there is no more news. News are
     /// taken at once, whatever is under way: those of a loss hold back the release.
-    pub(in crate::elect) async fn keep_owned(self, pod: Pod, handle: Handle, mut queue: Queue) {
+    pub(in crate::elect) async fn keep_owned(self, own: OwnPod, handle: Handle, mut queue: Queue) {
         while newest(&mut queue).await.is_some() {
             loop {
                 tokio::select! {
                     news = newest(&mut queue) => if news.is_none() { return },
-                    () = self.own(&pod, &handle) => break,
+                    () = self.own(&own.pod, &handle) => break,
                 }
             }
         }
@@ -56,7 +58,7 @@ impl Lease {
 
     /// Names the pod as the owner, however often that takes while it leads. Without it the garbage
     /// collector would leave the Lease of a gone pod where it is; the other candidates free it all the same.
-    async fn own(&self, pod: &Pod, handle: &Handle) {
+    async fn own(&self, pod: &PodId, handle: &Handle) {
         let mut pause = AGAIN;
         while handle.is_leading() {
             let change = self.change(|lease| name_owner(lease, pod));
@@ -72,16 +74,16 @@ impl Lease {
         }
     }
 
-    /// Gives it back for a holder for life that cannot any more; another's is left alone, and so is a
-    /// term of another mode. If the Lease went with its owner, a free one takes its place: whoever saw the
-    /// old one would otherwise wait for as long as it said. Whether it was free by that.
-    pub(super) async fn free(&self, holder: &str) -> Result<bool> {
+    /// Empties it for a holder whose pod is gone; another's is left alone, and so is a term of another mode. If
+    /// the Lease went with its owner, a free one takes its place: candidates that saw the old one would
+    /// otherwise wait for as long as it said. Returns whether this call freed it.
+    pub(super) async fn free(&self, vigil: &Vigil) -> Result<bool> {
         let now = format!("{:.6}", Timestamp::now());
         let changed = self.change(|lease| {
-            let spec = &mut lease["spec"];
-            if spec["holderIdentity"] != holder || spec["leaseDurationSeconds"] != LEASE_SECONDS {
+            if !vigil.may_empty(Some(&record(lease)), LEASE_SECONDS) {
                 return false;
             }
+            let spec = &mut lease["spec"];
             spec["holderIdentity"] = "".into();
             spec["leaseDurationSeconds"] = 1.into();
             spec["acquireTime"] = now.as_str().into();
@@ -98,7 +100,10 @@ impl Lease {
         match changed.await? {
             Changed::Written => Ok(true),
             Changed::Unneeded => Ok(false),
-            Changed::Missing => self.create_free(&now).await,
+            Changed::Missing if vigil.may_empty(None, LEASE_SECONDS) => {
+                self.create_free(&now).await
+            }
+            Changed::Missing => Ok(false),
         }
     }
 
@@ -156,8 +161,8 @@ impl Lease {
 }
 
 /// Makes the pod the only one among the owners of a Lease that it holds; whether that changes anything.
-fn name_owner(lease: &mut Value, pod: &Pod) -> bool {
-    let (identity, owner) = (pod.identity(), pod.reference());
+fn name_owner(lease: &mut Value, pod: &PodId) -> bool {
+    let (identity, owner) = (pod.identity(), reference(pod));
     let mut owners = owners(lease);
     if lease["spec"]["holderIdentity"] != identity || owners.contains(&owner) {
         return false;
@@ -166,6 +171,17 @@ fn name_owner(lease: &mut Value, pod: &Pod) -> bool {
     owners.push(owner);
     lease["metadata"]["ownerReferences"] = owners.into();
     true
+}
+
+/// What a Lease says about who holds it, and in which mode.
+fn record(lease: &Value) -> Record {
+    let spec = &lease["spec"];
+    let seconds = spec["leaseDurationSeconds"].as_u64();
+    Record {
+        holder: spec["holderIdentity"].as_str().unwrap_or("").to_owned(),
+        lease_duration_seconds: seconds.and_then(|s| s.try_into().ok()).unwrap_or(0),
+        ..Record::default()
+    }
 }
 
 fn owners(lease: &Value) -> Vec<Value> {
@@ -179,6 +195,8 @@ mod tests {
 
     use http::{Method, StatusCode};
     use tenure::Event;
+    use tenure::core::ResourceVersion;
+    use tenure::core::undertaker::{PodObservation, PodStage, Rules};
 
     use super::*;
     use crate::elect::life::scripted::{self, Act};
@@ -197,6 +215,17 @@ mod tests {
         }
     }
 
+    /// Of the holder's pod, which is there or has ended for good.
+    fn vigil(stage: PodStage) -> Vigil {
+        let mut vigil = Vigil::new(PodId::parse(HOLDER).unwrap(), Rules::default());
+        let uid = vigil.pod().uid.clone();
+        vigil.observe_pod(
+            &ResourceVersion::new("1"),
+            Some(&PodObservation { uid, stage }),
+        );
+        vigil
+    }
+
     fn held(seconds: u64) -> Value {
         let spec = json!({ "holderIdentity": HOLDER, "leaseDurationSeconds": seconds });
         let annotations = json!({ "note": "kept", TERM_ANNOTATION: "{}" });
@@ -207,6 +236,14 @@ mod tests {
 
     /// Frees a Lease that reads so, and returns whether it was freed and what was written.
     async fn freed(stored: Option<Value>, created: StatusCode) -> (bool, Vec<(Method, Value)>) {
+        freed_at(PodStage::Ended, stored, created).await
+    }
+
+    async fn freed_at(
+        stage: PodStage,
+        stored: Option<Value>,
+        created: StatusCode,
+    ) -> (bool, Vec<(Method, Value)>) {
         let writes = Arc::new(Mutex::new(Vec::new()));
         let log = writes.clone();
         let client = scripted::server(move |request, body| {
@@ -224,7 +261,7 @@ mod tests {
             scripted::status(status)
         })
         .await;
-        let freed = lease(client).free(HOLDER).await.unwrap();
+        let freed = lease(client).free(&vigil(stage)).await.unwrap();
         let writes = writes.lock().unwrap().clone();
         (freed, writes)
     }
@@ -239,6 +276,16 @@ mod tests {
         assert_eq!(writes[0].1["spec"]["holderIdentity"], "");
         let annotations = &writes[0].1["metadata"]["annotations"];
         assert_eq!(annotations, &json!({ "note": "kept" }));
+    }
+
+    #[tokio::test]
+    async fn nothing_is_written_for_a_pod_that_may_live() {
+        for stage in [PodStage::Running, PodStage::Overdue] {
+            for stored in [Some(held(172_800)), None] {
+                let (done, writes) = freed_at(stage, stored, StatusCode::CREATED).await;
+                assert!(!done && writes.is_empty(), "{writes:?}");
+            }
+        }
     }
 
     #[tokio::test]
@@ -292,9 +339,9 @@ mod tests {
             term,
         };
         let mut outlets = Outlets::default();
-        let pod = Pod::of("ns", HOLDER).unwrap();
+        let own = OwnPod::scripted("ns", HOLDER);
         let handle = view.handle.clone();
-        outlets.add(|queue| lease(client).keep_owned(pod, handle, queue));
+        outlets.add(|queue| lease(client).keep_owned(own, handle, queue));
         outlets.tell(&news(Notice::Elected, None));
         let written = timeout(LIMIT, owned.recv()).await.unwrap();
         let written = written.unwrap().unwrap();

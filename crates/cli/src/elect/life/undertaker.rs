@@ -1,4 +1,6 @@
-//! Looks after the pods of leaders for life, and frees the locks of those that are no more.
+//! Follows the pods of leaders for life, and frees the locks of those that are no more.
+//!
+//! What counts as gone is decided in `tenure_core::undertaker`; this file only asks the API server.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +12,11 @@ use kube::Client;
 use kube::core::WatchEvent;
 use prometheus_client::metrics::gauge::Gauge;
 use serde_json::Value;
+use tenure::core::ResourceVersion;
+use tenure::core::undertaker::{PodId, Rules, Verdict, Vigil};
 use tokio::time::timeout;
 
-use super::{AGAIN, LEASE_SECONDS, Lease, Pod, REQUEST, State};
+use super::{AGAIN, LEASE_SECONDS, Lease, MARK, REQUEST, observation, pod_path, revision};
 use crate::api;
 use crate::elect::view::View;
 
@@ -27,25 +31,28 @@ pub(in crate::elect) struct Undertaker {
     pub(in crate::elect) client: Client,
     pub(in crate::elect) view: View,
     pub(in crate::elect) lease: Lease,
-    /// 1 while the leader's pod should be gone and is not.
+    /// 1 while the leader's pod should be gone and is not, or was never seen.
     pub(in crate::elect) overdue: Gauge,
 }
 
 impl Undertaker {
-    /// Looks after every leader that there is. A Lease that is gone does not end that: the garbage
+    /// Follows the pod of every leader that there is. A Lease that is gone does not end that: the garbage
     /// collector may be faster than we are.
     pub(in crate::elect) async fn serve(self) {
         let mut seen = self.view.seen.subscribe();
         let mut warned = String::new();
+        // What was seen of a pod is kept for as long as it leads.
+        let mut vigil: Option<Vigil> = None;
         loop {
             let leader = seen.borrow_and_update().leader.clone();
             let pod = self.charge(&leader, &mut warned);
-            if pod.is_none() {
+            if vigil.as_ref().map(Vigil::pod) != pod.as_ref() {
                 self.overdue.set(0);
+                vigil = pod.map(|pod| Vigil::new(pod, Rules::default()));
             }
             let care = async {
-                if let Some(pod) = &pod {
-                    self.attend(pod).await;
+                if let Some(vigil) = &mut vigil {
+                    self.attend(vigil).await;
                 }
                 // The same name may come to stand for a term of this mode, or for one no more.
                 tokio::time::sleep(LOOK).await;
@@ -58,14 +65,13 @@ impl Undertaker {
     }
 
     /// The pod of a leader, if it is another's and the term is one of this mode.
-    fn charge(&self, leader: &str, warned: &mut String) -> Option<Pod> {
+    fn charge(&self, leader: &str, warned: &mut String) -> Option<PodId> {
         if leader.is_empty() || leader == self.view.handle.identity() {
             return None;
         }
-        let held = self.view.notes.held();
-        let held = held.filter(|record| record.holder == leader)?;
-        let pod = Pod::of(&self.lease.namespace, leader)
-            .filter(|_| u64::from(held.lease_duration_seconds) == LEASE_SECONDS);
+        let held = self.view.notes.held()?;
+        let held = Some(&held.observation().record).filter(|record| record.holder == leader)?;
+        let pod = PodId::parse(leader).filter(|_| held.lease_duration_seconds == LEASE_SECONDS);
         if pod.is_none() && warned != leader {
             leader.clone_into(warned);
             tracing::warn!(
@@ -77,22 +83,20 @@ impl Undertaker {
     }
 
     /// Waits for the end of a pod and frees its lock.
-    async fn attend(&self, pod: &Pod) {
+    async fn attend(&self, vigil: &mut Vigil) {
         loop {
             let begun = Instant::now();
-            let freed = match self.follow(pod).await {
-                Ok(true) => self.free(pod).await.map(Some),
+            let freed = match self.follow(vigil).await {
+                Ok(true) => self.free(vigil).await.map(Some),
                 Ok(false) => Ok(None),
                 Err(error) => Err(error),
             };
+            let pod = &vigil.pod().name;
             match freed {
                 Ok(Some(freed)) => {
                     self.overdue.set(0);
                     if freed {
-                        tracing::info!(
-                            pod = pod.name,
-                            "the leader's pod is no more: its lock is free"
-                        );
+                        tracing::info!(pod, "the leader's pod is no more: its lock is free");
                     }
                     return;
                 }
@@ -100,38 +104,45 @@ impl Undertaker {
                 Ok(None) if begun.elapsed() < AGAIN => tokio::time::sleep(AGAIN).await,
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(
-                        pod = pod.name,
-                        "cannot look after the leader's pod: {error:#}"
-                    );
+                    tracing::warn!(pod, "cannot look after the leader's pod: {error:#}");
                     tokio::time::sleep(AGAIN).await;
                 }
             }
         }
     }
 
-    async fn free(&self, pod: &Pod) -> Result<bool> {
-        let freed = timeout(REQUEST, self.lease.free(&pod.identity())).await;
+    async fn free(&self, vigil: &Vigil) -> Result<bool> {
+        let freed = timeout(REQUEST, self.lease.free(vigil)).await;
         freed.context("free the lock: no answer in time")?
     }
 
-    /// Follows a pod until it is over; false if its watch has come to a regular end before.
-    async fn follow(&self, pod: &Pod) -> Result<bool> {
-        let (namespace, name) = (&pod.namespace, &pod.name);
-        let path =
-            format!("/api/v1/namespaces/{namespace}/pods?fieldSelector=metadata.name%3D{name}");
+    /// Takes the mark from the Lease that names the leader, as it was last seen.
+    fn read_mark(&self, vigil: &mut Vigil) {
+        let Some(held) = self.view.notes.held() else {
+            return;
+        };
+        if held.observation().record.holder == vigil.pod().identity() {
+            let lease = held.object();
+            let uid = lease["metadata"]["labels"][MARK].as_str();
+            vigil.observe_mark(&held.observation().version.revision, uid);
+        }
+    }
+
+    /// Follows a pod until it is dead; false if its watch has come to a regular end before.
+    async fn follow(&self, vigil: &mut Vigil) -> Result<bool> {
+        self.read_mark(vigil);
+        let path = pod_path(&self.lease.namespace, &vigil.pod().name);
         let listed = timeout(REQUEST, api::get(&self.client, &path)).await;
         let listed = listed.context("list pods: no answer in time")?;
         let listed = listed.context("list pods")?;
         let mut object = listed.body["items"].get(0).cloned();
-        if self.is_over(pod, object.as_ref()) {
+        let mut at = revision(&listed.body);
+        if self.is_dead(vigil, &at, object.as_ref()) {
             return Ok(true);
         }
-        let version = listed.body["metadata"]["resourceVersion"].as_str();
         // With bookmarks, so that the watch of a quiet pod is not taken for a dead connection.
         let watch = format!(
-            "{path}&watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={}",
-            version.unwrap_or_default()
+            "{path}&watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={at}"
         );
         let request = Request::get(watch).body(Vec::new())?;
         let events = timeout(REQUEST, self.client.request_events::<Value>(request)).await;
@@ -142,8 +153,16 @@ impl Undertaker {
         loop {
             tokio::select! {
                 event = events.next() => match event {
-                    Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => object = Some(pod),
-                    Some(Ok(WatchEvent::Deleted(_))) => object = None,
+                    Some(Ok(WatchEvent::Added(pod) | WatchEvent::Modified(pod))) => {
+                        at = revision(&pod);
+                        object = Some(pod);
+                    }
+                    Some(Ok(WatchEvent::Deleted(pod))) => {
+                        at = revision(&pod);
+                        // It has been there until now, which counts if nobody saw it before.
+                        vigil.observe_mark(&at, pod["metadata"]["uid"].as_str());
+                        object = None;
+                    }
                     Some(Ok(WatchEvent::Bookmark(_))) => {}
                     // The server has forgotten where we were.
                     Some(Ok(WatchEvent::Error(status))) if status.code == 410 => return Ok(false),
@@ -154,22 +173,34 @@ impl Undertaker {
                 () = tokio::time::sleep(LOOK) => {}
                 () = &mut end => return Ok(false),
             }
-            if self.is_over(pod, object.as_ref()) {
+            if self.is_dead(vigil, &at, object.as_ref()) {
                 return Ok(true);
             }
         }
     }
 
-    fn is_over(&self, pod: &Pod, object: Option<&Value>) -> bool {
-        let state = pod.state(object, Timestamp::now());
-        let overdue = i64::from(state == State::Overdue);
-        if self.overdue.set(overdue) != overdue && overdue == 1 {
-            tracing::warn!(
-                pod = pod.name,
+    /// Takes what the API server shows of the pod; warns once when the leader becomes overdue.
+    fn is_dead(&self, vigil: &mut Vigil, at: &ResourceVersion, object: Option<&Value>) -> bool {
+        let pod = object.map(|object| observation(object, Timestamp::now()));
+        let verdict = vigil.observe_pod(at, pod.as_ref());
+        let overdue = matches!(verdict, Verdict::Overdue | Verdict::NeverSeen);
+        let overdue = i64::from(overdue);
+        let pod = &vigil.pod().name;
+        match verdict {
+            _ if self.overdue.set(overdue) == overdue => {}
+            Verdict::Overdue => tracing::warn!(
+                pod,
                 "the leader's pod should be gone and is not: nobody leads until it is deleted"
-            );
+            ),
+            Verdict::NeverSeen => tracing::warn!(
+                pod,
+                uid = vigil.pod().uid,
+                "the leader's pod was never seen: it may run under another name; nobody else leads until an \
+                 operator has made sure that it has ended and empties holderIdentity of the Lease"
+            ),
+            Verdict::Unknown | Verdict::Alive | Verdict::Dead => {}
         }
-        state == State::Over
+        verdict == Verdict::Dead
     }
 }
 
@@ -182,6 +213,70 @@ mod tests {
 
     use super::*;
     use crate::elect::life::scripted::{self, Act};
+
+    fn undertaker(client: Client) -> Undertaker {
+        Undertaker {
+            client: client.clone(),
+            view: scripted::view(&scripted::elector()),
+            lease: Lease {
+                client,
+                namespace: "ns".to_owned(),
+                name: "life".to_owned(),
+            },
+            overdue: Gauge::default(),
+        }
+    }
+
+    fn vigil() -> Vigil {
+        Vigil::new(PodId::parse("web-0_0b6c").unwrap(), Rules::default())
+    }
+
+    /// A server that lists no pods at revision 7, and whose watch shows this and ends.
+    async fn without_pods(events: String) -> Client {
+        scripted::server(move |request, _| {
+            let watch = request.uri.query().unwrap_or_default().contains("watch=1");
+            let list = json!({ "metadata": { "resourceVersion": "7" }, "items": [] });
+            let body = if watch {
+                events.clone()
+            } else {
+                list.to_string()
+            };
+            Act::Answer(StatusCode::OK, body)
+        })
+        .await
+    }
+
+    fn event(kind: &str, uid: &str, at: u64) -> String {
+        let metadata = json!({ "name": "web-0", "uid": uid, "resourceVersion": at.to_string() });
+        json!({ "type": kind, "object": { "metadata": metadata } }).to_string() + "\n"
+    }
+
+    #[tokio::test]
+    async fn a_pod_that_was_never_seen_is_overdue_and_not_dead() {
+        let undertaker = undertaker(without_pods(event("DELETED", "other", 8)).await);
+        let mut vigil = vigil();
+        assert!(!undertaker.follow(&mut vigil).await.unwrap());
+        assert_eq!(vigil.verdict(), Verdict::NeverSeen);
+        assert_eq!(undertaker.overdue.get(), 1);
+    }
+
+    #[tokio::test]
+    async fn a_pod_whose_deletion_is_seen_is_dead() {
+        let undertaker = undertaker(without_pods(event("DELETED", "0b6c", 8)).await);
+        assert!(undertaker.follow(&mut vigil()).await.unwrap());
+        assert_eq!(undertaker.overdue.get(), 0);
+    }
+
+    #[tokio::test]
+    async fn absence_in_a_list_from_before_the_mark_waits_for_the_watch() {
+        let shown = event("ADDED", "0b6c", 9) + &event("DELETED", "0b6c", 10);
+        for (events, dead) in [(String::new(), false), (shown, true)] {
+            let undertaker = undertaker(without_pods(events).await);
+            let mut vigil = vigil();
+            vigil.observe_mark(&ResourceVersion::new("9"), Some("0b6c"));
+            assert_eq!(undertaker.follow(&mut vigil).await.unwrap(), dead);
+        }
+    }
 
     #[tokio::test]
     async fn a_watch_that_ends_is_no_trouble_and_asks_for_bookmarks() {
@@ -205,20 +300,10 @@ mod tests {
             Act::Answer(StatusCode::OK, list.to_string())
         })
         .await;
-        let view = scripted::view(&scripted::elector());
-        let undertaker = Undertaker {
-            client: client.clone(),
-            view,
-            lease: Lease {
-                client,
-                namespace: "ns".to_owned(),
-                name: "life".to_owned(),
-            },
-            overdue: Gauge::default(),
-        };
-        let pod = Pod::of("ns", "web-0_0b6c").unwrap();
-        assert!(!undertaker.follow(&pod).await.unwrap(), "it lives");
-        assert!(undertaker.follow(&pod).await.unwrap(), "it is gone");
+        let undertaker = undertaker(client);
+        let mut vigil = vigil();
+        assert!(!undertaker.follow(&mut vigil).await.unwrap(), "it lives");
+        assert!(undertaker.follow(&mut vigil).await.unwrap(), "it is gone");
         let watches = watches.lock().unwrap();
         assert_eq!(watches.len(), 1, "{watches:?}");
         for wanted in ["allowWatchBookmarks=true", "resourceVersion=7"] {
