@@ -25,7 +25,7 @@ use crate::world::World;
 const USAGE: &str = "\
 usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--no-mutants] [--no-model]
        cargo xtask sim --stack [--seconds N] [--seeds N] [--from SEED] [--threads N]
-       cargo xtask sim --seed S [--pair | --mixed | --coordinated | [--stack] [--mutant TEXT]]
+       cargo xtask sim --seed S [--pair | --mixed | --coordinated | --life | [--stack] [--mutant TEXT]]
                                         replay one seed and print its last events
 
   --seconds N    take about N seconds of real time in all (60)
@@ -38,6 +38,7 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
   --pair         replay a migration through a lock in two objects
   --mixed        replay a fleet of client-go and tenure
   --coordinated  replay a coordinated election
+  --life         replay leaders for life and their pods
   --stack        the whole driver over a simulated network, and nothing else";
 
 const DRIVER: &str = "the whole driver over a simulated network";
@@ -73,6 +74,8 @@ pub struct Options {
     pub mixed: bool,
     /// Replay a coordinated election.
     pub coordinated: bool,
+    /// Replay leaders for life.
+    pub life: bool,
     /// Only the whole driver.
     pub stack: bool,
 }
@@ -91,6 +94,7 @@ impl Default for Options {
             pair: false,
             mixed: false,
             coordinated: false,
+            life: false,
             stack: false,
         }
     }
@@ -105,6 +109,7 @@ impl Options {
             Self {
                 coordinated: true, ..
             } => Kind::Coordinated(None),
+            Self { life: true, .. } => Kind::Life,
             Self { stack: true, .. } => Kind::Stack,
             _ => Kind::Core,
         }
@@ -141,6 +146,7 @@ impl Options {
                 "--pair" => options.pair = true,
                 "--mixed" => options.mixed = true,
                 "--coordinated" => options.coordinated = true,
+                "--life" => options.life = true,
                 "--stack" => options.stack = true,
                 "--no-mutants" => options.mutants = false,
                 "--no-model" => options.model = false,
@@ -210,6 +216,7 @@ pub fn run(options: &Options) -> bool {
     ] {
         well &= simulate(what, kind, options, options.seeds.div_ceil(5), limit / 10);
     }
+    well &= simulate("leaders for life", Kind::Life, options, seeds, limit / 10);
     // A run of the whole driver takes as long as some hundreds of the core.
     let seeds = options.seeds.div_ceil(500);
     well &= simulate(DRIVER, Kind::Stack, options, seeds, limit / 10);
@@ -271,6 +278,7 @@ fn with(kind: Kind) -> &'static str {
         Kind::Pair => " --pair",
         Kind::Mixed(_) => " --mixed",
         Kind::Coordinated(_) => " --coordinated",
+        Kind::Life => " --life",
         Kind::Stack => " --stack",
         _ => "",
     }

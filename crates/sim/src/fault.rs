@@ -18,6 +18,11 @@ macro_rules! faults {
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
+
+            /// Whether it strikes leaders for life only.
+            pub const fn is_for_life(self) -> bool {
+                self as u8 >= Self::PodDeleted as u8
+            }
         }
     };
 }
@@ -111,6 +116,20 @@ faults! {
     Restore = "restore, revision back",
     /// The store is restored, revisions jump ahead.
     RestoreBumped = "restore, revision ahead",
+    /// For life: the processes of a pod end, and the pod is removed.
+    PodDeleted = "pod deleted",
+    /// For life: a pod is removed while its processes run, cut off.
+    PodForced = "pod deleted by force",
+    /// For life: a pod fails, and stays as an object.
+    PodFailed = "pod failed",
+    /// For life: another pod takes the place of one, under the same name or another.
+    PodReplaced = "pod replaced",
+    /// For life: the node of a pod does not answer.
+    NodeLost = "node lost",
+    /// For life: the name that a process has for its pod is another one.
+    PodMisnamed = "pod under a wrong name",
+    /// For life: the garbage collector removes the Lease of a pod that is gone.
+    LeaseCollected = "lease of a gone pod collected",
 }
 
 const KINDS: usize = Fault::ALL.len();
@@ -182,7 +201,7 @@ impl fmt::Display for FaultCounts {
             if self.0[i] == 0 {
                 continue;
             }
-            writeln!(f, "    {:<28}{:>14}", fault.name(), self.0[i])?;
+            writeln!(f, "    {:<30}{:>12}", fault.name(), self.0[i])?;
         }
         Ok(())
     }

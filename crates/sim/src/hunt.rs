@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::{Mutant, PairMutant};
+use tenure_core::{LifeMutant, Mutant, PairMutant};
 
 use crate::invariants::Invariant;
 use crate::machine::Kind;
@@ -51,6 +51,11 @@ pub fn quarry() -> Vec<Quarry> {
         PairMutant::ALL
             .iter()
             .map(|mutant| (mutant.name(), Kind::PairMutant(*mutant))),
+    );
+    all.extend(
+        LifeMutant::ALL
+            .iter()
+            .map(|mutant| (mutant.name(), Kind::LifeMutant(*mutant))),
     );
     all.push(("V10 clock stops in suspend", Kind::StoppedClock));
     all.push(("server without compare-and-set", Kind::BlindServer));

@@ -18,6 +18,7 @@ pub mod clock;
 pub mod fault;
 pub mod hunt;
 pub mod invariants;
+pub(crate) mod life;
 pub mod machine;
 pub mod model;
 pub(crate) mod node;

@@ -30,6 +30,10 @@ pub enum Kind {
     Mixed(Option<tenure_core::Mutant>),
     /// The core, perhaps with one seeded bug, in a coordinated election.
     Coordinated(Option<tenure_core::Mutant>),
+    /// Leaders for life, their pods, and those who free the locks of pods that are gone.
+    Life,
+    /// The same with one seeded bug in what counts as gone.
+    LifeMutant(tenure_core::LifeMutant),
     /// Code that fails an assertion after a while.
     #[cfg(test)]
     Panics,
@@ -55,6 +59,8 @@ impl Machine {
             | Kind::BlindServer
             | Kind::Pair
             | Kind::PairMutant(_)
+            | Kind::Life
+            | Kind::LifeMutant(_)
             | Kind::Stack
             | Kind::StackMutant(_) => Self::Core(Box::new(Election::new(config))),
             Kind::Mutant(mutant) | Kind::Mixed(Some(mutant)) | Kind::Coordinated(Some(mutant)) => {

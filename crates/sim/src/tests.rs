@@ -27,7 +27,29 @@ fn a_few_hundred_seeds_keep_every_promise() {
     assert!(total.totals.refused > 0, "a stale effect was refused");
     let unused: Vec<_> = Fault::ALL
         .iter()
-        .filter(|f| total.totals.faults.of(**f) == 0)
+        .filter(|f| total.totals.faults.of(**f) == 0 && !f.is_for_life())
+        .collect();
+    assert!(unused.is_empty(), "never injected: {unused:?}");
+}
+
+#[test]
+fn leaders_for_life_and_their_undertakers_keep_every_promise() {
+    let total = sweep(Kind::Life, 0, 400, 2, || false, |_| {});
+    let (seed, text) = total
+        .violations
+        .first()
+        .map(|(seed, v)| (*seed, format!("{}: {}", v.invariant, v.text)))
+        .unwrap_or_default();
+    assert!(
+        total.violations.is_empty(),
+        "{text}\nreplay: cargo xtask sim --life --seed {seed}"
+    );
+    assert_eq!(total.unequal, [0; 0], "a seed is a run");
+    // Success must not be for lack of anything happening.
+    assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
+    let unused: Vec<_> = Fault::ALL
+        .iter()
+        .filter(|f| f.is_for_life() && total.totals.faults.of(**f) == 0)
         .collect();
     assert!(unused.is_empty(), "never injected: {unused:?}");
 }

@@ -14,7 +14,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use tenure_core::pair::Rules;
-use tenure_core::{Config, Input, Outcome, ResourceVersion, Source};
+use tenure_core::{Config, Input, Outcome, ResourceVersion, Source, undertaker};
 
 use crate::caught::caught;
 use crate::clock::Clock;
@@ -24,6 +24,7 @@ use crate::invariants::s1_guard_exclusion::{GuardExclusion, check_prompt_stop};
 use crate::invariants::s2_token_order::TokenOrder;
 use crate::invariants::s3_effect_exclusion::FencedStore;
 use crate::invariants::{Invariant, Violation};
+use crate::life;
 use crate::machine::{Kind, Machine};
 use crate::node::{Letter, Node};
 use crate::pair;
@@ -82,6 +83,10 @@ impl World {
         match kind {
             Kind::Pair => return pair::run(seed, Rules::default(), traced),
             Kind::PairMutant(mutant) => return pair::run(seed, Rules::mutated(mutant), traced),
+            Kind::Life => return life::run(seed, undertaker::Rules::default(), traced),
+            Kind::LifeMutant(mutant) => {
+                return life::run(seed, undertaker::Rules::mutated(mutant), traced);
+            }
             Kind::Stack => return stack::run(seed, None, traced),
             Kind::StackMutant(mutant) => return stack::run(seed, Some(mutant), traced),
             _ => {}
