@@ -108,6 +108,9 @@ pub enum Input {
     /// The watch works (true) or is broken or forbidden (false). While it works, followers send
     /// nothing. Whoever says true has first shown the present state as an observation.
     Watching(bool),
+    /// The watch began with a list at this revision; send it after what the list showed. A list that is older than what
+    /// was seen is the list of a restored store, or was overtaken, and is confirmed by a read.
+    Listed(ResourceVersion),
     /// The guarded work of this term has ended; answers a [`Stop`](crate::Command::Stop), or the work
     /// ended by itself.
     WorkEnded,

@@ -70,6 +70,12 @@ mutants! {
     IgnoreOrders = "orders ignored",
     /// A paused election is acquired.
     IgnorePause = "pause ignored",
+    /// An order is obeyed by every later term, too.
+    ObeyForEver = "order obeyed by later terms",
+    /// The former holder does not hold back for the candidate that an order names.
+    TakeBack = "lock taken back from the named candidate",
+    /// A list of a restored store is not looked into.
+    IgnoreOldList = "list of a restored store ignored",
     /// Coordinated: a lease that was given to another is taken when it has run out.
     TakeUnassigned = "assignment of another taken",
     /// Coordinated: an assignment is taken up without waiting for the term that it replaced.

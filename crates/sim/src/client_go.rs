@@ -128,6 +128,7 @@ impl ClientGo {
             Input::Tick
             | Input::WorkEnded
             | Input::Watching(_)
+            | Input::Listed(_)
             | Input::Observed(..)
             | Input::Absent(..)
             | Input::Expired(_) => {}

@@ -185,12 +185,7 @@ impl Plan {
                 }
             }),
             Outsiders::RestoresAhead => faults.add(Fault::RestoreBumped),
-            Outsiders::RestoresBack => {
-                faults.add(Fault::Restore);
-                // Who waits for a pause to be lifted does not write, and so does not find out that the
-                // store has forgotten: see the fifth thing that docs/safety.md does not promise.
-                faults.remove(Fault::OrderPause);
-            }
+            Outsiders::RestoresBack => faults.add(Fault::Restore),
         }
         if faults.has(Fault::MachinePause) {
             // A clock that stops is told from the wall clock; both wrong is more than is promised.
@@ -199,7 +194,12 @@ impl Plan {
         let retry = nanos(timings[0].retry_period());
         let lease = nanos(timings[0].lease());
         let one_name = rng.percent(10);
-        let coordinated = !one_name && outsiders == Outsiders::None && rng.percent(10);
+        let coordinated = !one_name
+            && match outsiders {
+                Outsiders::None => rng.percent(10),
+                Outsiders::RestoresBack => rng.percent(30),
+                Outsiders::Humans | Outsiders::RestoresAhead => false,
+            };
         if coordinated {
             faults.add(Fault::Preferred);
         }

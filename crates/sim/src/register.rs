@@ -76,6 +76,14 @@ impl Register {
         self.history.iter().rev().nth(back)
     }
 
+    /// How many versions ago the store was at this revision.
+    pub fn back_to(&self, revision: u64) -> Option<usize> {
+        self.history
+            .iter()
+            .rev()
+            .position(|object| object.revision == revision)
+    }
+
     /// Carries out a write of an elector, which leaves a mark or does not.
     pub fn write(
         &mut self,

@@ -71,6 +71,10 @@ pub struct World {
     tokens: TokenOrder,
     store: FencedStore,
     controller: Controller,
+    /// Which incarnation held the object when an operator last ordered its term to end.
+    ordered: Option<u64>,
+    /// The revision before the last pause of a run with restores.
+    before_pause: Option<u64>,
     request_kinds: Vec<Fault>,
     watch_kinds: Vec<Fault>,
     nemesis_kinds: Vec<Fault>,
@@ -118,6 +122,8 @@ impl World {
             tokens: TokenOrder::default(),
             store: FencedStore::default(),
             controller: Controller::default(),
+            ordered: None,
+            before_pause: None,
             traced,
         };
         world.register.blind = kind == Kind::BlindServer;
@@ -297,6 +303,7 @@ impl World {
                 }
             }
             Event::WatchUp { node, incarnation } => self.watch_up(node, incarnation),
+            Event::WatchReopened { node, watch } => self.reopen_watch(node, watch),
             Event::WorkEnds {
                 node,
                 incarnation,
@@ -492,16 +499,6 @@ impl World {
             let line = format!("{:>14.6} {}", self.now as f64 / 1e9, text(self));
             self.report.trace.push(line);
         }
-    }
-
-    /// Forgets everything that is still under way late.
-    pub(crate) fn drop_late_traffic(&mut self) {
-        self.queue
-            .retain(|Reverse(Entry(_, _, event))| match event {
-                Event::Arrive(request) => !request.late,
-                Event::Watch { .. } | Event::Nemesis => false,
-                _ => true,
-            });
     }
 
     fn mix(&mut self, value: u64) {

@@ -128,6 +128,10 @@ impl Election {
         let ordered = self.order_for(term.transitions).map(|order| order.sit_out);
         if let Some(sit_out) = ordered {
             self.sit_out_until = self.sit_out_until.max(now.local + sit_out);
+            // Where nothing is released the assignment would be taken up again and again, always under the same number.
+            if let Known::Present(seen) = &mut self.known {
+                seen.lapsed = true;
+            }
         }
         if self.shutdown || ordered.is_some() || now.local < self.sit_out_until {
             // Asked to stop while the winning write was under way: no work, straight to release.
@@ -180,8 +184,12 @@ impl Election {
                 if self.is_held_for_life(observation) {
                     return None;
                 }
-                if self.wrote(observation) || self.is_inherited(observation) {
+                let ours = self.wrote(observation) || self.is_inherited(observation);
+                if ours {
                     hold = LocalTime::default();
+                }
+                // A term that was released is free for everybody, its former holder included.
+                if ours && (!record.is_free() || self.is(Mutant::TakeBack)) {
                     seen.since
                 } else if record.is_free() && !observation.unreadable {
                     let to_another = observation.orders.step_down.as_ref().is_some_and(|order| {

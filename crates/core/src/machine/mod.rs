@@ -125,6 +125,10 @@ pub struct Election {
     known: Known,
     /// The greatest revision seen; older news from the watch is stale.
     highest: Option<ResourceVersion>,
+    /// The revision of a list below the greatest one, until a read has told whether the store was restored.
+    listed_back: Option<ResourceVersion>,
+    /// The watch has shown a version that looked stale and is not the one that is known.
+    passed_over: bool,
     /// Nothing is taken before this, because a term that the object no longer shows may still be live: it
     /// was deleted, emptied by another than its holder, or given to somebody else.
     hold_until: Option<LocalTime>,
@@ -160,6 +164,8 @@ impl Election {
             state: State::Idle,
             known: Known::Nothing,
             highest: None,
+            listed_back: None,
+            passed_over: false,
             hold_until: None,
             attempts: Vec::new(),
             in_flight: None,
@@ -222,6 +228,7 @@ impl Election {
                         now.local + self.random.below(self.config.timing.retry_period());
                 }
             }
+            Input::Listed(revision) => self.listed(revision),
             Input::WorkEnded => self.work_ended(now, &mut out),
             Input::Expired(token) => {
                 if matches!(&self.state, State::Leading(term) if term.token == token) {

@@ -60,8 +60,10 @@ impl Election {
             return;
         }
         let Some(news) = self.weigh(source, &observation.version.revision) else {
+            self.passed_over |= source == Source::Watch && !self.is_known(&observation);
             return;
         };
+        self.passed_over = false;
         self.hold_until = self.hold_after(now, &observation, news);
         let verdict = self.judge(source, &observation, news);
         self.know(now, source, observation, news);
@@ -105,6 +107,10 @@ impl Election {
                     return;
                 }
                 self.must_read = false;
+                // "Absent" has no revision of its own. What is created in the restored store has one above the list's.
+                if let Some(revision) = self.listed_back.take() {
+                    self.see_revision(&revision);
+                }
             }
         }
         // Chubby's lock-delay (duty 8): whoever had seen a live foreign term waits it out.
@@ -268,6 +274,35 @@ impl Election {
         }
     }
 
+    /// A list is as fresh as a read when it is made. One below the greatest revision seen, or with a version that looked
+    /// stale, was overtaken or comes from a restored store. There the watch shows nothing that counts as new, so only a
+    /// read can tell: its answer may go back.
+    pub(super) fn listed(&mut self, revision: ResourceVersion) {
+        let highest = self.highest.as_ref();
+        let below = highest
+            .is_some_and(|highest| revision.order(highest).is_some_and(|order| order.is_lt()));
+        let passed_over = std::mem::take(&mut self.passed_over);
+        if self.is(Mutant::IgnoreOldList) {
+            return;
+        }
+        self.must_read |= below || passed_over;
+        if below {
+            self.listed_back = Some(revision);
+        }
+    }
+
+    /// Whether this is exactly what is known. A restored store gives a revision a second time, for another content.
+    fn is_known(&self, observation: &Observation) -> bool {
+        let Known::Present(seen) = &self.known else {
+            return false;
+        };
+        let known = &seen.observation;
+        known.version == observation.version
+            && known.record == observation.record
+            && known.unreadable == observation.unreadable
+            && known.orders == observation.orders
+    }
+
     /// News from the watch without an order among revisions is only a hint to read.
     fn is_unordered_news(&mut self, source: Source, revision: &ResourceVersion) -> bool {
         let unordered = source == Source::Watch
@@ -298,6 +333,7 @@ impl Election {
             Source::Read(_) => {
                 let request = self.in_flight.take()?;
                 self.must_read = false;
+                self.listed_back = None;
                 if order(&request.known).is_some_and(|order| order.is_lt()) {
                     self.see_revision(revision);
                     return Some(News::WentBack);
@@ -453,7 +489,9 @@ impl Election {
             return None;
         };
         let order = seen.observation.orders.step_down.as_deref();
-        order.filter(|o| o.transitions == transitions && !self.is(Mutant::IgnoreOrders))
+        order
+            .filter(|o| o.transitions == transitions || self.is(Mutant::ObeyForEver))
+            .filter(|_| !self.is(Mutant::IgnoreOrders))
     }
 
     fn obey_orders(&mut self, now: Now, out: &mut Vec<Command>) {

@@ -312,15 +312,17 @@ impl Entry {
         }
         match told {
             // Nothing that the state machine does not know.
-            Told::Object(shown) if self.is_echo(|version| shown.is(version)) => {}
+            Told::Object(shown)
+                if !shown.is_listed() && self.is_echo(|version| shown.is(version)) => {}
             Told::Object(shown) => match shown.into_object() {
                 Some(object) => self.sight(world, target, Some(object), None),
                 None => self.step(world, Input::Absent(Source::Watch, None), None),
             },
             Told::Absent(revision) => self.sight(world, target, None, Some(revision)),
-            Told::Up => {
+            Told::Up(revision) => {
                 self.set_up(target, true);
                 self.shared.works();
+                self.step(world, Input::Listed(revision), None);
                 self.settle(world);
             }
             Told::Down(error) => {
@@ -366,7 +368,7 @@ impl Entry {
                     }
                 }
                 Told::Absent(_) => announcer.seen(now, None),
-                Told::Up => announcer.watched(now, true),
+                Told::Up(_) => announcer.watched(now, true),
                 Told::Down(_) => announcer.watched(now, false),
             }
         }

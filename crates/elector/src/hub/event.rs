@@ -58,6 +58,11 @@ impl Shown {
         }
     }
 
+    /// Whether it comes from a list. A restored store may list a revision that was seen before, with another content.
+    pub(super) fn is_listed(&self) -> bool {
+        matches!(self.object, Object::Whole(_))
+    }
+
     /// Whether it is in this version.
     pub(super) fn is(&self, version: &Version) -> bool {
         self.revision == version.revision.as_str() && *self.uid == *version.uid
@@ -80,6 +85,14 @@ impl Shown {
 }
 
 impl Event {
+    /// The revision of what it tells.
+    pub(super) fn revision(&self) -> &str {
+        match self {
+            Self::Changed(shown) | Self::Deleted(shown) => &shown.revision,
+            Self::Bookmark(revision) => revision,
+        }
+    }
+
     /// Reads a line.
     ///
     /// # Errors
@@ -278,13 +291,14 @@ mod tests {
                 revision: ResourceVersion::new(revision),
             };
             assert_eq!(shown.name, "x");
-            assert!(shown.is(&version("u", "7")));
+            assert!(!shown.is_listed() && shown.is(&version("u", "7")));
             assert!(!shown.is(&version("u", "8")));
             assert!(!shown.is(&version("v", "7")));
             assert_eq!(shown.into_object(), Some(object.clone()));
         }
         let listed = Shown::listed(object.clone());
         assert_eq!((listed.name.as_str(), listed.revision.as_str()), ("x", "7"));
+        assert!(listed.is_listed());
         assert_eq!(listed.into_object(), Some(object));
     }
 

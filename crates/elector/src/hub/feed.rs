@@ -12,6 +12,7 @@ use futures_util::{AsyncBufRead, AsyncBufReadExt as _, FutureExt as _};
 use http::header::{ACCEPT_ENCODING, HeaderValue};
 use kube::Client;
 use kube::api::{ListParams, WatchParams};
+use kube::core::Status;
 use kube::core::request::Request;
 use serde::Deserialize;
 use serde_json::Value;
@@ -190,10 +191,12 @@ impl Source {
                 Ok(_) if line.trim_ascii().is_empty() => {}
                 Ok(_) => {
                     if let Some(change) = changes.take_in(&line) {
+                        check_order(revision, change.revision)?;
                         change.revision.clone_into(revision);
                     } else {
                         let event = Event::parse(&line)?;
                         self.tell_changes(changes);
+                        check_order(revision, event.revision())?;
                         self.pass_on(event, revision);
                     }
                 }
@@ -305,6 +308,18 @@ fn is_cut_off(error: &(dyn std::error::Error + 'static)) -> bool {
         || io.get_ref().is_some_and(|inner| is_cut_off(inner))
 }
 
+/// Rejects an event or a bookmark below the one before it: the store was restored with its revision moved back, so that
+/// only a list shows what there is.
+fn check_order(place: &str, next: &str) -> Result<(), kube::Error> {
+    let order = ResourceVersion::new(next).order(&ResourceVersion::new(place));
+    if order.is_some_and(|order| order.is_lt()) {
+        let text = format!("revision {next} of the watch is below {place}: the store was restored");
+        let status = Status::failure(&text, "Expired").with_code(410);
+        return Err(kube::Error::Api(Box::new(status)));
+    }
+    Ok(())
+}
+
 fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
 }
@@ -323,4 +338,18 @@ async fn within<T>(
         let error = std::io::Error::new(std::io::ErrorKind::TimedOut, "no answer in time");
         Err(kube::Error::Service(error.into()))
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{check_order, is_gone};
+
+    #[test]
+    fn watch_whose_revision_goes_back_is_listed_again() {
+        for (place, next) in [("100", "100"), ("99", "100"), ("100", "abc")] {
+            assert!(check_order(place, next).is_ok(), "{place} {next}");
+        }
+        let error = check_order("100", "99").expect_err("it went back");
+        assert!(is_gone(&error), "{error}");
+    }
 }

@@ -27,8 +27,8 @@ pub(super) enum Told {
     Object(Shown),
     /// The object does not exist, as of this revision.
     Absent(ResourceVersion),
-    /// Changes are shown from now on; what exists was shown before.
-    Up,
+    /// Changes are shown from now on; what exists was shown before, as of this revision.
+    Up(ResourceVersion),
     /// Changes are not shown. Without a reason that is worth a warning if they are not allowed to be: a
     /// candidate that may get, create and update polls.
     Down(Option<Arc<str>>),
@@ -242,7 +242,7 @@ impl Watches {
                         if !names.contains(name) {
                             told.push((*member, Told::Absent(revision.clone())));
                         }
-                        told.push((*member, Told::Up));
+                        told.push((*member, Told::Up(revision.clone())));
                     }
                 }
             }

@@ -35,6 +35,8 @@ pub struct Calm {
     clocks: Clocks,
     /// Who leads when is the controller's business.
     coordinated: bool,
+    /// The candidate that an operator's order names.
+    named: Option<usize>,
 }
 
 impl Calm {
@@ -44,6 +46,7 @@ impl Calm {
             since: world.now,
             clocks: world.plan.clocks,
             coordinated: world.plan.coordinated,
+            named: None,
         };
         let (retry, request) = world.slowest();
         let lease = match world.plan.outsiders {
@@ -60,8 +63,11 @@ impl Calm {
             (sits_out.min(), 0)
         };
         let sits_out = sits_out.unwrap_or_default().saturating_sub(world.now);
+        // Requests that were late before still arrive. A controller may choose a candidate that sits out, and chooses
+        // again when that assignment has run out.
+        let late = (if stages.coordinated { 8 } else { 3 }) * world.plan.longest_lease();
         // Work that was stuck may have to be overrun first, which takes up to a lease.
-        let bound = 2 * lease + sits_out + 10 * retry + 4 * request + controller;
+        let bound = late + 2 * lease + sits_out + 10 * retry + 4 * request + controller;
         world.after(stretch(&world.plan, bound), Event::Calm);
         stages
     }
@@ -107,10 +113,16 @@ impl Calm {
             self.stage = Stage::Over;
             return self;
         };
+        if let Some(named) = self.named.filter(|named| *named != leader) {
+            let text = format!("node {leader} leads, and not node {named}, which an order named");
+            world.violate_liveness(text);
+        }
         let polls = !world.plan.watches.iter().all(|w| *w);
         self.since = world.now;
         let (stage, wait) = match self.stage {
             Stage::First => (Stage::Quiet, QUIET_LEASES * lease),
+            // The controller may choose the one that crashes next.
+            Stage::Quiet if self.coordinated => (Stage::Over, 0),
             Stage::Quiet => {
                 world.trace(|_| format!("n{leader} crashes in the calm"));
                 world.crash(leader);
@@ -139,9 +151,12 @@ impl Calm {
                 (Stage::Settle, 2 * lease)
             }
             Stage::Settle => {
-                world.trace(|_| format!("n{leader} steps down in the calm"));
-                let pause = Duration::from_nanos(4 * lease);
-                world.deliver(leader, Letter::Other(Input::StepDown(pause)));
+                self.named = (!polls).then(|| world.order_hand_over(leader)).flatten();
+                if self.named.is_none() {
+                    world.trace(|_| format!("n{leader} steps down in the calm"));
+                    let pause = Duration::from_nanos(4 * lease);
+                    world.deliver(leader, Letter::Other(Input::StepDown(pause)));
+                }
                 let run_out = if world.plan.release { 0 } else { lease };
                 let looks = if polls {
                     44 * retry / 10 + 2 * request

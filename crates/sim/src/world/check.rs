@@ -146,6 +146,19 @@ impl World {
             && (orders.step_down.as_ref()).is_some_and(|o| o.transitions == record.transitions)
     }
 
+    /// An order stays on the object, and is for the term that it names: no later holder obeys it.
+    pub(super) fn check_obedience(&mut self, i: usize, reason: &StopReason) {
+        if *reason == StopReason::Ordered
+            && self.plan.outsiders == Outsiders::None
+            // The controller numbers a term before anybody takes it up.
+            && !self.plan.coordinated
+            && self.ordered != Some(self.nodes[i].incarnation)
+        {
+            let text = format!("node {i} obeys an order that was given to another");
+            self.violate(Invariant::L1, text);
+        }
+    }
+
     /// Whoever blames others for a loss is right: where nobody but electors writes, and reads are
     /// never stale, a record of ours is not edited, deleted or rolled back by anybody.
     pub(super) fn check_blame(&mut self, i: usize, reason: &StopReason) {

@@ -41,6 +41,10 @@ pub(crate) enum Event {
         node: usize,
         incarnation: u64,
     },
+    WatchReopened {
+        node: usize,
+        watch: u64,
+    },
     WorkEnds {
         node: usize,
         incarnation: u64,

@@ -17,7 +17,7 @@ use crate::invariants::Invariant;
 use crate::invariants::l1_liveness::Calm;
 use crate::machine::Kind;
 use crate::node::Letter;
-use crate::plan::nanos;
+use crate::plan::{Clocks, Outsiders, nanos};
 
 impl World {
     pub(super) fn strike(&mut self) {
@@ -156,6 +156,7 @@ impl World {
                     to: self.nodes.get(to).map(|node| node.identity.clone()),
                     sit_out: Duration::from_nanos(self.rng.below(lease)),
                 };
+                self.ordered = current.author;
                 self.register.order(Orders {
                     step_down: Some(Box::new(step_down)),
                     ..current.seen.orders.clone()
@@ -198,12 +199,8 @@ impl World {
                     1_000_000
                 };
                 let back = self.rng.range(1, 20) as usize;
-                let restored = self.register.restore(back, bump);
-                // A restored server is another server: every watch ends.
-                for i in 0..self.nodes.len() {
-                    self.break_watch(i, lease / 8);
-                }
-                restored.and(None)
+                self.restore(back, bump);
+                None
             }
             _ => None,
         };
@@ -212,32 +209,24 @@ impl World {
         }
     }
 
-    /// The faults end: everything heals, and from now on L1 must hold.
+    /// The faults end: the network heals, dead processes come back, stopped ones go on, an operator lifts a pause. What
+    /// the faults have caused stays: requests under way, orders, clocks, stuck work, and whatever a candidate believes.
     pub(super) fn calm_down(&mut self) {
         if let Some(calm) = self.calm {
             self.calm = Some(calm.proceed(self));
             return;
         }
-        self.trace(|_| "the faults end".to_owned());
-        self.drop_late_traffic();
-        self.calm = Some(Calm::begin(self));
-        // Calls for a pause are lifted. Where nothing but the order itself ends its effect, it stays.
-        let orders = match self.register.current() {
-            Some(object) if self.plan.coordinated => Orders {
-                paused: false,
-                ..object.seen.orders.clone()
-            },
-            _ => Orders::default(),
-        };
-        if let Some(object) = self.register.order(orders) {
-            self.announce(&object);
+        if self.plan.outsiders == Outsiders::RestoresBack && !self.restore_paused() {
+            return;
         }
+        self.trace(|_| "the faults end".to_owned());
+        self.calm = Some(Calm::begin(self));
+        self.lift_pause();
         for i in 0..self.nodes.len() {
             let now = self.now;
             let node = &mut self.nodes[i];
             node.requests_blocked_until = 0;
             node.answers_blocked_until = 0;
-            node.tick = None;
             if !node.alive {
                 self.restart(i);
                 continue;
@@ -251,37 +240,118 @@ impl World {
                         until: now,
                     },
                 );
-            } else {
-                self.step(i, Letter::Other(Input::Tick));
             }
-            self.end_stuck_work(i);
             if self.plan.watches[i] {
-                let incarnation = self.nodes[i].incarnation;
-                self.nodes[i].watch = 0;
-                self.after(
-                    1,
-                    Event::WatchUp {
-                        node: i,
-                        incarnation,
-                    },
-                );
+                self.heal_watch(i);
             }
         }
     }
 
-    fn end_stuck_work(&mut self, i: usize) {
-        let node = &self.nodes[i];
-        if let Some(work) = node.work.filter(|work| work.ending) {
-            let (incarnation, number) = (node.incarnation, work.number);
-            self.after(
-                2,
-                Event::WorkEnds {
-                    node: i,
-                    incarnation,
-                    number,
-                },
-            );
+    /// The last fault of a run with restores: a pause, nobody who holds the lock, and then a restore that takes the pause
+    /// back. Those who wait for its end have only lower revisions to see. True when that is done.
+    fn restore_paused(&mut self) -> bool {
+        if let Some(before) = self.before_pause.take() {
+            if let Some(back) = self.register.back_to(before) {
+                self.trace(|_| format!("the store is restored to revision {before}"));
+                self.report.totals.faults.count(Fault::Restore);
+                self.restore(back, 0);
+            }
+            return true;
         }
+        let Some(current) = self.register.current().cloned() else {
+            return true;
+        };
+        self.before_pause = Some(current.revision);
+        let lease = self.plan.longest_lease();
+        let paused = self.register.order(Orders {
+            paused: true,
+            ..current.seen.orders.clone()
+        });
+        if let Some(object) = paused {
+            self.announce(&object);
+        }
+        for i in 0..self.nodes.len() {
+            let pause = Input::StepDown(Duration::from_nanos(lease / 2));
+            self.deliver(i, Letter::Other(pause));
+        }
+        self.after(2 * lease, Event::Calm);
+        false
+    }
+
+    /// A restored server is another server: every watch ends. Some servers say that it is too old (410); then it is opened
+    /// anew, with a list, and candidates do not hear that it was gone.
+    fn restore(&mut self, back: usize, bump: u64) {
+        let span = self.plan.longest_lease() / 8;
+        self.register.restore(back, bump);
+        let too_old = self.rng.percent(75);
+        for node in 0..self.nodes.len() {
+            if !too_old {
+                self.break_watch(node, span);
+            } else if self.nodes[node].watch != 0 {
+                self.nodes[node].watch = 0;
+                let incarnation = self.nodes[node].incarnation;
+                let back = 1 + self.rng.below(span);
+                self.after(back, Event::WatchUp { node, incarnation });
+            }
+        }
+    }
+
+    fn lift_pause(&mut self) {
+        let current = self.register.current();
+        let Some(orders) = current.map(|object| object.seen.orders.clone()) else {
+            return;
+        };
+        if orders.paused
+            && let Some(object) = self.register.order(Orders {
+                paused: false,
+                ..orders
+            })
+        {
+            self.announce(&object);
+        }
+    }
+
+    /// A broken watch is noticed and replaced. One that works ends some day, and shows what it has missed.
+    fn heal_watch(&mut self, node: usize) {
+        let (watch, incarnation) = (self.nodes[node].watch, self.nodes[node].incarnation);
+        let (retry, _) = self.slowest();
+        let soon = self.rng.below(retry);
+        if watch != 0 && self.nodes[node].watch_tail != SILENT {
+            let end = self.rng.below(self.plan.longest_lease());
+            self.after(end, Event::WatchReopened { node, watch });
+            return;
+        }
+        if watch != 0 {
+            self.after(soon, Event::WatchDown { node, watch });
+        }
+        let back = soon + 1 + self.rng.below(retry);
+        self.after(back, Event::WatchUp { node, incarnation });
+    }
+
+    /// Half of the time, and where the outcome is certain, an operator orders a leader to hand over to another
+    /// candidate, with no time to sit out.
+    pub(crate) fn order_hand_over(&mut self, leader: usize) -> Option<usize> {
+        let to = (leader + 1) % self.nodes.len();
+        let plan = &self.plan;
+        let certain = plan.release && !plan.one_name && plan.clocks != Clocks::Wild;
+        let ready = self.nodes[to].alive && self.nodes[to].sits_out_until <= self.now;
+        if !certain || !ready || self.rng.percent(50) {
+            return None;
+        }
+        let current = self.register.current()?.clone();
+        self.trace(|_| format!("n{leader} is ordered to hand over to n{to}"));
+        self.ordered = current.author;
+        let step_down = StepDownOrder {
+            transitions: current.seen.record.transitions,
+            to: Some(self.nodes[to].identity.clone()),
+            sit_out: Duration::ZERO,
+        };
+        let object = self.register.order(Orders {
+            step_down: Some(Box::new(step_down)),
+            ..current.seen.orders.clone()
+        })?;
+        self.announce(&object);
+        Some(to)
     }
 
     pub(crate) fn violate_liveness(&mut self, text: String) {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use tenure_core::{Input, LocalTime, Outcome, Record, Source, WriteKind};
+use tenure_core::{Input, LocalTime, Outcome, Record, ResourceVersion, Source, WriteKind};
 
 use super::{Event, World, present};
 use crate::fault::Fault;
@@ -25,8 +25,6 @@ pub(crate) struct Request {
     reply: Reply,
     /// Older versions to answer a read with.
     stale: Option<usize>,
-    /// It was struck, and does not survive the end of the faults.
-    pub(crate) late: bool,
 }
 
 /// What comes back.
@@ -82,7 +80,6 @@ impl World {
             write,
             reply: Reply::Answer(self.one_way()),
             stale: None,
-            late: false,
         };
         let mut delay = self.one_way();
         if blocked > self.now {
@@ -91,7 +88,6 @@ impl World {
             }
             self.report.totals.faults.count(Fault::HeldTraffic);
             delay += blocked - self.now;
-            request.late = true;
         }
         if self.calm.is_none()
             && !self.request_kinds.is_empty()
@@ -126,7 +122,6 @@ impl World {
             Fault::AnswerLost => request.reply = Reply::Nothing,
             Fault::RequestLate => {
                 *delay += long;
-                request.late = true;
                 if self.rng.percent(50) {
                     request.reply = Reply::Nothing;
                 }
@@ -144,12 +139,10 @@ impl World {
             Fault::ErrorAppliedLater => {
                 self.fail(request, Outcome::Unknown);
                 request.reply = Reply::Nothing;
-                request.late = true;
                 *delay += long;
             }
             Fault::Duplicate => {
                 let mut again = request.clone();
-                again.late = true;
                 if self.rng.percent(50) {
                     again.reply = Reply::Nothing;
                 }
@@ -383,12 +376,22 @@ impl World {
         self.nodes[i].watch_tail = self.now;
         let letter = present(&self.register, Source::Watch);
         self.deliver(i, letter);
+        let revision = ResourceVersion::new(self.register.revision().to_string());
+        self.deliver(i, Letter::Other(Input::Listed(revision)));
         self.deliver(i, Letter::Other(Input::Watching(true)));
     }
 
     /// Whether a node's writes leave a mark: those of client-go do not.
     fn marks(&self, i: usize) -> bool {
         matches!(self.nodes[i].machine, Machine::Core(_))
+    }
+
+    /// The server ends a watch, which is opened again where it was: it shows what it has missed.
+    pub(super) fn reopen_watch(&mut self, i: usize, watch: u64) {
+        if self.nodes[i].watch == watch && watch != 0 {
+            let letter = present(&self.register, Source::Watch);
+            self.send_watch(i, letter);
+        }
     }
 
     /// One way through the network.

@@ -37,6 +37,7 @@ impl World {
             Command::Stop { reason, .. } => {
                 self.nodes[i].guard = None;
                 self.check_blame(i, &reason);
+                self.check_obedience(i, &reason);
                 if reason == StopReason::Ordered {
                     // As long as any order may ask for.
                     let until = self.now + self.plan.longest_lease();

@@ -92,6 +92,56 @@ fn an_order_to_step_down_is_obeyed_once_by_the_term_it_names() {
 }
 
 #[test]
+fn former_holder_holds_back_like_others_when_an_order_names_another() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        0.03    watching                 -
+        0.4     watch wrote2 v7 order=0:bing STOP ordered by=14.51
+        0.5     worked                   read#3
+        0.6     read3 wrote2 v7 order=0:bing release#4 over 7 /1 t0
+        0.7     ok4 8                    leader "", released
+        2.6     tick                     -
+        2.7     tick                     acquire#5 over 8 baz/15 t1
+        2.8     ok5 9                    LEAD token=9 t1 until=12.70, leader "baz"
+        2.9     watch wrote5 v10 order=0:bing -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         0.03 watching
+         0.4 watch wrote2 v7 order=0:bing
+         0.5 worked
+         0.6 read3 wrote2 v7 order=0:bing
+         0.7 ok4 8
+         2.6 tick
+         2.7 tick
+         2.8 ok5 9
+         2.9 watch wrote5 v10 order=0:bing",
+    ));
+}
+
+#[test]
+fn candidate_that_an_order_names_does_not_hold_back() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v5         leader "bing"
+        0.2     watching                 -
+        1       watch /1 v6 order=0:baz  leader ""
+        1.1     tick                     acquire#2 over 6 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 bing/15 v5
+         0.2 watching
+         1 watch /1 v6 order=0:baz
+         1.1 tick",
+    ));
+}
+
+#[test]
 fn a_preferred_holder_ends_a_coordinated_term() {
     let mut config = config();
     config.coordinated = true;

@@ -14,6 +14,7 @@ mod client_go;
 mod duties;
 mod life;
 mod marks;
+mod restored;
 mod same_name;
 mod spread;
 mod unhappy;
@@ -128,7 +129,9 @@ impl Table {
             "watch" => return self.sight(Source::Watch, &words[1..]),
             _ => {}
         }
-        if head == "expired" {
+        if head == "listed" {
+            Input::Listed(ResourceVersion::new(&words[1][1..]))
+        } else if head == "expired" {
             Input::Expired(words[1].parse().expect("a token"))
         } else if let Some(id) = id("readfail") {
             Input::ReadFailed(id)
@@ -170,13 +173,7 @@ impl Table {
                 Some(("uid", text)) => uid = text.into(),
                 Some(("t", n)) => transitions = n.parse().unwrap(),
                 Some(("preferred", text)) => preferred = text.to_owned(),
-                Some(("order", n)) => {
-                    orders.step_down = Some(Box::new(StepDownOrder {
-                        transitions: n.parse().unwrap(),
-                        to: None,
-                        sit_out: Duration::from_secs(5),
-                    }));
-                }
+                Some(("order", text)) => orders.step_down = Some(Box::new(order(text))),
                 // `mark=a/15@7`: the last write that left a mark had this holder, duration and time.
                 Some(("mark", text)) => {
                     let (holder, rest) = text.split_once('/').expect("holder/seconds");
@@ -271,6 +268,20 @@ impl Table {
             Command::Released => "released".to_owned(),
             Command::Finished => "finished".to_owned(),
         }
+    }
+}
+
+/// `N` for the term with that number, or `N:ID`: to this candidate, with no time to sit out.
+fn order(text: &str) -> StepDownOrder {
+    let (number, to) = match text.split_once(':') {
+        Some((number, to)) => (number, Some(to.to_owned())),
+        None => (text, None),
+    };
+    let seconds = if to.is_some() { 0 } else { 5 };
+    StepDownOrder {
+        transitions: number.parse().expect("the number of a term"),
+        to,
+        sit_out: Duration::from_secs(seconds),
     }
 }
 

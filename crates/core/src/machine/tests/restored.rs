@@ -1,0 +1,190 @@
+//! A store that was restored with its revision moved back: the watch shows nothing that looks new.
+
+use expect_test::expect;
+
+use super::{Config, Table, config, play};
+
+#[test]
+fn follower_of_a_paused_election_reads_when_a_list_is_below_what_it_saw() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 /1 v90             acquire#2 over 90 baz/15 t1
+        0.2     refused2                 read#3
+        0.3     read3 /1 v100 paused     -
+        0.4     watching                 -
+        9       unwatched                -
+        9.1     watch /1 v90             -
+        9.2     listed v91               read#4
+        9.2     watching                 -
+        9.3     read4 /1 v90             acquire#5 over 90 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 /1 v90
+         0.2 refused2
+         0.3 read3 /1 v100 paused
+         0.4 watching
+         9 unwatched
+         9.1 watch /1 v90
+         9.2 listed v91
+         9.2 watching
+         9.3 read4 /1 v90",
+    ));
+}
+
+#[test]
+fn list_at_or_above_what_was_seen_needs_no_read() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v100       leader "bing"
+        0.2     listed v100              -
+        0.3     watching                 -
+        9       listed v101              -
+        9.1     listed vunordered        -
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 bing/15 v100
+         0.2 listed v100
+         0.3 watching
+         9 listed v101
+         9.1 listed vunordered",
+    ));
+}
+
+#[test]
+fn assignment_in_a_restored_store_is_taken_up() {
+    let config = Config {
+        coordinated: true,
+        ..config()
+    };
+    let script = "0 start
+         0.1 read1 bing/15 v100
+         0.2 watching
+         9 watch baz/15 v90
+         9.1 listed v91
+         9.2 read2 baz/15 v90";
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v100       leader "bing"
+        0.2     watching                 -
+        9       watch baz/15 v90         -
+        9.1     listed v91               read#2
+        9.2     read2 baz/15 v90         leader "baz", acquire#3 over 90 baz/15 t0
+    "#]]
+    .assert_eq(&Table::new(config).play(script).log);
+}
+
+/// "Absent" has no revision, so the list's counts: what the controller creates next is not stale.
+#[test]
+fn assignment_created_in_a_restored_store_without_the_object_is_taken_up() {
+    let config = Config {
+        coordinated: true,
+        ..config()
+    };
+    let script = "0 start
+         0.1 read1 bing/15 v100
+         0.2 watching
+         9 watch absent v80
+         9.1 listed v80
+         9.2 read2 absent
+         9.3 watch baz/15 v83
+         9.4 tick";
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v100       leader "bing"
+        0.2     watching                 -
+        9       watch absent v80         -
+        9.1     listed v80               read#2
+        9.2     read2 absent             -
+        9.3     watch baz/15 v83         leader "baz", acquire#3 over 83 baz/15 t0
+        9.4     tick                     -
+    "#]]
+    .assert_eq(&Table::new(config).play(script).log);
+}
+
+#[test]
+fn leader_for_life_that_a_restore_removed_does_not_block_the_election() {
+    let config = Config {
+        for_life: true,
+        ..config()
+    };
+    let script = "0 start
+         0.1 read1 bing/15 v100
+         0.2 watching
+         9000 watch /1 v90
+         9000.1 listed v91
+         9000.2 read2 /1 v90";
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v100       leader "bing"
+        0.2     watching                 -
+        9000    watch /1 v90             -
+        9000.1  listed v91               read#2
+        9000.2  read2 /1 v90             leader "", acquire#3 over 90 baz/15 t1
+    "#]]
+    .assert_eq(&Table::new(config).play(script).log);
+}
+
+#[test]
+fn leader_reads_when_a_list_is_below_its_own_write_and_stops_if_the_store_went_back() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 50                   LEAD token=50 t0 until=10.01, leader "baz"
+        0.5     listed v45               read#3
+        0.6     read3 bing/15 v44        leader "bing", STOP went-back by=5.10
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 50
+         0.5 listed v45
+         0.6 read3 bing/15 v44",
+    ));
+}
+
+/// Writes of other objects may have moved the restored store past the revision that was seen.
+#[test]
+fn list_that_shows_an_older_version_is_looked_into_even_if_its_revision_has_caught_up() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 /1 v100 paused     -
+        0.2     watching                 -
+        9       watch /1 v90             -
+        9.1     listed v300              read#2
+        9.2     read2 /1 v90             acquire#3 over 90 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 /1 v100 paused
+         0.2 watching
+         9 watch /1 v90
+         9.1 listed v300
+         9.2 read2 /1 v90",
+    ));
+}
+
+#[test]
+fn revision_that_a_restored_store_gives_again_is_looked_into() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 /1 v100 paused     -
+        0.2     watching                 -
+        5       watch /1 v100 paused     -
+        5.1     listed v100              -
+        9       watch /1 v100            -
+        9.1     listed v100              read#2
+        9.2     read2 /1 v100            acquire#3 over 100 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 /1 v100 paused
+         0.2 watching
+         5 watch /1 v100 paused
+         5.1 listed v100
+         9 watch /1 v100
+         9.1 listed v100
+         9.2 read2 /1 v100",
+    ));
+}
