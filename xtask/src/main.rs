@@ -32,6 +32,8 @@ cargo xtask COMMAND
                       the parsers under libFuzzer, 60 seconds each
   sim [--seconds N] [--seed S]
                       simulate elections under faults, catch mutants, check the model
+  mutants [TARGET...] [--file TEXT] [--sample N] [--quick]
+                      the mutation score: which changes of the code no test notices
   real up|down|status the real kube-apiserver and etcd on loopback, built from source
   soak [--hours N] [--seed S] [--server real|embedded]
                       fleets of real processes through random faults, for hours
@@ -53,6 +55,7 @@ fn main() -> ExitCode {
         "sim" => Run::cargo(["run", "--quiet", "--package", "tenure-sim", "--"])
             .args(&rest)
             .go(),
+        "mutants" => mutants(&rest),
         "real" => Run::cargo([
             "run",
             "--quiet",
@@ -82,6 +85,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// The mutation score, by a program of its own: this one stays quick to build.
+fn mutants(rest: &[String]) -> anyhow::Result<()> {
+    let program = ["run", "--quiet", "--package", "tenure-mutants", "--"];
+    Run::cargo(program).args(rest).go()
 }
 
 /// Runs a program of the tests; what it starts is built as it ships.

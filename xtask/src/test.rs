@@ -77,6 +77,16 @@ const TIERS: &[Tier] = &[
         },
     },
     Tier {
+        name: "mutants",
+        about: "a sample of the mutation score: changes of the core that a unit test must notice",
+        prepare: Vec::new,
+        in_parts: false,
+        run: |_| {
+            let sample = ["core", "--quick", "--sample", "150"];
+            crate::mutants(&sample.map(str::to_owned))
+        },
+    },
+    Tier {
         name: "fuzz",
         about: "the parsers of the API server under libFuzzer, some seconds each",
         prepare: || missing([setup::debian("c++", "g++")]),

@@ -65,6 +65,7 @@ const ARROWS: &[(&str, &[&str])] = &[
         ],
     ),
     ("xtask", &[]),
+    ("tenure-mutants", &[]),
 ];
 
 /// How many crates the library may add to what kube's client brings.

@@ -1,0 +1,379 @@
+//! `cargo xtask mutants`: the mutation score. Changes one operator, branch or function at a time, and counts the changes
+//! that a test or the simulator notices.
+//!
+//! All changes are compiled into one program, each behind a switch, so that thousands of changes need a handful of builds.
+//! Changes that make no difference are listed in `equivalent.txt`, each with the reason.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    reason = "a tool for people: it prints, and it measures how long things take"
+)]
+
+mod equivalent;
+mod render;
+mod sites;
+mod tree;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use anyhow::{Context as _, Result, bail};
+
+use equivalent::Equivalents;
+use sites::Change;
+use tree::{Source, Tree};
+
+const HELP: &str = "\
+cargo xtask mutants [TARGET...] [--file TEXT] [--sample N] [--seed S] [--quick] [--list]
+
+  TARGET       core (default), lock, deadline, run
+  --file TEXT  only files whose path contains TEXT
+  --sample N   only N changes, chosen by the seed
+  --seed S     what chooses the sample [default: 1]
+  --quick      only the first way to notice a change: no simulator
+  --list       print the changes and make none";
+
+/// What is changed, and which programs shall notice.
+struct Target {
+    name: &'static str,
+    /// The folder of the package.
+    package: &'static str,
+    /// What is changed in it.
+    paths: &'static [&'static str],
+    stages: &'static [Stage],
+    /// The score below which the command fails, in percent.
+    least: f64,
+}
+
+/// One way to notice a change, quick ones first.
+struct Stage {
+    name: &'static str,
+    build: &'static [&'static str],
+    args: &'static [&'static str],
+    /// How long one run may take at most; a change that makes it endless is noticed, too.
+    seconds: u64,
+}
+
+const TARGETS: &[Target] = &[
+    Target {
+        name: "core",
+        package: "crates/core",
+        paths: &["crates/core/src"],
+        stages: &[
+            Stage {
+                name: "unit",
+                build: &["test", "--package", "tenure-core", "--lib", "--no-run"],
+                args: &["--quiet"],
+                seconds: 60,
+            },
+            Stage {
+                name: "simulator",
+                build: &["build", "--workspace", "--bin", "tenure-sim"],
+                args: &[
+                    "--seeds",
+                    "300",
+                    "--threads",
+                    "1",
+                    "--no-mutants",
+                    "--no-model",
+                ],
+                seconds: 600,
+            },
+        ],
+        least: 95.0,
+    },
+    Target {
+        name: "lock",
+        package: "crates/lock",
+        paths: &["crates/lock/src"],
+        stages: &[Stage {
+            name: "tests",
+            build: &["test", "--package", "tenure-lock", "--no-run"],
+            args: &["--quiet"],
+            seconds: 120,
+        }],
+        least: 0.0,
+    },
+    Target {
+        name: "deadline",
+        package: "crates/elector",
+        paths: &["crates/elector/src/deadline.rs"],
+        stages: &[Stage {
+            name: "tests",
+            build: &["test", "--package", "tenure", "--no-run"],
+            args: &["--quiet"],
+            seconds: 300,
+        }],
+        least: 0.0,
+    },
+    Target {
+        name: "run",
+        package: "crates/cli",
+        paths: &["crates/cli/src/run"],
+        stages: &[Stage {
+            name: "tests",
+            build: &["test", "--package", "tenure-cli", "--no-run"],
+            args: &["--quiet"],
+            seconds: 300,
+        }],
+        least: 0.0,
+    },
+];
+
+#[derive(Default)]
+struct Options {
+    targets: Vec<&'static Target>,
+    file: Option<String>,
+    sample: Option<usize>,
+    seed: u64,
+    quick: bool,
+    list: bool,
+}
+
+/// A change with its number.
+struct Numbered<'a> {
+    number: u32,
+    path: &'a str,
+    change: &'a Change,
+}
+
+impl Numbered<'_> {
+    /// How `equivalent.txt` names it: without a line number, which would not last.
+    fn key(&self) -> String {
+        let Change {
+            name,
+            function,
+            original,
+            ..
+        } = self.change;
+        format!("{} {function}: {name} in `{original}`", self.path)
+    }
+}
+
+fn main() -> ExitCode {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    if args.iter().any(|arg| arg == "--help") {
+        println!("{HELP}");
+        return ExitCode::SUCCESS;
+    }
+    match options(&args).and_then(|options| run(&options)) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("mutants: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn options(args: &[String]) -> Result<Options> {
+    let mut options = Options {
+        seed: 1,
+        ..Options::default()
+    };
+    let mut args = args.iter();
+    while let Some(arg) = args.next() {
+        let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
+        match arg.as_str() {
+            "--file" => options.file = Some(value()?.clone()),
+            "--sample" => options.sample = Some(value()?.parse().context("--sample")?),
+            "--seed" => options.seed = value()?.parse().context("--seed")?,
+            "--quick" => options.quick = true,
+            "--list" => options.list = true,
+            name => match TARGETS.iter().find(|target| target.name == name) {
+                Some(target) => options.targets.push(target),
+                None => bail!("no target {name:?}\n\n{HELP}"),
+            },
+        }
+    }
+    if options.targets.is_empty() {
+        options.targets.extend(&TARGETS[..1]);
+    }
+    Ok(options)
+}
+
+fn run(options: &Options) -> Result<()> {
+    let tree = Tree::copy()?;
+    for target in &options.targets {
+        score(&tree, target, options)?;
+    }
+    Ok(())
+}
+
+fn score(tree: &Tree, target: &Target, options: &Options) -> Result<()> {
+    let started = Instant::now();
+    let sources = tree.sources(target.paths)?;
+    let mut chosen = choose(&sources, options);
+    if options.list {
+        for Numbered {
+            number,
+            path,
+            change,
+        } in &chosen
+        {
+            println!(
+                "{number} {path}:{} {}: {} in `{}`",
+                change.line, change.function, change.name, change.original
+            );
+        }
+        return Ok(());
+    }
+    let mut unviable = BTreeSet::new();
+    let mut equivalents = Equivalents::read(&chosen)?;
+    let mut noticed: BTreeMap<&str, BTreeMap<&str, usize>> = BTreeMap::new();
+    let mut viable = 0;
+    for (index, stage) in target.stages.iter().enumerate() {
+        if index > 0 && options.quick {
+            break;
+        }
+        let programs = tree.build(target.package, &sources, stage.build, &mut unviable)?;
+        if index == 0 {
+            chosen.retain(|change| !unviable.contains(&change.number));
+            viable = chosen.len();
+        }
+        let limit = Duration::from_secs(stage.seconds);
+        if runs(tree, target, &programs, stage, 0, limit)? {
+            bail!("{} of {} fails without any change", stage.name, target.name);
+        }
+        let mut left = Vec::new();
+        for change in chosen {
+            if equivalents.lists(&change) {
+                *noticed
+                    .entry(change.path)
+                    .or_default()
+                    .entry("equivalent")
+                    .or_default() += 1;
+            } else if runs(tree, target, &programs, stage, change.number, limit)? {
+                *noticed
+                    .entry(change.path)
+                    .or_default()
+                    .entry(stage.name)
+                    .or_default() += 1;
+            } else {
+                left.push(change);
+            }
+        }
+        chosen = left;
+        eprintln!(
+            "{}: {} changes left after {:.0} s",
+            stage.name,
+            chosen.len(),
+            started.elapsed().as_secs_f64()
+        );
+    }
+    for change in &chosen {
+        *noticed
+            .entry(change.path)
+            .or_default()
+            .entry("missed")
+            .or_default() += 1;
+        println!("missed: {} (line {})", change.key(), change.change.line);
+    }
+    report(target, &noticed);
+    let listed: usize = noticed
+        .values()
+        .filter_map(|row| row.get("equivalent"))
+        .sum();
+    let counted = viable - listed;
+    let percent = 100.0 * (counted - chosen.len()) as f64 / counted.max(1) as f64;
+    println!(
+        "{}: score {percent:.1} %: {} of {counted} changes noticed; {listed} more make no difference, {} do not compile; {:.0} s",
+        target.name,
+        counted - chosen.len(),
+        unviable.len(),
+        started.elapsed().as_secs_f64()
+    );
+    if options.sample.is_none() && options.file.is_none() {
+        equivalents.check_used()?;
+    }
+    if percent < target.least {
+        bail!(
+            "the score of {} is below {} %: write the test that notices what was missed",
+            target.name,
+            target.least
+        );
+    }
+    Ok(())
+}
+
+/// Whether one of the programs of a stage notices a change.
+fn runs(
+    tree: &Tree,
+    target: &Target,
+    programs: &[PathBuf],
+    stage: &Stage,
+    change: u32,
+    limit: Duration,
+) -> Result<bool> {
+    for program in programs {
+        if tree.notices(target.package, program, stage.args, change, limit)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// The changes to make: all, those of some files, or a sample.
+fn choose<'a>(sources: &'a [Source], options: &Options) -> Vec<Numbered<'a>> {
+    let mut chosen = Vec::new();
+    for source in sources {
+        let changes = source.sites.iter().flat_map(|site| &site.changes);
+        for (number, change) in (source.first..).zip(changes) {
+            let path = source.path.as_str();
+            if options.file.as_ref().is_none_or(|text| path.contains(text)) {
+                chosen.push(Numbered {
+                    number,
+                    path,
+                    change,
+                });
+            }
+        }
+    }
+    if let Some(sample) = options.sample {
+        let mut order: Vec<_> = chosen
+            .into_iter()
+            .map(|change| (scatter(options.seed ^ u64::from(change.number)), change))
+            .collect();
+        order.sort_by_key(|(key, _)| *key);
+        chosen = order
+            .into_iter()
+            .take(sample)
+            .map(|(_, change)| change)
+            .collect();
+        chosen.sort_by_key(|change| change.number);
+    }
+    chosen
+}
+
+/// SplitMix64.
+fn scatter(seed: u64) -> u64 {
+    let mut z = seed
+        .wrapping_mul(0x9E37_79B9_7F4A_7C15)
+        .wrapping_add(0x9E37_79B9_7F4A_7C15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
+    z ^ (z >> 31)
+}
+
+fn report(target: &Target, noticed: &BTreeMap<&str, BTreeMap<&str, usize>>) {
+    let columns: Vec<&str> = target
+        .stages
+        .iter()
+        .map(|stage| stage.name)
+        .chain(["equivalent", "missed"])
+        .collect();
+    let head: Vec<_> = columns
+        .iter()
+        .map(|column| format!("{column:>12}"))
+        .collect();
+    println!("{:<44}{}", "", head.concat());
+    for (path, row) in noticed {
+        let cells: Vec<_> = columns
+            .iter()
+            .map(|column| format!("{:>12}", row.get(column).copied().unwrap_or_default()))
+            .collect();
+        println!("{path:<44}{}", cells.concat());
+    }
+}
