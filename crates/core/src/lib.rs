@@ -31,6 +31,7 @@ mod mutant;
 pub mod pair;
 pub mod random;
 pub mod record;
+pub mod shards;
 pub mod time;
 pub mod timing;
 pub mod undertaker;
@@ -43,7 +44,7 @@ pub use machine::{Config, Election, Phase};
 pub use mark::Mark;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
-pub use mutant::{LifeMutant, Mutant, PairMutant};
+pub use mutant::{LifeMutant, Mutant, PairMutant, ShardMutant};
 pub use random::Random;
 pub use record::Record;
 pub use time::{LocalTime, Now, WallTime};

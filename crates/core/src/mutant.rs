@@ -125,3 +125,16 @@ mutants! {
     /// A process campaigns without having read its own pod.
     UnverifiedStart = "life: own pod not verified at start",
 }
+
+mutants! {
+    /// One seeded bug of a shard group.
+    ShardMutant:
+    /// Replicas of any number of shards take part.
+    NotCompared = "shards: number not compared",
+    /// A changed number counts while shards of the old one have owners.
+    StartWithoutWaiting = "shards: old shards not waited for",
+    /// A shard is used without a look at the agreement after it was won.
+    UncheckedWin = "shards: win not confirmed",
+    /// Half a lease without a change is enough.
+    HalfPatience = "shards: half patience",
+}
