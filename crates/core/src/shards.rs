@@ -128,9 +128,12 @@ impl Joining {
 
     /// Whether a shard may be used, by an agreement that was read after the shard was won.
     pub fn confirms(&self, agreed: Option<&Agreement>) -> bool {
-        let open =
-            agreed.is_some_and(|agreed| self.is_mine(agreed) && agreed.open == agreed.shards);
-        open || self.rules.is(ShardMutant::NotCompared)
+        self.is_open(agreed) || self.rules.is(ShardMutant::UncheckedWin)
+    }
+
+    fn is_open(&self, agreed: Option<&Agreement>) -> bool {
+        let open = |agreed: &Agreement| self.is_mine(agreed) && agreed.open == agreed.shards;
+        agreed.is_some_and(open) || self.rules.is(ShardMutant::NotCompared)
     }
 
     /// Whether a replica that takes part has to leave: the group has agreed on another number.
@@ -149,7 +152,7 @@ impl Joining {
         leases: &[Listed],
     ) -> Decision {
         self.note(asked, answered, leases);
-        if self.confirms(agreed) {
+        if self.is_open(agreed) {
             return Decision::Join;
         }
         let may_be_held = |known: &&Known| known.may_be_held(asked, self.rules);

@@ -25,7 +25,7 @@ use crate::world::World;
 const USAGE: &str = "\
 usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--no-mutants] [--no-model]
        cargo xtask sim --stack [--seconds N] [--seeds N] [--from SEED] [--threads N]
-       cargo xtask sim --seed S [--pair | --mixed | --coordinated | --life | [--stack] [--mutant TEXT]]
+       cargo xtask sim --seed S [--pair | --mixed | --coordinated | --life | --shards | [--stack] [--mutant TEXT]]
                                         replay one seed and print its last events
 
   --seconds N    take about N seconds of real time in all (60)
@@ -39,7 +39,10 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
   --mixed        replay a fleet of client-go and tenure
   --coordinated  replay a coordinated election
   --life         replay leaders for life and their pods
+  --shards       replay a shard group whose number of shards changes
   --stack        the whole driver over a simulated network, and nothing else";
+
+const SHARDS: &str = "shard groups that change their number of shards";
 
 const DRIVER: &str = "the whole driver over a simulated network";
 
@@ -76,6 +79,8 @@ pub struct Options {
     pub coordinated: bool,
     /// Replay leaders for life.
     pub life: bool,
+    /// Replay a shard group.
+    pub shards: bool,
     /// Only the whole driver.
     pub stack: bool,
 }
@@ -95,6 +100,7 @@ impl Default for Options {
             mixed: false,
             coordinated: false,
             life: false,
+            shards: false,
             stack: false,
         }
     }
@@ -110,6 +116,7 @@ impl Options {
                 coordinated: true, ..
             } => Kind::Coordinated(None),
             Self { life: true, .. } => Kind::Life,
+            Self { shards: true, .. } => Kind::Shards,
             Self { stack: true, .. } => Kind::Stack,
             _ => Kind::Core,
         }
@@ -147,6 +154,7 @@ impl Options {
                 "--mixed" => options.mixed = true,
                 "--coordinated" => options.coordinated = true,
                 "--life" => options.life = true,
+                "--shards" => options.shards = true,
                 "--stack" => options.stack = true,
                 "--no-mutants" => options.mutants = false,
                 "--no-model" => options.model = false,
@@ -217,6 +225,7 @@ pub fn run(options: &Options) -> bool {
         well &= simulate(what, kind, options, options.seeds.div_ceil(5), limit / 10);
     }
     well &= simulate("leaders for life", Kind::Life, options, seeds, limit / 10);
+    well &= simulate(SHARDS, Kind::Shards, options, seeds, limit / 10);
     // A run of the whole driver takes as long as some hundreds of the core.
     let seeds = options.seeds.div_ceil(500);
     well &= simulate(DRIVER, Kind::Stack, options, seeds, limit / 10);
@@ -279,6 +288,7 @@ fn with(kind: Kind) -> &'static str {
         Kind::Mixed(_) => " --mixed",
         Kind::Coordinated(_) => " --coordinated",
         Kind::Life => " --life",
+        Kind::Shards => " --shards",
         Kind::Stack => " --stack",
         _ => "",
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::{LifeMutant, Mutant, PairMutant};
+use tenure_core::{LifeMutant, Mutant, PairMutant, ShardMutant};
 
 use crate::invariants::Invariant;
 use crate::machine::Kind;
@@ -56,6 +56,11 @@ pub fn quarry() -> Vec<Quarry> {
         LifeMutant::ALL
             .iter()
             .map(|mutant| (mutant.name(), Kind::LifeMutant(*mutant))),
+    );
+    all.extend(
+        ShardMutant::ALL
+            .iter()
+            .map(|mutant| (mutant.name(), Kind::ShardMutant(*mutant))),
     );
     all.push(("V10 clock stops in suspend", Kind::StoppedClock));
     all.push(("server without compare-and-set", Kind::BlindServer));

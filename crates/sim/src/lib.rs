@@ -26,6 +26,7 @@ pub mod pair;
 pub mod plan;
 pub mod register;
 pub mod rng;
+pub mod shards;
 pub(crate) mod stack;
 pub mod sweep;
 pub mod totals;

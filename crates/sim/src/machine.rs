@@ -22,6 +22,10 @@ pub enum Kind {
     Pair,
     /// The same with one seeded bug in the lock.
     PairMutant(tenure_core::PairMutant),
+    /// The core in the shards of a group whose number of shards changes.
+    Shards,
+    /// The same with one seeded bug in how the group agrees on the number.
+    ShardMutant(tenure_core::ShardMutant),
     /// The whole driver: elector, lock, watch and client.
     Stack,
     /// The same with one seeded bug in its core.
@@ -61,6 +65,8 @@ impl Machine {
             | Kind::PairMutant(_)
             | Kind::Life
             | Kind::LifeMutant(_)
+            | Kind::Shards
+            | Kind::ShardMutant(_)
             | Kind::Stack
             | Kind::StackMutant(_) => Self::Core(Box::new(Election::new(config))),
             Kind::Mutant(mutant) | Kind::Mixed(Some(mutant)) | Kind::Coordinated(Some(mutant)) => {

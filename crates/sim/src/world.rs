@@ -31,6 +31,7 @@ use crate::pair;
 use crate::plan::{Plan, nanos};
 use crate::register::Register;
 use crate::rng::Rng;
+use crate::shards;
 use crate::stack;
 use crate::totals::Totals;
 use check::patience;
@@ -90,6 +91,10 @@ impl World {
             Kind::Life => return life::run(seed, undertaker::Rules::default(), traced),
             Kind::LifeMutant(mutant) => {
                 return life::run(seed, undertaker::Rules::mutated(mutant), traced);
+            }
+            Kind::Shards => return shards::run(seed, shards::Rules::default(), traced),
+            Kind::ShardMutant(mutant) => {
+                return shards::run(seed, shards::Rules::mutated(mutant), traced);
             }
             Kind::Stack => return stack::run(seed, None, traced),
             Kind::StackMutant(mutant) => return stack::run(seed, Some(mutant), traced),

@@ -1,0 +1,178 @@
+//! One replica of a shard group: the way into the group, and an election for each shard.
+
+use tenure_core::shards::{Agreement, Decision, Joining, Rules};
+use tenure_core::{Config, Election, Guard, LocalTime, Now, Timing, Version};
+
+use super::server::{Call, Reply};
+use crate::clock::Clock;
+use crate::rng::Rng;
+
+/// A process.
+#[derive(Debug)]
+pub(super) struct Replica {
+    pub(super) shards: u32,
+    pub(super) may_change: bool,
+    pub(super) clock: Clock,
+    pub(super) incarnation: u64,
+    pub(super) alive: bool,
+    pub(super) paused_until: u64,
+    pub(super) cut_until: u64,
+    pub(super) inbox: Vec<super::Letter>,
+    pub(super) joining: Joining,
+    pub(super) gate: Gate,
+    pub(super) standing: Standing,
+    pub(super) elections: Vec<Owned>,
+}
+
+/// An election for a shard.
+#[derive(Debug)]
+pub(super) struct Owned {
+    pub(super) election: Election,
+    pub(super) guard: Option<Guard>,
+    /// How many terms it has had.
+    pub(super) term: u64,
+    /// The term that was confirmed.
+    pub(super) confirmed: u64,
+    pub(super) request: Option<(u64, bool)>,
+    pub(super) tick: Option<(LocalTime, u64)>,
+    pub(super) finished: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    Joining,
+    Member,
+    Leaving,
+}
+
+/// What it has under way about the agreement.
+#[derive(Debug)]
+pub(super) enum Gate {
+    Idle,
+    Reading(u64),
+    Listing(u64, LocalTime, Option<Agreement>),
+    Writing(u64),
+}
+
+/// What comes of an answer about the agreement.
+#[derive(Debug)]
+pub(super) enum Next {
+    Call(Call),
+    /// Ask again immediately.
+    Again,
+    /// Ask again later.
+    Later,
+    Join,
+    Leave,
+    Refused,
+}
+
+impl Replica {
+    pub(super) fn new(
+        (shards, may_change): (u32, bool),
+        clock: Clock,
+        incarnation: u64,
+        timing: &Timing,
+        rules: Rules,
+    ) -> Self {
+        Self {
+            shards,
+            may_change,
+            clock,
+            incarnation,
+            alive: true,
+            paused_until: 0,
+            cut_until: 0,
+            inbox: Vec::new(),
+            joining: Joining::new(shards, may_change, timing.lease(), rules),
+            gate: Gate::Idle,
+            standing: Standing::Joining,
+            elections: Vec::new(),
+        }
+    }
+
+    /// An election for each shard.
+    pub(super) fn campaign(&mut self, timing: &Timing, rng: &mut Rng) {
+        let identity = format!("r{}", self.incarnation);
+        self.standing = Standing::Member;
+        self.elections = (0..self.shards)
+            .map(|_| Owned {
+                election: Election::new(Config {
+                    identity: identity.clone(),
+                    timing: timing.clone(),
+                    release_on_cancel: rng.percent(75),
+                    for_life: false,
+                    rejoin: true,
+                    coordinated: false,
+                    whole_seconds: false,
+                    seed: rng.bits(),
+                }),
+                guard: None,
+                term: 0,
+                confirmed: 0,
+                request: None,
+                tick: None,
+                finished: false,
+            })
+            .collect();
+    }
+
+    /// Until when it owns a shard, if it does at this instant.
+    pub(super) fn owns(&self, index: usize, now: Now) -> Option<LocalTime> {
+        let owned = self.elections.get(index).filter(|_| self.alive)?;
+        let confirmed = owned.confirmed == owned.term;
+        let guard = owned.guard.filter(|guard| confirmed && guard.holds(now))?;
+        Some(guard.until())
+    }
+
+    /// Goes on with the agreement after an answer.
+    pub(super) fn answered(&mut self, id: u64, now: LocalTime, reply: Reply) -> Option<Next> {
+        let gate = std::mem::replace(&mut self.gate, Gate::Idle);
+        match (gate, reply) {
+            (Gate::Reading(under_way), Reply::Agreement(agreed)) if under_way == id => {
+                let agreed_on = agreed.as_ref();
+                Some(match self.standing {
+                    Standing::Member if self.joining.must_leave(agreed_on) => Next::Leave,
+                    Standing::Member if self.joining.confirms(agreed_on) => Next::Later,
+                    Standing::Leaving => Next::Later,
+                    Standing::Member | Standing::Joining => {
+                        self.gate = Gate::Listing(id, now, agreed);
+                        Next::Call(Call::List)
+                    }
+                })
+            }
+            (Gate::Listing(under_way, asked, agreed), Reply::Listed(leases)) if under_way == id => {
+                let decision = self.joining.step(asked, now, agreed.as_ref(), &leases);
+                Some(self.decided(id, decision))
+            }
+            (Gate::Writing(under_way), _) if under_way == id => Some(Next::Again),
+            (Gate::Reading(under_way) | Gate::Listing(under_way, ..), _) if under_way == id => {
+                Some(Next::Later)
+            }
+            (gate, _) => {
+                self.gate = gate;
+                None
+            }
+        }
+    }
+
+    fn decided(&mut self, id: u64, decision: Decision) -> Next {
+        let mut write = |open: Option<u32>, version: Option<Version>| {
+            self.gate = Gate::Writing(id);
+            Next::Call(Call::Agree(self.shards, open, version))
+        };
+        match decision {
+            Decision::Claim(version) => write(None, version),
+            Decision::Open(version) => write(Some(self.shards), Some(version)),
+            Decision::Join if self.standing == Standing::Joining => Next::Join,
+            Decision::Join | Decision::Wait(_) => Next::Later,
+            Decision::Refuse(_) if self.standing == Standing::Member => Next::Later,
+            Decision::Refuse(_) => Next::Refused,
+        }
+    }
+
+    /// Whether a shard that was won is used, by what was read afterwards.
+    pub(super) fn confirms(&self, agreed: Option<&Agreement>) -> bool {
+        self.joining.confirms(agreed)
+    }
+}
