@@ -32,6 +32,7 @@ pub mod pair;
 pub mod random;
 pub mod record;
 pub mod shards;
+pub mod slots;
 pub mod time;
 pub mod timing;
 pub mod undertaker;
@@ -44,7 +45,7 @@ pub use machine::{Config, Election, Phase};
 pub use mark::Mark;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
-pub use mutant::{LifeMutant, Mutant, PairMutant, ShardMutant};
+pub use mutant::{LifeMutant, Mutant, PairMutant, ShardMutant, SlotMutant};
 pub use random::Random;
 pub use record::Record;
 pub use time::{LocalTime, Now, WallTime};

@@ -138,3 +138,14 @@ mutants! {
     /// Half a lease without a change is enough.
     HalfPatience = "shards: half patience",
 }
+
+mutants! {
+    /// One seeded bug of a semaphore.
+    SlotMutant:
+    /// Candidates of any number of slots take part.
+    NotCompared = "slots: number not compared",
+    /// A slot is used without a look at the number after it was won.
+    UncheckedWin = "slots: win not confirmed",
+    /// A number that nobody could read is taken for the candidate's own.
+    SilenceIsConsent = "slots: no answer is taken for consent",
+}

@@ -25,7 +25,7 @@ use crate::world::World;
 const USAGE: &str = "\
 usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--no-mutants] [--no-model]
        cargo xtask sim --stack [--seconds N] [--seeds N] [--from SEED] [--threads N]
-       cargo xtask sim --seed S [--pair | --mixed | --coordinated | --life | --shards | [--stack] [--mutant TEXT]]
+       cargo xtask sim --seed S [--pair | --mixed | --coordinated | --life | --shards | --slots | [--stack] [--mutant TEXT]]
                                         replay one seed and print its last events
 
   --seconds N    take about N seconds of real time in all (60)
@@ -40,9 +40,12 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
   --coordinated  replay a coordinated election
   --life         replay leaders for life and their pods
   --shards       replay a shard group whose number of shards changes
+  --slots        replay a semaphore whose number of slots changes
   --stack        the whole driver over a simulated network, and nothing else";
 
 const SHARDS: &str = "shard groups that change their number of shards";
+
+const SLOTS: &str = "semaphores that change their number of slots";
 
 const DRIVER: &str = "the whole driver over a simulated network";
 
@@ -81,6 +84,8 @@ pub struct Options {
     pub life: bool,
     /// Replay a shard group.
     pub shards: bool,
+    /// Replay a semaphore.
+    pub slots: bool,
     /// Only the whole driver.
     pub stack: bool,
 }
@@ -101,6 +106,7 @@ impl Default for Options {
             coordinated: false,
             life: false,
             shards: false,
+            slots: false,
             stack: false,
         }
     }
@@ -117,6 +123,7 @@ impl Options {
             } => Kind::Coordinated(None),
             Self { life: true, .. } => Kind::Life,
             Self { shards: true, .. } => Kind::Shards,
+            Self { slots: true, .. } => Kind::Slots,
             Self { stack: true, .. } => Kind::Stack,
             _ => Kind::Core,
         }
@@ -155,6 +162,7 @@ impl Options {
                 "--coordinated" => options.coordinated = true,
                 "--life" => options.life = true,
                 "--shards" => options.shards = true,
+                "--slots" => options.slots = true,
                 "--stack" => options.stack = true,
                 "--no-mutants" => options.mutants = false,
                 "--no-model" => options.model = false,
@@ -226,6 +234,7 @@ pub fn run(options: &Options) -> bool {
     }
     well &= simulate("leaders for life", Kind::Life, options, seeds, limit / 10);
     well &= simulate(SHARDS, Kind::Shards, options, seeds, limit / 10);
+    well &= simulate(SLOTS, Kind::Slots, options, seeds, limit / 10);
     // A run of the whole driver takes as long as some hundreds of the core.
     let seeds = options.seeds.div_ceil(500);
     well &= simulate(DRIVER, Kind::Stack, options, seeds, limit / 10);
@@ -289,6 +298,7 @@ fn with(kind: Kind) -> &'static str {
         Kind::Coordinated(_) => " --coordinated",
         Kind::Life => " --life",
         Kind::Shards => " --shards",
+        Kind::Slots => " --slots",
         Kind::Stack => " --stack",
         _ => "",
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tenure_core::{LifeMutant, Mutant, PairMutant, ShardMutant};
+use tenure_core::{LifeMutant, Mutant, PairMutant, ShardMutant, SlotMutant};
 
 use crate::invariants::Invariant;
 use crate::machine::Kind;
@@ -61,6 +61,11 @@ pub fn quarry() -> Vec<Quarry> {
         ShardMutant::ALL
             .iter()
             .map(|mutant| (mutant.name(), Kind::ShardMutant(*mutant))),
+    );
+    all.extend(
+        SlotMutant::ALL
+            .iter()
+            .map(|mutant| (mutant.name(), Kind::SlotMutant(*mutant))),
     );
     all.push(("V10 clock stops in suspend", Kind::StoppedClock));
     all.push(("server without compare-and-set", Kind::BlindServer));

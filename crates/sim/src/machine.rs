@@ -26,6 +26,10 @@ pub enum Kind {
     Shards,
     /// The same with one seeded bug in how the group agrees on the number.
     ShardMutant(tenure_core::ShardMutant),
+    /// The core in the slots of a semaphore whose number of slots changes.
+    Slots,
+    /// The same with one seeded bug in how candidates agree on the number.
+    SlotMutant(tenure_core::SlotMutant),
     /// The whole driver: elector, lock, watch and client.
     Stack,
     /// The same with one seeded bug in its core.
@@ -67,6 +71,8 @@ impl Machine {
             | Kind::LifeMutant(_)
             | Kind::Shards
             | Kind::ShardMutant(_)
+            | Kind::Slots
+            | Kind::SlotMutant(_)
             | Kind::Stack
             | Kind::StackMutant(_) => Self::Core(Box::new(Election::new(config))),
             Kind::Mutant(mutant) | Kind::Mixed(Some(mutant)) | Kind::Coordinated(Some(mutant)) => {

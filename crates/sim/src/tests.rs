@@ -102,6 +102,22 @@ fn shard_groups_that_change_their_number_keep_one_owner_per_key() {
 }
 
 #[test]
+fn semaphores_that_change_their_number_use_no_more_slots() {
+    let total = sweep(Kind::Slots, 0, 300, 2, || false, |_| {});
+    let (seed, text) = total
+        .violations
+        .first()
+        .map(|(seed, v)| (*seed, format!("{}: {}", v.invariant, v.text)))
+        .unwrap_or_default();
+    assert!(
+        total.violations.is_empty(),
+        "{text}\nreplay: cargo xtask sim --slots --seed {seed}"
+    );
+    assert_eq!(total.unequal, [0; 0], "a seed is a run");
+    assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
+}
+
+#[test]
 fn seeds_that_once_failed_stay_clean() {
     // 25432: garbage that came back was pushed out of the checker's memory (S5).
     // 67581: a late renewal of an overrun term was released at shutdown (S4).

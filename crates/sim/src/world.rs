@@ -31,7 +31,7 @@ use crate::pair;
 use crate::plan::{Plan, nanos};
 use crate::register::Register;
 use crate::rng::Rng;
-use crate::shards;
+use crate::shards::{self, Group};
 use crate::stack;
 use crate::totals::Totals;
 use check::patience;
@@ -92,9 +92,15 @@ impl World {
             Kind::LifeMutant(mutant) => {
                 return life::run(seed, undertaker::Rules::mutated(mutant), traced);
             }
-            Kind::Shards => return shards::run(seed, shards::Rules::default(), traced),
+            Kind::Shards => return shards::run(seed, Group::Shards(Default::default()), traced),
             Kind::ShardMutant(mutant) => {
-                return shards::run(seed, shards::Rules::mutated(mutant), traced);
+                let rules = tenure_core::shards::Rules::mutated(mutant);
+                return shards::run(seed, Group::Shards(rules), traced);
+            }
+            Kind::Slots => return shards::run(seed, Group::Slots(Default::default()), traced),
+            Kind::SlotMutant(mutant) => {
+                let rules = tenure_core::slots::Rules::mutated(mutant);
+                return shards::run(seed, Group::Slots(rules), traced);
             }
             Kind::Stack => return stack::run(seed, None, traced),
             Kind::StackMutant(mutant) => return stack::run(seed, Some(mutant), traced),

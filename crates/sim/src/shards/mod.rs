@@ -5,19 +5,26 @@
 //! without an answer, processes crash and pause, clocks run at different rates, and people delete or edit the
 //! agreement. S1 must hold for every key: at any instant at most one replica owns the shard of the key, whatever the
 //! number of shards. After the faults L1 must hold: every key has an owner.
+//!
+//! Semaphores run in the same world ([`Group::Slots`]): each process campaigns for all slots, keeps the first that it wins,
+//! and has its number compared by the rules of [`tenure_core::slots`].
 
+mod check;
+mod elections;
+mod nemesis;
+mod network;
 mod replica;
 mod server;
+mod slots;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-pub use tenure_core::shards::Rules;
-use tenure_core::{Command, Input, LocalTime, Outcome, Source, Timing};
+use tenure_core::{Input, LocalTime, Timing};
+use tenure_core::{shards, slots as slot_rules};
 
 use crate::caught::caught;
 use crate::clock::Clock;
-use crate::fault::Fault;
 use crate::invariants::s1_guard_exclusion::GuardExclusion;
 use crate::invariants::{Invariant, Violation};
 use crate::plan::nanos;
@@ -25,6 +32,15 @@ use crate::rng::Rng;
 use crate::world::Report;
 use replica::{Gate, Next, Replica, Standing};
 use server::{Call, Reply, Server};
+
+/// What the leases are, and by which rules processes agree on their number.
+#[derive(Clone, Copy, Debug)]
+pub enum Group {
+    /// Shards of which a process may own any number.
+    Shards(shards::Rules),
+    /// Slots of which a process uses at most one.
+    Slots(slot_rules::Rules),
+}
 
 /// The numbers of shards, in the order in which a group has them.
 const NUMBERS: [u32; 3] = [2, 3, 1];
@@ -54,8 +70,8 @@ enum Event {
 enum For {
     Gate,
     Election(usize),
-    /// Confirms this term of a shard.
-    Confirm(usize, u64),
+    /// Confirms this term of a shard, by a read that was served at this instant.
+    Confirm(usize, u64, u64),
 }
 
 #[derive(Debug)]
@@ -77,11 +93,12 @@ enum Letter {
     Tick(usize),
     WorkEnded(usize),
     Confirm(usize, u64),
+    Leave,
 }
 
 struct World {
     rng: Rng,
-    rules: Rules,
+    group: Group,
     now: u64,
     sequence: u64,
     queue: BTreeMap<(u64, u64), Event>,
@@ -99,12 +116,14 @@ struct World {
     lease: u64,
     calm: bool,
     guards: GuardExclusion,
+    /// Each number that was agreed on, and since when.
+    numbers: Vec<(u64, u32)>,
     report: Report,
     traced: bool,
 }
 
 /// Runs a seed.
-pub fn run(seed: u64, rules: Rules, traced: bool) -> Report {
+pub fn run(seed: u64, group: Group, traced: bool) -> Report {
     let mut rng = Rng::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ 0x54A2);
     let (lease, renew, retry) = *rng.pick(&[(15, 10, 2), (5, 3, 1)]);
     let timing = Timing::builder()
@@ -115,7 +134,7 @@ pub fn run(seed: u64, rules: Rules, traced: bool) -> Report {
         .build()
         .expect("the table holds valid timings");
     let mut world = World {
-        rules,
+        group,
         now: 1_000_000_000,
         sequence: 0,
         queue: BTreeMap::new(),
@@ -126,10 +145,14 @@ pub fn run(seed: u64, rules: Rules, traced: bool) -> Report {
         incarnations: 0,
         stage: rng.below(3) as usize,
         progress: 0,
-        faults: *rng.pick(&[10_000, 60_000, 200_000]),
+        faults: match group {
+            Group::Shards(_) => *rng.pick(&[10_000, 60_000, 200_000]),
+            Group::Slots(_) => *rng.pick(&[100_000, 300_000, 400_000]),
+        },
         latency: rng.range(1_000_000, 30_000_000),
         calm: false,
         guards: GuardExclusion::default(),
+        numbers: Vec::new(),
         report: Report::default(),
         traced,
         rng,
@@ -146,7 +169,9 @@ impl World {
     fn play(&mut self) {
         let edge = (self.timing.tolerated_rate_error() * 990_000.0) as u64;
         let limit = if self.rng.percent(50) { 500 } else { edge };
-        for i in 0..self.rng.range(2, 5) as usize {
+        // More processes than slots.
+        let more = u64::from(self.is_semaphore()) * 2;
+        for i in 0..self.rng.range(2 + more, 5 + more) as usize {
             let rate = self.rng.below(2 * limit + 1) as i64 - limit as i64;
             let (local, wall) = (self.rng.below(1 << 50), self.rng.below(1 << 45) as i64);
             let replica = self.incarnate(Clock::new(local, rate, wall));
@@ -176,9 +201,10 @@ impl World {
         self.incarnations += 1;
         let ahead = usize::from(self.rng.percent(self.progress));
         let shards = NUMBERS[(self.stage + ahead) % NUMBERS.len()];
-        let may_change = self.calm || self.rng.percent(80);
+        let often = if self.is_semaphore() { 30 } else { 80 };
+        let may_change = self.calm || self.rng.percent(often);
         let number = (shards, may_change);
-        Replica::new(number, clock, self.incarnations, &self.timing, self.rules)
+        Replica::new(number, clock, self.incarnations, &self.timing, self.group)
     }
 
     fn launch(&mut self, i: usize) {
@@ -274,10 +300,13 @@ impl World {
                     self.go_on(i, id, next);
                 }
             }
-            Letter::Answer(For::Confirm(shard, term), _, reply) => {
-                self.confirmed(i, shard, term, &reply);
+            Letter::Leave => self.go_on(i, 0, Next::Leave),
+            Letter::Answer(For::Confirm(shard, term, served), _, reply) => {
+                self.confirmed(i, shard, (term, served), &reply);
             }
-            Letter::Timeout(For::Confirm(..), _) => {}
+            Letter::Timeout(For::Confirm(shard, term, _), _) => {
+                self.confirmed(i, shard, (term, self.now), &Reply::Error);
+            }
             Letter::Answer(For::Election(shard), id, reply) => self.written(i, shard, id, reply),
             Letter::Timeout(For::Election(shard), id) => self.written(i, shard, id, Reply::Error),
         }
@@ -329,352 +358,6 @@ impl World {
         let incarnation = replica.incarnation;
         let span = self.rng.below(self.lease);
         self.after(span, Event::Restart(i, incarnation));
-    }
-
-    fn step(&mut self, i: usize, shard: usize, input: Input) {
-        let now = self.replicas[i].clock.now(self.now);
-        let Some(owned) = self.replicas[i].elections.get_mut(shard) else {
-            return;
-        };
-        if owned.finished {
-            return;
-        }
-        self.report.totals.steps += 1;
-        for command in owned.election.step(now, input) {
-            self.trace(|_| format!("r{i}.{shard}   -> {command:?}"));
-            self.obey(i, shard, command);
-        }
-        self.schedule_tick(i, shard);
-    }
-
-    fn obey(&mut self, i: usize, shard: usize, command: Command) {
-        let place = (shard as u32, self.replicas[i].shards);
-        let incarnation = self.replicas[i].incarnation;
-        let owned = &mut self.replicas[i].elections[shard];
-        match command {
-            Command::Read { id, timeout } => {
-                owned.request = Some((id, false));
-                let asked_by = For::Election(shard);
-                self.send(i, asked_by, id, Call::Get(place), Some(timeout));
-            }
-            Command::Write {
-                id,
-                kind,
-                record,
-                timeout,
-            } => {
-                owned.request = Some((id, true));
-                let call = match kind.base() {
-                    None => Call::Create(place, record),
-                    Some(base) => Call::Replace(place, base.clone(), record),
-                };
-                self.send(i, For::Election(shard), id, call, Some(timeout));
-            }
-            Command::Lead { guard, .. } => {
-                owned.guard = Some(guard);
-                owned.term += 1;
-                let term = owned.term;
-                self.report.totals.terms += 1;
-                self.confirm(i, shard, term);
-            }
-            Command::Extend { guard } => {
-                owned.guard = Some(guard);
-                self.check_owners();
-            }
-            Command::Stop { .. } => {
-                owned.guard = None;
-                let delay = self.rng.below(500_000_000);
-                self.after(
-                    delay,
-                    Event::Deliver(i, incarnation, Letter::WorkEnded(shard)),
-                );
-            }
-            Command::Finished => {
-                owned.finished = true;
-                owned.guard = None;
-                let left = self.replicas[i]
-                    .elections
-                    .iter()
-                    .all(|owned| owned.finished);
-                if left && self.replicas[i].may_change {
-                    // It waits like a new process, and remembers what it saw.
-                    self.replicas[i].standing = Standing::Joining;
-                    self.replicas[i].elections.clear();
-                } else if left {
-                    self.end(i);
-                }
-            }
-            Command::Drain { .. }
-            | Command::Overrun
-            | Command::NewLeader { .. }
-            | Command::Released => {}
-        }
-    }
-
-    /// Reads the agreement for a term that has begun.
-    fn confirm(&mut self, i: usize, shard: usize, term: u64) {
-        let owned = self.replicas[i].elections.get(shard);
-        if owned.is_some_and(|owned| owned.term == term && owned.guard.is_some()) {
-            let id = self.number();
-            self.send(i, For::Confirm(shard, term), id, Call::ReadAgreement, None);
-            // Without an answer it asks again.
-            let (incarnation, period) = (self.replicas[i].incarnation, self.period());
-            let again = Event::Deliver(i, incarnation, Letter::Confirm(shard, term));
-            self.after(period, again);
-        }
-    }
-
-    fn confirmed(&mut self, i: usize, shard: usize, term: u64, reply: &Reply) {
-        let Reply::Agreement(agreed) = reply else {
-            return;
-        };
-        let confirms = self.replicas[i].confirms(agreed.as_ref());
-        let owned = self.replicas[i].elections.get_mut(shard);
-        if let Some(owned) = owned.filter(|owned| owned.term == term && confirms) {
-            owned.confirmed = term;
-            self.check_owners();
-        }
-    }
-
-    /// A request of an election has ended.
-    fn written(&mut self, i: usize, shard: usize, id: u64, reply: Reply) {
-        let Some(owned) = self.replicas[i].elections.get_mut(shard) else {
-            return;
-        };
-        let Some((_, writes)) = owned.request.take_if(|(under_way, _)| *under_way == id) else {
-            return;
-        };
-        let input = match (writes, reply) {
-            (true, Reply::Stored(version)) => Input::Written(id, Outcome::Applied(version)),
-            (true, Reply::Refused) => Input::Written(id, Outcome::Refused),
-            (true, _) => Input::Written(id, Outcome::Unknown),
-            (false, Reply::Got(Some(lease))) => Input::Observed(Source::Read(id), lease),
-            (false, Reply::Got(None)) => Input::Absent(Source::Read(id), None),
-            (false, _) => Input::ReadFailed(id),
-        };
-        self.step(i, shard, input);
-    }
-
-    /// Sends a request, with a time limit of its own or that of the agreement's.
-    fn send(&mut self, i: usize, asked_by: For, id: u64, call: Call, limit: Option<Duration>) {
-        let replica = &self.replicas[i];
-        let incarnation = replica.incarnation;
-        let limit = limit.unwrap_or(Duration::from_secs(10));
-        let end = replica.clock.now(self.now).local + limit;
-        let end = replica.clock.real_at(end, self.now);
-        self.at(
-            end,
-            Event::Deliver(i, incarnation, Letter::Timeout(asked_by, id)),
-        );
-        if self.replicas[i].cut_until > self.now {
-            return;
-        }
-        let mut delay = self.one_way();
-        let mut travel = Travel {
-            replica: i,
-            incarnation,
-            asked_by,
-            id,
-            call,
-            answered: true,
-            error: false,
-        };
-        if !self.calm && self.rng.chance(self.faults) {
-            let faults = [
-                Fault::RequestLost,
-                Fault::AnswerLost,
-                Fault::AnswerLate,
-                Fault::RequestLate,
-                Fault::ErrorApplied,
-                Fault::ErrorNotApplied,
-            ];
-            let fault = *self.rng.pick(&faults);
-            self.report.totals.faults.count(fault);
-            self.trace(|_| format!("r{i}   !! {} ({id})", fault.name()));
-            match fault {
-                Fault::RequestLost => return,
-                Fault::AnswerLost => travel.answered = false,
-                Fault::RequestLate => delay += self.rng.below(2 * self.lease),
-                Fault::ErrorApplied => travel.error = true,
-                Fault::AnswerLate => {
-                    // Applied now, and the answer is as old as it is late.
-                    let reply = self.server.serve(&travel.call);
-                    let late = self.rng.below(self.lease);
-                    let answer = Letter::Answer(asked_by, id, reply);
-                    return self.after(late, Event::Deliver(i, incarnation, answer));
-                }
-                _ => {
-                    let answer = Letter::Answer(asked_by, id, Reply::Error);
-                    return self.after(delay, Event::Deliver(i, incarnation, answer));
-                }
-            }
-        }
-        self.after(delay, Event::Arrive(Box::new(travel)));
-    }
-
-    fn arrive(&mut self, travel: &Travel) {
-        let mut reply = self.server.serve(&travel.call);
-        self.trace(|_| {
-            let Travel {
-                replica, id, call, ..
-            } = travel;
-            format!("   server: r{replica} {id} {call:?}")
-        });
-        if travel.error {
-            reply = Reply::Error;
-        }
-        if travel.answered && self.replicas[travel.replica].cut_until <= self.now {
-            let delay = self.one_way();
-            let answer = Letter::Answer(travel.asked_by, travel.id, reply);
-            let event = Event::Deliver(travel.replica, travel.incarnation, answer);
-            self.after(delay, event);
-        }
-    }
-
-    fn strike(&mut self) {
-        if self.calm {
-            return;
-        }
-        let next = self.rng.below(self.lease);
-        self.after(next, Event::Strike);
-        self.update();
-        let i = self.rng.below(self.replicas.len() as u64) as usize;
-        let span = match self.rng.below(2) {
-            0 => self.rng.below(self.lease / 4),
-            _ => self.rng.below(3 * self.lease),
-        };
-        let faults = [
-            Fault::Crash,
-            Fault::Crash,
-            Fault::Shutdown,
-            Fault::Pause,
-            Fault::Partition,
-            Fault::HumanDelete,
-            Fault::HumanGarbage,
-            Fault::StepDown,
-        ];
-        let fault = *self.rng.pick(&faults);
-        self.report.totals.faults.count(fault);
-        self.trace(|_| format!("r{i} !! {}", fault.name()));
-        let replica = &mut self.replicas[i];
-        match fault {
-            Fault::Crash if replica.alive => {
-                replica.alive = false;
-                let incarnation = replica.incarnation;
-                self.after(span, Event::Restart(i, incarnation));
-            }
-            // It gives its shards back, and the next process comes as after a crash.
-            Fault::Shutdown if replica.alive && replica.paused_until <= self.now => {
-                replica.may_change = false;
-                if replica.standing == Standing::Member {
-                    self.go_on(i, 0, Next::Leave);
-                }
-            }
-            Fault::Pause if replica.alive && replica.paused_until <= self.now => {
-                replica.paused_until = self.now + span;
-                self.after(span, Event::Resume(i));
-            }
-            Fault::Partition => replica.cut_until = self.now + span,
-            Fault::HumanDelete if self.rng.percent(50) => self.server.delete_free(),
-            Fault::HumanDelete => _ = self.server.delete_agreement(),
-            Fault::HumanGarbage => {
-                let number = *self.rng.pick(&[None, Some(2), Some(3), Some(1)]);
-                self.server.edit_agreement(number);
-            }
-            Fault::StepDown if replica.alive && replica.paused_until <= self.now => {
-                let sit_out = Duration::from_nanos(span / 4);
-                for shard in 0..replica.elections.len() {
-                    self.step(i, shard, Input::StepDown(sit_out));
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// The update goes on: more new processes have the next number of shards.
-    fn update(&mut self) {
-        if !self.rng.percent(30) {
-            return;
-        }
-        self.progress += self.rng.range(20, 60);
-        if self.progress > 120 {
-            self.progress = 0;
-            self.stage += 1;
-        }
-    }
-
-    fn restart(&mut self, i: usize) {
-        let clock = self.replicas[i].clock.clone();
-        self.replicas[i] = self.incarnate(clock);
-        self.launch(i);
-    }
-
-    /// The faults end, and the update with them: every process has the present number of shards.
-    fn calm_down(&mut self) {
-        self.calm = true;
-        self.progress = 0;
-        let shards = NUMBERS[self.stage % NUMBERS.len()];
-        for i in 0..self.replicas.len() {
-            let replica = &mut self.replicas[i];
-            replica.cut_until = 0;
-            if !replica.alive || replica.shards != shards || !replica.may_change {
-                self.restart(i);
-                continue;
-            }
-            replica.paused_until = 0;
-            self.resume(i);
-        }
-    }
-
-    /// S1 for every key, at an instant at which a replica may have become its owner.
-    fn check_owners(&mut self) {
-        for key in 0..KEYS {
-            let mut guards = self.guards;
-            let text = guards.check(self.now, self.owners(key));
-            self.guards = guards;
-            if let Some(text) = text {
-                return self.violate(Invariant::S1, format!("key {key}: {text}"));
-            }
-        }
-    }
-
-    /// The replicas that own a key, and until when.
-    fn owners(&self, key: u32) -> impl Iterator<Item = (usize, u64)> {
-        let replicas = self.replicas.iter().enumerate();
-        replicas.filter_map(move |(i, replica)| {
-            let index = (key * replica.shards / KEYS) as usize;
-            let until = replica.owns(index, replica.clock.now(self.now))?;
-            Some((i, replica.clock.real_at(until, self.now)))
-        })
-    }
-
-    /// L1: long after the faults every key has an owner.
-    fn check_end(&mut self) {
-        let lost: Vec<u32> = (0..KEYS)
-            .filter(|key| self.owners(*key).next().is_none())
-            .collect();
-        if !lost.is_empty() {
-            self.violate(Invariant::L1, format!("nobody owns the keys {lost:?}"));
-        }
-    }
-
-    fn schedule_tick(&mut self, i: usize, shard: usize) {
-        let replica = &self.replicas[i];
-        let Some(owned) = replica.elections.get(shard) else {
-            return;
-        };
-        let Some(deadline) = owned.election.deadline().filter(|_| replica.alive) else {
-            self.replicas[i].elections[shard].tick = None;
-            return;
-        };
-        if owned.tick.is_some_and(|(at, _)| at == deadline) {
-            return;
-        }
-        let incarnation = replica.incarnation;
-        let at = replica.clock.real_at(deadline, self.now) + self.rng.below(1_000_000);
-        let number = self.number();
-        self.replicas[i].elections[shard].tick = Some((deadline, number));
-        self.at(at, Event::Tick(i, incarnation, shard, number));
     }
 
     /// Until a replica looks at the agreement again.

@@ -1,8 +1,10 @@
 //! One replica of a shard group: the way into the group, and an election for each shard.
 
 use tenure_core::shards::{Agreement, Decision, Joining, Rules};
+use tenure_core::slots;
 use tenure_core::{Config, Election, Guard, LocalTime, Now, Timing, Version};
 
+use super::Group;
 use super::server::{Call, Reply};
 use crate::clock::Clock;
 use crate::rng::Rng;
@@ -18,6 +20,7 @@ pub(super) struct Replica {
     pub(super) paused_until: u64,
     pub(super) cut_until: u64,
     pub(super) inbox: Vec<super::Letter>,
+    group: Group,
     pub(super) joining: Joining,
     pub(super) gate: Gate,
     pub(super) standing: Standing,
@@ -33,6 +36,8 @@ pub(super) struct Owned {
     pub(super) term: u64,
     /// The term that was confirmed.
     pub(super) confirmed: u64,
+    /// When the read was served that confirmed it.
+    pub(super) since: u64,
     pub(super) request: Option<(u64, bool)>,
     pub(super) tick: Option<(LocalTime, u64)>,
     pub(super) finished: bool,
@@ -73,9 +78,14 @@ impl Replica {
         clock: Clock,
         incarnation: u64,
         timing: &Timing,
-        rules: Rules,
+        group: Group,
     ) -> Self {
+        let rules = match group {
+            Group::Shards(rules) => rules,
+            Group::Slots(_) => Rules::default(),
+        };
         Self {
+            group,
             shards,
             may_change,
             clock,
@@ -110,6 +120,7 @@ impl Replica {
                 guard: None,
                 term: 0,
                 confirmed: 0,
+                since: 0,
                 request: None,
                 tick: None,
                 finished: false,
@@ -130,6 +141,9 @@ impl Replica {
         let gate = std::mem::replace(&mut self.gate, Gate::Idle);
         match (gate, reply) {
             (Gate::Reading(under_way), Reply::Agreement(agreed)) if under_way == id => {
+                if let Group::Slots(rules) = self.group {
+                    return Some(self.compare(id, rules, agreed.as_ref()));
+                }
                 let agreed_on = agreed.as_ref();
                 Some(match self.standing {
                     Standing::Member if self.joining.must_leave(agreed_on) => Next::Leave,
@@ -171,8 +185,20 @@ impl Replica {
         }
     }
 
-    /// Whether a shard that was won is used, by what was read afterwards.
-    pub(super) fn confirms(&self, agreed: Option<&Agreement>) -> bool {
-        self.joining.confirms(agreed)
+    /// Compares the number of slots.
+    fn compare(&mut self, id: u64, rules: slots::Rules, agreed: Option<&Agreement>) -> Next {
+        if self.standing != Standing::Joining {
+            return Next::Later;
+        }
+        let number = agreed.and_then(|agreed| agreed.shards);
+        match rules.decide(number, self.shards, self.may_change) {
+            slots::Decision::Join => Next::Join,
+            slots::Decision::Refuse(_) => Next::Refused,
+            slots::Decision::Write => {
+                self.gate = Gate::Writing(id);
+                let version = agreed.map(|agreed| agreed.version.clone());
+                Next::Call(Call::Agree(self.shards, None, version))
+            }
+        }
     }
 }
