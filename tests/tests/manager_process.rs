@@ -22,7 +22,7 @@ pub(crate) fn managed(server: &Embedded, what: &str, env: &[(&str, &str)]) -> Pr
     spawn(server, &[what], env)
 }
 
-fn spawn(server: &Embedded, args: &[&str], env: &[(&str, &str)]) -> Process {
+pub(crate) fn spawn(server: &Embedded, args: &[&str], env: &[(&str, &str)]) -> Process {
     let mut command = Command::new(tools::managed().unwrap());
     command.arg(server.kubeconfig()).args(args);
     command.env("RUST_BACKTRACE", "0").envs(env.iter().copied());

@@ -7,7 +7,7 @@ use tenure_tests::clock::poll;
 use tenure_tests::embedded::Embedded;
 use tenure_tests::process::Process;
 
-use crate::manager_process::{ends, managed, runs_once};
+use crate::manager_process::{ends, managed, runs_once, says, spawn};
 
 const LIMIT: Duration = Duration::from_secs(180);
 
@@ -24,6 +24,16 @@ fn owned(replica: &Process) -> BTreeSet<String> {
         }
     }
     owned
+}
+
+/// Waits until these replicas together work on all sixteen keys.
+fn keys(replicas: &[Process]) {
+    let all = || {
+        let all: BTreeSet<_> = replicas.iter().flat_map(owned).collect();
+        (all.len() == 16).then_some(())
+    };
+    let text = || replicas.iter().map(Process::transcript).collect::<String>();
+    assert!(poll(LIMIT, all).is_some(), "not all keys:\n{}", text());
 }
 
 /// Waits until every shard has an owner among these replicas, and they have so many.
@@ -55,4 +65,53 @@ fn manager_shards_of_a_killed_replica_are_taken_over_and_none_has_two_owners() {
     }
     // Each holds a lock of the kernel while it works on a shard, the killed one until its end.
     replicas.iter().chain([&killed]).for_each(runs_once);
+}
+
+#[test]
+fn manager_shards_of_another_count_are_refused_and_no_key_has_two_owners() {
+    let server = Embedded::start().unwrap();
+    let mut replicas = vec![spawn(&server, &["keys", "64"], &[])];
+    keys(&replicas);
+    let mut other = spawn(&server, &["keys", "128"], &[]);
+    // Without an agreement it works on keys of the first, and does not end.
+    let done = poll(LIMIT, || {
+        (other.has_ended() || !owned(&other).is_empty()).then_some(())
+    });
+    let said = other.transcript();
+    assert!(done.is_some() && other.has_ended(), "{said}");
+    assert_eq!(ends(&mut other).code(), Some(1), "{said}");
+    says(&other, "the group has agreed on 64 shards, not 128");
+    assert_eq!(owned(&replicas[0]).len(), 16, "the first is not disturbed");
+    replicas.push(other);
+    replicas.iter().for_each(runs_once);
+}
+
+#[test]
+fn manager_shards_change_their_count_in_a_rolling_update_and_no_key_has_two_owners() {
+    let server = Embedded::start().unwrap();
+    let mut old = [(); 2].map(|()| spawn(&server, &["keys", "16"], &[]));
+    keys(&old);
+    let mut new = [(); 2].map(|()| spawn(&server, &["keys", "change-24"], &[]));
+    for replica in &new {
+        says(
+            replica,
+            "waiting to change the number of shards from 16 to 24",
+        );
+    }
+    old[0].terminate();
+    assert_eq!(ends(&mut old[0]).code(), Some(0), "{}", old[0].transcript());
+    keys(&old[1..]);
+    assert!(new.iter().all(|replica| owned(replica).is_empty()));
+    // The last of the old ones dies without a word.
+    old[1].kill();
+    keys(&new);
+    // Whoever comes back with the old number is refused now.
+    let mut late = spawn(&server, &["keys", "16"], &[]);
+    assert_eq!(ends(&mut late).code(), Some(1), "{}", late.transcript());
+    says(&late, "the group has agreed on 24 shards, not 16");
+    for replica in &mut new {
+        replica.terminate();
+        assert_eq!(ends(replica).code(), Some(0), "{}", replica.transcript());
+    }
+    old.iter().chain(&new).chain([&late]).for_each(runs_once);
 }

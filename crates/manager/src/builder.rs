@@ -54,6 +54,7 @@ pub struct Builder {
     every: Vec<Runnable>,
     leaders: Vec<(String, Runnable)>,
     shards: BTreeMap<String, (u32, Vec<Runnable>)>,
+    changes: BTreeSet<String>,
     hand_over_every: Duration,
     migration: Option<(LeaderMigration, String)>,
     no_leader_elect: bool,
@@ -85,6 +86,7 @@ impl Builder {
             every: Vec::new(),
             leaders: Vec::new(),
             shards: BTreeMap::new(),
+            changes: BTreeSet::new(),
             hand_over_every: Duration::from_secs(1),
             migration: None,
             no_leader_elect: false,
@@ -158,10 +160,23 @@ impl Builder {
 
     /// Runs once per shard, spread over all replicas. [`Scope::owns`](crate::Scope::owns) tells which keys
     /// an instance works on. Of two numbers of shards for one group the later counts.
+    ///
+    /// All replicas of a group need the same number of shards. The group keeps it in the Lease `GROUP.shards`. A replica
+    /// with another number ends with an error that names both, unless [`change_shards`](Self::change_shards) is set.
     pub fn shard(mut self, group: &str, shards: u32, runnable: Runnable) -> Self {
         let entry = self.shards.entry(group.to_owned()).or_default();
         entry.0 = shards;
         entry.1.push(runnable);
+        self
+    }
+
+    /// Lets this replica change the number of shards of a group, for a rolling update. A replica with another number than
+    /// the group waits until no replica with the old number takes part and no shard of the old number can have an
+    /// owner. Then it changes the number and starts. It says so in the log, in
+    /// [`Shards::standing`] and in `/readyz/shards-GROUP`. It is ready while it waits, because a rolling update that
+    /// waited for it would never end the old replicas.
+    pub fn change_shards(mut self, group: &str) -> Self {
+        self.changes.insert(group.to_owned());
         self
     }
 
@@ -310,6 +325,12 @@ impl Builder {
 
         let led = self.lead(&elections)?;
         let mut shards = Vec::new();
+        if let Some(unknown) = self.changes.iter().find(|g| !self.shards.contains_key(*g)) {
+            return Err(Error::Shards {
+                group: unknown.clone(),
+                cause: "change_shards was called for a group without shards".to_owned(),
+            });
+        }
         for (name, (of, runnables)) in std::mem::take(&mut self.shards) {
             let open: Open = {
                 // Replicas see each other and the shards by the labels of Leases.
@@ -335,10 +356,15 @@ impl Builder {
                 leases: Api::namespaced(lock_client.clone(), &namespace),
                 open,
                 alone: self.no_leader_elect,
+                may_change: self.changes.contains(&name),
                 hand_over_every: self.hand_over_every,
                 shards: Shards::new(of),
             };
             group.check()?;
+            let seen = group.shards.clone();
+            let note = move || seen.standing().note();
+            self.readyz
+                .add_note(&format!("shards-{name}"), Arc::new(note));
             shards.push(group);
         }
 
@@ -463,6 +489,7 @@ impl Builder {
                 running,
                 on_loss: self.on_loss,
                 tied: self.migration.is_some(),
+                gate: None,
                 started: watch::Sender::new(false),
             };
             led.push(Led {

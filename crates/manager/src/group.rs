@@ -15,6 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::error::Error;
 use crate::scope::Scope;
 use crate::shard::Shard;
+use crate::shard::agreement::Gate;
 use crate::tasks::{Context, Roster, Running, Tasks};
 
 /// Work that is told to stop and does not is dropped this long before its deadline.
@@ -49,6 +50,8 @@ pub(crate) struct Group {
     pub(crate) on_loss: OnLoss,
     /// What it leads is guarded by another lock as well: it cannot lose or give up this one alone.
     pub(crate) tied: bool,
+    /// Confirms each term of a shard before its work starts.
+    pub(crate) gate: Option<Arc<Gate>>,
     /// True while the work of a term has been started.
     pub(crate) started: watch::Sender<bool>,
 }
@@ -94,6 +97,13 @@ impl Group {
         stops: &Stops,
         context: &Context,
     ) -> Option<StopReason> {
+        if !self.is_confirmed(&term, stops).await {
+            if stops.soft.is_cancelled() {
+                candidate.shutdown();
+            }
+            term.cancelled().await;
+            return Some(term.reason().unwrap_or(StopReason::GuardExpired));
+        }
         let token = term.token().to_string();
         tracing::info!(group = &*self.name, token, "leading");
         let cancel = CancellationToken::new();
@@ -150,6 +160,19 @@ impl Group {
             "no longer leading"
         );
         Some(reason)
+    }
+
+    /// Waits until the work of a term may start; false if the term ends, or has to end, before that.
+    async fn is_confirmed(&self, term: &Term, stops: &Stops) -> bool {
+        let Some(gate) = &self.gate else {
+            return true;
+        };
+        tokio::select! {
+            biased;
+            () = term.cancelled() => false,
+            () = stops.soft.cancelled() => false,
+            () = gate.confirm() => true,
+        }
     }
 
     /// The leader scope of a process that needs no election.

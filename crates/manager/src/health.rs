@@ -3,6 +3,7 @@
 //! `/healthz` and `/readyz` run all checks, `/healthz/name` runs one. `?verbose` lists them, and `?exclude=name` skips
 //! some. Only a request for a single check shows why it failed.
 
+use std::collections::BTreeMap;
 use std::fmt;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -10,13 +11,31 @@ use std::sync::Arc;
 /// A check: returns the reason if it fails.
 pub(crate) type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
+/// What a check that passes has to say.
+pub(crate) type Note = Arc<dyn Fn() -> Option<String> + Send + Sync>;
+
 /// The checks of one endpoint, in the order of their names.
 #[derive(Clone, Default)]
-pub(crate) struct Checks(Vec<(String, Check)>);
+pub(crate) struct Checks(Vec<(String, Check)>, BTreeMap<String, Note>);
 
 impl Checks {
+    /// Adds a check that always passes, with a note.
+    pub(crate) fn add_note(&mut self, name: &str, note: Note) {
+        self.add(name, Arc::new(|| Ok(())));
+        self.1.insert(name.to_owned(), note);
+    }
+
+    /// How a check that passes is said.
+    fn ok(&self, name: &str) -> String {
+        match self.1.get(name).and_then(|note| note()) {
+            Some(note) => format!("ok: {note}"),
+            None => "ok".to_owned(),
+        }
+    }
+
     pub(crate) fn add(&mut self, name: &str, check: Check) {
         self.0.retain(|(present, _)| present != name);
+        self.1.remove(name);
         self.0.push((name.to_owned(), check));
         self.0.sort_by(|(a, _), (b, _)| a.cmp(b));
     }
@@ -31,7 +50,7 @@ impl Checks {
             None if name == "ping" && self.0.is_empty() => (200, "ok".to_owned()),
             None => (404, "404 page not found\n".to_owned()),
             Some((_, check)) => match check() {
-                Ok(()) => (200, "ok".to_owned()),
+                Ok(()) => (200, self.ok(name)),
                 Err(why) => (500, format!("internal server error: {why}\n")),
             },
         }
@@ -65,7 +84,7 @@ impl Checks {
                 failed = true;
                 format!("[-]{name} failed: reason withheld")
             } else {
-                format!("[+]{name} ok")
+                format!("[+]{name} {}", self.ok(name))
             };
             let _ = writeln!(text, "{line}");
         }
@@ -126,6 +145,17 @@ mod tests {
         let text = "internal server error: disk full\n".to_owned();
         assert_eq!(checks().answer("/store", ""), (500, text));
         assert_eq!(checks().answer("/nothing", "").0, 404);
+    }
+
+    #[test]
+    fn note_of_a_check_that_passes_is_shown_and_changes_no_status() {
+        let mut checks = Checks::default();
+        checks.add_note("shards-queue", Arc::new(|| Some("waiting".to_owned())));
+        assert_eq!(checks.answer("", ""), (200, "ok".into()));
+        let one = checks.answer("/shards-queue", "");
+        assert_eq!(one, (200, "ok: waiting".into()));
+        let listed = "[+]shards-queue ok: waiting\nhealthz check passed\n".to_owned();
+        assert_eq!(checks.answer("", "verbose"), (200, listed));
     }
 
     #[test]

@@ -146,6 +146,37 @@ async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
             let manager = manager.hand_over_every(Duration::from_millis(50));
             go(manager.shard("queue", 9, speaker("queue"))).await
         }
+        // As many shards as the argument says; with "change" before it, it waits until it may change them.
+        "keys" => {
+            let count = file.context("a number of shards")?;
+            let (change, count) = match count.strip_prefix("change-") {
+                Some(count) => (true, count),
+                None => (false, count),
+            };
+            let manager = manager
+                .elections(|election| {
+                    election
+                        .lease_duration(Duration::from_secs(5))
+                        .renew_deadline(Duration::from_secs(3))
+                        .retry_period(Duration::from_secs(1))
+                })
+                .hand_over_every(Duration::from_millis(20))
+                .shard("queue", count.parse()?, keys());
+            let manager = match change {
+                true => manager.change_shards("queue"),
+                false => manager,
+            };
+            let manager = manager.build()?;
+            if let Some(shards) = manager.shards("queue") {
+                let mut standing = shards.watch();
+                tokio::spawn(async move {
+                    while standing.changed().await.is_ok() {
+                        println!("{}", *standing.borrow_and_update());
+                    }
+                });
+            }
+            Ok(manager.run_until_signal().await?)
+        }
         "kcm" | "ccm" => {
             let text = std::fs::read_to_string(file.context("a migration file")?)?;
             // Nobody dies here, so leases may be long.
@@ -224,6 +255,33 @@ impl Alone {
         }
         Self(Some(file))
     }
+}
+
+/// The keys that processes with different numbers of shards share.
+const KEYS: u32 = 16;
+
+/// Works on its keys, each under a lock of the kernel, for as long as it owns them.
+fn keys() -> Runnable {
+    Runnable::new("keys", |scope| async move {
+        let names = (0..KEYS).map(|n| format!("key-{n}"));
+        let owned: Vec<String> = names.filter(|key| scope.owns(key)).collect();
+        let folder = FOLDER.get().expect("the first thing that is set");
+        let mut files = Vec::new();
+        for key in &owned {
+            let file = File::create(folder.join(format!("managed-{key}")));
+            let file = file.expect("a file next to the kubeconfig");
+            if file.try_lock().is_err() {
+                println!("{key} runs twice");
+            }
+            files.push(file);
+            println!("{key} starts");
+        }
+        scope.cancelled().await;
+        for (key, file) in owned.iter().zip(files) {
+            println!("{key} stopped");
+            drop(file);
+        }
+    })
 }
 
 /// The name of what runs, with its shard.

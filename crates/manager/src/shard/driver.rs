@@ -2,8 +2,7 @@
 //! those that it should not. Without elections a replica is the only one, and owns them all.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt as _;
@@ -13,14 +12,15 @@ use kube::api::{DeleteParams, Preconditions};
 use kube::runtime::{WatchStreamExt as _, watcher};
 use tenure::clock::{Clock as _, SystemClock};
 use tenure::core::LocalTime;
-use tenure::{BuildError, Candidate, Elector, Event, FencingToken, Handle};
+use tenure::{BuildError, Candidate, Elector, Event, Handle};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 
+use super::agreement::{Gate, Refused, Standing};
 use super::assign::assign;
-use super::members::{GROUP_LABEL, Stale, View, member_lease, shard_lease};
-use super::{Shard, shard_of};
+use super::members::{GROUP_LABEL, Stale, View, agreement_lease, member_lease, shard_lease};
+use super::{Shard, Shards};
 use crate::error::Error;
 use crate::group::{Group, GroupHandle, OnLoss, Stops};
 use crate::tasks::{Context, Roster, Running};
@@ -33,72 +33,6 @@ const STALE_AFTER: u32 = 20;
 
 /// Nobody waits longer for a lease to be removed.
 const CLEANING_TAKES: Duration = Duration::from_secs(2);
-
-/// The shards of a group as this replica has them. Cheap to clone.
-#[derive(Clone)]
-pub struct Shards {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    of: u32,
-    /// Those that this replica campaigns for or owns.
-    groups: Mutex<BTreeMap<u32, GroupHandle>>,
-}
-
-impl Shards {
-    pub(crate) fn new(of: u32) -> Self {
-        let groups = Mutex::default();
-        Self {
-            inner: Arc::new(Inner { of, groups }),
-        }
-    }
-
-    /// Whether this replica owns the shard of this key at this instant, by the clock.
-    pub fn owns(&self, key: &str) -> bool {
-        self.group(key).is_some_and(|group| group.is_leading())
-    }
-
-    /// The fencing token of the shard of this key, if this replica owns it. There is none without an
-    /// election.
-    pub fn token(&self, key: &str) -> Option<FencingToken> {
-        let tenure = self.group(key)?.election()?.tenure()?;
-        tenure.is_leading().then(|| tenure.token().clone())
-    }
-
-    /// The shards that this replica owns at this instant.
-    pub fn owned(&self) -> Vec<Shard> {
-        let of = self.inner.of;
-        let groups = self.lock();
-        let owned = groups.iter().filter(|(_, group)| group.is_leading());
-        owned
-            .map(|(index, _)| Shard { index: *index, of })
-            .collect()
-    }
-
-    /// Those that this replica campaigns for or owns.
-    pub(crate) fn groups(&self) -> Vec<GroupHandle> {
-        self.lock().values().cloned().collect()
-    }
-
-    fn group(&self, key: &str) -> Option<GroupHandle> {
-        self.lock().get(&shard_of(key, self.inner.of)).cloned()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, GroupHandle>> {
-        let groups = self.inner.groups.lock();
-        groups.unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl fmt::Debug for Shards {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Shards")
-            .field("of", &self.inner.of)
-            .field("owned", &self.owned())
-            .finish()
-    }
-}
 
 /// Makes an election by a lease of this name, with this label, for what runs in its terms.
 pub(crate) type Open =
@@ -114,6 +48,8 @@ pub(crate) struct ShardGroup {
     pub(crate) open: Open,
     /// This replica is the only one by construction: it owns every shard, without any lease.
     pub(crate) alone: bool,
+    /// Waits until replicas with another number of shards are gone, and changes the number.
+    pub(crate) may_change: bool,
     /// At most one shard is handed over per this time.
     pub(crate) hand_over_every: Duration,
     pub(crate) shards: Shards,
@@ -158,6 +94,7 @@ impl ShardGroup {
         index: u32,
         running: Running,
         election: Option<Handle>,
+        gate: Option<Arc<Gate>>,
     ) -> (Group, GroupHandle) {
         let started = watch::Sender::new(false);
         let handle = GroupHandle {
@@ -173,6 +110,7 @@ impl ShardGroup {
             running,
             on_loss: OnLoss::Demote,
             tied: false,
+            gate,
             started,
         };
         (group, handle)
@@ -188,9 +126,10 @@ impl ShardGroup {
     }
 
     async fn own_all(self, stops: Stops, context: Context) {
+        self.shards.sender().send_replace(Standing::Member);
         let mut set = JoinSet::new();
         for index in 0..self.of {
-            let (group, handle) = self.shard(index, Running::default(), None);
+            let (group, handle) = self.shard(index, Running::default(), None, None);
             self.shards.lock().insert(index, handle);
             set.spawn(group.run_without_election(stops.clone(), context.clone()));
         }
@@ -198,15 +137,75 @@ impl ShardGroup {
         self.shards.lock().clear();
     }
 
+    /// Waits until the group has this number of shards, takes part, and begins again if the number changes.
     async fn take_part(self, stops: Stops, context: Context) {
-        let member = member_lease(&self.name, &self.identity);
-        let elector = match self.open(&member, &Running::default()) {
-            Ok(elector) => elector,
-            Err(source) => {
-                let group = self.name.to_string();
-                return context.fail(Error::Election { group, source });
+        let group = Arc::new(self);
+        while !stops.soft.is_cancelled() {
+            let member = member_lease(&group.name, &group.identity);
+            let elector = match group.open(&member, &Running::default()) {
+                Ok(elector) => elector,
+                Err(source) => {
+                    let group = group.name.to_string();
+                    return context.fail(Error::Election { group, source });
+                }
+            };
+            let standing = group.shards.sender().clone();
+            standing.send_replace(Standing::Joining);
+            let gate = Arc::new(Gate::new(
+                group.leases.clone(),
+                group.name.clone(),
+                group.of,
+                group.may_change,
+                elector.timing(),
+                standing,
+            ));
+            let joined = tokio::select! {
+                biased;
+                () = stops.soft.cancelled() => return,
+                joined = gate.join() => joined,
+            };
+            if let Err(refused) = joined {
+                return context.fail(group.refused(refused));
             }
-        };
+            let present = Present {
+                group: group.clone(),
+                gate,
+                member,
+            };
+            present.run(elector, &stops, &context).await;
+        }
+    }
+
+    fn refused(&self, Refused { agreed }: Refused) -> Error {
+        let (of, name) = (self.of, &self.name);
+        let lease = agreement_lease(name);
+        Error::Shards {
+            group: name.to_string(),
+            cause: format!(
+                "the group has agreed on {agreed} shards, not {of} (Lease {lease}); give every replica {agreed} \
+                 shards, or call change_shards({name:?}) on the builder to wait until the replicas with {agreed} \
+                 are gone and change the number"
+            ),
+        }
+    }
+}
+
+/// A replica that takes part in a group.
+struct Present {
+    group: Arc<ShardGroup>,
+    gate: Arc<Gate>,
+    /// The name of its own lease.
+    member: String,
+}
+
+impl Present {
+    /// Takes part until it is told to stop or the group has another number of shards. Owns nothing afterwards.
+    async fn run(self, elector: Elector, stops: &Stops, context: &Context) {
+        let Self {
+            group,
+            gate,
+            member,
+        } = self;
         let timing = elector.timing();
         // Two renewals and a bit: then others begin to follow the shards of a silent member, which
         // they can have only when its leases run out.
@@ -218,15 +217,17 @@ impl ShardGroup {
         let leave = CancellationToken::new();
         let present = tokio::spawn(be_present(candidate, leave.clone()));
 
+        let agreement = agreement_lease(&group.name);
         let mut driver = Driver {
-            view: View::new(&self.name, self.of),
+            view: View::new(&group.name, group.of),
             next_hand_over: SystemClock.now().local,
             running: BTreeMap::new(),
             set: JoinSet::new(),
             late,
             stops: stops.clone(),
-            context,
-            group: self,
+            context: context.clone(),
+            gate: gate.clone(),
+            group,
         };
         let config =
             watcher::Config::default().labels(&format!("{GROUP_LABEL}={}", driver.group.name));
@@ -236,6 +237,7 @@ impl ShardGroup {
         let mut tick = tokio::time::interval(TICK);
         let mut news = true;
         let mut due = None;
+        let mut left = std::pin::pin!(gate.keep());
         while !stops.soft.is_cancelled() {
             if news && driver.view.is_synced() && membership.is_leading() {
                 due = driver.reconcile();
@@ -247,8 +249,18 @@ impl ShardGroup {
             }
             news = tokio::select! {
                 () = stops.soft.cancelled() => false,
+                () = &mut left => {
+                    let (group, shards) = (&*driver.group.name, driver.group.of);
+                    tracing::warn!(group, shards, "the group has another number of shards; leaving it");
+                    break;
+                }
                 Some(event) = events.next() => match event {
-                    Ok(event) => driver.view.apply(event, SystemClock.now().local),
+                    Ok(event) => {
+                        if tells_of(&event, &agreement) {
+                            gate.note_change();
+                        }
+                        driver.view.apply(event, SystemClock.now().local)
+                    }
                     Err(_) => false,
                 },
                 Some(ended) = driver.set.join_next() => {
@@ -271,6 +283,17 @@ impl ShardGroup {
         let parameters = DeleteParams::default();
         let removed = driver.group.leases.delete(&member, &parameters);
         let _ = tokio::time::timeout(CLEANING_TAKES, removed).await;
+    }
+}
+
+/// Whether an event may be about the lease of this name. A list that is complete may lack it.
+fn tells_of(event: &watcher::Event<Lease>, name: &str) -> bool {
+    match event {
+        watcher::Event::Apply(lease) | watcher::Event::Delete(lease) => {
+            lease.metadata.name.as_deref() == Some(name)
+        }
+        watcher::Event::InitDone => true,
+        watcher::Event::Init | watcher::Event::InitApply(_) => false,
     }
 }
 
@@ -304,7 +327,8 @@ async fn be_present(candidate: Arc<tokio::sync::Mutex<Candidate>>, leave: Cancel
 }
 
 struct Driver {
-    group: ShardGroup,
+    group: Arc<ShardGroup>,
+    gate: Arc<Gate>,
     view: View,
     next_hand_over: LocalTime,
     running: BTreeMap<u32, Candidacy>,
@@ -374,7 +398,12 @@ impl Driver {
             }
         };
         let handle = elector.handle();
-        let (group, seen) = self.group.shard(index, running, Some(handle.clone()));
+        let (group, seen) = self.group.shard(
+            index,
+            running,
+            Some(handle.clone()),
+            Some(self.gate.clone()),
+        );
         let stop = CancellationToken::new();
         let stops = Stops {
             soft: stop.clone(),

@@ -26,6 +26,23 @@ pub(super) fn member_lease(group: &str, identity: &str) -> String {
     format!("{group}.member-{:016x}", super::hash::weight(identity, 0))
 }
 
+/// The name of the lease with the number of shards.
+pub(super) fn agreement_lease(group: &str) -> String {
+    format!("{group}.shards")
+}
+
+/// Of how many shards the lease of this name is one: `Some(None)` for a member's lease, nothing for a lease that
+/// is neither.
+pub(super) fn of_shard_lease(group: &str, name: &str) -> Option<Option<u32>> {
+    let rest = name.strip_prefix(group)?.strip_prefix('.')?;
+    if rest.starts_with("member-") {
+        return Some(None);
+    }
+    let (index, of) = rest.split_once("-of-")?;
+    let (index, of): (u32, u32) = (index.parse().ok()?, of.parse().ok()?);
+    (index < of).then_some(Some(of))
+}
+
 /// All leases of a group, as last seen.
 #[derive(Debug)]
 pub(super) struct View {
@@ -178,6 +195,18 @@ mod tests {
 
     fn at(seconds: u64) -> LocalTime {
         LocalTime::from_nanos(seconds * 1_000_000_000)
+    }
+
+    #[test]
+    fn names_of_leases_tell_what_they_are() {
+        let shard = Shard { index: 3, of: 64 };
+        let of = |name: &str| of_shard_lease("g.h", name);
+        assert_eq!(of(&shard_lease("g.h", shard)), Some(Some(64)));
+        assert_eq!(of(&member_lease("g.h", "a")), Some(None));
+        assert_eq!(of(&agreement_lease("g.h")), None);
+        for other in ["g.h", "g.3-of-64", "g.h.64-of-64", "g.h.a-of-b", "g.h."] {
+            assert_eq!(of(other), None, "{other}");
+        }
     }
 
     #[test]

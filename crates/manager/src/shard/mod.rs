@@ -4,8 +4,13 @@
 //! everything else here. Which replica should own which shard is agreed on without talking: every replica
 //! sees the same leases and computes the same assignment. Owners that have too much hand
 //! shards over one by one; nobody ever takes one away.
+//!
+//! All replicas of a group have the same number of shards. It is in a Lease of the group, `GROUP.shards`, and a replica
+//! with another number is refused, or waits ([`Builder::change_shards`](crate::Builder::change_shards)).
 
+pub(crate) mod agreement;
 mod assign;
+mod handle;
 mod hash;
 mod members;
 
@@ -13,7 +18,8 @@ pub(crate) mod driver;
 
 use std::fmt;
 
-pub use driver::Shards;
+pub use agreement::Standing;
+pub use handle::Shards;
 pub use hash::shard_of;
 
 /// One of the shards of a group.

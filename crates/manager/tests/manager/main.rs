@@ -13,6 +13,7 @@ mod metrics;
 mod migration;
 mod order;
 mod policies;
+mod shard_numbers;
 mod shards;
 mod site;
 mod terms;
