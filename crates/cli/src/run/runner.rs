@@ -14,7 +14,7 @@ use tenure::{Candidate, Event, Hub, Status, Term};
 use super::args::{OnLost, Run, Stdin};
 use super::group::Spec;
 use super::work::{End, Running, Work};
-use super::{FAILED, USAGE, code_of, finish, slots, terminal};
+use super::{FAILED, code_of, finish, slots, terminal};
 use crate::election::{Connected, Entry};
 use crate::events::{Change, EventLog, What};
 use crate::sight::{Gate, Notes, rfc3339};
@@ -176,11 +176,16 @@ impl Runner {
                 eprintln!("tenure: {by} has done it at {at}: nothing to do");
                 return Ok(0);
             }
-            if let Some(slot) = self.slot()
-                && let Some(why) = slot.gone(self.request_timeout).await
-            {
-                eprintln!("tenure: {why}: start it again with that");
-                return Ok(USAGE);
+            if let Some(slot) = self.slot() {
+                let refusal = tokio::select! {
+                    biased;
+                    refusal = slot.refusal(self.request_timeout) => refusal,
+                    () = term.cancelled() => Some((FAILED, slot.unknown())),
+                };
+                if let Some((code, why)) = refusal {
+                    eprintln!("tenure: {why}");
+                    return Ok(code);
+                }
             }
             let change = Change::own(&term);
             log.write(What::Acquired, &change);

@@ -12,15 +12,20 @@ use anyhow::{Context, Result};
 use http::{Request, header};
 use kube::Client;
 use serde_json::{Value, json};
+use tenure::core::slots::{Decision, Rules, Start};
 use tenure::lock::{LockKind, Resource};
 
 use super::args::Run;
+use super::{FAILED, USAGE};
 
 /// The label of every slot's lease.
 pub(super) const LABEL: &str = "tenure.dev/semaphore";
 
 /// The annotation with N on the lease of slot 0.
 const SLOTS: &str = "tenure.dev/slots";
+
+/// How often the number of slots is asked for before a slot that was won is given up.
+const ASKS: u32 = 5;
 
 /// The name of a slot's lease.
 pub(super) fn name_of(election: &str, slot: u32) -> String {
@@ -69,11 +74,49 @@ impl Slot {
     /// Whether there are so few slots by now that this one is gone. An API server that does not answer has
     /// changed nothing.
     pub(super) async fn gone(&self, limit: Duration) -> Option<String> {
+        match Rules::default().may_start(self.slot, self.read(limit).await) {
+            Start::Gone(left) => Some(self.has(left)),
+            Start::Yes | Start::Unknown => None,
+        }
+    }
+
+    /// Why this slot, which was just won, may not be used, and the exit code for that. Each question takes at most
+    /// `limit`. Without an answer the slot is not used, because the number may have changed while this candidate
+    /// waited for it.
+    pub(super) async fn refusal(&self, limit: Duration) -> Option<(u8, String)> {
+        for ask in 0..ASKS {
+            match Rules::default().may_start(self.slot, self.read(limit).await) {
+                Start::Yes => return None,
+                Start::Gone(left) => {
+                    let why = format!("{}: start it again with that", self.has(left));
+                    return Some((USAGE, why));
+                }
+                Start::Unknown => tokio::time::sleep(limit / 8 * ask).await,
+            }
+        }
+        Some((FAILED, self.unknown()))
+    }
+
+    /// What is said if nobody tells the number of slots.
+    pub(super) fn unknown(&self) -> String {
+        let Self { election, path, .. } = self;
+        format!(
+            "cannot read the number of slots of {election} from {path}: nothing was started; try again"
+        )
+    }
+
+    fn has(&self, left: u32) -> String {
+        format!("the election {} has --slots {left} by now", self.election)
+    }
+
+    /// The number of slots, if there is one; the outer `None` if there is no answer.
+    async fn read(&self, limit: Duration) -> Option<Option<u32>> {
         let get = Request::get(&self.path).body(Vec::new()).ok()?;
-        let lease = tokio::time::timeout(limit, self.client.request::<Value>(get)).await;
-        let left = agreed(&lease.ok()?.ok()?).filter(|slots| self.slot >= *slots)?;
-        let election = &self.election;
-        Some(format!("the election {election} has --slots {left} by now"))
+        match tokio::time::timeout(limit, self.client.request::<Value>(get)).await {
+            Ok(Ok(lease)) => Some(agreed(&lease)),
+            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Some(None),
+            Ok(Err(_)) | Err(_) => None,
+        }
     }
 }
 
@@ -124,15 +167,15 @@ pub(super) async fn agree(
             }
             Err(error) => return Err(error).with_context(|| format!("cannot read {path}")),
         };
-        match agreed(&lease) {
-            Some(agreed) if agreed == slots => return Ok(Ok(())),
-            Some(agreed) if !run.resize => {
+        match Rules::default().decide(agreed(&lease), slots, run.resize) {
+            Decision::Join => return Ok(Ok(())),
+            Decision::Refuse(agreed) => {
                 return Ok(Err(format!(
                     "election {namespace}/{election} has {agreed} slots, not {slots}: use --slots \
                      {agreed}, or --resize to change it for everybody"
                 )));
             }
-            _ => {}
+            Decision::Write => {}
         }
         let version = &lease["metadata"]["resourceVersion"];
         let patch = json!({
