@@ -114,6 +114,16 @@ async fn agreed(server: &TestServer) -> Option<(String, String)> {
     ))
 }
 
+/// Writes another number into the agreement, as somebody would by hand.
+async fn edit(server: &TestServer, number: &str) {
+    let edit = json!({"metadata": {"annotations": {"tenure.dev/shards": number}}});
+    let parameters = PatchParams::default();
+    let leases = leases(server);
+    let patch = Patch::Merge(&edit);
+    let patched = leases.patch(AGREEMENT, &parameters, &patch).await;
+    patched.unwrap();
+}
+
 fn both(number: &str) -> Option<(String, String)> {
     Some((number.to_owned(), number.to_owned()))
 }
@@ -155,10 +165,7 @@ async fn deleted_agreement_is_written_again_while_shards_are_held() {
     let error = other.running.end().await.unwrap_err().to_string();
     assert!(error.contains("has agreed on 6 shards, not 8"), "{error}");
     // Garbage is replaced like a missing agreement.
-    let garbage = json!({"metadata": {"annotations": {"tenure.dev/shards": "many"}}});
-    let patched =
-        leases(&server).patch(AGREEMENT, &PatchParams::default(), &Patch::Merge(&garbage));
-    patched.await.unwrap();
+    edit(&server, "many").await;
     while agreed(&server).await != both("6") {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
@@ -235,9 +242,7 @@ async fn number_edited_by_hand_makes_replicas_leave_before_others_start() {
         matches!(new.shards.standing(), Standing::Waiting { .. })
     })
     .await;
-    let edit = json!({"metadata": {"annotations": {"tenure.dev/shards": "8"}}});
-    let patched = leases(&server).patch(AGREEMENT, &PatchParams::default(), &Patch::Merge(&edit));
-    patched.await.unwrap();
+    edit(&server, "8").await;
     let error = old.running.end().await.unwrap_err().to_string();
     assert!(error.contains("has agreed on 8 shards, not 6"), "{error}");
     until("the new one owns all", || new.shards.owned().len() == 8).await;
