@@ -30,6 +30,27 @@ fn campaign() {
 }
 
 #[test]
+fn fault_pairs() {
+    if Skip::unless(tools::candidate().and(tools::tenure())).is_some() {
+        let server = Server::embedded().unwrap();
+        _ = Skip::unless(own_disk(&server));
+        nemesis::fault_pairs(server);
+    }
+}
+
+#[test]
+fn mixed_fleet() {
+    let programs = available(&[Peer::Elector])
+        .and(tools::candidate())
+        .and(tools::tenure());
+    if Skip::unless(programs).is_some() {
+        let server = Server::embedded().unwrap();
+        _ = Skip::unless(own_disk(&server));
+        nemesis::mixed_fleet(server);
+    }
+}
+
+#[test]
 fn known_overlaps() {
     let programs = available(&[Peer::Elector]).and(tools::candidate());
     if Skip::unless(programs).is_some() {

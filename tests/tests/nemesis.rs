@@ -49,6 +49,44 @@ pub(crate) fn campaign(server: Server) {
     );
 }
 
+/// Long enough for every kind of fault to be one of a pair.
+const PAIRS_TIME: Duration = Duration::from_secs(100);
+
+/// tenure comes out of any two faults at the same time with one leader at a time.
+pub(crate) fn fault_pairs(server: Server) {
+    let seed = seed::of_tests();
+    say(&format!(
+        "TENURE_SEED={seed} has these pairs of faults on {}",
+        server.name()
+    ));
+    let campaign = Campaign::start(server, &[Make::Tenure], seed).unwrap();
+    let outcome = campaign.in_pairs().run(PAIRS_TIME).unwrap();
+    say(&outcome.to_string());
+    let missed = outcome.missed();
+    assert!(missed.is_empty(), "{missed:?} never struck\n{outcome}");
+    assert!(outcome.pairs.len() >= 7, "{outcome}");
+    let tenure = outcome.of(Make::Tenure);
+    assert_eq!(tenure.violations, Vec::<String>::new(), "seed {seed}");
+    assert!(tenure.terms > 3, "{outcome}");
+}
+
+/// Two candidates of tenure and two of client-go on one lock: whatever client-go does, no two guards of tenure overlap.
+pub(crate) fn mixed_fleet(server: Server) {
+    let seed = seed::of_tests();
+    say(&format!(
+        "TENURE_SEED={seed} has this schedule of faults for a mixed fleet on {}",
+        server.name()
+    ));
+    let campaign = Campaign::start_mixed(server, seed).unwrap();
+    let outcome = campaign.run(TIME).unwrap();
+    say(&outcome.to_string());
+    let missed = outcome.missed();
+    assert!(missed.is_empty(), "{missed:?} never struck\n{outcome}");
+    let tenure = outcome.of(Make::Tenure);
+    assert_eq!(tenure.violations, Vec::<String>::new(), "seed {seed}");
+    assert!(tenure.terms > 2, "{outcome}");
+}
+
 /// The overlaps that client-go is known for, and that tenure does not have.
 pub(crate) fn known_overlaps(kubeconfig: &Path) {
     let table = known::measure(kubeconfig).unwrap();

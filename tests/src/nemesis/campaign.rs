@@ -38,6 +38,7 @@ pub struct Campaign {
     faults: BTreeMap<Fault, u64>,
     impossible: BTreeMap<Fault, &'static str>,
     struck: Vec<(Nanos, Fault, Victim)>,
+    pairs: Option<BTreeMap<(Fault, Fault), u64>>,
     began: Nanos,
 }
 
@@ -52,6 +53,10 @@ pub struct Outcome {
     pub time: Duration,
     /// How often each kind of fault was done.
     pub faults: BTreeMap<Fault, u64>,
+    /// How often each pair of faults was done at the same time, in a campaign of pairs.
+    pub pairs: BTreeMap<(Fault, Fault), u64>,
+    /// The kinds of faults of the schedule.
+    pub kinds: Vec<Fault>,
     /// Those that cannot be done here, and why.
     pub impossible: BTreeMap<Fault, &'static str>,
     /// What the candidates of each make did.
@@ -85,12 +90,34 @@ impl Campaign {
     /// # Errors
     /// A process does not start.
     pub fn start(server: Server, makes: &[Make], seed: u64) -> Result<Self> {
+        let fleets: Vec<Vec<Make>> = makes.iter().map(|make| vec![*make; SIZE]).collect();
+        Self::begin(server, &fleets, seed)
+    }
+
+    /// Starts one fleet on a fresh server: two candidates of tenure and two of client-go, on one lock. The verdict is
+    /// on tenure: no two of its own candidates lead at the same time.
+    ///
+    /// # Errors
+    /// A process does not start.
+    pub fn start_mixed(server: Server, seed: u64) -> Result<Self> {
+        let fleet = vec![Make::Tenure, Make::ClientGo, Make::Tenure, Make::ClientGo];
+        Self::begin(server, &[fleet], seed)
+    }
+
+    /// Has two faults strike at the same time in every round.
+    #[must_use]
+    pub fn in_pairs(mut self) -> Self {
+        self.pairs = Some(BTreeMap::new());
+        self
+    }
+
+    fn begin(server: Server, fleets: &[Vec<Make>], seed: u64) -> Result<Self> {
         let store = FencedStore::start()?;
         let began = clock::now();
-        let squads = makes.iter().map(|make| {
-            let name = format!("nemesis-{make:?}-{}", began.0).to_lowercase();
+        let squads = fleets.iter().map(|fleet| {
+            let name = format!("nemesis-{:?}-{}", fleet[0], began.0).to_lowercase();
             let election = Election::new(server.kubeconfig(), name).quick();
-            Squad::start(*make, election, SIZE, &store)
+            Squad::of(fleet.clone(), election, &store)
         });
         let squads = squads.collect::<Result<Vec<_>>>()?;
         for squad in &squads {
@@ -105,6 +132,7 @@ impl Campaign {
             faults: BTreeMap::new(),
             impossible: BTreeMap::new(),
             struck: Vec::new(),
+            pairs: None,
             began,
         })
     }
@@ -117,8 +145,12 @@ impl Campaign {
     pub fn run(mut self, time: Duration) -> Result<Outcome> {
         let lease = self.squads[0].election().lease_duration;
         let end = clock::now() + time;
-        let mut schedule = Schedule::new(self.seed, lease, SIZE);
-        while clock::now() < end || (self.is_incomplete() && clock::now() < end + PATIENCE) {
+        let mut schedule = match self.pairs {
+            Some(_) => Schedule::of_pairs(self.seed, lease, SIZE),
+            None => Schedule::new(self.seed, lease, SIZE),
+        };
+        let kinds = schedule.kinds();
+        while clock::now() < end || (self.is_incomplete(&kinds) && clock::now() < end + PATIENCE) {
             let Some(round) = schedule.next() else { break };
             let missed = self.round(&round).with_context(|| {
                 format!("seed {}: {round:?}\n{}", self.seed, self.server.said())
@@ -131,6 +163,8 @@ impl Campaign {
             server: self.server.name(),
             time: Duration::ZERO,
             faults: self.faults,
+            pairs: self.pairs.unwrap_or_default(),
+            kinds,
             impossible: self.impossible,
             makes: Vec::new(),
         };
@@ -151,8 +185,8 @@ impl Campaign {
         Ok(outcome)
     }
 
-    fn is_incomplete(&self) -> bool {
-        let mut all = Fault::ALL.iter();
+    fn is_incomplete(&self, kinds: &[Fault]) -> bool {
+        let mut all = kinds.iter();
         all.any(|fault| !self.faults.contains_key(fault) && !self.impossible.contains_key(fault))
     }
 
@@ -173,6 +207,7 @@ impl Campaign {
                 Struck::Impossible(why) => _ = self.impossible.insert(*fault, why),
             }
         }
+        self.note_pair(round, &missed);
         if !undo.is_empty() {
             sleep(round.hold);
         }
@@ -184,6 +219,25 @@ impl Campaign {
             squad.revive()?;
         }
         Ok(missed)
+    }
+
+    /// Counts two faults that struck everybody, and says which.
+    fn note_pair(&mut self, round: &Round, missed: &[Fault]) {
+        let [(first, on_first), (second, on_second)] = round.strikes[..] else {
+            return;
+        };
+        let can_be = |fault| !missed.contains(&fault) && !self.impossible.contains_key(&fault);
+        let struck = can_be(first) && can_be(second);
+        let Some(pairs) = self.pairs.as_mut().filter(|_| struck) else {
+            return;
+        };
+        *pairs
+            .entry((first.min(second), first.max(second)))
+            .or_default() += 1;
+        say(&format!(
+            "seed {}: {first:?} of {on_first:?} with {second:?} of {on_second:?} for {:.1?}",
+            self.seed, round.hold
+        ));
     }
 
     fn strike(
@@ -388,9 +442,12 @@ fn judge(squad: &Squad, store: &FencedStore, struck: &[(Nanos, Fault, Victim)]) 
         )
     });
     verdict.violations.extend(overlapping);
-    verdict.violations.extend(history.disorder());
-    let misguided = book.misguided(|at| edited(at, at));
-    verdict.violations.extend(misguided);
+    // Terms of client-go come between those of tenure in a mixed fleet, with its own counts and its own late effects.
+    if !squad.is_mixed() {
+        verdict.violations.extend(history.disorder());
+        let misguided = book.misguided(|at| edited(at, at));
+        verdict.violations.extend(misguided);
+    }
     if verdict.stale_work > verdict.overlap_by_hand.max(verdict.overlap) {
         verdict
             .violations
@@ -413,7 +470,7 @@ impl Outcome {
 
     /// The kinds of faults that could strike and did not.
     pub fn missed(&self) -> Vec<Fault> {
-        let mut all = Fault::ALL.to_vec();
+        let mut all = self.kinds.clone();
         all.retain(|fault| {
             !self.faults.contains_key(fault) && !self.impossible.contains_key(fault)
         });
@@ -439,6 +496,12 @@ impl fmt::Display for Outcome {
             self.time,
             counts.collect::<Vec<_>>().join(", ")
         )?;
+        if !self.pairs.is_empty() {
+            let pairs = self.pairs.iter();
+            let pairs = pairs.map(|((first, second), n)| format!("{first:?}+{second:?} {n}"));
+            let text = pairs.collect::<Vec<_>>().join(", ");
+            writeln!(f, "  {} pairs: {text}", self.pairs.len())?;
+        }
         for (fault, why) in &self.impossible {
             writeln!(f, "  without {fault:?}: {why}")?;
         }

@@ -128,6 +128,22 @@ impl Fault {
     }
 }
 
+/// Whether two faults can strike at the same time. An edit by hand comes alone, because how soon it is seen must
+/// depend on nothing else. A candidate has one setting of its link and one way to end or to sleep, and the server has one
+/// fault at a time.
+fn is_pair(first: Fault, second: Fault) -> bool {
+    let both = |is: fn(Fault) -> bool| is(first) && is(second);
+    let ends = |fault| matches!(fault, Fault::Kill | Fault::Terminate);
+    let sleeps = |fault| matches!(fault, Fault::Stop | Fault::Suspend);
+    first != second
+        && !first.is_by_hand()
+        && !second.is_by_hand()
+        && !both(Fault::is_of_the_link)
+        && !both(Fault::is_of_the_server)
+        && !both(ends)
+        && !both(sleeps)
+}
+
 /// What a schedule opens with, the last one first.
 const OPENING: [Fault; 2] = [Fault::BlackHole, Fault::Stop];
 
@@ -150,6 +166,7 @@ pub struct Schedule {
     size: usize,
     opening: Vec<Fault>,
     bag: Vec<Fault>,
+    pairs: bool,
 }
 
 impl Schedule {
@@ -161,6 +178,25 @@ impl Schedule {
             size,
             opening: OPENING.to_vec(),
             bag: others(&OPENING),
+            pairs: false,
+        }
+    }
+
+    /// Rounds of two faults at the same time, for squads of this size with leases of this length.
+    pub fn of_pairs(seed: u64, lease: Duration, size: usize) -> Self {
+        Self {
+            opening: Vec::new(),
+            bag: pairable(),
+            pairs: true,
+            ..Self::new(seed, lease, size)
+        }
+    }
+
+    /// The kinds of faults that come, each once before any comes again.
+    pub fn kinds(&self) -> Vec<Fault> {
+        match self.pairs {
+            true => pairable(),
+            false => Fault::ALL.to_vec(),
         }
     }
 
@@ -171,7 +207,7 @@ impl Schedule {
 
     fn draw(&mut self) -> Fault {
         if self.bag.is_empty() {
-            self.bag = Fault::ALL.to_vec();
+            self.bag = self.kinds();
         }
         let index = self.seeded.below(self.bag.len());
         self.bag.swap_remove(index)
@@ -189,6 +225,18 @@ impl Schedule {
         let second = *self.seeded.pick(&fitting);
         self.bag.retain(|fault| *fault != second);
         Some(second)
+    }
+
+    /// The other one of a pair: one that is still to come, or else any that fits.
+    fn partner(&mut self, first: Fault) -> Fault {
+        let fits = |fault: &Fault| is_pair(first, *fault);
+        let mut fitting: Vec<Fault> = self.bag.iter().copied().filter(fits).collect();
+        if fitting.is_empty() {
+            fitting = Fault::ALL.into_iter().filter(fits).collect();
+        }
+        let second = *self.seeded.pick(&fitting);
+        self.bag.retain(|fault| *fault != second);
+        second
     }
 
     fn victim(&mut self, fault: Fault) -> Victim {
@@ -216,7 +264,10 @@ impl Iterator for Schedule {
         let first = self.draw();
         let mut strikes = vec![(first, self.victim(first))];
         // A hand on the lock is apart from everything else: how soon it is seen must depend on nothing.
-        if !first.is_by_hand() && self.seeded.percent(30) {
+        if self.pairs {
+            let second = self.partner(first);
+            strikes.push((second, self.victim(second)));
+        } else if !first.is_by_hand() && self.seeded.percent(30) {
             let second = self.companion(first);
             strikes.extend(second.map(|second| (second, self.victim(second))));
         }
@@ -234,6 +285,13 @@ impl Iterator for Schedule {
             extra: self.seeded.number(),
         })
     }
+}
+
+/// The faults that can be one of a pair.
+fn pairable() -> Vec<Fault> {
+    let mut all = Fault::ALL.to_vec();
+    all.retain(|fault| !fault.is_by_hand());
+    all
 }
 
 fn others(than: &[Fault]) -> Vec<Fault> {
@@ -287,6 +345,32 @@ mod tests {
         schedule.again(Fault::Kill);
         let next = schedule.next().map(|round| round.strikes[0].0);
         assert_eq!(next, Some(Fault::Kill));
+    }
+
+    #[test]
+    fn schedule_of_pairs_strikes_with_two_faults_that_go_together() {
+        for seed in 0..100 {
+            let schedule = Schedule::of_pairs(seed, Duration::from_secs(5), 3);
+            let kinds = schedule.kinds();
+            assert_eq!(kinds.len(), 16);
+            let rounds: Vec<Round> = schedule.take(3 * kinds.len()).collect();
+            for round in &rounds {
+                let [(first, _), (second, _)] = round.strikes[..] else {
+                    panic!("{round:?} is not a pair");
+                };
+                assert!(is_pair(first, second), "seed {seed}: {round:?}");
+            }
+            let strikes = rounds.iter().flat_map(|round| &round.strikes);
+            let struck: Vec<Fault> = strikes.map(|(fault, _)| *fault).collect();
+            let missing = kinds.iter().find(|kind| !struck.contains(kind));
+            assert_eq!(missing, None, "seed {seed}");
+        }
+        let pairs = |seed| {
+            let schedule = Schedule::of_pairs(seed, Duration::from_secs(5), 3);
+            schedule.take(30).collect::<Vec<_>>()
+        };
+        assert_eq!(pairs(1), pairs(1));
+        assert_ne!(pairs(1), pairs(2));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! Candidates of one make on one lock, each behind a proxy of its own and on clocks of its own.
+//! Candidates of one make, or of both, on one lock, each behind a proxy of its own and on clocks of its own.
 
 use std::time::Duration;
 
@@ -31,11 +31,11 @@ pub enum Make {
 /// The candidates of one election.
 #[derive(Debug)]
 pub struct Squad {
-    make: Make,
+    makes: Vec<Make>,
     election: Election,
     store: FencedStore,
     members: Vec<Member>,
-    retired: Vec<Process>,
+    retired: Vec<(Make, Process)>,
     edits: Vec<Nanos>,
     aborts: usize,
     unexpected: Vec<String>,
@@ -43,6 +43,7 @@ pub struct Squad {
 
 #[derive(Debug)]
 struct Member {
+    make: Make,
     proxy: Proxy,
     clocks: Option<ClockShim>,
     process: Process,
@@ -55,8 +56,16 @@ impl Squad {
     /// # Errors
     /// A candidate does not start.
     pub fn start(make: Make, election: Election, size: usize, store: &FencedStore) -> Result<Self> {
+        Self::of(vec![make; size], election, store)
+    }
+
+    /// Starts one candidate of each of these makes, all on the same lock.
+    ///
+    /// # Errors
+    /// A candidate does not start.
+    pub fn of(makes: Vec<Make>, election: Election, store: &FencedStore) -> Result<Self> {
         let mut squad = Self {
-            make,
+            makes: makes.clone(),
             election,
             store: store.clone(),
             members: Vec::new(),
@@ -65,15 +74,16 @@ impl Squad {
             aborts: 0,
             unexpected: Vec::new(),
         };
-        for index in 0..size {
+        for (index, make) in makes.into_iter().enumerate() {
             let proxy = Proxy::start(&squad.election.kubeconfig)?;
             // Go reads the kernel's clocks by itself and is linked statically: nothing can be preloaded.
             let clocks = match make {
                 Make::Tenure => ClockShim::new().ok(),
                 Make::ClientGo => None,
             };
-            let process = squad.launch(index, 0, &proxy, clocks.as_ref())?;
+            let process = squad.launch((index, 0), make, &proxy, clocks.as_ref())?;
             squad.members.push(Member {
+                make,
                 proxy,
                 clocks,
                 process,
@@ -83,9 +93,14 @@ impl Squad {
         Ok(squad)
     }
 
-    /// What its candidates are made of.
+    /// What its candidates are made of; of a mixed fleet, what its first candidate is made of.
     pub fn make(&self) -> Make {
-        self.make
+        self.makes[0]
+    }
+
+    /// Whether it has candidates of both makes.
+    pub fn is_mixed(&self) -> bool {
+        self.makes.iter().any(|make| *make != self.make())
     }
 
     /// The election.
@@ -146,11 +161,12 @@ impl Squad {
     pub fn restart(&mut self, index: usize) -> Result<()> {
         let incarnation = self.members[index].incarnation + 1;
         let member = &self.members[index];
-        let fresh = self.launch(index, incarnation, &member.proxy, member.clocks.as_ref())?;
+        let clocks = member.clocks.as_ref();
+        let fresh = self.launch((index, incarnation), member.make, &member.proxy, clocks)?;
         let member = &mut self.members[index];
         member.incarnation = incarnation;
-        self.retired
-            .push(std::mem::replace(&mut member.process, fresh));
+        let old = std::mem::replace(&mut member.process, fresh);
+        self.retired.push((member.make, old));
         Ok(())
     }
 
@@ -209,11 +225,15 @@ impl Squad {
         &self.unexpected
     }
 
-    /// Everything that everybody said so far.
+    /// Everything that the candidates of its make said so far. In a mixed fleet those of the other make are left out,
+    /// because client-go's own gaps are known.
     pub fn history(&self) -> History {
         let mut history = History::default();
-        let members = self.members.iter().map(|member| &member.process);
-        for process in members.chain(&self.retired) {
+        let members = self.members.iter();
+        let members = members.map(|member| (member.make, &member.process));
+        let retired = self.retired.iter().map(|(make, process)| (*make, process));
+        let all = members.chain(retired);
+        for (_, process) in all.filter(|(make, _)| *make == self.make()) {
             history.add(&process.events(), process.killed_at());
         }
         history
@@ -225,8 +245,8 @@ impl Squad {
 
     fn launch(
         &self,
-        index: usize,
-        incarnation: u32,
+        (index, incarnation): (usize, u32),
+        make: Make,
         proxy: &Proxy,
         clocks: Option<&ClockShim>,
     ) -> Result<Process> {
@@ -235,8 +255,8 @@ impl Squad {
         election.environment = clocks.map(ClockShim::environment).unwrap_or_default();
         let store = self.store.address();
         let mut extra = vec!["--work", "20ms", "--store", &store];
-        let id = format!("{:?}-{index}-{incarnation}", self.make).to_lowercase();
-        Ok(match self.make {
+        let id = format!("{make:?}-{index}-{incarnation}").to_lowercase();
+        Ok(match make {
             Make::Tenure => election.library(&id, &extra)?,
             Make::ClientGo => {
                 extra.extend(["--request-timeout", "1h"]);
