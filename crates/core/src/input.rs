@@ -114,6 +114,10 @@ pub enum Input {
     /// The guarded work of this term has ended; answers a [`Stop`](crate::Command::Stop), or the work
     /// ended by itself.
     WorkEnded,
+    /// The main part of the work has ended, and other parts of it may still run. Stops the term as a work
+    /// that ended by itself does, and releases nothing: [`WorkEnded`](Self::WorkEnded) follows once every
+    /// part has ended.
+    WorkEnding,
     /// The guard of the term with this token was seen to have run out, perhaps only for a moment, by a
     /// wall clock that jumped ahead and was set back. A term that was seen to end is over.
     Expired(FencingToken),

@@ -96,6 +96,8 @@ mutants! {
     GiveUp = "no retry after a failed read",
     /// Unknown outcomes are forgotten.
     ForgetAttempts = "unknown outcomes forgotten",
+    /// Work whose future was dropped counts as ended, although parts of it still run.
+    DroppedIsEnded = "dropped future counts as ended",
 }
 
 mutants! {

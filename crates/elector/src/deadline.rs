@@ -12,9 +12,12 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use tenure_core::{FencingToken, LocalTime, Now, StopReason};
+use tokio::sync::Notify;
 
 use crate::clock::{Clock, SystemClock};
 use crate::guard::Cell;
+use crate::handle::Link;
+use crate::hub::Ask;
 
 /// The longest time between two looks at the clocks.
 const LONGEST_LOOK: Duration = Duration::from_millis(250);
@@ -23,6 +26,9 @@ const LONGEST_LOOK: Duration = Duration::from_millis(250);
 /// process.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
+/// Work that was told to stop and did not is dropped this long before its deadline.
+const DROP_EARLY: Duration = Duration::from_millis(250);
+
 /// How long the message of an abort may take.
 const LAST_WORDS: Duration = Duration::from_millis(50);
 
@@ -30,7 +36,8 @@ const LAST_WORDS: Duration = Duration::from_millis(50);
 #[derive(Clone, Default)]
 #[non_exhaustive]
 pub enum Overrun {
-    /// Abort this process. The only choice that keeps the promise for work in this process.
+    /// Abort this process. The only choice that keeps the promise for work in this process. A
+    /// [`Call`](Self::Call) that panics does the same.
     #[default]
     Abort,
     /// Log an error and go on; for work whose effects are all fenced by the token.
@@ -144,19 +151,26 @@ impl Watched for Call {
 }
 
 /// Watches over one term: ends it when its guard runs out, and acts on work that overruns.
+///
+/// It counts the handles of the term. The work has ended, and the term is joined, when none is left (S4); a
+/// joined term gets no new handle.
 pub(crate) struct Watchdog {
     pub(crate) cell: Arc<Cell>,
     /// By when, from the send time of the last renewal, work must have ended.
     fence: Duration,
     policy: Overrun,
     state: Mutex<Winding>,
+    /// Wakes those that wait until one handle is left.
+    few: Notify,
 }
 
-#[derive(Default)]
 struct Winding {
     /// Set once the term was told to stop.
     deadline: Option<LocalTime>,
-    joined: bool,
+    /// Counted handles; the first is that of the [`Term`](crate::Term).
+    handles: usize,
+    /// Where to report that the work has ended.
+    link: Option<Link>,
     overrun: bool,
 }
 
@@ -168,7 +182,13 @@ impl Watchdog {
             cell,
             fence,
             policy,
-            state: Mutex::default(),
+            state: Mutex::new(Winding {
+                deadline: None,
+                handles: 1,
+                link: None,
+                overrun: false,
+            }),
+            few: Notify::new(),
         });
         if real {
             watch(dog.clone());
@@ -190,18 +210,92 @@ impl Watchdog {
         set.unwrap_or_else(|| self.cell.guard().sent().local + self.fence)
     }
 
-    /// The work has ended.
-    pub(crate) fn joined(&self) {
-        lock(&self.state).joined = true;
-        if self.cell.clock.is_real() {
+    /// Reports the end of the work over this link.
+    pub(crate) fn report_to(&self, link: Link) {
+        lock(&self.state).link = Some(link);
+    }
+
+    /// Counts one more handle. False if the term is joined.
+    pub(crate) fn add_handle(&self) -> bool {
+        let mut state = lock(&self.state);
+        let joined = state.handles == 0;
+        state.handles += usize::from(!joined);
+        !joined
+    }
+
+    /// A counted handle is gone.
+    pub(crate) fn drop_handle(&self) {
+        self.count_down(None);
+    }
+
+    /// The handle of the [`Term`](crate::Term) is gone: no more work begins, and what has begun must end.
+    /// Returns the number of handles that are left.
+    pub(crate) fn drop_term(&self) -> usize {
+        self.count_down(Some(Ask::WorkEnding))
+    }
+
+    fn count_down(&self, unless_last: Option<Ask>) -> usize {
+        let mut state = lock(&self.state);
+        state.handles = state.handles.saturating_sub(1);
+        let left = state.handles;
+        let ask = if left == 0 {
+            Some(Ask::WorkEnded)
+        } else {
+            unless_last
+        };
+        // Under the lock, so that no other thread reports the end of the work before this report.
+        if let (Some(ask), Some(link)) = (ask, &state.link) {
+            link.send(ask);
+        }
+        let link = state.link.take_if(|_| left == 0);
+        drop(state);
+        drop(link);
+        if left <= 1 {
+            self.few.notify_waiters();
+        }
+        if left == 0 && self.cell.clock.is_real() {
             look_again();
+        }
+        left
+    }
+
+    /// Whether the work has ended.
+    pub(crate) fn is_joined(&self) -> bool {
+        lock(&self.state).handles == 0
+    }
+
+    /// Completes when at most one handle is left.
+    pub(crate) async fn one_handle_left(&self) {
+        loop {
+            let mut few = std::pin::pin!(self.few.notified());
+            few.as_mut().enable();
+            if lock(&self.state).handles <= 1 {
+                return;
+            }
+            few.await;
+        }
+    }
+
+    /// Completes when work that was told to stop has to be dropped: a little before its deadline.
+    pub(crate) async fn drop_due(&self) {
+        self.cell.cancelled().await;
+        let clock = &self.cell.clock;
+        let told = clock.now().local;
+        loop {
+            // The deadline moves while the lease is renewed for work that winds down.
+            let at = drop_at(told, self.deadline());
+            if clock.now().local >= at {
+                return;
+            }
+            clock.sleep_until(at).await;
         }
     }
 
     /// Acts on work that did not end in time, once.
     pub(crate) fn overrun(&self) {
         let mut state = lock(&self.state);
-        if state.joined || std::mem::replace(&mut state.overrun, true) {
+        let handles = state.handles;
+        if handles == 0 || std::mem::replace(&mut state.overrun, true) {
             return;
         }
         drop(state);
@@ -212,12 +306,18 @@ impl Watchdog {
         let (lock, token) = (&overran.lock, overran.token.as_str());
         match &self.policy {
             Overrun::Abort => {
-                abort(&overran);
+                abort(&overran, handles);
             }
             Overrun::Log => {
-                tracing::error!(%lock, token, "work did not end in time, another may lead now");
+                tracing::error!(%lock, token, handles, "work did not end in time, another may lead now");
             }
-            Overrun::Call(act) => act(&overran),
+            Overrun::Call(act) => {
+                let act = std::panic::AssertUnwindSafe(|| act(&overran));
+                if std::panic::catch_unwind(act).is_err() {
+                    // What it had to end may go on.
+                    abort(&overran, handles);
+                }
+            }
         }
     }
 }
@@ -228,12 +328,18 @@ impl fmt::Debug for Watchdog {
     }
 }
 
-/// Aborts. The last words are spoken on another thread: whatever blocks the work may block them too,
-/// and nothing may delay the end.
-fn abort(overran: &Overran) -> ! {
+/// A little before the deadline, and at least three quarters of the time after it was told.
+fn drop_at(told: LocalTime, deadline: LocalTime) -> LocalTime {
+    let time = deadline.since(told);
+    told + time.saturating_sub(DROP_EARLY.min(time / 4))
+}
+
+/// Aborts. Another thread writes the message: whatever blocks the work may block standard error too, and
+/// nothing may delay the end.
+fn abort(overran: &Overran, handles: usize) -> ! {
     let text = format!(
         "tenure: the work of term {} of {} did not end in time; aborting, because another process \
-         may lead now\n",
+         may lead now ({handles} handles of the term are still held)\n",
         overran.token, overran.lock
     );
     let (said, heard) = std::sync::mpsc::channel();
@@ -249,7 +355,7 @@ fn abort(overran: &Overran) -> ! {
 
 impl Watched for Watchdog {
     fn look(&self) -> Option<Duration> {
-        if lock(&self.state).joined {
+        if self.is_joined() {
             return None;
         }
         let guard = self.cell.guard();
@@ -494,11 +600,26 @@ mod tests {
     async fn work_that_ended_is_left_alone() {
         let clock = TokioClock::new();
         let (dog, calls) = dog(&clock);
-        dog.joined();
+        dog.drop_handle();
         tokio::time::advance(Duration::from_secs(3600)).await;
         assert_eq!(dog.look(), None);
         dog.overrun();
         assert_eq!(calls.load(Ordering::SeqCst), 0);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_deadline_stays_armed_until_the_last_handle_is_gone() {
+        let clock = TokioClock::new();
+        let (dog, calls) = dog(&clock);
+        assert!(dog.add_handle());
+        assert_eq!(dog.drop_term(), 1);
+        tokio::time::advance(Duration::from_secs(10)).await;
+        assert!(dog.look().is_some(), "a part of the work goes on");
+        tokio::time::advance(Duration::from_secs(5)).await;
+        assert_eq!(dog.look(), None);
+        assert_eq!(calls.load(Ordering::SeqCst), 1);
+        dog.drop_handle();
+        assert!(dog.is_joined() && !dog.add_handle());
     }
 
     /// Counts the looks at it; so much is left each time.

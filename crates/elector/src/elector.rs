@@ -5,11 +5,10 @@ use std::fmt;
 use std::panic::AssertUnwindSafe;
 use std::pin::{Pin, pin};
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use kube::Client;
-use tenure_core::{LocalTime, StopReason, Timing};
+use tenure_core::{StopReason, Timing};
 use tenure_lock::{Lock, LockKind};
 
 use crate::builder::{Builder, Settings};
@@ -18,9 +17,6 @@ use crate::clock::Clock;
 use crate::guard::Tenure;
 use crate::handle::{Candidate, Event, Handle, Shared, Term};
 use crate::hub::Hub;
-
-/// Work that is told to stop and does not is dropped this long before its deadline.
-const DROP_EARLY: Duration = Duration::from_millis(250);
 
 /// A configured candidate of one election; see the crate for an example.
 #[derive(Debug)]
@@ -113,14 +109,18 @@ impl Elector {
     ///
     /// The work is a future. It runs in the task that runs this one, so it needs not be `Send`. When
     /// the term ends ([`Tenure::cancelled`]) it has to end too; what has not ended shortly before
-    /// another process may lead is dropped, and work that cannot even be dropped, because it blocks
-    /// its thread, meets the [`Overrun`](crate::Overrun) policy. Tasks that the work spawned must end
-    /// with it.
+    /// another process may lead is dropped.
+    ///
+    /// The work has ended when every clone of its [`Tenure`] is gone, too: threads and tasks that hold one
+    /// are parts of the work. Until then the lock is not released and this future does not complete. A
+    /// part that is left when another process may lead meets the [`Overrun`](crate::Overrun) policy. So the
+    /// output must not contain a handle; an [observer](Tenure::observer) may be kept.
     ///
     /// `shutdown` may be any future, such as `tokio::signal::ctrl_c()`.
     ///
     /// # Cancel safety
-    /// Dropping this future drops the work, and then steps down and releases in the background.
+    /// Dropping this future drops the work and steps down in the background. The lock is released when
+    /// the last [`Tenure`] of the work is gone; the [`Overrun`](crate::Overrun) policy still holds.
     ///
     /// # Panics
     /// Outside a tokio runtime. A panic of the work is caught and returned.
@@ -268,7 +268,6 @@ fn message(payload: &(dyn Any + Send)) -> &str {
 /// A candidacy against a shutdown.
 struct Race<'a, S> {
     candidate: Candidate,
-    clock: Arc<dyn Clock>,
     shutdown: Pin<&'a mut S>,
     asked: bool,
     over: bool,
@@ -276,7 +275,6 @@ struct Race<'a, S> {
 
 impl<'a, S: Future> Race<'a, S> {
     fn new(elector: Elector, rejoin: bool, shutdown: Pin<&'a mut S>) -> Self {
-        let clock = elector.shared.clock.clone();
         let candidate = if rejoin {
             elector.start()
         } else {
@@ -284,7 +282,6 @@ impl<'a, S: Future> Race<'a, S> {
         };
         Self {
             candidate,
-            clock,
             shutdown,
             asked: false,
             over: false,
@@ -325,9 +322,8 @@ impl<'a, S: Future> Race<'a, S> {
         work: W,
         new_leader: &mut impl FnMut(&str),
     ) -> Ended<W::Output> {
-        let clock = self.clock.clone();
         let mut work = pin!(AssertUnwindSafe(work).catch_unwind());
-        let mut too_late = pin!(too_late(&*clock, term));
+        let mut drop_due = pin!(term.drop_due());
         loop {
             tokio::select! {
                 biased;
@@ -346,7 +342,7 @@ impl<'a, S: Future> Race<'a, S> {
                         },
                     };
                 }
-                () = &mut too_late => {
+                () = &mut drop_due => {
                     tracing::warn!(lock = term.lock(), "work did not stop in time, dropping it");
                     let reason = term.reason().unwrap_or(StopReason::GuardExpired);
                     return Ended::Stopped { reason, output: None };
@@ -354,24 +350,4 @@ impl<'a, S: Future> Race<'a, S> {
             }
         }
     }
-}
-
-/// Completes when work that was told to stop must be dropped.
-async fn too_late(clock: &dyn Clock, term: &Term) {
-    term.cancelled().await;
-    let told = clock.now().local;
-    loop {
-        // The deadline moves while the lease is kept alive for work that winds down.
-        let at = drop_at(told, term.deadline());
-        if clock.now().local >= at {
-            return;
-        }
-        clock.sleep_until(at).await;
-    }
-}
-
-/// A little before the deadline, and at least three quarters of the time after it was told.
-fn drop_at(told: LocalTime, deadline: LocalTime) -> LocalTime {
-    let time = deadline.since(told);
-    told + time.saturating_sub(DROP_EARLY.min(time / 4))
 }

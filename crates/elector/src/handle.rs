@@ -1,8 +1,8 @@
 //! The ends of an election that users hold.
 //!
 //! [`Candidate`] keeps an election going and hears of it, [`Term`] keeps a term going, [`Handle`]
-//! only looks and asks. Dropping a `Term` says that its work has ended; dropping a `Candidate` ends
-//! the election. Both make the driver step down and release, in that order.
+//! only looks and asks. Dropping a `Term` ends its term; dropping a `Candidate` ends the election. Both
+//! make the driver step down, wait for the last [`Tenure`] of the work, and release, in that order.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -25,7 +25,7 @@ use crate::status::{Board, Status};
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A term has begun: do the work, and drop the [`Term`] when all of it has ended.
+    /// A term has begun: do the work, and drop the [`Term`] and every [`Tenure`] of it when it has ended.
     Lead(Term),
     /// The term has ended; the work was cancelled through its [`Tenure`] and has to end.
     Stop(StopReason),
@@ -81,23 +81,23 @@ impl Drop for Candidate {
     }
 }
 
-/// The right, and the duty, to do the work of one term. Drop it when all of the work has ended: only
-/// then the lock is given back.
+/// The right, and the duty, to do the work of one term. Dropping it ends the term. The lock is released
+/// when, besides, every clone of its [`Tenure`] has been dropped: until then parts of the work may run.
 #[derive(Debug)]
 #[must_use = "dropping it ends the term"]
 pub struct Term {
     tenure: Tenure,
     dog: Arc<Watchdog>,
-    link: Link,
 }
 
 impl Term {
     pub(crate) fn new(dog: Arc<Watchdog>, link: Link) -> Self {
-        let tenure = Tenure::new(dog.cell.clone());
-        Self { tenure, dog, link }
+        dog.report_to(link);
+        let tenure = Tenure::first(dog.clone());
+        Self { tenure, dog }
     }
 
-    /// What the work gets.
+    /// What the work gets. Its clones are counted: the lock is not released while one lives.
     pub fn tenure(&self) -> &Tenure {
         &self.tenure
     }
@@ -106,6 +106,23 @@ impl Term {
     /// and to its place when the term is stopped.
     pub fn deadline(&self) -> LocalTime {
         self.dog.deadline()
+    }
+
+    /// Completes when the term has ended and work that has not must be dropped: a little before the
+    /// [`deadline`](Self::deadline).
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub async fn drop_due(&self) {
+        self.dog.drop_due().await;
+    }
+
+    /// Completes when no other handle of this term is left, so that dropping the `Term` releases the lock.
+    ///
+    /// # Cancel safety
+    /// Nothing is lost when the future is dropped.
+    pub async fn handles_gone(&self) {
+        self.dog.one_handle_left().await;
     }
 }
 
@@ -120,8 +137,16 @@ impl Deref for Term {
 impl Drop for Term {
     fn drop(&mut self) {
         self.dog.cell.end(StopReason::WorkEnded);
-        self.dog.joined();
-        self.link.send(Ask::WorkEnded);
+        self.tenure.uncount();
+        let handles = self.dog.drop_term();
+        if handles > 0 {
+            let lock = self.tenure.lock();
+            tracing::info!(
+                lock,
+                handles,
+                "parts of the work go on; the lock is kept until they end"
+            );
+        }
     }
 }
 
@@ -158,7 +183,8 @@ impl Handle {
         term.is_some_and(|tenure| tenure.is_leading())
     }
 
-    /// The present term, until its work has ended.
+    /// The present term, until its work has ended. The handle is an [observer](Tenure::observer): it does
+    /// not keep the term.
     pub fn tenure(&self) -> Option<Tenure> {
         lock(&self.shared.term).clone()
     }

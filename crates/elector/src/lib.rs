@@ -59,6 +59,7 @@
 //! | configure | [`Elector::lease`], [`Builder`] |
 //! | run one term, or campaign for ever | [`Elector::run`], [`Elector::campaign`], [`Callbacks`] |
 //! | ask inside the work | [`Tenure`] |
+//! | tasks and threads of the work | [`Tenure::spawn`], [`Tenure::spawn_blocking`], [`TaskSet`] |
 //! | look from outside, step down | [`Handle`], [`Status`], [`Health`], [`Metrics`] |
 //! | many elections | [`Hub`], [`Candidate`], [`Event`], [`Term`]; `client_http2` of the feature `http2` |
 //! | the promise kept when the runtime is stuck | [`deadline`], [`Overrun`] |
@@ -80,6 +81,7 @@ pub mod identity;
 pub mod metrics;
 mod plain;
 mod status;
+mod work;
 
 pub use builder::{Builder, Coordinated};
 pub use callbacks::Callbacks;
@@ -98,6 +100,7 @@ pub use hub::Hub;
 pub use metrics::Metrics;
 pub use plain::plain;
 pub use status::Status;
+pub use work::TaskSet;
 
 pub use tenure_core as core;
 pub use tenure_core::{FencingToken, StopReason, Timing};

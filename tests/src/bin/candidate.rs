@@ -51,6 +51,9 @@ struct Options {
     /// Work on whatever happens, as a thread that asks nobody
     #[arg(long, requires = "work")]
     stubborn: bool,
+    /// Work on a blocking thread that outlives its term for a moment, if the term was given up
+    #[arg(long, requires = "work", conflicts_with = "stubborn")]
+    blocking: bool,
     /// Count requests, and print the counts at the end
     #[arg(long)]
     count: bool,
@@ -99,6 +102,7 @@ async fn main() -> Result<()> {
         renewed_within: options.retry_period,
         store: options.store.clone(),
         stubborn: options.stubborn,
+        blocking: options.blocking,
     });
     let work = work.map(Arc::new);
     // Not a task each: what an election costs is what the library needs for it.
@@ -222,14 +226,23 @@ fn contend(
                 Some(Event::Lead(won)) => {
                     let began = clock::now();
                     voice.say_at(began, "acquired", &voice.me, Some(&won), None);
-                    let worker = work.clone().map(|work| {
-                        let tenure = won.tenure().clone();
-                        tokio::spawn(do_work(tenure, began, voice.clone(), work))
+                    let worker = work.clone().and_then(|work| {
+                        let (tenure, voice) = (won.tenure().clone(), voice.clone());
+                        if work.blocking {
+                            won.spawn_blocking(move || {
+                                block_on_work(&tenure, began, &voice, &work)
+                            });
+                            return None;
+                        }
+                        Some(tokio::spawn(do_work(tenure, began, voice, work)))
                     });
                     term = Some((won, worker));
                 }
                 Some(Event::Stop(_)) => {
-                    if let Some((term, worker)) = term.take() {
+                    if work.as_ref().is_some_and(|work| work.blocking) {
+                        // The thread goes on, and says when it has ended.
+                        drop(term.take());
+                    } else if let Some((term, worker)) = term.take() {
                         let until = match worker {
                             Some(worker) => worker.await.unwrap_or_else(|_| clock::now()),
                             None => clock::now(),
@@ -286,6 +299,42 @@ async fn do_work(tenure: Tenure, began: Nanos, voice: Voice, work: Arc<Work>) ->
     }
 }
 
+/// The guarded work on a thread that blocks. A term that was given up is still held until the thread ends, so
+/// it works on for a moment, as long as the last guard would have been good. A term that was lost ends it.
+fn block_on_work(tenure: &Tenure, began: Nanos, voice: &Voice, work: &Work) {
+    let store = work.store.as_ref();
+    let mut store = store.and_then(|address| std::net::TcpStream::connect(address).ok());
+    let mut guarded = began;
+    let mut ended = None;
+    loop {
+        let (now, left) = (clock::now(), tenure.valid_for());
+        if left.is_zero() {
+            use tenure::StopReason::{Ordered, Shutdown, StepDown};
+            let given_up = matches!(tenure.reason(), Some(Ordered | Shutdown | StepDown));
+            let since = *ended.get_or_insert(now);
+            if !given_up || now >= guarded || now.since(since) >= OUTLIVES {
+                break;
+            }
+        } else {
+            guarded = now + left;
+        }
+        voice.say_at(now, "working", &voice.me, Some(tenure), None);
+        if let Some(store) = &mut store {
+            use std::io::{Read as _, Write as _};
+            let line = format!("{} {}\n", voice.election, tenure.token());
+            if store.write_all(line.as_bytes()).is_ok() {
+                _ = store.read(&mut [0; 16]);
+            }
+        }
+        std::thread::sleep(work.every);
+    }
+    let until = clock::now().min(guarded);
+    voice.say("lost", "", Some(tenure), Some(until));
+}
+
+/// How long a blocking thread works on after its term was given up.
+const OUTLIVES: Duration = Duration::from_millis(300);
+
 /// One effect in the fenced store. What it answers is its own business: it keeps the books.
 async fn apply(store: &mut tokio::net::TcpStream, election: &str, tenure: &Tenure) {
     let line = format!("{election} {}\n", tenure.token());
@@ -299,6 +348,7 @@ struct Work {
     renewed_within: Duration,
     store: Option<String>,
     stubborn: bool,
+    blocking: bool,
 }
 
 #[derive(Clone)]

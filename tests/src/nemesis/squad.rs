@@ -257,7 +257,11 @@ impl Squad {
         let mut extra = vec!["--work", "20ms", "--store", &store];
         let id = format!("{make:?}-{index}-{incarnation}").to_lowercase();
         Ok(match make {
-            Make::Tenure => election.library(&id, &extra)?,
+            Make::Tenure => {
+                // The work of every second one is a thread that outlives its term.
+                extra.extend((index % 2 == 1).then_some("--blocking"));
+                election.library(&id, &extra)?
+            }
             Make::ClientGo => {
                 extra.extend(["--request-timeout", "1h"]);
                 election.client_go(&id, &extra)?

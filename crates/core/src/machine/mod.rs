@@ -229,6 +229,8 @@ impl Election {
                 }
             }
             Input::Listed(revision) => self.listed(revision),
+            Input::WorkEnding if self.is(Mutant::DroppedIsEnded) => self.work_ended(now, &mut out),
+            Input::WorkEnding => self.work_ending(now, &mut out),
             Input::WorkEnded => self.work_ended(now, &mut out),
             Input::Expired(token) => {
                 if matches!(&self.state, State::Leading(term) if term.token == token) {

@@ -62,13 +62,19 @@ impl Election {
         }
     }
 
-    pub(super) fn work_ended(&mut self, now: Now, out: &mut Vec<Command>) {
+    /// Stops a term whose work ends by itself. Other parts of the work may still run, so nothing is
+    /// released.
+    pub(super) fn work_ending(&mut self, now: Now, out: &mut Vec<Command>) {
         if let State::Leading(_) = self.state {
-            // Whoever has nothing to do lets others have their turn first.
+            // A candidate that has nothing to do lets others have their turn first.
             let pause = now.local + self.config.timing.retry_period();
             self.sit_out_until = self.sit_out_until.max(pause);
             self.stop(now, StopReason::WorkEnded, out);
         }
+    }
+
+    pub(super) fn work_ended(&mut self, now: Now, out: &mut Vec<Command>) {
+        self.work_ending(now, out);
         let State::Stopping(winding) = &self.state else {
             return;
         };

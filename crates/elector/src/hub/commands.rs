@@ -211,7 +211,9 @@ impl Entry {
             (token, transitions),
             guard,
         ));
-        let tenure = Tenure::new(cell.clone());
+        let fence = self.election.config().timing.fence();
+        let dog = Watchdog::start(cell, fence, self.overrun.clone());
+        let tenure = Tenure::uncounted(dog.clone());
         let weak = Arc::downgrade(shared);
         tenure.at_end(move |reason| {
             // The deadline thread may be the one that ends it, while the driver is stuck, or on the
@@ -226,8 +228,6 @@ impl Entry {
                 shared.ask(Ask::Expired(won.clone()));
             }
         });
-        let fence = self.election.config().timing.fence();
-        let dog = Watchdog::start(cell, fence, self.overrun.clone());
         self.term = Some(dog.clone());
         *lock(&shared.term) = Some(tenure);
         let inbox = shared.link.get().and_then(|(inbox, _)| inbox.upgrade());
@@ -238,7 +238,7 @@ impl Entry {
                 shared.deliver(Event::Lead(term));
             }
             None => {
-                dog.joined();
+                dog.drop_handle();
                 self.orphaned = true;
             }
         }

@@ -137,7 +137,10 @@ pub(crate) enum Message {
 pub(crate) enum Ask {
     Shutdown,
     StepDown(Duration),
+    /// The work has ended.
     WorkEnded,
+    /// The work is ending: some of its handles are left.
+    WorkEnding,
     /// The deadline thread ended the term with this token.
     Expired(FencingToken),
 }
@@ -148,6 +151,7 @@ impl From<Ask> for Input {
             Ask::Shutdown => Self::Shutdown,
             Ask::StepDown(sit_out) => Self::StepDown(sit_out),
             Ask::WorkEnded => Self::WorkEnded,
+            Ask::WorkEnding => Self::WorkEnding,
             Ask::Expired(token) => Self::Expired(token),
         }
     }

@@ -173,8 +173,18 @@ impl Task {
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
-        act(entry, &mut self.world);
-        if entry.is_over() {
+        let world = &mut self.world;
+        // A panic in one election, in its lock or in what it calls, must not end the others. Its entry is
+        // dropped: that ends the term, and the lock is left to expire.
+        let acted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(entry, world)));
+        if acted.is_err() {
+            let lock = entry.lock.describe();
+            tracing::error!(
+                lock,
+                "the election panicked and is dropped; others of its hub go on"
+            );
+        }
+        if acted.is_err() || entry.is_over() {
             self.timers.set(id, None);
             if let Some(entry) = self.entries.remove(&id) {
                 entry.leave(&mut self.world);

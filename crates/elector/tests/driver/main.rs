@@ -10,6 +10,7 @@ mod clocks;
 mod config;
 mod many;
 mod observe;
+mod outlive;
 mod term;
 mod traffic;
 mod wire;

@@ -76,3 +76,24 @@ async fn an_elector_that_is_dropped_while_it_follows_leaves_no_task() {
     pass(secs(1)).await;
     assert_eq!(tasks(), before);
 }
+
+/// Somebody's code panics where the hub calls it.
+#[tokio::test(start_paused = true)]
+async fn a_hook_that_panics_ends_no_other_election_of_its_hub() {
+    let hub = Hub::with_clock(None, clock());
+    let locks = ["a", "b"].map(MemoryLock::new);
+    let mut candidates = locks.each_ref().map(|lock| {
+        let elector = Elector::builder(Arc::new(lock.clone())).hub(&hub);
+        elector.identity("me").build().unwrap().start()
+    });
+    let first = lead(&mut candidates[0]).await;
+    let second = lead(&mut candidates[1]).await;
+    first.at_end(|_| panic!("a hook"));
+    candidates[0].handle().step_down(secs(1));
+    first.cancelled().await;
+    drop(first);
+    pass(secs(30)).await;
+    assert!(second.is_leading(), "it was renewed all the while");
+    let again = lead(&mut candidates[0]).await;
+    assert_eq!(again.transitions(), 1, "its own election goes on, too");
+}
