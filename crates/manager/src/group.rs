@@ -1,13 +1,12 @@
 //! A leader group: one election, and the runnables of its terms.
 //!
-//! The invariant: the lock is given back only when every task of the term has ended. A task that
-//! cannot be ended keeps the lock until the process is gone.
+//! The invariant: the lock is released only when every task of the term has ended and every
+//! [`Scope`](crate::Scope) of it is dropped. Work that cannot be ended keeps the lock until the process is
+//! gone.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use tenure::clock::{Clock as _, SystemClock};
-use tenure::core::LocalTime;
 use tenure::{Candidate, Elector, Event, Handle, Overrun, StopReason, Term};
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
@@ -16,10 +15,7 @@ use crate::error::Error;
 use crate::scope::Scope;
 use crate::shard::Shard;
 use crate::shard::agreement::Gate;
-use crate::tasks::{Context, Roster, Running, Tasks};
-
-/// Work that is told to stop and does not is dropped this long before its deadline.
-const DROP_EARLY: Duration = Duration::from_millis(250);
+use crate::tasks::{ABORT_TAKES, Context, Roster, Running, Tasks};
 
 /// What to do when a term ends although this process goes on.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -125,10 +121,15 @@ impl Group {
             () = tasks.keep_up() => {}
         }
         self.started.send_replace(false);
+        tasks.close();
+        let joined = async {
+            tasks.ended().await;
+            term.handles_gone().await;
+        };
         let ended = tokio::select! {
             biased;
-            () = tasks.ended() => true,
-            () = too_late(&term) => false,
+            () = joined => true,
+            () = term.drop_due() => false,
             () = stops.hard.cancelled() => false,
         };
         let reason = term.reason().unwrap_or(StopReason::GuardExpired);
@@ -139,17 +140,20 @@ impl Group {
                 ?names,
                 "did not stop in time, dropping them"
             );
-            if !tasks.abort().await {
-                // Something blocks its thread. Dropping the term would release the lock while that
-                // something works on; so the term is kept until the process ends, by itself or by
-                // the deadline thread.
+            let gone = async || {
+                let gone = tokio::time::timeout(ABORT_TAKES, term.handles_gone());
+                gone.await.is_ok()
+            };
+            if !(tasks.abort().await && gone().await) {
+                // Something blocks its thread, or holds its scope elsewhere. That keeps the term from
+                // being joined: the lock is released when it ends, and if it does not, the deadline
+                // thread ends the process.
                 let names = tasks.names();
                 tracing::error!(
                     group = &*self.name,
                     ?names,
                     "cannot be stopped, keeping the lock"
                 );
-                std::mem::forget(term);
                 return None;
             }
         }
@@ -219,25 +223,6 @@ pub(crate) fn overrun(group: &str, running: &Running) -> Overrun {
         }
         std::process::abort();
     })
-}
-
-/// Completes when work that was told to stop must be dropped.
-async fn too_late(term: &Term) {
-    let told = SystemClock.now().local;
-    loop {
-        // The deadline moves while the lease is kept alive for work that winds down.
-        let at = drop_at(told, term.deadline());
-        if SystemClock.now().local >= at {
-            return;
-        }
-        SystemClock.sleep_until(at).await;
-    }
-}
-
-/// A little before the deadline, and at least three quarters of the time after it was told.
-fn drop_at(told: LocalTime, deadline: LocalTime) -> LocalTime {
-    let time = deadline.since(told);
-    told + time.saturating_sub(DROP_EARLY.min(time / 4))
 }
 
 /// Looks at the election of a group, from outside.

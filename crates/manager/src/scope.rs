@@ -7,12 +7,14 @@ use tenure::{FencingToken, NotLeading, Tenure};
 use tokio_util::sync::CancellationToken;
 
 use crate::shard::Shard;
+use crate::tasks::Entered;
 
 /// The scope that a [`Runnable`](crate::Runnable) runs in. Clones are the same scope.
 ///
-/// Its work has to end when [`cancelled`](Self::cancelled) completes; tasks that it spawned have to
-/// end with it. In a leader scope everything with an effect should ask [`check`](Self::check) first
-/// and send the [`token`](Self::token) along.
+/// Its work has to end when [`cancelled`](Self::cancelled) completes. The work has ended when every clone of
+/// its scope is dropped: give one to each task and thread that belongs to it, and keep none elsewhere. Until
+/// then the lock of a leader scope is not released. In a leader scope everything with an effect should ask
+/// [`check`](Self::check) first and send the [`token`](Self::token) along.
 #[derive(Clone)]
 pub struct Scope {
     inner: Arc<Inner>,
@@ -23,6 +25,8 @@ struct Inner {
     cancel: CancellationToken,
     tenure: Option<Tenure>,
     shard: Option<Shard>,
+    /// The runnable counts as running for as long.
+    _entered: Option<[Entered; 2]>,
 }
 
 impl Scope {
@@ -37,6 +41,7 @@ impl Scope {
             cancel,
             tenure,
             shard,
+            _entered: None,
         };
         Self {
             inner: Arc::new(inner),
@@ -107,14 +112,23 @@ impl Scope {
         mine && self.is_leading()
     }
 
-    pub(crate) fn renamed(&self, name: &Arc<str>) -> Self {
+    /// The same scope for one runnable.
+    pub(crate) fn renamed(&self, name: &Arc<str>, entered: [Entered; 2]) -> Self {
         let Inner {
             cancel,
             tenure,
             shard,
             ..
         } = &*self.inner;
-        Self::new(name.clone(), cancel.clone(), tenure.clone(), *shard)
+        let inner = Inner {
+            name: name.clone(),
+            cancel: cancel.clone(),
+            tenure: tenure.clone(),
+            shard: *shard,
+            _entered: Some(entered),
+        };
+        let inner = Arc::new(inner);
+        Self { inner }
     }
 }
 

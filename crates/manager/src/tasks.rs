@@ -59,7 +59,8 @@ pub(crate) struct Tasks {
     _roster: Roster,
     news: watch::Receiver<Vec<Runnable>>,
     started: usize,
-    scope: Scope,
+    /// What new ones get; nothing once no more are started.
+    scope: Option<Scope>,
     context: Context,
 }
 
@@ -77,7 +78,7 @@ impl Tasks {
             _roster: roster.clone(),
             news: roster.0.subscribe(),
             started: 0,
-            scope,
+            scope: Some(scope),
             context: context.clone(),
         };
         tasks.start_new();
@@ -85,18 +86,25 @@ impl Tasks {
     }
 
     fn start_new(&mut self) {
+        let Some(scope) = &self.scope else { return };
         let new = self.news.borrow_and_update()[self.started..].to_vec();
         self.started += new.len();
         for runnable in new {
-            let scope = self.scope.renamed(runnable.shared_name());
             let here = self.running.enter(runnable.name());
             let everywhere = self.context.running.enter(runnable.name());
-            let work = supervise(runnable, scope, self.context.clone());
+            // It counts as running while a clone of its scope lives, wherever that is.
+            let scope = scope.renamed(runnable.shared_name(), [here, everywhere]);
+            let work = supervise(runnable, scope.clone(), self.context.clone());
             self.set.spawn(async move {
                 work.await;
-                drop((here, everywhere));
+                drop(scope);
             });
         }
+    }
+
+    /// Starts no more, and drops the scope that new ones would get: it would keep a term.
+    pub(crate) fn close(&mut self) {
+        self.scope = None;
     }
 
     /// Starts what is added to the roster, until it is dropped.
@@ -214,7 +222,7 @@ impl Running {
 }
 
 /// Counts as running until dropped.
-struct Entered(Running, String);
+pub(crate) struct Entered(Running, String);
 
 impl Drop for Entered {
     fn drop(&mut self) {

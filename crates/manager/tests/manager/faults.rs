@@ -354,6 +354,71 @@ async fn what_cannot_even_be_dropped_is_named_without_a_shutdown_timeout_too() {
     drop(release);
 }
 
+/// A task or thread that a runnable started, and that holds its scope, is part of the work.
+#[tokio::test]
+async fn a_task_that_outlives_its_runnable_keeps_the_lease_until_it_ends() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let log = Log::default();
+    let (said, store) = (log.clone(), server.store().clone());
+    let parent = Runnable::new("parent", move |scope| {
+        let (log, store, part) = (said.clone(), store.clone(), scope.clone());
+        tokio::spawn(async move {
+            log.say("starts");
+            part.cancelled().await;
+            // Longer than the runnable, and much longer than a release takes.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            drop(Dropped(log, store));
+            drop(part);
+        });
+        async move { scope.cancelled().await }
+    });
+    let manager = Manager::builder(config(&server).await);
+    let manager = manager.identity("a").leader("g", parent);
+    let running = Running::start(manager.build().unwrap());
+    log.wait("starts", 1).await;
+    running.stop().await.unwrap();
+    assert_eq!(log.all(), ["starts", "dropped while \"a\" holds it"]);
+    assert_eq!(holder(&client, "g").await.as_deref(), Some(""));
+}
+
+#[tokio::test]
+async fn a_thread_that_keeps_its_scope_is_named_and_nothing_is_released() {
+    let server = TestServer::start().await.unwrap();
+    let client = server.client().unwrap();
+    let log = Log::default();
+    let said = log.clone();
+    let (release, released) = mpsc::channel::<()>();
+    let released = Arc::new(Mutex::new(released));
+    let parent = Runnable::new("parent", move |scope| {
+        let (part, released) = (scope.clone(), released.clone());
+        std::thread::spawn(move || {
+            // Until the other end is dropped.
+            let _ = released.lock().unwrap().recv();
+            drop(part);
+        });
+        said.say("starts");
+        async move { scope.cancelled().await }
+    });
+    let manager = Manager::builder(config(&server).await);
+    let manager = manager
+        .identity("a")
+        .shutdown_timeout(Duration::from_millis(300))
+        .leader("g", parent);
+    let running = Running::start(manager.build().unwrap());
+    log.wait("starts", 1).await;
+    let error = running.stop().await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "still running 0.3 s after they were told to stop: parent"
+    );
+    assert_eq!(holder(&client, "g").await.as_deref(), Some("a"));
+    drop(release);
+    while holder(&client, "g").await.as_deref() != Some("") {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
 #[tokio::test]
 async fn a_lost_term_drops_what_ignores_it_before_another_may_lead() {
     let server = TestServer::start().await.unwrap();
