@@ -127,6 +127,7 @@ impl ClientGo {
             }
             Input::Tick
             | Input::WorkEnded
+            | Input::WorkEnding
             | Input::Watching(_)
             | Input::Listed(_)
             | Input::Observed(..)

@@ -98,6 +98,10 @@ faults! {
     WorkStuck = "stuck work",
     /// Work ends by itself.
     WorkEnds = "work ends by itself",
+    /// Work goes on after its future has ended or was dropped.
+    WorkOutlives = "work outlives its future",
+    /// Ending a process whose work overran takes a moment.
+    SlowKill = "kill that takes a moment",
     /// The process is asked to step down.
     StepDown = "step down",
     /// The process is shut down in order, and started again.

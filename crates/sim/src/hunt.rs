@@ -103,6 +103,7 @@ pub fn stack_quarry() -> Vec<Quarry> {
         Mutant::KeepSince,
         Mutant::ReleaseOnOverrun,
         Mutant::GiveUp,
+        Mutant::DroppedIsEnded,
     ];
     bugs.map(|bug| (bug.name(), Kind::StackMutant(bug)))
         .to_vec()

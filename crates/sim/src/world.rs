@@ -334,6 +334,7 @@ impl World {
                     self.violate(Invariant::S3, text);
                 }
             }
+            Event::Kill { node, incarnation } => self.killed(node, incarnation),
             Event::Resume { node, until } => self.resume(node, until),
             Event::Restart { node, incarnation } => {
                 if !self.nodes[node].alive && self.nodes[node].incarnation == incarnation {

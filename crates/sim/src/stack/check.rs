@@ -175,10 +175,8 @@ impl State {
 
     /// S4: the work of earlier terms has ended, where clocks are good and nobody edits the lock by hand.
     fn check_work(&mut self, node: usize) {
-        let nodes =
-            self.nodes.iter().enumerate().filter(|(_, other)| {
-                other.works_for.is_some() && !other.overran && !other.was_paused
-            });
+        let nodes = (self.nodes.iter().enumerate())
+            .filter(|(_, other)| other.works_for.is_some() && !other.was_paused);
         let text = check_work(node, nodes.map(|(other, _)| other));
         if let Some(text) = text.filter(|_| !self.plan.outsiders && self.plan.skew <= TOLERATED) {
             self.violate(Invariant::S4, text);

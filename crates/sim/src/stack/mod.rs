@@ -20,7 +20,7 @@ mod tests;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use tenure::{Elector, Event, Handle, Overrun, Term};
+use tenure::{Elector, Event, Handle, Hub, Overrun, Term};
 use tenure_core::{LocalTime, Mutant, Timing};
 use tenure_lock::{LockKind, ObjectName, Watch};
 use tokio::sync::Notify;
@@ -39,11 +39,20 @@ use clock::{NodeClock, pause};
 use network::{End, Fate, Wire};
 use server::{Answer, Author, Call, Server};
 
-/// The name of the lock object.
+/// The name of every lock object; the elections of a run are in different namespaces.
 const NAME: &str = "stack";
+
+/// The namespace of an election.
+fn namespace(election: usize) -> String {
+    format!("ns-{election}")
+}
 
 /// How often guards are compared besides: they become good only when a term begins or is extended.
 const LOOK: Duration = Duration::from_millis(500);
+
+/// What it may take to end a process whose work overran, in milliseconds. Clocks that are as wrong as they may
+/// be leave 56 ms of the margin.
+const KILL_TAKES: u64 = 40;
 
 /// What happens to requests; the first ones to reads as well.
 const OF_REQUESTS: &[Fault] = &[
@@ -71,6 +80,8 @@ const TOLERATED: u64 = 15;
 struct Plan {
     kind: LockKind,
     nodes: u64,
+    /// In one hub of each process.
+    elections: usize,
     timing: Timing,
     /// How much too fast or too slow clocks run, in parts of a thousand at most.
     skew: u64,
@@ -84,9 +95,30 @@ struct Plan {
     horizon: Duration,
 }
 
-/// What everybody shares.
+/// The elections of a run. A process takes part in all of them, with one hub, one client and one clock; it has
+/// the same place among the nodes of each.
+#[derive(Debug)]
+struct Fleet(Vec<Arc<World>>);
+
+impl Fleet {
+    fn is_broken(&self) -> bool {
+        self.0.iter().any(|world| world.is_broken())
+    }
+
+    /// A process is gone, and its work in every election with it. False if it was gone already.
+    fn kill(&self, node: usize) -> bool {
+        let dead = self.0[0].lend().nodes[node].clock.is_dead();
+        for world in &self.0 {
+            world.lend().nodes[node].die();
+        }
+        !dead
+    }
+}
+
+/// What everybody shares in one election.
 #[derive(Debug)]
 struct World {
+    election: usize,
     plan: Plan,
     name: ObjectName,
     state: Mutex<State>,
@@ -97,6 +129,7 @@ struct World {
 /// Everything that changes.
 #[derive(Debug)]
 struct State {
+    election: usize,
     plan: Plan,
     rng: Rng,
     started: Instant,
@@ -155,70 +188,114 @@ fn simulate(seed: u64, skew: u64, mutant: Option<Mutant>, traced: bool) -> Repor
 async fn play(seed: u64, skew: u64, mutant: Option<Mutant>, traced: bool) -> Report {
     let mut rng = Rng::new(seed.wrapping_mul(0xD6E8_FEB8_6659_FD93) ^ 0x57AC);
     let plan = Plan::new(&mut rng, skew, mutant);
-    let world = World::new(plan, rng, traced);
-    for _ in 0..world.plan.nodes {
-        launch(&world);
+    let (nodes, horizon, lease) = (plan.nodes, plan.horizon, plan.timing.lease());
+    let elections = (0..plan.elections).map(|election| {
+        let rng = Rng::new(rng.bits());
+        World::new(election, plan.clone(), rng, traced)
+    });
+    let fleet = Arc::new(Fleet(elections.collect()));
+    for _ in 0..nodes {
+        launch(&fleet);
     }
     let started = Instant::now();
-    let horizon = world.plan.horizon;
-    while started.elapsed() < horizon && !world.is_broken() {
-        nemesis::strike(&world);
-        let next = world.lend().next_strike();
+    while started.elapsed() < horizon && !fleet.is_broken() {
+        let world = rng.pick(&fleet.0).clone();
+        nemesis::strike(&fleet, &world);
+        let next = world.lend().next_strike() / fleet.0.len() as u32;
         let until = started.elapsed() + next;
-        watch_over(&world, started, until.min(horizon)).await;
+        watch_over(&fleet, started, until.min(horizon)).await;
     }
-    world.lend().calm_down();
+    for world in &fleet.0 {
+        world.lend().calm_down();
+    }
     // By now somebody leads, and goes on for as long as nothing happens.
-    let settled = horizon + Duration::from_secs(150) + 4 * world.plan.timing.lease();
-    watch_over(&world, started, settled).await;
-    let leader = world.lend().leader();
-    watch_over(&world, started, settled + Duration::from_secs(60)).await;
-    let mut state = world.lend();
-    if leader.is_none() {
-        state.violate(
-            Invariant::L1,
-            "nobody leads long after the faults".to_owned(),
-        );
-    } else if leader != state.leader() {
-        let text = format!("{leader:?} lost its term although nothing happened");
-        state.violate(Invariant::L1, text);
+    let settled = horizon + Duration::from_secs(150) + 4 * lease;
+    watch_over(&fleet, started, settled).await;
+    let leaders: Vec<_> = fleet.0.iter().map(|world| world.lend().leader()).collect();
+    watch_over(&fleet, started, settled + Duration::from_secs(60)).await;
+    let mut report = Report::default();
+    for (world, leader) in fleet.0.iter().zip(leaders) {
+        let mut state = world.lend();
+        if leader.is_none() {
+            let text = "nobody leads long after the faults".to_owned();
+            state.violate(Invariant::L1, text);
+        } else if leader != state.leader() {
+            let text = format!("{leader:?} lost its term although nothing happened");
+            state.violate(Invariant::L1, text);
+        }
+        state.report.totals.accepted = state.store.accepted;
+        state.report.totals.refused = state.store.refused;
+        add(&mut report, std::mem::take(&mut state.report));
     }
-    state.report.totals.simulated = started.elapsed().as_nanos();
-    state.report.totals.accepted = state.store.accepted;
-    state.report.totals.refused = state.store.refused;
-    std::mem::take(&mut state.report)
+    report.totals.simulated = started.elapsed().as_nanos();
+    // Every line begins with its time.
+    report.trace.sort_by(|a, b| a[..12].cmp(&b[..12]));
+    report
+}
+
+/// Adds what happened in another election of the run.
+fn add(report: &mut Report, other: Report) {
+    report.totals.add(other.totals);
+    report.hash = report.hash.rotate_left(7) ^ other.hash;
+    report.violation = report.violation.take().or(other.violation);
+    report.trace.extend(other.trace);
 }
 
 /// Lets time go on, and looks at the guards.
-async fn watch_over(world: &Arc<World>, started: Instant, until: Duration) {
-    while started.elapsed() < until && !world.is_broken() {
+async fn watch_over(fleet: &Fleet, started: Instant, until: Duration) {
+    while started.elapsed() < until && !fleet.is_broken() {
         pause(LOOK.min(until - started.elapsed())).await;
-        let mut state = world.lend();
-        state.check_guards();
+        for world in &fleet.0 {
+            world.lend().check_guards();
+        }
         if let Some(text) = panicked() {
-            state.violate(Invariant::Assertion, text);
+            fleet.0[0].lend().violate(Invariant::Assertion, text);
         }
     }
 }
 
-/// A new process.
-fn launch(world: &Arc<World>) {
-    let (node, clock, seed, work) = world.lend().admit();
-    let wire = Wire {
-        world: world.clone(),
-        node,
-        clock: clock.clone(),
-    };
-    let (plan, overran) = (&world.plan, world.clone());
-    let elector = Elector::open(wire.client(), plan.kind, "default", NAME)
+/// A new process: one hub for all its elections.
+fn launch(fleet: &Arc<Fleet>) {
+    let (node, clock) = fleet.0[0].lend().place();
+    let wires: Vec<_> = (fleet.0.iter())
+        .map(|world| Wire {
+            world: world.clone(),
+            node,
+            clock: clock.clone(),
+        })
+        .collect();
+    let client = network::client(wires);
+    let hub = Hub::with_clock(Some(client.clone()), Arc::new(clock.clone()));
+    for world in &fleet.0 {
+        let (seed, work) = world.lend().admit(&clock);
+        take_part(fleet, world, &hub, &client, (node, &clock), (seed, work));
+    }
+}
+
+/// A process takes part in one election.
+fn take_part(
+    fleet: &Arc<Fleet>,
+    world: &Arc<World>,
+    hub: &Hub,
+    client: &kube::Client,
+    (node, clock): (usize, &NodeClock),
+    (seed, work): (u64, u64),
+) {
+    let (plan, kills) = (&world.plan, Mutex::new(Rng::new(work)));
+    let (overran, others) = (world.clone(), Arc::downgrade(fleet));
+    let elector = Elector::open(client.clone(), plan.kind, &namespace(world.election), NAME)
+        .hub(hub)
         .identity(format!("n{node}"))
         .lease_duration(plan.timing.lease())
         .renew_deadline(plan.timing.renew_deadline())
         .retry_period(plan.timing.retry_period())
-        .clock(Arc::new(clock.clone()))
         .seed(seed)
         .on_overrun(Overrun::call(move |_| {
             overran.lend().nodes[node].overran = true;
+            let takes = kills.lock().map_or(0, |mut rng| rng.below(KILL_TAKES));
+            if let Some(fleet) = others.upgrade() {
+                tokio::spawn(kill(fleet, overran.clone(), node, takes));
+            }
         }))
         .build()
         .expect("the plan holds valid timings");
@@ -228,7 +305,7 @@ fn launch(world: &Arc<World>) {
     };
     let mut candidate = elector.start();
     world.lend().nodes[node].handle = Some(candidate.handle());
-    let (world, mut rng) = (world.clone(), Rng::new(work));
+    let (world, clock, mut rng) = (world.clone(), clock.clone(), Rng::new(work));
     tokio::spawn(async move {
         while let Some(event) = candidate.next().await {
             if let Event::Lead(term) = event {
@@ -240,10 +317,45 @@ fn launch(world: &Arc<World>) {
     });
 }
 
+/// The process is ended, because its work overran. Until that is done the work goes on.
+async fn kill(fleet: Arc<Fleet>, world: Arc<World>, node: usize, takes: u64) {
+    pause(Duration::from_millis(takes)).await;
+    if fleet.kill(node) {
+        world.lend().count(Fault::SlowKill);
+        launch(&fleet);
+    }
+}
+
+/// The guarded work of a term goes on until this is dropped.
+struct Working {
+    world: Arc<World>,
+    node: usize,
+    token: u64,
+}
+
+impl Drop for Working {
+    fn drop(&mut self) {
+        let works_for = &mut self.world.lend().nodes[self.node].works_for;
+        *works_for = works_for.filter(|term| *term != self.token);
+    }
+}
+
 /// The guarded work: effects on a store, until it is told to stop and a little longer.
 async fn labour(world: Arc<World>, node: usize, clock: NodeClock, term: Term, mut rng: Rng) {
     let token = term.token().as_str().parse().unwrap_or_default();
-    loop {
+    let working = Working {
+        world: world.clone(),
+        node,
+        token,
+    };
+    // Some work has nothing more to do one day.
+    let enough = Duration::from_millis(if rng.percent(20) {
+        rng.below(90_000)
+    } else {
+        1 << 40
+    });
+    let enough = Instant::now() + enough;
+    while Instant::now() < enough {
         let rest = Duration::from_millis(rng.range(200, 4_000));
         tokio::select! {
             biased;
@@ -257,18 +369,36 @@ async fn labour(world: Arc<World>, node: usize, clock: NodeClock, term: Term, mu
             world.lend().effect(token);
         });
     }
-    let stuck = rng.percent(4) && !world.lend().calm;
+    let calm = world.lend().calm;
+    let stuck = rng.percent(4) && !calm;
     if stuck {
         world.lend().count(Fault::WorkStuck);
     }
     let linger = if stuck { 60_000 } else { rng.below(3_000) };
-    pause(Duration::from_millis(linger)).await;
-    clock.runs().await;
-    let mut state = world.lend();
-    let works_for = &mut state.nodes[node].works_for;
-    *works_for = works_for.filter(|term| *term != token);
-    drop(state);
-    drop(term);
+    let outlives = rng.percent(30) && !calm;
+    if !outlives {
+        pause(Duration::from_millis(linger)).await;
+        clock.runs().await;
+        drop(working);
+        drop(term);
+        return;
+    }
+    // The future of the work ends, and a part of it goes on: a thread, or a task that can be dropped.
+    world.lend().count(Fault::WorkOutlives);
+    let thread = (!rng.percent(50)).then(|| term.tenure().clone());
+    let part = async move {
+        pause(Duration::from_millis(linger)).await;
+        clock.runs().await;
+        drop(working);
+    };
+    match thread {
+        Some(handle) => {
+            drop(term);
+            part.await;
+            drop(handle);
+        }
+        None => drop(term.spawn(part)),
+    }
 }
 
 impl Plan {
@@ -291,25 +421,27 @@ impl Plan {
             outsiders: rng.percent(35),
             latency: Duration::from_micros(rng.range(500, 30_000)),
             horizon: Duration::from_secs(rng.range(200, 700)),
+            elections: *rng.pick(&[1, 1, 2, 3]),
         }
     }
 }
 
 impl World {
-    fn new(plan: Plan, rng: Rng, traced: bool) -> Arc<Self> {
+    fn new(election: usize, plan: Plan, rng: Rng, traced: bool) -> Arc<Self> {
         let nobody = tower::service_fn(|_: http::Request<kube::client::Body>| {
             std::future::pending::<Result<http::Response<kube::client::Body>, std::io::Error>>()
         });
         let client = kube::Client::new(nobody, "default");
         let reader = plan
             .kind
-            .open(client, "default", NAME, &Default::default())
+            .open(client, &namespace(election), NAME, &Default::default())
             .expect("the name is a good one");
         let Watch::Objects(targets) = reader.watch() else {
             unreachable!("it lives in the API server");
         };
         let name = targets[0].object.clone();
         let mut state = State {
+            election,
             plan: plan.clone(),
             rng,
             started: Instant::now(),
@@ -324,6 +456,7 @@ impl World {
         };
         state.note(0, 0, || format!("{plan:?}"));
         Arc::new(Self {
+            election,
             plan,
             name,
             state: Mutex::new(state),
@@ -349,13 +482,26 @@ impl World {
     }
 }
 
+impl Node {
+    /// The process is gone, and its work with it.
+    fn die(&mut self) {
+        self.clock.kill();
+        self.handle = None;
+        self.works_for = None;
+    }
+}
+
 impl State {
-    /// A place for a new process, and seeds for it and its work.
-    fn admit(&mut self) -> (usize, NodeClock, u64, u64) {
+    /// The place of a new process, and its clock.
+    fn place(&mut self) -> (usize, NodeClock) {
         let skew = self.plan.skew;
         let rate = (1_000 - skew + self.rng.below(2 * skew + 1)) as f64 / 1_000.0;
         let first = Duration::from_millis(self.rng.range(1_000, 1 << 40));
-        let clock = NodeClock::new(first, rate);
+        (self.nodes.len(), NodeClock::new(first, rate))
+    }
+
+    /// A new process takes part: seeds for it and its work.
+    fn admit(&mut self, clock: &NodeClock) -> (u64, u64) {
         let now = Instant::now();
         self.nodes.push(Node {
             clock: clock.clone(),
@@ -368,8 +514,7 @@ impl State {
             was_paused: false,
             polls: self.rng.percent(15),
         });
-        let node = self.nodes.len() - 1;
-        (node, clock, self.rng.bits(), self.rng.bits())
+        (self.rng.bits(), self.rng.bits())
     }
 
     fn one_way(&mut self) -> Duration {
@@ -486,7 +631,7 @@ impl State {
                 (report.hash ^ value).wrapping_mul(0x0000_0100_0000_01B3) ^ (report.hash >> 29);
         }
         if self.traced {
-            let line = format!("{:>12.6} {}", now.as_secs_f64(), text());
+            let line = format!("{:>12.6} {} {}", now.as_secs_f64(), self.election, text());
             report.trace.push(line);
         }
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use tenure_lock::LEADER_ANNOTATION;
 use tokio::time::Instant;
 
-use super::{State, World, launch};
+use super::{Fleet, State, World, launch};
 use crate::fault::Fault;
 
 pub(super) const ALWAYS: &[Fault] = &[
@@ -32,7 +32,7 @@ pub(super) const BY_HAND: &[Fault] = &[
 ];
 
 /// Something happens to somebody.
-pub(super) fn strike(world: &Arc<World>) {
+pub(super) fn strike(fleet: &Arc<Fleet>, world: &Arc<World>) {
     let mut state = world.lend();
     let by_hand = state.plan.outsiders && state.rng.percent(40);
     let fault = *state.rng.pick(if by_hand { BY_HAND } else { ALWAYS });
@@ -42,15 +42,24 @@ pub(super) fn strike(world: &Arc<World>) {
     let victim = *state.rng.pick(&alive);
     state.count(fault);
     state.note(victim, 3, || format!("   ... to n{victim}"));
-    if fault == Fault::Crash {
-        let node = &mut state.nodes[victim];
-        node.clock.kill();
-        node.handle = None;
-        node.works_for = None;
-        drop(state);
-        launch(world);
-    } else {
-        state.suffer(fault, victim);
+    match fault {
+        Fault::Crash => {
+            drop(state);
+            fleet.kill(victim);
+            launch(fleet);
+        }
+        Fault::Pause => {
+            let span = state.delay();
+            state.nodes[victim].clock.pause(span);
+            drop(state);
+            for world in &fleet.0 {
+                world.lend().nodes[victim].was_paused = true;
+            }
+        }
+        _ => {
+            state.suffer(fault, victim);
+            drop(state);
+        }
     }
     world.changed.notify_waiters();
 }
@@ -71,10 +80,6 @@ impl State {
             }
             Fault::PartitionRequests => node.requests_cut_until = now + span,
             Fault::PartitionAnswers => node.answers_cut_until = now + span,
-            Fault::Pause => {
-                node.was_paused = true;
-                node.clock.pause(span);
-            }
             Fault::StepDown => {
                 if let Some(handle) = &node.handle {
                     handle.step_down(span);

@@ -60,15 +60,28 @@ pub(super) enum End {
     Silent,
 }
 
-impl Wire {
-    pub(super) fn client(self) -> Client {
-        let service = tower::service_fn(move |request: Request<Body>| {
-            let wire = self.clone();
-            async move { wire.exchange(request).await }
+/// The one client of a process, for all its elections.
+pub(super) fn client(wires: Vec<Wire>) -> Client {
+    let service = tower::service_fn(move |request: Request<Body>| {
+        let mut wires = wires.iter();
+        let wire = wires.find(|wire| {
+            let part = format!("/{}/", super::namespace(wire.world.election));
+            request.uri().path().contains(&part)
         });
-        Client::new(service, "default")
-    }
+        let wire = wire.cloned();
+        async move {
+            match wire {
+                Some(wire) => wire.exchange(request).await,
+                None => Err(io::Error::other(
+                    "an elector asks in the namespace of its lock",
+                )),
+            }
+        }
+    });
+    Client::new(service, "default")
+}
 
+impl Wire {
     async fn exchange(self, request: Request<Body>) -> Result<Response<Sent>, io::Error> {
         // The driver's feed has timers of its own, and those of a dead process go on.
         if self.clock.is_dead() {

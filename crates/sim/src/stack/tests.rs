@@ -71,7 +71,12 @@ fn seeded_bugs_are_found_through_the_whole_driver() {
 
 /// Every kind of fault that a run may have.
 fn every() -> impl Iterator<Item = Fault> {
-    let others = [Fault::WatchLate, Fault::WorkStuck];
+    let others = [
+        Fault::WatchLate,
+        Fault::WorkStuck,
+        Fault::WorkOutlives,
+        Fault::SlowKill,
+    ];
     let named = [OF_REQUESTS, nemesis::ALWAYS, nemesis::BY_HAND].concat();
     named.into_iter().chain(others)
 }

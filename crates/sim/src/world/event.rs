@@ -54,6 +54,11 @@ pub(crate) enum Event {
         term: u64,
         token: u64,
     },
+    /// A process whose work overran is ended.
+    Kill {
+        node: usize,
+        incarnation: u64,
+    },
     Resume {
         node: usize,
         until: u64,

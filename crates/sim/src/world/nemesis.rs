@@ -96,6 +96,7 @@ impl World {
                 self.check_guards();
             }
             Fault::WatchBreak => self.break_watch(i, span),
+            Fault::WorkEnds if self.rng.percent(50) => self.outlive(i, span),
             Fault::WorkEnds => {
                 if self.nodes[i].work.take_if(|work| !work.ending).is_some() {
                     self.deliver(i, Letter::Other(Input::WorkEnded));
@@ -109,6 +110,27 @@ impl World {
             Fault::Shutdown => self.deliver(i, Letter::Other(Input::Shutdown)),
             _ => {}
         }
+    }
+
+    /// The future of the work ends, and a part of the work goes on for a while.
+    fn outlive(&mut self, i: usize, span: u64) {
+        let node = &mut self.nodes[i];
+        let incarnation = node.incarnation;
+        let Some(work) = node.work.as_mut().filter(|work| !work.ending) else {
+            return;
+        };
+        work.ending = true;
+        let number = work.number;
+        self.report.totals.faults.count(Fault::WorkOutlives);
+        self.deliver(i, Letter::Other(Input::WorkEnding));
+        self.after(
+            span,
+            Event::WorkEnds {
+                node: i,
+                incarnation,
+                number,
+            },
+        );
     }
 
     /// The watch delivers nothing from now on; the node hears of it, and gets a new one, later.

@@ -10,6 +10,9 @@ use crate::invariants::s4_ordered_departure::check_work;
 use crate::node::{Letter, Work};
 use crate::plan::{Clocks, nanos};
 
+/// What it may take to end a process whose work overran, in nanoseconds: a part of the margin.
+const KILL_TAKES: u64 = 20_000_000;
+
 impl World {
     pub(super) fn obey(&mut self, i: usize, command: Command) {
         match command {
@@ -168,15 +171,32 @@ impl World {
         );
     }
 
+    /// The process whose work overran has ended.
+    pub(super) fn killed(&mut self, i: usize, incarnation: u64) {
+        let node = &self.nodes[i];
+        if !node.alive || node.incarnation != incarnation {
+            return;
+        }
+        self.crash(i);
+        let delay = self.rng.below(self.plan.longest_lease());
+        self.after(
+            delay,
+            Event::Restart {
+                node: i,
+                incarnation,
+            },
+        );
+    }
+
     /// The work did not end in time: the process, or the child that does the work, is ended.
     pub(super) fn overrun(&mut self, i: usize) {
         let incarnation = self.nodes[i].incarnation;
         if self.rng.percent(50) {
-            self.crash(i);
-            let delay = self.rng.below(self.plan.longest_lease());
+            self.report.totals.faults.count(Fault::SlowKill);
+            let takes = self.rng.below(KILL_TAKES);
             self.after(
-                delay,
-                Event::Restart {
+                takes,
+                Event::Kill {
                     node: i,
                     incarnation,
                 },
