@@ -18,6 +18,28 @@ fn after_leading(script: &str) -> String {
 }
 
 #[test]
+fn duty_05_work_that_goes_on_after_its_main_part_is_joined_before_the_release() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        1       working-on               STOP work-ended by=14.51
+        2.01    tick                     renew#3 over 5 baz/15 t0
+        2.02    ok3 6                    drain by=16.51
+        4       worked                   read#4
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         1 working-on
+         2.01 tick
+         2.02 ok3 6
+         4 worked",
+    ));
+}
+
+#[test]
 fn duty_01_the_guard_counts_from_the_send_and_requests_fit_into_it() {
     let table = Table::new(config()).play(&format!(
         "{LEADING}

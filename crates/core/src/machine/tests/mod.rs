@@ -124,6 +124,7 @@ impl Table {
             "watching" => return Input::Watching(true),
             "unwatched" => return Input::Watching(false),
             "worked" => return Input::WorkEnded,
+            "working-on" => return Input::WorkEnding,
             "shutdown" => return Input::Shutdown,
             "stepdown" => return Input::StepDown(Duration::from_secs(30)),
             "watch" => return self.sight(Source::Watch, &words[1..]),
