@@ -128,10 +128,6 @@ impl Election {
         let ordered = self.order_for(term.transitions).map(|order| order.sit_out);
         if let Some(sit_out) = ordered {
             self.sit_out_until = self.sit_out_until.max(now.local + sit_out);
-            // Where nothing is released the assignment would be taken up again and again, always under the same number.
-            if let Known::Present(seen) = &mut self.known {
-                seen.lapsed = true;
-            }
         }
         if self.shutdown || ordered.is_some() || now.local < self.sit_out_until {
             // Asked to stop while the winning write was under way: no work, straight to release.

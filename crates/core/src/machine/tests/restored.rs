@@ -70,7 +70,7 @@ fn assignment_in_a_restored_store_is_taken_up() {
         0.2     watching                 -
         9       watch baz/15 v90         -
         9.1     listed v91               read#2
-        9.2     read2 baz/15 v90         leader "baz", acquire#3 over 90 baz/15 t0
+        9.2     read2 baz/15 v90         leader "baz", acquire#3 over 90 baz/15 t1
     "#]]
     .assert_eq(&Table::new(config).play(script).log);
 }
@@ -97,7 +97,7 @@ fn assignment_created_in_a_restored_store_without_the_object_is_taken_up() {
         9       watch absent v80         -
         9.1     listed v80               read#2
         9.2     read2 absent             -
-        9.3     watch baz/15 v83         leader "baz", acquire#3 over 83 baz/15 t0
+        9.3     watch baz/15 v83         leader "baz", acquire#3 over 83 baz/15 t1
         9.4     tick                     -
     "#]]
     .assert_eq(&Table::new(config).play(script).log);

@@ -430,31 +430,6 @@ fn a_coordinated_term_is_not_ended_by_the_order_for_the_last_one() {
 }
 
 #[test]
-fn coordinated_term_that_was_ordered_to_end_is_not_taken_up_again_without_release() {
-    let mut config = config();
-    config.coordinated = true;
-    config.release_on_cancel = false;
-    expect![[r#"
-        0       start                    read#1
-        0.005   watching                 -
-        0.01    read1 baz/5 v4 t=2 order=2 leader "baz", acquire#2 over 4 baz/15 t2
-        0.02    ok2 5                    -
-        6       tick                     -
-    "#]]
-    .assert_eq(
-        &Table::new(config)
-            .play(
-                "0 start
-                 0.005 watching
-                 0.01 read1 baz/5 v4 t=2 order=2
-                 0.02 ok2 5
-                 6 tick",
-            )
-            .log,
-    );
-}
-
-#[test]
 fn an_order_names_the_term_that_the_object_shows() {
     expect![[r#"
         0       start                    read#1
