@@ -181,7 +181,7 @@ impl World {
     }
 
     fn watchdog_turn(&mut self) {
-        if let Some(newest) = self.pipe.drain(..).last() {
+        if let Some(newest) = self.pipe.drain(..).next_back() {
             self.shown = newest;
         }
         let wait = time_left(self.shown * MILLI, self.now * MILLI);
