@@ -121,6 +121,7 @@ impl Cluster {
             record: record.clone(),
             fingerprint: self.revision,
             unreadable: false,
+            mark: Some(tenure_core::Mark::of(record)),
             orders: Orders::default(),
         }
     }

@@ -103,6 +103,7 @@ impl Server {
             record: record.clone(),
             fingerprint: self.revision,
             unreadable: false,
+            mark: Some(tenure_core::Mark::of(record)),
             orders: Orders::default(),
         };
         self.leases.insert(shard, lease);
