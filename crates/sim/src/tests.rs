@@ -74,7 +74,7 @@ fn migrations_through_a_lock_in_two_objects_keep_every_promise() {
 #[test]
 fn mixed_fleets_and_coordinated_elections_keep_every_promise() {
     for kind in [Kind::Mixed(None), Kind::Coordinated(None)] {
-        let total = sweep(kind, 0, 300, 2, || false, |_| {});
+        let total = sweep(kind, 0, 150, 2, || false, |_| {});
         let first = total.violations.first();
         let text = first.map(|(seed, v)| format!("{seed}: {}: {}", v.invariant, v.text));
         assert_eq!(text, None, "{kind:?}");
