@@ -55,7 +55,7 @@ fn owner(n: usize) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "name": format!("o{n}"), "uid": format!("u{n}") })
 }
 
-fn definition(schema: Value) -> Value {
+fn definition(schema: &Value) -> Value {
     let names = json!({ "plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList" });
     json!({ "metadata": { "name": "things.x.io" }, "spec": { "group": "x.io", "scope": "Namespaced",
         "names": names, "versions": [{ "name": "v1", "served": true, "storage": true,
@@ -179,7 +179,7 @@ const CREATIONS: &[(&str, &str, Body)] = &[
                     json!({ "type": "string", "pattern": "^a+$" }),
                 )
             });
-            definition(json!({ "type": "object", "properties": properties }))
+            definition(&json!({ "type": "object", "properties": properties }))
         },
     ),
     (
@@ -189,7 +189,7 @@ const CREATIONS: &[(&str, &str, Body)] = &[
             let keys = texts(n, |i| format!("k{i}"));
             let items = json!({ "type": "object", "required": keys });
             definition(
-                json!({ "type": "object", "properties": { "l": { "type": "array", "items": items,
+                &json!({ "type": "object", "properties": { "l": { "type": "array", "items": items,
             "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": keys } } }),
             )
         },

@@ -25,7 +25,7 @@ async fn send_as(
 }
 
 /// Lets a user do something everywhere.
-async fn allow(server: &Server, user: &str, name: &str, rules: Value) {
+async fn allow(server: &Server, user: &str, name: &str, rules: &Value) {
     let role = json!({ "metadata": { "name": name }, "rules": rules });
     create(server, &format!("{RBAC}/clusterroles"), role).await;
     bind(server, user, name).await;
@@ -51,7 +51,7 @@ async fn aggregation_label_needs_every_permission_of_the_role() {
         &server,
         "alice",
         "writer",
-        json!([write, rule("", "pods", &["get"])]),
+        &json!([write, rule("", "pods", &["get"])]),
     )
     .await;
     bind(&server, "bob", "view").await;
@@ -114,7 +114,7 @@ async fn fence_on_a_lease_that_the_user_may_not_read_is_like_one_on_no_lease() {
         &server,
         "alice",
         "maps",
-        json!([rule("", "configmaps", &["create", "patch", "delete"])]),
+        &json!([rule("", "configmaps", &["create", "patch", "delete"])]),
     )
     .await;
     create(&server, MAPS, map("there", "1")).await;
@@ -150,7 +150,7 @@ async fn fence_on_a_lease_that_the_user_may_not_read_is_like_one_on_no_lease() {
         &server,
         "alice",
         "leases",
-        json!([rule("coordination.k8s.io", "leases", &["get"])]),
+        &json!([rule("coordination.k8s.io", "leases", &["get"])]),
     )
     .await;
     let stale = ask(
@@ -291,7 +291,7 @@ async fn wide_role_is_refused_with_a_short_answer() {
         &server,
         "alice",
         "writer",
-        json!([write, rule("", "pods", &["get"])]),
+        &json!([write, rule("", "pods", &["get"])]),
     )
     .await;
     let roles = format!("{RBAC}/namespaces/default/roles");
