@@ -266,6 +266,10 @@ impl Gate {
     async fn step(&self) -> Result<(Decision, usize), RequestFailed> {
         // The list comes after the read: see `tenure::core::shards`.
         let agreed = self.read().await?;
+        // The usual case needs no list, and replicas that start together join together.
+        if self.joining.lock().await.confirms(agreed.as_ref()) {
+            return Ok((Decision::Join, 0));
+        }
         let asked = SystemClock.now().local;
         let selector = ListParams::default().labels(&format!("{GROUP_LABEL}={}", self.group));
         let list = in_time(self.leases.list(&selector)).await?;
