@@ -91,3 +91,33 @@ fn a_lost_lock_ends_the_process_whose_work_goes_on() {
     }
     pair.check();
 }
+
+/// A term that is given up is not released before the thread that works for it has ended.
+#[test]
+fn a_blocking_thread_that_outlives_its_term_keeps_the_lock_until_it_ends() {
+    let server = Embedded::start().unwrap();
+    if Skip::unless(tools::candidate()).is_none() {
+        return;
+    }
+    let election = Election::new(server.kubeconfig(), "overrun-blocking").quick();
+    let work = ["--work", "10ms", "--blocking"];
+    let leader = election.library("leader", &work).unwrap();
+    leader.wait_for(Kind::Working, Nanos(0), LIMIT).unwrap();
+    let heir = election.library("heir", &work).unwrap();
+    heir.wait_for(Kind::Observed, Nanos(0), LIMIT).unwrap();
+    leader.terminate();
+    let next = heir.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
+    let events = leader.events();
+    let work = events.iter().filter(|event| event.event == Kind::Working);
+    let last = work.map(|event| event.t).max().unwrap();
+    let said = leader.transcript();
+    assert!(
+        last < next.t,
+        "worked at {last:?}, replaced at {:?}\n{said}",
+        next.t
+    );
+    assert!(
+        events.iter().any(|event| event.event == Kind::Released),
+        "{said}"
+    );
+}
