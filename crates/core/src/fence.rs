@@ -116,6 +116,7 @@ mod tests {
         assert!(token("9") < token("10"));
         assert!(token("18446744073709551615") < token("18446744073709551616"));
         assert!(token("99999999999999999999999") < token("100000000000000000000000"));
+        assert_eq!(token("42").as_str(), "42");
         assert_eq!(token("42").sortable(), "00000000000000000042");
     }
 

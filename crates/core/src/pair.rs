@@ -448,6 +448,76 @@ mod tests {
     }
 
     #[test]
+    fn orders_of_either_object_count() {
+        for (first, second) in [(true, false), (false, true), (true, true), (false, false)] {
+            let (mut primary, mut secondary) = (seen("a", "1"), seen("a", "2"));
+            primary.orders.paused = first;
+            secondary.orders.paused = second;
+            let together = pair(primary, Some(secondary)).together(Rules::default());
+            assert_eq!(together.orders.paused, first || second);
+        }
+    }
+
+    #[test]
+    fn fingerprint_changes_with_either_object() {
+        let fingerprint = |first: u64, second: u64| {
+            let (mut primary, mut secondary) = (seen("a", "1"), seen("a", "2"));
+            (primary.fingerprint, secondary.fingerprint) = (first, second);
+            let together = pair(primary, Some(secondary)).together(Rules::default());
+            together.fingerprint
+        };
+        assert_eq!(fingerprint(3, 4), fingerprint(3, 4));
+        assert_ne!(fingerprint(3, 4), fingerprint(3, 5));
+        assert_ne!(fingerprint(3, 4), fingerprint(4, 4));
+        assert_ne!(fingerprint(3, 4), fingerprint(4, 3));
+    }
+
+    #[test]
+    fn garbage_in_both_objects_is_unreadable() {
+        let (mut first, mut second) = (seen("a", "1"), seen("a", "2"));
+        (first.unreadable, second.unreadable) = (true, true);
+        let together = pair(first, Some(second)).together(Rules::default());
+        assert!(together.unreadable);
+    }
+
+    #[test]
+    fn both_halves_of_the_last_write_are_recognised() {
+        let written = pair(seen("me", "7"), Some(seen("me", "8")));
+        let own = Own::done(&written);
+        let older = || pair(seen("a", "1"), Some(seen("a", "2")));
+        for (side, revision) in [(Side::Primary, "7"), (Side::Secondary, "8")] {
+            let shown = older().shown(&own, side, Some(seen("me", revision)));
+            assert_eq!(shown, Shown::Nothing, "{side:?}");
+            let shown = older().shown(&own, side, Some(seen("me", "9")));
+            assert!(matches!(shown, Shown::Changed(_)), "{side:?}");
+        }
+        let alone = pair(seen("me", "7"), None);
+        assert_eq!(Own::done(&alone), Own::Nothing);
+    }
+
+    #[test]
+    fn garbage_is_never_half_of_an_own_write() {
+        let under_way = Own::UnderWay(seen("me", "3").record);
+        let mut garbage = seen("me", "3");
+        garbage.unreadable = true;
+        let known = pair(seen("a", "1"), Some(seen("a", "2")));
+        let shown = known.shown(&under_way, Side::Primary, Some(garbage));
+        assert!(matches!(shown, Shown::Changed(_)));
+    }
+
+    #[test]
+    fn secondary_whose_write_fails_is_not_tried_again() {
+        let mut writing = begin(pair(seen("a", "1"), Some(seen("a", "2"))));
+        let replace = writing.next(Answer::Failed);
+        assert!(matches!(replace, Step::Ask(Ask::Replace(..))));
+        assert_eq!(writing.next(Answer::Failed), Step::Failed);
+        let mut writing = begin(pair(seen("a", "1"), None));
+        let create = writing.next(Answer::Failed);
+        assert_eq!(create, Step::Ask(Ask::Create(Side::Secondary)));
+        assert_eq!(writing.next(Answer::Failed), Step::Failed);
+    }
+
+    #[test]
     fn half_of_it_unreadable_keeps_the_longer_duration() {
         let (mut first, mut second) = (seen("a", "1"), seen("b", "2"));
         first.unreadable = true;

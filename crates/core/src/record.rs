@@ -74,6 +74,31 @@ mod tests {
     use super::*;
 
     #[test]
+    fn same_write_needs_every_field_that_an_elector_fills() {
+        let record = Record {
+            holder: "a".to_owned(),
+            lease_duration_seconds: 15,
+            acquire_time: Some(WallTime::from_micros(1)),
+            renew_time: Some(WallTime::from_micros(2)),
+            transitions: 3,
+            ..Record::default()
+        };
+        let changed: [fn(&mut Record); 5] = [
+            |record| record.holder.push('b'),
+            |record| record.lease_duration_seconds = 16,
+            |record| record.acquire_time = None,
+            |record| record.renew_time = None,
+            |record| record.transitions = 4,
+        ];
+        assert!(record.same_write(&record.clone()));
+        for (number, change) in changed.iter().enumerate() {
+            let mut other = record.clone();
+            change(&mut other);
+            assert!(!record.same_write(&other), "change {number}");
+        }
+    }
+
+    #[test]
     fn absurd_durations_are_capped() {
         let record = Record {
             lease_duration_seconds: u32::MAX,

@@ -16,6 +16,7 @@ mod life;
 mod marks;
 mod restored;
 mod same_name;
+mod shown;
 mod spread;
 mod unhappy;
 
