@@ -25,6 +25,9 @@ pub(crate) struct Source {
     pub(crate) first: u32,
 }
 
+/// Where a build failed: file, place, text.
+type BuildError = (String, usize, String);
+
 /// The copy.
 pub(crate) struct Tree {
     root: PathBuf,
@@ -156,7 +159,7 @@ impl Tree {
     }
 
     /// The programs of a build, or where it failed: file, place, text.
-    fn cargo(&self, args: &[&str]) -> Result<(Vec<PathBuf>, Vec<(String, usize, String)>)> {
+    fn cargo(&self, args: &[&str]) -> Result<(Vec<PathBuf>, Vec<BuildError>)> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)
             .args(args)
