@@ -82,7 +82,7 @@ const TIERS: &[Tier] = &[
         prepare: Vec::new,
         in_parts: false,
         run: |_| {
-            let sample = ["core", "--quick", "--sample", "150"];
+            let sample = ["core", "--quick", "--sample", "100"];
             crate::mutants(&sample.map(str::to_owned))
         },
     },
