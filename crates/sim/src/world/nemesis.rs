@@ -323,10 +323,13 @@ impl World {
         let Some(orders) = current.map(|object| object.seen.orders.clone()) else {
             return;
         };
-        if orders.paused
+        // Edits by hand may reset the number of terms, so that an order that stays names a later term, too (seed 10483).
+        let by_hand = self.plan.outsiders == Outsiders::Humans;
+        let step_down = orders.step_down.clone().filter(|_| !by_hand);
+        if (orders.paused || step_down != orders.step_down)
             && let Some(object) = self.register.order(Orders {
                 paused: false,
-                ..orders
+                step_down,
             })
         {
             self.announce(&object);
