@@ -161,9 +161,9 @@ impl Plan {
             _ => Clocks::Wild,
         };
         let outsiders = match rng.below(20) {
-            0..14 => Outsiders::None,
-            14..18 => Outsiders::Humans,
-            18 => Outsiders::RestoresAhead,
+            0..13 => Outsiders::None,
+            13..17 => Outsiders::Humans,
+            17 => Outsiders::RestoresAhead,
             _ => Outsiders::RestoresBack,
         };
         let timings = timings(rng, nodes);

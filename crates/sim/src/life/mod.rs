@@ -73,6 +73,7 @@ enum Event {
 
 /// The Lease as a watch shows it, or that it is gone.
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "few of them exist at a time")]
 enum WatchEvent {
     Lease(Lease),
     Gone(tenure_core::ResourceVersion),

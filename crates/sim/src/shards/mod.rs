@@ -52,6 +52,7 @@ const KEYS: u32 = 6;
 const CALM: u64 = 14;
 
 #[derive(Debug)]
+#[expect(clippy::large_enum_variant, reason = "few of them exist at a time")]
 enum Event {
     Tick(usize, u64, usize, u64),
     /// The replica looks at the agreement.

@@ -115,7 +115,7 @@ impl OwnPod {
                     let verified = verify_own_pod(&self.pod, found.as_ref(), Rules::default());
                     return verified.map_err(|why| self.not_proven(&why));
                 }
-                Ok(Err(error)) => api::plainly(&error),
+                Ok(Err(error)) => tenure::plain(&error),
                 Err(_) => "no answer in time".to_owned(),
             };
             tracing::warn!(
