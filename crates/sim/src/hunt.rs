@@ -82,6 +82,7 @@ fn kind_of(mutant: Mutant) -> Kind {
         Mutant::AssignedAtOnce | Mutant::KeepTransitions | Mutant::TakeUnassigned => {
             Kind::Coordinated(Some(mutant))
         }
+        Mutant::IgnoreOldList => Kind::RestoreMutant(mutant),
         mutant => Kind::Mutant(mutant),
     }
 }

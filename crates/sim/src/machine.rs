@@ -38,6 +38,8 @@ pub enum Kind {
     Mixed(Option<tenure_core::Mutant>),
     /// The core, perhaps with one seeded bug, in a coordinated election.
     Coordinated(Option<tenure_core::Mutant>),
+    /// The core with one seeded bug, on a store that is restored to older revisions.
+    RestoreMutant(tenure_core::Mutant),
     /// Leaders for life, their pods, and those who free the locks of pods that are gone.
     Life,
     /// The same with one seeded bug in what counts as gone.
@@ -75,7 +77,10 @@ impl Machine {
             | Kind::SlotMutant(_)
             | Kind::Stack
             | Kind::StackMutant(_) => Self::Core(Box::new(Election::new(config))),
-            Kind::Mutant(mutant) | Kind::Mixed(Some(mutant)) | Kind::Coordinated(Some(mutant)) => {
+            Kind::Mutant(mutant)
+            | Kind::RestoreMutant(mutant)
+            | Kind::Mixed(Some(mutant))
+            | Kind::Coordinated(Some(mutant)) => {
                 let mut election = Election::new(config);
                 election.mutate(mutant);
                 Self::Core(Box::new(election))

@@ -161,9 +161,9 @@ impl Plan {
             _ => Clocks::Wild,
         };
         let outsiders = match rng.below(20) {
-            0..13 => Outsiders::None,
-            13..17 => Outsiders::Humans,
-            17 => Outsiders::RestoresAhead,
+            0..14 => Outsiders::None,
+            14..18 => Outsiders::Humans,
+            18 => Outsiders::RestoresAhead,
             _ => Outsiders::RestoresBack,
         };
         let timings = timings(rng, nodes);
@@ -254,6 +254,16 @@ impl Plan {
         self.whole_seconds = false;
         self.faults.add(Fault::Preferred);
         self.request_faults = *rng.pick(&[5_000, 50_000, 200_000]);
+    }
+
+    /// Makes it an election in which everybody watches and the store is restored to older revisions.
+    pub fn restore(&mut self) {
+        self.keep_outsiders_away();
+        self.outsiders = Outsiders::RestoresBack;
+        self.coordinated = false;
+        self.faults.remove(Fault::Preferred);
+        self.faults.add(Fault::Restore);
+        self.watches.fill(true);
     }
 
     fn keep_outsiders_away(&mut self) {

@@ -111,6 +111,7 @@ impl World {
         match kind {
             Kind::Mixed(_) => plan.mix(&mut rng),
             Kind::Coordinated(_) => plan.coordinate(&mut rng),
+            Kind::RestoreMutant(_) => plan.restore(),
             _ => {}
         }
         let mut world = Self {

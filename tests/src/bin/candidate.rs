@@ -230,7 +230,7 @@ fn contend(
                         let (tenure, voice) = (won.tenure().clone(), voice.clone());
                         if work.blocking {
                             won.spawn_blocking(move || {
-                                block_on_work(&tenure, began, &voice, &work)
+                                block_on_work(&tenure, began, &voice, &work);
                             });
                             return None;
                         }
