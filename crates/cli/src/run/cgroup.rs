@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::{Access, access};
-use rustix::process::{Pid, Signal, getpid, kill_process};
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
 use super::kin::{self, Process};
@@ -237,20 +238,26 @@ fn namespace() -> u64 {
 /// to the wrapper are judged.
 fn sweep(home: &Path, version: Version) {
     let namespace = namespace();
+    // All leftovers share this time, so that many of them do not delay the command.
+    let mut rounds = SWEEP_ROUNDS;
     for entry in fs::read_dir(home).into_iter().flatten().flatten() {
         let name = entry.file_name();
         let Some((of, pid, started)) = name.to_str().and_then(wrapper_of) else {
             continue;
         };
-        let lives = Process::read(pid).is_some_and(|process| process.started == started);
+        let lives = match Process::read(pid) {
+            Some(process) => process.started == started,
+            // /proc may hide processes of other users; a signal shows whether one exists.
+            None => {
+                Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
+            }
+        };
         if namespace != 0 && of == namespace && !lives {
             let folder = entry.path();
             let left = Cgroup { folder, version };
             left.kill();
-            for _ in 0..SWEEP_ROUNDS {
-                if !left.is_populated() {
-                    break;
-                }
+            while rounds > 0 && left.is_populated() {
+                rounds -= 1;
                 std::thread::sleep(SWEEP_ROUND);
             }
             left.remove();

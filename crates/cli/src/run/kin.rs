@@ -55,16 +55,27 @@ pub(crate) fn descendants(watchdog: i32) -> Vec<Process> {
     let own = |process: &Process| {
         process.parent == me && process.group == own_group && process.pid != watchdog
     };
-    let mut found = below(me, &by_parent(), own);
-    found.retain(|process| !process.zombie && process.pid != watchdog);
-    found
+    confirmed(|| {
+        let mut found = below(me, &by_parent(), own);
+        found.retain(|process| !process.zombie && process.pid != watchdog);
+        found
+    })
 }
 
 /// The living descendants of this process, which is the watchdog and has no others than those of the command.
 pub(crate) fn own_descendants() -> Vec<Process> {
-    let mut found = below(raw(getpid()), &by_parent(), |_| false);
-    found.retain(|process| !process.zombie);
-    found
+    confirmed(|| {
+        let mut found = below(raw(getpid()), &by_parent(), |_| false);
+        found.retain(|process| !process.zombie);
+        found
+    })
+}
+
+/// Scans again before it reports that nothing is left: a process that forks and exits while /proc is read can hide its
+/// child from one scan.
+fn confirmed(scan: impl Fn() -> Vec<Process>) -> Vec<Process> {
+    let found = scan();
+    if found.is_empty() { scan() } else { found }
 }
 
 /// Reaps orphans that came to this process from outside of its group, but not `main`: its exit code, and its id
