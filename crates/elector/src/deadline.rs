@@ -282,12 +282,13 @@ impl Watchdog {
         let clock = &self.cell.clock;
         let told = clock.now().local;
         loop {
-            // The deadline moves while the lease is renewed for work that winds down.
+            // The deadline moves: later while the lease is renewed for work that winds down, earlier when it is lost.
             let at = drop_at(told, self.deadline());
-            if clock.now().local >= at {
+            let now = clock.now().local;
+            if now >= at {
                 return;
             }
-            clock.sleep_until(at).await;
+            clock.sleep_until(at.min(now + LONGEST_LOOK)).await;
         }
     }
 

@@ -103,7 +103,11 @@ impl Proxy {
             .map(|(credentials, _)| credentials);
         let (protocol, port) = match url.scheme_str() {
             Some("http") => {
-                let login = credentials.map(|text| STANDARD.encode(unescaped(text)));
+                let login = credentials.map(|text| {
+                    // As in Go, a user without a password has an empty one.
+                    let colon: &[u8] = if text.contains(':') { b"" } else { b":" };
+                    STANDARD.encode([&unescaped(text), colon].concat())
+                });
                 (Protocol::Http { login }, 80)
             }
             Some("socks5" | "socks5h") => {
