@@ -91,9 +91,12 @@ impl Election {
                 return;
             }
             (Source::Watch, Some(revision)) => {
-                if self.is_unordered_news(source, revision)
-                    || self.weigh(source, revision).is_none()
-                {
+                if self.is_unordered_news(source, revision) {
+                    return;
+                }
+                if self.weigh(source, revision).is_none() {
+                    // A restored store may show the absence at a revision that was seen before.
+                    self.passed_over |= matches!(self.known, Known::Present(_));
                     return;
                 }
             }
@@ -153,11 +156,14 @@ impl Election {
         };
         let same_record =
             before.is_some_and(|before| before.observation.fingerprint == seen.fingerprint);
+        // The controller of a coordinated election edits an assignment without changing its holder.
+        let same_holder = self.config.coordinated
+            && before.is_some_and(|before| before.observation.record.holder == seen.record.holder);
         let hold = match (
             &seen.mark,
             before.and_then(|before| before.observation.mark),
         ) {
-            (None, _) if same_record => self.hold_until,
+            (None, _) if same_record || same_holder => self.hold_until,
             (None, _) => None,
             (Some(_), _) if self.is(Mutant::BelieveStaleMark) && seen.record.is_free() => None,
             (Some(mark), Some(known)) if mark.is(&known) || self.overlooks(seen) => self.hold_until,
