@@ -61,7 +61,7 @@ async fn main() -> anyhow::Result<()> {
             store.write(tenure.token(), "from the first term").await?;
             println!("term {} has written", tenure.token());
             // Suppose that this leader is paused here for a minute, and another leads meanwhile.
-            Ok::<_, anyhow::Error>(tenure)
+            Ok::<_, anyhow::Error>(tenure.observer())
         })
         .await;
     let Some(former) = former.output().transpose()? else {

@@ -196,7 +196,8 @@ impl Undertaker {
                 pod,
                 uid = vigil.pod().uid,
                 "the leader's pod was never seen: it may run under another name; nobody else leads until an \
-                 operator has made sure that it has ended and empties holderIdentity of the Lease"
+                 operator has made sure that it has ended, removes the annotation tenure.dev/term of the Lease and \
+                 empties holderIdentity"
             ),
             Verdict::Unknown | Verdict::Alive | Verdict::Dead => {}
         }
