@@ -1,7 +1,7 @@
 //! A leader group: one election, and the runnables of its terms.
 //!
 //! The invariant: the lock is released only when every task of the term has ended and every
-//! [`Scope`](crate::Scope) of it is dropped. Work that cannot be ended keeps the lock until the process is
+//! [`Scope`] of it is dropped. Work that cannot be ended keeps the lock until the process is
 //! gone.
 
 use std::sync::Arc;

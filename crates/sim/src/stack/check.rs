@@ -169,8 +169,9 @@ impl State {
         if let Some(text) = text {
             self.violate(Invariant::S2, text);
         }
-        self.check_work(node);
+        // Two guards are the graver finding where work overlaps too.
         self.check_guards();
+        self.check_work(node);
     }
 
     /// S4: the work of earlier terms has ended, where clocks are good and nobody edits the lock by hand.
