@@ -226,12 +226,24 @@ pub fn run(options: &Options) -> bool {
     // Migrations come in a handful of kinds: a tenth is plenty.
     let seeds = options.seeds.div_ceil(10);
     well &= simulate("migrations", Kind::Pair, options, seeds, limit / 10);
-    for (what, kind) in [
-        ("client-go and tenure on one lock", Kind::Mixed(None)),
-        ("coordinated elections", Kind::Coordinated(None)),
-    ] {
-        well &= simulate(what, kind, options, options.seeds.div_ceil(5), limit / 10);
-    }
+    let (mixed, coordinated) = (Kind::Mixed(None), Kind::Coordinated(None));
+    let mixed_seeds = options.seeds.div_ceil(5);
+    well &= simulate(
+        "client-go and tenure on one lock",
+        mixed,
+        options,
+        mixed_seeds,
+        limit / 10,
+    );
+    // The controller looks often, so a seed takes as long as ten others.
+    let few = options.seeds.div_ceil(20);
+    well &= simulate(
+        "coordinated elections",
+        coordinated,
+        options,
+        few,
+        limit / 10,
+    );
     well &= simulate("leaders for life", Kind::Life, options, seeds, limit / 10);
     well &= simulate(SHARDS, Kind::Shards, options, seeds, limit / 10);
     well &= simulate(SLOTS, Kind::Slots, options, seeds, limit / 10);
