@@ -186,9 +186,9 @@ async fn wrong_flags_are_said_at_once() {
         (
             &["--leader-election-type=configmaps"],
             1,
-            "only leases and endpoints",
+            "only leases, endpoints and endpointsleases",
         ),
-        (&["--csi-address=localhost:1"], 1, "no unix socket"),
+        (&["--csi-address=localhost:1"], 1, "not a unix socket"),
         (&["--no-such-flag"], 2, "--no-such-flag"),
     ] {
         let output = rig.command("none", flags).unwrap().output().unwrap();

@@ -208,7 +208,7 @@ async fn asking_for_room_leaves_no_trace() {
     driver.script(Method::GetCapacity, silent);
     let uid = claim(&rig, "unanswered", "now", "1Gi", None).await;
     until_volume(&rig, &uid).await;
-    says(&provisioner, "does not say how much room it has").await;
+    says(&provisioner, "does not report its capacity").await;
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 

@@ -452,7 +452,7 @@ async fn without_the_right_to_list_snapshots_nothing_is_swept() {
     let forbidden = faults.add(Fault::answer(403).path(list).verb("list"));
     let flags = ["--snapshot-orphan-sweep-interval=100ms"];
     let provisioner = rig.provisioner("s", &flags).unwrap();
-    says(&provisioner, "their finalizers are not swept").await;
+    says(&provisioner, "skipping snapshot cleanup").await;
     served(&rig.api, "claim").await;
     assert_eq!(forbidden.hits(), 1, "asked once");
     let path = snapshot_path("left");

@@ -172,8 +172,8 @@ impl Stage {
         command
             .arg(run::CHILD)
             .arg(std::process::id().to_string())
-            // Inherits only the standard file descriptors.
-            .arg("")
+            // Inherits only the standard file descriptors, and needs no control group.
+            .args(["", ""])
             .arg(&own);
         command.args(["elect", "--events=json", "--require-cluster"]);
         command
