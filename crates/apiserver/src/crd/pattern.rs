@@ -47,7 +47,7 @@ fn cost(pattern: &str) -> Compiled {
         return found.clone();
     }
     let compiled = compile_anew(pattern);
-    // What is wrong costs its text.
+    // Each reported problem costs its text.
     let cost = pattern.len() + compiled.as_ref().map_or(1_024, |(_, cost)| *cost);
     if kept.cost + cost > MOST_KEPT {
         *kept = Kept::default();

@@ -91,7 +91,7 @@ async fn aggregation_label_needs_every_permission_of_the_role() {
     let path = format!("{RBAC}/clusterroles/small");
     let done = send_as(&server, "alice", ("PATCH", &path), &[MERGE], &patch).await;
     assert_eq!(done.status, 200, "{}", done.json());
-    // What says nothing about grants is not her concern.
+    // Objects that grant nothing need no check.
     let note = json!({ "metadata": { "annotations": { "note": "x" } } });
     let done = send_as(&server, "alice", ("PATCH", &admin), &[MERGE], &note).await;
     assert_eq!(done.status, 200, "{}", done.json());

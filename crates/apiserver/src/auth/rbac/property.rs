@@ -22,7 +22,7 @@ const SCOPES: [&str; 2] = ["", "a"];
 const VERBS: [&str; 2] = ["get", "list"];
 const KINDS: [&str; 2] = ["pods", "secrets"];
 
-/// What somebody may do: scope, verb, resource.
+/// A permission: scope, verb, resource.
 type Rights = BTreeSet<(&'static str, &'static str, &'static str)>;
 
 /// Objects by kind, as `RESOURCES` lists them, namespace and name.

@@ -91,7 +91,7 @@ impl Lease {
             let mut owners = owners(lease);
             owners.retain(|owner| owner["kind"] != "Pod");
             lease["metadata"]["ownerReferences"] = owners.into();
-            // The pod is no more: nobody has to wait for the term that the mark names.
+            // The pod is gone, so nobody has to wait for the term that the mark names.
             if let Some(annotations) = lease["metadata"]["annotations"].as_object_mut() {
                 annotations.remove(TERM_ANNOTATION);
             }
@@ -173,7 +173,7 @@ fn name_owner(lease: &mut Value, pod: &PodId) -> bool {
     true
 }
 
-/// What a Lease says about who holds it, and in which mode.
+/// Holder and mode of a Lease.
 fn record(lease: &Value) -> Record {
     let spec = &lease["spec"];
     let seconds = spec["leaseDurationSeconds"].as_u64();

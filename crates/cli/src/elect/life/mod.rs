@@ -6,7 +6,7 @@
 //! - A candidate campaigns only after it has read its own pod with the uid that it was given (`own_pod.rs`). With
 //!   every record it writes that uid as a label of the Lease, [`MARK`].
 //! - A Lease is freed only by its holder's order, or when `tenure_core::undertaker` says that the holder's
-//!   pod was there and is no more. A pod that was never seen, or whose node does not answer, waits for an operator.
+//!   pod existed and is gone. A pod that was never seen, or whose node does not answer, waits for an operator.
 //! - A leader of another mode, whose lease is shorter, is left alone: its lease runs out.
 
 mod lease;
@@ -65,7 +65,7 @@ fn revision(object: &Value) -> ResourceVersion {
     ResourceVersion::new(object["metadata"]["resourceVersion"].as_str().unwrap_or(""))
 }
 
-/// What an object says about its pod.
+/// Reads the state of a pod from its object.
 fn observation(object: &Value, now: Timestamp) -> PodObservation {
     PodObservation {
         uid: object["metadata"]["uid"].as_str().unwrap_or("").to_owned(),
@@ -76,7 +76,7 @@ fn observation(object: &Value, now: Timestamp) -> PodObservation {
 fn stage(object: &Value, now: Timestamp) -> PodStage {
     let status = &object["status"];
     // The kubelet says these when every container has ended and none will be started again. PodGC says
-    // Failed right before it deletes the pods of a Node that is no more; see "For life" in docs/command.md.
+    // Failed right before it deletes the pods of a deleted Node; see "For life" in docs/command.md.
     if status["phase"] == "Failed" || status["phase"] == "Succeeded" {
         return PodStage::Ended;
     }

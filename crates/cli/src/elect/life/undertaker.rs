@@ -1,4 +1,4 @@
-//! Follows the pods of leaders for life, and frees the locks of those that are no more.
+//! Follows the pods of leaders for life, and frees the locks of pods that are gone.
 //!
 //! What counts as gone is decided in `tenure_core::undertaker`; this file only asks the API server.
 
