@@ -10,6 +10,7 @@
 mod command;
 mod fuzz;
 mod image;
+mod originals;
 mod setup;
 mod test;
 mod tidy;
@@ -39,7 +40,7 @@ cargo xtask COMMAND
                       fleets of real processes through random faults, for hours
   bench [NAME...]     benchmarks against the real peers, as ratios
   image [NAME...]     the static binaries of deploy/Dockerfile, and that they need nothing at run time
-  tidy                crate arrows, file sizes, links";
+  tidy                crate arrows, file sizes, links, the tests that docs/originals.md names";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);

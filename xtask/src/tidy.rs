@@ -1,4 +1,4 @@
-//! The shape of the tree: crate arrows, file sizes, links, left-overs.
+//! The shape of the tree: crate arrows, file sizes, links, left-overs, named tests.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail};
 use serde_json::Value;
 
 use crate::command::{Run, root};
+use crate::originals;
 
 /// The arrows of ARCHITECTURE.md, and those of tests/ and examples/.
 const ARROWS: &[(&str, &[&str])] = &[
@@ -104,6 +105,9 @@ pub(crate) fn run() -> Result<()> {
         }
         if file.ends_with(".md") {
             check_links(file, &text, &mut problems);
+        }
+        if file == originals::PAGE {
+            originals::check(&root(), &text, &mut problems);
         }
     }
     if !problems.is_empty() {
