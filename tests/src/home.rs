@@ -27,7 +27,8 @@ impl Home {
         }
     }
 
-    /// `tenure` without arguments and with an environment that leads to no cluster.
+    /// `tenure` without arguments and with an environment that names no cluster. It may start the local server of this
+    /// home without a terminal.
     pub fn command(&self) -> Command {
         let mut command = Command::new(&self.tenure);
         command
@@ -35,6 +36,7 @@ impl Home {
             .env("PATH", std::env::var_os("PATH").unwrap_or_default());
         command
             .env("HOME", self.folder.path())
+            .env("TENURE_ALLOW_LOCAL", "1")
             .current_dir(self.folder.path());
         command.stdin(Stdio::null());
         command

@@ -1,12 +1,16 @@
 //! Which API server to talk to.
 //!
-//! In order: `--kubeconfig`, `$KUBECONFIG`, the cluster this pod runs in, `~/.kube/config`, and with
-//! none of these the embedded server of this machine. Inside Kubernetes the last is never taken:
-//! every pod would elect itself.
+//! In order: `--kubeconfig`, `$KUBECONFIG`, the cluster this pod runs in, `~/.kube/config`, the embedded server of
+//! this machine.
+//!
+//! The embedded server is private to one machine: a job that runs "on one machine of the fleet" would run on all of
+//! them. It is therefore used only if a person sees the note about it (standard error is a terminal), or if it was
+//! asked for with `--local`. Inside Kubernetes it needs `--local`, because otherwise every pod would elect itself.
 //!
 //! Proxies are chosen as kubectl chooses them: `proxy-url` of the kubeconfig, else the environment. A server
 //! on this machine is never reached through one.
 
+use std::fmt;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail};
@@ -18,6 +22,10 @@ use kube::{Client, Config};
 
 use crate::waiting;
 
+/// If set, the embedded server may be used without a terminal when no cluster is configured.
+#[cfg(feature = "server")]
+const ALLOW_LOCAL: &str = "TENURE_ALLOW_LOCAL";
+
 /// Flags that say where to connect.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Connect {
@@ -27,13 +35,35 @@ pub(crate) struct Connect {
     /// The context of the kubeconfig to use
     #[arg(long, value_name = "NAME", env = "TENURE_CONTEXT", global = true)]
     pub(crate) context: Option<String>,
-    /// Never fall back to the embedded server of this machine
+    /// Use the embedded server of this machine, which other machines cannot see, and no cluster
+    #[cfg(feature = "server")]
+    #[arg(long, global = true, conflicts_with_all = ["kubeconfig", "context", "require_cluster"])]
+    pub(crate) local: bool,
+    /// Never use the embedded server of this machine
     #[arg(long, env = "TENURE_REQUIRE_CLUSTER", global = true)]
     pub(crate) require_cluster: bool,
     /// The service account of this pod and nothing else.
     #[arg(skip)]
     pub(crate) in_cluster: bool,
 }
+
+/// The exit code if no API server was found: `EX_CONFIG` of sysexits.h.
+pub(crate) const NO_CLUSTER_CODE: u8 = 78;
+
+/// No API server is configured, and the embedded one may not be used.
+#[derive(Debug)]
+pub(crate) struct NoCluster {
+    /// The ways to name one.
+    ways: &'static str,
+}
+
+impl fmt::Display for NoCluster {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "no cluster found: {}", self.ways)
+    }
+}
+
+impl std::error::Error for NoCluster {}
 
 impl Connect {
     /// Finds the API server, starting the embedded one if it comes to that.
@@ -75,6 +105,10 @@ impl Connect {
             return Config::incluster()
                 .context("--use-cluster-credentials: this is no pod with a service account");
         }
+        #[cfg(feature = "server")]
+        if self.local {
+            return self.embedded("--local").await;
+        }
         if let Some(file) = &self.kubeconfig {
             return self.read_file(file).await;
         }
@@ -93,19 +127,24 @@ impl Connect {
         if self.context.is_some() {
             bail!("--context needs a kubeconfig: give --kubeconfig or set KUBECONFIG");
         }
-        if self.require_cluster {
-            bail!("no cluster: --kubeconfig, KUBECONFIG and ~/.kube/config are all absent");
-        }
         #[cfg(feature = "server")]
-        return {
-            let started = waiting::on("the local server to start", crate::local::ensure()).await?;
-            self.read_file(&started).await
+        if !self.require_cluster && (seen_by_a_person() || std::env::var_os(ALLOW_LOCAL).is_some())
+        {
+            return self.embedded("no cluster found").await;
+        }
+        let ways = if self.require_cluster || !cfg!(feature = "server") {
+            "pass --kubeconfig FILE, set KUBECONFIG, or create ~/.kube/config"
+        } else {
+            "pass --kubeconfig FILE, set KUBECONFIG, or pass --local to use a server that only this machine can see"
         };
-        #[cfg(not(feature = "server"))]
-        bail!(
-            "no cluster: --kubeconfig, KUBECONFIG and ~/.kube/config are all absent, and this build \
-             has no embedded server"
-        );
+        Err(NoCluster { ways }.into())
+    }
+
+    /// Finds the embedded server of this machine, and starts it if it does not run. Prints `why` it is used.
+    #[cfg(feature = "server")]
+    async fn embedded(&self, why: &str) -> Result<Config> {
+        let started = waiting::on("the local server to start", crate::local::ensure(why)).await?;
+        self.read_file(&started).await
     }
 
     async fn read_file(&self, file: &PathBuf) -> Result<Config> {
@@ -121,6 +160,12 @@ impl Connect {
         };
         Ok(tenure::read_kubeconfig(kubeconfig, &options).await?)
     }
+}
+
+/// Whether a person sees on a terminal that the embedded server is used.
+#[cfg(feature = "server")]
+fn seen_by_a_person() -> bool {
+    std::io::IsTerminal::is_terminal(&std::io::stderr())
 }
 
 /// With the proxy that the environment names for this server, unless the kubeconfig names one.

@@ -30,11 +30,11 @@ pub(crate) fn data_dir() -> Result<PathBuf> {
         .context("no home directory: set HOME or XDG_STATE_HOME, or use a cluster")
 }
 
-/// Makes sure that the server runs, and returns its kubeconfig.
-pub(crate) async fn ensure() -> Result<PathBuf> {
+/// Makes sure that the server runs, prints `why` it is used, and returns its kubeconfig.
+pub(crate) async fn ensure(why: &str) -> Result<PathBuf> {
     let dir = data_dir()?;
     if let Some(instance) = running(&dir)? {
-        note("using", &instance);
+        note(why, "using", &instance);
         return Ok(instance.kubeconfig);
     }
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
@@ -45,7 +45,7 @@ pub(crate) async fn ensure() -> Result<PathBuf> {
         // Two processes may start at once: one server wins the directory, the other ends, and both
         // processes use the winner.
         if let Some(instance) = running(&dir)? {
-            note("started", &instance);
+            note(why, "started", &instance);
             return Ok(instance.kubeconfig);
         }
         let ended = server.is_none_or(|pid| test_kill_process(pid).is_err());
@@ -124,9 +124,9 @@ pub(crate) fn start_server(args: &[OsString]) -> u8 {
     }
 }
 
-fn note(verb: &str, instance: &Instance) {
+fn note(why: &str, verb: &str, instance: &Instance) {
     eprintln!(
-        "tenure: no cluster found; {verb} the local server at {} (other machines cannot see it)",
+        "tenure: {why}; {verb} the local server at {} (other machines cannot see it)",
         instance.url
     );
 }

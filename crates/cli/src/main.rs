@@ -182,7 +182,11 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
     };
     result.unwrap_or_else(|error| {
         eprintln!("tenure: {}", api::plain(&error));
-        failure
+        if error.is::<connect::NoCluster>() {
+            connect::NO_CLUSTER_CODE
+        } else {
+            failure
+        }
     })
 }
 
