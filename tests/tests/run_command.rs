@@ -70,6 +70,12 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
+/// Ends a wrapper and waits for it.
+fn end(wrapper: &mut Child) {
+    signal(wrapper, Signal::TERM);
+    wrapper.wait().unwrap();
+}
+
 /// A child that has a grandchild, notes both and waits; TERM ends it at once.
 const FAMILY: &str = "sleep 1000 & echo $! > grandchild; echo $$ > child; wait";
 
@@ -213,13 +219,66 @@ fn run_command_never_falls_back_inside_kubernetes_or_when_told_not_to() {
         stderr(&inside)
     );
     let required = home.tenure(&["run", "--require-cluster", "--election", "e", "--", "true"]);
-    assert_eq!(code(&required), 125);
+    assert_eq!(code(&required), 78);
     assert!(
         stderr(&required).contains("no cluster"),
         "{}",
         stderr(&required)
     );
     assert!(!home.path(".local").exists(), "no server was started");
+}
+
+/// Cron on every machine of a fleet must not start a private server on each of them.
+#[test]
+fn run_command_without_a_terminal_uses_the_local_server_only_if_asked() {
+    let home = Home::new();
+    let line = ["run", "--election", "e", "--", "true"];
+    let script = home
+        .command()
+        .env_remove("TENURE_ALLOW_LOCAL")
+        .args(line)
+        .output()
+        .unwrap();
+    assert_eq!(code(&script), 78);
+    assert_eq!(
+        stderr(&script),
+        "tenure: no cluster found: pass --kubeconfig FILE, set KUBECONFIG, or pass --local to use a server that only \
+         this machine can see\n"
+    );
+    assert!(!home.path(".local").exists(), "no server was started");
+    let asked = home
+        .command()
+        .env_remove("TENURE_ALLOW_LOCAL")
+        .env("KUBECONFIG", "/nowhere")
+        .arg("--local")
+        .args(line)
+        .output()
+        .unwrap();
+    assert_eq!(code(&asked), 0, "{}", stderr(&asked));
+    assert!(home.path(".local").exists());
+}
+
+/// A candidate without slots would run alongside the holders of slots, and the reverse.
+#[test]
+fn run_command_election_is_used_with_slots_or_without_not_both() {
+    let home = Home::new();
+    let mut holder = start(&home, &["--slots=2", "--id=holder"], FAMILY);
+    pid(&home, "child");
+    let plain = home.tenure(&["run", "--election=e", "--", "true"]);
+    assert_eq!(code(&plain), 64, "{}", stderr(&plain));
+    let text = "tenure: election default/e has 2 slots: pass --slots 2, or delete the lease e-0 if no candidate uses \
+                slots any more\n";
+    assert!(stderr(&plain).ends_with(text), "{}", stderr(&plain));
+    end(&mut holder);
+
+    let home = Home::new();
+    let mut holder = start(&home, &["--id=holder"], FAMILY);
+    pid(&home, "child");
+    let slotted = home.tenure(&["run", "--election=e", "--slots=2", "--", "true"]);
+    assert_eq!(code(&slotted), 64, "{}", stderr(&slotted));
+    let text = "tenure: holder leads the election default/e without slots: remove --slots, or choose another election\n";
+    assert!(stderr(&slotted).ends_with(text), "{}", stderr(&slotted));
+    end(&mut holder);
 }
 
 #[test]

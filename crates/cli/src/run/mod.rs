@@ -21,6 +21,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kube::Client;
 use rustix::process::Signal;
 
 use crate::connect::Connect;
@@ -97,25 +98,27 @@ impl Run {
         // Only now: the local server, if it was started just then, is nobody's descendant.
         adopt_orphans()?;
         let namespace = self.election.namespace(&connected.namespace);
-        if let Some(slots) = self.slots {
-            let limit = if self.nonblock {
-                Limit::begin(Some(timing.request_timeout()))
-            } else {
-                wait
-            };
-            let server = &connected.server;
-            let agreed = slots::agree(&connected.client, &self, &namespace, slots);
-            let agreed = tokio::select! {
-                agreed = limit.of(waiting::on(server, agreed)) => agreed.transpose()?,
-                signal = signals.end() => return Ok(code_of(signal)),
-            };
-            let Some(agreed) = agreed else {
-                return Ok(self.unanswered(&format!("no answer from {server}")));
-            };
-            if let Err(why) = agreed {
+        let limit = match self.nonblock || self.slots.is_none() {
+            true => Limit::begin(Some(timing.request_timeout())),
+            false => wait,
+        };
+        let server = &connected.server;
+        let agreed = self.agree_on_slots(&connected.client, &namespace);
+        let agreed = tokio::select! {
+            agreed = limit.of(waiting::on(server, agreed)) => agreed.transpose()?,
+            signal = signals.end() => return Ok(code_of(signal)),
+        };
+        match agreed {
+            Some(Ok(())) => {}
+            Some(Err(why)) => {
                 eprintln!("tenure: {why}");
                 return Ok(USAGE);
             }
+            None if self.slots.is_some() => {
+                return Ok(self.unanswered(&format!("no answer from {server}")));
+            }
+            // An election without slots starts while the API server is away, and waits for it.
+            None => {}
         }
         if self.foreground == Foreground::Never && terminal::is_there() {
             // As for `&` in a script: what may not have the terminal has nothing to read.
@@ -148,6 +151,19 @@ impl Run {
         let waited = self.wait.unwrap_or_default();
         eprintln!("tenure: not elected in {election} within {waited:?}: {why}");
         self.conflict_exit_code
+    }
+
+    /// Makes sure that all candidates of this election use it with the same number of slots, or all without slots. The
+    /// inner error is for the user.
+    async fn agree_on_slots(&self, client: &Client, namespace: &str) -> Result<Result<(), String>> {
+        match self.slots {
+            Some(slots) => slots::agree(client, self, namespace, slots).await,
+            None => {
+                let election = &self.election.election;
+                let refusal = slots::refuse_without_slots(client, namespace, election).await;
+                Ok(refusal.map_or(Ok(()), Err))
+            }
+        }
     }
 
     /// Whether the lease of this slot has the number of slots on it, on which others rely when its holder has gone.

@@ -120,6 +120,72 @@ impl Slot {
     }
 }
 
+/// Why this election cannot be joined without `--slots`: other candidates use it with slots, so that this one would
+/// run alongside them. `None` also if the lease of slot 0 cannot be read: candidates without slots need no permission
+/// for it, and start without an API server.
+pub(super) async fn refuse_without_slots(
+    client: &Client,
+    namespace: &str,
+    election: &str,
+) -> Option<String> {
+    let path = format!(
+        "{}/{}",
+        Resource::LEASE.path(namespace),
+        name_of(election, 0)
+    );
+    let lease = read_if_allowed(client, &path).await.ok().flatten()?;
+    if lease["metadata"]["labels"][LABEL] != election {
+        return None;
+    }
+    let slots = agreed(&lease)?;
+    let first = name_of(election, 0);
+    Some(format!(
+        "election {namespace}/{election} has {slots} slots: pass --slots {slots}, or delete the lease {first} if no \
+         candidate uses slots any more"
+    ))
+}
+
+/// Why this election cannot be joined with `--slots`: a candidate without slots leads it.
+async fn refuse_with_slots(
+    client: &Client,
+    namespace: &str,
+    election: &str,
+) -> Result<Option<String>> {
+    let path = format!("{}/{election}", Resource::LEASE.path(namespace));
+    let Some(lease) = read_if_allowed(client, &path).await? else {
+        return Ok(None);
+    };
+    let spec = &lease["spec"];
+    let holder = spec["holderIdentity"].as_str().unwrap_or_default();
+    if holder.is_empty() || has_expired(spec) {
+        return Ok(None);
+    }
+    Ok(Some(format!(
+        "{holder} leads the election {namespace}/{election} without slots: remove --slots, or choose another election"
+    )))
+}
+
+/// The lease at this path, if it exists and may be read.
+async fn read_if_allowed(client: &Client, path: &str) -> Result<Option<Value>> {
+    let get = Request::get(path).body(Vec::new())?;
+    match client.request::<Value>(get).await {
+        Ok(lease) => Ok(Some(lease)),
+        Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(None),
+        Err(error) => Err(error).with_context(|| format!("cannot read {path}")),
+    }
+}
+
+/// Whether a lease has expired by the clock of this machine. That is exact enough for a refusal, which decides no
+/// election.
+fn has_expired(spec: &Value) -> bool {
+    let renewed = spec["renewTime"]
+        .as_str()
+        .and_then(|time| time.parse().ok());
+    let renewed: Option<jiff::Timestamp> = renewed;
+    let lasts = spec["leaseDurationSeconds"].as_i64().unwrap_or_default();
+    renewed.is_none_or(|renewed| jiff::Timestamp::now().duration_since(renewed).as_secs() > lasts)
+}
+
 fn agreed(lease: &Value) -> Option<u32> {
     let text = lease["metadata"]["annotations"][SLOTS].as_str()?;
     text.parse().ok()
@@ -135,6 +201,9 @@ pub(super) async fn agree(
     let election = &run.election.election;
     if run.election.lock != LockKind::Leases {
         return Ok(Err("--slots works with --lock=leases only".to_owned()));
+    }
+    if let Some(why) = refuse_with_slots(client, namespace, election).await? {
+        return Ok(Err(why));
     }
     let all = Resource::LEASE.path(namespace);
     let path = format!("{all}/{}", name_of(election, 0));
