@@ -207,19 +207,23 @@ fn deploy_native_sidecar_has_the_role_that_its_command_line_needs() {
 #[test]
 fn deploy_image_has_the_binary_alone_and_no_root() {
     let file = std::fs::read_to_string(folder().join("Dockerfile")).unwrap();
-    let (build, image) = file.split_once("FROM scratch\n").unwrap();
+    let (build, images) = file.split_once("FROM scratch AS provisioner\n").unwrap();
+    let (provisioner, image) = images.split_once("FROM scratch AS tenure\n").unwrap();
     let command = "cargo build --locked --profile dist --package tenure-cli $FEATURES";
     assert!(build.contains(command));
-    let lines: Vec<&str> = image
-        .lines()
-        .filter(|line| !line.starts_with('#') && !line.is_empty())
-        .collect();
-    let expected = [
-        "COPY --from=build /src/target/dist/tenure /tenure",
-        "USER 65532:65532",
-        "ENTRYPOINT [\"/tenure\"]",
-    ];
-    assert_eq!(lines, expected);
+    // A vendor who replaces the image of csi-provisioner keeps its flags, so the entry point has its name.
+    for (stage, program) in [(provisioner, "/csi-provisioner"), (image, "/tenure")] {
+        let lines: Vec<&str> = stage
+            .lines()
+            .filter(|line| !line.starts_with('#') && !line.is_empty())
+            .collect();
+        let expected = [
+            format!("COPY --from=build /src/target/dist/tenure {program}"),
+            "USER 65532:65532".to_owned(),
+            format!("ENTRYPOINT [\"{program}\"]"),
+        ];
+        assert_eq!(lines, expected);
+    }
     let workspace = std::fs::read_to_string(folder().join("../Cargo.toml")).unwrap();
     assert!(workspace.contains("[profile.dist]"));
 }

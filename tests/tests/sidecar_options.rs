@@ -223,6 +223,11 @@ fn sidecar_options_of_other_programs_are_hinted_at() {
             64,
             "here it is --slots",
         ),
+        (
+            "--csi-address=/csi/csi.sock --v=5",
+            2,
+            "--csi-address is a flag of `tenure provision`: put `provision` before the flags",
+        ),
     ] {
         let output = home.tenure(&line.split(' ').collect::<Vec<_>>());
         let said = String::from_utf8_lossy(&output.stderr).into_owned();

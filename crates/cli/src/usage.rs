@@ -111,9 +111,24 @@ fn describe(error: &clap::Error) -> String {
         let known = OLD.iter().find(|(old, _)| *old == flag);
         if let Some((_, new)) = known {
             text = format!("there is no {flag}; here it is {new}");
+        } else if belongs_to_provision(flag) {
+            text =
+                format!("{flag} is a flag of `tenure provision`: put `provision` before the flags");
         }
     }
     text
+}
+
+/// Whether only `tenure provision` has this flag. Pods of CSI drivers give such flags without a command, because the
+/// entry point of their image was csi-provisioner.
+fn belongs_to_provision(flag: &str) -> bool {
+    let tenure = Tenure::command();
+    let Some(provision) = tenure.find_subcommand("provision") else {
+        return false;
+    };
+    let long = flag.trim_start_matches('-');
+    let mut flags = provision.get_arguments();
+    flags.any(|argument| argument.get_long() == Some(long))
 }
 
 /// The exit code of a command line that cannot work.
