@@ -140,6 +140,35 @@ pub(crate) fn node(packages: &[&str]) -> Result<(), Missing> {
     install().map_err(|error| Missing::Package(format!("npm packages: {error:#}")))
 }
 
+/// The version of cargo-deny that checks the dependencies.
+const CARGO_DENY: &str = "0.20.2";
+
+/// Installs cargo-deny under target/ unless it is on the PATH, and returns the program.
+pub(crate) fn cargo_deny() -> Result<PathBuf> {
+    if on_path("cargo-deny") {
+        return Ok("cargo-deny".into());
+    }
+    let folder = tools().join(format!("cargo-deny-{CARGO_DENY}"));
+    let program = folder.join("bin/cargo-deny");
+    if !program.exists() {
+        // Without optimisation the build takes a third of the time, and a check still ends within seconds.
+        let install = [
+            "install",
+            "--quiet",
+            "--locked",
+            "--debug",
+            "--no-track",
+            "cargo-deny",
+            "--version",
+            CARGO_DENY,
+        ];
+        Run::cargo(install)
+            .args(&["--root".to_owned(), folder.display().to_string()])
+            .go()?;
+    }
+    Ok(program)
+}
+
 /// Where outside tools are kept.
 pub(crate) fn tools() -> PathBuf {
     root().join("target/tools")
