@@ -16,6 +16,8 @@ const OLD: &[(&str, &str)] = &[
     ("--leader-elect-resource-lock", "--lock"),
     ("--leader-elect-resource-name", "--election"),
     ("--leader-elect-resource-namespace", "--election-namespace"),
+    ("--lease-lock-name", "--election"),
+    ("--lease-lock-namespace", "--election-namespace"),
     ("--lock-type", "--lock"),
     ("--election-type", "--lock"),
     ("--type", "--lock"),
