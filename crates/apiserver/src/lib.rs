@@ -16,6 +16,7 @@
 //! | `apply` | server-side apply, and who owns which field |
 //! | [`selector`], [`names`] | label and field selectors; which names and keys are well formed |
 //! | [`auth`] | who is asking, and may they |
+//! | [`audit`] | the record of requests, users and outcomes |
 //! | [`pki`], [`tls`], [`kubeconfig`] | certificates made on first start, and how clients get them |
 //! | [`http`] | requests to calls, results to answers |
 //! | `registry` | the table of kinds, and what the verbs do to them |
@@ -28,6 +29,7 @@
 )]
 
 mod apply;
+pub mod audit;
 pub mod auth;
 pub mod canonical;
 mod crd;

@@ -1,5 +1,7 @@
 //! `tenure server`: the embedded API server with its controllers, or the controllers alone.
 
+mod security;
+
 use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZero;
@@ -87,6 +89,8 @@ struct Options {
     /// Write the least Role that the observed requests of each user need
     #[arg(long, value_name = "FILE")]
     record_rbac: Option<PathBuf>,
+    #[command(flatten)]
+    security: security::Security,
     /// What keeps the data: `redb`, a crash-safe file in the data directory; `memory`, gone when the server
     /// ends; `etcd=URL[,URL...]`, shared by all servers on that etcd
     #[arg(long, value_name = "ENGINE", default_value = "redb", value_parser = Store::parse)]
@@ -258,7 +262,7 @@ impl Options {
             eprintln!("tenure: controllers for {}", config.cluster_url);
             (tenure_server::Server::remote(config), None)
         } else {
-            let (api, page) = OnServer::add(self.api(&dir));
+            let (api, page) = OnServer::add(self.api(&dir)?);
             (tenure_server::Server::embedded(api), Some(page))
         };
         server = server.no_leader_elect(alone).election(move |election| {
@@ -311,7 +315,7 @@ impl Options {
         timing.build().context("these durations cannot work")
     }
 
-    fn api(self, dir: &Path) -> Builder {
+    fn api(self, dir: &Path) -> Result<Builder> {
         let mut builder = ApiServer::builder().data_dir(dir).listen(self.listen);
         builder = match self.store {
             Store::Memory => builder.engine(Engine::Memory),
@@ -346,7 +350,7 @@ impl Options {
         if let Some(path) = self.record_rbac {
             builder = builder.record_rbac(path);
         }
-        builder
+        self.security.apply(builder)
     }
 }
 

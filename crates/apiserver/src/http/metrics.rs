@@ -49,7 +49,7 @@ pub(super) struct Metrics {
 }
 
 impl Metrics {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(audit: Option<&crate::audit::Counts>) -> Self {
         let mut registry = Registry::default();
         let requests = Family::default();
         let help = "Requests by verb, resource and answer";
@@ -71,6 +71,9 @@ impl Metrics {
         let revision = Gauge::<u64, AtomicU64>::default();
         let help = "Revision of the last published write";
         registry.register("tenure_store_revision", help, Gauge::clone(&revision));
+        if let Some(audit) = audit {
+            audit.register(&mut registry);
+        }
         Self {
             registry,
             requests,

@@ -60,6 +60,8 @@ pub struct Options {
     pub access: Arc<dyn Access>,
     /// Whether namespaces that are being deleted are emptied; else a controller has to.
     pub purges_namespaces: bool,
+    /// Counters of the audit log, for `/metrics`.
+    pub(crate) audit: Option<crate::audit::Counts>,
 }
 
 impl Default for Options {
@@ -67,6 +69,7 @@ impl Default for Options {
         Self {
             access: Arc::new(AllowAll),
             purges_namespaces: true,
+            audit: None,
         }
     }
 }
@@ -100,7 +103,7 @@ impl Api {
         Ok(Arc::new(Self {
             registry,
             access: options.access,
-            metrics: Metrics::new(),
+            metrics: Metrics::new(options.audit.as_ref()),
             shutdown,
         }))
     }

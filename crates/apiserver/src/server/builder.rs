@@ -11,6 +11,7 @@ use super::connection::Limits;
 use super::faults::Faults;
 use super::instance::DataDirError;
 use super::pipeline::{PublicAnswer, PublicRoute};
+use crate::audit;
 use crate::auth::{Mode, TokenFile, TokenFileError, User, token};
 use crate::http::Body;
 use crate::pki::PkiError;
@@ -69,6 +70,9 @@ pub enum StartError {
     /// The token file is invalid.
     #[error(transparent)]
     Tokens(#[from] TokenFileError),
+    /// The audit log cannot be opened.
+    #[error(transparent)]
+    Audit(#[from] audit::AuditError),
     /// A file cannot be written.
     #[error("cannot write {0}: {1}")]
     File(String, #[source] std::io::Error),
@@ -110,6 +114,7 @@ pub struct Builder {
     pub(super) deny_anonymous: bool,
     pub(super) purges_namespaces: bool,
     pub(super) record: Option<PathBuf>,
+    pub(super) audit: Option<audit::Options>,
     pub(super) faults: Arc<Faults>,
     pub(super) public: Vec<(String, PublicRoute)>,
     pub(super) max_connections: usize,
@@ -133,6 +138,7 @@ impl Default for Builder {
             deny_anonymous: false,
             purges_namespaces: true,
             record: None,
+            audit: None,
             faults: Arc::default(),
             public: Vec::new(),
             max_connections: 12_000,
@@ -232,6 +238,12 @@ impl Builder {
     /// Writes the least roles for the observed requests of each user to this file, while the server runs and when it ends.
     pub fn record_rbac(mut self, path: impl Into<PathBuf>) -> Self {
         self.record = Some(path.into());
+        self
+    }
+
+    /// Records requests in an audit log.
+    pub fn audit(mut self, options: audit::Options) -> Self {
+        self.audit = Some(options);
         self
     }
 

@@ -1,5 +1,6 @@
 //! One connection: handshake, protocol, requests, and an end in bounded time.
 
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -54,8 +55,13 @@ pub(super) struct Serving {
 
 impl Serving {
     /// Serves a TLS connection to its end.
-    pub(super) async fn tls<S>(self, stream: S, acceptor: TlsAcceptor, link: Link)
-    where
+    pub(super) async fn tls<S>(
+        self,
+        stream: S,
+        address: Option<IpAddr>,
+        acceptor: TlsAcceptor,
+        link: Link,
+    ) where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
     {
         // Boxed, so that the memory of the handshake is freed when it is complete.
@@ -70,7 +76,7 @@ impl Serving {
             Err(_) => return tracing::debug!("TLS handshake took too long"),
         };
         let (_, session) = stream.get_ref();
-        let user = session
+        let certificate = session
             .peer_certificates()
             .and_then(|chain| chain.first())
             .and_then(certificate_user);
@@ -79,7 +85,11 @@ impl Serving {
                 Some(b"h2") => self.builder().http2_only(),
                 _ => self.builder().http1_only(),
             };
-            self.serve(&builder, stream, Peer::Network(user), link)
+            let peer = Peer::Network {
+                certificate,
+                address,
+            };
+            self.serve(&builder, stream, peer, link)
         };
         served.await;
     }

@@ -10,6 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::backup::Saver;
 use super::faults::Faults;
 use super::instance::DataDir;
+use crate::audit::Audit;
 use crate::auth::{Auth, Recorder};
 use crate::http::Api;
 use crate::pki::{Pki, write_private};
@@ -40,6 +41,7 @@ pub(super) struct Files {
     /// Closes the engine, so that its files are released although a task may still hold the store.
     pub(super) close: Option<Box<dyn FnOnce() + Send + Sync>>,
     pub(super) record: Option<(PathBuf, Arc<Recorder>)>,
+    pub(super) audit: Option<Arc<Audit>>,
     pub(super) data_dir: Option<DataDir>,
 }
 
@@ -196,6 +198,9 @@ impl Handle {
         }
         if let Some(close) = self.files.close.take() {
             close();
+        }
+        if let Some(audit) = self.files.audit.take() {
+            audit.close();
         }
         self.files.data_dir = None;
     }

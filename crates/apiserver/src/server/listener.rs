@@ -1,6 +1,7 @@
 //! Accepts connections up to the limit. At the limit, the oldest idle connection is closed.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +28,7 @@ pub(super) enum Listener {
 }
 
 enum Stream {
-    Tcp(TcpStream),
+    Tcp(TcpStream, IpAddr),
     Unix(UnixStream),
 }
 
@@ -71,9 +72,15 @@ impl Listener {
             let id = number;
             tasks.spawn(async move {
                 match (stream, acceptor) {
-                    (Stream::Tcp(stream), Some(tls)) => serving.tls(stream, tls, link).await,
-                    (Stream::Tcp(stream), None) => {
-                        serving.plain(stream, Peer::Network(None), link).await;
+                    (Stream::Tcp(stream, address), Some(tls)) => {
+                        serving.tls(stream, Some(address), tls, link).await;
+                    }
+                    (Stream::Tcp(stream, address), None) => {
+                        let peer = Peer::Network {
+                            certificate: None,
+                            address: Some(address),
+                        };
+                        serving.plain(stream, peer, link).await;
                     }
                     (Stream::Unix(stream), _) => serving.plain(stream, Peer::Socket, link).await,
                 }
@@ -91,11 +98,11 @@ impl Listener {
     async fn accept(&self) -> std::io::Result<Stream> {
         match self {
             Self::Tls(listener, _) | Self::Plain(listener) => {
-                let (stream, _) = listener.accept().await?;
+                let (stream, address) = listener.accept().await?;
                 // Disables Nagle's algorithm, because watch events are small. An error means that the connection
                 // is closed, which the next read reports.
                 let _ = stream.set_nodelay(true);
-                Ok(Stream::Tcp(stream))
+                Ok(Stream::Tcp(stream, address.ip()))
             }
             Self::Socket(listener, _) => Ok(Stream::Unix(listener.accept().await?.0)),
         }

@@ -1,6 +1,7 @@
 //! The steps of a request: authenticate, impersonate, authorize, handle.
 
 use std::borrow::Cow;
+use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,6 +15,7 @@ use tokio::sync::watch;
 use super::backup::{self, Saver};
 use super::body::{Timed, until};
 use super::faults::{Action, Faults, injected};
+use crate::audit::{Audit, Trail};
 use crate::auth::{Auth, User};
 use crate::http::{Api, Body, RequestInfo, failure_response};
 use crate::status::Failure;
@@ -21,10 +23,24 @@ use crate::status::Failure;
 /// The caller as the transport identifies it.
 #[derive(Clone, Debug)]
 pub(super) enum Peer {
-    /// A network client, with the user of its client certificate.
-    Network(Option<User>),
+    /// A network client.
+    Network {
+        /// The user of its client certificate.
+        certificate: Option<User>,
+        /// Its address.
+        address: Option<IpAddr>,
+    },
     /// A client of the socket file, which only the owner of the server can open.
     Socket,
+}
+
+impl Peer {
+    fn address(&self) -> Option<IpAddr> {
+        match self {
+            Self::Network { address, .. } => *address,
+            Self::Socket => None,
+        }
+    }
 }
 
 /// Handles requests below a path without authentication.
@@ -42,6 +58,7 @@ pub(super) struct Dropped;
 pub(super) struct Pipeline {
     pub(super) api: Arc<Api>,
     pub(super) auth: Arc<Auth>,
+    pub(super) audit: Option<Arc<Audit>>,
     pub(super) faults: Arc<Faults>,
     pub(super) body_patience: Duration,
     pub(super) saver: Option<Saver>,
@@ -72,12 +89,29 @@ impl Pipeline {
             let end = async move { _ = ending.wait_for(|ending| *ending).await };
             return Ok(answer.map(|body| until(body, end)));
         }
+        let mut trail = Trail::begin(self.audit.as_ref(), peer.address(), &request);
+        let request = request.map(|body| trail.tee(body));
+        let response = self.handle(peer, request, &mut trail).await?;
+        Ok(trail.finish(response))
+    }
+
+    /// Handles one request that is not for a public route.
+    async fn handle<B>(
+        &self,
+        peer: &Peer,
+        request: Request<B>,
+        trail: &mut Trail,
+    ) -> Result<Response<Body>, Dropped>
+    where
+        B: HttpBody<Data = Bytes> + Send + Unpin,
+        B::Error: std::error::Error + Send + Sync + 'static,
+    {
         let uri = request.uri();
         let info = RequestInfo::parse(request.method(), uri.path(), uri.query());
         if let Err(failure) = self.auth.catch_up(request.headers()).await {
             return Ok(failure_response(&failure));
         }
-        let user = match self.admit(peer, &request, &info) {
+        let user = match self.admit(peer, &request, &info, trail) {
             Ok(user) => user,
             Err(failure) => return Ok(failure_response(&failure)),
         };
@@ -114,25 +148,31 @@ impl Pipeline {
         peer: &'a Peer,
         request: &Request<B>,
         info: &RequestInfo,
+        trail: &mut Trail,
     ) -> Result<Cow<'a, User>, Failure> {
         let headers = request.headers();
         let user = match peer {
             Peer::Socket if !headers.contains_key(AUTHORIZATION) => Cow::Owned(User::admin()),
             Peer::Socket => self.auth.authenticate(None, headers)?,
-            Peer::Network(certificate) => self.auth.authenticate(certificate.as_ref(), headers)?,
+            Peer::Network { certificate, .. } => {
+                self.auth.authenticate(certificate.as_ref(), headers)?
+            }
         };
+        trail.authenticated(&user);
         let user = self.auth.impersonate(user, headers)?;
+        trail.acts_as(&user);
         let attributes = info.attributes();
-        self.auth
-            .authorize(&user, &attributes)
-            .inspect_err(|failure| {
-                tracing::info!(
-                    user = user.name,
-                    verb = info.verb,
-                    "denied: {}",
-                    failure.message
-                );
-            })?;
+        let authorized = self.auth.authorize(&user, &attributes);
+        let decide = || self.auth.decide(&user, &attributes);
+        trail.decided(authorized.is_ok(), decide);
+        authorized.inspect_err(|failure| {
+            tracing::info!(
+                user = user.name,
+                verb = info.verb,
+                "denied: {}",
+                failure.message
+            );
+        })?;
         Ok(user)
     }
 

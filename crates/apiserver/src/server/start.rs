@@ -15,6 +15,7 @@ use super::instance::{DataDir, Instance};
 #[cfg(feature = "etcd")]
 use super::keys::Keys;
 use super::pipeline::Pipeline;
+use crate::audit::{self, Audit};
 use crate::auth::{self, Auth, Recorder, TokenFile, User, token};
 use crate::http::{Access, Api, Options};
 use crate::kubeconfig::{Credentials, Kubeconfig};
@@ -33,6 +34,7 @@ impl Builder {
         let data_dir = self.data_dir.as_deref().map(DataDir::lock).transpose()?;
         let folder = data_dir.as_ref().map(DataDir::path);
         let tokens = self.take_tokens()?;
+        let audit = self.open_audit()?;
         let opened = self.open_engine(folder).await?;
         auth::bootstrap::run(&opened.store).await?;
         let (authority, signing) = opened.keys;
@@ -45,8 +47,16 @@ impl Builder {
             None => bound.tls.is_none().then(random_token),
         };
         let recorder = self.record.as_ref().map(|_| Arc::new(Recorder::new()));
+        let (audit, counts) = audit.unzip();
         let (auth, api) = self
-            .open_api(signing, &opened.store, tokens, &admin_token, &recorder)
+            .open_api(
+                signing,
+                &opened.store,
+                tokens,
+                &admin_token,
+                &recorder,
+                counts,
+            )
             .await?;
         let config = Kubeconfig {
             server: &url,
@@ -80,10 +90,11 @@ impl Builder {
         let files = Files {
             close: opened.close,
             record: self.record.take().zip(recorder),
+            audit,
             data_dir,
         };
         let (end, ending) = watch::channel(false);
-        let listeners = self.serve(bound, &parts, ending);
+        let listeners = self.serve(bound, &parts, files.audit.clone(), ending);
         Ok(Handle::new(parts, end, listeners, files))
     }
 
@@ -94,6 +105,7 @@ impl Builder {
         mut tokens: TokenFile,
         admin_token: &Option<String>,
         recorder: &Option<Arc<Recorder>>,
+        audit: Option<audit::Counts>,
     ) -> Result<(Arc<Auth>, Arc<Api>), StartError> {
         if let Some(token) = admin_token {
             tokens.insert(token, User::admin());
@@ -109,6 +121,7 @@ impl Builder {
         let options = Options {
             access: Arc::clone(&auth) as Arc<dyn Access>,
             purges_namespaces: self.purges_namespaces,
+            audit,
         };
         let api = Api::open(Arc::clone(store), options).await?;
         Ok((auth, api))
@@ -129,10 +142,25 @@ impl Builder {
         Ok(self.kubeconfig.clone().or(own))
     }
 
-    fn serve(&mut self, bound: Bound, parts: &Parts, ending: watch::Receiver<bool>) -> JoinSet<()> {
+    fn open_audit(&mut self) -> Result<Option<(Arc<Audit>, audit::Counts)>, StartError> {
+        let Some(options) = self.audit.take() else {
+            return Ok(None);
+        };
+        let counts = audit::Counts::default();
+        Ok(Some((Audit::open(options, counts.clone())?, counts)))
+    }
+
+    fn serve(
+        &mut self,
+        bound: Bound,
+        parts: &Parts,
+        audit: Option<Arc<Audit>>,
+        ending: watch::Receiver<bool>,
+    ) -> JoinSet<()> {
         let pipeline = Arc::new(Pipeline {
             api: Arc::clone(&parts.api),
             auth: Arc::clone(&parts.auth),
+            audit,
             faults: Arc::clone(&parts.faults),
             body_patience: self.body_patience,
             public: std::mem::take(&mut self.public),

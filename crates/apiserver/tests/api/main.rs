@@ -9,6 +9,7 @@ mod support;
 
 mod access;
 mod apply;
+mod audit;
 mod classes;
 mod concurrency;
 mod custom;

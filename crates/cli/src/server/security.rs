@@ -1,0 +1,52 @@
+//! Flags of the API server about credentials and the record of their use.
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Result};
+use clap::Args;
+use tenure_apiserver::audit;
+use tenure_apiserver::server::Builder;
+
+#[derive(Args, Clone, Debug)]
+pub(super) struct Security {
+    /// Record every request in this file, as audit.k8s.io/v1 Events; `-` is standard output
+    #[arg(long, value_name = "FILE", alias = "audit-log-path")]
+    audit_log: Option<PathBuf>,
+    /// Choose the recorded requests with this audit.k8s.io/v1 Policy [default: Metadata of all requests except health
+    /// probes]
+    #[arg(
+        long,
+        value_name = "FILE",
+        alias = "audit-policy-file",
+        requires = "audit_log"
+    )]
+    audit_policy: Option<PathBuf>,
+    /// Rotate the audit log at this size in MiB; 0 disables rotation
+    #[arg(long, value_name = "MIB", default_value_t = 100)]
+    audit_log_maxsize: u64,
+    /// Keep this number of rotated audit logs; 0 keeps all
+    #[arg(long, value_name = "COUNT", default_value_t = 10)]
+    audit_log_maxbackup: usize,
+}
+
+impl Security {
+    /// Configures the server. Reads the policy, so that an invalid one is reported before anything starts.
+    pub(super) fn apply(self, mut server: Builder) -> Result<Builder> {
+        if let Some(path) = self.audit_log {
+            let mut options = audit::Options::new(path);
+            options.max_bytes = self.audit_log_maxsize.saturating_mul(1 << 20);
+            options.max_backups = self.audit_log_maxbackup;
+            if let Some(file) = self.audit_policy {
+                options.policy = policy(&file)?;
+            }
+            server = server.audit(options);
+        }
+        Ok(server)
+    }
+}
+
+fn policy(file: &std::path::Path) -> Result<audit::Policy> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("cannot read the audit policy {}", file.display()))?;
+    audit::Policy::parse(&text).with_context(|| format!("cannot use {}", file.display()))
+}
