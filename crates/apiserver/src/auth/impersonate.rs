@@ -20,6 +20,17 @@ pub(super) struct Wanted {
     extra: BTreeMap<String, Vec<String>>,
 }
 
+/// Copies these headers; `None` if there are none of these.
+pub(super) fn headers(all: &HeaderMap) -> Option<HeaderMap> {
+    let mut found = HeaderMap::new();
+    for (name, value) in all {
+        if name.as_str().starts_with(PREFIX) {
+            found.append(name.clone(), value.clone());
+        }
+    }
+    (!found.is_empty()).then_some(found)
+}
+
 /// Reads the headers; `None` if there are none of these.
 pub(super) fn wanted(headers: &HeaderMap) -> Result<Option<Wanted>, Failure> {
     let mut wanted = Wanted::default();

@@ -17,6 +17,7 @@ mod record;
 mod tests;
 pub mod token;
 mod token_file;
+mod watch_access;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
@@ -30,6 +31,7 @@ use crate::store::Store;
 
 pub use record::Recorder;
 pub use token_file::{TokenFile, TokenFileError};
+pub(crate) use watch_access::WatchAccess;
 
 /// The group of every caller that proved who it is.
 pub const AUTHENTICATED: &str = "system:authenticated";
@@ -263,6 +265,11 @@ impl Auth {
     #[must_use]
     pub fn issuer(&self) -> &token::Issuer {
         &self.issuer
+    }
+
+    /// Changes with every change of the roles and bindings that decisions use.
+    fn generation(&self) -> u64 {
+        self.rbac.as_ref().map_or(0, rbac::Authorizer::generation)
     }
 
     fn record(&self, user: &User, attributes: &Attributes<'_>) {

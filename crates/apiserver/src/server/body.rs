@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::time::Sleep;
@@ -82,7 +83,10 @@ pub(super) fn until(body: Body, end: impl Future<Output = ()> + Send + 'static) 
     if body.size_hint().exact().is_some() {
         return body;
     }
-    let frames = BodyStream::new(body).take_until(Box::pin(end));
+    // Polls `end` only when it is woken, and not with every piece of the body.
+    let ends = FuturesUnordered::new();
+    ends.push(end);
+    let frames = BodyStream::new(body).take_until(ends.into_future());
     StreamBody::new(frames).boxed_unsync()
 }
 

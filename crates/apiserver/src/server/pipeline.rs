@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
-use http::{Request, Response};
+use http::{HeaderMap, Request, Response};
 use hyper::body::Body as HttpBody;
 use tokio::sync::watch;
 
@@ -16,7 +16,7 @@ use super::backup::{self, Saver};
 use super::body::{Timed, until};
 use super::faults::{Action, Faults, injected};
 use crate::audit::{Audit, Trail};
-use crate::auth::{Auth, User};
+use crate::auth::{Auth, User, WatchAccess};
 use crate::http::{Api, Body, RequestInfo, failure_response};
 use crate::status::Failure;
 
@@ -35,6 +35,15 @@ pub(super) enum Peer {
 }
 
 impl Peer {
+    /// The user that the connection proves, for a request with these headers.
+    fn known_user(&self, headers: &HeaderMap) -> Option<User> {
+        match self {
+            Self::Network { certificate, .. } => certificate.clone(),
+            Self::Socket if headers.contains_key(AUTHORIZATION) => None,
+            Self::Socket => Some(User::admin()),
+        }
+    }
+
     fn address(&self) -> Option<IpAddr> {
         match self {
             Self::Network { address, .. } => *address,
@@ -128,9 +137,11 @@ impl Pipeline {
                 None => backup::elsewhere(),
             });
         }
-        let end = info
-            .is_long_running()
-            .then(|| self.end(uri.path(), &user, plan.action));
+        let end = info.is_long_running().then(|| {
+            let known = peer.known_user(request.headers());
+            let access = WatchAccess::new(&self.auth, known, request.headers(), &info);
+            self.end(uri.path(), &user, plan.action, access)
+        });
         let mut request = request.map(|body| Timed::new(body, self.body_patience));
         request.extensions_mut().insert(info);
         let response = self.api.handle(request, &user).await;
@@ -176,12 +187,14 @@ impl Pipeline {
         Ok(user)
     }
 
-    /// Resolves when a watch of this user must end, because the server shuts down or an injected fault ends it.
+    /// Resolves when a watch of this user must end, because the server shuts down, the user loses the right to it, or an
+    /// injected fault ends it.
     fn end(
         &self,
         path: &str,
         user: &User,
         action: Option<Action>,
+        access: WatchAccess,
     ) -> impl Future<Output = ()> + Send + use<> {
         let mut ending = self.ending.clone();
         let cut = self.faults.cut(path, &user.name);
@@ -200,6 +213,7 @@ impl Pipeline {
                 _ = ending.wait_for(|ending| *ending) => {}
                 () = cut => {}
                 () = timer => {}
+                () = access.ended() => {}
             }
         }
     }

@@ -22,6 +22,7 @@ mod lifecycle;
 mod lists;
 mod malformed;
 mod purge;
+mod revoked;
 mod security;
 mod watches;
 mod writes;

@@ -21,6 +21,8 @@ pub(crate) struct Authorizer {
     policy: RwLock<Policy>,
     /// The store's revision that `policy` is known to be current at.
     revision: AtomicU64,
+    /// Grows with every change of `policy`.
+    generation: AtomicU64,
     watches: Mutex<Vec<Option<Box<dyn Watch>>>>,
 }
 
@@ -31,6 +33,7 @@ impl Authorizer {
             store,
             policy: RwLock::default(),
             revision: AtomicU64::new(0),
+            generation: AtomicU64::new(0),
             watches: Mutex::new(Vec::new()),
         };
         this.refresh();
@@ -51,6 +54,12 @@ impl Authorizer {
     /// Every rule that the user has in a namespace.
     pub(crate) fn rules(&self, user: &User, namespace: &str) -> Vec<Rule> {
         self.read(|policy| policy.rules(user, namespace))
+    }
+
+    /// A number that grows with every change of the roles and bindings.
+    pub(crate) fn generation(&self) -> u64 {
+        self.refresh();
+        self.generation.load(Ordering::Acquire)
     }
 
     pub(super) fn read<T>(&self, with: impl FnOnce(&Policy) -> T) -> T {
@@ -93,6 +102,7 @@ impl Authorizer {
                     let removed = event.kind == EventKind::Deleted;
                     let mut policy = self.policy.write().unwrap_or_else(PoisonError::into_inner);
                     policy.apply(resource, &event.object, removed);
+                    self.generation.fetch_add(1, Ordering::AcqRel);
                 }
             }
         }
@@ -118,6 +128,7 @@ impl Authorizer {
             *watch = self.store.watch(range, listing.revision).ok();
         }
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = fresh;
+        self.generation.fetch_add(1, Ordering::AcqRel);
     }
 }
 

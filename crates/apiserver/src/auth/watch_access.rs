@@ -1,0 +1,99 @@
+//! The right to a running watch, checked again while the watch runs.
+//!
+//! A watch can run for an hour, but its token can expire, its ServiceAccount can be deleted and its binding can be
+//! removed at any time. kube-apiserver notices that when the watch times out; here the watch ends within
+//! [`MOST_MILLIS`].
+
+use std::borrow::Cow;
+use std::sync::Arc;
+use std::time::Duration;
+
+use http::HeaderMap;
+
+use super::{Auth, MASTERS, User, bearer, impersonate, token};
+use crate::http::RequestInfo;
+
+/// Shortest time between two checks of a watch.
+const LEAST_MILLIS: u64 = 5_000;
+/// Longest time between two checks of a watch. The times are random, so that watches do not check at the same moment.
+const MOST_MILLIS: u64 = 9_500;
+
+/// The credentials and the request line of a watch.
+pub(crate) struct WatchAccess {
+    auth: Arc<Auth>,
+    caller: Caller,
+    /// Only the `Impersonate-*` headers.
+    impersonation: Option<Box<HeaderMap>>,
+    info: RequestInfo,
+    /// The generation of roles and tokens that allowed the watch.
+    allowed_at: u64,
+}
+
+enum Caller {
+    /// Not identified by a token: a certificate, the owner of the socket, or anonymous.
+    Known(User),
+    Token(Box<str>),
+}
+
+impl WatchAccess {
+    /// Remembers the caller of a watch. `known` is the user that the connection proves.
+    pub(crate) fn new(
+        auth: &Arc<Auth>,
+        known: Option<User>,
+        headers: &HeaderMap,
+        info: &RequestInfo,
+    ) -> Self {
+        let caller = match (known, bearer(headers)) {
+            (Some(user), _) => Caller::Known(user),
+            (None, Some(token)) => Caller::Token(token.into()),
+            (None, None) => Caller::Known(User::anonymous()),
+        };
+        Self {
+            auth: Arc::clone(auth),
+            caller,
+            impersonation: impersonate::headers(headers).map(Box::new),
+            info: info.clone(),
+            // The watch was allowed before this moment, so that the first check must not trust the generation.
+            allowed_at: u64::MAX,
+        }
+    }
+
+    /// Resolves when the caller no longer has the right to the watch.
+    pub(crate) async fn ended(mut self) {
+        let always = matches!(&self.caller, Caller::Known(user) if user.is_in(MASTERS));
+        if always && self.impersonation.is_none() {
+            return std::future::pending().await;
+        }
+        while self.holds() {
+            let millis = rand::random_range(LEAST_MILLIS..MOST_MILLIS);
+            tokio::time::sleep(Duration::from_millis(millis)).await;
+        }
+        tracing::info!(
+            verb = self.info.verb,
+            "watch ended, because its user lost the right to it"
+        );
+    }
+
+    /// Checks the credentials, and the roles if one of them changed since the last check.
+    fn holds(&mut self) -> bool {
+        let user = match &self.caller {
+            Caller::Known(user) => Cow::Borrowed(user),
+            Caller::Token(token) => match self.auth.token_user(token, token::AUDIENCE) {
+                Some(user) => Cow::Owned(user),
+                None => return false,
+            },
+        };
+        let generation = self.auth.generation();
+        if generation == self.allowed_at {
+            return true;
+        }
+        let none = HeaderMap::new();
+        let headers = self.impersonation.as_deref().unwrap_or(&none);
+        let allowed = self
+            .auth
+            .impersonate(user, headers)
+            .and_then(|user| self.auth.permit(&user, &self.info.attributes()));
+        self.allowed_at = generation;
+        allowed.is_ok()
+    }
+}
