@@ -21,7 +21,7 @@ use crate::auth::MASTERS;
 const DAY: i64 = 24 * 3600;
 const CA_DAYS: i64 = 3650;
 const LEAF_DAYS: i64 = 365;
-/// A certificate with less left than this is replaced at the next start.
+/// A certificate with less left than this is replaced.
 const RENEW_DAYS: i64 = 30;
 
 /// Why certificates cannot be had.
@@ -43,7 +43,7 @@ pub enum PkiError {
 }
 
 /// A certificate and its key, both PEM.
-#[derive(Clone)]
+#[derive(Clone, PartialEq, Eq)]
 pub struct Identity {
     /// The certificate.
     pub certificate: String,
@@ -124,6 +124,22 @@ impl Pki {
             )?,
         };
         Ok(Self { ca, server, admin })
+    }
+
+    /// Reads the authority and the serving certificate again. Nothing is made.
+    pub(crate) fn read_again(&self, folder: &Path) -> Result<Self, PkiError> {
+        let path = folder.join("ca.crt");
+        let ca = std::fs::read_to_string(&path)
+            .map_err(|e| PkiError::File(path.display().to_string(), e))?;
+        let server = read_identity(folder, "server")?.ok_or_else(|| {
+            let path = folder.join("server.crt").display().to_string();
+            PkiError::File(path, io::ErrorKind::NotFound.into())
+        })?;
+        Ok(Self {
+            ca,
+            server,
+            admin: self.admin.clone(),
+        })
     }
 }
 

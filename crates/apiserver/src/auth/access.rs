@@ -46,6 +46,10 @@ impl Access for Auth {
             .ok_or_else(|| "the token could not be signed".into())
     }
 
+    fn max_token_seconds(&self) -> Option<i64> {
+        self.max_token_seconds
+    }
+
     fn check_grant(
         &self,
         user: &User,

@@ -11,6 +11,7 @@
 mod access;
 pub mod bootstrap;
 mod impersonate;
+mod keys;
 pub mod rbac;
 mod record;
 #[cfg(test)]
@@ -21,7 +22,8 @@ mod watch_access;
 
 use std::borrow::Cow;
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, PoisonError, RwLock};
 
 use http::HeaderMap;
 
@@ -146,6 +148,10 @@ pub struct Options {
     pub tokens: TokenFile,
     /// The key that signs ServiceAccount tokens; made anew, for this process only, if absent.
     pub key: Option<token::SigningKey>,
+    /// Keys that signed tokens in the past, which stay valid.
+    pub keys: Vec<token::VerifyingKey>,
+    /// Longest life of an issued ServiceAccount token, in seconds.
+    pub max_token_seconds: Option<i64>,
     /// Whether callers without credentials are `system:anonymous` (else 401).
     pub deny_anonymous: bool,
     /// Where observed traffic is recorded.
@@ -156,7 +162,10 @@ pub struct Options {
 pub struct Auth {
     store: Arc<dyn Store>,
     rbac: Option<rbac::Authorizer>,
-    tokens: TokenFile,
+    tokens: RwLock<TokenFile>,
+    /// Grows with every change of `tokens`.
+    token_changes: AtomicU64,
+    max_token_seconds: Option<i64>,
     issuer: token::Issuer,
     deny_anonymous: bool,
     recorder: Option<Arc<Recorder>>,
@@ -175,8 +184,10 @@ impl Auth {
         };
         Ok(Self {
             rbac,
-            tokens: options.tokens,
-            issuer: token::Issuer::new(key),
+            tokens: RwLock::new(options.tokens),
+            token_changes: AtomicU64::new(0),
+            max_token_seconds: options.max_token_seconds,
+            issuer: token::Issuer::new(key).accept(options.keys),
             deny_anonymous: options.deny_anonymous,
             recorder: options.recorder,
             store,
@@ -267,9 +278,21 @@ impl Auth {
         &self.issuer
     }
 
-    /// Changes with every change of the roles and bindings that decisions use.
+    /// Replaces the static tokens. Returns false if they are the same.
+    pub(crate) fn set_tokens(&self, tokens: TokenFile) -> bool {
+        let mut current = self.tokens.write().unwrap_or_else(PoisonError::into_inner);
+        if *current == tokens {
+            return false;
+        }
+        *current = tokens;
+        self.token_changes.fetch_add(1, Ordering::AcqRel);
+        true
+    }
+
+    /// Changes with every change of the roles, bindings and static tokens that decisions use.
     fn generation(&self) -> u64 {
-        self.rbac.as_ref().map_or(0, rbac::Authorizer::generation)
+        let roles = self.rbac.as_ref().map_or(0, rbac::Authorizer::generation);
+        roles + self.token_changes.load(Ordering::Acquire)
     }
 
     fn record(&self, user: &User, attributes: &Attributes<'_>) {
@@ -293,7 +316,8 @@ impl Auth {
     /// Static tokens are for this server's own audience only.
     fn token_user(&self, token: &str, audience: &str) -> Option<User> {
         let known = if audience == token::AUDIENCE {
-            self.tokens.user(token)
+            let tokens = self.tokens.read().unwrap_or_else(PoisonError::into_inner);
+            tokens.user(token)
         } else {
             None
         };

@@ -4,106 +4,23 @@
 //! and the object that it is bound to if there is one, still exist with the uids that it was issued for.
 
 use std::collections::HashMap;
-use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use base64::Engine as _;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use jiff::Timestamp;
 use ring::rand::SystemRandom;
-use ring::signature::{self, EcdsaKeyPair, KeyPair as _};
+use ring::signature;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+pub use super::keys::{KeyError, SigningKey, VerifyingKey};
 use super::{AUTHENTICATED, User};
 use crate::http::{IssuedToken, TokenClaims};
 use crate::store::{Key, Store};
 
 /// Issuer of the tokens, and the audience of this server.
 pub const AUDIENCE: &str = crate::http::DEFAULT_AUDIENCE;
-
-const ALGORITHM: &signature::EcdsaSigningAlgorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
-const PEM_HEAD: &str = "-----BEGIN PRIVATE KEY-----";
-const PEM_TAIL: &str = "-----END PRIVATE KEY-----";
-
-/// Why there is no signing key.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum KeyError {
-    /// The system gave no randomness.
-    #[error("no signing key for service account tokens could be made")]
-    Generate,
-    /// The file is not such a key.
-    #[error(
-        "{0} holds no PKCS#8 ECDSA P-256 key in PEM; remove it to have a new one made (tokens issued before become invalid)"
-    )]
-    Parse(String),
-    /// The file cannot be read or written.
-    #[error("signing key of service accounts, {0}: {1}")]
-    File(String, #[source] std::io::Error),
-}
-
-/// The key that signs tokens (ECDSA P-256).
-pub struct SigningKey {
-    pair: EcdsaKeyPair,
-    pkcs8: Vec<u8>,
-}
-
-impl SigningKey {
-    /// Makes a new key.
-    ///
-    /// # Errors
-    /// If the system has no randomness.
-    pub fn generate() -> Result<Self, KeyError> {
-        let document = EcdsaKeyPair::generate_pkcs8(ALGORITHM, &SystemRandom::new())
-            .map_err(|_| KeyError::Generate)?;
-        Self::from_pkcs8(document.as_ref()).ok_or(KeyError::Generate)
-    }
-
-    /// Reads the key from a file, or makes one and stores it there, readable by its owner only.
-    ///
-    /// # Errors
-    /// If the file cannot be read, written or understood.
-    pub fn load_or_generate(path: &Path) -> Result<Self, KeyError> {
-        let name = path.display().to_string();
-        match std::fs::read_to_string(path) {
-            Ok(text) => Self::from_pem(&text).ok_or(KeyError::Parse(name)),
-            Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
-                let key = Self::generate()?;
-                crate::pki::write_private_durably(path, key.to_pem().as_bytes())
-                    .map_err(|e| KeyError::File(name, e))?;
-                Ok(key)
-            }
-            Err(e) => Err(KeyError::File(name, e)),
-        }
-    }
-
-    fn from_pkcs8(pkcs8: &[u8]) -> Option<Self> {
-        let pair = EcdsaKeyPair::from_pkcs8(ALGORITHM, pkcs8, &SystemRandom::new()).ok()?;
-        Some(Self {
-            pair,
-            pkcs8: pkcs8.to_vec(),
-        })
-    }
-
-    pub(crate) fn from_pem(text: &str) -> Option<Self> {
-        let body = text.trim().strip_prefix(PEM_HEAD)?.strip_suffix(PEM_TAIL)?;
-        let body: String = body.split_whitespace().collect();
-        Self::from_pkcs8(&STANDARD.decode(body).ok()?)
-    }
-
-    pub(crate) fn to_pem(&self) -> String {
-        let body = STANDARD.encode(&self.pkcs8);
-        let mut text = format!("{PEM_HEAD}\n");
-        for line in body.as_bytes().chunks(64) {
-            text.extend(line.iter().map(|b| char::from(*b)));
-            text.push('\n');
-        }
-        text.push_str(PEM_TAIL);
-        text.push('\n');
-        text
-    }
-}
 
 /// What a token says.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -166,7 +83,8 @@ pub enum Rejected {
 /// Signs tokens and verifies them.
 pub struct Issuer {
     key: SigningKey,
-    key_id: String,
+    /// The public part of `key`, and then the keys of the past.
+    accepted: Vec<VerifyingKey>,
     /// Tokens whose signature was found to fit: checking one takes longer than all else that
     /// happens to a small request. Everything that can change is checked every time.
     known: Mutex<HashMap<String, Arc<Claims>>>,
@@ -179,23 +97,29 @@ impl Issuer {
     /// Signs with this key.
     #[must_use]
     pub fn new(key: SigningKey) -> Self {
-        let digest = ring::digest::digest(&ring::digest::SHA256, key.pair.public_key().as_ref());
         Self {
-            key_id: URL_SAFE_NO_PAD.encode(digest),
+            accepted: vec![VerifyingKey::of(&key)],
             key,
             known: Mutex::default(),
         }
     }
 
-    /// The public key as a JSON web key set, as at `/openid/v1/jwks`.
+    /// Also accepts tokens that these keys signed.
+    #[must_use]
+    pub fn accept(mut self, keys: impl IntoIterator<Item = VerifyingKey>) -> Self {
+        for key in keys {
+            if !self.accepted.contains(&key) {
+                self.accepted.push(key);
+            }
+        }
+        self
+    }
+
+    /// The public keys as a JSON web key set, as at `/openid/v1/jwks`.
     #[must_use]
     pub fn key_set(&self) -> Value {
-        // An uncompressed point: 0x04, then x and y.
-        let (x, y) = self.key.pair.public_key().as_ref()[1..].split_at(32);
-        json!({ "keys": [{
-            "use": "sig", "kty": "EC", "kid": self.key_id, "crv": "P-256", "alg": "ES256",
-            "x": URL_SAFE_NO_PAD.encode(x), "y": URL_SAFE_NO_PAD.encode(y),
-        }] })
+        let keys: Vec<Value> = self.accepted.iter().map(VerifyingKey::to_value).collect();
+        json!({ "keys": keys })
     }
 
     /// Makes a token; `None` if the system has no randomness.
@@ -235,7 +159,7 @@ impl Issuer {
     }
 
     fn sign(&self, claims: &Claims) -> Option<String> {
-        let header = json!({ "alg": "ES256", "kid": self.key_id });
+        let header = json!({ "alg": "ES256", "kid": self.accepted[0].id });
         let mut token = URL_SAFE_NO_PAD.encode(header.to_string());
         token.push('.');
         token.push_str(&URL_SAFE_NO_PAD.encode(serde_json::to_vec(claims).ok()?));
@@ -314,10 +238,22 @@ impl Issuer {
         if header.get("alg").and_then(Value::as_str) != Some("ES256") {
             return Err(Rejected::Malformed);
         }
-        let public = self.key.pair.public_key().as_ref();
-        signature::UnparsedPublicKey::new(&signature::ECDSA_P256_SHA256_FIXED, public)
-            .verify(signed.as_bytes(), &decode(signature)?)
-            .map_err(|_| Rejected::Signature)?;
+        let id = header.get("kid").and_then(Value::as_str);
+        let named = self.accepted.iter().find(|key| id == Some(&key.id));
+        let candidates = match named {
+            Some(key) => std::slice::from_ref(key),
+            None => &self.accepted,
+        };
+        let signature = decode(signature)?;
+        let fits = |key: &VerifyingKey| {
+            let algorithm = &signature::ECDSA_P256_SHA256_FIXED;
+            signature::UnparsedPublicKey::new(algorithm, &key.point)
+                .verify(signed.as_bytes(), &signature)
+                .is_ok()
+        };
+        if !candidates.iter().any(fits) {
+            return Err(Rejected::Signature);
+        }
         serde_json::from_slice(&decode(payload)?).map_err(|_| Rejected::Malformed)
     }
 }
@@ -385,6 +321,9 @@ impl Named {
 
 #[cfg(test)]
 mod tests {
+    use base64::engine::general_purpose::STANDARD;
+    use ring::signature::KeyPair as _;
+
     use super::*;
 
     fn claims() -> Claims {
@@ -442,6 +381,48 @@ mod tests {
                 Rejected::Malformed,
                 "{junk}"
             );
+        }
+    }
+
+    #[test]
+    fn tokens_of_an_accepted_key_stay_valid() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("old.key");
+        let old = Issuer::new(SigningKey::load_or_generate(&path).unwrap());
+        let token = old.sign(&claims()).unwrap();
+        let new = Issuer::new(SigningKey::generate().unwrap());
+        assert_eq!(new.claims(&token).unwrap_err(), Rejected::Signature);
+
+        // The same key as a private and as a public one; the latter as `openssl ec -pubout` writes it.
+        let point = old.key.pair.public_key().as_ref();
+        let mut info =
+            b"\x30\x59\x30\x13\x06\x07\x2a\x86\x48\xce\x3d\x02\x01\x06\x08\x2a\x86\x48\xce\
+            \x3d\x03\x01\x07\x03\x42\x00"
+                .to_vec();
+        info.extend_from_slice(point);
+        let public = format!(
+            "-----BEGIN PUBLIC KEY-----\n{}\n-----END PUBLIC KEY-----\n",
+            STANDARD.encode(info)
+        );
+        let both = std::fs::read_to_string(&path).unwrap() + &public;
+        let file = dir.path().join("both.pem");
+        std::fs::write(&file, both).unwrap();
+        let keys = VerifyingKey::read_all(&file).unwrap();
+        assert_eq!(keys.len(), 2);
+        let rolled = Issuer::new(new.key).accept(keys);
+        assert!(rolled.claims(&token).is_ok());
+        let set = rolled.key_set();
+        assert_eq!(set["keys"].as_array().unwrap().len(), 2);
+        assert_eq!(set["keys"][1], old.key_set()["keys"][0]);
+
+        for junk in [
+            "",
+            "x",
+            "-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n",
+        ] {
+            std::fs::write(&file, junk).unwrap();
+            let read = VerifyingKey::read_all(&file);
+            assert!(matches!(read, Err(KeyError::NotPublic(_))), "{junk}");
         }
     }
 

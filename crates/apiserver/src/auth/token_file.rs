@@ -8,7 +8,7 @@ use std::collections::HashMap;
 use super::User;
 
 /// Static tokens and their users.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TokenFile {
     users: HashMap<String, User>,
 }

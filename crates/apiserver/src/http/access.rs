@@ -102,6 +102,11 @@ pub trait Access: Send + Sync + 'static {
     /// Makes a token for a service account.
     fn issue_token(&self, claims: &TokenClaims<'_>) -> Result<IssuedToken, String>;
 
+    /// The longest life of a token, in seconds; a request for more gets a token of this life.
+    fn max_token_seconds(&self) -> Option<i64> {
+        None
+    }
+
     /// May this user store this role or binding? Called before every write of an RBAC kind, with
     /// the plural name, the namespace (empty at cluster scope), the version that the write replaces
     /// (`None` where it creates) and the object after the write.

@@ -104,6 +104,15 @@ impl Call<'_> {
             let kind = ("authentication.k8s.io", "TokenRequest");
             return Err(Failure::invalid(kind, "", vec![cause]));
         }
+        let seconds = match self.api.access.max_token_seconds() {
+            Some(most) if seconds > most => {
+                self.warnings.push(format!(
+                    "requested expiration of {seconds} seconds shortened to {most} seconds"
+                ));
+                most
+            }
+            _ => seconds,
+        };
         let bound = self.bound_object(&request)?;
         let bound = bound
             .as_ref()

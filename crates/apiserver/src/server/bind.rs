@@ -8,10 +8,12 @@ use std::sync::Arc;
 
 use rustix::fs::Mode;
 use tokio::net::{TcpListener, UnixListener};
+use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use super::builder::{Builder, StartError};
 use super::listener::Listener;
+use super::reload::Certificates;
 use crate::pki::{Identity, Pki};
 use crate::tls;
 
@@ -26,8 +28,10 @@ pub(super) struct Bound {
 pub(super) struct Tls {
     listener: TcpListener,
     address: SocketAddr,
-    acceptor: TlsAcceptor,
+    acceptor: watch::Sender<TlsAcceptor>,
     pub(super) pki: Pki,
+    /// Folder and names of the certificates, if they are in files.
+    files: Option<(PathBuf, Vec<String>)>,
 }
 
 impl Bound {
@@ -62,8 +66,22 @@ impl Bound {
         self.socket.as_ref().map(|(_, path)| path.clone())
     }
 
+    /// Returns the certificates, if they are in files.
+    pub(super) fn certificates(&self) -> Option<Certificates> {
+        let tls = self.tls.as_ref()?;
+        let (folder, names) = tls.files.clone()?;
+        Some(Certificates {
+            folder,
+            names,
+            pki: tls.pki.clone(),
+            acceptor: tls.acceptor.clone(),
+        })
+    }
+
     pub(super) fn into_listeners(self) -> impl Iterator<Item = Listener> {
-        let tls = self.tls.map(|t| Listener::Tls(t.listener, t.acceptor));
+        let tls = self
+            .tls
+            .map(|t| Listener::Tls(t.listener, t.acceptor.subscribe()));
         let socket = self
             .socket
             .map(|(listener, path)| Listener::Socket(listener, path));
@@ -93,11 +111,14 @@ async fn bind_tls(
         (None, None) => Pki::ephemeral(&names)?,
     };
     let acceptor = TlsAcceptor::from(Arc::new(tls::server_config(&pki)?));
+    let (acceptor, _) = watch::channel(acceptor);
+    let files = folder.map(|folder| (folder.join("pki"), names));
     Ok(Some(Tls {
         listener,
         address,
         acceptor,
         pki,
+        files,
     }))
 }
 

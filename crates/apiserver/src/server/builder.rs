@@ -112,6 +112,8 @@ pub struct Builder {
     pub(super) tokens: TokenFile,
     pub(super) mode: Mode,
     pub(super) deny_anonymous: bool,
+    pub(super) max_token_life: Option<Duration>,
+    pub(super) key_files: Vec<PathBuf>,
     pub(super) purges_namespaces: bool,
     pub(super) record: Option<PathBuf>,
     pub(super) audit: Option<audit::Options>,
@@ -136,6 +138,8 @@ impl Default for Builder {
             tokens: TokenFile::default(),
             mode: Mode::Rbac,
             deny_anonymous: false,
+            max_token_life: Some(Duration::from_secs(365 * 24 * 3600)),
+            key_files: Vec::new(),
             purges_namespaces: true,
             record: None,
             audit: None,
@@ -204,7 +208,7 @@ impl Builder {
         self
     }
 
-    /// Reads static tokens from a file in kube-apiserver's CSV format.
+    /// Reads static tokens from a file in kube-apiserver's CSV format. The file is read again when it changes.
     pub fn token_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.token_file = Some(path.into());
         self
@@ -225,6 +229,20 @@ impl Builder {
     /// Sets whether clients without credentials are `system:anonymous`; otherwise they get 401.
     pub fn anonymous(mut self, allowed: bool) -> Self {
         self.deny_anonymous = !allowed;
+        self
+    }
+
+    /// Sets the longest life of issued ServiceAccount tokens: a request for more gets a token of this life. The default is
+    /// one year; `None` sets no limit.
+    pub fn max_token_life(mut self, life: Option<Duration>) -> Self {
+        self.max_token_life = life;
+        self
+    }
+
+    /// Also accepts ServiceAccount tokens that the keys in this file have signed, for a change of the signing key. The
+    /// file has public or private keys in PEM (ECDSA P-256).
+    pub fn service_account_keys(mut self, path: impl Into<PathBuf>) -> Self {
+        self.key_files.push(path.into());
         self
     }
 

@@ -10,6 +10,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use super::backup::Saver;
 use super::faults::Faults;
 use super::instance::DataDir;
+use super::reload::Reload;
 use crate::audit::Audit;
 use crate::auth::{Auth, Recorder};
 use crate::http::Api;
@@ -53,6 +54,7 @@ pub struct Handle {
     listeners: JoinSet<()>,
     files: Files,
     recording: Option<JoinHandle<()>>,
+    reloading: JoinHandle<()>,
 }
 
 impl Handle {
@@ -61,6 +63,7 @@ impl Handle {
         end: watch::Sender<bool>,
         listeners: JoinSet<()>,
         files: Files,
+        reload: Reload,
     ) -> Self {
         let recording = files.record.clone().map(|(path, recorder)| {
             tokio::spawn(async move {
@@ -80,6 +83,7 @@ impl Handle {
             listeners,
             files,
             recording,
+            reloading: tokio::spawn(reload.run()),
         }
     }
 
@@ -190,6 +194,7 @@ impl Handle {
     }
 
     fn finish(&mut self) {
+        self.reloading.abort();
         if let Some(task) = self.recording.take() {
             task.abort();
         }

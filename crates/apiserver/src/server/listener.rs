@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
-use tokio::sync::Semaphore;
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 
@@ -20,7 +20,7 @@ const BREATH: Duration = Duration::from_millis(50);
 /// A source of connections.
 pub(super) enum Listener {
     /// TLS over TCP.
-    Tls(TcpListener, TlsAcceptor),
+    Tls(TcpListener, watch::Receiver<TlsAcceptor>),
     /// Plain HTTP over TCP.
     Plain(TcpListener),
     /// A socket file, which is removed at the end.
@@ -110,7 +110,7 @@ impl Listener {
 
     fn acceptor(&self) -> Option<TlsAcceptor> {
         match self {
-            Self::Tls(_, acceptor) => Some(acceptor.clone()),
+            Self::Tls(_, acceptor) => Some(acceptor.borrow().clone()),
             Self::Plain(_) | Self::Socket(..) => None,
         }
     }

@@ -22,6 +22,7 @@
 //! | `start`, `bind` | start-up |
 //! | `handle` | a running server and its shutdown |
 //! | `instance` | the data directory, and discovery of running servers |
+//! | `reload` | files that are read again when they change |
 //! | `faults` | fault injection |
 //! | `backup` | backup of a running server |
 //! | `listener`, `connection`, `body`, `stall` | transport, with bounds for slow clients |
@@ -40,6 +41,7 @@ mod keys;
 mod listener;
 mod pipeline;
 mod progress;
+mod reload;
 mod stall;
 mod start;
 #[cfg(test)]

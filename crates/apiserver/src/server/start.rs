@@ -15,8 +15,9 @@ use super::instance::{DataDir, Instance};
 #[cfg(feature = "etcd")]
 use super::keys::Keys;
 use super::pipeline::Pipeline;
+use super::reload::{Reload, Tokens};
 use crate::audit::{self, Audit};
-use crate::auth::{self, Auth, Recorder, TokenFile, User, token};
+use crate::auth::{self, Auth, Recorder, TokenFile, token};
 use crate::http::{Access, Api, Options};
 use crate::kubeconfig::{Credentials, Kubeconfig};
 use crate::pki::{Identity, write_private_durably};
@@ -33,7 +34,8 @@ impl Builder {
     pub async fn start(mut self) -> Result<Handle, StartError> {
         let data_dir = self.data_dir.as_deref().map(DataDir::lock).transpose()?;
         let folder = data_dir.as_ref().map(DataDir::path);
-        let tokens = self.take_tokens()?;
+        let from_file = self.read_tokens()?;
+        let keys = self.read_keys()?;
         let audit = self.open_audit()?;
         let opened = self.open_engine(folder).await?;
         auth::bootstrap::run(&opened.store).await?;
@@ -46,14 +48,20 @@ impl Builder {
             Some(folder) => Some(kept_token(&folder.join("token"))?),
             None => bound.tls.is_none().then(random_token),
         };
+        let tokens = Tokens {
+            file: self.token_file.take(),
+            from_file,
+            admin: folder.map(|folder| folder.join("token")),
+            admin_token: admin_token.clone(),
+            fixed: std::mem::take(&mut self.tokens),
+        };
         let recorder = self.record.as_ref().map(|_| Arc::new(Recorder::new()));
         let (audit, counts) = audit.unzip();
         let (auth, api) = self
             .open_api(
-                signing,
+                (signing, keys),
                 &opened.store,
-                tokens,
-                &admin_token,
+                tokens.all(),
                 &recorder,
                 counts,
             )
@@ -93,27 +101,32 @@ impl Builder {
             audit,
             data_dir,
         };
+        let reload = Reload {
+            auth: Arc::clone(&parts.auth),
+            tokens,
+            certificates: bound.certificates(),
+        };
         let (end, ending) = watch::channel(false);
         let listeners = self.serve(bound, &parts, files.audit.clone(), ending);
-        Ok(Handle::new(parts, end, listeners, files))
+        Ok(Handle::new(parts, end, listeners, files, reload))
     }
 
     async fn open_api(
         &self,
-        key: Option<token::SigningKey>,
+        (key, keys): (Option<token::SigningKey>, Vec<token::VerifyingKey>),
         store: &Arc<dyn Store>,
-        mut tokens: TokenFile,
-        admin_token: &Option<String>,
+        tokens: TokenFile,
         recorder: &Option<Arc<Recorder>>,
         audit: Option<audit::Counts>,
     ) -> Result<(Arc<Auth>, Arc<Api>), StartError> {
-        if let Some(token) = admin_token {
-            tokens.insert(token, User::admin());
-        }
         let options = auth::Options {
             mode: self.mode,
             tokens,
             key,
+            keys,
+            max_token_seconds: self
+                .max_token_life
+                .map(|life| life.as_secs().try_into().unwrap_or(i64::MAX)),
             deny_anonymous: self.deny_anonymous,
             recorder: recorder.clone(),
         };
@@ -181,17 +194,23 @@ impl Builder {
         listeners
     }
 
-    fn take_tokens(&mut self) -> Result<TokenFile, StartError> {
-        let mut tokens = match &self.token_file {
+    fn read_keys(&self) -> Result<Vec<token::VerifyingKey>, StartError> {
+        let mut keys = Vec::new();
+        for path in &self.key_files {
+            keys.extend(token::VerifyingKey::read_all(path)?);
+        }
+        Ok(keys)
+    }
+
+    fn read_tokens(&self) -> Result<TokenFile, StartError> {
+        Ok(match &self.token_file {
             None => TokenFile::default(),
             Some(path) => {
                 let text = std::fs::read_to_string(path)
                     .map_err(|e| StartError::TokenFile(path.display().to_string(), e))?;
                 TokenFile::parse(&text)?
             }
-        };
-        tokens.extend(std::mem::take(&mut self.tokens));
-        Ok(tokens)
+        })
     }
 
     async fn open_engine(&self, folder: Option<&Path>) -> Result<Opened, StartError> {

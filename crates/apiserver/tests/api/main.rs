@@ -1,4 +1,5 @@
 //! The API over HTTP, by theme.
+#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 #![allow(
     clippy::disallowed_methods,
     reason = "tests wait for a server in this process; no election is decided here"
@@ -12,6 +13,7 @@ mod apply;
 mod audit;
 mod classes;
 mod concurrency;
+mod credentials;
 mod custom;
 mod discovery;
 mod doubling;

@@ -1,6 +1,7 @@
 //! Flags of the API server about credentials and the record of their use.
 
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use clap::Args;
@@ -9,6 +10,24 @@ use tenure_apiserver::server::Builder;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct Security {
+    /// Treat requests without credentials as user system:anonymous; `--anonymous-auth=false` answers them with 401, health
+    /// endpoints included
+    #[arg(
+        long,
+        value_name = "BOOL",
+        default_value_t = true,
+        default_missing_value = "true",
+        num_args = 0..=1,
+        require_equals = true,
+        action = clap::ArgAction::Set
+    )]
+    anonymous_auth: bool,
+    /// Limit the life of issued ServiceAccount tokens; 0s sets no limit
+    #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = token_life)]
+    service_account_max_token_expiration: Duration,
+    /// Also accept ServiceAccount tokens signed by the keys in this file; can be repeated
+    #[arg(long, value_name = "FILE")]
+    service_account_key_file: Vec<PathBuf>,
     /// Record every request in this file, as audit.k8s.io/v1 Events; `-` is standard output
     #[arg(long, value_name = "FILE", alias = "audit-log-path")]
     audit_log: Option<PathBuf>,
@@ -32,6 +51,13 @@ pub(super) struct Security {
 impl Security {
     /// Configures the server. Reads the policy, so that an invalid one is reported before anything starts.
     pub(super) fn apply(self, mut server: Builder) -> Result<Builder> {
+        let life = self.service_account_max_token_expiration;
+        server = server
+            .anonymous(self.anonymous_auth)
+            .max_token_life(Some(life).filter(|life| !life.is_zero()));
+        for file in self.service_account_key_file {
+            server = server.service_account_keys(file);
+        }
         if let Some(path) = self.audit_log {
             let mut options = audit::Options::new(path);
             options.max_bytes = self.audit_log_maxsize.saturating_mul(1 << 20);
@@ -43,6 +69,15 @@ impl Security {
         }
         Ok(server)
     }
+}
+
+/// A limit of the life of tokens, with the least value of kube-apiserver.
+fn token_life(text: &str) -> Result<Duration, String> {
+    let life = crate::values::duration(text)?;
+    if life.is_zero() || life >= Duration::from_secs(3_600) {
+        return Ok(life);
+    }
+    Err("it must be 0s or at least 1h".to_owned())
 }
 
 fn policy(file: &std::path::Path) -> Result<audit::Policy> {
