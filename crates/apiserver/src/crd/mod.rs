@@ -22,6 +22,7 @@ pub(crate) use schema::{Kind as ValueKind, ListKind, Structural};
 use serde_json::Value;
 
 use crate::canonical;
+use crate::limits::MAX_STORED_BYTES;
 use crate::schema::message_by_name;
 use crate::status::Cause;
 
@@ -50,7 +51,11 @@ impl CustomVersion {
                 canonical::canonicalise(message, metadata)?,
             );
         }
-        self.schema.fill(&mut object);
+        if !self.schema.fill(&mut object) {
+            return Err(canonical::Error::Text(format!(
+                "with its defaults it is larger than {MAX_STORED_BYTES} bytes"
+            )));
+        }
         Ok((object, unknown))
     }
 

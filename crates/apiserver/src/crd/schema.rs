@@ -6,6 +6,7 @@ use regex::Regex;
 use serde_json::{Map, Value};
 
 use super::pattern;
+use crate::limits::MAX_STORED_BYTES;
 
 /// What a schema says about a value and what is in it.
 #[derive(Debug, Default)]
@@ -17,6 +18,8 @@ pub(crate) struct Structural {
     pub(crate) items: Option<Box<Structural>>,
     pub(crate) nullable: bool,
     pub(crate) default: Option<Value>,
+    /// Bytes of the default as JSON.
+    default_bytes: usize,
     /// Members that no schema knows are kept.
     pub(crate) preserve: bool,
     /// An object with a kind and metadata of its own, as is the root.
@@ -121,6 +124,9 @@ impl Structural {
             items: schema.get("items").map(|inner| Box::new(Self::of(inner))),
             nullable: flag("nullable"),
             default: schema.get("default").cloned(),
+            default_bytes: schema
+                .get("default")
+                .map_or(0, |default| default.to_string().len()),
             preserve: flag("x-kubernetes-preserve-unknown-fields"),
             resource: flag("x-kubernetes-embedded-resource"),
             list: match text("x-kubernetes-list-type") {
@@ -191,7 +197,16 @@ impl Structural {
     }
 
     /// Fills in defaults. A null where none may be is as good as nothing.
-    pub(crate) fn fill(&self, value: &mut Value) {
+    ///
+    /// Returns false, with a part of the defaults, if the object becomes larger than a stored object may be. A short
+    /// list of empty objects would otherwise grow by the default of each element.
+    #[must_use]
+    pub(crate) fn fill(&self, value: &mut Value) -> bool {
+        let mut room = MAX_STORED_BYTES;
+        self.fill_within(value, &mut room)
+    }
+
+    fn fill_within(&self, value: &mut Value, room: &mut usize) -> bool {
         match value {
             Value::Object(map) => {
                 for (name, inner) in &self.properties {
@@ -201,6 +216,12 @@ impl Structural {
                     };
                     match &inner.default {
                         Some(default) if absent => {
+                            // Quotes and colon of the name.
+                            let bytes = name.len() + 3 + inner.default_bytes;
+                            let Some(rest) = room.checked_sub(bytes) else {
+                                return false;
+                            };
+                            *room = rest;
                             map.insert(name.clone(), default.clone());
                         }
                         None if absent => {
@@ -209,18 +230,16 @@ impl Structural {
                         _ => {}
                     }
                 }
-                for (name, value) in map.iter_mut() {
-                    if let Some(inner) = self.member(name) {
-                        inner.fill(value);
-                    }
-                }
+                map.iter_mut().all(|(name, value)| match self.member(name) {
+                    Some(inner) => inner.fill_within(value, room),
+                    None => true,
+                })
             }
-            Value::Array(list) => {
-                if let Some(items) = &self.items {
-                    list.iter_mut().for_each(|item| items.fill(item));
-                }
-            }
-            _ => {}
+            Value::Array(list) => match &self.items {
+                Some(items) => list.iter_mut().all(|item| items.fill_within(item, room)),
+                None => true,
+            },
+            _ => true,
         }
     }
 }
@@ -294,14 +313,29 @@ mod tests {
         let mut unknown = Vec::new();
         schema.prune(&mut value, "", &mut unknown);
         assert_eq!(unknown, ["spec.list[0].y", "spec.x"]);
-        schema.fill(&mut value);
+        assert!(schema.fill(&mut value));
         assert_eq!(
             value,
             json!({"metadata": {"name": "n"}, "spec": {"color": "red", "maybe": null,
                 "list": [{"n": 1}], "free": {"a": {"b": 1}}, "map": {"k": "v"}}})
         );
         let mut bare = json!({});
-        schema.fill(&mut bare);
+        assert!(schema.fill(&mut bare));
         assert_eq!(bare, json!({"spec": {"color": "red"}}));
+    }
+
+    #[test]
+    fn defaults_of_many_elements_end_at_the_limit_of_an_object() {
+        let text = "x".repeat(10_000);
+        let schema = Structural::root(&json!({"type": "object", "properties": {"list": {
+            "type": "array", "items": {"type": "object", "properties": {
+                "text": {"type": "string", "default": text}}}}}}));
+        let mut some = json!({ "list": vec![json!({}); 100] });
+        assert!(schema.fill(&mut some));
+        assert_eq!(some["list"][99]["text"], text);
+        let mut many = json!({ "list": vec![json!({}); 100_000] });
+        assert!(!schema.fill(&mut many));
+        let bytes = many.to_string().len();
+        assert!(bytes < MAX_STORED_BYTES + 400_000, "{bytes}");
     }
 }

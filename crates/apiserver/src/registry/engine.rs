@@ -82,7 +82,8 @@ impl Target<'_> {
     /// Fills in what the client left out.
     pub(super) fn default(&self, object: &mut Value) {
         match self.version.custom {
-            Some(custom) => custom.schema.fill(object),
+            // An object that is not filled completely is too large, and the store refuses it.
+            Some(custom) => _ = custom.schema.fill(object),
             None => (self.kind.default)(object),
         }
     }

@@ -203,6 +203,44 @@ async fn objects_are_stored_up_to_a_size() {
     assert_eq!(present.version(), stored.version());
 }
 
+/// A few bytes for each element become thousands with its default.
+#[tokio::test]
+async fn defaults_that_make_an_object_too_large_are_refused() {
+    let server = Server::start().await;
+    let schema = json!({"type": "object", "properties": {"list": {"type": "array", "items": {
+        "type": "object", "properties": {"text": {"type": "string", "default": "x".repeat(10_000)}}}}}});
+    let definition = json!({"metadata": {"name": "longs.t.example"},
+        "spec": {"group": "t.example", "scope": "Namespaced",
+            "names": {"plural": "longs", "kind": "Long"},
+            "versions": [{"name": "v1", "served": true, "storage": true,
+                "schema": {"openAPIV3Schema": schema}}]}});
+    let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+    create(&server, definitions, definition).await;
+    let longs = "/apis/t.example/v1/namespaces/default/longs";
+    let long = |name: &str, count: usize| {
+        json!({"apiVersion": "t.example/v1", "kind": "Long", "metadata": {"name": name},
+            "list": vec![json!({}); count]})
+    };
+    let made = create(&server, longs, long("some", 100)).await.json();
+    assert_eq!(
+        made["list"][99]["text"].as_str().map(str::len),
+        Some(10_000)
+    );
+    let refused = server
+        .call("POST", longs, Some(long("many", 100_000)))
+        .await;
+    is(&refused, 400, "BadRequest");
+    let message = refused.json()["message"].to_string();
+    assert!(message.contains("larger than 1572864 bytes"), "{message}");
+    let one = format!("{longs}/some");
+    let refused = server.call("PUT", &one, Some(long("some", 100_000))).await;
+    is(&refused, 400, "BadRequest");
+    let change = json!({ "list": vec![json!({}); 100_000] });
+    let refused = server.call("PATCH", &one, Some(change)).await;
+    assert!((400..500).contains(&refused.status), "{}", refused.json());
+    assert_eq!(server.call("GET", &one, None).await.json(), made);
+}
+
 #[tokio::test]
 async fn methods_that_are_not_there() {
     let server = Server::start().await;
