@@ -33,7 +33,7 @@ cargo xtask COMMAND
                       the parsers under libFuzzer, 60 seconds each
   sim [--seconds N] [--seed S]
                       simulate elections under faults, catch mutants, check the model
-  mutants [TARGET...] [--file TEXT] [--sample N] [--quick]
+  mutants [TARGET...] [--file TEXT] [--sample N] [--jobs N] [--quick]
                       the mutation score: which changes of the code no test notices
   real up|down|status the real kube-apiserver and etcd on loopback, built from source
   soak [--hours N] [--seed S] [--server real|embedded]

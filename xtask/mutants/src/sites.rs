@@ -1,11 +1,13 @@
 //! Finds what can be changed in a file: operators, conditions, match arms, function bodies.
 //!
-//! The kinds of changes are those of cargo-mutants. Code of tests, of macros and of `const fn` is left out.
+//! The kinds of changes are those of cargo-mutants. Code of tests, of macros, of `const fn` and of seeded bugs is left out.
 
 use std::ops::Range;
 
 use syn::spanned::Spanned as _;
 use syn::visit::{self, Visit};
+
+use crate::seeded::{self, Names};
 
 /// A place in the text, and the changes that can be made there.
 #[derive(Debug)]
@@ -49,6 +51,7 @@ pub(crate) fn find(source: &str) -> Result<Vec<Site>, syn::Error> {
         sites: Vec::new(),
         owner: String::new(),
         function: Vec::new(),
+        seeded: Names::new(),
     };
     finder.visit_file(&file);
     finder
@@ -64,6 +67,8 @@ struct Finder<'a> {
     owner: String,
     /// The functions around.
     function: Vec<String>,
+    /// The variables of the function that are false unless a bug is seeded.
+    seeded: Names,
 }
 
 impl Finder<'_> {
@@ -99,12 +104,16 @@ impl Finder<'_> {
     }
 
     fn add_function(&mut self, name: &str, signature: &syn::Signature, block: &syn::Block) {
+        if seeded::is_question(signature, block) {
+            return;
+        }
         let name = if self.owner.is_empty() || !self.function.is_empty() {
             name.to_owned()
         } else {
             format!("{}::{name}", self.owner)
         };
         self.function.push(name);
+        let outer = std::mem::take(&mut self.seeded);
         let at = block.brace_token.span.open().byte_range().end;
         let values = returns(&signature.output);
         let changes = values.into_iter().map(|value| {
@@ -118,6 +127,7 @@ impl Finder<'_> {
             self.add(at..at, Shape::Body, shown, changes.collect());
         }
         visit::visit_block(self, block);
+        self.seeded = outer;
         self.function.pop();
     }
 
@@ -184,13 +194,30 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_item_static(&mut self, _: &'ast syn::ItemStatic) {}
     fn visit_macro(&mut self, _: &'ast syn::Macro) {}
 
+    fn visit_expr(&mut self, expression: &'ast syn::Expr) {
+        if !seeded::is_false(expression, &self.seeded) {
+            visit::visit_expr(self, expression);
+        }
+    }
+
+    fn visit_local(&mut self, local: &'ast syn::Local) {
+        visit::visit_local(self, local);
+        self.seeded.extend(seeded::name_of(local, &self.seeded));
+    }
+
+    fn visit_expr_if(&mut self, expression: &'ast syn::ExprIf) {
+        if !seeded::is_false(&expression.cond, &self.seeded) {
+            visit::visit_expr_if(self, expression);
+        } else if let Some((_, other)) = &expression.else_branch {
+            self.visit_expr(other);
+        }
+    }
+
     fn visit_expr_binary(&mut self, expression: &'ast syn::ExprBinary) {
         let op = expression.op.span().byte_range();
         let range = expression.span().byte_range();
-        // As it is shipped, the code has no seeded bug.
-        let seeded = [&expression.left, &expression.right]
-            .map(|side| is_seeded(self.text(side.span().byte_range())));
-        if !has_let(&syn::Expr::Binary(expression.clone())) && seeded != [true, true] {
+        let pointless = seeded::joins_false(expression, &self.seeded);
+        if !has_let(&syn::Expr::Binary(expression.clone())) && !pointless {
             let from = self.text(op.clone()).to_owned();
             let (left, right) = (
                 self.text(range.start..op.start).to_owned(),
@@ -227,10 +254,17 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     fn visit_expr_match(&mut self, expression: &'ast syn::ExprMatch) {
         let wild = |arm: &syn::Arm| matches!(arm.pat, syn::Pat::Wild(_)) && arm.guard.is_none();
         let has_wild = expression.arms.iter().any(wild);
+        let asks = seeded::is_false(&expression.expr, &self.seeded);
+        self.visit_expr(&expression.expr);
         for arm in &expression.arms {
-            self.add_arm(arm, has_wild && !wild(arm));
+            let guard = arm.guard.as_ref().map(|(_, guard)| guard);
+            let by_guard = guard.is_some_and(|guard| seeded::is_false(guard, &self.seeded));
+            let unreached = by_guard || (asks && seeded::is_true_arm(arm));
+            if !unreached {
+                self.add_arm(arm, has_wild && !wild(arm));
+                self.visit_arm(arm);
+            }
         }
-        visit::visit_expr_match(self, expression);
     }
 }
 
@@ -342,13 +376,6 @@ fn has_let(expression: &syn::Expr) -> bool {
         syn::Expr::Binary(binary) => has_let(&binary.left) || has_let(&binary.right),
         _ => false,
     }
-}
-
-/// Whether an expression only asks for a seeded bug.
-fn is_seeded(text: &str) -> bool {
-    one_line(text)
-        .split(" || ")
-        .all(|part| part.contains(".is(Mutant::") && !part.contains("&&"))
 }
 
 /// Whether code is for tests, or for the seeded bugs.

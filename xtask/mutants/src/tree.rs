@@ -62,11 +62,15 @@ impl Tree {
         })
     }
 
-    /// Everything that can be changed in the files below these paths.
+    /// Everything that can be changed in these files and in the files below these folders. A path that does not exist is
+    /// skipped, so that a target can name a module as a file and as a folder.
     pub(crate) fn sources(&self, paths: &[&str]) -> Result<Vec<Source>> {
         let mut files = Vec::new();
         for path in paths {
             list(&self.root.join(path), &mut files)?;
+        }
+        if files.is_empty() {
+            bail!("no source files below {}", paths.join(", "));
         }
         files.sort();
         let mut sources = Vec::new();
@@ -215,6 +219,8 @@ impl Tree {
             .current_dir(self.folder.join(package))
             .env("CARGO_MANIFEST_DIR", self.folder.join(package))
             .env("TENURE_MUTATION", change.to_string())
+            // A tenth of what proptest does by itself: each change runs all of them.
+            .env("PROPTEST_CASES", "25")
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -247,7 +253,7 @@ fn list(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         for entry in fs::read_dir(path)? {
             list(&entry?.path(), files)?;
         }
-    } else if path.extension().is_some_and(|extension| extension == "rs") {
+    } else if path.exists() && path.extension().is_some_and(|extension| extension == "rs") {
         files.push(path.to_path_buf());
     }
     Ok(())
