@@ -116,6 +116,19 @@ mod tests {
     }
 
     #[test]
+    fn mark_of_two_objects_changes_with_either_whatever_the_other_is() {
+        let mark = |key| Mark {
+            key,
+            lease_duration_seconds: 15,
+        };
+        for fixed in [0, 1, u64::MAX, 0x9E37_79B9_7F4A_7C15] {
+            let (a, b) = (mark(2), mark(3));
+            assert!(!mark(fixed).both(a).is(&mark(fixed).both(b)), "{fixed}");
+            assert!(!a.both(mark(fixed)).is(&b.both(mark(fixed))), "{fixed}");
+        }
+    }
+
+    #[test]
     fn mark_with_an_absurd_duration_is_capped() {
         let mark = Mark::new("a", None, u32::MAX);
         assert_eq!(mark.lease_duration(), MAX_LEASE);

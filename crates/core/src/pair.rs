@@ -423,6 +423,12 @@ mod tests {
     }
 
     #[test]
+    fn one_holder_of_both_is_the_holder() {
+        let together = pair(seen("a", "9"), Some(seen("a", "10"))).together(Rules::default());
+        assert_eq!(together.record.holder, "a");
+    }
+
+    #[test]
     fn half_of_an_own_write_is_no_news() {
         let known = || pair(seen("a", "1"), Some(seen("a", "2")));
         let under_way = Own::UnderWay(seen("me", "3").record);

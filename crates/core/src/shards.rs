@@ -452,6 +452,13 @@ mod tests {
     }
 
     #[test]
+    fn replicas_without_shards_of_our_number_are_waited_for() {
+        for leases in [vec![member(8)], vec![shard(128, false, 7), member(8)]] {
+            assert!(waits(&step(&mut joining(false), 1, None, &leases)));
+        }
+    }
+
+    #[test]
     fn unreadable_agreement_is_replaced_in_its_version() {
         let unreadable = Agreement {
             shards: None,

@@ -427,6 +427,30 @@ mod tests {
     }
 
     #[test]
+    fn durations_at_their_limits_have_the_problem_of_that_limit_alone() {
+        let problems = |lease, renew, retry| build(lease, renew, retry).unwrap_err().problems;
+        assert!(matches!(
+            problems(10_000, 10_000, 2_000)[..],
+            [TimingProblem::LeaseNotAboveRenew { .. }]
+        ));
+        assert!(matches!(
+            problems(20_000, 10_000, 10_000)[..],
+            [TimingProblem::RenewNotAboveRetry { .. }]
+        ));
+        // Ten seconds with their jitter are twelve.
+        for (renew, accepted) in [(11_500, false), (12_000, false), (12_001, true)] {
+            let built = build(60_000, renew, 10_000);
+            assert_eq!(built.is_ok(), accepted, "{renew}");
+        }
+        // Between ten milliseconds and half the renew deadline.
+        for (millis, accepted) in [(9, false), (10, true), (5_000, true), (5_001, false)] {
+            let timeout = Duration::from_millis(millis);
+            let built = builder(60_000, 10_000, 2_000).request_timeout(timeout);
+            assert_eq!(built.build().is_ok(), accepted, "{millis}");
+        }
+    }
+
+    #[test]
     fn wrangler_and_openshift_timings_are_accepted() {
         build(45_000, 30_000, 2_000).unwrap();
         let openshift = build(137_000, 107_000, 26_000).unwrap_err();

@@ -288,7 +288,7 @@ impl Election {
         let version = seen.observation.version.clone();
         let found = self.attempt_of(&seen.observation).filter(wins).cloned();
         match (found, version.revision.as_str().parse::<FencingToken>()) {
-            (Some(attempt), Ok(token)) if attempt.record.holder == self.config.identity => {
+            (Some(attempt), Ok(token)) => {
                 let term = Term {
                     token,
                     uid: version.uid.clone(),

@@ -113,7 +113,7 @@ impl Election {
                     });
                 }
             }
-            State::Releasing(term) if guard.until() > term.guard.until() => term.guard = guard,
+            State::Releasing(ended) if guard.until() > ended.guard.until() => ended.guard = guard,
             _ => {}
         }
     }
@@ -155,7 +155,7 @@ impl Election {
 /// When to renew after a renewal that was due at one instant and sent at another: never later than a
 /// retry period after it was sent. Usually a retry period after it was due, so that elections which a
 /// busy moment makes late together do not stay together.
-fn next_renewal(due: LocalTime, sent: LocalTime, retry: Duration) -> LocalTime {
+pub(super) fn next_renewal(due: LocalTime, sent: LocalTime, retry: Duration) -> LocalTime {
     let (in_place, latest) = (due + retry, sent + retry);
     if in_place >= sent + retry / 2 {
         in_place.min(latest)

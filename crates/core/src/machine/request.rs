@@ -120,7 +120,7 @@ impl Election {
     /// its mark names has run out, or is released, and its holder is empty, or it has been observed
     /// unchanged for its lease, or the object does not exist, or (coordinated) it was assigned to us; and
     /// nobody else holds it for life.
-    fn may_replace(&self, now: Now, kind: &WriteKind) -> bool {
+    pub(super) fn may_replace(&self, now: Now, kind: &WriteKind) -> bool {
         // Duty 8: after a live term of somebody else, not before that has run out.
         let held = self.hold_until.is_some_and(|until| now.local < until);
         match (&self.known, kind.base()) {
@@ -232,12 +232,11 @@ impl Election {
                 self.applied(now, attempt, &version, out);
             }
             outcome => {
-                let attempt = self.attempts.iter().find(|attempt| attempt.id == id);
-                if let Some(sent) = attempt.map(|attempt| attempt.sent)
-                    && self.is(Mutant::UnknownExtends)
+                if self.is(Mutant::UnknownExtends)
                     && outcome == Outcome::Unknown
+                    && let Some(attempt) = self.attempts.iter().find(|attempt| attempt.id == id)
                 {
-                    self.renewed(now, sent, out);
+                    self.renewed(now, attempt.sent, out);
                 }
                 self.write_failed(now, id, &outcome);
             }

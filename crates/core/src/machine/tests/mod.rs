@@ -9,16 +9,21 @@
 //! 0.02  ok2 5         -> lead token=5 t0 until=10.01, leader baz
 //! ```
 
+mod attempts;
 mod basics;
 mod client_go;
 mod duties;
+mod instants;
 mod life;
 mod marks;
+mod permitted;
 mod restored;
 mod same_name;
 mod shown;
+mod shutdown;
 mod spread;
 mod unhappy;
+mod winding;
 
 use std::fmt::Write as _;
 use std::sync::Arc;

@@ -188,3 +188,88 @@ fn revision_that_a_restored_store_gives_again_is_looked_into() {
          9.2 read2 /1 v100",
     ));
 }
+
+#[test]
+fn two_versions_that_looked_stale_are_looked_into_like_one() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 /1 v100 paused     -
+        0.2     watching                 -
+        9       watch /1 v90             -
+        9.05    watch /1 v91             -
+        9.1     listed v300              read#2
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 /1 v100 paused
+         0.2 watching
+         9 watch /1 v90
+         9.05 watch /1 v91
+         9.1 listed v300",
+    ));
+}
+
+#[test]
+fn absence_at_a_revision_that_was_seen_before_is_looked_into() {
+    for script in [
+        "9 watch absent v80\n9.1 listed v300",
+        "9 watch absent v80\n9.05 watch absent v81\n9.1 listed v300",
+    ] {
+        let log = play(&format!(
+            "0 start\n0.1 read1 bing/15 v100\n0.2 watching\n{script}"
+        ));
+        assert!(log.ends_with("read#2\n"), "{log}");
+    }
+}
+
+#[test]
+fn other_record_at_the_revision_that_is_known_is_looked_into() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 ann/15 v100        leader "ann"
+        0.2     watching                 -
+        9       watch bing/15 v100       -
+        9.1     listed v100              read#2
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 ann/15 v100
+         0.2 watching
+         9 watch bing/15 v100
+         9.1 listed v100",
+    ));
+}
+
+/// What asks for a read must not take back the read that is due already.
+#[test]
+fn list_and_unordered_revision_during_the_pause_after_a_failed_read_leave_that_read_due() {
+    for news in ["listed v60", "watch /1 vx7"] {
+        let log = play(&format!(
+            "0 start
+             0.1 read1 bing/15 v100
+             0.2 watching
+             1 listed v50
+             1.1 readfail2
+             1.2 readfail3
+             1.25 {news}
+             2 tick"
+        ));
+        assert!(log.ends_with("read#4\n"), "{log}");
+    }
+}
+
+/// The time since which a record has not changed does not survive a restore or another object of that name.
+#[test]
+fn same_record_in_a_restored_store_or_in_another_object_is_waited_for_again() {
+    for (news, seen) in [
+        ("10 listed v80\n10 read2 bing/15 v70 renew=1", 10.0),
+        ("10 watch bing/15 v101 renew=1 uid=other", 10.0),
+    ] {
+        let table = Table::new(config()).play(&format!(
+            "0 start\n0.1 read1 bing/15 v100 renew=1\n0.2 watching\n{news}\n16 tick"
+        ));
+        assert!(table.log.ends_with("-\n"), "{}", table.log);
+        let wanted = table.election.deadline().expect("the end of the lease");
+        assert!(wanted >= table.now(seen + 15.0).local, "{}", table.log);
+    }
+}

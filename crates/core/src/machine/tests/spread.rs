@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::{Table, config};
 use crate::time::LocalTime;
+use crate::timing::Timing;
 
 const WON: &str = "0 start
     0.5 read1 absent
@@ -81,6 +82,75 @@ fn a_renewal_may_wait_a_little_and_nothing_else_may() {
         [none, none, none]
     );
     assert_eq!(leeways(&["2.7 ok4 6"]), [some]);
+}
+
+#[test]
+fn renewal_does_not_wait_during_the_pause_after_failures() {
+    let script = format!("{WON}\n2.5 tick\n2.6 unknown3\n2.7 unknown4");
+    let table = Table::new(config()).play(&script);
+    assert_eq!(table.election.leeway(), Duration::ZERO, "{}", table.log);
+}
+
+#[test]
+fn leeway_is_a_part_of_a_short_retry_period() {
+    let mut config = config();
+    config.timing = Timing::builder()
+        .retry_period(Duration::from_secs(1))
+        .build()
+        .unwrap();
+    let table = Table::new(config).play(WON);
+    assert_eq!(table.election.leeway(), Duration::from_secs(1) / 32);
+}
+
+/// client-go accepts these durations. The guard, which the margin cuts to 750 ms, may end soon after a renewal is due.
+#[test]
+fn leeway_is_at_most_half_of_what_is_left_of_the_guard() {
+    let timing = Timing::builder()
+        .lease_duration(Duration::from_secs(1))
+        .renew_deadline(Duration::from_millis(990))
+        .retry_period(Duration::from_millis(820))
+        .client_go_compat(true)
+        .build()
+        .unwrap();
+    let mut short = 0;
+    for seed in 0..400 {
+        let mut config = config();
+        (config.seed, config.timing) = (seed, timing.clone());
+        let table = Table::new(config).play(WON);
+        let due = table.election.deadline().expect("a leader renews");
+        let until = table.election.guard().expect("it leads").until();
+        let left = until.since(due);
+        let expected = (timing.retry_period() / 32).min(left / 2);
+        assert_eq!(table.election.leeway(), expected, "{}", table.log);
+        short += usize::from(!left.is_zero() && left < Duration::from_millis(50));
+    }
+    assert!(short > 5, "{short} of 400");
+}
+
+#[test]
+fn followers_spread_more_after_a_release_than_after_an_expiry() {
+    let latest = |news: &str, due: LocalTime| {
+        let delays = (0..400).map(|seed| {
+            let mut config = config();
+            config.seed = seed;
+            let script = format!("0 start\n0.1 read1 bing/15 v4\n0.2 watching\n1 {news}");
+            let table = Table::new(config).play(&script);
+            let wanted = table.election.deadline().expect("a tick");
+            assert!(wanted >= due, "{}", table.log);
+            wanted.since(due)
+        });
+        delays.max().expect("400 of them")
+    };
+    let (herd, expiry) = (Duration::from_millis(50), Duration::from_millis(20));
+    let released = latest("watch /1 v5", at(1_000));
+    assert!(released > expiry && released < herd, "{released:?}");
+    for (news, due) in [
+        ("watch bing/15 v5 renew=2", 16_000),
+        ("watch /15 v5 garbage", 16_000),
+    ] {
+        let expired = latest(news, at(due));
+        assert!(expired > expiry / 2 && expired < expiry, "{expired:?}");
+    }
 }
 
 #[test]
