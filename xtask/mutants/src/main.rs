@@ -116,10 +116,7 @@ const TARGETS: &[Target] = &[
     Target {
         name: "deadline",
         package: "crates/elector",
-        paths: &[
-            "crates/elector/src/deadline.rs",
-            "crates/elector/src/deadline",
-        ],
+        paths: &["crates/elector/src/deadline"],
         stages: &[Stage {
             name: "tests",
             build: &["test", "--package", "tenure", "--no-run"],

@@ -1,0 +1,213 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use tenure_core::{FencingToken, Guard, LocalTime, Now, StopReason};
+
+use super::board::{Board, LONGEST_LOOK, Tally, Watched};
+use super::thread::board;
+use super::watchdog::{LAST_MOMENT, Watchdog};
+use super::{Deadline, Overrun};
+use crate::clock::{Clock, SystemClock, TokioClock};
+use crate::guard::Cell;
+use crate::guard::tests::cell;
+
+fn dog(clock: &TokioClock) -> (Arc<Watchdog>, Arc<AtomicU32>) {
+    let calls = Arc::new(AtomicU32::new(0));
+    let policy = {
+        let calls = calls.clone();
+        Overrun::call(move |overran| {
+            assert_eq!(overran.token.as_str(), "7");
+            calls.fetch_add(1, Ordering::SeqCst);
+        })
+    };
+    let cell = cell(clock, Duration::from_secs(10));
+    (
+        Watchdog::start(cell, Duration::from_millis(14_500), policy),
+        calls,
+    )
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_ignores_the_end_is_acted_upon_once_at_the_fence() {
+    let clock = TokioClock::new();
+    let (dog, calls) = dog(&clock);
+    let board = Board::default();
+    board.watch(dog.clone());
+    let look = || board.look(Duration::default).0;
+    assert_eq!(look(), Some(LONGEST_LOOK));
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert!(look().is_some());
+    assert!(dog.cell.has_ended(), "nobody had to run the driver");
+    tokio::time::advance(Duration::from_millis(4_499)).await;
+    look();
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+    tokio::time::advance(Duration::from_millis(1)).await;
+    assert_eq!(look(), None, "nothing is left to watch");
+    dog.overrun();
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_a_long_pause_work_gets_a_last_moment() {
+    let clock = TokioClock::new();
+    let (dog, calls) = dog(&clock);
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    assert_eq!(dog.look(), Some(LAST_MOMENT));
+    tokio::time::advance(LAST_MOMENT).await;
+    assert_eq!(dog.look(), None);
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_ended_is_left_alone() {
+    let clock = TokioClock::new();
+    let (dog, calls) = dog(&clock);
+    dog.drop_handle();
+    tokio::time::advance(Duration::from_secs(3600)).await;
+    assert_eq!(dog.look(), None);
+    dog.overrun();
+    assert_eq!(calls.load(Ordering::SeqCst), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_deadline_stays_armed_until_the_last_handle_is_gone() {
+    let clock = TokioClock::new();
+    let (dog, calls) = dog(&clock);
+    assert!(dog.add_handle());
+    assert_eq!(dog.drop_term(), 1);
+    tokio::time::advance(Duration::from_secs(10)).await;
+    assert!(dog.look().is_some(), "a part of the work goes on");
+    tokio::time::advance(Duration::from_secs(5)).await;
+    assert_eq!(dog.look(), None);
+    assert_eq!(calls.load(Ordering::SeqCst), 1);
+    dog.drop_handle();
+    assert!(dog.is_joined() && !dog.add_handle());
+}
+
+/// Counts the looks at it; so much is left each time.
+struct Counted {
+    looks: AtomicU32,
+    left: Duration,
+    on_system_clock: bool,
+}
+
+impl Watched for Counted {
+    fn look(&self) -> Option<Duration> {
+        self.looks.fetch_add(1, Ordering::SeqCst);
+        Some(self.left)
+    }
+
+    fn on_system_clock(&self) -> bool {
+        self.on_system_clock
+    }
+}
+
+#[test]
+fn only_what_may_have_run_out_is_looked_at() {
+    let board = Board::default();
+    let watched = [(10, true), (3, true), (10, false)].map(|(seconds, on_system_clock)| {
+        Arc::new(Counted {
+            looks: AtomicU32::new(0),
+            left: Duration::from_secs(seconds),
+            on_system_clock,
+        })
+    });
+    let look = |passed| {
+        let sleep = board.look(|| Duration::from_millis(passed)).0;
+        let looks = |one: &Arc<Counted>| one.looks.load(Ordering::SeqCst);
+        (sleep, watched.each_ref().map(looks))
+    };
+    for one in &watched {
+        board.watch(one.clone());
+    }
+    assert_eq!(look(0), (Some(LONGEST_LOOK), [1, 1, 1]));
+    let (sleep, looks) = look(2_900);
+    assert_eq!(looks, [1, 1, 2], "another clock may go its own ways");
+    assert_eq!(sleep, Some(Duration::from_millis(100)));
+    assert_eq!(look(3_000).1, [1, 2, 3]);
+    board.all.store(true, Ordering::Release);
+    assert_eq!(look(3_100).1, [2, 3, 4]);
+    assert_eq!(look(3_200).1, [2, 3, 5]);
+    assert_eq!(look(13_100).1, [3, 4, 6]);
+}
+
+/// Ends with a panic, and then has something left to do.
+struct Panicking(AtomicU32);
+
+impl Watched for Panicking {
+    fn look(&self) -> Option<Duration> {
+        match self.0.fetch_add(1, Ordering::SeqCst) {
+            0 => panic!("a hook of somebody"),
+            _ => None,
+        }
+    }
+
+    fn on_system_clock(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn who_panics_is_looked_at_once_more() {
+    let board = Board::default();
+    let watched = Arc::new(Panicking(AtomicU32::new(0)));
+    board.watch(watched.clone());
+    assert_eq!(board.look(Duration::default).0, Some(Duration::ZERO));
+    assert_eq!(board.look(Duration::default).0, None);
+    assert_eq!(watched.0.load(Ordering::SeqCst), 2);
+}
+
+#[test]
+fn the_end_of_a_term_is_a_reason_to_look_again() {
+    let clock = Arc::new(SystemClock);
+    let guard = Guard::new(clock.now(), Duration::from_secs(3600));
+    let token = (FencingToken::from(7), 3);
+    let cell = Cell::new("lease a/b".into(), "me".into(), clock, token, guard);
+    let (send, aborted) = std::sync::mpsc::channel();
+    let policy = Overrun::call(move |_| send.send(()).unwrap_or_default());
+    let dog = Watchdog::start(Arc::new(cell), Duration::from_secs(3600), policy);
+    // As the driver does it, with a look of the thread between the two.
+    dog.set_deadline(SystemClock.now().local);
+    for _ in 0..1000 {
+        if !board().all.load(Ordering::Acquire) {
+            break;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    dog.cell.end(StopReason::Shutdown);
+    let overrun = aborted.recv_timeout(Duration::from_secs(60));
+    assert_eq!(overrun, Ok(()), "long before the guard runs out");
+}
+
+#[test]
+fn time_passes_as_it_does_for_guards() {
+    let at = |local_ms: u64, wall_ms: i64| Now {
+        local: LocalTime::from_nanos(local_ms * 1_000_000),
+        wall: tenure_core::WallTime::from_micros(wall_ms * 1_000),
+    };
+    let mut tally = Tally::default();
+    let mut passed = |local, wall| tally.at(at(local, wall)).as_millis();
+    assert_eq!(passed(1_000, 50_000), 0);
+    assert_eq!(passed(1_250, 50_250), 250);
+    assert_eq!(passed(1_500, 10_000), 500, "set back");
+    assert_eq!(passed(1_750, 50_000), 40_500, "and forward again");
+}
+
+#[test]
+fn a_deadline_is_called_by_the_thread_and_a_dropped_one_is_not() {
+    let (send, called) = std::sync::mpsc::channel();
+    let now = SystemClock.now().local;
+    let dropped = Deadline::new(now + Duration::from_secs(3600), {
+        let send = send.clone();
+        move || send.send("dropped").unwrap_or_default()
+    });
+    dropped.move_to(now + Duration::from_secs(7200));
+    drop(dropped);
+    let moved = Deadline::new(now + Duration::from_secs(3600), move || {
+        send.send("moved").unwrap_or_default();
+    });
+    moved.move_to(now);
+    assert_eq!(called.recv(), Ok("moved"));
+    assert!(called.recv().is_err(), "the other was forgotten");
+}

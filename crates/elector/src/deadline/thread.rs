@@ -1,0 +1,37 @@
+//! The thread, and the board that it looks at.
+
+use std::sync::{Arc, OnceLock};
+
+use super::board::{Board, Watched};
+
+pub(super) fn board() -> &'static Board {
+    static BOARD: OnceLock<Board> = OnceLock::new();
+    static THREAD: OnceLock<()> = OnceLock::new();
+    let board = BOARD.get_or_init(Board::default);
+    THREAD.get_or_init(|| {
+        let thread = std::thread::Builder::new()
+            .name("tenure-deadline".to_owned())
+            .stack_size(128 * 1024)
+            .spawn(|| BOARD.get_or_init(Board::default).run());
+        // Without it terms still end by the clock and by the driver, so that is no reason to refuse
+        // to lead; but somebody should know.
+        if let Err(error) = thread {
+            tracing::error!(%error, "cannot start the deadline thread");
+        }
+    });
+    board
+}
+
+pub(super) fn watch(watched: Arc<dyn Watched>) {
+    board().watch(watched);
+}
+
+/// Looks at everything now.
+pub(super) fn look_now() {
+    board().look_now();
+}
+
+/// Looks at everything the next time, which is soon: less may be left of something, or nothing at all.
+pub(crate) fn look_again() {
+    board().look_again();
+}

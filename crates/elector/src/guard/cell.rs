@@ -1,0 +1,148 @@
+//! The state of one term, which several threads read and change.
+//!
+//! The invariants: once a term has ended it never comes back; nobody sees parts of two guards; every hook is
+//! called once.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Duration;
+
+use tenure_core::{FencingToken, Guard, StopReason};
+use tokio::sync::Notify;
+
+use crate::clock::Clock;
+use crate::deadline;
+
+type Hook = Box<dyn FnOnce(&StopReason) + Send>;
+
+/// The state of one term, shared by the driver (which extends it), the deadline thread (which ends
+/// it) and the work (which asks).
+pub(crate) struct Cell {
+    pub(crate) lock: Arc<str>,
+    pub(crate) identity: Arc<str>,
+    pub(crate) clock: Arc<dyn Clock>,
+    pub(crate) token: FencingToken,
+    pub(crate) transitions: u32,
+    /// The id of the process that won the term.
+    pub(super) process: u32,
+    /// Always replaced as a whole, so nobody sees parts of two guards.
+    guard: Mutex<Guard>,
+    pub(super) ended: OnceLock<StopReason>,
+    bell: Notify,
+    hooks: Mutex<Vec<Hook>>,
+}
+
+impl Cell {
+    pub(crate) fn new(
+        lock: Arc<str>,
+        identity: Arc<str>,
+        clock: Arc<dyn Clock>,
+        (token, transitions): (FencingToken, u32),
+        guard: Guard,
+    ) -> Self {
+        Self {
+            lock,
+            identity,
+            clock,
+            token,
+            transitions,
+            process: std::process::id(),
+            guard: Mutex::new(guard),
+            ended: OnceLock::new(),
+            bell: Notify::new(),
+            hooks: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn guard(&self) -> Guard {
+        *self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn extend(&self, guard: Guard) {
+        let mut held = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        let before = std::mem::replace(&mut *held, guard);
+        drop(held);
+        // A wall clock that was set back between the two may end the new guard before the old one.
+        let sooner = guard.until() < before.until() || guard.sent().wall < before.sent().wall;
+        if sooner && self.clock.is_real() {
+            deadline::look_again();
+        }
+    }
+
+    pub(crate) fn valid_for(&self) -> Duration {
+        if self.ended.get().is_some() {
+            return Duration::ZERO;
+        }
+        let guard = self.guard();
+        guard.left(self.clock.now())
+    }
+
+    pub(crate) fn has_ended(&self) -> bool {
+        self.ended.get().is_some()
+    }
+
+    /// Completes when the term has ended.
+    pub(crate) async fn cancelled(&self) {
+        let mut rung = std::pin::pin!(self.bell.notified());
+        rung.as_mut().enable();
+        if !self.has_ended() {
+            rung.await;
+        }
+    }
+
+    /// Ends the term; true for the one call that did.
+    pub(crate) fn end(&self, reason: StopReason) -> bool {
+        if self.ended.set(reason).is_err() {
+            return false;
+        }
+        if self.clock.is_real() {
+            // What is left is now the time until the overrun.
+            deadline::look_again();
+        }
+        self.bell.notify_waiters();
+        let hooks = std::mem::take(&mut *self.hooks());
+        if let Some(reason) = self.ended.get() {
+            hooks.into_iter().for_each(|hook| self.call(hook, reason));
+        }
+        true
+    }
+
+    /// Calls a hook. Its panic is its own: the thread that ends the term serves other elections too.
+    fn call(&self, hook: Hook, reason: &StopReason) {
+        let call = std::panic::AssertUnwindSafe(|| hook(reason));
+        if std::panic::catch_unwind(call).is_err() {
+            tracing::error!(lock = %self.lock, "a hook of `at_end` panicked");
+        }
+    }
+
+    pub(super) fn at_end(&self, hook: Hook) {
+        let mut hooks = self.hooks();
+        // Under the lock: `end` sets the reason before it takes the hooks, so none is forgotten.
+        match self.ended.get() {
+            None => {
+                // The driver's own, and hardly ever another.
+                hooks.reserve_exact(1);
+                hooks.push(hook);
+            }
+            Some(reason) => {
+                drop(hooks);
+                hook(reason);
+            }
+        }
+    }
+
+    fn hooks(&self) -> MutexGuard<'_, Vec<Hook>> {
+        self.hooks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl fmt::Debug for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Term")
+            .field("lock", &self.lock)
+            .field("token", &self.token.as_str())
+            .field("valid_for", &self.valid_for())
+            .field("ended", &self.ended.get())
+            .finish_non_exhaustive()
+    }
+}
