@@ -7,7 +7,7 @@
 use std::collections::VecDeque;
 use std::fmt;
 use std::ops::Deref;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::task::{Poll, Waker};
 use std::time::Duration;
 
@@ -20,6 +20,7 @@ use crate::guard::Tenure;
 use crate::health::{Health, Vitals};
 use crate::hub::{Ask, Message};
 use crate::status::{Board, Status};
+use crate::sync::lock;
 
 /// What a [`Candidate`] hears, in the order in which it happened.
 #[derive(Debug)]
@@ -378,8 +379,4 @@ impl Shared {
             }
         }
     }
-}
-
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -9,7 +9,8 @@ use std::time::Duration;
 
 use tenure_core::{LocalTime, Now};
 
-use crate::handle::{Shared, lock};
+use crate::handle::Shared;
+use crate::sync::lock;
 
 /// What the driver notes about one election.
 #[derive(Debug, Default)]

@@ -81,6 +81,7 @@ pub mod identity;
 pub mod metrics;
 mod plain;
 mod status;
+mod sync;
 mod work;
 
 pub use builder::{Builder, Coordinated};

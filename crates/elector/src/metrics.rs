@@ -15,7 +15,8 @@ pub use prometheus_client::registry::Registry;
 use tenure_core::WallTime;
 use tenure_lock::Class;
 
-use crate::handle::{Shared, lock};
+use crate::handle::Shared;
+use crate::sync::lock;
 
 /// The metrics of any number of elections, told apart by their
 /// [name](crate::Builder::name). Cheap to clone.

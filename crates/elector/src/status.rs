@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock};
 use tenure_core::{FencingToken, LocalTime};
 use tokio::sync::watch;
 
-use crate::handle::lock;
+use crate::sync::lock;
 
 /// What this candidate knows about who leads.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

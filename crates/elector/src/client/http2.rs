@@ -27,7 +27,7 @@ use tower::{BoxError, Service};
 
 use super::calm::{Calmly, Together};
 use super::single::{Content, Single};
-use crate::handle::lock;
+use crate::sync::lock;
 
 type Https = HttpsConnector<Calmly>;
 type Connector = TimeoutConnector<Together<Https>>;

@@ -4,13 +4,14 @@
 //! and what was moved by [`Board::look_now`], is looked at without a sleep; what was changed by
 //! [`Board::look_again`], after one sleep at most.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::Now;
 
 use crate::clock::{Clock, SystemClock};
+use crate::sync::atomic::{AtomicBool, Ordering};
+use crate::sync::{Condvar, Mutex, MutexGuard, lock};
 
 /// The longest time between two looks at the clocks.
 pub(super) const LONGEST_LOOK: Duration = Duration::from_millis(250);
@@ -45,9 +46,9 @@ impl Tally {
 }
 
 pub(super) struct Held {
-    watched: Arc<dyn Watched>,
+    pub(super) watched: Arc<dyn Watched>,
     /// It need not be looked at before so much has passed.
-    due: Duration,
+    pub(super) due: Duration,
 }
 
 #[derive(Default)]
@@ -143,8 +144,4 @@ impl Board {
     pub(super) fn look_again(&self) {
         self.all.store(true, Ordering::Release);
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -1,3 +1,5 @@
+//! Tests of the deadline thread, its timers and its watchdogs.
+
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;

@@ -1,14 +1,15 @@
 //! A timer for programs, on the deadline thread.
 
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::LocalTime;
 
-use super::board::{Watched, lock};
+use super::board::Watched;
 use super::thread::{look_again, look_now, watch};
 use crate::clock::{Clock, SystemClock};
+use crate::sync::{Mutex, lock};
 
 /// A call at an instant that can be moved, made by the deadline thread. Dropping it cancels it.
 ///
@@ -24,13 +25,13 @@ use crate::clock::{Clock, SystemClock};
 /// ```
 #[must_use = "dropping it cancels the call"]
 pub struct Deadline {
-    call: Arc<Call>,
+    pub(super) call: Arc<Call>,
 }
 
-struct Call(Mutex<Pending>);
+pub(super) struct Call(pub(super) Mutex<Pending>);
 
-struct Pending {
-    at: LocalTime,
+pub(super) struct Pending {
+    pub(super) at: LocalTime,
     act: Option<Box<dyn FnOnce() + Send>>,
 }
 

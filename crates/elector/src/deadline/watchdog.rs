@@ -5,19 +5,19 @@
 
 use std::any::Any;
 use std::fmt;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{LocalTime, StopReason};
-use tokio::sync::Notify;
 
-use super::board::{LONGEST_LOOK, Watched, lock};
+use super::board::{LONGEST_LOOK, Watched};
 use super::policy::{Overran, Overrun, abort};
 use super::thread::{look_again, look_now, watch};
 use crate::clock::SystemClock;
 use crate::guard::Cell;
 use crate::handle::Link;
 use crate::hub::Ask;
+use crate::sync::{Mutex, Notify, lock};
 
 /// What work still gets if its end was noticed only after its deadline, as after a pause of the whole
 /// process.
@@ -34,20 +34,20 @@ pub(crate) struct Watchdog {
     pub(crate) cell: Arc<Cell>,
     /// By when, from the send time of the last renewal, work must have ended.
     fence: Duration,
-    policy: Overrun,
-    state: Mutex<Winding>,
+    pub(super) policy: Overrun,
+    pub(super) state: Mutex<Winding>,
     /// Wakes those that wait until one handle is left.
-    few: Notify,
+    pub(super) few: Notify,
 }
 
-struct Winding {
+pub(super) struct Winding {
     /// Set once the term was told to stop.
-    deadline: Option<LocalTime>,
+    pub(super) deadline: Option<LocalTime>,
     /// Counted handles; the first is that of the [`Term`](crate::Term).
-    handles: usize,
+    pub(super) handles: usize,
     /// Where to report that the work has ended.
     link: Option<Link>,
-    overrun: bool,
+    pub(super) overrun: bool,
 }
 
 impl Watchdog {

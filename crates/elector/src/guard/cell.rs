@@ -4,14 +4,14 @@
 //! called once.
 
 use std::fmt;
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{FencingToken, Guard, StopReason};
-use tokio::sync::Notify;
 
 use crate::clock::Clock;
 use crate::deadline;
+use crate::sync::{Mutex, MutexGuard, Notify, OnceLock, lock};
 
 type Hook = Box<dyn FnOnce(&StopReason) + Send>;
 
@@ -28,8 +28,8 @@ pub(crate) struct Cell {
     /// Always replaced as a whole, so nobody sees parts of two guards.
     guard: Mutex<Guard>,
     pub(super) ended: OnceLock<StopReason>,
-    bell: Notify,
-    hooks: Mutex<Vec<Hook>>,
+    pub(super) bell: Notify,
+    pub(super) hooks: Mutex<Vec<Hook>>,
 }
 
 impl Cell {
@@ -55,11 +55,11 @@ impl Cell {
     }
 
     pub(crate) fn guard(&self) -> Guard {
-        *self.guard.lock().unwrap_or_else(PoisonError::into_inner)
+        *lock(&self.guard)
     }
 
     pub(crate) fn extend(&self, guard: Guard) {
-        let mut held = self.guard.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut held = lock(&self.guard);
         let before = std::mem::replace(&mut *held, guard);
         drop(held);
         // A wall clock that was set back between the two may end the new guard before the old one.
@@ -132,7 +132,7 @@ impl Cell {
     }
 
     fn hooks(&self) -> MutexGuard<'_, Vec<Hook>> {
-        self.hooks.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.hooks)
     }
 }
 

@@ -13,9 +13,10 @@ use super::entry::{Done, Entry, Job, Request, Stage, World};
 use crate::deadline::Watchdog;
 use crate::events::Note;
 use crate::guard::{Cell, Tenure};
-use crate::handle::{Event, Link, Term, lock};
+use crate::handle::{Event, Link, Term};
 use crate::plain::plain;
 use crate::status::Status;
+use crate::sync::lock;
 
 /// An Event that cannot be posted in this time is not worth waiting for.
 const POST: Duration = Duration::from_secs(2);

@@ -22,10 +22,11 @@ use super::requests::Requests;
 use super::watches::{Told, Watches};
 use crate::clock::Clock;
 use crate::deadline::{Overrun, Watchdog};
-use crate::handle::{Event, Shared, lock};
+use crate::handle::{Event, Shared};
 use crate::identity;
 use crate::metrics::Recorder;
 use crate::status::Status;
+use crate::sync::lock;
 
 /// What all elections of a hub share.
 pub(super) struct World {
