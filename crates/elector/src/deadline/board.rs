@@ -142,6 +142,7 @@ impl Board {
 
     /// Looks at everything the next time, which is soon: less may be left of something, or nothing at all.
     pub(super) fn look_again(&self) {
-        self.all.store(true, Ordering::Release);
+        // Not a plain store: nothing would order it with the swap of the thread, which could miss the request.
+        self.all.swap(true, Ordering::AcqRel);
     }
 }

@@ -69,11 +69,13 @@ impl Cell {
         }
     }
 
+    /// Reads the guard, then the end, then the clock. A guard that was extended after the end is seen together
+    /// with the end, and a pause before the clock is read counts.
     pub(crate) fn valid_for(&self) -> Duration {
-        if self.ended.get().is_some() {
+        let guard = self.guard();
+        if self.has_ended() {
             return Duration::ZERO;
         }
-        let guard = self.guard();
         guard.left(self.clock.now())
     }
 
