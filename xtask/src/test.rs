@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use anyhow::{Context, Result, bail};
 
-use crate::command::Run;
+use crate::command::{Run, root, target};
 use crate::fuzz;
 use crate::setup::{self, Missing};
 
@@ -56,6 +56,21 @@ const TIERS: &[Tier] = &[
                 "--no-fail-fast",
             ])
             .go()
+        },
+    },
+    Tier {
+        name: "races",
+        about: "every order of the threads that share a term, with loom",
+        prepare: Vec::new,
+        in_parts: false,
+        run: |_| {
+            let package = root().join("races");
+            // What is checked has the dependencies of what is shipped; cargo adds loom's to the list.
+            std::fs::copy(root().join("Cargo.lock"), package.join("Cargo.lock"))?;
+            Run::cargo(["test"])
+                .inside(&package)
+                .env("CARGO_TARGET_DIR", target().join("races"))
+                .go()
         },
     },
     Tier {
