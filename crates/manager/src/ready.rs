@@ -19,6 +19,8 @@ pub struct Gate {
     pub timeout: Duration,
     /// Total time limit.
     pub limit: Duration,
+    /// Check of `/readyz` that is not waited for, because it waits for the controllers itself.
+    pub exclude: Option<&'static str>,
 }
 
 /// Polls `/readyz` every 2 seconds for at most 15 minutes. Each attempt uses a new connection, so that a change behind a
@@ -28,6 +30,7 @@ pub fn api_ready() -> Gate {
         period: Duration::from_secs(2),
         timeout: Duration::from_secs(15),
         limit: Duration::from_secs(15 * 60),
+        exclude: None,
     }
 }
 
@@ -48,7 +51,8 @@ impl Gate {
         let end = after(self.limit);
         let mut last = String::new();
         loop {
-            let tried = tokio::time::timeout_at(end.min(after(self.timeout)), ask(config.clone()));
+            let tried =
+                tokio::time::timeout_at(end.min(after(self.timeout)), self.ask(config.clone()));
             let answer = match tried.await {
                 Ok(answer) => answer,
                 // The total limit interrupted this attempt, so the previous error is more useful.
@@ -77,27 +81,29 @@ impl Gate {
             tokio::time::sleep(self.period).await;
         }
     }
-}
 
-/// Sends one request on a new connection.
-async fn ask(mut config: Config) -> Result<(), String> {
-    config.default_retry = false;
-    let client = tenure::work_client(config).map_err(|error| error.to_string())?;
-    let request = http::Request::get("/readyz?verbose").body(Body::empty());
-    let request = request.map_err(|error| error.to_string())?;
-    let response = client.send(request).await.map_err(|e| chain(&e))?;
-    if response.status().is_success() {
-        return Ok(());
+    /// Sends one request on a new connection.
+    async fn ask(self, mut config: Config) -> Result<(), String> {
+        config.default_retry = false;
+        let client = tenure::work_client(config).map_err(|error| error.to_string())?;
+        let exclude = self.exclude.map(|check| format!("&exclude={check}"));
+        let path = format!("/readyz?verbose{}", exclude.unwrap_or_default());
+        let request = http::Request::get(path).body(Body::empty());
+        let request = request.map_err(|error| error.to_string())?;
+        let response = client.send(request).await.map_err(|e| chain(&e))?;
+        if response.status().is_success() {
+            return Ok(());
+        }
+        let status = response.status();
+        let body = http_body_util::BodyExt::collect(response.into_body()).await;
+        let body = body.map(|body| body.to_bytes()).unwrap_or_default();
+        let failed: Vec<String> = String::from_utf8_lossy(&body)
+            .lines()
+            .filter(|line| line.starts_with("[-]"))
+            .map(str::to_owned)
+            .collect();
+        Err(format!("{status} {}", failed.join(", "))
+            .trim_end()
+            .to_owned())
     }
-    let status = response.status();
-    let body = http_body_util::BodyExt::collect(response.into_body()).await;
-    let body = body.map(|body| body.to_bytes()).unwrap_or_default();
-    let failed: Vec<String> = String::from_utf8_lossy(&body)
-        .lines()
-        .filter(|line| line.starts_with("[-]"))
-        .map(str::to_owned)
-        .collect();
-    Err(format!("{status} {}", failed.join(", "))
-        .trim_end()
-        .to_owned())
 }

@@ -40,6 +40,7 @@ pub use access::{
 };
 pub use request::{RequestInfo, ResourcePath, Route};
 pub use respond::failure as failure_response;
+pub use version::ReadyCheck;
 
 use crate::auth::User;
 use crate::registry::Registry;
@@ -62,6 +63,8 @@ pub struct Options {
     pub purges_namespaces: bool,
     /// Counters of the audit log, for `/metrics`.
     pub(crate) audit: Option<crate::audit::Counts>,
+    /// Further checks of `/readyz`, each with its name.
+    pub ready_checks: Vec<(String, ReadyCheck)>,
 }
 
 impl Default for Options {
@@ -70,6 +73,7 @@ impl Default for Options {
             access: Arc::new(AllowAll),
             purges_namespaces: true,
             audit: None,
+            ready_checks: Vec::new(),
         }
     }
 }
@@ -78,6 +82,7 @@ impl Default for Options {
 pub struct Api {
     registry: Arc<Registry>,
     access: Arc<dyn Access>,
+    ready_checks: Vec<(String, ReadyCheck)>,
     metrics: Metrics,
     shutdown: tokio::sync::watch::Sender<bool>,
 }
@@ -103,6 +108,7 @@ impl Api {
         Ok(Arc::new(Self {
             registry,
             access: options.access,
+            ready_checks: options.ready_checks,
             metrics: Metrics::new(options.audit.as_ref()),
             shutdown,
         }))
@@ -177,7 +183,8 @@ impl Api {
 
     fn other(&self, parts: &http::request::Parts, path: &str) -> Response<Body> {
         let query = Query::new(parts.uri.query().unwrap_or_default());
-        if let Some(answer) = version::health(path, &query, self.registry.store.as_ref()) {
+        let store = self.registry.store.as_ref();
+        if let Some(answer) = version::health(path, &query, store, &self.ready_checks) {
             return answer;
         }
         if !matches!(parts.method, Method::GET | Method::HEAD) {

@@ -1,11 +1,16 @@
 //! `/version` and the health paths.
 
+use std::sync::Arc;
+
 use http::{Response, StatusCode};
 use serde_json::{Value, json};
 
 use super::query::Query;
 use super::{Body, respond};
 use crate::store::Store;
+
+/// A check of `/readyz`: returns the reason if it fails.
+pub type ReadyCheck = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
 /// The Kubernetes version this server behaves like.
 pub(super) const GIT_VERSION: &str = "v1.37.0+tenure";
@@ -26,15 +31,25 @@ pub(super) fn document() -> Value {
 }
 
 /// Answers `/healthz`, `/livez`, `/readyz` and single checks below them.
-pub(super) fn health(path: &str, query: &Query<'_>, store: &dyn Store) -> Option<Response<Body>> {
+///
+/// The further checks belong to `/readyz` alone: they say whether clients should wait, not whether the server works.
+pub(super) fn health(
+    path: &str,
+    query: &Query<'_>,
+    store: &dyn Store,
+    further: &[(String, ReadyCheck)],
+) -> Option<Response<Body>> {
     let mut segments = path.trim_matches('/').splitn(2, '/');
     let name = segments
         .next()
         .filter(|name| matches!(*name, "healthz" | "livez" | "readyz"))?;
-    let failure = store.failure();
     // A server that takes no writes is alive: restarting it would not free its disk.
-    let writable = name == "livez" || failure.is_none();
-    let checks = [("ping", true), ("store", writable)];
+    let failure = store.failure().filter(|_| name != "livez");
+    let mut checks = vec![("ping", None), ("store", failure)];
+    if name == "readyz" {
+        let further = further.iter();
+        checks.extend(further.map(|(name, check)| (name.as_str(), check().err())));
+    }
     let only = segments.next().filter(|only| !only.is_empty());
     if only.is_some_and(|only| checks.iter().all(|(check, _)| *check != only)) {
         return Some(respond::text(StatusCode::NOT_FOUND, "404 page not found\n"));
@@ -42,18 +57,17 @@ pub(super) fn health(path: &str, query: &Query<'_>, store: &dyn Store) -> Option
     let excluded: Vec<&str> = query.all("exclude").collect();
     let mut report = String::new();
     let mut good = true;
-    for (check, passed) in checks {
+    for (check, failure) in checks {
         if only.is_some_and(|only| only != check) {
             continue;
         }
         if excluded.contains(&check) {
             report.push_str(&format!("[+]{check} excluded: ok\n"));
-        } else if passed {
-            report.push_str(&format!("[+]{check} ok\n"));
-        } else {
+        } else if let Some(why) = failure {
             good = false;
-            let why = failure.as_deref().unwrap_or("not ready");
             report.push_str(&format!("[-]{check} failed: {why}\n"));
+        } else {
+            report.push_str(&format!("[+]{check} ok\n"));
         }
     }
     Some(if !good {

@@ -1,7 +1,7 @@
 //! Configuration of a server.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use super::instance::DataDirError;
 use super::pipeline::{PublicAnswer, PublicRoute};
 use crate::audit;
 use crate::auth::{Mode, TokenFile, TokenFileError, User, token};
-use crate::http::Body;
+use crate::http::{Body, ReadyCheck};
 use crate::pki::PkiError;
 use crate::store::{OpenError, Store, WriteError};
 use crate::tls::TlsError;
@@ -115,6 +115,7 @@ pub struct Builder {
     pub(super) max_token_life: Option<Duration>,
     pub(super) key_files: Vec<PathBuf>,
     pub(super) purges_namespaces: bool,
+    pub(super) ready_checks: Vec<(String, ReadyCheck)>,
     pub(super) record: Option<PathBuf>,
     pub(super) audit: Option<audit::Options>,
     pub(super) faults: Arc<Faults>,
@@ -141,6 +142,7 @@ impl Default for Builder {
             max_token_life: Some(Duration::from_secs(365 * 24 * 3600)),
             key_files: Vec::new(),
             purges_namespaces: true,
+            ready_checks: Vec::new(),
             record: None,
             audit: None,
             faults: Arc::default(),
@@ -170,6 +172,11 @@ impl Builder {
     pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(path.into());
         self
+    }
+
+    /// Returns the data directory that was set.
+    pub fn data_directory(&self) -> Option<&Path> {
+        self.data_dir.as_deref()
     }
 
     /// Sets the TLS address; port 0 selects a free port.
@@ -250,6 +257,16 @@ impl Builder {
     /// controller does it, such as the namespace controller of kube-controller-manager.
     pub fn purge_namespaces(mut self, purge: bool) -> Self {
         self.purges_namespaces = purge;
+        self
+    }
+
+    /// Adds a check to `/readyz`, which fails with a reason while clients should wait. `?exclude=NAME` skips it.
+    pub fn ready_check(
+        mut self,
+        name: &str,
+        check: impl Fn() -> Result<(), String> + Send + Sync + 'static,
+    ) -> Self {
+        self.ready_checks.push((name.to_owned(), Arc::new(check)));
         self
     }
 

@@ -135,6 +135,7 @@ impl Builder {
             access: Arc::clone(&auth) as Arc<dyn Access>,
             purges_namespaces: self.purges_namespaces,
             audit,
+            ready_checks: self.ready_checks.clone(),
         };
         let api = Api::open(Arc::clone(store), options).await?;
         Ok((auth, api))

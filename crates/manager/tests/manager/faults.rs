@@ -194,6 +194,7 @@ const QUICK_GATE: Gate = Gate {
     period: Duration::from_millis(20),
     timeout: Duration::from_millis(500),
     limit: Duration::from_secs(20),
+    exclude: None,
 };
 
 #[tokio::test]

@@ -80,6 +80,7 @@ const QUICK: Gate = Gate {
     period: Duration::from_millis(5),
     timeout: Duration::from_secs(60),
     limit: Duration::MAX,
+    exclude: None,
 };
 
 #[test]
