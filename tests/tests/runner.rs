@@ -61,6 +61,7 @@ mod run_watchdog;
 mod seeing;
 mod server_command;
 mod server_crash;
+mod server_manifests;
 mod server_remote;
 mod server_storage;
 mod sidecar;

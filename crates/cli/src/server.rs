@@ -110,6 +110,10 @@ struct Options {
     /// Compact etcd's history when it is older than this; 0s leaves it to others
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::values::duration)]
     etcd_compaction_interval: Duration,
+    /// Apply the manifests in this folder at start and when they change, and delete what is removed from them; may be
+    /// repeated. The folder `manifests` in the data directory is always applied
+    #[arg(long, value_name = "DIR")]
+    manifests: Vec<PathBuf>,
     /// Built-in controllers to leave out
     #[arg(long, value_name = "CONTROLLER", value_delimiter = ',', value_parser = tenure_server::CONTROLLERS.to_vec())]
     disable: Vec<String>,
@@ -253,6 +257,11 @@ impl Options {
             self.metrics_address,
         );
         self.timing()?;
+        let manifests = self.manifests.clone();
+        for folder in &manifests {
+            std::fs::read_dir(folder)
+                .with_context(|| format!("cannot read --manifests {}", folder.display()))?;
+        }
         let (alone, durations) = (
             self.no_leader_elect,
             [self.lease_duration, self.renew_deadline, self.retry_period],
@@ -277,6 +286,9 @@ impl Options {
                 .into_iter()
                 .fold(election, tenure::Builder::retry_period)
         });
+        for folder in manifests {
+            server = server.manifests(folder);
+        }
         for controller in &disable {
             server = server.disable(controller);
         }
@@ -296,6 +308,13 @@ impl Options {
                 eprintln!("tenure: export KUBECONFIG={}", path.display());
             }
         }
+        let pass = started.first_pass();
+        tokio::spawn(async move {
+            if let Some(pass) = pass.await.filter(|pass| pass.files > 0) {
+                let tenure_server::FirstPass { files, failed, .. } = pass;
+                eprintln!("tenure: applied {} of {files} manifests", files - failed);
+            }
+        });
         started.run_until_signal().await?;
         Ok(0)
     }

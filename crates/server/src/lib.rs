@@ -28,6 +28,7 @@
 //! |---|---|
 //! | `default-service-account`, `root-ca` | a `default` ServiceAccount and a `kube-root-ca.crt` ConfigMap in each namespace |
 //! | `garbage-collector` | deletes objects whose owners are gone; carries out foreground and orphan deletions |
+//! | `manifests` | applies the files of folders, and deletes what is removed from them |
 //! | `namespace-purge` | empties namespaces that are being deleted, where the API server does not |
 //! | `persistentvolume-binder` | binds claims and volumes, asks provisioners for volumes, gives both their phases |
 //! | `pvc-protection`, `pv-protection` | keep claims that pods use, and volumes that are bound |
@@ -41,6 +42,7 @@
 )]
 
 mod collector;
+mod manifests;
 mod namespaces;
 mod purge;
 mod resources;
@@ -48,4 +50,5 @@ mod server;
 mod storage;
 mod work;
 
+pub use manifests::FirstPass;
 pub use server::{CONTROLLERS, Error, GROUP, Server, Started};

@@ -1,13 +1,16 @@
 //! The order of a server: API server, ready gate, controllers; and back.
 
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use base64::Engine as _;
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use tenure_apiserver::server::{self as api, StartError};
-use tenure_manager::{Manager, OnLoss, api_ready, signals};
+use tenure_manager::{Gate, Manager, OnLoss, api_ready, signals};
 
+use crate::manifests::{self, FirstPass, Folder, Progress};
 use crate::{collector, namespaces, purge, storage};
 
 /// The leader group of the built-in controllers, and the name of its Lease in `kube-system`.
@@ -18,12 +21,16 @@ pub const CONTROLLERS: &[&str] = &[
     "default-service-account",
     "root-ca",
     "garbage-collector",
+    "manifests",
     "namespace-purge",
     "persistentvolume-binder",
     "pvc-protection",
     "pv-protection",
     "first-consumer",
 ];
+
+/// Folder of manifests in the data directory.
+const FOLDER: &str = "manifests";
 
 /// Whom the controllers of an embedded server are known as.
 const USER: &str = "system:tenure-server";
@@ -36,6 +43,7 @@ pub struct Server {
     place: Place,
     disabled: Vec<String>,
     extend: Vec<Extend>,
+    manifests: Vec<PathBuf>,
     probes: Option<SocketAddr>,
     metrics: Option<SocketAddr>,
     no_leader_elect: bool,
@@ -87,6 +95,7 @@ impl Server {
             place,
             disabled: Vec::new(),
             extend: Vec::new(),
+            manifests: Vec::new(),
             probes: None,
             metrics: None,
             no_leader_elect: false,
@@ -114,6 +123,14 @@ impl Server {
     /// Leaves a built-in controller out.
     pub fn disable(mut self, controller: &str) -> Self {
         self.disabled.push(controller.to_owned());
+        self
+    }
+
+    /// Applies the files of this folder when the server starts and when they change; see the controller `manifests` in
+    /// `docs/server.md`. A server with a data directory applies the folder `manifests` there, too. A folder that does
+    /// not exist is ignored until it does.
+    pub fn manifests(mut self, folder: impl Into<PathBuf>) -> Self {
+        self.manifests.push(folder.into());
         self
     }
 
@@ -152,9 +169,28 @@ impl Server {
         {
             return Err(Error::NoSuchController(unknown.clone()));
         }
+        let wanted = |name: &str| self.disabled.iter().all(|disabled| disabled != name);
+        let data_dir = match &self.place {
+            Place::Embedded(builder) => builder.data_directory(),
+            Place::Remote(_) => None,
+        };
+        let mut folders = folders(data_dir, self.manifests);
+        if !wanted("manifests") {
+            folders.clear();
+        }
+        let progress = Progress::new();
+        let awaited = manifests::any_file(&folders);
+        if !awaited {
+            progress.publish(FirstPass::NONE);
+        }
         let (api, config) = match self.place {
             Place::Remote(config) => (None, *config),
             Place::Embedded(builder) => {
+                let mut builder = *builder;
+                if awaited {
+                    let progress = progress.clone();
+                    builder = builder.ready_check("manifests", move || progress.check());
+                }
                 let handle = builder.start().await?;
                 let kubeconfig = Kubeconfig::from_yaml(handle.kubeconfig())?;
                 let options = KubeConfigOptions::default();
@@ -171,7 +207,11 @@ impl Server {
         // A store that others write to has other servers on it, of which one leads.
         let alone = api.as_ref().is_some_and(|api| !api.store().shared());
         let mut manager = Manager::builder(config)
-            .gate(api_ready())
+            .gate(Gate {
+                // The check of this server waits for the manifests, which wait for the gate.
+                exclude: (api.is_some() && awaited).then_some("manifests"),
+                ..api_ready()
+            })
             .namespace("kube-system")
             .no_leader_elect(alone || self.no_leader_elect);
         if let Some(tune) = self.tune {
@@ -187,7 +227,6 @@ impl Server {
         if let Some(address) = self.metrics {
             manager = manager.metrics_address(address);
         }
-        let wanted = |name: &str| self.disabled.iter().all(|disabled| disabled != name);
         if wanted("default-service-account") {
             manager = namespaces::service_accounts(manager, GROUP, &client);
         }
@@ -211,11 +250,34 @@ impl Server {
         if which.any() {
             manager = manager.leader(GROUP, storage::runnable(client.clone(), which));
         }
+        if awaited {
+            let progress = progress.clone();
+            manager = manager.ready_check("manifests", move || progress.check());
+        }
+        if api.is_some() && !alone {
+            // Each of the servers on one store has its own folders.
+            let host = tenure::identity::hostname();
+            for folder in &mut folders {
+                folder.source = format!("{host}:{}", folder.source);
+            }
+        }
+        if !folders.is_empty() {
+            let runnable = manifests::runnable(client.clone(), folders, progress.clone());
+            manager = manager.leader(GROUP, runnable);
+        }
         for extend in self.extend {
             manager = extend(manager, &client);
         }
         let manager = manager.build()?;
-        Ok(Started { api, manager })
+        let group = manager.group(GROUP);
+        if let Some(election) = group.as_ref().and_then(|group| group.election()) {
+            progress.set_election(election.clone());
+        }
+        Ok(Started {
+            api,
+            manager,
+            progress,
+        })
     }
 }
 
@@ -232,6 +294,7 @@ impl std::fmt::Debug for Server {
 pub struct Started {
     api: Option<api::Handle>,
     manager: Manager,
+    progress: Arc<Progress>,
 }
 
 impl Started {
@@ -243,6 +306,13 @@ impl Started {
     /// The manager of the controllers.
     pub fn manager(&self) -> &Manager {
         &self.manager
+    }
+
+    /// Waits until the manifests were applied or rejected once, for at most the minute that `/readyz` waits for them.
+    /// Returns `None` after that time, for example if another server leads.
+    pub fn first_pass(&self) -> impl Future<Output = Option<FirstPass>> + Send + use<> {
+        let progress = self.progress.clone();
+        async move { progress.finished().await }
     }
 
     /// Runs the controllers until `shutdown`; then stops them, and after them the API server.
@@ -282,6 +352,23 @@ impl std::fmt::Debug for Started {
             .field("manager", &self.manager)
             .finish()
     }
+}
+
+/// The folders of manifests in the order of application. The folder of the data directory keeps its name if the data
+/// directory is moved.
+fn folders(data_dir: Option<&Path>, further: Vec<PathBuf>) -> Vec<Folder> {
+    let data = data_dir.map(|dir| Folder {
+        source: "data".to_owned(),
+        path: dir.join(FOLDER),
+    });
+    let further = further.into_iter().map(|path| {
+        let path = std::path::absolute(&path).unwrap_or(path);
+        Folder {
+            source: path.display().to_string(),
+            path,
+        }
+    });
+    data.into_iter().chain(further).collect()
 }
 
 /// Certificates as text.

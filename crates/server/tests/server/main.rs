@@ -8,6 +8,7 @@
 mod collector;
 mod derived;
 mod idle;
+mod manifests;
 mod namespaces;
 mod replicas;
 mod storage;

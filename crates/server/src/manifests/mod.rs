@@ -1,0 +1,327 @@
+//! Manifests that deploy themselves: the files of some folders are applied when the server starts and when they
+//! change, and what is removed from them is deleted.
+//!
+//! | file | content |
+//! |---|---|
+//! | `folder` | the files of a folder, within limits |
+//! | `document` | the objects of a file |
+//! | `inventory` | what was applied from a file, durably, and its Events |
+//! | `apply` | applies a file |
+//! | `prune` | deletes what is not in a file any more |
+//! | `cluster` | kinds, server-side apply, deletion |
+//! | `progress` | the first pass, which readiness waits for |
+//!
+//! One worker applies the files in their order. A file that fails is retried with backoff and does not stop the others.
+//! The folders are polled. While no file changes, no request is sent.
+
+mod apply;
+mod cluster;
+mod document;
+mod folder;
+mod inventory;
+mod progress;
+mod prune;
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use kube::Client;
+use tenure_manager::{Backoff, Cause, Runnable, Scope};
+use tokio::time::{Instant, MissedTickBehavior};
+
+use crate::work::Work;
+use cluster::Cluster;
+use document::ObjectId;
+pub(crate) use folder::Folder;
+use folder::{Listing, Stamp};
+use inventory::Inventories;
+pub use progress::FirstPass;
+pub(crate) use progress::Progress;
+
+/// Field manager of applied objects, and source of Events.
+const MANAGER: &str = "tenure-manifests";
+
+/// Time between two looks at the folders.
+const PERIOD: Duration = Duration::from_secs(2);
+
+/// Number of consecutive looks that must not find a file before its objects are deleted. Editors replace a file by
+/// removing it first.
+const MISSED: u8 = 2;
+
+/// Time without progress after which the first pass ends although files fail.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// A file of a folder; in the order of application.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+struct FileId {
+    /// Position of the folder.
+    folder: usize,
+    path: String,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Task {
+    Apply(FileId),
+    /// Delete what is not in the file any more.
+    Prune(FileId),
+}
+
+/// The manifests as a leader controller.
+pub(crate) fn runnable(client: Client, folders: Vec<Folder>, progress: Arc<Progress>) -> Runnable {
+    let folders: Arc<[Folder]> = folders.into();
+    Runnable::new("manifests", move |scope| {
+        let controller = Controller::new(client.clone(), folders.clone(), progress.clone());
+        async move { controller.run(scope).await }
+    })
+    .restart(Backoff::default())
+}
+
+/// Whether at least one of the folders contains a file to apply, or cannot be read.
+pub(crate) fn any_file(folders: &[Folder]) -> bool {
+    let has_files = |folder: &Folder| match folder.list() {
+        Ok(listing) => listing.is_some_and(|listing| !listing.files.is_empty()),
+        Err(_) => true,
+    };
+    folders.iter().any(has_files)
+}
+
+/// What is known about a file.
+struct Known {
+    stamp: Stamp,
+    /// The file changed and has to stay unchanged for one period before it is read: it may be half written.
+    changing: bool,
+    content: Option<Content>,
+    /// The last reported failure.
+    reported: Option<(String, Instant)>,
+}
+
+/// The content of a file that was read last.
+struct Content {
+    checksum: String,
+    /// The objects; `None` if the file is invalid.
+    objects: Option<Vec<ObjectId>>,
+    /// Positions of the objects that are applied.
+    applied: HashSet<usize>,
+    complete: bool,
+}
+
+impl Known {
+    fn new(stamp: Stamp, changing: bool) -> Self {
+        Self {
+            stamp,
+            changing,
+            content: None,
+            reported: None,
+        }
+    }
+}
+
+struct Controller {
+    folders: Arc<[Folder]>,
+    cluster: Cluster,
+    inventories: Inventories,
+    progress: Arc<Progress>,
+    work: Work<Task>,
+    files: BTreeMap<FileId, Known>,
+    skipped: BTreeSet<FileId>,
+    /// How often in a row the file of an inventory was not found.
+    missed: BTreeMap<FileId, u8>,
+    /// Whether the inventories are loaded, which is not needed before a folder exists.
+    loaded: bool,
+    first: First,
+    problems: Vec<String>,
+}
+
+/// The files of the first pass.
+struct First {
+    /// Whether the folders were listed.
+    listed: bool,
+    files: usize,
+    untried: BTreeSet<FileId>,
+    unapplied: BTreeSet<FileId>,
+    invalid: BTreeSet<FileId>,
+    progress_at: Instant,
+}
+
+impl Controller {
+    fn new(client: Client, folders: Arc<[Folder]>, progress: Arc<Progress>) -> Self {
+        Self {
+            folders,
+            cluster: Cluster::new(client.clone()),
+            inventories: Inventories::new(client),
+            progress,
+            work: Work::new("manifests"),
+            files: BTreeMap::new(),
+            skipped: BTreeSet::new(),
+            missed: BTreeMap::new(),
+            loaded: false,
+            first: First {
+                listed: false,
+                files: 0,
+                untried: BTreeSet::new(),
+                unapplied: BTreeSet::new(),
+                invalid: BTreeSet::new(),
+                progress_at: Instant::now(),
+            },
+            problems: Vec::new(),
+        }
+    }
+
+    /// Runs in one task, so that nothing of the term runs after it has ended.
+    async fn run(mut self, scope: Scope) -> Result<(), Cause> {
+        let mut ticks = tokio::time::interval(PERIOD);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let task = tokio::select! {
+                biased;
+                () = scope.cancelled() => return Ok(()),
+                _ = ticks.tick() => None,
+                task = self.work.next(&scope) => task,
+            };
+            let work = async {
+                match task {
+                    None => self.look().await?,
+                    Some(task) => {
+                        let done = match &*task {
+                            Task::Apply(id) => self.apply(&scope, id).await,
+                            Task::Prune(id) => self.prune(&scope, id).await,
+                        };
+                        self.work.done(&task, done);
+                    }
+                }
+                self.publish();
+                Ok::<_, Cause>(())
+            };
+            tokio::select! {
+                biased;
+                () = scope.cancelled() => return Ok(()),
+                done = work => done?,
+            }
+        }
+    }
+
+    /// Looks at the folders and queues what changed.
+    async fn look(&mut self) -> Result<(), Cause> {
+        let folders = self.folders.clone();
+        let listings = tokio::task::spawn_blocking(move || {
+            folders.iter().map(Folder::list).collect::<Vec<_>>()
+        });
+        let listings = listings.await?;
+        if !self.loaded && listings.iter().any(|listing| !matches!(listing, Ok(None))) {
+            self.inventories.load(&self.folders).await?;
+            self.loaded = true;
+        }
+        let mut problems = Vec::new();
+        for (folder, listing) in listings.into_iter().enumerate() {
+            let path = self.folders[folder].path.display().to_string();
+            match listing {
+                // Nothing is deleted because a folder is missing: it may not be mounted.
+                Ok(None) => {}
+                Ok(Some(mut listing)) => {
+                    let of = |problem: String| format!("{path}/{problem}");
+                    problems.extend(listing.problems.drain(..).map(of));
+                    self.compare(folder, listing);
+                }
+                Err(error) => problems.push(format!("{path}: {error}")),
+            }
+        }
+        for problem in problems
+            .iter()
+            .filter(|problem| !self.problems.contains(problem))
+        {
+            tracing::warn!(problem, "cannot use a part of the manifests");
+        }
+        self.problems = problems;
+        if !self.first.listed {
+            self.first.listed = true;
+            self.first.files = self.files.len();
+            self.first.untried = self.files.keys().cloned().collect();
+            self.first.unapplied = self.first.untried.clone();
+            self.first.progress_at = Instant::now();
+        }
+        Ok(())
+    }
+
+    /// Compares a folder with what is known about it.
+    fn compare(&mut self, folder: usize, listing: Listing) {
+        let file = |path: String| FileId { folder, path };
+        let present: BTreeMap<FileId, Stamp> = listing
+            .files
+            .into_iter()
+            .map(|(path, stamp)| (file(path), stamp))
+            .collect();
+        self.skipped.retain(|id| id.folder != folder);
+        self.skipped.extend(listing.skipped.into_iter().map(file));
+        self.files
+            .retain(|id, _| id.folder != folder || present.contains_key(id));
+        for (id, stamp) in present {
+            self.missed.remove(&id);
+            match self.files.get_mut(&id) {
+                Some(known) if known.stamp != stamp => {
+                    known.stamp = stamp;
+                    known.changing = true;
+                }
+                Some(known) if known.changing => {
+                    known.changing = false;
+                    self.work.add(Task::Apply(id));
+                }
+                Some(_) => {}
+                None => {
+                    // At the start, what is there is applied without a delay.
+                    let changing = self.first.listed;
+                    self.files.insert(id.clone(), Known::new(stamp, changing));
+                    if !changing {
+                        self.work.add(Task::Apply(id));
+                    }
+                }
+            }
+        }
+        let inventories = self.inventories.iter().map(|(id, _)| id);
+        let gone: Vec<FileId> = inventories
+            .filter(|id| id.folder == folder)
+            .filter(|id| !self.files.contains_key(id) && !self.skipped.contains(id))
+            .cloned()
+            .collect();
+        for id in gone {
+            let missed = self.missed.entry(id.clone()).or_default();
+            *missed = missed.saturating_add(1);
+            // Only once: afterwards the queue decides when it is retried.
+            if *missed == MISSED {
+                self.work.add(Task::Prune(id));
+            }
+        }
+    }
+
+    /// Publishes the state of the first pass.
+    fn publish(&mut self) {
+        if !self.first.listed || self.progress.is_done() {
+            return;
+        }
+        let First {
+            files,
+            untried,
+            unapplied,
+            invalid,
+            progress_at,
+            ..
+        } = &self.first;
+        let stuck = untried.is_empty() && progress_at.elapsed() >= PATIENCE;
+        self.progress.publish(FirstPass {
+            done: unapplied.is_empty() || stuck,
+            files: *files,
+            failed: unapplied.len() + invalid.len(),
+        });
+    }
+
+    /// The file of an object, as its annotation names it.
+    fn owner(&self, id: &FileId) -> String {
+        format!("{}/{}", self.folders[id.folder].source, id.path)
+    }
+
+    /// The file, as people know it.
+    fn shown(&self, id: &FileId) -> String {
+        let path = self.folders[id.folder].path.join(&id.path);
+        path.display().to_string()
+    }
+}
