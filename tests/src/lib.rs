@@ -21,6 +21,7 @@ mod spawn;
 pub mod stalls;
 pub mod storage;
 pub mod tools;
+pub mod translation;
 pub mod wire;
 
 use std::io::Write;

@@ -48,6 +48,7 @@ mod real_driver;
 mod real_etcd;
 mod real_harness;
 mod real_interop;
+mod real_migration;
 mod real_nemesis;
 mod real_provisioner;
 mod real_scheduler;

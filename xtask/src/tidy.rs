@@ -61,6 +61,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure-apiserver",
             "tenure-csi",
             "tenure-manager",
+            "tenure-provisioner",
             "tenure-server",
             "tenure-sim",
         ],

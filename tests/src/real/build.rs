@@ -33,6 +33,8 @@ pub enum Peer {
     KubeScheduler,
     /// The suite that CSI drivers are tested with.
     CsiSanity,
+    /// Kubernetes' library that translates in-tree storage objects to CSI.
+    Translation,
 }
 
 /// Why a program is not there.
@@ -69,7 +71,7 @@ pub enum BuildError {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 11] = [
         Self::KubeApiserver,
         Self::Etcd,
         Self::Kubectl,
@@ -80,6 +82,7 @@ impl Peer {
         Self::KubeControllerManager,
         Self::KubeScheduler,
         Self::CsiSanity,
+        Self::Translation,
     ];
 
     /// The program's name, the same for all its versions.
@@ -94,6 +97,7 @@ impl Peer {
             Self::KubeControllerManager => "kube-controller-manager",
             Self::KubeScheduler => "kube-scheduler",
             Self::CsiSanity => "csi-sanity",
+            Self::Translation => "translation",
         }
     }
 
@@ -103,6 +107,7 @@ impl Peer {
             _ if self.is_kubernetes() => "k8s.io/kubernetes",
             Self::Etcd => "go.etcd.io/etcd/server/v3",
             Self::CsiSanity => "github.com/kubernetes-csi/csi-test/v5",
+            Self::Translation => "k8s.io/csi-translation-lib",
             _ => "k8s.io/client-go",
         };
         let text = fs::read_to_string(self.folder().join(self.modfile())).unwrap_or_default();
@@ -117,6 +122,7 @@ impl Peer {
             Self::Elector | Self::OldElector | Self::Informer => "client-go",
             Self::Applier => "applier",
             Self::CsiSanity => "csi-sanity",
+            Self::Translation => "translation",
         })
     }
 
@@ -142,7 +148,7 @@ impl Peer {
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::Elector | Self::OldElector => "./elector",
             Self::Informer => "./informer",
-            Self::Applier => ".",
+            Self::Applier | Self::Translation => ".",
             Self::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
             Self::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
             Self::CsiSanity => "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
