@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde_json::json;
 
 use super::matching::{annotation, phase};
-use super::names::{BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO, PROVISIONED_BY};
+use super::names::{BOUND_BY_CONTROLLER, IN_TREE, MIGRATED_TO, PROVISIONED_BY, migrated};
 use super::objects::{PersistentVolume, PersistentVolumeClaim};
 use super::world::Name;
 use super::write::Tone;
@@ -19,6 +19,7 @@ impl Storage {
         let Some(volume) = self.world.lock().volumes.get(name) else {
             return Ok(());
         };
+        let volume = self.name_driver(volume).await?;
         let named = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref());
         let uid = named.and_then(|n| n.uid.as_deref()).unwrap_or_default();
         let Some(named) = named.filter(|_| !uid.is_empty()) else {
@@ -46,6 +47,23 @@ impl Storage {
             }
             _ => self.set_free(&volume).await,
         }
+    }
+
+    /// Names the driver that replaced the in-tree plugin of a volume, as kube-controller-manager does. The driver's
+    /// provisioner deletes the volume.
+    async fn name_driver(
+        &self,
+        volume: Arc<PersistentVolume>,
+    ) -> Result<Arc<PersistentVolume>, kube::Error> {
+        let plugin = annotation(&volume.metadata, PROVISIONED_BY);
+        let Some(driver) = plugin.and_then(migrated) else {
+            return Ok(volume);
+        };
+        if annotation(&volume.metadata, MIGRATED_TO) == Some(driver) {
+            return Ok(volume);
+        }
+        let patch = json!({ "metadata": { "annotations": { MIGRATED_TO: driver } } });
+        self.write.volume(&volume, patch).await
     }
 
     /// The claim, if it is still the one that is meant; asked for anew before it counts as gone.

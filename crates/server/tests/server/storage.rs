@@ -285,6 +285,27 @@ async fn classes_of_old_plugins_go_to_the_drivers_that_follow_them_and_others_no
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn volume_of_replaced_plugin_names_its_driver_and_is_left_to_the_provisioner() {
+    let rig = Rig::start().await;
+    let spec = json!({
+        "annotations": { "pv.kubernetes.io/provisioned-by": "kubernetes.io/aws-ebs" },
+        "csi": null,
+        "awsElasticBlockStore": { "volumeID": "vol-1" },
+        "persistentVolumeReclaimPolicy": "Delete",
+        "claimRef": { "namespace": "default", "name": "gone", "uid": "gone" },
+    });
+    rig.volume_of("old", "c", spec).await;
+    until("released", async || {
+        rig.volume_phase("old").await == "Released"
+    })
+    .await;
+    let volume = rig.volume("old").await.unwrap();
+    let driver = volume.annotations().get("pv.kubernetes.io/migrated-to");
+    assert_eq!(driver.map(String::as_str), Some("ebs.csi.aws.com"));
+    rig.server.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn volumes_that_are_there_are_given_out_once_and_by_what_claims_ask_for() {
     let rig = Rig::start().await;
     rig.claim_of("early", "", json!({})).await;
