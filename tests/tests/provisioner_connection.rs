@@ -3,10 +3,9 @@
 
 use std::time::Duration;
 
-use serde_json::json;
 use tenure_apiserver::server::{Fault, Faults, Server};
 use tenure_csi::mock::{Method, MockConfig, Script};
-use tenure_tests::storage::{Provisioner, Rig, handed_over, until};
+use tenure_tests::storage::{Provisioner, Rig, until};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
@@ -124,43 +123,11 @@ async fn what_is_not_supported_is_said() {
     command.env("NAMESPACE", "default");
     fails(Rig::spawn("s", command).unwrap(), "those of v1beta1").await;
 
-    // A class of the plugin that the driver took over from, as the binder hands its claims over.
-    let config = MockConfig {
-        name: "ebs.csi.aws.com".to_owned(),
-        ..MockConfig::default()
-    };
-    let driver = rig.driver("ebs", config).unwrap();
-    let class = json!({ "metadata": { "name": "old" }, "provisioner": "kubernetes.io/aws-ebs" });
-    let classes = "/apis/storage.k8s.io/v1/storageclasses";
-    rig.api.create(classes, &class).await.unwrap();
-    let mut claim = handed_over("c", "old", "ebs.csi.aws.com");
-    claim["metadata"]["annotations"]["pv.kubernetes.io/migrated-to"] = json!("ebs.csi.aws.com");
-    let claims = "/api/v1/namespaces/default/persistentvolumeclaims";
-    rig.api.create(claims, &claim).await.unwrap();
+    let _driver = rig.driver("other", MockConfig::default()).unwrap();
     let provisioner = rig
-        .provisioner("ebs", &["--http-endpoint=127.0.0.1:0", "--enable-pprof"])
+        .provisioner("other", &["--http-endpoint=127.0.0.1:0", "--enable-pprof"])
         .unwrap();
-    says(
-        &provisioner,
-        "in-tree plugin kubernetes.io/aws-ebs are not translated",
-    )
-    .await;
     says(&provisioner, "/debug/pprof says what to use instead").await;
-    let event = until("an event", async || {
-        let path = "/api/v1/namespaces/default/events";
-        let events = rig.api.get(path).await.unwrap()?;
-        let mut events = events["items"].as_array()?.iter();
-        events
-            .find(|event| event["reason"] == "ProvisioningFailed")
-            .cloned()
-    })
-    .await;
-    assert_eq!(event["type"], "Warning");
-    let message = event["message"].as_str().unwrap();
-    assert!(
-        message.contains("use a class with provisioner ebs.csi.aws.com"),
-        "{message}"
-    );
-    assert!(driver.calls_of(Method::CreateVolume).is_empty());
+    says(&provisioner, "connected").await;
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }

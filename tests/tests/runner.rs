@@ -27,6 +27,7 @@ mod provisioner_deletion;
 mod provisioner_faults;
 mod provisioner_http;
 mod provisioner_leaders;
+mod provisioner_migration;
 mod provisioner_nodes;
 mod provisioner_old;
 mod provisioner_protection;

@@ -7,11 +7,12 @@ use tokio::time::Instant;
 
 use crate::cluster::{ClusterError, Posted};
 use crate::controller::{Controller, lock};
-use crate::decide::should_provision;
+use crate::decide::{is_our_name, should_provision};
 use crate::events::Kind;
 use crate::metrics::ClaimLabels;
-use crate::names::{self, ALPHA_SELECTED_NODE, JOURNAL_FINALIZER, SELECTED_NODE};
-use crate::objects::{Claim, Class, Volume, has_finalizer};
+use crate::migrated::ReadVolume;
+use crate::names::{ALPHA_SELECTED_NODE, JOURNAL_FINALIZER, SELECTED_NODE};
+use crate::objects::{Claim, Class, has_finalizer};
 use crate::provision::Made;
 use crate::state::{Failure, FailureKind, State};
 
@@ -135,10 +136,7 @@ impl Controller {
             self.progress().remove(uid);
             return Next::Done;
         }
-        let ours = |class: &&Class| class.provisioner == self.facts.name;
-        if let Some(other) = class.filter(|class| !ours(class)) {
-            self.say_untranslated(claim, other);
-        }
+        let ours = |class: &&Class| is_our_name(&class.provisioner, &self.facts.name);
         let Some(class) = class.filter(ours) else {
             // Without the class, the driver cannot be asked about a volume in progress.
             return match self.progress().contains_key(uid) {
@@ -158,7 +156,7 @@ impl Controller {
         match self.provision(claim, class).await {
             Ok(made) => {
                 if let Some(capacities) = &self.capacities {
-                    capacities.refresh(claim.class(), &made.places());
+                    capacities.refresh(claim.class(), &made.places);
                 }
                 self.progress().remove(uid);
                 lock(&self.memory).remove(uid);
@@ -228,24 +226,6 @@ impl Controller {
         }
         self.metrics.provision_failed(&labels(claim));
         Next::Retry
-    }
-
-    /// Reports a class of the in-tree plugin that our driver replaced. No other component would explain why the claim
-    /// stays pending.
-    fn say_untranslated(&self, claim: &Claim, class: &Class) {
-        if names::in_tree_plugin(&self.facts.name) != Some(class.provisioner.as_str()) {
-            return;
-        }
-        let message = format!(
-            "storageclass {} is for the in-tree plugin {}, whose classes are not translated: \
-             use a class with provisioner {}",
-            claim.class(),
-            class.provisioner,
-            self.facts.name
-        );
-        tracing::warn!(claim = claim.key(), "{message}");
-        self.events
-            .claim(claim, Kind::Warning, "ProvisioningFailed", message);
     }
 
     /// Records that the driver may be creating the volume of this claim, even if the claim is deleted meanwhile.
@@ -321,13 +301,13 @@ impl Controller {
         match &posted {
             Posted::Created => Ok(posted),
             Posted::Exists => {
-                let live = self.cluster.get::<Volume>(made.name()).await?;
+                let live = self.read_volume(made.name()).await?;
                 self.drop_loser(made, &live);
                 Ok(posted)
             }
             // The response to an earlier attempt may have been lost, and the server validates an object before it checks
             // whether the name exists.
-            Posted::Refused(_) => match self.cluster.get::<Volume>(made.name()).await {
+            Posted::Refused(_) => match self.read_volume(made.name()).await {
                 Ok(live) => {
                     self.drop_loser(made, &live);
                     Ok(Posted::Exists)
@@ -417,12 +397,15 @@ impl Controller {
     }
 
     /// Handles an existing object of the same name. If it refers to other storage, ours is orphaned.
-    fn drop_loser(&self, made: &Made, live: &Volume) {
-        let (name, ours) = (made.name(), made.handle());
-        let theirs = live.spec.csi.as_ref();
-        let same =
-            theirs.is_some_and(|csi| csi.driver == self.facts.name && csi.volume_handle == ours);
-        if same {
+    fn drop_loser(&self, made: &Made, live: &ReadVolume) {
+        let (name, ours) = (made.name(), made.handle.as_str());
+        let theirs = live.volume.spec.csi.as_ref();
+        // The handle of an in-tree volume is derived from labels too, which others may change. So neither the handle nor
+        // a failed translation proves that the storage is another one.
+        let same = theirs.is_some_and(|csi| {
+            csi.driver == self.facts.name && (csi.volume_handle == ours || made.is_in_tree())
+        });
+        if same || live.error.is_some() {
             return;
         }
         tracing::warn!(

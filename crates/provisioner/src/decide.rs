@@ -1,7 +1,14 @@
 //! Decides which claims and volumes belong to this driver, and what is due for them.
 
+use crate::migration;
 use crate::names::{MIGRATED_TO, PROVISIONED_BY, VOLUME_FINALIZER};
 use crate::objects::{Claim, Class, Volume};
+
+/// Returns whether a provisioner name is that of this driver or of the in-tree plugin that the driver replaced.
+pub(crate) fn is_our_name(name: &str, driver: &str) -> bool {
+    name == driver
+        || migration::replaced_by(driver).is_some_and(|plugin| plugin.in_tree_name() == name)
+}
 
 /// Returns whether a claim names this driver, so that no other provisioner handles it.
 pub(crate) fn is_our_claim(claim: &Claim, driver: &str) -> bool {
@@ -17,7 +24,8 @@ pub(crate) fn should_provision(
     if !claim.spec.volume_name.is_empty() || !is_our_claim(claim, driver) {
         return Ok(false);
     }
-    if claim.provisioner() != Some(driver) {
+    let ours = |name| is_our_name(name, driver);
+    if !claim.provisioner().is_some_and(ours) {
         return Ok(false);
     }
     let Some(class) = class else {
@@ -31,11 +39,12 @@ pub(crate) fn should_provision(
 
 /// Returns whether this driver created the volume or serves it.
 pub(crate) fn is_our_volume(volume: &Volume, driver: &str) -> bool {
-    if volume.annotation(MIGRATED_TO) == Some(driver) {
+    let ours = |name| is_our_name(name, driver);
+    if volume.annotation(MIGRATED_TO).is_some_and(ours) {
         return true;
     }
     match volume.annotation(PROVISIONED_BY) {
-        Some(by) => by == driver,
+        Some(by) => ours(by),
         None => volume
             .spec
             .csi
@@ -119,6 +128,50 @@ mod tests {
             should_provision(&claim("{}", "{}"), DRIVER, None),
             Ok(false)
         );
+    }
+
+    #[test]
+    fn objects_of_a_replaced_plugin_are_of_its_driver() {
+        let driver = "ebs.csi.aws.com";
+        let provisioner = |name: &str, migrated: &str| {
+            let annotations = serde_json::json!({
+                "volume.kubernetes.io/storage-provisioner": name, MIGRATED_TO: migrated,
+            });
+            claim(&annotations.to_string(), "{}")
+        };
+        for (name, migrated, expected) in [
+            (driver, driver, true),
+            ("kubernetes.io/aws-ebs", driver, true),
+            ("kubernetes.io/aws-ebs", "", false),
+            ("kubernetes.io/gce-pd", driver, false),
+            ("pd.csi.storage.gke.io", "pd.csi.storage.gke.io", false),
+        ] {
+            let claim = provisioner(name, migrated);
+            let found = should_provision(&claim, driver, Some(&Class::default()));
+            assert_eq!(found, Ok(expected), "{name} {migrated}");
+        }
+        for (annotations, expected) in [
+            (
+                r#"{"pv.kubernetes.io/provisioned-by":"kubernetes.io/aws-ebs"}"#,
+                true,
+            ),
+            (
+                r#"{"pv.kubernetes.io/provisioned-by":"kubernetes.io/gce-pd"}"#,
+                false,
+            ),
+            (
+                r#"{"pv.kubernetes.io/migrated-to":"ebs.csi.aws.com"}"#,
+                true,
+            ),
+        ] {
+            let volume = volume(
+                &format!(r#"{{"annotations":{annotations}}}"#),
+                "{}",
+                "Bound",
+            );
+            assert_eq!(is_our_volume(&volume, driver), expected, "{annotations}");
+            assert!(!is_our_volume(&volume, DRIVER), "{annotations}");
+        }
     }
 
     fn volume(meta: &str, spec: &str, phase: &str) -> Volume {

@@ -8,7 +8,7 @@
 //! | decisions: which claims and volumes belong to the driver, and what is due | `decide` |
 //! | the request: capabilities, parameters, secrets, topology | `plan`, `capability`, `parameters`, `secrets`, `topology` |
 //! | the volume object | `volume` |
-//! | translations of classes and volumes of in-tree plugins | [`migration`] |
+//! | classes and volumes of in-tree plugins | [`migration`], `migrated` |
 //! | the result of an attempt | `state` |
 //! | `--enable-capacity`, `--node-deployment` | `capacity`, `local` |
 //! | start, election, shutdown | [`run()`] |
@@ -34,6 +34,7 @@ mod events;
 mod informers;
 mod local;
 mod metrics;
+mod migrated;
 pub mod migration;
 mod names;
 mod objects;

@@ -72,6 +72,9 @@ impl Controller {
     /// the watch reports it with our node name.
     pub(crate) async fn is_here(&self, local: &Local, claim: &Claim, class: &Class) -> bool {
         let uid = claim.uid();
+        // The provisioner that takes the claim reports the error.
+        let translated = self.translated(class);
+        let class = translated.as_deref().unwrap_or(class);
         if let Some(node) = claim.selected_node() {
             local.forget(uid);
             return node == local.options.node;

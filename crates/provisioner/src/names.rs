@@ -48,23 +48,6 @@ pub(crate) const RESERVED_PREFIX: &str = "csi.storage.k8s.io/";
 /// In the attributes of a volume: the run of the provisioner that created it. For information only.
 pub(crate) const IDENTITY_ATTRIBUTE: &str = "storage.kubernetes.io/csiProvisionerIdentity";
 
-/// CSI drivers and the in-tree plugins that they replaced.
-const IN_TREE: [(&str, &str); 7] = [
-    ("ebs.csi.aws.com", "kubernetes.io/aws-ebs"),
-    ("pd.csi.storage.gke.io", "kubernetes.io/gce-pd"),
-    ("cinder.csi.openstack.org", "kubernetes.io/cinder"),
-    ("disk.csi.azure.com", "kubernetes.io/azure-disk"),
-    ("file.csi.azure.com", "kubernetes.io/azure-file"),
-    ("csi.vsphere.vmware.com", "kubernetes.io/vsphere-volume"),
-    ("pxd.portworx.com", "kubernetes.io/portworx-volume"),
-];
-
-/// Returns the in-tree plugin that a driver replaced. Its classes and volumes are not translated.
-pub(crate) fn in_tree_plugin(driver: &str) -> Option<&'static str> {
-    let mut known = IN_TREE.iter();
-    known.find_map(|(name, plugin)| (*name == driver).then_some(*plugin))
-}
-
 /// Returns the name of the lock, derived from the driver's name as csi-lib-utils does.
 pub(crate) fn lock_name(driver: &str) -> String {
     let keep = |c: char| if c.is_ascii_alphanumeric() { c } else { '-' };

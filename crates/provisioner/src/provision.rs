@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use k8s_openapi::api::core::v1::{NodeSelectorRequirement, NodeSelectorTerm, PersistentVolume};
+use k8s_openapi::api::core::v1::PersistentVolume;
 use tenure_csi::CallError;
 use tenure_csi::v1::{CreateVolumeRequest, DeleteVolumeRequest};
 
 use crate::cluster::ClusterError;
 use crate::controller::{Controller, lock};
+use crate::migration::TopologyTerm;
 use crate::names::JOURNAL_FINALIZER;
 use crate::objects::{AttributesClass, Claim, Class, has_finalizer};
 use crate::plan::{self, Draft};
@@ -27,6 +28,10 @@ pub(crate) struct Made {
     pub(crate) object: Box<PersistentVolume>,
     /// Secrets for deleting the storage.
     pub(crate) secrets: BTreeMap<String, String>,
+    /// The driver's handle of the volume.
+    pub(crate) handle: String,
+    /// Topology terms from which the volume is accessible.
+    pub(crate) places: Vec<TopologyTerm>,
 }
 
 impl Made {
@@ -34,26 +39,10 @@ impl Made {
         self.object.metadata.name.as_deref().unwrap_or_default()
     }
 
-    /// Returns the topology terms from which the volume is accessible.
-    pub(crate) fn places(&self) -> Vec<Vec<(String, Vec<String>)>> {
+    /// Returns whether the object has an in-tree source.
+    pub(crate) fn is_in_tree(&self) -> bool {
         let spec = self.object.spec.as_ref();
-        let affinity = spec.and_then(|spec| spec.node_affinity.as_ref());
-        let required = affinity.and_then(|affinity| affinity.required.as_ref());
-        let terms = required.map_or(&[][..], |required| &required.node_selector_terms);
-        let term = |term: &NodeSelectorTerm| {
-            let expressions = term.match_expressions.iter().flatten();
-            let pair =
-                |e: &NodeSelectorRequirement| (e.key.clone(), e.values.clone().unwrap_or_default());
-            expressions.map(pair).collect()
-        };
-        terms.iter().map(term).collect()
-    }
-
-    /// Returns the driver's handle of the volume.
-    pub(crate) fn handle(&self) -> &str {
-        let spec = self.object.spec.as_ref();
-        let csi = spec.and_then(|spec| spec.csi.as_ref());
-        csi.map_or("", |csi| &csi.volume_handle)
+        spec.is_some_and(|spec| spec.csi.is_none())
     }
 }
 
@@ -73,7 +62,13 @@ impl Controller {
         claim: &Arc<Claim>,
         class: &Class,
     ) -> Result<Made, Failure> {
-        let question = self.question(claim, class).await;
+        let question = match self.translated(class) {
+            Ok(translated) => self.question(claim, &translated).await,
+            Err(error) => Err(Failure::finished(format!(
+                "storageclass {}: {error}",
+                claim.class()
+            ))),
+        };
         let question = question.map_err(|failure| failure.before_asking(self.is_begun(claim)))?;
         self.ask(claim, class, question).await
     }
@@ -191,9 +186,22 @@ impl Controller {
             attributes_class: attributes_class.as_deref(),
             token: token.filter(|token| !token.is_empty()),
         });
+        let object = match self.with_source_of(class, object) {
+            Ok(object) => object,
+            Err(error) => {
+                let message = format!("volume {}: {error}", made.volume_id);
+                return Err(self.unusable(&message, &made.volume_id, &credentials).await);
+            }
+        };
+        let places = match self.topology() {
+            true => volume::places(&made.accessible_topology),
+            false => Vec::new(),
+        };
         Ok(Made {
             object: Box::new(object),
             secrets: credentials,
+            handle: made.volume_id,
+            places,
         })
     }
 
@@ -250,10 +258,19 @@ impl Controller {
     /// Deletes the storage of a volume object that the API server rejected, so that the claim starts again.
     pub(crate) async fn refused(&self, made: &Made, error: &ClusterError) -> Failure {
         let message = format!("the API server refuses the volume object: {error}");
-        if self.delete_unfit(made.handle(), &made.secrets).await {
+        self.unusable(&message, &made.handle, &made.secrets).await
+    }
+
+    /// Deletes the storage of a volume that cannot have an object, so that the claim starts again.
+    async fn unusable(
+        &self,
+        message: &str,
+        id: &str,
+        secrets: &BTreeMap<String, String>,
+    ) -> Failure {
+        if self.delete_unfit(id, secrets).await {
             return Failure::finished(message);
         }
-        let id = made.handle();
         Failure::in_background(format!(
             "{message}; deleting volume {id} failed, it may be left behind"
         ))

@@ -22,6 +22,7 @@ use crate::events::Recorder;
 use crate::informers::{Caches, Needs};
 use crate::local::Local;
 use crate::metrics::{CapacityMetrics, Metrics};
+use crate::migration;
 use crate::names;
 use crate::options::{Election, Options};
 use crate::serve::{self, Site, TOLERANCE};
@@ -90,8 +91,9 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
         _ = &mut shutdown => return Ok(()),
     };
     tracing::info!(driver = facts.name, version = facts.version, "connected");
-    if let Some(plugin) = names::in_tree_plugin(&facts.name) {
-        tracing::warn!("classes and volumes of the in-tree plugin {plugin} are not translated");
+    if let Some(plugin) = migration::replaced_by(&facts.name) {
+        let plugin = plugin.in_tree_name();
+        tracing::info!(plugin, "translating objects of the in-tree plugin");
     }
 
     let client_error = |error| RunError::Client(Box::new(error));

@@ -165,8 +165,8 @@ impl Controller {
         // Once the driver has begun, the request must be repeated until the driver answers.
         let begun = self.progress().contains_key(claim.uid());
         check_source_claim(claim, &source, begun)?;
-        let volume = self.cluster.get::<Volume>(&source.spec.volume_name).await;
-        let volume = volume.map_err(|error| error.to_string())?;
+        let read = self.read_volume(&source.spec.volume_name).await;
+        let volume = read.map_err(|error| error.to_string())?.volume;
         let volume_id = check_source_volume(class, &source, &volume)?;
         Ok(Type::Volume(VolumeSource { volume_id }))
     }

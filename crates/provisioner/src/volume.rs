@@ -10,6 +10,7 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use tenure_csi::v1::{CreateVolumeResponse, Topology, Volume};
 
+use crate::migration::TopologyTerm;
 use crate::names;
 use crate::objects::{Claim, Class};
 use crate::quantity;
@@ -177,6 +178,20 @@ fn reference(secret: Option<&SecretRef>) -> Option<SecretReference> {
         name: Some(secret.name.clone()),
         namespace: Some(secret.namespace.clone()),
     })
+}
+
+/// Returns the topology terms from which a volume is accessible.
+pub(crate) fn places(topologies: &[Topology]) -> Vec<TopologyTerm> {
+    let filled = topologies
+        .iter()
+        .filter(|topology| !topology.segments.is_empty());
+    let term = |topology: &Topology| {
+        let segments = topology.segments.iter();
+        segments
+            .map(|(key, value)| (key.clone(), vec![value.clone()]))
+            .collect()
+    };
+    filled.map(term).collect()
 }
 
 /// Converts topologies to a node affinity, with segments in the order of their keys. Empty topologies are not a

@@ -9,7 +9,8 @@ use tokio::time::Instant;
 use crate::controller::Controller;
 use crate::decide::{Finalizer, finalizer, is_our_volume, should_delete};
 use crate::events::Kind;
-use crate::names::{self, DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, VOLUME_FINALIZER};
+use crate::migrated::ReadVolume;
+use crate::names::{DELETION_SECRET_NAME, DELETION_SECRET_NAMESPACE, VOLUME_FINALIZER};
 use crate::objects::{Claim, Volume};
 use crate::plan::check_can_provision;
 use crate::secrets::{self, SecretRef};
@@ -52,8 +53,8 @@ impl Controller {
                 .await;
             change.map_err(|error| error.to_string())?;
         }
-        let elsewhere = self.local.as_ref().is_some_and(|local| !local.has(&volume));
-        if !should_delete(&volume) || elsewhere {
+        // The topology of an in-tree volume is compared after its translation.
+        if !should_delete(&volume) || (volume.spec.csi.is_some() && self.is_elsewhere(&volume)) {
             return Ok(());
         }
         self.busy.run_exclusive(name, self.delete(&volume)).await
@@ -62,21 +63,23 @@ impl Controller {
     async fn delete(&self, volume: &Volume) -> Result<(), String> {
         // A deletion cannot be undone, so a fresh copy of the volume decides. The volume may be gone, or its policy may
         // have been changed to Retain.
-        let live = match self.cluster.get::<Volume>(volume.name()).await {
+        let live = match self.read_volume(volume.name()).await {
             Ok(live) => live,
             Err(error) if error.is_not_found() => return Ok(()),
             Err(error) => return Err(error.to_string()),
         };
-        if live.metadata.uid != volume.metadata.uid
-            || !should_delete(&live)
-            || !is_our_volume(&live, &self.facts.name)
+        let is_same = live.volume.metadata.uid == volume.metadata.uid;
+        let volume = &live.volume;
+        if !is_same
+            || !should_delete(volume)
+            || !is_our_volume(volume, &self.facts.name)
+            || self.is_elsewhere(volume)
         {
             return Ok(());
         }
-        let volume = &live;
         let started = Instant::now();
         let class = &volume.spec.storage_class_name;
-        if let Err(error) = self.delete_behind(volume).await {
+        if let Err(error) = self.delete_behind(&live).await {
             self.events
                 .volume(volume, Kind::Warning, "VolumeFailedDelete", &error);
             self.metrics.delete_failed(class);
@@ -99,14 +102,20 @@ impl Controller {
         Ok(())
     }
 
+    /// Returns whether the storage of a volume is on another node, with `--node-deployment`.
+    fn is_elsewhere(&self, volume: &Volume) -> bool {
+        let local = self.local.as_ref();
+        local.is_some_and(|local| !local.has(volume))
+    }
+
     /// Deletes the storage of a volume.
-    async fn delete_behind(&self, volume: &Volume) -> Result<(), String> {
+    async fn delete_behind(&self, read: &ReadVolume) -> Result<(), String> {
+        let volume = &read.volume;
+        if let Some(error) = &read.error {
+            return Err(format!("cannot translate the in-tree PV: {error}"));
+        }
         let Some(csi) = &volume.spec.csi else {
-            let why = match names::in_tree_plugin(&self.facts.name) {
-                Some(plugin) => format!("; volumes of {plugin} are not translated"),
-                None => String::new(),
-            };
-            return Err(format!("invalid CSI PV: it has no spec.csi{why}"));
+            return Err("invalid CSI PV: it has no spec.csi".to_owned());
         };
         check_can_provision(&self.facts)?;
         let secrets = self.deletion_secrets(volume).await?;
@@ -170,6 +179,10 @@ impl Controller {
         let Some(reference) = &volume.spec.claim_ref else {
             return Ok(None);
         };
+        let class = self.translated(&class).map_err(|error| {
+            let name = &volume.spec.storage_class_name;
+            format!("storageclass {name}: {error}")
+        })?;
         let mut claim = Claim::default();
         claim.metadata.name = Some(reference.name.clone());
         claim.metadata.namespace = Some(reference.namespace.clone());
