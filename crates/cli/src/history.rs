@@ -68,7 +68,9 @@ impl History {
         let rows: Vec<Row> = report.rows().collect();
         output::print(self.output, &rows, &header, |row| row.cells(now, wide))?;
         for limit in &report.limits {
-            output::write(&(output::paint(Paint::Faint, &format!("# {limit}")) + "\n"))?;
+            output::write(
+                &(output::paint(Paint::Faint, &format!("# {}", output::escaped(limit))) + "\n"),
+            )?;
         }
         Ok(0)
     }
@@ -148,9 +150,9 @@ impl Row<'_> {
             time(term.from).unwrap_or_else(|| "unknown".into()),
             time(term.to).unwrap_or_else(|| output::paint(Paint::Green, "now")),
             length.unwrap_or_else(unknown),
-            term.holder.clone(),
-            term.token.clone().unwrap_or_else(unknown),
-            term.ended.clone().unwrap_or_else(unknown),
+            output::escaped(&term.holder),
+            term.token.as_deref().map_or_else(unknown, output::escaped),
+            term.ended.as_deref().map_or_else(unknown, output::escaped),
         ];
         if wide {
             cells.insert(3, self.vacant().map_or_else(unknown, output::span));

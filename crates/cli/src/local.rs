@@ -1,7 +1,7 @@
 //! The embedded server of this machine, started on first use and shared by all of this user's
 //! `tenure` processes.
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -79,6 +79,9 @@ fn start(dir: &Path, log: &Path) -> Result<Option<Pid>> {
         .arg(DETACHED)
         .args(["server", "run", "--listen", "127.0.0.1:0", "--data-dir"])
         .arg(dir)
+        // It outlives this process, so it gets none of the secrets in its environment.
+        .env_clear()
+        .envs(std::env::vars_os().filter(|(name, _)| is_needed(name)))
         // It holds no folder busy.
         .current_dir("/")
         .stdin(Stdio::null())
@@ -88,6 +91,25 @@ fn start(dir: &Path, log: &Path) -> Result<Option<Pid>> {
         .context("cannot start the local server")?;
     let pid = String::from_utf8_lossy(&started.stdout);
     Ok(pid.trim().parse().ok().and_then(Pid::from_raw))
+}
+
+/// Whether the local server gets this environment variable.
+fn is_needed(name: &OsStr) -> bool {
+    const NAMES: [&str; 8] = [
+        "HOME",
+        "LANG",
+        "PATH",
+        "RUST_BACKTRACE",
+        "RUST_LOG",
+        "TMPDIR",
+        "TOKIO_WORKER_THREADS",
+        "TZ",
+    ];
+    const PREFIXES: [&str; 2] = ["TENURE_", "XDG_"];
+    let is_in = |name: &str| {
+        NAMES.contains(&name) || PREFIXES.iter().any(|prefix| name.starts_with(prefix))
+    };
+    name.to_str().is_some_and(is_in)
 }
 
 /// `tenure __detached ARG...`: leaves the session and the open files of whoever started it, starts
@@ -129,4 +151,31 @@ fn note(why: &str, verb: &str, instance: &Instance) {
         "tenure: {why}; {verb} the local server at {} (other machines cannot see it)",
         instance.url
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn local_server_gets_no_secrets_of_its_starter() {
+        for name in [
+            "PATH",
+            "HOME",
+            "XDG_STATE_HOME",
+            "TENURE_DATA_DIR",
+            "RUST_LOG",
+        ] {
+            assert!(is_needed(OsStr::new(name)), "{name}");
+        }
+        for name in [
+            "AWS_SECRET_ACCESS_KEY",
+            "GITHUB_TOKEN",
+            "KUBECONFIG",
+            "LD_PRELOAD",
+            "PATHS",
+        ] {
+            assert!(!is_needed(OsStr::new(name)), "{name}");
+        }
+    }
 }

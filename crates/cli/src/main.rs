@@ -181,7 +181,7 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
         Command::Provision(provision) => (provision.run(&connect).await, 1),
     };
     result.unwrap_or_else(|error| {
-        eprintln!("tenure: {}", api::plain(&error));
+        eprintln!("tenure: {}", output::escaped_lines(&api::plain(&error)));
         if error.is::<connect::NoCluster>() {
             connect::NO_CLUSTER_CODE
         } else {

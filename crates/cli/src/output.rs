@@ -53,6 +53,31 @@ pub(crate) fn paint(paint: Paint, text: &str) -> String {
     }
 }
 
+/// Escapes the control characters of a text from the cluster. Every candidate can write its identity, and a terminal
+/// obeys the escape sequences in it.
+pub(crate) fn escaped(text: &str) -> String {
+    escape(text, |_| false)
+}
+
+/// The same for a message, which can have several lines.
+pub(crate) fn escaped_lines(text: &str) -> String {
+    escape(text, |c| c == '\n' || c == '\t')
+}
+
+fn escape(text: &str, keep: impl Fn(char) -> bool) -> String {
+    // Overrides of the direction of text, which can make a line look like another one.
+    let turns = |c| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if (c.is_control() && !keep(c)) || turns(c) {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
 /// Formats a duration: `850ms`, `12.3s`, `4m10s`, `3h5m`, `12d3h`.
 pub(crate) fn span(seconds: f64) -> String {
     let sign = if seconds < 0.0 { "-" } else { "" };
@@ -204,6 +229,18 @@ mod tests {
             vec![vec!["a-long-name".into(), "x".into()]],
         );
         assert_eq!(text, "NAME          HOLDER\na-long-name   x\n");
+    }
+
+    #[test]
+    fn control_characters_of_the_cluster_are_escaped() {
+        let identity = "a\x1b[2J\n\rb\u{9b}c\u{202e}\0ä";
+        let shown = escaped(identity);
+        assert_eq!(shown, r"a\u{1b}[2J\n\rb\u{9b}c\u{202e}\u{0}ä");
+        assert_eq!(escaped("web-1_x"), "web-1_x");
+        assert_eq!(escaped_lines("one\n\ttwo\x1b"), "one\n\ttwo\\u{1b}");
+        let table = align(&["HOLDER", "B"], vec![vec![shown, "x".into()]]);
+        assert_eq!(table.lines().count(), 2);
+        assert!(!table.contains('\x1b'));
     }
 
     #[test]

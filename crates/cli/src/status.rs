@@ -128,13 +128,14 @@ impl Status {
                 print!("\x1b[H\x1b[2J");
             } else if trouble != told {
                 if let Some(trouble) = &trouble {
+                    let trouble = output::escaped(trouble);
                     eprintln!("tenure: out of date: {trouble}");
                 }
                 told.clone_from(&trouble);
             }
             if redraw || (board.is_ready() && news != shown) {
                 if let Some(trouble) = trouble.filter(|_| redraw) {
-                    println!("out of date: {trouble}");
+                    println!("out of date: {}", output::escaped(&trouble));
                 }
                 self.print(&rows, all)?;
                 shown = news;
@@ -186,9 +187,9 @@ impl Status {
                     output::span(left)
                 }
             });
-            let holder = Some(row.holder.clone()).filter(|holder| !holder.is_empty());
+            let holder = Some(output::escaped(&row.holder)).filter(|holder| !holder.is_empty());
             let mut cells = vec![
-                row.name.clone(),
+                output::escaped(&row.name),
                 holder.unwrap_or_else(dash),
                 output::paint(state_colour(row.state), row.state),
                 row.held_for_seconds.map_or_else(dash, output::span),
@@ -198,14 +199,14 @@ impl Status {
                 notes(row),
             ];
             if all {
-                cells.insert(0, row.namespace.clone());
+                cells.insert(0, output::escaped(&row.namespace));
             }
             if wide {
                 cells.extend([
                     row.lock.to_owned(),
                     format!("{}s", row.lease_duration_seconds),
                     row.acquire_time.clone().unwrap_or_else(dash),
-                    row.resource_version.clone(),
+                    output::escaped(&row.resource_version),
                 ]);
             }
             cells

@@ -10,6 +10,7 @@ use tenure::lock::{LockKind, orders};
 
 use crate::connect::{self, Connect};
 use crate::elections;
+use crate::output::escaped;
 use crate::values::duration;
 use crate::waiting;
 
@@ -101,14 +102,14 @@ impl StepDown {
             if turn == 20 {
                 eprintln!(
                     "tenure: waiting up to {patience} s for {} to hand over",
-                    before.holder
+                    escaped(&before.holder)
                 );
             }
             tokio::time::sleep(Duration::from_millis(50)).await;
             let look = elections::get(&client, *lock, &namespace, name);
             let now = waiting::on(&server, look).await?;
             if let Some(now) = now.filter(|now| now.transitions != before.transitions) {
-                println!("{} -> {}", before.holder, now.holder);
+                println!("{} -> {}", escaped(&before.holder), escaped(&now.holder));
                 return Ok(0);
             }
         }

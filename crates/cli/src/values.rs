@@ -27,6 +27,23 @@ pub(crate) fn name(text: &str) -> Result<String, String> {
     Ok(text.to_owned())
 }
 
+/// Permissions of a file in octal: `600`, `0660`.
+pub(crate) fn mode(text: &str) -> Result<u32, String> {
+    let mode = u32::from_str_radix(text, 8).ok();
+    mode.filter(|mode| *mode <= 0o777)
+        .ok_or_else(|| "expected an octal number such as 600 or 660".to_owned())
+}
+
+/// Most bytes of a value from the cluster in an environment variable. The kernel rejects a variable of 128 KiB.
+const MAX_VARIABLE: usize = 4 << 10;
+
+/// A value from the cluster as the value of an environment variable, which cannot contain NUL and has a limit. Without
+/// this, the record of another candidate could keep a command from starting.
+pub(crate) fn variable(value: &str) -> String {
+    let end = value.floor_char_boundary(MAX_VARIABLE);
+    value[..end].replace('\0', "\u{fffd}")
+}
+
 /// A signal by name (`TERM`, `SIGTERM`) or number.
 pub(crate) fn signal(text: &str) -> Result<Signal, String> {
     const NAMES: [(&str, Signal); 10] = [
@@ -81,6 +98,18 @@ pub(crate) fn passed_on(text: &str) -> Result<PassedOn, String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn variable_from_the_cluster_has_no_nul_and_a_limit() {
+        assert_eq!(variable("a\0b"), "a\u{fffd}b");
+        assert_eq!(variable("plain"), "plain");
+        let long = variable(&"ä".repeat(100_000));
+        assert!(long.len() <= MAX_VARIABLE && long.chars().all(|c| c == 'ä'));
+        let hostile = variable(&"\0".repeat(200_000));
+        let mut command = std::process::Command::new("true");
+        let status = command.env("TENURE_PREVIOUS_LEADER", hostile).status();
+        assert!(status.unwrap().success());
+    }
 
     #[test]
     fn what_is_passed_on_may_be_chosen_where_there_is_a_choice() {

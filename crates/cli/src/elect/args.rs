@@ -89,6 +89,9 @@ pub(super) struct Listen {
     /// Answer on this address: host:port, :port or unix:/path
     #[arg(long, value_name = "ADDR", env = "TENURE_HTTP")]
     pub(super) http: Option<Address>,
+    /// Permissions of unix sockets, in octal
+    #[arg(long, value_name = "MODE", env = "TENURE_HTTP_SOCKET_MODE", default_value = "600", value_parser = crate::values::mode)]
+    pub(super) http_socket_mode: u32,
     /// Answer /livez, /readyz and /healthz here and not on --http
     #[arg(long, value_name = "ADDR", env = "TENURE_PROBE_ADDRESS")]
     pub(super) probe_address: Option<Address>,

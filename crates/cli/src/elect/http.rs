@@ -1,8 +1,12 @@
 //! The sidecar's HTTP answers.
 
 use std::convert::Infallible;
+use std::fs::Permissions;
 use std::future::Future;
-use std::path::PathBuf;
+use std::io::ErrorKind;
+use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
+use std::os::unix::net::UnixListener as StdListener;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,6 +19,8 @@ use hyper::body::{Bytes, Frame, Incoming};
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
+use rustix::fs::Mode;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 use tokio::sync::Semaphore;
 
@@ -104,9 +110,32 @@ pub(crate) struct Site {
 /// The most connections at a time.
 pub(crate) const MOST_CONNECTIONS: usize = 512;
 
+/// Binds a socket file with this mode. Replaces a socket, and no other file.
+fn bind_socket(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
+    match std::fs::symlink_metadata(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(path)?,
+        Ok(_) => {
+            let why = "a file that is not a socket is there; remove it or use another path";
+            return Err(std::io::Error::new(ErrorKind::AlreadyExists, why));
+        }
+    }
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // Before the file exists, so that it never has another mode.
+    rustix::fs::fchmod(&socket, Mode::from_raw_mode(mode))?;
+    rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&socket, 128)?;
+    // The umask may have removed permissions.
+    std::fs::set_permissions(path, Permissions::from_mode(mode))?;
+    UnixListener::from_std(StdListener::from(socket))
+}
+
 /// Binds the address; the returned future serves it for ever.
 pub(crate) async fn listen(
     address: &Address,
+    mode: u32,
     site: Site,
 ) -> Result<std::pin::Pin<Box<dyn Future<Output = ()> + Send>>> {
     match address {
@@ -126,8 +155,7 @@ pub(crate) async fn listen(
             }))
         }
         Address::Unix(path) => {
-            let _ = std::fs::remove_file(path);
-            let listener = UnixListener::bind(path);
+            let listener = bind_socket(path, mode);
             let listener =
                 listener.with_context(|| format!("cannot listen on {}", path.display()))?;
             Ok(Box::pin(async move {
@@ -347,6 +375,35 @@ fn text(code: StatusCode, kind: &'static str, body: String) -> Response<Body> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn socket_replaces_sockets_only_and_has_its_mode() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        for mode in [0o600, 0o660] {
+            drop(bind_socket(&path, mode).unwrap());
+            let found = std::fs::symlink_metadata(&path).unwrap();
+            assert!(found.file_type().is_socket());
+            assert_eq!(found.permissions().mode() & 0o777, mode);
+            assert!(
+                std::os::unix::net::UnixStream::connect(&path).is_err(),
+                "dropped"
+            );
+        }
+        let file = folder.path().join("file");
+        std::fs::write(&file, "mine").unwrap();
+        let link = folder.path().join("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        for kept in [&file, &link] {
+            let error = bind_socket(kept, 0o600).unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::AlreadyExists, "{error}");
+        }
+        assert_eq!(std::fs::read_to_string(&file).unwrap(), "mine");
+        let listener = bind_socket(&path, 0o600).unwrap();
+        let (client, accepted) =
+            tokio::join!(tokio::net::UnixStream::connect(&path), listener.accept());
+        assert!(client.is_ok() && accepted.is_ok());
+    }
 
     #[test]
     fn addresses() {

@@ -389,7 +389,8 @@ impl Elect {
         }
         for (address, parts) in addresses {
             let site = site.clone();
-            let server = http::listen(address, Site { parts, ..site }).await?;
+            let mode = listen.http_socket_mode;
+            let server = http::listen(address, mode, Site { parts, ..site }).await?;
             tokio::spawn(server);
         }
         Ok(())

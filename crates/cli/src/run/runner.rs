@@ -19,6 +19,7 @@ use crate::election::{Connected, Entry};
 use crate::events::{Change, EventLog, What};
 use crate::sight::{Gate, Notes, rfc3339};
 use crate::signals::Signals;
+use crate::values::variable;
 use crate::waiting::{Limit, WORTH_A_WORD};
 
 /// How long the release may take after the work has ended.
@@ -419,7 +420,7 @@ impl Runner {
         ]
         .into_iter()
         .chain(entry.slot.map(|slot| ("SLOT", slot.to_string())))
-        .map(|(name, value)| (format!("{}{name}", self.run.env_prefix), value))
+        .map(|(name, value)| (format!("{}{name}", self.run.env_prefix), variable(&value)))
         .collect();
         if self.foreground {
             env.push((terminal::FOREGROUND.to_owned(), "1".to_owned()));

@@ -159,7 +159,7 @@ impl News {
                 format!("{}s", answer.lease_duration_seconds),
             ),
         ]
-        .map(|(name, value)| (format!("TENURE_{name}"), value))
+        .map(|(name, value)| (format!("TENURE_{name}"), values::variable(&value)))
         .into()
     }
 }

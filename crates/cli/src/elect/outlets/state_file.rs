@@ -1,6 +1,8 @@
 //! The present state in a file, replaced as a whole, so that readers never see half of it.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::{Queue, newest};
@@ -28,9 +30,60 @@ fn warn(path: &Path, error: &str) {
 }
 
 fn write(path: &Path, answer: &Answer) -> std::io::Result<()> {
-    let part = path.with_extension("part");
-    let mut file = std::fs::File::create(&part)?;
-    serde_json::to_writer(&mut file, answer)?;
-    file.write_all(b"\n")?;
-    std::fs::rename(&part, path)
+    let mut line = serde_json::to_vec(answer)?;
+    line.push(b'\n');
+    replace(path, &line)
+}
+
+/// Replaces a file in one step. In a folder that others can write to, neither a link in the place of the file nor one in
+/// the place of the new file is followed: the name of the new file is random, and a file that exists is not opened.
+fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
+    let random = RandomState::new().build_hasher().finish();
+    let mut name = path.file_name().unwrap_or_default().to_owned();
+    name.push(format!(".{random:016x}.part"));
+    let part = path.with_file_name(name);
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create_new(true).mode(0o644);
+    let mut file = options.open(&part)?;
+    let written = file.write_all(content);
+    let replaced = written.and_then(|()| std::fs::rename(&part, path));
+    replaced.inspect_err(|_| _ = std::fs::remove_file(&part))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::{PermissionsExt as _, symlink};
+
+    use super::*;
+
+    #[test]
+    fn links_in_the_folder_of_a_state_file_are_not_followed() {
+        let folder = tempfile::tempdir().unwrap();
+        let (victim, state) = (folder.path().join("victim"), folder.path().join("state"));
+        fs::write(&victim, "mine").unwrap();
+        for name in ["state", "state.part"] {
+            symlink(&victim, folder.path().join(name)).unwrap();
+        }
+        replace(&state, b"new\n").unwrap();
+        assert_eq!(fs::read_to_string(&victim).unwrap(), "mine");
+        assert_eq!(fs::read_to_string(&state).unwrap(), "new\n");
+        let metadata = fs::symlink_metadata(&state).unwrap();
+        assert!(metadata.is_file());
+        assert_eq!(metadata.permissions().mode() & 0o133, 0);
+        assert_eq!(
+            fs::read_dir(folder.path()).unwrap().count(),
+            3,
+            "nothing is left over"
+        );
+    }
+
+    #[test]
+    fn state_file_that_cannot_be_replaced_leaves_nothing_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let state = folder.path().join("state");
+        fs::create_dir_all(state.join("full")).unwrap();
+        assert!(replace(&state, b"new").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1);
+    }
 }
