@@ -259,8 +259,7 @@ impl RotatedFile {
             // Whole lines up to the limit; at least one, because a file without a line does not help.
             let room = self.rotate_at.saturating_sub(self.size);
             let end = whole_lines(rest, usize::try_from(room).unwrap_or(usize::MAX));
-            if end == 0 && self.size > 0 {
-                self.rotate();
+            if end == 0 && self.size > 0 && self.rotate() {
                 continue;
             }
             let end = if end == 0 { first_line(rest) } else { end };
@@ -285,14 +284,18 @@ impl RotatedFile {
         }
     }
 
-    fn rotate(&mut self) {
+    /// Starts a new file. Returns false if that failed: then the full file is used further.
+    fn rotate(&mut self) -> bool {
         match self.try_rotate() {
-            Ok(()) => self.rotate_at = self.max_bytes,
+            Ok(()) => {
+                self.rotate_at = self.max_bytes;
+                true
+            }
             Err(error) => {
-                // Recording goes on in the full file.
                 self.rotate_at = self.size + ROTATE_AGAIN;
                 let path = self.path.display();
                 tracing::error!(%path, %error, "cannot rotate the audit log");
+                false
             }
         }
     }
@@ -408,6 +411,19 @@ mod tests {
             max_backups,
             ..Options::new(path)
         }
+    }
+
+    #[test]
+    fn long_lines_are_written_to_a_full_file_that_cannot_be_renamed() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("audit.log");
+        let mut file = RotatedFile::open(&options(&path, 100, 3)).unwrap();
+        file.write(b"first\n").unwrap();
+        // Without the file there is nothing to rename.
+        std::fs::remove_file(&path).unwrap();
+        let long = [vec![b'x'; 3 << 20], b"\n".to_vec()].concat();
+        file.write(&long).unwrap();
+        assert_eq!(file.size, 6 + long.len() as u64);
     }
 
     #[test]
