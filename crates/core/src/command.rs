@@ -1,4 +1,4 @@
-//! Everything an election asks of the world: a closed enum.
+//! Commands: everything that an election asks its driver to do, as a closed enum.
 
 use std::time::Duration;
 
@@ -8,87 +8,87 @@ use crate::input::Version;
 use crate::record::Record;
 use crate::time::LocalTime;
 
-/// What the driver has to do, in the order given.
+/// A command for the driver. The driver executes the commands of one step in order.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Read the lock object and answer with [`Input::Observed`](crate::Input::Observed),
-    /// [`Absent`](crate::Input::Absent) or [`ReadFailed`](crate::Input::ReadFailed).
-    /// At most one request is under way at a time.
+    /// [`Absent`](crate::Input::Absent) or [`ReadFailed`](crate::Input::ReadFailed). At most one request is in flight
+    /// at a time.
     Read {
         /// Number of the request.
         id: u64,
-        /// Give up after this long.
+        /// Time after which the request fails.
         timeout: Duration,
     },
-    /// Write the record and answer with [`Input::Written`](crate::Input::Written). No hidden
-    /// retries: a request that is repeated below this interface outlives the term.
+    /// Write the record and answer with [`Input::Written`](crate::Input::Written). The driver must not retry the
+    /// request: a retry below this interface could outlive the term.
     Write {
         /// Number of the request.
         id: u64,
-        /// What it is for, and which version it replaces.
+        /// Purpose of the write, and the version that it replaces.
         kind: WriteKind,
-        /// The record.
+        /// The record to write.
         record: Record,
-        /// Give up after this long.
+        /// Time after which the request fails.
         timeout: Duration,
     },
-    /// A term has begun: start the guarded work.
+    /// A term has begun. Start the guarded work.
     Lead {
-        /// The token of the term.
+        /// Token of the term.
         token: FencingToken,
-        /// The count of transitions in the record of the term.
+        /// Number of transitions in the record of the term.
         transitions: u32,
-        /// Until when this process leads, as far as it knows now.
+        /// Time until which this process leads, unless a later command replaces it.
         guard: Guard,
     },
-    /// The term goes on: the guard is replaced by a later one.
+    /// The term continues: replace the guard by this later one.
     Extend {
         /// The new guard.
         guard: Guard,
     },
-    /// The term has ended: the guard is out as of now. Cancel the work, and report
-    /// [`WorkEnded`](crate::Input::WorkEnded) when all of it has ended.
+    /// The term has ended, and its guard has expired. Cancel the work, and send [`WorkEnded`](crate::Input::WorkEnded)
+    /// when all of it has ended.
     Stop {
-        /// Why.
+        /// Reason for the end of the term.
         reason: StopReason,
-        /// When the work must have ended; see [`Overrun`](Self::Overrun).
+        /// Instant by which the work must have ended; see [`Overrun`](Self::Overrun).
         deadline: LocalTime,
     },
-    /// The work that was told to stop has until another instant: later, because the lease was kept
-    /// alive for it, or earlier, because the lease was lost meanwhile.
+    /// The deadline of work that is stopping has changed. It is later if the lease was renewed for the work, and
+    /// earlier if the lease was lost in the meantime.
     Drain {
-        /// When the work must have ended.
+        /// Instant by which the work must have ended.
         deadline: LocalTime,
     },
-    /// The work did not end in time. Another process may lead from now on, so end this one (or the
-    /// child that does the work). The lease is not released.
+    /// The work did not end before its deadline. Another process may lead from now on, so end this process (or the
+    /// child process that does the work). The lease is not released.
     Overrun,
-    /// Another holder was seen; empty after a release, if nobody followed yet.
+    /// Another holder was observed. The holder is empty if the lock was released and has no new holder yet.
     NewLeader {
-        /// Its identity.
+        /// Identity of the holder.
         holder: String,
     },
-    /// The release was applied: others may lead as of now.
+    /// The release was applied: other candidates may lead from now on.
     Released,
-    /// Nothing more will be asked; the last command.
+    /// The last command: the election has finished.
     Finished,
 }
 
-/// What a write is for.
+/// Purpose of a write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum WriteKind {
-    /// The object does not exist: create it.
+    /// Create the object, which does not exist.
     Create,
-    /// Win the term, replacing this version.
+    /// Win a term by replacing this version.
     Acquire(Version),
-    /// Keep the term, replacing this version.
+    /// Renew the term by replacing this version.
     Renew(Version),
-    /// Give the term back, replacing this version.
+    /// Release the term by replacing this version.
     Release(Version),
 }
 
 impl WriteKind {
-    /// The version that must still be current; `None` if the object must not exist.
+    /// Returns the version that must still be current, or `None` if the object must not exist.
     pub fn base(&self) -> Option<&Version> {
         match self {
             Self::Create => None,
@@ -97,17 +97,17 @@ impl WriteKind {
     }
 }
 
-/// Why a term ended.
+/// Reason for the end of a term.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum StopReason {
-    /// No renewal was known to be applied for the length of the guard, or the clock jumped.
+    /// No applied renewal was confirmed within the length of the guard, or the clock jumped.
     GuardExpired,
-    /// Somebody else holds the lock.
+    /// Another candidate holds the lock.
     ForeignHolder(String),
-    /// Somebody emptied the lock.
+    /// Another writer emptied the lock.
     Emptied,
-    /// Somebody edited our record.
+    /// Another writer edited the record of this candidate.
     Edited,
     /// The lock object was deleted.
     Deleted,
@@ -115,11 +115,11 @@ pub enum StopReason {
     Recreated,
     /// The lock object went back to an earlier version: the API server's store was restored.
     WentBack,
-    /// An operator asked through the lock object.
+    /// An operator asked for it through the lock object.
     Ordered,
-    /// Coordinated election prefers another holder.
+    /// Coordinated election: the controller prefers another holder.
     PreferredHolder(String),
-    /// This process asked: [`Input::StepDown`](crate::Input::StepDown).
+    /// This process asked for it with [`Input::StepDown`](crate::Input::StepDown).
     StepDown,
     /// The work ended by itself.
     WorkEnded,
@@ -128,7 +128,8 @@ pub enum StopReason {
 }
 
 impl StopReason {
-    /// Whether the lease is still ours, so that it may be kept while work winds down, and released.
+    /// Returns whether this candidate still holds the lease. If so, it may renew the lease while the work stops, and
+    /// then release it.
     pub fn is_voluntary(&self) -> bool {
         matches!(
             self,
@@ -140,7 +141,7 @@ impl StopReason {
         )
     }
 
-    /// A short stable word for logs and metrics.
+    /// Returns a short stable word for logs and metrics.
     pub fn as_str(&self) -> &'static str {
         match self {
             Self::GuardExpired => "guard-expired",

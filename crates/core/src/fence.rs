@@ -1,31 +1,31 @@
-//! Fencing tokens: numbers that only grow, so that a resource can refuse a former leader.
+//! Fencing tokens: increasing numbers with which a resource can reject requests of a former leader.
 //!
-//! The token of a term is the resourceVersion that the API server gave to the write that won it.
-//! Unlike the count of transitions it survives deletion of the lock object and differs even when one
-//! identity wins twice. Since Kubernetes 1.35 resourceVersions are ordered by contract, as decimals
-//! of any length.
+//! The token of a term is the resourceVersion of the write that won the term. Unlike the number of transitions, it
+//! still increases after the lock object was deleted, and it differs when the same identity wins twice. Since
+//! Kubernetes 1.35, resourceVersions are specified to be ordered, as decimal numbers of any length.
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
 
-/// A resourceVersion as the API server wrote it; equality is its only certain property.
+/// A resourceVersion exactly as the API server wrote it. Only equality is guaranteed to be meaningful.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ResourceVersion(Arc<str>);
 
 impl ResourceVersion {
-    /// A version from its text.
+    /// Creates a version from its text.
     pub fn new(text: impl Into<Arc<str>>) -> Self {
         Self(text.into())
     }
 
-    /// The text.
+    /// Returns the text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The order of two versions, if both are decimals; `None` where the server promises no order.
+    /// Returns the order of two versions if both are decimal numbers. Returns `None` otherwise, because then the server
+    /// guarantees no order.
     pub fn order(&self, other: &Self) -> Option<Ordering> {
         (is_decimal(&self.0) && is_decimal(&other.0)).then(|| compare(&self.0, &other.0))
     }
@@ -37,22 +37,22 @@ impl fmt::Display for ResourceVersion {
     }
 }
 
-/// The number of a term. A later term of the same election has a strictly greater one (S2).
+/// The number of a term. A later term of the same election has a strictly greater token (S2).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct FencingToken(Arc<str>);
 
-/// The text is not a decimal number without leading zeros.
+/// Error: the text is not a decimal number without leading zeros.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a fencing token: expected a decimal number without leading zeros")]
 pub struct NotAToken(String);
 
 impl FencingToken {
-    /// The decimal text.
+    /// Returns the decimal text.
     pub fn as_str(&self) -> &str {
         &self.0
     }
 
-    /// The decimal padded with zeros to twenty digits, for stores that compare strings.
+    /// Returns the decimal number padded with zeros to twenty digits, for stores that compare strings.
     pub fn sortable(&self) -> String {
         format!("{:0>20}", self.0)
     }
@@ -99,7 +99,7 @@ fn is_decimal(text: &str) -> bool {
     digits && (text == "0" || !text.starts_with('0'))
 }
 
-/// The order of two decimals without leading zeros: the longer one is the greater one.
+/// Compares two decimal numbers without leading zeros: the longer one is the greater one.
 fn compare(a: &str, b: &str) -> Ordering {
     a.len().cmp(&b.len()).then_with(|| a.cmp(b))
 }

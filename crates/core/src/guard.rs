@@ -1,14 +1,14 @@
-//! The guard: when may this process say "I lead".
+//! The guard: the time during which this process may act as the leader.
 //!
-//! It is counted from the moment the first byte of the last write known to be applied was *sent*,
-//! because a challenger may have seen that write at once. It is computed from the clock at each
-//! question; it is never a stored flag.
+//! The guard starts when the first byte of the last write that is known to be applied was *sent*, because another
+//! candidate may have observed that write immediately. It is computed from the clock at each query and never stored as
+//! a flag.
 
 use std::time::Duration;
 
 use crate::time::{LocalTime, Now};
 
-/// The right to act as leader, good until its length has passed since the write was sent.
+/// The right to act as the leader. It is valid until its length has passed since the write was sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Guard {
     sent: Now,
@@ -16,28 +16,29 @@ pub struct Guard {
 }
 
 impl Guard {
-    /// A guard from the moment the write was sent.
+    /// Creates a guard that starts when the write was sent.
     pub const fn new(sent: Now, length: Duration) -> Self {
         Self { sent, length }
     }
 
-    /// When the write was sent.
+    /// Returns when the write was sent.
     pub const fn sent(&self) -> Now {
         self.sent
     }
 
-    /// How long the guard is.
+    /// Returns the length of the guard.
     pub const fn length(&self) -> Duration {
         self.length
     }
 
-    /// The local instant at which it ends, unless a wall-clock jump ends it earlier.
+    /// Returns the local instant at which the guard expires, unless a jump of the wall clock makes it expire earlier.
     pub fn until(&self) -> LocalTime {
         self.sent.local + self.length
     }
 
-    /// Time left. Elapsed time is the larger of what the two clocks say: a forward jump of the wall
-    /// clock can only end a term early, and setting it back changes nothing.
+    /// Returns the remaining time. The elapsed time is the larger one of the values measured by the two clocks. A
+    /// forward jump of the wall clock can therefore only end a term early, and setting the wall clock back has no
+    /// effect.
     pub fn left(&self, now: Now) -> Duration {
         let elapsed = now
             .local
@@ -46,7 +47,7 @@ impl Guard {
         self.length.saturating_sub(elapsed)
     }
 
-    /// Whether it is good now.
+    /// Returns whether the guard is valid now.
     pub fn holds(&self, now: Now) -> bool {
         !self.left(now).is_zero()
     }

@@ -1,4 +1,4 @@
-//! Everything that can happen to an election: a closed enum.
+//! Inputs: everything that can happen to an election, as a closed enum.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,39 +7,39 @@ use crate::fence::{FencingToken, ResourceVersion};
 use crate::mark::Mark;
 use crate::record::Record;
 
-/// Names one version of the lock object, for compare-and-set.
+/// Identifies one version of the lock object, for compare-and-set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Version {
-    /// `metadata.uid`; another uid is another object, whatever its name. Shared, because every version of an
-    /// object has the same.
+    /// `metadata.uid`. An object with another uid is a different object, even if it has the same name. Shared, because
+    /// all versions of an object have the same uid.
     pub uid: Arc<str>,
     /// `metadata.resourceVersion`.
     pub revision: ResourceVersion,
 }
 
-/// One sight of the lock object.
+/// The lock object, read at one moment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Observation {
-    /// Which version was seen.
+    /// Version of the object.
     pub version: Version,
-    /// What it said. An object without a record is an all-empty, and so a free, record; one with an
-    /// unreadable record is [`unreadable`](Self::unreadable).
+    /// Content of the object. An object without a record has an empty record, which is free. An object whose record
+    /// cannot be parsed is [`unreadable`](Self::unreadable).
     pub record: Record,
-    /// Changes with every change of the stored record (of either record of a multi lock), and not
-    /// with edits of labels and the like. The lock computes it from the stored text.
+    /// Changes with every change of the stored record (of either record of a multi lock), but not if only other fields,
+    /// such as labels, are edited. The lock computes it from the stored text.
     pub fingerprint: u64,
-    /// The record could not be parsed. It counts as held by a stranger for our own lease duration,
-    /// so garbage neither wedges the election nor is taken at once.
+    /// The record could not be parsed. It counts as held by another candidate for our own lease duration. An invalid
+    /// record therefore neither blocks the election nor is replaced immediately.
     pub unreadable: bool,
-    /// The last write of an elector that leaves marks, if there was one; of this record, or of one that
-    /// somebody else has replaced since.
+    /// Mark of the last write by an elector that writes marks, if there was one. It belongs to this record, or to an
+    /// earlier record that another writer has replaced since.
     pub mark: Option<Mark>,
-    /// What operators ask of this election through annotations of the object.
+    /// Requests of operators to this election, from annotations of the object.
     pub orders: Orders,
 }
 
 impl Observation {
-    /// Whether the record was written by an elector that leaves marks.
+    /// Returns whether the record was written by an elector that writes marks.
     pub fn is_marked(&self) -> bool {
         let own = Mark::of(&self.record);
         !self.unreadable && self.mark.is_some_and(|mark| mark.is(&own))
@@ -49,80 +49,79 @@ impl Observation {
 /// Requests of operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Orders {
-    /// Nobody may acquire while this is set; the present holder keeps its term.
+    /// No candidate may acquire the lock while this is set. The current holder keeps its term.
     pub paused: bool,
-    /// The holder of one certain term shall give it up; boxed, because there hardly ever is such an order.
+    /// Order to the holder of one specific term to step down. Boxed, because such an order is rare.
     pub step_down: Option<Box<StepDownOrder>>,
 }
 
-/// A request to give up one term.
+/// An order to give up one term.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StepDownOrder {
-    /// The count of transitions of the term that shall end. Once another term has begun the order
-    /// is spent, so nobody has to remove it.
+    /// Number of transitions of the term that must end. The order has no effect once another term has begun, so it does
+    /// not have to be removed.
     pub transitions: u32,
-    /// Who should get the lease next; others hold back one retry period.
+    /// The candidate that should acquire the lease next. Other candidates delay their attempt by one retry period.
     pub to: Option<String>,
-    /// How long the former holder shall not campaign.
+    /// Time during which the former holder must not campaign.
     pub sit_out: Duration,
 }
 
-/// Where an observation comes from.
+/// Source of an observation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Source {
-    /// The answer to the read with this number: linearizable at some instant after it was sent.
+    /// The response to the read with this number. It is linearizable at some instant after the read was sent.
     Read(u64),
-    /// The watch: possibly late. It speeds things up and never extends anything.
+    /// The watch, which may be late. It makes reactions faster and never extends a guard.
     Watch,
 }
 
-/// How a write ended.
+/// Result of a write.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// It was applied, and made this version.
+    /// The write was applied and created this version.
     Applied(Version),
-    /// It was refused: conflict, already exists, gone. Not applied, unless something below repeated
-    /// it and the conflict is with our own write (duty 3); the next read tells.
+    /// The write was rejected: conflict, already exists, or gone. It was not applied, unless a layer below repeated it
+    /// and the conflict is with our own write (duty 3). The next read decides.
     Refused,
-    /// It may have been applied, may still be, or not: timeout, reset, 5xx, 429.
+    /// It is unknown whether the write was or will be applied: timeout, connection reset, 5xx, 429.
     Unknown,
-    /// It was not applied and will not be until somebody changes permissions or configuration.
+    /// The write was not applied. A retry cannot succeed until permissions or configuration change.
     Unusable,
 }
 
-/// Everything that can happen.
+/// An event that the election reacts to.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Input {
-    /// Begin to campaign. The first input, once.
+    /// Starts the campaign. Must be the first input, and must be sent once.
     Start,
-    /// Time has passed; due at [`Election::deadline`](crate::Election::deadline).
+    /// Time has passed. Due at [`Election::deadline`](crate::Election::deadline).
     Tick,
-    /// The lock object was seen.
+    /// The lock object was observed.
     Observed(Source, Observation),
-    /// The lock object was seen not to exist; from the watch, with the version of the removal.
+    /// The lock object does not exist. If the source is the watch, the version is that of the deletion.
     Absent(Source, Option<ResourceVersion>),
-    /// The read with this number brought no answer.
+    /// The read with this number failed.
     ReadFailed(u64),
     /// The write with this number ended.
     Written(u64, Outcome),
-    /// The watch works (true) or is broken or forbidden (false). While it works, followers send
-    /// nothing. Whoever says true has first shown the present state as an observation.
+    /// The watch works (true), or it is broken or forbidden (false). While it works, followers send no requests. Send
+    /// the current state as an observation before `Watching(true)`.
     Watching(bool),
-    /// The watch began with a list at this revision; send it after what the list showed. A list that is older than what
-    /// was seen is the list of a restored store, or was overtaken, and is confirmed by a read.
+    /// The watch began with a list at this revision. Send it after the observation from that list. A list that is older
+    /// than an earlier observation comes from a restored store or was overtaken by that observation, so a read confirms
+    /// it.
     Listed(ResourceVersion),
-    /// The guarded work of this term has ended; answers a [`Stop`](crate::Command::Stop), or the work
-    /// ended by itself.
+    /// The guarded work of this term has ended, either after a [`Stop`](crate::Command::Stop) or by itself.
     WorkEnded,
-    /// The main part of the work has ended, and other parts of it may still run. Stops the term as a work
-    /// that ended by itself does, and releases nothing: [`WorkEnded`](Self::WorkEnded) follows once every
-    /// part has ended.
+    /// The main part of the work has ended by itself, but other parts of it may still run. Stops the term and releases
+    /// nothing. [`WorkEnded`](Self::WorkEnded) follows once every part has ended.
     WorkEnding,
-    /// The guard of the term with this token was seen to have run out, perhaps only for a moment, by a
-    /// wall clock that jumped ahead and was set back. A term that was seen to end is over.
+    /// The guard of the term with this token was found expired. The expiry may have lasted only a moment, if the wall
+    /// clock jumped ahead and was set back. The term ends in any case.
     Expired(FencingToken),
-    /// Give up the term, if there is one, and do not campaign for this long.
+    /// Gives up the current term, if there is one, and does not campaign for this long.
     StepDown(Duration),
-    /// End it all: stop the work, release, and finish.
+    /// Stops the work, releases the lock and finishes.
     Shutdown,
 }

@@ -1,8 +1,8 @@
 //! Leader election as a pure state machine.
 //!
-//! Place in the picture: everything stands on this crate and it stands on nothing. It must never
-//! learn about I/O, async runtimes or clocks: time comes in as an argument, randomness as a seed,
-//! trouble as an [`Input`], and everything the world has to do goes out as a [`Command`].
+//! All other crates build on this crate, and it depends on none of them. It must never contain I/O, async runtimes or
+//! clocks. Time is an argument, randomness comes from a seed, failures are an [`Input`], and every action is returned
+//! as a [`Command`].
 //!
 //! ```text
 //!            Input + Now                      Vec<Command>
@@ -10,11 +10,11 @@
 //!  (reads, writes, timers, watch, work)      (read, write, lead, extend, stop, ...)
 //! ```
 //!
-//! [`Election::step`] is the only place where an election decision is made. The driver in the
-//! `tenure` crate, the simulator and the model checker all run this same code.
+//! Election decisions are made only in [`Election::step`]. The driver in the `tenure` crate, the simulator and the
+//! model checker all run this code.
 //!
-//! What it promises (S1-S5, L1) is written down in `docs/safety.md`; the assertions in [`machine`]
-//! name the rule they keep.
+//! The guarantees (S1-S5, L1) are listed in `docs/safety.md`. The assertions in [`machine`] name the rule that they
+//! check.
 #![forbid(unsafe_code)]
 
 pub mod command;

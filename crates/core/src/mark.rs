@@ -1,28 +1,28 @@
-//! The mark: the last write of an elector of this kind, as the lock object itself records it.
+//! The mark: an annotation of the lock object that names the last write of an elector of this kind.
 //!
-//! Other writers replace the record and keep annotations that they do not know. client-go empties a record that
-//! it no longer holds, and the controller of a coordinated election assigns the lease by its own wall clock.
-//! After either, the record says nothing about the term that it replaced; the mark still does.
+//! Other writers replace the record and keep annotations that they do not know. client-go empties a record that it no
+//! longer holds, and the controller of a coordinated election assigns the lease by its own wall clock. After either
+//! write, the record no longer describes the term that it replaced. The mark still does.
 
 use std::time::Duration;
 
 use crate::record::{MAX_LEASE, Record};
 use crate::time::WallTime;
 
-/// Names the last write of an elector that leaves marks, and how long it is waited for.
+/// Names the last write of an elector that writes marks, and the time to wait for its term.
 ///
-/// Every write of such an elector replaces the mark together with the record. So the mark of a version tells
-/// which incarnation, if any, may have a good guard: the author of that write and nobody else.
+/// Every write of such an elector replaces the mark together with the record. The mark of a version therefore names the
+/// only incarnation that may have a valid guard: the author of that write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Mark {
     /// Differs for different writes.
     key: u64,
-    /// The lease duration of the term; 0 for a release, which nobody has to wait for.
+    /// Lease duration of the term; 0 for a release, after which nobody has to wait.
     lease_duration_seconds: u32,
 }
 
 impl Mark {
-    /// The mark of a write of this record.
+    /// Returns the mark of a write of this record.
     pub fn of(record: &Record) -> Self {
         Self::new(
             &record.holder,
@@ -31,11 +31,12 @@ impl Mark {
         )
     }
 
-    /// The mark of a write with this holder, renew time and lease duration. Without a holder it is a release.
+    /// Returns the mark of a write with this holder, renew time and lease duration. Without a holder the write is a
+    /// release.
     pub fn new(holder: &str, renew_time: Option<WallTime>, lease_duration_seconds: u32) -> Self {
         let micros = renew_time.map_or(i64::MIN, WallTime::as_micros);
         let bytes = holder.bytes().chain(micros.to_be_bytes());
-        // FNV-1a: the same on every machine, so that runs of the simulator can be repeated.
+        // FNV-1a gives the same result on every machine, so that runs of the simulator can be repeated.
         let key = bytes.fold(0xCBF2_9CE4_8422_2325, |hash: u64, byte| {
             (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01B3)
         });
@@ -49,7 +50,7 @@ impl Mark {
         }
     }
 
-    /// The marks of a lock in two objects as one, which changes with either.
+    /// Combines the marks of a lock in two objects. The result changes with either mark.
     pub(crate) fn both(self, other: Self) -> Self {
         if self == other {
             return self;
@@ -62,17 +63,17 @@ impl Mark {
         }
     }
 
-    /// Whether both name the same write.
+    /// Returns whether both name the same write.
     pub fn is(&self, other: &Self) -> bool {
         self.key == other.key
     }
 
-    /// Whether the last write was a release: then no guard is good (S4).
+    /// Returns whether the last write was a release. After a release no guard is valid (S4).
     pub fn is_release(&self) -> bool {
         self.lease_duration_seconds == 0
     }
 
-    /// How long the marked term is waited for, from the first sight of the mark.
+    /// Returns how long to wait for the marked term after the mark was first observed.
     pub fn lease_duration(&self) -> Duration {
         Duration::from_secs(u64::from(self.lease_duration_seconds)).min(MAX_LEASE)
     }

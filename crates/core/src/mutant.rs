@@ -1,9 +1,9 @@
-//! Seeded bugs, for the simulator to find.
+//! Seeded bugs that the simulator must find.
 //!
-//! A checker that has never found anything proves little. With the hidden feature `mutants` one of
-//! these can be switched on in an election; the simulator must notice each. V1-V9 are the ways in
-//! which client-go breaks the promises (`docs/safety.md`), the others are mistakes that a change of
-//! this crate could make. Without the feature every switch is the constant `false`.
+//! A checker that has never found a bug proves little. With the hidden feature `mutants`, one of these bugs can be
+//! enabled in an election, and the simulator must detect each of them. V1-V9 are the ways in which client-go violates
+//! the guarantees (`docs/safety.md`). The others are mistakes that a change of this crate could make. Without the
+//! feature every switch is the constant `false`.
 
 macro_rules! mutants {
     ($(#[doc = $about:literal])* $kind:ident: $($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
@@ -14,10 +14,10 @@ macro_rules! mutants {
 
         #[cfg(feature = "mutants")]
         impl $kind {
-            /// All of them.
+            /// All bugs of this kind.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// A word for reports.
+            /// Returns the name for reports.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
@@ -28,73 +28,73 @@ macro_rules! mutants {
 mutants! {
     /// One seeded bug of an election.
     Mutant:
-    /// The guard counts from the answer.
+    /// The guard starts at the response.
     GuardFromAnswer = "V1 guard counted from the answer",
-    /// The release is sent before the work is told to stop.
+    /// The release is sent before the work is cancelled.
     ReleaseBeforeStop = "V2 release before stop",
-    /// The release asks neither whose record it replaces nor what time it is.
+    /// The release checks neither whose record it replaces nor the time.
     ReleaseUnchecked = "V3 release unchecked",
     /// A foreign holder does not end the term.
     IgnoreForeign = "V4 foreign holder ignored",
-    /// Nobody waits for the work to end.
+    /// The election does not wait for the work to end.
     NoJoin = "V5 work not joined",
-    /// The guard has no time in it.
+    /// The guard does not depend on the time.
     NoClock = "V6 guard without a clock",
     /// The lease on the wire is shorter than the guard.
     ShortLease = "V7 lease cut short on the wire",
-    /// Our name in the record means that it is ours.
+    /// A record with our name counts as ours.
     OwnName = "V8 own name is mine",
-    /// Whole-second times are taken for proof of who wrote.
+    /// Whole-second times count as proof of the writer.
     ClaimByTimes = "V8 same second is mine",
-    /// After a deletion the object is created at once.
+    /// After a deletion the object is created immediately.
     CreateAtOnce = "V9 create at once after deletion",
-    /// The token is the count of transitions.
+    /// The token is the number of transitions.
     TokenFromTransitions = "V9 token from transitions",
-    /// The token is a number of this process.
+    /// The token is a counter of this process.
     TokenFromProcess = "token from a process counter",
-    /// An unknown outcome extends the guard.
+    /// An unknown result extends the guard.
     UnknownExtends = "unknown outcome extends",
-    /// The watch extends the guard, from now.
+    /// A watch event extends the guard, starting now.
     WatchExtends = "watch extends",
-    /// Records are replaced after half their lease.
+    /// Records are replaced after half their lease duration.
     HalfPatience = "half patience",
-    /// Our own lease duration is waited for, not the record's.
+    /// The candidate waits for its own lease duration instead of the record's.
     OwnPatience = "own duration, not the record's",
-    /// A changed record does not start the wait anew.
+    /// A changed record does not restart the wait.
     KeepSince = "renewals of others overlooked",
-    /// The guard's end does not keep from releasing.
+    /// The lock is released even if the guard has expired.
     ReleaseAfterGuard = "release after the guard ran out",
-    /// Work that overran is taken for ended.
+    /// Work that exceeded its deadline counts as ended.
     ReleaseOnOverrun = "release on overrun",
-    /// An order to step down is not obeyed.
+    /// An order to step down is ignored.
     IgnoreOrders = "orders ignored",
     /// A paused election is acquired.
     IgnorePause = "pause ignored",
-    /// An order is obeyed by every later term, too.
+    /// An order is also obeyed by every later term.
     ObeyForEver = "order obeyed by later terms",
-    /// The former holder does not hold back for the candidate that an order names.
+    /// The former holder does not wait for the candidate that an order names.
     TakeBack = "lock taken back from the named candidate",
-    /// A list of a restored store is not looked into.
+    /// A list of a restored store is not confirmed by a read.
     IgnoreOldList = "list of a restored store ignored",
-    /// Coordinated: a lease that was given to another is taken when it has run out.
+    /// Coordinated: a lease that was assigned to another candidate is acquired when it has expired.
     TakeUnassigned = "assignment of another taken",
     /// Coordinated: an assignment is taken up without waiting for the term that it replaced.
     AssignedAtOnce = "assignment taken up at once",
-    /// Coordinated: the write that takes an assignment up keeps the count of transitions, as client-go does.
+    /// Coordinated: the write that takes up an assignment keeps the number of transitions, as client-go does.
     KeepTransitions = "transitions kept on take-up",
-    /// The mark of the last term is not looked at: an emptied record is free.
+    /// The mark of the last term is ignored: an emptied record counts as free.
     IgnoreMark = "mark ignored",
-    /// A mark on an empty record is believed to be of that record, whichever record it names.
+    /// A mark on an empty record is attributed to that record, even if it names another record.
     BelieveStaleMark = "stale mark believed",
-    /// The mark names a renewal that was not seen; the wait goes on from the one that was.
+    /// If the mark names a renewal that was not observed, the wait still starts at the last observed renewal.
     OverlookMark = "unseen renewal in the mark overlooked",
     /// A deletion does not end the term.
     IgnoreDeleted = "deletion ignored",
-    /// A refused write is repeated without looking.
+    /// A rejected write is repeated without a read.
     NoReRead = "no read after a conflict",
-    /// A failed read is the last one.
+    /// A failed read is not repeated.
     GiveUp = "no retry after a failed read",
-    /// Unknown outcomes are forgotten.
+    /// Attempts with unknown results are forgotten.
     ForgetAttempts = "unknown outcomes forgotten",
     /// Work whose future was dropped counts as ended, although parts of it still run.
     DroppedIsEnded = "dropped future counts as ended",
@@ -103,26 +103,26 @@ mutants! {
 mutants! {
     /// One seeded bug of a lock in two objects.
     PairMutant:
-    /// The secondary is neither waited for nor asked who holds it.
+    /// The candidate neither waits for the secondary object nor checks its holder.
     PrimaryCounts = "pair: the primary counts alone",
-    /// Two objects that name different holders are taken for the first one's.
+    /// If the two objects name different holders, the holder of the first one is used.
     IgnoreMismatch = "pair: holders that differ ignored",
-    /// The secondary is replaced in whatever version it is found, as client-go does.
+    /// The secondary object is replaced regardless of its version, as client-go does.
     BlindSecondary = "pair: secondary replaced unseen",
-    /// A write that failed halfway counts as done.
+    /// A write that failed halfway counts as applied.
     HalfIsEnough = "pair: half a write is enough",
 }
 
 mutants! {
-    /// One seeded bug of leaders for life and of the candidates that look after their pods.
+    /// One seeded bug of leaders for life and of the candidates that follow their pods.
     LifeMutant:
-    /// A pod that nobody has seen counts as gone.
+    /// A pod that was never observed counts as gone.
     AbsenceIsDeath = "life: absence alone is death",
-    /// A pod of the same name is taken for the holder's, whatever its uid.
+    /// Any pod with the name of the holder's pod counts as that pod, even if its uid differs.
     AnyUid = "life: uid not compared",
-    /// The absence in a view from before the pod was there counts.
+    /// An absence counts even if the view is older than the pod.
     StaleAbsence = "life: absence in an old view is death",
-    /// A record is emptied without a look at who holds it by then.
+    /// A record is emptied without checking its current holder.
     AnyRecord = "life: record of another emptied",
     /// A process campaigns without having read its own pod.
     UnverifiedStart = "life: own pod not verified at start",
@@ -131,23 +131,23 @@ mutants! {
 mutants! {
     /// One seeded bug of a shard group.
     ShardMutant:
-    /// Replicas of any number of shards take part.
+    /// Replicas with any number of shards may join.
     NotCompared = "shards: number not compared",
-    /// A changed number counts while shards of the old one have owners.
+    /// A changed number is used while shards of the old number still have owners.
     StartWithoutWaiting = "shards: old shards not waited for",
-    /// A shard is used without a look at the agreement after it was won.
+    /// A shard is used without reading the agreement after it was won.
     UncheckedWin = "shards: win not confirmed",
-    /// Half a lease without a change is enough.
+    /// The wait ends after half a lease duration without a change.
     HalfPatience = "shards: half patience",
 }
 
 mutants! {
     /// One seeded bug of a semaphore.
     SlotMutant:
-    /// Candidates of any number of slots take part.
+    /// Candidates with any number of slots may join.
     NotCompared = "slots: number not compared",
-    /// A slot is used without a look at the number after it was won.
+    /// A slot is used without reading the number after it was won.
     UncheckedWin = "slots: win not confirmed",
-    /// A number that nobody could read is taken for the candidate's own.
+    /// A number that could not be read counts as the candidate's own number.
     SilenceIsConsent = "slots: no answer is taken for consent",
 }

@@ -1,12 +1,12 @@
-//! Two objects as one lock, to move an election from one kind of object to another.
+//! Two objects as one lock, used to migrate an election from one kind of object to another.
 //!
-//! The primary object is of the old kind, the secondary one of the new. Clients of the old kind see the
-//! primary, clients of the new kind the secondary, and this lock both: whoever wants to lead must hold
-//! both. What that means is decided here, without I/O; the lock crate sends the requests, and the
-//! simulator plays them through.
+//! The primary object is of the old kind, and the secondary object is of the new kind. Clients of the old kind see only
+//! the primary, clients of the new kind see only the secondary, and this lock uses both. A leader must hold both. The
+//! combined meaning is decided here, without I/O. The lock crate sends the requests, and the simulator plays them
+//! through.
 //!
-//! The invariant: a term begins, and goes on, only when both objects have its record, each written over
-//! the version that was seen and waited out.
+//! Invariant: a term begins and continues only while both objects contain its record, each written over a version that
+//! was observed and waited for.
 
 use std::cmp::Ordering;
 
@@ -14,11 +14,11 @@ use crate::input::{Observation, Orders, Version};
 use crate::mutant::PairMutant;
 use crate::record::Record;
 
-/// The holder reported while the two objects name different ones. Nobody leads then, until neither
-/// has changed for a lease duration.
+/// The holder that is reported while the two objects name different holders. Nobody leads until neither object has
+/// changed for a lease duration.
 pub const UNKNOWN_HOLDER: &str = "leaderelection.k8s.io/unknown";
 
-/// One object of the two.
+/// One of the two objects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
     /// The old kind: read and written first.
@@ -27,22 +27,22 @@ pub enum Side {
     Secondary,
 }
 
-/// What both objects say, each by itself.
+/// Observations of both objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pair {
-    /// The primary one.
+    /// The primary object.
     pub primary: Observation,
-    /// The secondary one, if it exists.
+    /// The secondary object, if it exists.
     pub secondary: Option<Observation>,
 }
 
 impl Pair {
-    /// What both say together. Without a secondary the primary counts alone: it is held, if at all, by a
-    /// client that knows the old kind alone.
+    /// Returns the combined observation. Without a secondary only the primary counts: its holder, if any, is a client
+    /// that knows only the old kind.
     ///
-    /// The version has the uid of the primary and the greater revision of the two, so that it moves with
-    /// either. After every write of this lock it is the revision of the secondary, which keeps fencing
-    /// tokens in order when the election moves on to the new kind alone.
+    /// The version has the uid of the primary and the greater one of the two revisions, so that it changes with either
+    /// object. After every write of this lock it is the revision of the secondary. Fencing tokens therefore stay in
+    /// order when the election moves to the new kind alone.
     pub fn together(&self, rules: Rules) -> Observation {
         let mut seen = self.primary.clone();
         let Some(second) = &self.secondary else {
@@ -56,7 +56,8 @@ impl Pair {
         seen.unreadable |= second.unreadable;
         let record = agreed(seen.record, &second.record, rules);
         seen.record = if seen.unreadable {
-            // Nobody's, but whoever can be read may still hold it for that long.
+            // The combined record has no known holder, but the holder of the readable object may still hold it for that
+            // long.
             Record {
                 lease_duration_seconds: record.lease_duration_seconds,
                 ..Record::default()
@@ -72,7 +73,7 @@ impl Pair {
         seen
     }
 
-    /// The version of both, as [`together`](Self::together) has it.
+    /// Returns the combined version, as described at [`together`](Self::together).
     fn version(&self) -> Version {
         let mut version = self.primary.version.clone();
         if let Some(second) = &self.secondary {
@@ -84,7 +85,7 @@ impl Pair {
         version
     }
 
-    /// What a watch shows of one side, after this was known.
+    /// Combines a watch event of one side with this known state.
     pub fn shown(self, own: &Own, side: Side, object: Option<Observation>) -> Shown {
         let known = match side {
             Side::Primary => Some(&self.primary),
@@ -108,35 +109,35 @@ impl Pair {
     }
 }
 
-/// What news of one side means for both.
+/// Meaning of a watch event of one side for both objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Shown {
-    /// No news.
+    /// Nothing changed.
     Nothing,
-    /// There is no lock object.
+    /// The lock object does not exist.
     Absent,
-    /// Both are in this state now.
+    /// Both objects are now in this state.
     Changed(Box<Pair>),
-    /// One side changed before the other did, and was shown after it: the version of both is one that was
-    /// judged already, without this. Only a read tells what it means.
+    /// One side changed before the other one, but its event arrived after it. The combined version was already
+    /// evaluated without this change. Only a read can decide what the change means.
     Hidden,
 }
 
-/// What a lock remembers of its own writes, to know them in the watch. One half is no news before both
-/// are known to be written: with the old other half it looks as if somebody had come between.
+/// The lock's own writes, remembered so that it recognizes them in the watch. One half is ignored until both are known
+/// to be written: combined with the old other half it would look like a write of another candidate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Own {
-    /// Nothing.
+    /// There is no write.
     #[default]
     Nothing,
-    /// A write of this record is on its way to both objects.
+    /// A write of this record to both objects is in flight.
     UnderWay(Record),
-    /// The last write made these two.
+    /// The last write created these two versions.
     Done([Version; 2]),
 }
 
 impl Own {
-    /// The last write is done, and made this.
+    /// Returns the state after a completed write.
     pub fn done(written: &Pair) -> Self {
         match &written.secondary {
             Some(second) => Self::Done([written.primary.version.clone(), second.version.clone()]),
@@ -156,13 +157,13 @@ impl Own {
     }
 }
 
-/// A write of one record to both objects, request by request: the primary, a look at the secondary, the
-/// secondary. It ends at the first write that fails, and where the secondary is not the one that was seen.
+/// A write of one record to both objects, request by request: write the primary, read the secondary, write the
+/// secondary. It stops at the first failed write, and if the secondary differs from the observed one.
 #[derive(Clone, Debug)]
 pub struct Writing {
     rules: Rules,
     base: Option<Pair>,
-    /// As it was written.
+    /// The primary as it was written.
     primary: Option<Observation>,
     looking: bool,
 }
@@ -172,37 +173,36 @@ pub struct Writing {
 pub enum Ask {
     /// Create the object.
     Create(Side),
-    /// Read the secondary.
+    /// Read the secondary object.
     Look,
     /// Replace the object in this version.
     Replace(Side, Version),
 }
 
-/// How a request of a write ended.
+/// Result of a request of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Answer {
-    /// This was written.
+    /// This object was written.
     Stored(Observation),
-    /// The secondary is this.
+    /// The secondary object as read.
     Found(Option<Observation>),
-    /// Anything else.
+    /// Any other result.
     Failed,
 }
 
-/// What a write needs next.
+/// Next step of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// This request.
+    /// Send this request.
     Ask(Ask),
-    /// Nothing: both objects have the record.
+    /// The write is complete: both objects contain the record.
     Done(Box<Pair>),
-    /// Nothing: it failed as its last request did, or because the secondary is not the version that was
-    /// seen.
+    /// The write failed, because its last request failed or because the secondary differs from the observed version.
     Failed,
 }
 
 impl Writing {
-    /// Begins to write over this, or with `None` to create.
+    /// Starts a write that replaces `base`, or creates the objects if it is `None`.
     pub fn begin(rules: Rules, base: Option<Pair>) -> (Self, Ask) {
         let first = match &base {
             None => Ask::Create(Side::Primary),
@@ -217,13 +217,13 @@ impl Writing {
         (begun, first)
     }
 
-    /// Whether the primary has the record by now. A write that fails then is in doubt, whatever the
-    /// secondary answers.
+    /// Returns whether the primary already contains the record. If the write fails after that, its result is unknown,
+    /// regardless of the response for the secondary.
     pub fn is_half_done(&self) -> bool {
         self.primary.is_some()
     }
 
-    /// Goes on after an answer.
+    /// Continues after a response.
     pub fn next(&mut self, answer: Answer) -> Step {
         let Some(primary) = &self.primary else {
             let Answer::Stored(primary) = answer else {
@@ -250,7 +250,7 @@ impl Writing {
             {
                 Step::Ask(Ask::Replace(Side::Secondary, found.version))
             }
-            // Without an answer the version that was seen still decides.
+            // Without a response the observed version still decides.
             (Answer::Failed, None) if looked => Step::Ask(Ask::Create(Side::Secondary)),
             (Answer::Failed, Some(seen)) if looked => {
                 Step::Ask(Ask::Replace(Side::Secondary, seen.version.clone()))
@@ -264,7 +264,7 @@ impl Writing {
     }
 }
 
-/// The rules as they are shipped, or with a seeded bug for the simulator to find.
+/// The shipped rules, or rules with a seeded bug that the simulator must find.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     #[cfg(feature = "mutants")]
@@ -272,7 +272,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Seeds a bug.
+    /// Returns rules with a seeded bug.
     #[cfg(feature = "mutants")]
     #[doc(hidden)]
     pub fn mutated(mutant: PairMutant) -> Self {
@@ -296,8 +296,8 @@ impl Rules {
     }
 }
 
-/// The record that both stand for. The renewal counts only once it is in both: clients of the new kind
-/// see nothing but the second.
+/// Returns the record that both objects represent. A renewal counts only once it is in both, because clients of the new
+/// kind see only the second object.
 fn agreed(first: Record, second: &Record, rules: Rules) -> Record {
     let same_holder = first.holder == second.holder || rules.is(PairMutant::IgnoreMismatch);
     let duration = first
@@ -315,7 +315,7 @@ fn agreed(first: Record, second: &Record, rules: Rules) -> Record {
     }
 }
 
-/// The orders of either object. The primary's come first where both ask for a step down.
+/// Combines the orders of both objects. The primary's order takes precedence if both ask for a step-down.
 fn either(first: Orders, second: &Orders) -> Orders {
     Orders {
         paused: first.paused || second.paused,
@@ -323,7 +323,7 @@ fn either(first: Orders, second: &Orders) -> Orders {
     }
 }
 
-/// A number that changes with either.
+/// Combines two numbers into one that changes with either.
 fn both(first: u64, second: u64) -> u64 {
     first
         .wrapping_mul(0x9E37_79B9_7F4A_7C15)
@@ -332,7 +332,7 @@ fn both(first: u64, second: u64) -> u64 {
         .wrapping_mul(0xD6E8_FEB8_6659_FD93)
 }
 
-/// Whether a watch shows more than is known already.
+/// Returns whether a watch event is newer than the known state.
 fn is_newer(object: &Observation, known: &Observation) -> bool {
     let (object, known) = (&object.version, &known.version);
     let behind = matches!(
@@ -444,7 +444,7 @@ mod tests {
 
     #[test]
     fn what_the_newer_half_hid_has_to_be_read() {
-        // The primary at 7 was shown first; what happened to the secondary before that comes later.
+        // The primary at revision 7 was delivered first. An earlier change of the secondary arrives later.
         let known = pair(seen("a", "7"), Some(seen("a", "5")));
         let shown = known.shown(&Own::Nothing, Side::Secondary, Some(seen("b", "6")));
         assert_eq!(shown, Shown::Hidden);

@@ -1,4 +1,4 @@
-//! Randomness that follows from a seed: SplitMix64, so that one seed gives one run on every machine.
+//! Seeded random numbers. SplitMix64 gives the same sequence for a seed on every machine.
 
 use std::time::Duration;
 
@@ -7,12 +7,12 @@ use std::time::Duration;
 pub struct Random(u64);
 
 impl Random {
-    /// The sequence of a seed.
+    /// Creates the sequence of a seed.
     pub const fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -21,7 +21,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    /// A uniformly random duration below `limit`.
+    /// Returns a uniformly random duration below `limit`.
     pub fn below(&mut self, limit: Duration) -> Duration {
         limit.mul_f64((self.bits() >> 11) as f64 / (1u64 << 53) as f64)
     }

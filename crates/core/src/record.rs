@@ -1,51 +1,51 @@
-//! The election record: what the lock object says about who leads.
+//! The election record: the content of the lock object that names the leader.
 //!
-//! client-go calls it `LeaderElectionRecord`. The rules for filling it live here; how it is spelled
-//! in a Lease or an annotation lives in the lock crate.
+//! client-go calls it `LeaderElectionRecord`. This module defines how the record is filled. The lock crate defines its
+//! format in a Lease or an annotation.
 
 use std::time::Duration;
 
 use crate::time::WallTime;
 
-/// The longest lease that is honoured or may be configured. A record that claims more counts as
-/// this much, so a hostile or mistaken writer cannot freeze an election for years.
+/// The longest lease duration that is honoured or can be configured. A longer duration in a record is reduced to this
+/// value, so that a hostile or mistaken writer cannot block an election for years.
 pub const MAX_LEASE: Duration = Duration::from_secs(48 * 3600);
 
-/// Who leads, since when, and for how long after the last renewal others must wait.
+/// The leader, the start of its term, and the time that other candidates must wait after the last renewal.
 ///
-/// Times are only ever compared for equality: a record is a sign of life because it *changed*, never
-/// because of what its times say. That is what makes elections immune to skewed wall clocks.
+/// Times are compared only for equality. A record shows that its holder is alive because it *changed*, never because of
+/// the values of its times. This makes elections immune to skewed wall clocks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Record {
     /// Identity of the holder; empty when released.
     pub holder: String,
-    /// How long others wait after the last change, in whole seconds; 0 where the object has none.
+    /// Time that other candidates wait after the last change, in whole seconds; 0 if the object has none.
     pub lease_duration_seconds: u32,
     /// When the holder won its term.
     pub acquire_time: Option<WallTime>,
     /// When the holder last renewed.
     pub renew_time: Option<WallTime>,
-    /// How often the holder changed (`leaseTransitions` on a Lease, `leaderTransitions` elsewhere).
+    /// Number of changes of the holder (`leaseTransitions` on a Lease, `leaderTransitions` elsewhere).
     pub transitions: u32,
-    /// Coordinated election: how the controller picks; empty for none.
+    /// Coordinated election: the strategy by which the controller selects a candidate; empty for none.
     pub strategy: String,
-    /// Coordinated election: who should get the lease next; empty for none.
+    /// Coordinated election: the candidate that should get the lease next; empty for none.
     pub preferred_holder: String,
 }
 
 impl Record {
-    /// The time that others wait, counted from their first sight of this record.
+    /// Returns how long other candidates wait after they first observed this record.
     pub fn lease_duration(&self) -> Duration {
         Duration::from_secs(u64::from(self.lease_duration_seconds)).min(MAX_LEASE)
     }
 
-    /// Whether nobody holds it.
+    /// Returns whether the record has no holder.
     pub fn is_free(&self) -> bool {
         self.holder.is_empty()
     }
 
-    /// The record of a release: nobody, one second, the count of transitions kept. One second, not
-    /// zero, because the API server refuses zero (client-go `leaderelection.go`, `release`).
+    /// Returns the record of a release: no holder, a duration of one second, and the same number of transitions. The
+    /// duration is one second because the API server rejects zero (client-go `leaderelection.go`, `release`).
     pub fn released(&self, now: WallTime) -> Self {
         Self {
             holder: String::new(),
@@ -58,7 +58,7 @@ impl Record {
         }
     }
 
-    /// Whether both were the same write of an elector. Strategy and preferred holder do not count:
+    /// Returns whether both come from the same write of an elector. Strategy and preferred holder are ignored, because
     /// a controller adds them to a record without becoming its author.
     pub fn same_write(&self, other: &Self) -> bool {
         self.holder == other.holder

@@ -1,22 +1,22 @@
 //! How the replicas of a shard group agree on the number of shards, and how that number changes.
 //!
-//! Leases `x-of-64` and `y-of-128` are unrelated, so two replicas with different numbers could own one key
-//! at the same time. The group therefore keeps an [`Agreement`] in one object of its own. This module decides,
-//! without I/O and with time as an argument, when a replica may take part ([`Joining::step`]) and when a shard
-//! that it has won may be used ([`Joining::confirms`]).
+//! Leases `x-of-64` and `y-of-128` are unrelated, so two replicas with different numbers could own one key at the same
+//! time. The group therefore stores an [`Agreement`] in one dedicated object. This module decides when a replica may
+//! join ([`Joining::step`]) and when a shard that it has won may be used ([`Joining::confirms`]). It has no I/O and
+//! takes time as an argument.
 //!
-//! The invariant: while a shard of one number has an owner whose guard is good, no shard of another number has
-//! one. Three rules keep it:
+//! Invariant: while a shard of one number has an owner with a valid guard, no shard of another number has one. Three
+//! rules maintain it:
 //!
-//! 1. An owner uses a shard only after it has read, *after* the write that won the shard, that the group is open
-//!    for its number. Each term needs such a read.
-//! 2. The agreement is opened for a number only by compare-and-set over a version that names this number and is
-//!    not open yet (draining).
-//! 3. Between reading that version and opening it, a list of all leases has shown that no shard of another number
+//! 1. An owner uses a shard only after a read that was sent *after* the write that won the shard, and that shows that
+//!    the group is open for its number. Each term needs such a read.
+//! 2. The agreement is opened for a number only by compare-and-set over a version that names this number and is not
+//!    open yet (draining).
+//! 3. Between the read of that version and the opening, a list of all leases has shown that no shard of another number
 //!    can have an owner: each is free, or has not changed for its lease duration on the local clock.
 //!
-//! A shard that was won before the agreement changed is in that list (rule 3). One that was won later is not used
-//! (rule 1). All reads and lists have to be linearizable.
+//! A shard that was won before the agreement changed is in that list (rule 3). A shard that was won later is not used
+//! (rule 1). All reads and lists must be linearizable.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -25,13 +25,13 @@ use crate::input::Version;
 use crate::mutant::ShardMutant;
 use crate::time::LocalTime;
 
-/// What the object of a group says about the number of shards.
+/// Content of the group's object: the number of shards.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Agreement {
     /// The number of shards; `None` if it cannot be read.
     pub shards: Option<u32>,
-    /// The number that the group is open for. It differs from [`shards`](Self::shards) while shards of another
-    /// number may still have owners.
+    /// The number that the group is open for. It differs from [`shards`](Self::shards) while shards of another number
+    /// may still have owners.
     pub open: Option<u32>,
     /// The version of the object, for compare-and-set.
     pub version: Version,
@@ -42,9 +42,9 @@ pub struct Agreement {
 pub struct Listed {
     /// Its name.
     pub name: String,
-    /// Of how many shards it is one; `None` for the lease of a replica.
+    /// Number of shards of the set that it belongs to; `None` for the lease of a replica.
     pub of: Option<u32>,
-    /// Whether somebody holds it.
+    /// Whether the lease has a holder.
     pub held: bool,
     /// Its version.
     pub version: Version,
@@ -52,39 +52,39 @@ pub struct Listed {
     pub duration: Duration,
 }
 
-/// What a replica does next.
+/// Next action of a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// Take part: the group is open for its number.
+    /// Join: the group is open for its number.
     Join,
-    /// Write an agreement on its number that is not open, over this version; `None` creates the object.
+    /// Write an agreement on its number that is not open, replacing this version; `None` creates the object.
     Claim(Option<Version>),
-    /// Write the same agreement, open, over this version.
+    /// Write the same agreement as open, replacing this version.
     Open(Version),
-    /// Ask again later.
+    /// Try again later.
     Wait(Obstacle),
     /// Give up: the group has agreed on this number, or uses it.
     Refuse(u32),
 }
 
-/// What keeps a replica from taking part.
+/// Reason why a replica cannot join yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Obstacle {
     /// The number that the group has agreed on.
     pub agreed: Option<u32>,
-    /// How many shards of other numbers may have an owner.
+    /// Number of shards of another shard count that may have an owner.
     pub held: usize,
-    /// How many replicas take part at present.
+    /// Number of replicas that are members now.
     pub replicas: usize,
 }
 
-/// A lease that was seen held.
+/// A lease that was observed as held.
 #[derive(Clone, Debug)]
 struct Known {
     of: Option<u32>,
     /// `None` once the object is gone.
     version: Option<Version>,
-    /// Seen like this since.
+    /// Local time since which it was observed unchanged.
     since: LocalTime,
     duration: Duration,
     /// It was renewed or acquired between two lists.
@@ -92,7 +92,7 @@ struct Known {
 }
 
 impl Known {
-    /// Whether its owner's guard may still be good when a list is asked for.
+    /// Returns whether the guard of its owner may still be valid when a list is requested.
     fn may_be_held(&self, asked: LocalTime, rules: Rules) -> bool {
         let patience = match rules.is(ShardMutant::HalfPatience) {
             true => self.duration / 2,
@@ -102,20 +102,20 @@ impl Known {
     }
 }
 
-/// A replica that wants to take part in a group, or does.
+/// A replica that wants to join a group, or is a member.
 #[derive(Clone, Debug)]
 pub struct Joining {
     shards: u32,
     may_change: bool,
-    /// Leases that name a shorter duration are waited for this long.
+    /// Minimum wait for leases that state a shorter duration.
     least: Duration,
     known: BTreeMap<String, Known>,
     rules: Rules,
 }
 
 impl Joining {
-    /// A replica with this number of shards and this lease duration. With `may_change` it waits until replicas of
-    /// another number are gone, and changes the number; otherwise it gives up.
+    /// Creates a replica with this number of shards and this lease duration. With `may_change` it waits until replicas
+    /// with another number are gone, and then changes the number. Otherwise it gives up.
     pub fn new(shards: u32, may_change: bool, lease: Duration, rules: Rules) -> Self {
         Self {
             shards,
@@ -126,7 +126,7 @@ impl Joining {
         }
     }
 
-    /// Whether a shard may be used, by an agreement that was read after the shard was won.
+    /// Returns whether a shard may be used, given an agreement that was read after the shard was won.
     pub fn confirms(&self, agreed: Option<&Agreement>) -> bool {
         self.is_open(agreed) || self.rules.is(ShardMutant::UncheckedWin)
     }
@@ -136,14 +136,14 @@ impl Joining {
         agreed.is_some_and(open) || self.rules.is(ShardMutant::NotCompared)
     }
 
-    /// Whether a replica that takes part has to leave: the group has agreed on another number.
+    /// Returns whether a member must leave, because the group has agreed on another number.
     pub fn must_leave(&self, agreed: Option<&Agreement>) -> bool {
         let other = agreed.and_then(|agreed| agreed.shards);
         other.is_some_and(|other| other != self.shards) && !self.rules.is(ShardMutant::NotCompared)
     }
 
-    /// Decides by a read of the agreement and a list of all leases. The list was asked for at `asked`, after the
-    /// answer to the read, and answered at `answered`.
+    /// Decides from a read of the agreement and a list of all leases. The list was requested at `asked`, after the
+    /// response to the read, and received at `answered`.
     pub fn step(
         &mut self,
         asked: LocalTime,
@@ -181,8 +181,8 @@ impl Joining {
                 (true, false) => wait,
             };
         }
-        // There is no agreement: a new group, one from before there were agreements, or somebody deleted it. A lease
-        // that is renewed tells which number the group uses. One that is not may belong to a dead replica.
+        // There is no agreement: the group is new, is older than agreements, or its agreement was deleted. A renewed
+        // lease shows which number the group uses. A lease that is not renewed may belong to a dead replica.
         let alive = shards.iter().find(|known| known.moved);
         if let Some(other) = alive.and_then(|known| known.of)
             && !self.may_change
@@ -201,7 +201,7 @@ impl Joining {
         agreed.shards == Some(self.shards)
     }
 
-    /// Remembers since when leases have not changed: those of replicas, and of shards of other numbers.
+    /// Records since when leases are unchanged: the leases of replicas, and of shards of other numbers.
     fn note(&mut self, asked: LocalTime, answered: LocalTime, leases: &[Listed]) {
         let mut before = std::mem::take(&mut self.known);
         for lease in leases {
@@ -221,8 +221,8 @@ impl Joining {
             };
             self.known.insert(lease.name.clone(), now);
         }
-        // A shard's lease that somebody deleted says nothing about its owner, whose guard may still be good. The
-        // leases of replicas are deleted when they leave.
+        // A deleted lease of a shard does not prove that its owner is gone, because the owner's guard may still be
+        // valid. The leases of replicas are deleted when the replicas leave.
         for (name, mut known) in before.into_iter().filter(|(_, known)| known.of.is_some()) {
             if known.version.take().is_some() {
                 known.since = answered;
@@ -234,7 +234,7 @@ impl Joining {
     }
 }
 
-/// The rules as they are shipped, or with a seeded bug for the simulator to find.
+/// The shipped rules, or rules with a seeded bug that the simulator must find.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     #[cfg(feature = "mutants")]
@@ -242,7 +242,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Seeds a bug.
+    /// Returns rules with a seeded bug.
     #[cfg(feature = "mutants")]
     #[doc(hidden)]
     pub fn mutated(mutant: ShardMutant) -> Self {
@@ -251,7 +251,7 @@ impl Rules {
         }
     }
 
-    /// Whether this bug is seeded.
+    /// Returns whether this bug is seeded.
     #[cfg(feature = "mutants")]
     #[doc(hidden)]
     pub fn is(self, mutant: ShardMutant) -> bool {
@@ -312,7 +312,7 @@ mod tests {
         Joining::new(128, may_change, LEASE, Rules::default())
     }
 
-    /// One step with an answer that takes no time.
+    /// Performs one step in which request and response happen at the same instant.
     fn step(
         joining: &mut Joining,
         seconds: u64,
@@ -383,7 +383,7 @@ mod tests {
             Some(&draining),
             &[shard(64, true, 7)]
         )));
-        // Renewed in between: the wait begins again.
+        // The lease was renewed in between, so the wait starts again.
         assert!(waits(&step(
             &mut joining,
             16,

@@ -1,36 +1,36 @@
 //! How the candidates of a semaphore agree on the number of slots.
 //!
-//! A semaphore has one lease per slot, and a candidate holds at most one of them. The number is noted on the lease of the
-//! first slot. What a candidate does about that note is decided here, without I/O.
+//! A semaphore has one lease per slot, and a candidate holds at most one of them. The number of slots is stored on the
+//! lease of the first slot. This module decides how a candidate reacts to that number, without I/O.
 //!
-//! The invariant: if the number is N from some instant on, at most N candidates use a slot that they were allowed to
-//! use after that instant. Slots that are gone after a change may be used until their work ends.
+//! Invariant: if the number is N from some instant on, at most N candidates use a slot that they were allowed to use
+//! after that instant. Slots that a change removed may be used until their work ends.
 
 use crate::mutant::SlotMutant;
 
-/// What a candidate does about the number of slots that it has read.
+/// Reaction of a candidate to the number of slots that it has read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
     /// Campaign for the slots.
     Join,
-    /// Write its own number over the version that it has read, and look again.
+    /// Write its own number over the version that it has read, and read again.
     Write,
-    /// Give up: the others have this number.
+    /// Give up: the other candidates use this number.
     Refuse(u32),
 }
 
 /// Whether a slot that was won may be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Start {
-    /// It may.
+    /// The slot may be used.
     Yes,
-    /// It may not: there are only so many slots by now.
+    /// The slot may not be used, because there are now only this many slots.
     Gone(u32),
-    /// Nobody has said so; ask again.
+    /// The number could not be read; try again.
     Unknown,
 }
 
-/// The rules as they are shipped, or with a seeded bug for the simulator to find.
+/// The shipped rules, or rules with a seeded bug that the simulator must find.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     #[cfg(feature = "mutants")]
@@ -38,8 +38,8 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Decides for a candidate with `slots` slots by the number that it has read; `None` if there is none. With `resize`
-    /// the candidate changes a number that is not its own.
+    /// Decides for a candidate with `slots` slots from the number that it has read; `None` if there is none. With
+    /// `resize` the candidate changes a number that differs from its own.
     pub fn decide(self, agreed: Option<u32>, slots: u32, resize: bool) -> Decision {
         match agreed {
             Some(agreed) if agreed == slots => Decision::Join,
@@ -49,8 +49,8 @@ impl Rules {
         }
     }
 
-    /// Decides about a slot by a read of the number that was sent after the slot was won. `None` if the read brought no
-    /// answer, `Some(None)` if there is no number: then every slot counts.
+    /// Decides about a slot from a read of the number that was sent after the slot was won. `None` means that the read
+    /// failed. `Some(None)` means that there is no number, so every slot may be used.
     pub fn may_start(self, slot: u32, read: Option<Option<u32>>) -> Start {
         match read {
             _ if self.is(SlotMutant::UncheckedWin) => Start::Yes,
@@ -63,7 +63,7 @@ impl Rules {
         }
     }
 
-    /// Seeds a bug.
+    /// Returns rules with a seeded bug.
     #[cfg(feature = "mutants")]
     #[doc(hidden)]
     pub fn mutated(mutant: SlotMutant) -> Self {

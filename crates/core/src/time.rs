@@ -1,8 +1,7 @@
 //! Two kinds of time that must not be mixed.
 //!
-//! [`LocalTime`] measures how long something took on this machine and counts suspend;
-//! [`WallTime`] is what stands in records. They are different types, so comparing a record's time
-//! with a local deadline does not compile.
+//! [`LocalTime`] measures elapsed time on this machine, including suspend. [`WallTime`] is the time in records. They
+//! are different types, so comparing a record's time with a local deadline does not compile.
 
 use std::ops::Add;
 use std::time::Duration;
@@ -13,17 +12,17 @@ use std::time::Duration;
 pub struct LocalTime(u64);
 
 impl LocalTime {
-    /// An instant from nanoseconds since the clock's origin.
+    /// Creates an instant from nanoseconds since the clock's origin.
     pub const fn from_nanos(nanos: u64) -> Self {
         Self(nanos)
     }
 
-    /// Nanoseconds since the clock's origin.
+    /// Returns the nanoseconds since the clock's origin.
     pub const fn as_nanos(self) -> u64 {
         self.0
     }
 
-    /// Time from `earlier` until this instant, zero if `earlier` is later.
+    /// Returns the time from `earlier` until this instant; zero if `earlier` is later.
     pub const fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0))
     }
@@ -45,33 +44,33 @@ impl Add<Duration> for LocalTime {
 pub struct WallTime(i64);
 
 impl WallTime {
-    /// An instant from microseconds since the Unix epoch.
+    /// Creates an instant from microseconds since the Unix epoch.
     pub const fn from_micros(micros: i64) -> Self {
         Self(micros)
     }
 
-    /// Microseconds since the Unix epoch.
+    /// Returns the microseconds since the Unix epoch.
     pub const fn as_micros(self) -> i64 {
         self.0
     }
 
-    /// This instant cut to whole seconds, the resolution of annotation locks.
+    /// Returns this instant truncated to whole seconds, the resolution of annotation locks.
     pub const fn whole_seconds(self) -> Self {
         Self(self.0.div_euclid(1_000_000) * 1_000_000)
     }
 
-    /// How far the wall clock has advanced since `earlier`; zero if it was set back.
+    /// Returns how far the wall clock has advanced since `earlier`; zero if it was set back.
     pub fn advanced_since(self, earlier: Self) -> Duration {
         Duration::from_micros(u64::try_from(self.0.saturating_sub(earlier.0)).unwrap_or(0))
     }
 }
 
-/// The two clocks, read together.
+/// Values of the two clocks, read together.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Now {
-    /// For every decision.
+    /// Used for every decision.
     pub local: LocalTime,
-    /// For the times written into records, and to end terms early when it jumps forward.
+    /// Used for the times in records, and to end terms early when the wall clock jumps forward.
     pub wall: WallTime,
 }
 

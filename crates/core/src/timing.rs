@@ -1,27 +1,27 @@
 //! The three durations of an election, validated once.
 //!
-//! client-go checks `LeaseDuration > RenewDeadline > 1.2 * RetryPeriod` and stops at the first
-//! problem. That accepts timings with no margin (15 s / 10 s / 5 s) and even negative ones
-//! (15 s / 14 s / 11 s). Here all problems are found together, and the margin is a rule:
+//! client-go checks `LeaseDuration > RenewDeadline > 1.2 * RetryPeriod` and stops at the first problem. That accepts
+//! timings with no margin (15 s / 10 s / 5 s) and even with a negative one (15 s / 14 s / 11 s). This module reports
+//! all problems together, and requires a margin:
 //!
 //! ```text
 //! retry period + renew deadline + request timeout + margin <= lease duration
 //! ```
 //!
-//! What must be strict is that the first three are *less* than the lease (duty 10 in `docs/safety.md`). The
-//! margin, which is never zero, is what they are less by; so the sum with it may come to the whole lease, as
-//! by default it does: 2 s + 10 s + 2.5 s + 0.5 s of 15 s.
+//! The first three durations together must be strictly *less* than the lease duration (duty 10 in `docs/safety.md`).
+//! The margin is the required difference, and it is never zero. The sum including the margin may therefore equal the
+//! lease duration, as it does by default: 2 s + 10 s + 2.5 s + 0.5 s of 15 s.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::record::MAX_LEASE;
 
-/// Followers wait between one and this much more retry periods when they have to poll
-/// (client-go `JitterFactor`).
+/// Jitter of polling followers (client-go `JitterFactor`): the interval is one retry period plus a random time of up to
+/// this many retry periods.
 pub const JITTER_FACTOR: f64 = 1.2;
 
-/// The shortest request timeout that makes sense.
+/// Minimum request timeout.
 const MIN_REQUEST_TIMEOUT: Duration = Duration::from_millis(10);
 
 /// Validated durations. The default is client-go's convention: 15 s / 10 s / 2 s.
@@ -36,66 +36,66 @@ pub struct Timing {
 }
 
 impl Timing {
-    /// Starts from client-go's defaults.
+    /// Returns a builder with client-go's defaults.
     pub fn builder() -> TimingBuilder {
         TimingBuilder::default()
     }
 
-    /// LeaseDuration: how long others wait after the last change of the record.
+    /// Returns LeaseDuration: how long other candidates wait after the last change of the record.
     pub fn lease(&self) -> Duration {
         Duration::from_secs(u64::from(self.lease_seconds))
     }
 
-    /// LeaseDuration as it is written on the wire.
+    /// Returns LeaseDuration as it is written on the wire.
     pub fn lease_seconds(&self) -> u32 {
         self.lease_seconds
     }
 
-    /// RenewDeadline as configured.
+    /// Returns RenewDeadline as configured.
     pub fn renew_deadline(&self) -> Duration {
         self.renew_deadline
     }
 
-    /// RetryPeriod: the leader renews this often.
+    /// Returns RetryPeriod: the interval at which the leader renews.
     pub fn retry_period(&self) -> Duration {
         self.retry_period
     }
 
-    /// How long one request may take.
+    /// Returns the timeout of one request.
     pub fn request_timeout(&self) -> Duration {
         self.request_timeout
     }
 
-    /// What is kept free for clocks that run at different rates.
+    /// Returns the margin for clocks that run at different rates.
     pub fn margin(&self) -> Duration {
         self.margin
     }
 
-    /// How long the guard is, from the send time of the last applied write.
+    /// Returns the length of the guard, starting at the send time of the last applied write.
     pub fn guard(&self) -> Duration {
-        // Only `client_go_compat` timings can have a renew deadline beyond the fence.
+        // The renew deadline exceeds the fence only in `client_go_compat` timings.
         self.renew_deadline.min(self.fence())
     }
 
-    /// By when, from the same send time, guarded work must have ended. Between the end of the guard
-    /// and this instant work that was told to stop may still wind down.
+    /// Returns the length of the fence: guarded work must have ended this long after the send time of the last applied
+    /// write. Cancelled work may still be stopping between the end of the guard and the fence.
     pub fn fence(&self) -> Duration {
         self.lease().saturating_sub(self.margin)
     }
 
-    /// How long work may wind down after a loss that was noticed before the guard ran out.
+    /// Returns how long work may take to stop after a loss that was noticed before the guard expired.
     pub fn grace(&self) -> Duration {
         self.fence().saturating_sub(self.guard())
     }
 
-    /// Largest difference of clock rates, in parts of one, under which guards exclude each other:
+    /// Returns the largest difference of clock rates, as a fraction, under which guards exclude each other:
     /// `guard <= lease * (1 - rho) / (1 + rho)`.
     pub fn tolerated_rate_error(&self) -> f64 {
         let (lease, guard) = (self.lease().as_secs_f64(), self.guard().as_secs_f64());
         (lease - guard) / (lease + guard)
     }
 
-    /// Rules that were broken but waived by [`TimingBuilder::client_go_compat`].
+    /// Returns the violated rules that [`TimingBuilder::client_go_compat`] waived.
     pub fn warnings(&self) -> &[TimingProblem] {
         &self.warnings
     }
@@ -133,7 +133,7 @@ impl Default for TimingBuilder {
 }
 
 impl TimingBuilder {
-    /// Sets LeaseDuration; whole seconds.
+    /// Sets LeaseDuration, in whole seconds.
     pub fn lease_duration(mut self, duration: Duration) -> Self {
         self.lease = duration;
         self
@@ -151,23 +151,23 @@ impl TimingBuilder {
         self
     }
 
-    /// Sets the time one request may take; by default what the other rules leave, at most half the
-    /// renew deadline.
+    /// Sets the request timeout. The default is the time that the other rules leave, at most half the renew deadline.
     pub fn request_timeout(mut self, duration: Duration) -> Self {
         self.request_timeout = Some(duration);
         self
     }
 
-    /// Accepts timings that client-go accepts although they leave no margin; the broken rule becomes
-    /// a [warning](Timing::warnings).
+    /// Accepts timings that client-go accepts although they leave no margin. The violated rule becomes a
+    /// [warning](Timing::warnings).
     pub fn client_go_compat(mut self, yes: bool) -> Self {
         self.client_go_compat = yes;
         self
     }
 
-    /// Validates everything.
+    /// Validates the durations.
     ///
     /// # Errors
+    ///
     /// One error that lists every problem with its values.
     pub fn build(self) -> Result<Timing, TimingError> {
         let Self {
@@ -210,7 +210,7 @@ impl TimingBuilder {
         let left = lease.saturating_sub(renew.saturating_add(retry).saturating_add(margin));
         let mut warnings = Vec::new();
         let mut request_timeout = self.request_timeout.unwrap_or_else(|| left.min(renew / 2));
-        // Where the durations contradict each other there is no margin either: that is no news.
+        // Contradictory durations leave no margin either. That contradiction is already reported above.
         let consistent = lease > renew && renew > retry;
         if consistent && (left < request_timeout || request_timeout < MIN_REQUEST_TIMEOUT) {
             let problem = TimingProblem::NoMargin {
@@ -242,29 +242,29 @@ impl TimingBuilder {
     }
 }
 
-/// One broken rule.
+/// One violated rule.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum TimingProblem {
-    /// The wire knows whole seconds only, and the API server refuses zero.
+    /// The wire format has whole seconds only, and the API server rejects zero.
     #[error("lease duration {lease:?} must be a positive number of whole seconds")]
     LeaseNotWholeSeconds {
         /// As configured.
         lease: Duration,
     },
-    /// Nobody would honour it.
+    /// Other candidates would not honour such a long lease.
     #[error("lease duration {lease:?} must not exceed {MAX_LEASE:?}")]
     LeaseTooLong {
         /// As configured.
         lease: Duration,
     },
-    /// A duration is missing.
+    /// A duration is zero.
     #[error("{what} must be greater than zero")]
     Zero {
-        /// Which one.
+        /// Name of the duration.
         what: &'static str,
     },
-    /// The leader would outlast its lease.
+    /// The leader would act longer than its lease lasts.
     #[error("lease duration {lease:?} must be greater than renew deadline {renew:?}")]
     LeaseNotAboveRenew {
         /// As configured.
@@ -282,7 +282,7 @@ pub enum TimingProblem {
         /// As configured.
         retry: Duration,
     },
-    /// One hung request would eat the whole deadline.
+    /// One request without a response would use up the whole renew deadline.
     #[error(
         "request timeout {timeout:?} must be between zero and half the renew deadline {renew:?}"
     )]
@@ -292,7 +292,7 @@ pub enum TimingProblem {
         /// As configured.
         renew: Duration,
     },
-    /// Nothing is left for slow requests and uneven clocks.
+    /// No time is left for slow requests and clocks with different rates.
     #[error(
         "retry period {retry:?} + renew deadline {renew:?} + request timeout {timeout:?} + margin \
          {margin:?} must fit into lease duration {lease:?}"
@@ -314,7 +314,7 @@ pub enum TimingProblem {
 /// Every problem of a set of durations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TimingError {
-    /// At least one.
+    /// The problems; at least one.
     pub problems: Vec<TimingProblem>,
 }
 

@@ -1,17 +1,18 @@
 //! Terms for life: decides whether the record of a holder whose pod has ended may be emptied.
 //!
-//! A holder for life is named after its pod and the uid of that: `web-0_0b6c`. Nobody takes its record over
-//! (`machine/life.rs`), so somebody has to empty it once the pod is gone. That is the most dangerous write
-//! of all: it frees the lock without the holder's consent. Rules:
+//! The identity of a holder for life consists of the name and the uid of its pod: `web-0_0b6c`. No candidate takes over
+//! its record (`machine/life.rs`), so the record must be emptied once the pod is gone. This write is the most dangerous
+//! one, because it frees the lock without the holder's consent. Rules:
 //!
-//! - Absence proves nothing about a pod that was never there. A wrong name looks exactly like a dead pod. So a
-//!   pod counts as gone only if it is confirmed: somebody saw it with exactly that uid.
-//! - A pod of that name with another uid is another pod. It confirms nothing, and keeps nothing alive.
-//! - A view from before the confirmation proves nothing either: the pod may not have existed yet.
+//! - An absent pod may never have existed, because a wrong name looks exactly like a dead pod. A pod therefore counts
+//!   as gone only if it is confirmed: it was observed with exactly that uid.
+//! - A pod of that name with another uid is a different pod. It neither confirms the holder's pod nor keeps the term
+//!   alive.
+//! - A view from before the confirmation proves nothing, because the pod may not have existed yet.
 //! - The record is emptied only while it names that holder, for a term of this mode.
 //!
-//! A confirmation is the sight of the pod itself, or the mark in the lock object: a holder writes the uid of
-//! its pod with every record, and starts only after it has read its own pod ([`verify_own_pod`]).
+//! A confirmation is an observation of the pod itself, or the mark in the lock object. A holder writes the uid of its
+//! pod with every record, and starts only after it has read its own pod ([`verify_own_pod`]).
 
 use std::cmp::Ordering;
 
@@ -19,7 +20,7 @@ use crate::fence::ResourceVersion;
 use crate::mutant::LifeMutant;
 use crate::record::Record;
 
-/// A pod of which there is only ever one.
+/// Identifies one pod uniquely.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodId {
     /// `metadata.name`.
@@ -29,8 +30,8 @@ pub struct PodId {
 }
 
 impl PodId {
-    /// The pod that the identity of a holder for life names; `None` if it names none. Names of pods have no
-    /// underscore.
+    /// Returns the pod that the identity of a holder for life names, or `None` if it names none. Names of pods contain
+    /// no underscore.
     pub fn parse(identity: &str) -> Option<Self> {
         let (name, uid) = identity.split_once('_')?;
         let whole = !name.is_empty() && !uid.is_empty() && !uid.contains('_');
@@ -40,25 +41,25 @@ impl PodId {
         })
     }
 
-    /// The identity of a holder for life.
+    /// Returns the identity of a holder for life.
     pub fn identity(&self) -> String {
         format!("{}_{}", self.name, self.uid)
     }
 }
 
-/// What the API server shows of the pod of a certain name.
+/// The pod with a given name, as the API server shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct PodObservation {
     /// `metadata.uid`.
     pub uid: String,
-    /// Where the pod is in its life.
+    /// Stage of the pod's life.
     pub stage: PodStage,
 }
 
-/// Where a pod is in its life.
+/// Stage of a pod's life.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum PodStage {
-    /// Its processes run, or will.
+    /// Its processes run, or will run.
     Running,
     /// It should have ended, or its node is lost. Its processes may still run.
     Overdue,
@@ -66,18 +67,18 @@ pub enum PodStage {
     Ended,
 }
 
-/// What is known of the pod of a holder.
+/// What is known about the pod of a holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Verdict {
-    /// Nothing that counts has been seen.
+    /// Nothing relevant was observed.
     Unknown,
-    /// It lives.
+    /// The pod is alive.
     Alive,
-    /// It should have ended, and may still run.
+    /// The pod should have ended, and may still run.
     Overdue,
-    /// There is no such pod, and nobody has ever seen it: it may run under another name.
+    /// The pod does not exist and was never observed. It may run under another name.
     NeverSeen,
-    /// It was there, and is no more.
+    /// The pod existed and is gone.
     Dead,
 }
 
@@ -86,13 +87,13 @@ pub enum Verdict {
 pub struct Vigil {
     pod: PodId,
     rules: Rules,
-    /// The lowest revision of which it is known that the pod has been there.
+    /// The lowest revision at which the pod is known to have existed.
     confirmed: Option<ResourceVersion>,
     verdict: Verdict,
 }
 
 impl Vigil {
-    /// Begins to follow a pod of which nothing is known.
+    /// Starts to follow a pod about which nothing is known.
     pub fn new(pod: PodId, rules: Rules) -> Self {
         Self {
             pod,
@@ -102,25 +103,25 @@ impl Vigil {
         }
     }
 
-    /// The pod that is followed.
+    /// Returns the pod that is followed.
     pub fn pod(&self) -> &PodId {
         &self.pod
     }
 
-    /// What is known of it.
+    /// Returns what is known about the pod.
     pub fn verdict(&self) -> Verdict {
         self.verdict
     }
 
-    /// Takes the uid of a pod that has been there at this revision or before: the mark in the lock object, or the
-    /// event of its removal. Other writers keep the mark of an earlier holder, so it counts only for its own pod.
+    /// Records the uid of a pod that existed at this revision or before: from the mark in the lock object, or from the
+    /// event of its deletion. Other writers keep the mark of an earlier holder, so a uid counts only for its own pod.
     pub fn observe_mark(&mut self, revision: &ResourceVersion, uid: Option<&str>) {
         if uid == Some(self.pod.uid.as_str()) || (uid.is_some() && self.is(LifeMutant::AnyUid)) {
             self.confirm(revision);
         }
     }
 
-    /// Takes what the API server shows under the name of the pod, at this revision.
+    /// Records what the API server shows under the name of the pod at this revision.
     pub fn observe_pod(
         &mut self,
         revision: &ResourceVersion,
@@ -142,8 +143,8 @@ impl Vigil {
         self.verdict
     }
 
-    /// Whether a lock object that says this may be emptied, or created anew without a holder if it is gone.
-    /// `lease_seconds` is the duration of terms for life, which tells them from others.
+    /// Returns whether a lock object with this record may be emptied, or created without a holder if it does not exist.
+    /// `lease_seconds` is the duration of terms for life, which distinguishes them from other terms.
     pub fn may_empty(&self, record: Option<&Record>, lease_seconds: u32) -> bool {
         let named = record.is_none_or(|record| {
             record.holder == self.pod.identity() && record.lease_duration_seconds == lease_seconds
@@ -151,7 +152,8 @@ impl Vigil {
         self.verdict == Verdict::Dead && (named || self.is(LifeMutant::AnyRecord))
     }
 
-    /// The pod has been there at this revision, or before. The lowest one counts: uids never come back.
+    /// Records that the pod existed at this revision or before. The lowest revision is kept, which is sufficient
+    /// because uids are never reused.
     fn confirm(&mut self, revision: &ResourceVersion) {
         let lower = match &self.confirmed {
             None => true,
@@ -162,7 +164,7 @@ impl Vigil {
         }
     }
 
-    /// Whether the absence of the pod at this revision comes after a sight of it.
+    /// Returns whether the pod was absent at a revision after it was observed.
     fn is_after_confirmation(&self, revision: &ResourceVersion) -> bool {
         match &self.confirmed {
             None => self.is(LifeMutant::AbsenceIsDeath),
@@ -181,22 +183,23 @@ impl Vigil {
     }
 }
 
-/// Why a process cannot be a candidate for life.
+/// Reason why a process cannot be a candidate for life.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOwnPod {
-    /// There is no pod of that name.
+    /// No pod with that name exists.
     #[error("there is no such pod")]
     Absent,
-    /// The pod of that name is another one.
+    /// The pod with that name has another uid.
     #[error("that pod has uid {0:?}")]
     Other(String),
 }
 
-/// Checks that the pod a process says it runs in exists with the uid that the process was given. Only then may
-/// it campaign: other candidates would take a wrong name for a pod that has gone.
+/// Checks that the pod in which a process claims to run exists with the given uid. The process may campaign only after
+/// this check, because other candidates would treat a wrong name as a deleted pod.
 ///
 /// # Errors
-/// If it does not exist, or is another one.
+///
+/// Fails if the pod does not exist or has another uid.
 pub fn verify_own_pod(
     own: &PodId,
     found: Option<&PodObservation>,
@@ -210,7 +213,7 @@ pub fn verify_own_pod(
     }
 }
 
-/// The rules as they are shipped, or with a seeded bug for the simulator to find.
+/// The shipped rules, or rules with a seeded bug that the simulator must find.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Rules {
     #[cfg(feature = "mutants")]
@@ -218,7 +221,7 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Seeds a bug.
+    /// Returns rules with a seeded bug.
     #[cfg(feature = "mutants")]
     #[doc(hidden)]
     pub fn mutated(mutant: LifeMutant) -> Self {

@@ -1,4 +1,4 @@
-//! Following: when to try to win, and when to look.
+//! Following: when to try to win the lock, and when to read it.
 
 use std::time::Duration;
 
@@ -14,14 +14,14 @@ use crate::record::Record;
 use crate::time::{LocalTime, Now};
 use crate::timing::JITTER_FACTOR;
 
-/// Coordinated election: the controller looks every five seconds, and waits as long for answers of candidates.
-/// This leaves it time for several rounds.
+/// Coordinated election: the controller checks every five seconds and waits equally long for responses of candidates.
+/// This duration is long enough for several rounds of the controller.
 const REASSIGNMENT: Duration = Duration::from_secs(30);
 
 impl Election {
     pub(super) fn act_following(&mut self, now: Now, out: &mut Vec<Command>) {
         if self.in_flight.is_some() {
-            // Shutting down waits for a write under way, which may win; reads do not matter.
+            // A shutdown waits for a write in flight, which may win the lock. It does not wait for reads.
             if self.shutdown
                 && self
                     .in_flight
@@ -52,7 +52,7 @@ impl Election {
         }
     }
 
-    /// A read under way is as good as a poll: the next one is due a jittered retry period later.
+    /// Postpones the next poll to one jittered retry period from now, because a read in flight serves as a poll.
     fn poll_later(&mut self, now: Now) {
         let retry = self.config.timing.retry_period();
         self.next_poll = now.local + retry + self.random.below(retry.mul_f64(JITTER_FACTOR));
@@ -73,8 +73,8 @@ impl Election {
         earliest.map(|at| at.max(self.not_before))
     }
 
-    /// The write of this candidate won the lock. The term begins if enough of its guard is left;
-    /// otherwise the answer was very late, and the lock, now our own, is won again at once.
+    /// Handles a write of this candidate that won the lock. The term begins if enough of its guard is left. Otherwise
+    /// the response was very late, and the lock, which this candidate now holds, is acquired again immediately.
     pub(super) fn won(
         &mut self,
         now: Now,
@@ -93,13 +93,13 @@ impl Election {
             return;
         };
         if let Some((write, last)) = &self.last_won {
-            // S2: no write wins twice, however often it is answered.
+            // S2: a write wins at most once, even if its response arrives several times.
             assert!(
                 self.is_mutant() || attempt.id != *write,
                 "S2: write {write} wins a second term"
             );
             if token <= *last {
-                // A server that gives a version twice: this term would not be a later one.
+                // The server returned the same version twice, so this term would not have a greater token.
                 self.not_before = now.local + self.config.timing.retry_period();
                 return;
             }
@@ -112,8 +112,8 @@ impl Election {
         } else {
             token
         };
-        // Elections of one process that are won together renew apart: the first renewal comes early by
-        // a random part of the retry period, and each later one keeps its place in it.
+        // Renewals of elections of one process that were won together must not coincide. The first renewal is therefore
+        // earlier by a random part of the retry period, and later renewals keep that offset.
         let first = self.random.below(self.config.timing.retry_period());
         let term = Term {
             token: token.clone(),
@@ -124,13 +124,13 @@ impl Election {
             guard,
             next_renewal: attempt.sent.local + first,
         };
-        // In a coordinated election a term has its number before anybody takes it up.
+        // In a coordinated election a term has its number before a candidate takes it up.
         let ordered = self.order_for(term.transitions).map(|order| order.sit_out);
         if let Some(sit_out) = ordered {
             self.sit_out_until = self.sit_out_until.max(now.local + sit_out);
         }
         if self.shutdown || ordered.is_some() || now.local < self.sit_out_until {
-            // Asked to stop while the winning write was under way: no work, straight to release.
+            // A stop was requested while the winning write was in flight: release without starting work.
             self.release(now, term, out);
             return;
         }
@@ -149,7 +149,7 @@ impl Election {
         self.report(out);
     }
 
-    /// The earliest instant at which a write may win, if any (duties 7, 8, 9).
+    /// Returns the earliest instant at which a write may win, if any (duties 7, 8, 9).
     fn may_win_at(&self) -> Option<LocalTime> {
         let mut hold = self.hold_until.unwrap_or_default();
         let at = match &self.known {
@@ -184,7 +184,7 @@ impl Election {
                 if ours {
                     hold = LocalTime::default();
                 }
-                // A term that was released is free for everybody, its former holder included.
+                // A released term is available to every candidate, including its former holder.
                 if ours && (!record.is_free() || self.is(Mutant::TakeBack)) {
                     seen.since
                 } else if record.is_free() && !observation.unreadable {
@@ -209,9 +209,10 @@ impl Election {
         Some(at.max(hold).max(self.sit_out_until))
     }
 
-    /// Coordinated election: when an assignment may be taken up, if it is ours. It stays ours after it has
-    /// expired: the controller does not repeat an assignment to the candidate that it would choose again.
-    /// If it prefers another, it has the time to find the assignment expired and to give it to that one.
+    /// Coordinated election: returns when an assignment to this candidate may be taken up. An assignment stays valid
+    /// for the candidate after it has expired, because the controller does not repeat an assignment to the same
+    /// candidate. If the controller prefers another candidate, it has enough time to detect the expired assignment and
+    /// to reassign the lease.
     fn take_up_at(&self, seen: &Seen) -> Option<LocalTime> {
         let record = &seen.observation.record;
         let preferred = &record.preferred_holder;
@@ -224,7 +225,7 @@ impl Election {
         (record.holder == self.config.identity).then(|| seen.since + wait)
     }
 
-    /// The write that wins, as client-go fills it: transitions count every term but the first.
+    /// Returns the write that wins, filled like client-go does: transitions count every term except the first.
     fn winning_write(&mut self, now: Now) -> (WriteKind, Record) {
         let stamp = self.stamp(now);
         let fresh = Record {
@@ -237,8 +238,8 @@ impl Election {
         match &self.known {
             Known::Present(seen) => {
                 let old = &seen.observation.record;
-                // The controller of a coordinated election never counts, and an order or a fencing token
-                // names a term by this number.
+                // The controller of a coordinated election never increments the number of transitions, but orders and
+                // fencing tokens identify a term by it.
                 let kept = self.config.coordinated && self.is(Mutant::KeepTransitions);
                 let record = Record {
                     transitions: old.transitions.saturating_add(u32::from(!kept)),
@@ -255,11 +256,11 @@ impl Election {
         }
     }
 
-    /// Shutdown while following: finish, unless a winning write of ours may have been applied
-    /// without an answer. Then one look decides whether there is something to release.
+    /// Handles a shutdown while following: finishes, unless a winning write of this candidate may have been applied
+    /// without a response. In that case one read decides whether there is a term to release.
     fn leave_or_look(&mut self, now: Now, out: &mut Vec<Command>) {
-        // A term that has ended, and a late renewal of it, is left to run out (S4): only the write that
-        // would have begun a term is taken back.
+        // A term that has ended, or a late renewal of it, is left to expire (S4). Only a write that would have begun a
+        // term is undone.
         let wins = |attempt: &&Attempt| {
             matches!(attempt.kind, WriteKind::Create | WriteKind::Acquire(_)) && !attempt.began
         };
@@ -280,7 +281,8 @@ impl Election {
             self.read(now, timeout, out);
             return;
         }
-        // The look is done. If it shows our write, its term is released without having begun.
+        // The read is complete. If it shows a winning write of this candidate, that term is released without having
+        // begun.
         let Known::Present(seen) = &self.known else {
             self.finish(out);
             return;

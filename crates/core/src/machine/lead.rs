@@ -1,4 +1,4 @@
-//! Leading: one renewal per retry period, no reads unless something went wrong.
+//! Leading: one renewal per retry period, and no reads unless something failed.
 
 use std::time::Duration;
 
@@ -10,15 +10,15 @@ use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 
-/// A renewal may wait for this part of the retry period, so that those of many elections leave together. A
-/// small part, so that a server sees them spread over the period.
+/// Divisor: a renewal may be delayed by this fraction of the retry period, so that the renewals of many elections are
+/// sent together. The fraction is small, so that a server receives the renewals spread over the period.
 const LEEWAY: u32 = 32;
 
-/// The longest that a renewal may wait, however long the retry period is.
+/// Upper limit for the delay of a renewal, regardless of the retry period.
 const MOST_LEEWAY: Duration = Duration::from_millis(50);
 
 impl Election {
-    /// Ends the term if its guard has run out (duty 1, duty 11).
+    /// Ends the term if its guard has expired (duties 1 and 11).
     pub(super) fn end_expired_term(&mut self, now: Now, out: &mut Vec<Command>) {
         if let State::Leading(term) = &self.state
             && !term.guard.holds(now)
@@ -36,7 +36,7 @@ impl Election {
         }
     }
 
-    /// Renews the lease of a term, or looks at the object first if the view may be wrong.
+    /// Renews the lease of a term, or reads the object first if the known state may be wrong.
     pub(super) fn keep(&mut self, now: Now, term: &Term, out: &mut Vec<Command>) {
         if !self.is_renewal_due(now, term) {
             return;
@@ -69,8 +69,9 @@ impl Election {
         self.write(now, WriteKind::Renew(base), record, timeout, out);
     }
 
-    /// An attempt is known to have been applied in this term. It may be a second winning write, sent
-    /// when the answer to the first was late: then the record counts as that one filled it.
+    /// Handles an attempt that is known to have been applied in this term. It may be a second winning write that was
+    /// sent because the response to the first was late. In that case the content of the second write is the current
+    /// record.
     pub(super) fn credit(&mut self, now: Now, attempt: &Attempt, out: &mut Vec<Command>) {
         let term = match &mut self.state {
             State::Leading(term) => Some(term),
@@ -86,7 +87,7 @@ impl Election {
         self.renewed(now, attempt.sent, out);
     }
 
-    /// A write sent at `sent` is known to have been applied in this term: the guard counts from it.
+    /// Restarts the guard at `sent`, the send time of a write that is known to have been applied in this term.
     pub(super) fn renewed(&mut self, now: Now, sent: Now, out: &mut Vec<Command>) {
         let guard = self.guard_from(now, sent);
         let timing = &self.config.timing;
@@ -118,7 +119,7 @@ impl Election {
         }
     }
 
-    /// LeaseDuration as this candidate writes it.
+    /// Returns LeaseDuration as this candidate writes it.
     pub(super) fn wire_seconds(&self) -> u32 {
         let seconds = self.config.timing.lease_seconds();
         if self.is(Mutant::ShortLease) {
@@ -128,8 +129,8 @@ impl Election {
         }
     }
 
-    /// How late the next renewal may be. Not at all after a failure, when there may not be many more, and
-    /// never until the guard runs out.
+    /// Returns how late the next renewal may be sent. After a failure it may not be late, because few attempts may be
+    /// left before the guard expires.
     pub(super) fn renewal_leeway(&self, term: &Term) -> Duration {
         if self.must_read || self.failures > 0 {
             return Duration::ZERO;

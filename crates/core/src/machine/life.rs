@@ -1,15 +1,15 @@
-//! Terms for life: whoever leads does so as long as what its identity names lives, through restarts and
-//! however long it is not heard of. No leader rather than two.
+//! Terms for life: a leader stays the leader as long as the object that its identity names (for example a pod) exists.
+//! Restarts and long periods without contact do not end the term. The mode prefers no leader over two leaders.
 //!
-//! Who knows that it lives no more empties the record, as a release does; nobody takes it over. What tells a
-//! term for life is its lease duration, which all candidates for life share and nobody else has: other terms
-//! on the same lock run out as they always do.
+//! The record is emptied, like by a release, once the holder is confirmed dead; no candidate takes it over before. A
+//! term for life is recognized by its lease duration, which only candidates for life use and all of them share. Other
+//! terms on the same lock expire as usual.
 
 use super::Election;
 use crate::input::Observation;
 
 impl Election {
-    /// Whether somebody else has it for life.
+    /// Returns whether another candidate holds the lock for life.
     pub(super) fn is_held_for_life(&self, seen: &Observation) -> bool {
         let record = &seen.record;
         self.config.for_life
@@ -18,13 +18,13 @@ impl Election {
             && record.lease_duration_seconds == self.config.timing.lease_seconds()
     }
 
-    /// Whether it is ours by name, whichever incarnation wrote it and whoever edited it since: nobody else
-    /// goes by that name, and nobody else may have it.
+    /// Returns whether the record names this identity. It does not matter which incarnation wrote the record or who
+    /// edited it since, because nobody else uses this identity and nobody else may hold the record.
     pub(super) fn is_inherited(&self, seen: &Observation) -> bool {
         self.config.for_life && !seen.unreadable && seen.record.holder == self.config.identity
     }
 
-    /// Whether a lease that is held is released: by order, but not because an incarnation ends.
+    /// Returns whether a held lease is released. An order releases it; the end of an incarnation does not.
     pub(super) fn gives_back(&self) -> bool {
         self.config.release_on_cancel && !(self.config.for_life && self.shutdown)
     }

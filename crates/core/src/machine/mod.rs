@@ -9,14 +9,14 @@
 //!      └──────────── rejoin ──────────────────┴────────────────────────┘──▶ Finished
 //! ```
 //!
-//! | file | is about |
+//! | file | content |
 //! |---|---|
-//! | `observe.rs` | what is known of the lock object, and how fresh that is |
-//! | `request.rs` | sending: the one place where S5 is checked before a write leaves |
+//! | `observe.rs` | the known state of the lock object, and its freshness |
+//! | `request.rs` | sending requests: the only place where S5 is checked before a write is sent |
 //! | `follow.rs` | when a follower may try to win, and when it polls |
-//! | `lead.rs` | renewing, and noticing that the term is over |
-//! | `stop.rs` | stopping work, then and only then releasing |
-//! | `life.rs` | terms that outlive processes |
+//! | `lead.rs` | renewals, and detection of the end of the term |
+//! | `stop.rs` | stopping the work, and releasing only after that |
+//! | `life.rs` | terms for life, which outlive processes |
 
 mod follow;
 mod lead;
@@ -42,46 +42,46 @@ use crate::timing::Timing;
 use observe::Known;
 use request::{Attempt, InFlight};
 
-/// What one candidate of one election is told before it starts.
+/// Configuration of one candidate of one election.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
-    /// Unique per incarnation (A4): the caller adds something random.
+    /// Identity, unique per incarnation (A4). The caller adds a random part.
     pub identity: String,
     /// The durations.
     pub timing: Timing,
-    /// Whether to give the lease back after the work has ended.
+    /// Whether to release the lease after the work has ended.
     pub release_on_cancel: bool,
-    /// Whether terms last as long as what the identity names, which lives longer than this incarnation (a
-    /// pod, say): see `life.rs`. A4 holds for those, and not for incarnations.
+    /// Whether a term is tied to the object that the identity names (for example a pod), which outlives this
+    /// incarnation; see `life.rs`. In this mode A4 applies to these objects and not to incarnations.
     pub for_life: bool,
-    /// Whether to campaign again after a term, or to finish.
+    /// Whether to campaign again after a term. If false, the election finishes.
     pub rejoin: bool,
-    /// Coordinated election: a controller assigns the lease, candidates never take it.
+    /// Coordinated election: a controller assigns the lease, and candidates never take it themselves.
     pub coordinated: bool,
     /// The lock stores times in whole seconds (annotation locks).
     pub whole_seconds: bool,
-    /// For the small random delays that keep many followers from acting in the same instant.
+    /// Seed of the small random delays that keep many followers from acting at the same instant.
     pub seed: u64,
 }
 
-/// Where an election is; see the picture of this module.
+/// Phase of an election; see the diagram of this module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Phase {
     /// Before [`Input::Start`].
     Idle,
-    /// Not holding the lock: waiting, polling, or trying to win.
+    /// Does not hold the lock: waits, polls, or tries to win.
     Following,
-    /// Holding it, guarded work may run.
+    /// Holds the lock. Guarded work may run.
     Leading,
-    /// The guard is out, guarded work may still be winding down.
+    /// The guard has expired. Guarded work may still be stopping.
     Stopping,
-    /// The work has ended and the lock is being given back.
+    /// The work has ended, and the lock is being released.
     Releasing,
-    /// The end.
+    /// The election has ended.
     Finished,
 }
 
-/// A term: from the write that won it until its work has ended.
+/// A term: the period from the write that won it until its work has ended.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Term {
     token: FencingToken,
@@ -93,16 +93,16 @@ struct Term {
     next_renewal: LocalTime,
 }
 
-/// A term that is being wound up.
+/// A term that is stopping.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 struct Winding {
     term: Term,
     reason: StopReason,
-    /// When the work must have ended.
+    /// Instant by which the work must have ended.
     deadline: LocalTime,
-    /// Whether the lease is still ours to release.
+    /// Whether this candidate still holds the lease and may release it.
     ours: bool,
-    /// Until when the lease is kept alive for work that winds down; `None` when that is over.
+    /// Instant until which the lease is renewed for work that is stopping; `None` if it is no longer renewed.
     keep_until: Option<LocalTime>,
     overrun: bool,
 }
@@ -123,29 +123,29 @@ pub struct Election {
     config: Config,
     state: State,
     known: Known,
-    /// The greatest revision seen; older news from the watch is stale.
+    /// Greatest revision observed. Older watch events are stale.
     highest: Option<ResourceVersion>,
-    /// The revision of a list below the greatest one, until a read has told whether the store was restored.
+    /// Revision of a list that is below the greatest one, until a read has decided whether the store was restored.
     listed_back: Option<ResourceVersion>,
-    /// The watch has shown a version that looked stale and is not the one that is known.
+    /// The watch has delivered a version that seemed stale and that differs from the known one.
     passed_over: bool,
-    /// Nothing is taken before this, because a term that the object no longer shows may still be live: it
-    /// was deleted, emptied by another than its holder, or given to somebody else.
+    /// The lock is not acquired before this instant, because a term that the object no longer shows may still be live.
+    /// The object was deleted, emptied by a writer other than its holder, or assigned to another candidate.
     hold_until: Option<LocalTime>,
-    /// Writes of this incarnation whose outcome is open or whose record may be in the object.
+    /// Writes of this incarnation whose result is unknown, or whose record may be in the object.
     attempts: Vec<Attempt>,
     in_flight: Option<InFlight>,
     next_id: u64,
-    /// The view may be wrong: read before writing.
+    /// The known state may be wrong: read before the next write.
     must_read: bool,
-    /// No request before this.
+    /// No request is sent before this instant.
     not_before: LocalTime,
     /// Consecutive failures, for backoff.
     failures: u32,
     watching: bool,
     next_poll: LocalTime,
     sit_out_until: LocalTime,
-    /// The write that won the last term and the token of it, while revisions are known to grow.
+    /// The write that won the last term, and its token, as long as revisions are known to increase.
     last_won: Option<(u64, FencingToken)>,
     shutdown: bool,
     reported: Option<String>,
@@ -156,7 +156,7 @@ pub struct Election {
 }
 
 impl Election {
-    /// A candidate that has not started.
+    /// Creates a candidate that has not started.
     pub fn new(config: Config) -> Self {
         let random = Random::new(config.seed);
         Self {
@@ -186,21 +186,21 @@ impl Election {
         }
     }
 
-    /// Seeds a bug, for the simulator to find.
+    /// Enables a seeded bug that the simulator must find.
     #[cfg(feature = "mutants")]
     #[doc(hidden)]
     pub fn mutate(&mut self, mutant: Mutant) {
         self.mutant = Some(mutant);
     }
 
-    /// Takes one input at one instant, and says what has to be done.
+    /// Processes one input at one instant, and returns the commands for the driver.
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Command> {
         let mut out = Vec::new();
         if matches!(self.state, State::Finished) {
             return out;
         }
-        // Whatever has happened, a guard that has run out ends the term first: a late answer must
-        // not revive it (duty 1), it can only win a new one.
+        // An expired guard ends the term before the input is processed. A late response must not revive the term (duty
+        // 1); it can only win a new one.
         self.end_expired_term(now, &mut out);
         match input {
             Input::Start => {
@@ -223,7 +223,7 @@ impl Election {
             Input::Watching(works) => {
                 if self.watching != works {
                     self.watching = works;
-                    // Spread the first polls: a broken watch usually breaks for everybody at once.
+                    // Spread the first polls, because a watch usually breaks for all followers at the same time.
                     self.next_poll =
                         now.local + self.random.below(self.config.timing.retry_period());
                 }
@@ -251,7 +251,7 @@ impl Election {
         out
     }
 
-    /// When [`Input::Tick`] is due next; `None` if only other inputs can change anything.
+    /// Returns when [`Input::Tick`] is due next, or `None` if only other inputs can change the state.
     pub fn deadline(&self) -> Option<LocalTime> {
         let request = self.in_flight.as_ref().map(|request| request.expires);
         let own = match &self.state {
@@ -280,8 +280,8 @@ impl Election {
         }
     }
 
-    /// How much later than [`deadline`](Self::deadline) the tick may come, if that helps the driver to do
-    /// things together: a renewal of a healthy term may wait a little, everything else may not.
+    /// Returns how much later than [`deadline`](Self::deadline) the tick may come, so that the driver can combine work.
+    /// Only the renewal of a healthy term may be late.
     pub fn leeway(&self) -> Duration {
         match &self.state {
             State::Leading(term) if self.in_flight.is_none() => self.renewal_leeway(term),
@@ -289,7 +289,7 @@ impl Election {
         }
     }
 
-    /// Where the election is.
+    /// Returns the phase of the election.
     pub fn phase(&self) -> Phase {
         match self.state {
             State::Idle => Phase::Idle,
@@ -301,7 +301,7 @@ impl Election {
         }
     }
 
-    /// The guard of the present term while leading.
+    /// Returns the guard of the current term while leading.
     pub fn guard(&self) -> Option<Guard> {
         match &self.state {
             State::Leading(term) => Some(term.guard),
@@ -309,7 +309,7 @@ impl Election {
         }
     }
 
-    /// The token of the present term, from its beginning until its work has ended.
+    /// Returns the token of the current term, from its beginning until its work has ended.
     pub fn token(&self) -> Option<&FencingToken> {
         match &self.state {
             State::Leading(term) | State::Releasing(term) => Some(&term.token),
@@ -318,13 +318,13 @@ impl Election {
         }
     }
 
-    /// The record last seen or written, if the object exists.
+    /// Returns the record last observed or written, if the object exists.
     pub fn record(&self) -> Option<&Record> {
         self.known.record()
     }
 
-    /// The version of the lock object last seen or written, if the object exists: the one that the
-    /// next write will name.
+    /// Returns the version of the lock object last observed or written, if the object exists. The next write names this
+    /// version.
     pub fn version(&self) -> Option<&Version> {
         match &self.known {
             Known::Present(seen) => Some(&seen.observation.version),
@@ -332,12 +332,12 @@ impl Election {
         }
     }
 
-    /// What this candidate was told before it started.
+    /// Returns the configuration of this candidate.
     pub fn config(&self) -> &Config {
         &self.config
     }
 
-    /// Sends the next request or ends the present phase, if it is time.
+    /// Sends the next request or ends the current phase, if it is due.
     fn act(&mut self, now: Now, out: &mut Vec<Command>) {
         match self.state {
             State::Idle | State::Finished => {}
@@ -348,7 +348,7 @@ impl Election {
         }
     }
 
-    /// Ends the present term's bookkeeping: campaign again, or finish.
+    /// Ends the state of the current term: campaigns again, or finishes.
     fn leave_term(&mut self, now: Now, out: &mut Vec<Command>) {
         if self.is(Mutant::ReleaseBeforeStop) {
             out.push(Command::Stop {
@@ -365,7 +365,7 @@ impl Election {
         }
     }
 
-    /// The guard of a write that was sent at `sent`.
+    /// Returns the guard of a write that was sent at `sent`.
     fn guard_from(&self, now: Now, sent: Now) -> Guard {
         if self.is(Mutant::GuardFromAnswer) {
             Guard::new(now, self.config.timing.guard())
@@ -376,7 +376,7 @@ impl Election {
         }
     }
 
-    /// Whether this election has a certain seeded bug; never, as it is shipped.
+    /// Returns whether this election has a specific seeded bug. Always false in shipped builds.
     #[cfg(feature = "mutants")]
     fn is(&self, mutant: Mutant) -> bool {
         self.mutant == Some(mutant)
@@ -391,7 +391,7 @@ impl Election {
         false
     }
 
-    /// Whether assertions hold their tongue, so that the simulator gets to see what happens.
+    /// Returns whether assertions are disabled, so that the simulator can observe the consequences of a seeded bug.
     #[cfg(feature = "mutants")]
     fn is_mutant(&self) -> bool {
         self.mutant.is_some()
@@ -412,7 +412,7 @@ impl Election {
         out.push(Command::Finished);
     }
 
-    /// Whether an observation answers the read that is under way.
+    /// Returns whether an observation is the response to the read in flight.
     fn answers(&self, source: Source) -> bool {
         match source {
             Source::Watch => true,

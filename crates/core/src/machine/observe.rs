@@ -1,7 +1,7 @@
-//! What is known of the lock object.
+//! State of the lock object as this candidate knows it.
 //!
-//! Reads are linearizable but may be overtaken by the watch; the watch may be late. Neither is used
-//! for safety: a wrong view can only make a compare-and-set fail.
+//! Reads are linearizable, but the watch may overtake them. The watch may be late. Safety depends on neither, because a
+//! wrong view can only make a compare-and-set fail.
 
 use std::time::Duration;
 
@@ -15,13 +15,13 @@ use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now};
 
-/// Followers that learn of a release by the watch spread over this much.
+/// Upper limit of the random delay of followers that learn of a release from the watch.
 const HERD_DELAY: Duration = Duration::from_millis(50);
 
-/// Followers whose timers expire together spread over this much.
+/// Upper limit of the random delay of followers whose timers expire together.
 const EXPIRY_DELAY: Duration = Duration::from_millis(20);
 
-/// The lock object, as far as is known.
+/// Known state of the lock object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Known {
     Nothing,
@@ -42,9 +42,9 @@ impl Known {
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Seen {
     pub(super) observation: Observation,
-    /// When its record was first received, on the local clock.
+    /// Local time at which its record was first received.
     pub(super) since: LocalTime,
-    /// How long to hold back before acting on it.
+    /// Delay before this candidate acts on it.
     pub(super) delay: Duration,
 }
 
@@ -95,7 +95,7 @@ impl Election {
                     return;
                 }
                 if self.weigh(source, revision).is_none() {
-                    // A restored store may show the absence at a revision that was seen before.
+                    // A restored store may report the absence at a revision that was observed before.
                     self.passed_over |= matches!(self.known, Known::Present(_));
                     return;
                 }
@@ -110,13 +110,15 @@ impl Election {
                     return;
                 }
                 self.must_read = false;
-                // "Absent" has no revision of its own. What is created in the restored store has one above the list's.
+                // An absence has no revision. Objects created in the restored store have revisions above that of the
+                // list.
                 if let Some(revision) = self.listed_back.take() {
                     self.see_revision(&revision);
                 }
             }
         }
-        // Chubby's lock-delay (duty 8): whoever had seen a live foreign term waits it out.
+        // Duty 8, like Chubby's lock-delay: a candidate that has observed a live term of another holder waits until it
+        // expires.
         if let Known::Present(seen) = &self.known {
             let record = &seen.observation.record;
             let held = !record.is_free() || seen.observation.unreadable;
@@ -138,13 +140,12 @@ impl Election {
         }
     }
 
-    /// Until when the term that may stand behind this observation is waited out, although its record does
-    /// not show it (duty 8).
+    /// Returns until when to wait for a term that may still be live although the record no longer shows it (duty 8).
     ///
-    /// Two writers replace the record of a live term. client-go empties a record that it no longer holds;
-    /// the controller of a coordinated election assigns the lease by its own wall clock. Both keep the
-    /// mark, which names the last write of an elector like this one. Whoever first saw that mark a lease ago
-    /// has waited out its term, whichever records it saw.
+    /// Two writers replace the record of a live term. client-go empties a record that it no longer holds, and the
+    /// controller of a coordinated election assigns the lease by its own wall clock. Both keep the mark, which names
+    /// the last write of an elector like this one. A candidate that first observed this mark one lease duration ago has
+    /// waited long enough, regardless of the records that it observed.
     fn hold_after(&self, now: Now, seen: &Observation, news: News) -> Option<LocalTime> {
         let before = match &self.known {
             Known::Present(before)
@@ -171,7 +172,7 @@ impl Election {
             (Some(mark), _) => Some(now.local + self.patience_with(mark.lease_duration())),
         };
         let hold = hold.filter(|_| !self.is(Mutant::IgnoreMark) || seen.mark.is_none());
-        // A holder that leaves no marks: what was seen of it has to do.
+        // The holder writes no marks, so only the observed records can be used.
         match before {
             Some(before) if !same_record && self.is_reassigned(before, seen) => {
                 let end = before.since + self.patience(&before.observation);
@@ -181,7 +182,7 @@ impl Election {
         }
     }
 
-    /// Coordinated election: whether a record that somebody held, and that has no mark, was given to another.
+    /// Coordinated election: returns whether a held record without a mark was assigned to another candidate.
     fn is_reassigned(&self, before: &Seen, seen: &Observation) -> bool {
         let former = &before.observation;
         self.config.coordinated
@@ -192,11 +193,11 @@ impl Election {
             && !self.wrote(former)
     }
 
-    /// Whether the write that a mark names was one of this incarnation, or is inherited from one that this
-    /// incarnation stands for.
+    /// Returns whether the write that a mark names is one of this incarnation, or of an earlier incarnation whose term
+    /// it inherits.
     fn is_own_mark(&self, mark: &Mark, seen: &Observation) -> bool {
         let own = |attempt: &Attempt| {
-            // Two processes with one name write the same whole seconds.
+            // Two processes with the same name write the same whole seconds.
             let proven = !self.config.whole_seconds || attempt.made.is_some();
             proven && mark.is(&Mark::of(&attempt.record))
         };
@@ -204,33 +205,33 @@ impl Election {
         record || self.attempts.iter().any(own)
     }
 
-    /// Whether a seeded bug takes a mark for the one that it knew already.
+    /// Returns whether a seeded bug treats a mark as the one that was already known.
     fn overlooks(&self, seen: &Observation) -> bool {
         self.is(Mutant::KeepSince) || (self.is(Mutant::OverlookMark) && !seen.is_marked())
     }
 
-    /// How long a record must stay unchanged before it may be replaced (duty 7).
+    /// Returns how long a record must stay unchanged before it may be replaced (duty 7).
     pub(super) fn patience(&self, observation: &Observation) -> Duration {
         let stated = observation.record.lease_duration();
         self.patience_with(if observation.unreadable {
-            // Of a lock in two objects the half that can be read has a duration.
+            // For a lock in two objects, the readable half states a duration.
             stated.max(self.config.timing.lease())
         } else {
             stated
         })
     }
 
-    /// How long to wait for a term with this lease duration.
+    /// Returns how long to wait for a term with this lease duration.
     fn patience_with(&self, stated: Duration) -> Duration {
         let lease = if self.is(Mutant::OwnPatience) {
             self.config.timing.lease()
         } else if self.is(Mutant::HalfPatience) {
             stated / 2
         } else {
-            // A holder without a duration abides by no rule that we know; it gets a second.
+            // A record without a duration comes from a holder with unknown rules. Wait one second for it.
             stated.max(Duration::from_secs(1))
         };
-        // With whole-second times a renewal within the second of the last one leaves no trace.
+        // With whole-second times, a renewal within the same second as the last one does not change the record.
         lease
             + if self.config.whole_seconds {
                 Duration::from_secs(1)
@@ -239,16 +240,17 @@ impl Election {
             }
     }
 
-    /// Replaces what is known by our own write.
+    /// Replaces the known state by a write of this candidate.
     pub(super) fn know_own(&mut self, now: Now, attempt: &Attempt, version: Version) {
         self.see_revision(&version.revision);
         self.hold_until = None;
-        // Not those last seen: a stale read may have come between.
+        // Uses the orders of the attempt instead of the last observed ones, because a stale read may have arrived in
+        // between.
         let orders = attempt.orders.as_deref().cloned().unwrap_or_default();
         let observation = Observation {
             version,
             record: attempt.record.clone(),
-            // Our own record is recognised by itself, so it needs no fingerprint.
+            // A record of this candidate is recognized by its content, so it needs no fingerprint.
             fingerprint: 0,
             unreadable: false,
             mark: Some(Mark::of(&attempt.record)),
@@ -261,13 +263,13 @@ impl Election {
         }));
     }
 
-    /// Tells of a change of holder, once.
+    /// Reports a change of holder once.
     pub(super) fn report(&mut self, out: &mut Vec<Command>) {
         let Known::Present(seen) = &self.known else {
             return;
         };
         let holder = &seen.observation.record.holder;
-        // An object that nobody holds is no news before anybody held it.
+        // An object without a holder is not reported before a holder was observed.
         let news = match &self.reported {
             Some(reported) => reported != holder,
             None => !holder.is_empty(),
@@ -280,9 +282,9 @@ impl Election {
         }
     }
 
-    /// A list is as fresh as a read when it is made. One below the greatest revision seen, or with a version that looked
-    /// stale, was overtaken or comes from a restored store. There the watch shows nothing that counts as new, so only a
-    /// read can tell: its answer may go back.
+    /// Handles a list, which is as fresh as a read at the time of the list. A list below the greatest observed
+    /// revision, or with a version that seemed stale, was overtaken or comes from a restored store. In a restored
+    /// store, no watch event counts as new, so only a read can decide: its response may go back to an earlier revision.
     pub(super) fn listed(&mut self, revision: ResourceVersion) {
         let highest = self.highest.as_ref();
         let below = highest
@@ -297,7 +299,8 @@ impl Election {
         }
     }
 
-    /// Whether this is exactly what is known. A restored store gives a revision a second time, for another content.
+    /// Returns whether the observation equals the known state. A restored store can assign the same revision to a
+    /// different content.
     fn is_known(&self, observation: &Observation) -> bool {
         let Known::Present(seen) = &self.known else {
             return false;
@@ -309,7 +312,7 @@ impl Election {
             && known.orders == observation.orders
     }
 
-    /// News from the watch without an order among revisions is only a hint to read.
+    /// Returns whether a watch event has a revision without a known order. Such an event is only a reason to read.
     fn is_unordered_news(&mut self, source: Source, revision: &ResourceVersion) -> bool {
         let unordered = source == Source::Watch
             && self
@@ -320,7 +323,7 @@ impl Election {
         unordered
     }
 
-    /// Whether an observation is news, and whether it went back in time; `None` if it is stale.
+    /// Returns whether an observation is current or went back in time, or `None` if it is stale.
     fn weigh(&mut self, source: Source, revision: &ResourceVersion) -> Option<News> {
         let order = |other: &Option<ResourceVersion>| {
             other.as_ref().and_then(|other| revision.order(other))
@@ -353,8 +356,8 @@ impl Election {
         }
     }
 
-    /// Takes in a revision of the store. One that is not a later one says that the store was restored, or
-    /// has no order: then its tokens are no greater than earlier ones, and nobody here can help it.
+    /// Records a revision of the store. If it is not greater than the last one, the store was restored or its revisions
+    /// have no order. In that case its tokens are not greater than earlier ones, and the elector cannot prevent this.
     fn see_revision(&mut self, revision: &ResourceVersion) {
         let order = self.highest.as_ref().map(|last| revision.order(last));
         if order.is_some_and(|order| order.is_none_or(|order| order.is_lt())) {
@@ -363,7 +366,7 @@ impl Election {
         self.highest = Some(revision.clone());
     }
 
-    /// Why an observation ends the present term, if it does (duty 4).
+    /// Returns the reason why an observation ends the current term, if it does (duty 4).
     fn judge(&self, source: Source, seen: &Observation, news: News) -> Option<StopReason> {
         let term = match &self.state {
             State::Leading(term) => term,
@@ -392,8 +395,8 @@ impl Election {
         }
     }
 
-    /// Takes an observation in. The time of first sight is kept while the record stays the same, so
-    /// edits of labels do not keep a dead leader's lease alive.
+    /// Records an observation. The time of the first observation is kept while the record stays the same, so edits of
+    /// labels do not prolong the lease of a dead leader.
     fn know(&mut self, now: Now, source: Source, observation: Observation, news: News) {
         let own = self.wrote(&observation);
         let kept = match &self.known {
@@ -420,9 +423,9 @@ impl Election {
         if own {
             self.forget_dead_attempts(&observation, news);
         } else {
-            // None of our open attempts is known to have made this version; they name an older one
-            // and are dead, unless time went back and they name this one again. One that reads the
-            // same may yet be answered, and proven.
+            // None of the open attempts is known to have created this version. They name an older base version and can
+            // no longer be applied, unless the store went back in time and they name this version again. An attempt
+            // with an equal record may still be confirmed by its response.
             if news == News::Forward && !self.names_open_base(&observation.version) {
                 let record = &observation.record;
                 self.attempts
@@ -436,7 +439,8 @@ impl Election {
         }));
     }
 
-    /// One of our attempts made this version: it comes first, and those on older versions are dead.
+    /// One of the attempts created this version. It moves to the front, and attempts on older versions are dropped
+    /// because they can no longer be applied.
     fn forget_dead_attempts(&mut self, observation: &Observation, news: News) {
         if let Some(at) = self.author(observation) {
             let mut attempt = self.attempts.remove(at);
@@ -450,16 +454,17 @@ impl Election {
         }
     }
 
-    /// Whether an open attempt would replace exactly this version.
+    /// Returns whether an open attempt would replace exactly this version.
     fn names_open_base(&self, version: &Version) -> bool {
         self.attempts
             .iter()
             .any(|attempt| attempt.kind.base() == Some(version))
     }
 
-    /// News of the watch reaches everybody in the same instant; an own read does not. Drawn three times: of
-    /// the two or three candidates that an election commonly has one is off within about two milliseconds,
-    /// and half of a large herd still waits long enough to see who won.
+    /// Returns a random delay for events that reach all followers at the same instant. Watch events do, and a read of
+    /// this candidate does not. The delay nests three random draws, which skews it toward zero. With two or three
+    /// candidates, the first one starts within about two milliseconds. In a large group, half of the candidates still
+    /// wait long enough to observe the winner.
     fn herd_delay(&mut self, source: Source, limit: Duration) -> Duration {
         match source {
             Source::Watch => {
@@ -471,8 +476,8 @@ impl Election {
         }
     }
 
-    /// Duty 2: a read that shows exactly what an attempt wrote counts from that attempt's send time.
-    /// The watch never extends anything (duty 4).
+    /// Duty 2: if a read shows exactly the record of an attempt, the guard restarts at the send time of that attempt.
+    /// The watch never extends a guard (duty 4).
     fn count_confirmed_attempt(&mut self, now: Now, source: Source, out: &mut Vec<Command>) {
         let extends = self.is(Mutant::WatchExtends);
         if source == Source::Watch && !extends {
@@ -489,7 +494,7 @@ impl Election {
         }
     }
 
-    /// The order to give up the term with this number, if there is one.
+    /// Returns the order to give up the term with this number, if there is one.
     pub(super) fn order_for(&self, transitions: u32) -> Option<&StepDownOrder> {
         let Known::Present(seen) = &self.known else {
             return None;
@@ -505,8 +510,8 @@ impl Election {
             return;
         };
         let preferred = &seen.observation.record.preferred_holder;
-        // The number that the object shows, for operators see no other: a second winning write may have
-        // been applied although its answer was lost.
+        // Uses the number that the object shows, because operators see only that number. A second winning write may
+        // have been applied although its response was lost.
         if let Some(order) = self.order_for(seen.observation.record.transitions) {
             self.sit_out_until = self.sit_out_until.max(now.local + order.sit_out);
             self.stop(now, StopReason::Ordered, out);
@@ -519,11 +524,11 @@ impl Election {
     }
 }
 
-/// How an observation relates to what was known.
+/// Relation of an observation to the known state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum News {
-    /// It is the present state or a later one.
+    /// The observation is the known state or a later one.
     Forward,
-    /// The store has forgotten writes that were answered: it was restored from a backup.
+    /// The store lost acknowledged writes, because it was restored from a backup.
     WentBack,
 }

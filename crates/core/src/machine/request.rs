@@ -1,7 +1,7 @@
-//! Sending requests, and keeping account of those whose outcome is open.
+//! Sends requests, and tracks writes whose result is unknown.
 //!
-//! Every write of an election leaves through [`Election::write`], which asserts that the version it
-//! replaces may be replaced (S5, S4).
+//! Every write of an election passes through [`Election::write`], which asserts that the version may be replaced (S5,
+//! S4).
 
 use std::time::Duration;
 
@@ -14,11 +14,11 @@ use crate::mutant::Mutant;
 use crate::record::Record;
 use crate::time::{LocalTime, Now, WallTime};
 
-/// Attempts whose records are remembered. More than a few open ones need as many lost answers on one
-/// unchanged version; forgetting the oldest only makes its late effect count as a stranger's.
+/// Maximum number of remembered attempts. More open attempts require as many lost responses on one unchanged version.
+/// If the oldest attempt is forgotten, its late effect counts as a write of another candidate.
 const REMEMBERED_ATTEMPTS: usize = 8;
 
-/// With this many attempts open, a leader looks which of them was applied before it tries again.
+/// A leader with this many open attempts reads which of them was applied before it tries again.
 const OPEN_BEFORE_READ: usize = 4;
 
 /// A write of this incarnation.
@@ -26,30 +26,29 @@ const OPEN_BEFORE_READ: usize = 4;
 pub(super) struct Attempt {
     pub(super) id: u64,
     pub(super) record: Record,
-    /// When it was handed to the driver: at or before its first byte left.
+    /// Time at which it was handed to the driver, which is not later than its first byte on the wire.
     pub(super) sent: Now,
     pub(super) kind: WriteKind,
-    /// The orders in the version that it replaces, which it leaves as they are; boxed, because there
-    /// hardly ever are any.
+    /// Orders in the replaced version, which the write keeps. Boxed, because orders are rare.
     pub(super) orders: Option<Box<Orders>>,
-    /// It was answered as applied. An answer that is repeated must not win a second term.
+    /// Whether its response said that it was applied. A repeated response must not win a second term.
     pub(super) answered: bool,
-    /// A term began with it. That term's end was decided then; it is not decided again by a look.
+    /// Whether a term began with it. The end of that term is decided once, so a later read does not decide it again.
     pub(super) began: bool,
-    /// The version that is known to come from it, by its answer or by a look during our own term;
-    /// only where that is needed as a proof.
+    /// The version that it is known to have created, from its response or from a read during our own term. Set only
+    /// where it is needed as a proof.
     pub(super) made: Option<Box<Version>>,
 }
 
-/// The request under way.
+/// The request in flight.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct InFlight {
     pub(super) id: u64,
     pub(super) write: bool,
     pub(super) expires: LocalTime,
-    /// The greatest revision known when it was sent; an answer below it went back in time.
+    /// Greatest revision known when it was sent. A response below it went back in time.
     pub(super) known: Option<ResourceVersion>,
-    /// The watch brought news since; an answer of "absent" may be older than those.
+    /// Whether a watch event arrived since. An "absent" response may be older than that event.
     pub(super) overtaken: bool,
 }
 
@@ -60,7 +59,7 @@ impl Election {
         out.push(Command::Read { id, timeout });
     }
 
-    /// Sends a write. The only way for a write to leave.
+    /// Sends a write. This is the only way to send one.
     pub(super) fn write(
         &mut self,
         now: Now,
@@ -74,8 +73,8 @@ impl Election {
             "S5: {kind:?} may not be replaced now"
         );
         if let WriteKind::Release(_) = kind {
-            // S4: this phase is entered only after the work has ended and the guard was put out. Once
-            // the guard would have run out by itself, nothing is released (duty 6).
+            // S4: this phase is entered only after the work has ended and the guard was revoked. Once the guard would
+            // have expired by itself, nothing is released (duty 6).
             let ended = matches!(&self.state, State::Releasing(term) if term.guard.holds(now));
             assert!(
                 self.is_mutant() || ended,
@@ -92,10 +91,10 @@ impl Election {
         let orders = orders.filter(|orders| **orders != Orders::default());
         let orders = orders.cloned().map(Box::new);
         if self.attempts.len() == REMEMBERED_ATTEMPTS {
-            // The first is the one that made the version last seen; the object may still show it.
+            // The first attempt created the version that was last observed, and the object may still show it.
             self.attempts.remove(1);
         }
-        // Hardly ever more than two, and a process may have thousands of elections.
+        // There are rarely more than two, and a process may run thousands of elections.
         self.attempts.reserve_exact(1);
         self.attempts.push(Attempt {
             id,
@@ -140,19 +139,19 @@ impl Election {
         }
     }
 
-    /// Whether this incarnation wrote what was seen (duty 9: the name alone proves nothing).
+    /// Returns whether this incarnation wrote the observed record (duty 9: an equal name proves nothing).
     pub(super) fn wrote(&self, seen: &Observation) -> bool {
         self.attempt_of(seen).is_some()
             || (self.is(Mutant::OwnName) && seen.record.holder == self.config.identity)
     }
 
-    /// The attempt that wrote what was seen. With whole-second times two attempts can look alike; the
-    /// earlier one counts, which can only shorten a guard.
+    /// Returns the attempt that wrote the observed record. With whole-second times two attempts can be equal. In that
+    /// case the earlier one counts, which can only shorten a guard.
     pub(super) fn attempt_of(&self, seen: &Observation) -> Option<&Attempt> {
         self.author(seen).map(|at| &self.attempts[at])
     }
 
-    /// Which attempt wrote what was seen.
+    /// Returns the index of the attempt that wrote the observed record.
     pub(super) fn author(&self, seen: &Observation) -> Option<usize> {
         let wrote = |attempt: &Attempt| {
             attempt.record.same_write(&seen.record) && self.proven(attempt, seen)
@@ -160,13 +159,13 @@ impl Election {
         self.attempts.iter().position(wrote)
     }
 
-    /// Whether a record that reads like an attempt's must come from it, and not from another process
-    /// with our name.
+    /// Returns whether a record that equals the record of an attempt must come from that attempt, and not from another
+    /// process with the same name.
     ///
-    /// Microseconds tell two writers apart. Whole seconds do not: two processes that share a name and
-    /// try in the same second write the same text, and the loser must not take the winner's record
-    /// for its own. Then only the version counts that the answer named. During a term that is not
-    /// needed: nobody else may replace our record while our guard is good, whatever it says.
+    /// Times in microseconds distinguish two writers. Times in whole seconds do not: two processes that share a name
+    /// and try in the same second write the same text. The loser must not treat the winner's record as its own. Such a
+    /// record is therefore accepted only if its version equals the version in the response. During a term this check is
+    /// not needed, because nobody else may replace our record while our guard is valid.
     fn proven(&self, attempt: &Attempt, seen: &Observation) -> bool {
         let holding = matches!(
             self.state,
@@ -178,8 +177,8 @@ impl Election {
             || self.is(Mutant::ClaimByTimes)
     }
 
-    /// The time to stamp into the next record: never the same twice, because a write that changes
-    /// nothing is no sign of life.
+    /// Returns the time to write into the next record. It is never the same twice, because a write that changes nothing
+    /// does not show that the holder is alive.
     pub(super) fn stamp(&mut self, now: Now) -> WallTime {
         let (wall, tick) = if self.config.whole_seconds {
             (now.wall.whole_seconds(), 1_000_000)
@@ -194,7 +193,7 @@ impl Election {
         stamp
     }
 
-    /// Ends a request whose time is over, as if the driver had said so.
+    /// Ends a request that timed out, as if the driver had reported the timeout.
     pub(super) fn expire_request(&mut self, now: Now) {
         let Some(request) = self.in_flight.as_ref().filter(|r| now.local >= r.expires) else {
             return;
@@ -221,7 +220,7 @@ impl Election {
         match outcome {
             Outcome::Applied(version) => {
                 self.in_flight.take_if(|r| r.id == id);
-                // An answer that comes after its time was up is still an answer.
+                // A response that arrives after the timeout is still used.
                 let open = |attempt: &Attempt| attempt.id == id && !attempt.answered;
                 let Some(at) = self.attempts.iter().position(open) else {
                     return;
@@ -247,12 +246,12 @@ impl Election {
         if self.in_flight.take_if(|r| r.id == id && r.write).is_none() {
             return;
         }
-        // A conflict may be our own write, repeated below us (duty 3): the next read tells.
+        // A conflict may be with our own write, repeated by a layer below (duty 3). The next read decides.
         if *outcome == Outcome::Unusable || self.is(Mutant::ForgetAttempts) {
             self.attempts.retain(|attempt| attempt.id != id);
         }
-        // A refusal means that the view is stale. After an unknown outcome the same version may be
-        // tried again: at most one of the two can be applied.
+        // A rejection means that the known state is stale. After an unknown result the same version may be tried again,
+        // because at most one of the two writes can be applied.
         let holding = matches!(self.state, State::Leading(_) | State::Stopping(_));
         if !self.is(Mutant::NoReRead) {
             let many = self.attempts.len() >= OPEN_BEFORE_READ;
@@ -261,7 +260,7 @@ impl Election {
         self.back_off(now);
     }
 
-    /// An answered write: the object is known to have this version and record.
+    /// Handles a confirmed write: the object is known to have had this version and record.
     fn applied(&mut self, now: Now, attempt: Attempt, version: &Version, out: &mut Vec<Command>) {
         let stale = self
             .highest
@@ -270,18 +269,18 @@ impl Election {
         self.failures = 0;
         self.not_before = now.local;
         if stale {
-            // Something newer was already seen; it decides, this answer only says what once was.
+            // A newer version was already observed and takes precedence. This response only describes an earlier state.
             self.attempts.insert(0, attempt);
             self.must_read = true;
             return;
         }
         self.must_read = false;
         self.know_own(now, &attempt, version.clone());
-        // Attempts on older versions cannot be applied any more. If this answer was late, the next
-        // attempt, on the version that it made, may be under way already.
+        // Attempts on older versions can no longer be applied. If this response was late, the next attempt, based on
+        // the version that it created, may already be in flight.
         self.attempts
             .retain(|other| other.kind.base() == Some(version));
-        // What a spell without answers has taken is given back.
+        // Frees memory that was allocated during a period without responses.
         self.attempts.shrink_to(2);
         self.attempts.insert(0, attempt.clone());
         match attempt.kind {
@@ -324,8 +323,8 @@ impl Election {
         id
     }
 
-    /// Delays the next request: at once after the first failure, then a sixteenth of the retry period
-    /// and doubling, up to the whole of it; a little random, so that candidates drift apart.
+    /// Delays the next request. After the first failure it is sent immediately. Later delays start at a sixteenth of
+    /// the retry period and double up to the whole period. A random part separates the candidates.
     fn back_off(&mut self, now: Now) {
         let retry = self.config.timing.retry_period();
         let delay = match self.failures {

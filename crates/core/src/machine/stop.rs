@@ -1,4 +1,4 @@
-//! Stopping: mark stopped, cancel the work, join it, and only then release (duties 5 and 6, S4).
+//! Stopping: mark the term as stopped, cancel the work, join it, and only then release (duties 5 and 6, S4).
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use crate::command::{Command, StopReason, WriteKind};
 use crate::mutant::Mutant;
 use crate::time::{LocalTime, Now};
 
-/// What work gets to notice a cancellation when its time is already over, as after a long pause of
-/// the whole process. Its guard is out all the while.
+/// Minimum time in which work can react to a cancellation, even if its deadline has already passed (for example after a
+/// long pause of the whole process). The guard stays expired during this time.
 const LAST_MOMENT: Duration = Duration::from_millis(100);
 
 impl Election {
-    /// Ends the present term for a reason; a second reason can only turn a voluntary stop into a loss.
+    /// Ends the current term for a reason. A second reason can only change a voluntary stop into a loss.
     pub(super) fn stop(&mut self, now: Now, reason: StopReason, out: &mut Vec<Command>) {
         let first = self.is(Mutant::ReleaseBeforeStop);
         let timing = &self.config.timing;
@@ -62,11 +62,10 @@ impl Election {
         }
     }
 
-    /// Stops a term whose work ends by itself. Other parts of the work may still run, so nothing is
-    /// released.
+    /// Stops a term whose work ends by itself. Nothing is released, because other parts of the work may still run.
     pub(super) fn work_ending(&mut self, now: Now, out: &mut Vec<Command>) {
         if let State::Leading(_) = self.state {
-            // A candidate that has nothing to do lets others have their turn first.
+            // A candidate without work lets other candidates acquire the lock first.
             let pause = now.local + self.config.timing.retry_period();
             self.sit_out_until = self.sit_out_until.max(pause);
             self.stop(now, StopReason::WorkEnded, out);
@@ -90,8 +89,8 @@ impl Election {
         }
     }
 
-    /// Gives a term back whose work has ended, unless that is switched off or its guard has run out:
-    /// then somebody else may hold the lock already, and it is left alone.
+    /// Releases a term whose work has ended. It releases nothing if releasing is disabled or if the guard has expired,
+    /// because another candidate may already hold the lock.
     pub(super) fn release(&mut self, now: Now, term: Term, out: &mut Vec<Command>) {
         let late = self.is(Mutant::ReleaseAfterGuard) || self.is(Mutant::ReleaseUnchecked);
         if self.gives_back() && (late || term.guard.holds(now)) {
@@ -104,7 +103,7 @@ impl Election {
         }
     }
 
-    /// While work winds down after a voluntary stop the lease is kept, for a bounded time.
+    /// Renews the lease for a bounded time while work stops after a voluntary stop.
     pub(super) fn act_stopping(&mut self, now: Now, out: &mut Vec<Command>) {
         let release_anyway = self.is(Mutant::ReleaseOnOverrun);
         let State::Stopping(winding) = &mut self.state else {
@@ -142,7 +141,7 @@ impl Election {
         }
     }
 
-    /// Reads, requires its own record in what was just read, and compares-and-sets on that version.
+    /// Reads the object, checks that it contains the record of this candidate, and replaces exactly that version.
     pub(super) fn act_releasing(&mut self, now: Now, out: &mut Vec<Command>) {
         let State::Releasing(term) = &self.state else {
             return;
@@ -168,7 +167,8 @@ impl Election {
         let record = &seen.observation.record;
         let own = self.wrote(&seen.observation);
         if (!own && !self.is(Mutant::ReleaseUnchecked)) || record.is_free() {
-            // Somebody else's, or an earlier release of ours whose answer was lost.
+            // The record belongs to another candidate, or to an earlier release of this candidate whose response was
+            // lost.
             let released = own;
             if released {
                 out.push(Command::Released);

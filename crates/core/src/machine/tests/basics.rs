@@ -1,4 +1,4 @@
-//! Following, polling, orders of operators, and the end.
+//! Tests of following, polling, orders of operators, and the end of an election.
 
 use expect_test::expect;
 

@@ -1,5 +1,5 @@
-//! The cases of client-go's `leaderelection_test.go` that concern the machine, by their number in
-//! our list of them. Where we differ on purpose the name or the comment says so.
+//! The cases of client-go's `leaderelection_test.go` that concern the machine, numbered as in our list of those cases.
+//! Where our behavior differs on purpose, the test name or the comment says so.
 
 use expect_test::expect;
 
@@ -115,8 +115,8 @@ fn case_07_a_fresh_holder_is_waited_for_and_reported_once() {
     ));
 }
 
-/// client-go renews a record that names it, whoever wrote it. We wait as for a stranger: another
-/// process with our name may hold it (duty 9).
+/// client-go renews any record with its name, regardless of the writer. We wait as for another candidate, because
+/// another process with our name may hold the record (duty 9).
 #[test]
 fn case_08_our_own_name_at_the_start_is_a_stranger_deliberately() {
     expect![[r#"
@@ -161,7 +161,7 @@ fn case_09_coordinated_a_foreign_holder_is_left_alone_even_when_expired() {
     );
 }
 
-/// client-go keeps transitions, and so does the controller: nobody would count.
+/// client-go keeps transitions, and so does the controller, so nobody would count the terms.
 #[test]
 fn case_10_coordinated_an_assigned_lease_is_taken_up_with_transitions_raised() {
     let mut config = config();

@@ -1,5 +1,5 @@
-//! The duties of an elector, one by one: each test fails without its duty. Duty 12 (no hidden
-//! retries) and the second half of 13 (a timer outside the runtime) are the driver's.
+//! The duties of an elector, one test per duty. Each test fails without its duty. Duty 12 (no hidden retries) and the
+//! second half of duty 13 (a timer outside the runtime) belong to the driver.
 
 use std::time::Duration;
 
@@ -66,7 +66,7 @@ fn duty_01_the_guard_counts_from_the_send_and_requests_fit_into_it() {
         Command::Write { timeout, .. } | Command::Read { timeout, .. } => Some(timeout.as_millis()),
         _ => None,
     });
-    // The last one has what is left of the guard.
+    // The last request gets the remaining time of the guard.
     let expected = [2_500, 2_500, 2_500, 2_500, 1_500];
     assert_eq!(timeouts.collect::<Vec<_>>(), expected);
     assert!(Timing::default().request_timeout() <= Timing::default().guard() / 2);
@@ -236,8 +236,8 @@ fn duty_05_work_that_does_not_end_is_overrun_and_nothing_is_released() {
 
 #[test]
 fn duty_05_a_shutdown_after_an_overrun_releases_nothing_either() {
-    // A look back in time ended it, and shows the write with which it began: the shutdown must not take that
-    // for one whose term never began.
+    // An observation that went back in time ended the term, and it shows the write with which the term began. The
+    // shutdown must not treat that write as one whose term never began.
     expect![[r#"
         0       start                    read#1
         0.5     read1 absent             create#2 baz/15 t0
@@ -455,8 +455,8 @@ fn duty_13_after_a_long_pause_the_first_step_ends_the_term_whatever_it_brings() 
     ));
 }
 
-/// The deadline thread looks four times a second, and may see a jump that no step of the machine falls
-/// into. The work was cancelled then, so the term must not go on without it.
+/// The deadline thread checks four times a second. It may detect a jump that happens between two steps of the machine.
+/// The work is cancelled in that case, so the term must not continue.
 #[test]
 fn duty_11_a_jump_that_was_seen_and_undone_ends_the_term_all_the_same() {
     expect![[r#"

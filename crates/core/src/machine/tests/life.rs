@@ -1,4 +1,4 @@
-//! Terms for life.
+//! Tests of terms for life.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::{Config, Table, config};
 use crate::record::MAX_LEASE;
 use crate::timing::Timing;
 
-/// 15 s is what tells a term for life here.
+/// In these tests a lease duration of 15 s identifies a term for life.
 fn play(script: &str) -> String {
     let config = Config {
         for_life: true,
@@ -57,7 +57,7 @@ fn a_term_of_another_kind_runs_out() {
     ));
 }
 
-/// Durations are cut at two days, which is also what `tenure elect --mode=for-life` writes.
+/// Durations are limited to two days, which is also the duration that `tenure elect --mode=for-life` writes.
 #[test]
 fn a_longer_term_is_not_for_life_because_it_is_cut() {
     let timing = Timing::builder()

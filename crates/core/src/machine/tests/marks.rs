@@ -1,5 +1,5 @@
-//! Terms that the record does not show any more (duty 8): emptied by client-go, or given to another by the
-//! controller of a coordinated election. The mark tells which term to wait for.
+//! Tests of terms that the record no longer shows (duty 8), because client-go emptied it or the controller of a
+//! coordinated election assigned it to another candidate. The mark names the term to wait for.
 
 use expect_test::expect;
 

@@ -1,7 +1,7 @@
-//! The election as a table: a script of what happens, and what it asks for.
+//! Table tests of the election: a script of inputs, and the resulting commands.
 //!
-//! A script is a list of lines `time what`, with the time in seconds on the local clock. A write is
-//! shown with what it is for and the revision that it replaces, so a table reads like a log:
+//! A script is a list of lines `time input`, with the time in seconds on the local clock. A write is shown with its
+//! purpose and the revision that it replaces, so a table reads like a log:
 //!
 //! ```text
 //! 0     start         -> read#1
@@ -278,7 +278,8 @@ impl Table {
     }
 }
 
-/// `N` for the term with that number, or `N:ID`: to this candidate, with no time to sit out.
+/// Parses `N`, the term with that number, or `N:ID`, which names the candidate `ID` as successor. The former holder may
+/// campaign again immediately.
 fn order(text: &str) -> StepDownOrder {
     let (number, to) = match text.split_once(':') {
         Some((number, to)) => (number, Some(to.to_owned())),

@@ -1,4 +1,4 @@
-//! A store that was restored with its revision moved back: the watch shows nothing that looks new.
+//! Tests with a store that was restored and whose revision moved back: no watch event looks new.
 
 use expect_test::expect;
 
@@ -75,7 +75,8 @@ fn assignment_in_a_restored_store_is_taken_up() {
     .assert_eq(&Table::new(config).play(script).log);
 }
 
-/// "Absent" has no revision, so the list's counts: what the controller creates next is not stale.
+/// An absence has no revision, so the revision of the list is used. The object that the controller creates next is
+/// therefore not stale.
 #[test]
 fn assignment_created_in_a_restored_store_without_the_object_is_taken_up() {
     let config = Config {
@@ -144,7 +145,7 @@ fn leader_reads_when_a_list_is_below_its_own_write_and_stops_if_the_store_went_b
     ));
 }
 
-/// Writes of other objects may have moved the restored store past the revision that was seen.
+/// Writes of other objects may have moved the restored store past the observed revision.
 #[test]
 fn list_that_shows_an_older_version_is_looked_into_even_if_its_revision_has_caught_up() {
     expect![[r#"

@@ -1,5 +1,5 @@
-//! Two processes with one configured name on a lock that keeps whole seconds: what they write in the same
-//! second is the same text, so the text proves nothing (duty 9).
+//! Tests of two processes with one configured name on a lock that stores whole seconds. Within the same second they
+//! write the same text, so the text proves nothing (duty 9).
 
 use expect_test::expect;
 
@@ -90,7 +90,7 @@ fn a_write_that_may_be_a_namesakes_is_not_released_at_shutdown() {
     ));
 }
 
-/// Nobody may replace our record while our guard is good, so a renewal whose answer was lost is known by
+/// Nobody may replace our record while our guard is valid. A renewal whose response was lost is therefore recognized by
 /// its text, as on any other lock.
 #[test]
 fn during_a_term_a_renewal_without_an_answer_is_recognised() {
@@ -136,7 +136,7 @@ fn an_edited_label_during_a_term_changes_nothing() {
     ));
 }
 
-/// With microseconds the record of an attempt is proof enough, and nobody waits.
+/// With times in microseconds the record of an attempt is sufficient proof, so nobody waits.
 #[test]
 fn on_a_lease_the_record_of_an_attempt_is_proof() {
     expect![[r#"

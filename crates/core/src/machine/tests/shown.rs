@@ -1,4 +1,4 @@
-//! What an election shows of itself, and when it wants the next tick.
+//! Tests of the state that an election exposes, and of the time of the next tick.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Elections of one process that begin together must not renew together.
+//! Tests that elections of one process that begin together do not renew together.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn at(millis: u64) -> LocalTime {
     LocalTime::default() + Duration::from_millis(millis)
 }
 
-/// When each of many elections, won in the same instant, renews first.
+/// Returns when each of many elections, won at the same instant, renews first.
 fn first_renewals() -> Vec<(Table, LocalTime)> {
     let elections = (0..400).map(|seed| {
         let mut config = config();
@@ -44,7 +44,7 @@ fn first_renewals_spread_over_the_retry_period_and_none_is_later() {
 #[test]
 fn a_busy_moment_does_not_bring_them_together() {
     let dues = first_renewals().into_iter().map(|(mut table, due)| {
-        // Everybody is sent late, in the same instant, and answered.
+        // All renewals are sent late, at the same instant, and answered.
         table.line("2.5 tick");
         table.line("2.6 ok3 6");
         let next = table.election.deadline().expect("a leader renews");
@@ -54,7 +54,7 @@ fn a_busy_moment_does_not_bring_them_together() {
     let kept = dues
         .filter(|(due, next)| *next == *due + Duration::from_secs(2))
         .count();
-    // Those that were late by more than half a period start anew.
+    // Elections that were late by more than half a period get a new offset.
     assert!(kept >= 150, "{kept} of 400 keep their place");
 }
 
@@ -69,14 +69,14 @@ fn a_renewal_may_wait_a_little_and_nothing_else_may() {
         lines.iter().map(leeway).collect()
     };
     let none = Duration::ZERO;
-    // A 32nd of two seconds would be more than the most.
+    // A 32nd of the retry period of two seconds would exceed the upper limit.
     let some = Duration::from_millis(50);
-    // Looking and winning, then leading.
+    // First the read and the winning write, then the term.
     assert_eq!(
         leeways(&["0 start", "0.5 read1 absent", "0.5 ok2 5"]),
         [none, none, some]
     );
-    // The time of a request is measured, and so is the pause after a failure.
+    // Neither the timeout of a request nor the backoff after a failure has any leeway.
     assert_eq!(
         leeways(&["2.5 tick", "2.6 unknown3", "2.6 tick"]),
         [none, none, none]

@@ -1,5 +1,5 @@
-//! What client-go's tests lack (`extra_1` to `extra_9`; 7 is among the duties, 8 in the driver's tests),
-//! and bugs that the simulator and the model check found here.
+//! Cases that client-go's tests lack (`extra_1` to `extra_9`; 7 is among the duties, 8 in the driver's tests), and bugs
+//! that the simulator and the model check found in this crate.
 
 use expect_test::expect;
 
@@ -209,7 +209,7 @@ fn work_that_ends_by_itself_gives_the_lease_back() {
     ));
 }
 
-/// Found by the simulator: the second write was taken for a stranger's and ended the term.
+/// Found by the simulator: the second write was attributed to another candidate and ended the term.
 #[test]
 fn a_late_answer_does_not_disown_the_write_that_followed_it() {
     expect![[r#"
@@ -234,7 +234,7 @@ fn a_late_answer_does_not_disown_the_write_that_followed_it() {
     ));
 }
 
-/// Found by the simulator: the record in the object was forgotten, and the S5 assertion tripped.
+/// Found by the simulator: the record in the object was forgotten, and the S5 assertion failed.
 #[test]
 fn many_lost_answers_never_make_our_own_record_a_strangers() {
     let mut table = Table::new(config()).play(
@@ -253,8 +253,8 @@ fn many_lost_answers_never_make_our_own_record_a_strangers() {
     assert!(!table.log.contains("STOP"), "{}", table.log);
 }
 
-/// Found by the simulator: a leader whose writes were applied but never answered tried on for ever,
-/// and then took the effect of its oldest attempt for an edit.
+/// Found by the simulator: a leader whose writes were applied but never answered retried forever. Later it treated the
+/// effect of its oldest attempt as an edit by another writer.
 #[test]
 fn a_leader_without_answers_looks_what_became_of_its_writes() {
     expect![[r#"
@@ -283,7 +283,8 @@ fn a_leader_without_answers_looks_what_became_of_its_writes() {
     ));
 }
 
-/// Found by the simulator: after the time for keeping was over ticks were asked for in the past.
+/// Found by the simulator: after the lease was no longer renewed, the next tick was requested for an instant in the
+/// past.
 #[test]
 fn winding_down_asks_for_no_ticks_in_the_past() {
     let table = Table::new(config()).play(
@@ -312,8 +313,8 @@ fn winding_down_asks_for_no_ticks_in_the_past() {
     );
 }
 
-/// The controller does not repeat an assignment to the candidate that it would choose again, so one that was
-/// not taken up in time must not be lost.
+/// The controller does not repeat an assignment to the same candidate, so an assignment that was not taken up in time
+/// must not be lost.
 #[test]
 fn an_expired_assignment_is_taken_up_after_the_sit_out() {
     let mut config = config();
@@ -370,7 +371,7 @@ fn a_version_that_the_server_gives_twice_begins_no_second_term() {
     ));
 }
 
-/// Found by the model check: the same answer began a second term with the first one's token.
+/// Found by the model check: a repeated response began a second term with the token of the first one.
 #[test]
 fn an_answer_that_is_repeated_does_not_win_a_second_term() {
     expect![[r#"
@@ -391,8 +392,8 @@ fn an_answer_that_is_repeated_does_not_win_a_second_term() {
     ));
 }
 
-/// The controller never counts, so the order that ended the last term stays on the object. It names a term
-/// that is over.
+/// The controller never increments the number of transitions, so the order that ended the last term stays on the
+/// object. It names a term that has ended.
 #[test]
 fn a_coordinated_term_is_not_ended_by_the_order_for_the_last_one() {
     let mut config = config();
