@@ -1,7 +1,7 @@
 //! The record in an annotation of a ConfigMap or of Endpoints.
 //!
-//! Written byte for byte as Go writes it, and read as Go reads it: keys in any case, unknown ones
-//! ignored, the last of equal ones valid.
+//! The record is written byte for byte as Go writes it, and read as Go reads it: keys in any case, unknown keys
+//! ignored, and the last of several equal keys wins.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use crate::object;
 use crate::sighting::Stored;
 use crate::time;
 
-/// The annotation that has the record.
+/// The annotation that contains the record.
 pub const LEADER_ANNOTATION: &str = "control-plane.alpha.kubernetes.io/leader";
 
 const FIELDS: [(&str, Field); 7] = [
@@ -27,7 +27,7 @@ const FIELDS: [(&str, Field); 7] = [
     ("preferredHolder", Field::PreferredHolder),
 ];
 
-/// Reads the record; an object without the annotation has an empty one.
+/// Reads the record. An object without the annotation has an empty record.
 pub(crate) fn read(object: &Value) -> Stored {
     let Some(text) = object::annotation(object, LEADER_ANNOTATION) else {
         return Stored::default();
@@ -46,13 +46,13 @@ pub(crate) fn read(object: &Value) -> Stored {
     }
 }
 
-/// The object with this record, as text.
+/// Returns the object with this record, as text.
 pub(crate) fn body(mut object: Value, record: &Record) -> String {
     object::set_metadata(&mut object, "annotations", LEADER_ANNOTATION, &text(record));
     object.to_string()
 }
 
-/// The record as Go's encoder writes it: fixed order, no spaces, `<`, `>` and `&` escaped.
+/// Returns the record as Go's encoder writes it: fixed order, no spaces, `<`, `>` and `&` escaped.
 pub(crate) fn text(record: &Record) -> String {
     let mut text = String::from("{");
     let mut field = |name: &str, value: Value| {
@@ -77,7 +77,7 @@ pub(crate) fn text(record: &Record) -> String {
     escape_as_go(&text)
 }
 
-/// These characters occur in JSON only inside strings.
+/// Escapes these characters as Go does. In JSON they occur only inside strings.
 pub(crate) fn escape_as_go(json: &str) -> String {
     let mut escaped = String::with_capacity(json.len());
     for c in json.chars() {
@@ -91,7 +91,7 @@ pub(crate) fn escape_as_go(json: &str) -> String {
     escaped
 }
 
-/// A record read like `json.Unmarshal` does, with more patience for its values.
+/// A record that is read like `json.Unmarshal` does, but with more tolerance for its values.
 struct GoRecord(Record);
 
 impl<'de> Deserialize<'de> for GoRecord {

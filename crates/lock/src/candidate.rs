@@ -1,9 +1,9 @@
 //! Candidates of a coordinated election.
 //!
-//! In a coordinated election a controller in the API server picks the holder. A process announces
-//! itself with a LeaseCandidate named like its identity, renews it now and then, and answers when the
-//! controller sets `pingTime` by moving `renewTime` past it. When to do so is up to the caller:
-//! every [`RENEW_EVERY`], and at once when [`CandidateSighting::wants_ack`].
+//! In a coordinated election a controller in the API server selects the holder. A process announces itself with a
+//! LeaseCandidate named after its identity and renews it periodically. When the controller sets `pingTime`, the process
+//! answers by moving `renewTime` past it. The caller decides when to do so: every [`RENEW_EVERY`], and immediately when
+//! [`CandidateSighting::wants_ack`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,23 +18,24 @@ use crate::object::{self, ObjectName, Resource};
 use crate::request::Wire;
 use crate::{request, time};
 
-/// How often a candidate shows that it is still there. The controller forgets it after half an hour.
+/// Interval at which a candidate renews its LeaseCandidate. The controller ignores it after half an hour without a
+/// renewal.
 pub const RENEW_EVERY: Duration = Duration::from_secs(300);
 
 /// The strategy that Kubernetes implements itself.
 pub const OLDEST_EMULATION_VERSION: &str = "OldestEmulationVersion";
 
-/// What a candidate says about itself.
+/// Properties that a candidate announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CandidateSpec {
-    /// The Lease it would like to hold, in its own namespace.
+    /// The Lease that it campaigns for, in the candidate's namespace.
     pub lease_name: String,
-    /// Version of the program, `1.37.0`.
+    /// Version of the program, for example `1.37.0`.
     pub binary_version: String,
-    /// Version that the program behaves like; may be empty unless the strategy needs it.
+    /// Version whose behaviour the program emulates. May be empty unless the strategy needs it.
     pub emulation_version: String,
-    /// How the controller picks: [`OLDEST_EMULATION_VERSION`], or a strategy of somebody else's
-    /// controller, `example.com/newest`.
+    /// Strategy by which the controller selects a candidate: [`OLDEST_EMULATION_VERSION`], or a strategy of another
+    /// controller, for example `example.com/newest`.
     pub strategy: String,
 }
 
@@ -46,45 +47,45 @@ pub struct Candidate {
     spec: CandidateSpec,
 }
 
-/// One sight of the LeaseCandidate. Cheap to clone.
+/// The LeaseCandidate at one version. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct CandidateSighting {
-    /// Which version was seen.
+    /// Version of the object.
     pub version: Version,
-    /// When the controller asked for a sign of life.
+    /// Time at which the controller requested a renewal.
     pub ping_time: Option<WallTime>,
-    /// When the candidate last gave one.
+    /// Time of the candidate's last renewal.
     pub renew_time: Option<WallTime>,
     object: Arc<Value>,
 }
 
 impl CandidateSighting {
-    /// Whether the controller waits for an answer.
+    /// Returns whether the controller waits for a renewal.
     pub fn wants_ack(&self) -> bool {
         ping_pending(self.ping_time, self.renew_time)
     }
 
-    /// The object as it was seen.
+    /// Returns the object as it was read.
     pub fn object(&self) -> &Value {
         &self.object
     }
 }
 
-/// The candidate cannot be published like this.
+/// The candidate has invalid properties.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name} is invalid: {problems}", problems = problems.join("; "))]
 pub struct InvalidCandidate {
     name: ObjectName,
-    /// All that is wrong.
+    /// All problems that were found.
     pub problems: Vec<String>,
 }
 
 impl Candidate {
-    /// A candidate with the identity of the elector.
+    /// Creates a candidate with the identity of the elector.
     ///
     /// # Errors
     ///
-    /// Lists everything that the API server would refuse.
+    /// Lists everything that the API server would reject.
     pub fn new(
         client: Client,
         namespace: &str,
@@ -100,13 +101,13 @@ impl Candidate {
         Ok(Self { wire, name, spec })
     }
 
-    /// The object to watch for pings.
+    /// Returns the object to watch for pings.
     pub fn watched(&self) -> WatchTarget {
         let object = self.name.clone();
         WatchTarget { object }
     }
 
-    /// Turns an object of the watch into a sighting; `None` if it is not this candidate.
+    /// Converts an object from the watch; `None` if it is not this candidate.
     pub fn sight(&self, object: Value) -> Option<CandidateSighting> {
         let metadata = &object["metadata"];
         let ours = metadata["name"] == self.name.name();
@@ -119,11 +120,11 @@ impl Candidate {
         })
     }
 
-    /// Reads the LeaseCandidate; `None` if there is none.
+    /// Reads the LeaseCandidate; `None` if it does not exist.
     ///
     /// # Errors
     ///
-    /// Of any class.
+    /// Fails with an error of any class.
     pub async fn read(&self) -> Result<Option<CandidateSighting>, Error> {
         let object = request::get(&self.wire, &self.name).await?;
         object
@@ -131,13 +132,13 @@ impl Candidate {
             .transpose()
     }
 
-    /// Creates the LeaseCandidate, or renews it and so answers a ping. `last` is the last sighting;
-    /// without one the object is read first. If somebody, usually the pinging controller, was
-    /// quicker, it is read and renewed once more.
+    /// Creates the LeaseCandidate, or renews it, which also answers a ping. `last` is the last known version; without
+    /// it the object is read first. If another writer, usually the pinging controller, changed the object in the
+    /// meantime, it is read and renewed once more.
     ///
     /// # Errors
     ///
-    /// Of any class; try again later.
+    /// Fails with an error of any class. Try again later.
     pub async fn ensure(
         &self,
         now: WallTime,
@@ -176,8 +177,8 @@ impl Candidate {
         }
     }
 
-    /// The object to send. Versions are brought up to date too, so that a program restarted with
-    /// another version under the same identity does not run for the old one.
+    /// Returns the object to send. It also updates the versions, so that a program that restarts with another version
+    /// under the same identity does not campaign with the old version.
     fn body(&self, mut object: Value, renew_time: Value) -> String {
         let resource = self.name.resource();
         object["apiVersion"] = resource.api_version().into();
@@ -204,7 +205,7 @@ impl Candidate {
     }
 }
 
-/// Whether a ping is still to be answered.
+/// Returns whether a ping is still unanswered.
 pub fn ping_pending(ping_time: Option<WallTime>, renew_time: Option<WallTime>) -> bool {
     match (ping_time, renew_time) {
         (None, _) => false,
@@ -213,8 +214,8 @@ pub fn ping_pending(ping_time: Option<WallTime>, renew_time: Option<WallTime>) -
     }
 }
 
-/// The time to write: now, or just past the ping where this clock is behind the controller's, which
-/// would wait for ever otherwise.
+/// Returns the time to write: now, or just after the ping if this clock is behind the controller's clock. Otherwise the
+/// controller would wait forever.
 pub fn renewal(now: WallTime, ping_time: Option<WallTime>) -> WallTime {
     let past = |ping: WallTime| WallTime::from_micros(ping.as_micros().saturating_add(1));
     ping_time.map_or(now, |ping| now.max(past(ping)))
@@ -269,7 +270,7 @@ fn problems(name: &ObjectName, spec: &CandidateSpec) -> Vec<String> {
     problems
 }
 
-/// The three numbers of a version without a leading `v`; what follows `-` or `+` is not compared.
+/// Returns the three numbers of a version without a leading `v`. The part after `-` or `+` is not compared.
 fn semver(text: &str) -> Option<[u64; 3]> {
     let core = text.split(['-', '+']).next()?;
     let mut numbers = core.split('.').map(|number| {

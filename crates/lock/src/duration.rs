@@ -1,4 +1,4 @@
-//! Durations as Go writes and reads them: `1h30m`, `1.5s`, `300ms`.
+//! Durations in the format of Go: `1h30m`, `1.5s`, `300ms`.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ const UNITS: [(&str, f64); 8] = [
     ("s", 1.0),
 ];
 
-/// Reads a duration; negative ones make no sense here.
+/// Parses a duration. Negative durations are rejected.
 pub fn parse(text: &str) -> Result<Duration, String> {
     let bad = || format!("{text:?} is not a duration such as \"10m\" or \"1h30m\"");
     let mut rest = text.strip_prefix('+').unwrap_or(text);
@@ -39,7 +39,7 @@ pub fn parse(text: &str) -> Result<Duration, String> {
     Ok(total)
 }
 
-/// Writes a duration to the second, or to the millisecond if it has parts of a second.
+/// Formats a duration in seconds, or in milliseconds if it has a fraction of a second.
 pub fn format(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let (hours, minutes, rest) = (seconds / 3600, seconds / 60 % 60, seconds % 60);

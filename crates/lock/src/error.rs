@@ -1,4 +1,4 @@
-//! What can go wrong, in three classes that the elector acts on.
+//! Errors of requests, in three classes that the elector acts on.
 
 use std::error::Error as StdError;
 use std::fmt;
@@ -8,30 +8,30 @@ use tenure_core::Outcome;
 
 use crate::object::ObjectName;
 
-/// A request that was not served. Reads have errors of these classes too; they change nothing.
+/// A request that failed. Reads have errors of these classes too, but never change anything.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// Definitely not applied: somebody else was first. Look again.
+    /// The request was definitely not applied, because another writer was first. Read again.
     #[error("cannot {attempt}: {why}")]
     Refused {
-        /// What was asked.
+        /// The attempted request.
         attempt: Attempt,
-        /// What came in the way.
+        /// Reason for the rejection.
         why: Refusal,
     },
-    /// May have been applied, may still be, or not.
+    /// It is unknown whether the request was or will be applied.
     #[error("{}: {why}", attempt.in_doubt())]
     Unknown {
-        /// What was asked.
+        /// The attempted request.
         attempt: Attempt,
-        /// Why there is no clear answer.
+        /// Reason why the result is unknown.
         why: Doubt,
     },
-    /// Not applied, and will not be until somebody changes permissions or configuration.
+    /// The request was not applied. A retry cannot succeed until permissions or configuration change.
     #[error("cannot {attempt}: {why}")]
     Unusable {
-        /// What was asked.
+        /// The attempted request.
         attempt: Attempt,
         /// What has to be changed.
         why: Obstacle,
@@ -39,7 +39,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The class.
+    /// Returns the class.
     pub fn class(&self) -> Class {
         match self {
             Self::Refused { .. } => Class::Refused,
@@ -48,7 +48,7 @@ impl Error {
         }
     }
 
-    /// What was asked of which object.
+    /// Returns the attempted request and its object.
     pub fn attempt(&self) -> &Attempt {
         match self {
             Self::Refused { attempt, .. }
@@ -57,7 +57,7 @@ impl Error {
         }
     }
 
-    /// The error of a write in the words of `tenure-core`.
+    /// Converts the error of a write to the outcome type of `tenure-core`.
     pub fn outcome(&self) -> Outcome {
         self.class().into()
     }
@@ -77,7 +77,7 @@ impl Error {
         Self::Unusable { attempt, why }
     }
 
-    /// An answer of the API server, or of something before it, that is not the object.
+    /// Creates an error from a response, of the API server or of a proxy in front of it, that is not the object.
     pub(crate) fn from_answer(verb: Verb, object: &ObjectName, code: u16, body: &str) -> Self {
         let status = Status::parse(body);
         let message = status.message.clone();
@@ -101,7 +101,7 @@ impl Error {
                 missing: Permission::of(verb, object),
                 message,
             }),
-            // Without a Status nobody knows who answered: a proxy in the way proves nothing.
+            // Without a Status the sender of the response is unknown. A proxy could have sent it, so it proves nothing.
             404 if status.reason != "NotFound" => Self::unknown(verb, object, doubt),
             404 if verb == Verb::Create || status.kind == "namespaces" => {
                 unusable(Obstacle::NoNamespace(object.namespace().to_owned()))
@@ -112,11 +112,11 @@ impl Error {
         }
     }
 
-    /// A request that brought no answer.
+    /// Creates an error from a request without a response.
     pub(crate) fn from_client(verb: Verb, object: &ObjectName, error: kube::Error) -> Self {
         use kube::Error as E;
         match error {
-            // These happen before anything is sent.
+            // These errors occur before anything is sent.
             error @ (E::Auth(_)
             | E::TlsRequired
             | E::BuildRequest(_)
@@ -133,14 +133,14 @@ impl Error {
     }
 }
 
-/// The three classes.
+/// Class of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Class {
-    /// Definitely not applied; look again.
+    /// Definitely not applied. Read again.
     Refused,
     /// May have been applied.
     Unknown,
-    /// Not applied until somebody changes permissions or configuration.
+    /// Not applied. A retry cannot succeed until permissions or configuration change.
     Unusable,
 }
 
@@ -154,10 +154,10 @@ impl From<Class> for Outcome {
     }
 }
 
-/// What was asked of which object.
+/// An attempted request and its object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attempt {
-    /// The verb, as permissions name it.
+    /// The verb as used in permissions.
     pub verb: Verb,
     /// The object.
     pub object: ObjectName,
@@ -207,43 +207,43 @@ impl fmt::Display for Verb {
     }
 }
 
-/// Why a request was definitely not applied.
+/// Reason why a request was definitely not applied.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// 409: another version, or another object of the same name, is there now.
+    /// 409: the object now has another version, or is another object with the same name.
     #[error("it was changed by somebody else ({0})")]
     Conflict(String),
-    /// 409: it was to be created and is there already.
+    /// 409: the object that was to be created already exists.
     #[error("it exists already")]
     Exists,
-    /// 404: it was to be changed and is not there any more.
+    /// 404: the object that was to be changed no longer exists.
     #[error("it does not exist any more")]
     Gone,
-    /// Nothing was sent: the version to be replaced is not the one that was handed over.
+    /// Nothing was sent, because the version to be replaced differs from the one passed by the caller.
     #[error("the version to be replaced was not seen")]
     Unseen,
 }
 
-/// Why nobody can say whether a request was applied.
+/// Reason why it is unknown whether a request was applied.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Doubt {
-    /// The server, or something before it, could not serve it now: 429, 5xx and the like.
+    /// The server, or a proxy in front of it, could not serve the request now: 429, 5xx and similar.
     #[error("the server answered {code}{}", after_colon(message))]
     Answer {
         /// The HTTP status.
         code: u16,
-        /// Its words.
+        /// Message of the server.
         message: String,
     },
-    /// No answer: timeout, connection refused or reset.
+    /// No response: timeout, connection refused or reset.
     #[error("no answer: {}", chain(&**.0))]
     NoAnswer(Box<kube::Error>),
-    /// An answer of success that is not the object.
+    /// A successful response whose body is not the object.
     #[error("the answer is not such an object ({0})")]
     Undecodable(String),
-    /// A multi lock wrote its primary object and not its secondary one.
+    /// A multi lock wrote its primary object but not its secondary one.
     #[error("the primary object was written, but then: {0}")]
     HalfWritten(Box<Error>),
 }
@@ -258,9 +258,9 @@ pub enum Obstacle {
         after_colon(message)
     )]
     Unauthorized {
-        /// What they must permit.
+        /// The permission that the credentials must grant.
         missing: Permission,
-        /// The server's words.
+        /// Message of the server.
         message: String,
     },
     /// 403: a permission is missing.
@@ -268,27 +268,27 @@ pub enum Obstacle {
     Forbidden {
         /// The missing permission.
         missing: Permission,
-        /// The server's words.
+        /// Message of the server.
         message: String,
     },
-    /// 404 on create: there is no such namespace.
+    /// 404 on create: the namespace does not exist.
     #[error("namespace {0} does not exist; create it first")]
     NoNamespace(String),
     /// 403 on create: the namespace is being deleted.
     #[error("namespace {0} is being deleted")]
     NamespaceEnds(String),
-    /// 400, 422 and the like: the server will not take such an object.
+    /// 400, 422 and similar: the server does not accept such an object.
     #[error("the server rejects it with {code}{}", after_colon(message))]
     Rejected {
         /// The HTTP status.
         code: u16,
-        /// The server's words.
+        /// Message of the server.
         message: String,
     },
-    /// The name cannot be used.
+    /// The name is invalid.
     #[error("{0}")]
     Name(String),
-    /// The client could not even send it.
+    /// The client could not send the request.
     #[error("the client is not usable: {}", chain(&**.0))]
     Client(Box<kube::Error>),
 }
@@ -298,7 +298,7 @@ pub enum Obstacle {
 pub struct Permission {
     /// The verb.
     pub verb: Verb,
-    /// The object; permissions can be limited to its name, except to create.
+    /// The object. Permissions can be limited to its name, except for create.
     pub object: ObjectName,
 }
 
@@ -320,7 +320,7 @@ impl fmt::Display for Permission {
     }
 }
 
-/// The parts of a Status that tell answers apart. A body that is none has no reason.
+/// The fields of a Status that distinguish responses. A body that is not a Status has no reason.
 struct Status {
     message: String,
     reason: String,
@@ -360,7 +360,7 @@ fn after_colon(message: &str) -> String {
     }
 }
 
-/// An error with everything that caused it: kube's own text often ends at "client error (Connect)".
+/// Returns the text of an error with all its causes, because kube's text often ends at "client error (Connect)".
 fn chain(error: &(dyn StdError + 'static)) -> String {
     let mut text = error.to_string();
     let mut next = error.source();

@@ -1,15 +1,14 @@
-//! The fields of a record, read with tolerance.
+//! The fields of a record, parsed with tolerance.
 //!
-//! Whatever stands in an object, reading it ends in a record or in a reason why there is none. Times
-//! that make no sense are no times and numbers out of range are moved into it; only a value of the
-//! wrong type makes a record unreadable.
+//! Parsing any object gives a record, or a reason why there is none. An invalid time counts as no time, and a number
+//! out of range is moved into the range. Only a value of the wrong type makes a record unreadable.
 
 use serde_json::Value;
 use tenure_core::Record;
 
 use crate::time;
 
-/// The fields, under the names that all locks share.
+/// The fields, with names that are independent of the lock kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     Holder,
@@ -22,7 +21,7 @@ pub(crate) enum Field {
 }
 
 impl Field {
-    /// Takes the value over into the record; null leaves it as it is, as in Go.
+    /// Copies the value into the record. As in Go, null leaves the field unchanged.
     pub(crate) fn read(self, value: &Value, record: &mut Record) -> Result<(), String> {
         if value.is_null() {
             return Ok(());
@@ -48,23 +47,23 @@ impl Field {
     }
 }
 
-/// A number as the API takes it: 32 bits with sign.
+/// Converts a number to the type of the API: a signed 32-bit integer.
 pub(crate) fn int32(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-/// Negative numbers count as zero, fractions as the next whole number: a lease is never shortened.
+/// Converts a number. A negative number becomes zero, and a fraction is rounded up, so that a lease is never shortened.
 fn whole_number(value: &Value) -> Option<u32> {
     if let Some(number) = value.as_u64() {
         return Some(u32::try_from(number).unwrap_or(u32::MAX));
     }
-    // The cast saturates, and takes everything below zero to zero.
+    // The cast saturates, and converts every negative number to zero.
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss)]
     value.as_f64().map(|number| number.ceil() as u32)
 }
 
-/// A count that leaves no room for the next one starts again: the API server would refuse the next
-/// write for ever.
+/// Resets a count of transitions that cannot be incremented any more. Otherwise the API server would reject every
+/// further write.
 pub(crate) fn countable(transitions: u32) -> u32 {
     if int32(transitions) == i32::MAX {
         0

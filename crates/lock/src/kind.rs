@@ -1,4 +1,4 @@
-//! Which lock to use, by the names that client-go's factory has for them.
+//! Lock kinds, with the names of client-go's factory.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -38,7 +38,7 @@ impl LockKind {
         Self::EndpointsLeases,
     ];
 
-    /// The name, as in `--leader-elect-resource-lock`.
+    /// Returns the name, as in `--leader-elect-resource-lock`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Leases => "leases",
@@ -49,11 +49,11 @@ impl LockKind {
         }
     }
 
-    /// The lock of this kind. `labels` are set on the object by every write.
+    /// Creates a lock of this kind. Every write sets `labels` on the object.
     ///
     /// # Errors
     ///
-    /// The namespace or name is not one that Kubernetes takes.
+    /// Fails if Kubernetes does not accept the namespace or name.
     pub fn open(
         self,
         client: Client,
@@ -83,7 +83,7 @@ impl fmt::Display for LockKind {
     }
 }
 
-/// There is no lock of this kind.
+/// There is no lock kind of this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0:?} is not a kind of lock: expected one of {known}", known = LockKind::ALL.map(LockKind::as_str).join(", "))]
 pub struct NotALockKind(String);

@@ -1,7 +1,7 @@
-//! Objects without the part that nobody here reads.
+//! Objects without their managed fields.
 //!
-//! `metadata.managedFields` is often more than half of an object. It is skipped while the object is
-//! parsed: an API server keeps its own when an update comes without it, so nothing is lost.
+//! `metadata.managedFields` is often more than half of an object, and this crate does not use it. It is skipped while
+//! the object is parsed. Nothing is lost, because the API server keeps its own copy if an update has none.
 
 use std::fmt;
 

@@ -8,7 +8,7 @@ use crate::fields::{Field, int32};
 use crate::sighting::Stored;
 use crate::time;
 
-/// The names in the spec. The count of transitions has another name here than in annotations.
+/// Names of the fields in the spec. The number of transitions has a different name here than in annotations.
 const FIELDS: [(&str, Field); 7] = [
     ("holderIdentity", Field::Holder),
     ("leaseDurationSeconds", Field::Duration),
@@ -19,7 +19,7 @@ const FIELDS: [(&str, Field); 7] = [
     ("preferredHolder", Field::PreferredHolder),
 ];
 
-/// Reads the record; a Lease without a spec has an empty one.
+/// Reads the record. A Lease without a spec has an empty record.
 pub(crate) fn read(object: &Value) -> Stored {
     let spec = &object["spec"];
     let mut stored = Stored::default();
@@ -37,8 +37,8 @@ pub(crate) fn read(object: &Value) -> Stored {
     stored
 }
 
-/// The Lease with this record, as text. All but the record is kept, also fields of the spec that
-/// only a newer API knows.
+/// Returns the Lease with this record, as text. It preserves every other field, including fields of the spec that only
+/// a newer API knows.
 pub(crate) fn body(mut object: Value, record: &Record) -> String {
     let mut rest = match object.as_object_mut() {
         Some(object) => std::mem::take(object),
@@ -75,7 +75,7 @@ struct Body<'a> {
     rest: Map<String, Value>,
 }
 
-/// In the order of the Go type.
+/// Fields in the order of the Go type.
 #[derive(Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Spec<'a> {
@@ -93,7 +93,7 @@ pub(crate) struct Spec<'a> {
 }
 
 impl<'a> Spec<'a> {
-    /// A spec with this record and nothing else.
+    /// Creates a spec that contains only this record.
     pub(crate) fn new(record: &'a Record) -> Self {
         Self {
             holder_identity: &record.holder,

@@ -1,30 +1,28 @@
-//! Locks: where an election keeps its record.
+//! Locks: storage of the record of an election.
 //!
-//! Place in the picture: between the pure state machine and the API server. This crate knows the
-//! wire (paths, formats, answers) and must never learn about time: it reads no clock, sleeps nowhere
-//! and repeats no request. What a write says and when it is sent is decided by `tenure-core`; how
-//! long it may take is decided by whoever drives it.
+//! This crate is the layer between the pure state machine and the API server. It defines the wire format (paths,
+//! formats, responses) and must never depend on time: it reads no clock, never sleeps and never repeats a request.
+//! `tenure-core` decides what to write and when. The caller decides how long a request may take.
 //!
 //! ```text
 //!  core ── WriteKind, Record ──▶ driver ──▶ Lock::write ──▶ API server
 //!  core ◀── Observation, Outcome ── driver ◀── Sighting, Error ◀──┘
 //! ```
 //!
-//! The [`Lock`] trait has three families of implementations, chosen at run time by [`LockKind`]:
-//! [`ObjectLock`] keeps the record in one object (a Lease, or an annotation of a ConfigMap or of
-//! Endpoints), [`MultiLock`] in two for migrations, and [`MemoryLock`] in this process.
+//! The [`Lock`] trait has three kinds of implementations, selected at run time by [`LockKind`]: [`ObjectLock`] stores
+//! the record in one object (a Lease, or an annotation of a ConfigMap or of Endpoints), [`MultiLock`] in two objects
+//! for migrations, and [`MemoryLock`] in this process.
 //!
 //! # The client
 //!
-//! A lock sends exactly the requests that are documented for it, each once. User agent, timeouts,
-//! credentials and connections belong to the [`kube::Client`] it is given. That client must not
-//! repeat requests on its own: a renewal repeated below this interface outlives its term.
+//! A lock sends exactly the requests that are documented for it, each once. User agent, timeouts, credentials and
+//! connections belong to the [`kube::Client`] that it is given. That client must not retry requests: a renewal that is
+//! repeated below this interface could outlive its term.
 //!
 //! # The token
 //!
-//! The fencing token of a term is the `revision` in the version of the write that won it. All kinds
-//! take it from `metadata.resourceVersion`; the multi locks from the greater one of their two objects,
-//! which is that of the Lease.
+//! The fencing token of a term is the `revision` in the version of the write that won it. All kinds take it from
+//! `metadata.resourceVersion`. The multi locks take the greater one of their two objects, which is that of the Lease.
 #![forbid(unsafe_code)]
 
 mod annotation;

@@ -15,9 +15,9 @@ use crate::sighting::Sighting;
 /// A future that can be stored without naming its type.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
-/// Where an election keeps its record. A lock does not remember what it saw: whoever drives it keeps
-/// the newest [`Sighting`] and hands it back with the next write. Each candidate needs a lock of its
-/// own, because a lock may know its own writes.
+/// Storage of the record of an election. A lock does not remember what it read: the caller keeps the newest
+/// [`Sighting`] and passes it to the next write. Each candidate needs its own lock, because a lock may remember its own
+/// writes.
 ///
 /// # Cancel safety
 ///
@@ -26,27 +26,27 @@ pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 ///
 /// [`Class::Unknown`]: crate::Class::Unknown
 pub trait Lock: fmt::Debug + Send + Sync {
-    /// Kind and name for people, `lease kube-system/x`.
+    /// Returns kind and name for display: `lease kube-system/x`.
     fn describe(&self) -> &str;
 
-    /// How finely times survive a write and a read. Times of a record must be cut to this before it
-    /// is written, or the record read back is not the one written.
+    /// Returns the precision with which times are stored. Truncate the times of a record to this precision before a
+    /// write. Otherwise the record that is read back differs from the one written.
     fn precision(&self) -> Precision;
 
-    /// Reads the present state; `None` if there is no lock object.
+    /// Reads the current state; `None` if the lock object does not exist.
     ///
     /// # Errors
     ///
-    /// Of any class; nothing was changed.
+    /// Fails with an error of any class. Nothing was changed.
     fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>>;
 
-    /// Writes the record if the version named by `kind` is still current, and returns what was
-    /// stored. `base` is the sighting of that version; everything in it besides the record is kept.
+    /// Writes the record if the version named by `kind` is still current, and returns the stored state. `base` is the
+    /// state at that version. Everything in it except the record is preserved.
     ///
     /// # Errors
     ///
-    /// [`Class`](crate::Class) tells whether the record may have been written. Without a `base` of
-    /// the named version nothing is sent and the write is refused.
+    /// [`Class`](crate::Class) states whether the record may have been written. Without a `base` of the named version
+    /// nothing is sent, and the write is rejected.
     fn write<'a>(
         &'a self,
         kind: &'a WriteKind,
@@ -54,22 +54,22 @@ pub trait Lock: fmt::Debug + Send + Sync {
         base: Option<&'a Sighting>,
     ) -> BoxFuture<'a, Result<Sighting, Error>>;
 
-    /// Whether the last request shared its connection with others that were under way, as HTTP/2 allows.
-    /// Where each takes a connection of its own, whoever drives many locks sends fewer at a time.
+    /// Returns whether the last request shared its connection with other requests in flight, as HTTP/2 allows. If each
+    /// request needs its own connection, a caller with many locks sends fewer requests at a time.
     fn shares_connection(&self) -> bool {
         false
     }
 
-    /// How changes by others become known.
+    /// Returns how to observe changes by other writers.
     fn watch(&self) -> Watch;
 
-    /// Turns the state of one [`WatchTarget`], given by its place in [`Watch::Objects`], into what
-    /// [`read`](Self::read) would say. `object` is `None` where there is none (any more); `last` is
-    /// the newest sighting so far, whether it came from a read, a write or the watch.
+    /// Converts the state of one [`WatchTarget`], given by its index in [`Watch::Objects`], into the result that
+    /// [`read`](Self::read) would have. `object` is `None` if the object does not exist. `last` is the newest known
+    /// state, from a read, a write or the watch.
     fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight;
 
-    /// The same of an object as text, as a watch shows it. For those locks to do better that need no tree of
-    /// values: a process may be shown a thousand renewals a second.
+    /// Same as [`sight`](Self::sight), but takes the object as text. Override it to avoid building a `Value`, because a
+    /// process may receive a thousand renewals per second.
     fn sight_text(&self, target: usize, object: &str, last: Option<&Sighting>) -> Sight {
         match serde_json::from_str(object) {
             Ok(Lean(object)) => self.sight(target, Some(object), last),
@@ -77,11 +77,11 @@ pub trait Lock: fmt::Debug + Send + Sync {
         }
     }
 
-    /// What Events about this election refer to: one object, or both of a multi lock.
+    /// Returns the objects that Events about this election refer to: one object, or both objects of a multi lock.
     fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef>;
 }
 
-/// How finely a lock keeps times.
+/// Precision with which a lock stores times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Precision {
     /// Microseconds: the Lease.
@@ -91,7 +91,7 @@ pub enum Precision {
 }
 
 impl Precision {
-    /// Cuts a time to this precision.
+    /// Truncates a time to this precision.
     pub fn cut(self, time: WallTime) -> WallTime {
         match self {
             Self::Micros => time,
@@ -100,30 +100,30 @@ impl Precision {
     }
 }
 
-/// How changes of a lock become known.
+/// How to observe changes of a lock.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Watch {
-    /// Watch these objects through the API server and show each change to [`Lock::sight`].
+    /// Watch these objects through the API server and pass each change to [`Lock::sight`].
     Objects(Vec<WatchTarget>),
-    /// The lock lives in this process: the channel has the present state, `None` for no object.
+    /// The lock is in this process. The channel contains the current state, `None` if the object does not exist.
     Local(tokio::sync::watch::Receiver<Option<Sighting>>),
 }
 
-/// An object whose changes matter.
+/// An object to watch.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct WatchTarget {
     /// The object: resource, namespace and name.
     pub object: ObjectName,
 }
 
-/// What a change of a watched object means.
+/// Meaning of a change of a watched object.
 #[derive(Clone, Debug)]
 pub enum Sight {
     /// The lock is now in this state.
     Seen(Sighting),
-    /// There is no lock object.
+    /// The lock object does not exist.
     Absent,
-    /// This change alone does not tell; [`Lock::read`] does.
+    /// This change alone is not sufficient. Call [`Lock::read`].
     ReadNeeded,
 }

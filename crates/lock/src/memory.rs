@@ -1,7 +1,7 @@
-//! A lock in this process, for tests and for programs that run alone.
+//! A lock in this process, for tests and for programs with a single replica.
 //!
-//! It holds a Lease as an API server would: versions, a uid per creation, compare-and-set. Versions
-//! and uids are counted from one, so that runs are reproducible.
+//! It stores a Lease like an API server: with versions, a uid per creation, and compare-and-set. Versions and uids are
+//! counted from one, so that runs are reproducible.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -38,7 +38,7 @@ struct Register {
 }
 
 impl MemoryLock {
-    /// A lock of its own.
+    /// Creates a new lock, independent of all others.
     pub fn new(name: &str) -> Self {
         let part = Part {
             name: ObjectName::new(Resource::LEASE, "memory", name),
@@ -55,12 +55,12 @@ impl MemoryLock {
         }
     }
 
-    /// The stored Lease.
+    /// Returns the stored Lease.
     pub fn object(&self) -> Option<Value> {
         self.register().object.clone()
     }
 
-    /// Edits the stored Lease as a person with `kubectl edit` would; without one nothing happens.
+    /// Edits the stored Lease as a person would with `kubectl edit`. Does nothing if there is no Lease.
     pub fn edit(&self, edit: impl FnOnce(&mut Value)) {
         let mut register = self.register();
         if let Some(mut object) = register.object.clone() {
@@ -78,7 +78,7 @@ impl MemoryLock {
     }
 
     fn register(&self) -> MutexGuard<'_, Register> {
-        // Every change of the register is a single assignment, so a panic leaves nothing half done.
+        // Every change of the register is a single assignment, so a panic cannot leave a partial change.
         self.shared
             .register
             .lock()

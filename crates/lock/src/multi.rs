@@ -1,9 +1,8 @@
-//! A lock in two objects, to move an election from ConfigMaps or Endpoints to Leases.
+//! A lock in two objects, to migrate an election from ConfigMaps or Endpoints to Leases.
 //!
-//! The primary object is of the old kind, the secondary one is the Lease of the same name. Clients of
-//! the old kind see the primary, clients of the new kind the Lease, and this lock both: whoever wants
-//! to lead must hold both. What that means is decided in [`tenure_core::pair`]. Requests, as client-go
-//! 1.17 to 1.26 sent them:
+//! The primary object is of the old kind, and the secondary object is the Lease of the same name. Clients of the old
+//! kind see only the primary, clients of the new kind see only the Lease, and this lock uses both. A leader must hold
+//! both. The combined meaning is decided in [`tenure_core::pair`]. The requests are those of client-go 1.17 to 1.26:
 //!
 //! | | requests |
 //! |---|---|
@@ -11,15 +10,14 @@
 //! | create | POST primary, POST secondary |
 //! | other writes | PUT primary, GET secondary, then PUT it, or POST it if it is missing |
 //!
-//! Where client-go could make two leaders, this lock is stricter:
+//! This lock is stricter where client-go could produce two leaders:
 //!
-//! - It ends a creation when the primary already exists, where client-go goes on.
-//! - It replaces the secondary only in the version that was seen, where client-go replaces whatever it
-//!   finds.
-//! - Of two different records it waits for the longer duration, where client-go waits for the one of
-//!   the primary, even if a client of Leases holds the other.
-//! - A primary that names this process while the secondary is missing is reported as it is, where
-//!   client-go reports that nothing exists: the next renewal brings the secondary back.
+//! - It aborts a creation if the primary already exists; client-go continues.
+//! - It replaces the secondary only in the observed version; client-go replaces any version that it finds.
+//! - If the two records differ, it waits for the longer duration. client-go waits for the duration of the primary, even
+//!   if a client of Leases holds the other object.
+//! - If the primary names this process and the secondary is missing, it reports exactly that, and the next renewal
+//!   creates the secondary again. client-go reports that nothing exists.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +35,7 @@ use crate::object_lock::Part;
 use crate::request::{self, Wire};
 use crate::sighting::{Sighting, Warned};
 
-/// The place of the primary object among the watched ones; the secondary one has the next.
+/// Index of the primary object among the watched objects. The secondary object has the next index.
 const PRIMARY: usize = 0;
 const SECONDARY: usize = 1;
 
@@ -50,7 +48,7 @@ pub struct MultiLock {
     described: String,
     warned: Warned,
     own: Mutex<Own>,
-    /// Whole reads and whole writes: a read in the middle of our own write would show half of it.
+    /// Serializes whole reads and whole writes, because a read during our own write would show half of it.
     turn: tokio::sync::Mutex<()>,
 }
 
@@ -59,7 +57,7 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// The namespace or name is not one that Kubernetes takes.
+    /// Fails if Kubernetes does not accept the namespace or name.
     pub fn config_maps_leases(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
         Self::new(client, Resource::CONFIG_MAP, namespace, name)
     }
@@ -68,12 +66,12 @@ impl MultiLock {
     ///
     /// # Errors
     ///
-    /// The namespace or name is not one that Kubernetes takes.
+    /// Fails if Kubernetes does not accept the namespace or name.
     pub fn endpoints_leases(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
         Self::new(client, Resource::ENDPOINTS, namespace, name)
     }
 
-    /// Labels that every write sets on both objects; other labels are kept.
+    /// Sets labels that every write adds to both objects. Other labels are kept.
     #[must_use]
     pub fn labels(mut self, labels: BTreeMap<String, String>) -> Self {
         self.primary.labels.clone_from(&labels);
@@ -149,7 +147,7 @@ impl MultiLock {
         }
     }
 
-    /// Sends one request of a write, and keeps what it shows.
+    /// Sends one request of a write, and keeps the object in its response.
     async fn carry_out(
         &self,
         ask: &Ask,
@@ -186,7 +184,7 @@ impl MultiLock {
     }
 
     fn own(&self) -> MutexGuard<'_, Own> {
-        // It is replaced as a whole, so a panic leaves nothing half done.
+        // The value is replaced as a whole, so a panic cannot leave a partial change.
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -202,14 +200,14 @@ impl MultiLock {
         Ok(sighting)
     }
 
-    /// What both objects say together; `None` if one has no version.
+    /// Returns the combined state of both objects; `None` if one has no version.
     fn combine(&self, primary: &Value, secondary: Option<&Value>) -> Option<Sighting> {
         let (pair, warnings) = self.pair(primary, secondary)?;
         let observation = pair.together(Rules::default());
         Some(Sighting::new(observation, primary, secondary, warnings))
     }
 
-    /// What each of them says, and what people should know of it.
+    /// Returns the observation of each object, and warnings for users.
     fn pair(&self, primary: &Value, secondary: Option<&Value>) -> Option<(Pair, Vec<String>)> {
         let (primary, mut warnings) = self.primary.observed(primary)?;
         let secondary = match secondary {
@@ -317,7 +315,8 @@ impl Lock for MultiLock {
     }
 }
 
-/// The primary has the new record and the secondary may not. That was not refused: it is in doubt.
+/// Converts the error of a write whose primary object has the new record while the secondary may not. Such a write was
+/// not rejected: its result is unknown.
 fn half_written(error: Error) -> Error {
     match error {
         error @ Error::Unusable { .. } => error,
@@ -329,13 +328,13 @@ fn half_written(error: Error) -> Error {
     }
 }
 
-/// Both objects while they are written.
+/// Both objects during a write.
 struct Objects {
     primary: Option<Value>,
     secondary: Option<Value>,
 }
 
-/// Marks a write as under way until it is done or given up.
+/// Marks a write as in flight until it is complete or abandoned.
 struct UnderWay<'a>(Option<&'a MultiLock>);
 
 impl<'a> UnderWay<'a> {

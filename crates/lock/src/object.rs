@@ -6,18 +6,18 @@ use std::sync::Arc;
 use serde_json::{Map, Value};
 use tenure_core::{ResourceVersion, Version};
 
-/// A kind of object as the API knows it.
+/// A kind of object, as the API defines it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Resource {
     /// API group; empty for the core group.
     pub group: &'static str,
     /// Version within the group.
     pub version: &'static str,
-    /// `Lease`.
+    /// Kind, for example `Lease`.
     pub kind: &'static str,
-    /// `leases`.
+    /// Plural name, for example `leases`.
     pub plural: &'static str,
-    /// The kind in running text.
+    /// Name of the kind in running text.
     pub word: &'static str,
 }
 
@@ -56,7 +56,7 @@ impl Resource {
         word: "leasecandidate",
     };
 
-    /// `coordination.k8s.io/v1`, or `v1` in the core group.
+    /// Returns `coordination.k8s.io/v1`, or `v1` in the core group.
     pub fn api_version(&self) -> String {
         match self.group {
             "" => self.version.to_owned(),
@@ -64,7 +64,7 @@ impl Resource {
         }
     }
 
-    /// `leases.coordination.k8s.io`, the way permissions name it.
+    /// Returns `leases.coordination.k8s.io`, the form used in permissions.
     pub fn qualified(&self) -> String {
         match self.group {
             "" => self.plural.to_owned(),
@@ -72,7 +72,7 @@ impl Resource {
         }
     }
 
-    /// Path of all objects of this kind in a namespace.
+    /// Returns the path of all objects of this kind in a namespace.
     pub fn path(&self, namespace: &str) -> String {
         let Self {
             group,
@@ -96,9 +96,9 @@ pub struct ObjectName {
 #[derive(PartialEq, Eq, Hash)]
 struct Parts {
     resource: Resource,
-    /// `lease kube-system/x`; namespace and name are parts of it, because a process may have thousands.
+    /// `lease kube-system/x`. Contains namespace and name, to save memory in a process with thousands of locks.
     described: Box<str>,
-    /// How many bytes of it the namespace has.
+    /// Length of the namespace in bytes.
     namespace: usize,
 }
 
@@ -113,29 +113,29 @@ impl ObjectName {
         }
     }
 
-    /// What kind of object it is.
+    /// Returns the kind of the object.
     pub fn resource(&self) -> &Resource {
         &self.parts.resource
     }
 
-    /// Its namespace.
+    /// Returns the namespace.
     pub fn namespace(&self) -> &str {
         let start = self.parts.resource.word.len() + 1;
         &self.parts.described[start..start + self.parts.namespace]
     }
 
-    /// Its name.
+    /// Returns the name.
     pub fn name(&self) -> &str {
         let start = self.parts.resource.word.len() + 1 + self.parts.namespace + 1;
         &self.parts.described[start..]
     }
 
-    /// Kind, namespace and name for people: `lease kube-system/x`.
+    /// Returns kind, namespace and name for display: `lease kube-system/x`.
     pub fn describe(&self) -> &str {
         &self.parts.described
     }
 
-    /// Path of the object.
+    /// Returns the path of the object.
     pub fn path(&self) -> String {
         let mut path = self.parts.resource.path(self.namespace());
         path.reserve_exact(1 + self.name().len());
@@ -144,8 +144,8 @@ impl ObjectName {
         path
     }
 
-    /// What is wrong with namespace and name, if the API server would refuse them. Checked before any
-    /// request, so that no name can lead to another path.
+    /// Returns the problem with namespace or name if the API server would reject them. Checked before any request, so
+    /// that a name cannot lead to another path.
     pub(crate) fn problem(&self) -> Option<String> {
         let (namespace, name) = (self.namespace(), self.name());
         let mut problems = Vec::new();
@@ -164,7 +164,7 @@ impl ObjectName {
         (!problems.is_empty()).then(|| problems.join("; "))
     }
 
-    /// An object with this name and nothing else.
+    /// Returns an object that has only this name.
     pub(crate) fn blank(&self) -> Value {
         serde_json::json!({
             "apiVersion": self.parts.resource.api_version(),
@@ -173,7 +173,7 @@ impl ObjectName {
         })
     }
 
-    /// The reference that Events use, with what is known of the object.
+    /// Returns the reference for Events, with the known uid and version of the object.
     pub(crate) fn reference(&self, object: Option<&Value>) -> ObjectRef {
         let version = object.and_then(version);
         ObjectRef {
@@ -199,24 +199,24 @@ impl fmt::Debug for ObjectName {
     }
 }
 
-/// What an Event says it is about (`involvedObject`, `regarding`).
+/// The object that an Event is about (`involvedObject`, `regarding`).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ObjectRef {
-    /// `coordination.k8s.io/v1`.
+    /// API version, for example `coordination.k8s.io/v1`.
     pub api_version: String,
-    /// `Lease`.
+    /// Kind, for example `Lease`.
     pub kind: String,
     /// Namespace of the object.
     pub namespace: String,
     /// Name of the object.
     pub name: String,
-    /// Its uid, once seen.
+    /// Its uid, if known.
     pub uid: Option<String>,
-    /// Its version, once seen.
+    /// Its version, if known.
     pub resource_version: Option<String>,
 }
 
-/// The version of an object that came from an API server; `None` if it did not.
+/// Returns the version of an object from an API server; `None` if it has none.
 pub(crate) fn version(object: &Value) -> Option<Version> {
     let text = |key| {
         object["metadata"][key]
@@ -229,19 +229,19 @@ pub(crate) fn version(object: &Value) -> Option<Version> {
     })
 }
 
-/// The value of an annotation.
+/// Returns the value of an annotation.
 pub(crate) fn annotation<'a>(object: &'a Value, key: &str) -> Option<&'a str> {
     object["metadata"]["annotations"][key].as_str()
 }
 
-/// Sets one key of `metadata.labels` or `metadata.annotations`, making the map where it is missing.
+/// Sets one key of `metadata.labels` or `metadata.annotations`. Creates the map if it is missing.
 pub(crate) fn set_metadata(object: &mut Value, map: &str, key: &str, value: &str) {
     let metadata = entries(object, "metadata");
     let map = entries_of(metadata, map);
     map.insert(key.to_owned(), Value::from(value));
 }
 
-/// The map under `key`; whatever else stood there is replaced by an empty one.
+/// Returns the map under `key`. Any other value there is replaced by an empty map.
 pub(crate) fn entries<'a>(object: &'a mut Value, key: &str) -> &'a mut Map<String, Value> {
     if !object.is_object() {
         *object = Value::Object(Map::new());
@@ -263,7 +263,7 @@ fn entries_of<'a>(map: &'a mut Map<String, Value>, key: &str) -> &'a mut Map<Str
     }
 }
 
-/// What is wrong with a label, if the API server would refuse it.
+/// Returns the problem with a label if the API server would reject it.
 pub fn label_problem(key: &str, value: &str) -> Option<String> {
     let (prefix, name) = match key.rsplit_once('/') {
         Some((prefix, name)) => (Some(prefix), name),

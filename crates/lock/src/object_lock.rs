@@ -1,8 +1,8 @@
 //! A lock in one object: a Lease, or an annotation of a ConfigMap or of Endpoints.
 //!
-//! Requests: `read` is one GET; `write` is one POST to create and one PUT otherwise, with the uid and
-//! the resourceVersion of the version it replaces. So a write can neither overwrite what it has not
-//! seen nor bring a deleted object back.
+//! Requests: `read` is one GET. `write` is one POST to create, and one PUT otherwise, with the uid and the
+//! resourceVersion of the version it replaces. A write can therefore neither overwrite an unseen version nor recreate a
+//! deleted object.
 
 use std::collections::BTreeMap;
 
@@ -27,35 +27,35 @@ pub struct ObjectLock {
 }
 
 impl ObjectLock {
-    /// The record in the spec of a Lease: what every present client of Kubernetes uses.
+    /// Creates a lock with the record in the spec of a Lease, which all current Kubernetes clients use.
     ///
     /// # Errors
     ///
-    /// The namespace or name is not one that Kubernetes takes.
+    /// Fails if Kubernetes does not accept the namespace or name.
     pub fn lease(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
         Self::new(client, Resource::LEASE, namespace, name)
     }
 
-    /// The record in an annotation of a ConfigMap, as clients of Kubernetes before 1.24 keep it.
+    /// Creates a lock with the record in an annotation of a ConfigMap, as used by clients of Kubernetes before 1.24.
     ///
     /// # Errors
     ///
-    /// The namespace or name is not one that Kubernetes takes.
+    /// Fails if Kubernetes does not accept the namespace or name.
     pub fn config_map(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
         Self::new(client, Resource::CONFIG_MAP, namespace, name)
     }
 
-    /// The record in an annotation of Endpoints, as clients of Kubernetes before 1.24 and the
-    /// `leader-elector` sidecar keep it.
+    /// Creates a lock with the record in an annotation of Endpoints, as used by clients of Kubernetes before 1.24 and
+    /// by the `leader-elector` sidecar.
     ///
     /// # Errors
     ///
-    /// The namespace or name is not one that Kubernetes takes.
+    /// Fails if Kubernetes does not accept the namespace or name.
     pub fn endpoints(client: Client, namespace: &str, name: &str) -> Result<Self, Error> {
         Self::new(client, Resource::ENDPOINTS, namespace, name)
     }
 
-    /// Labels that every write sets on the object; other labels are kept.
+    /// Sets labels that every write adds to the object. Other labels are kept.
     #[must_use]
     pub fn labels(mut self, labels: BTreeMap<String, String>) -> Self {
         self.part.labels = labels;
@@ -138,7 +138,7 @@ impl Lock for ObjectLock {
     fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
         match (object, last) {
             (None, _) if target == 0 => Sight::Absent,
-            // The echo of our own write, most of the time.
+            // Usually this is the watch event of our own write.
             (Some(object), Some(last)) if target == 0 && self.part.is_as_in(&object, last) => {
                 Sight::Seen(last.clone())
             }
@@ -171,7 +171,7 @@ impl Lock for ObjectLock {
     }
 }
 
-/// One object that has a record, and how the record stands in it.
+/// One object with a record, and the format of the record in it.
 #[derive(Debug)]
 pub(crate) struct Part {
     pub(crate) name: ObjectName,
@@ -198,7 +198,7 @@ impl Part {
         }
     }
 
-    /// The record in an object of this kind.
+    /// Returns the record in an object of this kind.
     fn stored(&self, object: &Value) -> Stored {
         if self.in_spec() {
             lease::read(object)
@@ -207,7 +207,8 @@ impl Part {
         }
     }
 
-    /// The object to send: `object` with the record, its mark and the configured labels, the rest as it was.
+    /// Returns the object to send: `object` with the record, its mark and the configured labels. All other fields are
+    /// unchanged.
     pub(crate) fn body(&self, mut object: Value, record: &Record) -> String {
         let resource = self.name.resource();
         object["apiVersion"] = resource.api_version().into();
@@ -224,27 +225,26 @@ impl Part {
         }
     }
 
-    /// The object that was seen, with the record and the labels.
+    /// Returns the object of `base` with the record and the labels.
     fn body_on(&self, base: &Sighting, record: &Record) -> String {
         let plain = self.in_spec().then(|| base.plain()).flatten();
         let body = plain.and_then(|plain| plain.body(base.observation(), record, &self.labels));
         body.unwrap_or_else(|| self.body(base.object(), record))
     }
 
-    /// What the text of the object says, if it is a Lease with nothing unusual in it; `last` is an earlier
-    /// sighting.
+    /// Parses the text of the object if it is a Lease without unusual content. `last` is an earlier state.
     fn plain(&self, object: &str, last: Option<&Sighting>) -> Option<Sighting> {
         let plain = || plain::sighting(&self.name, object, last);
         self.in_spec().then(plain).flatten()
     }
 
-    /// What an object of this kind says, as it is kept; `None` if it has no version.
+    /// Converts an object of this kind to the stored form; `None` if it has no version.
     pub(crate) fn sighting(&self, object: &Value) -> Option<Sighting> {
         let (observation, warnings) = self.observed(object)?;
         Some(Sighting::new(observation, object, None, warnings))
     }
 
-    /// What an object of this kind says, and what people should know of it; `None` if it has no version.
+    /// Returns the observation of an object of this kind, and warnings for users; `None` if it has no version.
     pub(crate) fn observed(&self, object: &Value) -> Option<(Observation, Vec<String>)> {
         let version = object::version(object)?;
         let stored = self.stored(object);
@@ -272,13 +272,13 @@ impl Part {
         ))
     }
 
-    /// Whether an object of a watch is this one.
+    /// Returns whether an object from a watch is this one.
     pub(crate) fn is(&self, object: &Value) -> bool {
         let metadata = &object["metadata"];
         metadata["name"] == self.name.name() && metadata["namespace"] == self.name.namespace()
     }
 
-    /// Whether an object of a watch is this one, in the version that was seen last.
+    /// Returns whether an object from a watch is this one, in the last known version.
     fn is_as_in(&self, object: &Value, last: &Sighting) -> bool {
         let (metadata, version) = (&object["metadata"], &last.observation().version);
         metadata["resourceVersion"] == version.revision.as_str()

@@ -1,11 +1,11 @@
 //! Orders of operators: annotations of the lock object that the election obeys.
 //!
-//! - `tenure.dev/paused: "true"`: nobody may acquire.
-//! - `tenure.dev/step-down: {"transitions":7,"to":"b","for":"10m"}`: the holder of the term with this
-//!   count of transitions gives it up. `to` names who should follow, `for` how long the former
-//!   holder sits out.
+//! - `tenure.dev/paused: "true"`: no candidate may acquire the lock.
+//! - `tenure.dev/step-down: {"transitions":7,"to":"b","for":"10m"}`: the holder of the term with this number of
+//!   transitions gives it up. `to` names the candidate that should lead next. `for` is the time during which the former
+//!   holder does not campaign.
 //!
-//! An order that makes no sense is ignored with a warning: a typing error must not end a term.
+//! An invalid order is ignored with a warning, because a typing error must not end a term.
 
 use std::time::Duration;
 
@@ -22,14 +22,14 @@ pub const PAUSED_ANNOTATION: &str = "tenure.dev/paused";
 /// The annotation that asks a holder to step down.
 pub const STEP_DOWN_ANNOTATION: &str = "tenure.dev/step-down";
 
-/// How long a former holder sits out when the order does not say.
+/// Time during which a former holder does not campaign if the order does not state one.
 pub const DEFAULT_SIT_OUT: Duration = Duration::from_secs(30);
 
-/// The longest time that a holder can be sent away for.
+/// Maximum time for which an order can exclude a former holder.
 pub const MAX_SIT_OUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// The merge patch that asks the holder of the term with this count of transitions to step down.
-/// Once another term has begun the order is spent.
+/// Returns the merge patch that asks the holder of the term with this number of transitions to step down. The order has
+/// no effect once another term has begun.
 pub fn step_down_patch(transitions: u32, to: Option<&str>, sit_out: Option<Duration>) -> Value {
     let order = Wire {
         transitions,
@@ -40,29 +40,29 @@ pub fn step_down_patch(transitions: u32, to: Option<&str>, sit_out: Option<Durat
     patch(STEP_DOWN_ANNOTATION, Some(&order))
 }
 
-/// The merge patch that takes the order to step down back.
+/// Returns the merge patch that removes the order to step down.
 pub fn cancel_step_down_patch() -> Value {
     patch(STEP_DOWN_ANNOTATION, None)
 }
 
-/// The merge patch that pauses an election: nobody may acquire; the holder keeps its term.
+/// Returns the merge patch that pauses an election: no candidate may acquire the lock, and the holder keeps its term.
 pub fn pause_patch() -> Value {
     patch(PAUSED_ANNOTATION, Some("true"))
 }
 
-/// The merge patch that lets a paused election go on.
+/// Returns the merge patch that resumes a paused election.
 pub fn resume_patch() -> Value {
     patch(PAUSED_ANNOTATION, None)
 }
 
-/// Whether annotations have orders among them, good or bad.
+/// Returns whether annotations contain orders, valid or not.
 pub(crate) fn are_in(annotations: &Value) -> bool {
     [PAUSED_ANNOTATION, STEP_DOWN_ANNOTATION]
         .iter()
         .any(|key| annotations.get(key).is_some())
 }
 
-/// The orders on an object, and a warning for each that is malformed.
+/// Returns the orders on an object, and a warning for each malformed one.
 pub(crate) fn read(name: &ObjectName, object: &Value) -> (Orders, Vec<String>) {
     let mut orders = Orders::default();
     let mut warnings = Vec::new();

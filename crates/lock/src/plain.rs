@@ -1,8 +1,8 @@
-//! Plain Leases: read and written without a tree of values.
+//! Plain Leases, which are read and written without a tree of values.
 //!
-//! A process may renew a thousand Leases a second, and nearly all of them look alike. Whatever is unusual
-//! (orders, unknown fields, escapes, values of other types) is left to the ordinary way, in `lease.rs`; where
-//! both can read an object, both say the same.
+//! A process may renew a thousand Leases per second, and nearly all of them have the same structure. Unusual content
+//! (orders, unknown fields, escapes, values of other types) is left to the general code in `lease.rs`. If both can read
+//! an object, both give the same result.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -18,17 +18,16 @@ use crate::sighting::{Sighting, fingerprint};
 use crate::term::{self, TERM_ANNOTATION};
 use crate::{lease, orders, time};
 
-/// What is kept of a Lease with nothing unusual in it, besides the observation: what the next write repeats.
+/// The content of a plain Lease that the observation does not contain, and that the next write repeats.
 #[derive(Debug)]
 pub(crate) struct Plain {
     name: ObjectName,
-    /// The rest of the metadata as it stands in the text, with a comma before each field, annotations last.
-    /// The mark is left out: it follows from the record. From one renewal to the next the rest does not
-    /// change, so it is shared.
+    /// The other metadata as text, with a comma before each field and the annotations last. The mark is omitted,
+    /// because it follows from the record. This text does not change between renewals, so it is shared.
     rest: Arc<str>,
-    /// Whether the rest ends with annotations.
+    /// Whether `rest` ends with annotations.
     annotated: bool,
-    /// Whether the mark of the record stood among the annotations.
+    /// Whether the mark of the record was among the annotations.
     marked: bool,
 }
 
@@ -59,7 +58,7 @@ struct Metadata<'a> {
     _managed: IgnoredAny,
 }
 
-/// What is kept of the metadata as text.
+/// The metadata that is kept as text.
 #[derive(Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Rest<'a> {
@@ -69,7 +68,7 @@ struct Rest<'a> {
     labels: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     owner_references: Option<Value>,
-    /// The last one: see [`Plain::rest`].
+    /// Must be the last field: see [`Plain::rest`].
     #[serde(skip_serializing_if = "Option::is_none")]
     annotations: Option<Value>,
 }
@@ -86,8 +85,8 @@ struct Spec<'a> {
     preferred_holder: Option<&'a str>,
 }
 
-/// What the Lease of this name says; `None` if it is not plain. What it has in common with the version
-/// before, `base`, is shared.
+/// Parses the Lease of this name; `None` if it is not plain. Data that is equal to that of the previous version,
+/// `base`, is shared.
 pub(crate) fn sighting(name: &ObjectName, text: &str, base: Option<&Sighting>) -> Option<Sighting> {
     let Lease { metadata, spec, .. } = parse(text)?;
     let record = spec.record();
@@ -128,8 +127,8 @@ pub(crate) fn sighting(name: &ObjectName, text: &str, base: Option<&Sighting>) -
     Some(Sighting::of_plain(observation, lease))
 }
 
-/// The annotations besides the mark of this record, and whether it was there; `None` if there is the mark of
-/// another one.
+/// Returns the annotations without the mark of this record, and whether the mark was present; `None` if there is the
+/// mark of another record.
 fn without_mark(annotations: Option<Value>, record: &Record) -> Option<(Option<Value>, bool)> {
     let mut own = match annotations {
         None => return Some((None, false)),
@@ -147,8 +146,8 @@ fn without_mark(annotations: Option<Value>, record: &Record) -> Option<(Option<V
 }
 
 impl Plain {
-    /// The Lease with this record and these labels besides its own, as text; `None` if its own cannot be
-    /// told from the rest.
+    /// Returns the Lease with this record and with these labels added to its own, as text; `None` if its own labels
+    /// cannot be separated from the rest.
     pub(crate) fn body(
         &self,
         seen: &Observation,
@@ -171,12 +170,13 @@ impl Plain {
         Some(self.with(&rest.text(), &seen.version, record, true))
     }
 
-    /// The Lease as it was seen.
+    /// Returns the Lease as it was read.
     pub(crate) fn text(&self, seen: &Observation) -> String {
         self.with(&self.rest, &seen.version, &seen.record, self.marked)
     }
 
-    /// Names, uid and version need no escapes: they came without, or the API server takes no others.
+    /// Formats the Lease. Names, uid and version need no escapes: they were parsed without escapes, or the API server
+    /// rejects names that need them.
     fn with(&self, rest: &str, version: &Version, record: &Record, mark: bool) -> String {
         let mut lease = Vec::with_capacity(USUAL + rest.len());
         // The annotations stay open for the mark.
@@ -218,13 +218,13 @@ impl Plain {
     }
 }
 
-/// About as many bytes as a Lease has without the rest of its metadata.
+/// Typical size in bytes of a Lease without its other metadata.
 const USUAL: usize = 560;
 
 impl Rest<'_> {
     fn text(&self) -> String {
         let mut text = serde_json::to_string(self).expect("maps with string keys are always JSON");
-        // The fields without their braces, each with a comma before it.
+        // Remove the braces, and put a comma before each field.
         text.pop();
         match text.len() {
             1 => text.clear(),
@@ -262,7 +262,7 @@ impl Spec<'_> {
         }
     }
 
-    /// As `lease::read` has it: the fields in their order.
+    /// Returns the same text as `lease::read`: the fields in their order.
     fn text(&self) -> String {
         let mut fields = String::with_capacity(128);
         push_text(&mut fields, self.holder_identity);
@@ -276,7 +276,7 @@ impl Spec<'_> {
     }
 }
 
-/// Text without escapes is borrowed from JSON, so it needs none here either.
+/// Appends a text field. Text that was borrowed from JSON has no escapes, so it needs none here either.
 fn push_text(fields: &mut String, value: Option<&str>) {
     match value {
         Some(text) => fields.extend(["\"", text, "\","]),

@@ -14,10 +14,10 @@ use crate::error::{Doubt, Error, Verb};
 use crate::lean::Lean;
 use crate::object::ObjectName;
 
-/// The way to the API server.
+/// Connection to the API server.
 pub(crate) struct Wire {
     client: Client,
-    /// Whether the last answer came on a connection for many requests.
+    /// Whether the last response came over a connection that is shared by many requests.
     shared: AtomicBool,
 }
 
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Wire {
     }
 }
 
-/// Reads an object; `None` if the API server says that there is none.
+/// Reads an object; `None` if the API server reports that it does not exist.
 pub(crate) async fn get(wire: &Wire, object: &ObjectName) -> Result<Option<Value>, Error> {
     match send(wire, Verb::Get, object, None).await? {
         (200..300, body) => decode(Verb::Get, object, &body.text()).map(Some),
@@ -56,12 +56,12 @@ pub(crate) async fn create(wire: &Wire, object: &ObjectName, body: String) -> Re
     write(wire, Verb::Create, object, body).await
 }
 
-/// Replaces an object and returns it as stored. The body must name uid and resourceVersion.
+/// Replaces an object and returns it as stored. The body must contain uid and resourceVersion.
 pub(crate) async fn update(wire: &Wire, object: &ObjectName, body: String) -> Result<Value, Error> {
     write(wire, Verb::Update, object, body).await
 }
 
-/// The same; the answer is for the caller to [`decode`].
+/// Same as [`update`], but the caller must [`decode`] the response.
 pub(crate) async fn update_text(
     wire: &Wire,
     object: &ObjectName,
@@ -70,11 +70,11 @@ pub(crate) async fn update_text(
     write_text(wire, Verb::Update, object, body).await
 }
 
-/// The body of an answer.
+/// The body of a response.
 pub(crate) struct Answer(Bytes);
 
 impl Answer {
-    /// As text; without a copy, if it is.
+    /// Returns the body as text, without a copy if it is valid UTF-8.
     pub(crate) fn text(&self) -> Cow<'_, str> {
         String::from_utf8_lossy(&self.0)
     }
@@ -97,8 +97,8 @@ async fn write_text(
     }
 }
 
-/// Sends one request. The HTTP status is read here and not from kube's error, because a body
-/// without a code in it hides the status there.
+/// Sends one request. The HTTP status is read from the response and not from kube's error, because kube's error hides
+/// the status if the body contains no code.
 async fn send(
     wire: &Wire,
     verb: Verb,
@@ -130,7 +130,7 @@ async fn send(
     Ok((code, Answer(body.to_bytes())))
 }
 
-/// The object in an answer.
+/// Parses the object in a response.
 pub(crate) fn decode(verb: Verb, object: &ObjectName, body: &str) -> Result<Value, Error> {
     let undecodable = |why| Error::unknown(verb, object, Doubt::Undecodable(why));
     let Lean(value) = serde_json::from_str(body).map_err(|error| undecodable(error.to_string()))?;

@@ -1,4 +1,4 @@
-//! One sight of the lock object, with the object itself.
+//! The lock object at one version.
 
 use std::hash::{DefaultHasher, Hasher as _};
 use std::sync::Arc;
@@ -9,8 +9,8 @@ use tenure_core::{Observation, Record};
 
 use crate::plain::Plain;
 
-/// What was seen: the [`Observation`] for the state machine, and the object, from which the next
-/// write keeps everything that it does not change. Cheap to clone.
+/// The [`Observation`] for the state machine, and the object itself. The next write keeps everything in the object that
+/// it does not change. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Sighting {
     seen: Arc<Seen>,
@@ -24,12 +24,12 @@ struct Seen {
     warnings: Box<[String]>,
 }
 
-/// An object, in few bytes: a process may hold thousands.
+/// A compact form of an object, because a process may hold thousands.
 #[derive(Debug)]
 enum Kept {
-    /// As text; a tree of values takes several times as much.
+    /// The object as text. A tree of values needs several times as much memory.
     Text(Box<str>),
-    /// What the observation does not say of it.
+    /// The parts of a plain Lease that the observation does not contain.
     Plain(Plain),
 }
 
@@ -52,7 +52,7 @@ impl Sighting {
         }
     }
 
-    /// Of a Lease with nothing unusual in it, that nobody has to be warned of.
+    /// Creates the state of a plain Lease without warnings.
     pub(crate) fn of_plain(observation: Observation, lease: Plain) -> Self {
         let seen = Seen {
             observation,
@@ -65,7 +65,7 @@ impl Sighting {
         }
     }
 
-    /// The Lease, if there was nothing unusual in it.
+    /// Returns the plain Lease, if it is one.
     pub(crate) fn plain(&self) -> Option<&Plain> {
         match &self.seen.primary {
             Kept::Plain(lease) => Some(lease),
@@ -73,13 +73,13 @@ impl Sighting {
         }
     }
 
-    /// What the state machine needs to know.
+    /// Returns the observation for the state machine.
     pub fn observation(&self) -> &Observation {
         &self.seen.observation
     }
 
-    /// The object as it was seen; of a multi lock the primary one. The record of a Lease may be spelled in
-    /// our own way.
+    /// Returns the object as it was read; for a multi lock the primary object. The record of a Lease may be formatted
+    /// differently than on the server.
     pub fn object(&self) -> Value {
         match &self.seen.primary {
             Kept::Text(text) => parse(text),
@@ -87,13 +87,13 @@ impl Sighting {
         }
     }
 
-    /// The secondary object of a multi lock, if it exists.
+    /// Returns the secondary object of a multi lock, if it exists.
     pub fn secondary(&self) -> Option<Value> {
         self.seen.secondary.as_deref().map(parse)
     }
 
-    /// What a person should know: an unreadable record, malformed orders. Each names the object.
-    /// Locks log them by themselves when they change.
+    /// Returns warnings for users: an unreadable record, malformed orders. Each names the object. Locks log warnings
+    /// when they change.
     pub fn warnings(&self) -> &[String] {
         &self.seen.warnings
     }
@@ -103,25 +103,25 @@ fn parse(text: &str) -> Value {
     serde_json::from_str(text).expect("the text of a value")
 }
 
-/// A record as it stands in an object.
+/// A record as stored in an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stored {
-    /// What it says; all-empty if it cannot be read.
+    /// The parsed record; empty if it cannot be parsed.
     pub(crate) record: Record,
-    /// Its text; equal texts are the same record.
+    /// Its text. Equal texts are the same record.
     pub(crate) text: String,
-    /// Why it cannot be read.
+    /// Reason why it cannot be parsed.
     pub(crate) unreadable: Option<String>,
 }
 
-/// A number that differs for different texts.
+/// Returns a number that differs for different texts.
 pub(crate) fn fingerprint(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());
     hasher.finish()
 }
 
-/// Logs warnings once, until they change.
+/// Logs warnings once, and again when they change.
 #[derive(Debug, Default)]
 pub(crate) struct Warned(AtomicU64);
 

@@ -1,9 +1,9 @@
 //! The mark of a term: an annotation of the lock object that names the last write of an elector of this kind.
 //!
-//! `tenure.dev/term: {"holder":"a","renewTime":"2026-01-02T03:04:05.000006Z","leaseDurationSeconds":15}`, with an
-//! empty holder after a release. Every write sets it together with the record, in the same request. Other
-//! writers keep annotations that they do not know. So a mark with the holder and the renew time of the record
-//! is of that record, and any other one names a term that somebody else's record has replaced.
+//! Format: `tenure.dev/term: {"holder":"a","renewTime":"2026-01-02T03:04:05.000006Z","leaseDurationSeconds":15}`, with
+//! an empty holder after a release. Every write sets it together with the record, in the same request. Other writers
+//! keep annotations that they do not know. A mark with the holder and the renew time of the record therefore belongs to
+//! that record. Any other mark names a term whose record was replaced by another writer.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -23,7 +23,7 @@ struct Wire {
     lease_duration_seconds: u32,
 }
 
-/// The mark of a write of this record.
+/// Returns the mark of a write of this record.
 pub(crate) fn text(record: &Record) -> String {
     let mark = Wire {
         holder: record.holder.clone(),
@@ -33,7 +33,7 @@ pub(crate) fn text(record: &Record) -> String {
     serde_json::to_string(&mark).expect("strings and numbers are always JSON")
 }
 
-/// The mark on an object, and a warning if there is one that cannot be read.
+/// Returns the mark on an object, and a warning if it cannot be parsed.
 pub(crate) fn read(name: &ObjectName, object: &Value) -> (Option<Mark>, Option<String>) {
     let Some(text) = object::annotation(object, TERM_ANNOTATION) else {
         return (None, None);

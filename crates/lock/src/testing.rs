@@ -4,7 +4,7 @@ use proptest::prelude::*;
 use serde_json::{Map, Value};
 use tenure_core::{Record, WallTime};
 
-/// Any JSON, with the names of record fields among the keys.
+/// Generates any JSON, with the names of record fields among the keys.
 pub(crate) fn json() -> impl Strategy<Value = Value> {
     let leaf = prop_oneof![
         Just(Value::Null),
@@ -24,7 +24,7 @@ pub(crate) fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Any record that a lock of whole seconds can hold.
+/// Generates any record that a lock with whole seconds can store.
 pub(crate) fn record() -> impl Strategy<Value = Record> {
     let seconds = prop::option::of(0..4_000_000_000_i64);
     let time = seconds.prop_map(|time| time.map(|time| WallTime::from_micros(time * 1_000_000)));

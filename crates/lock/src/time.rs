@@ -1,35 +1,35 @@
 //! Times as text: MicroTime for Leases, RFC 3339 seconds for annotations.
 //!
-//! The real API server takes a MicroTime with exactly six digits and refuses any other count.
+//! The real API server accepts a MicroTime only with exactly six fractional digits.
 
 use jiff::Timestamp;
 use jiff::fmt::temporal::DateTimePrinter;
 use serde_json::Value;
 use tenure_core::WallTime;
 
-/// `2026-01-02T03:04:05.000006Z`; null for no time and for one that has no such text.
+/// Formats a time as `2026-01-02T03:04:05.000006Z`; null for no time and for a time outside the format.
 pub(crate) fn micro(time: Option<WallTime>) -> Value {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(6));
     format(time, &PRINTER)
 }
 
-/// `2026-01-02T03:04:05Z`, fractions cut off; null like [`micro`].
+/// Formats a time as `2026-01-02T03:04:05Z`, without the fraction; null as for [`micro`].
 pub(crate) fn seconds(time: Option<WallTime>) -> Value {
     const PRINTER: DateTimePrinter = DateTimePrinter::new().precision(Some(0));
     format(time, &PRINTER)
 }
 
-/// A time in either form, with any fraction and offset. Anything else is no time: records live by
-/// their changes, so a bad time must not spoil a good holder.
+/// Parses a time in either form, with any fraction and offset. Any other value counts as no time. Elections depend only
+/// on changes of a record, so an invalid time must not invalidate its holder.
 pub(crate) fn parse(value: &Value) -> Option<WallTime> {
     parse_text(value.as_str()?)
 }
 
-/// The same, of text.
+/// Same as [`parse`], for text.
 pub(crate) fn parse_text(text: &str) -> Option<WallTime> {
     let time: Timestamp = text.trim().parse().ok()?;
     let time = WallTime::from_micros(time.as_microsecond());
-    // Go's zero time, which older writers store instead of null.
+    // Older writers store Go's zero time instead of null.
     (time.as_micros() != GO_ZERO_MICROS).then_some(time)
 }
 

@@ -1,5 +1,4 @@
-//! An API server that follows a script: it expects certain requests in order, checks each, and gives
-//! the answer written down for it.
+//! A scripted API server: it expects requests in order, checks each, and returns the scripted response.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,7 +11,7 @@ use kube::client::Body;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
 
-/// One expected request and its answer.
+/// One expected request and its response.
 pub(crate) struct Exchange {
     method: &'static str,
     path: String,
@@ -37,7 +36,7 @@ pub(crate) fn put(path: &str) -> Asked {
     Asked::new("PUT", path)
 }
 
-/// A request that waits for its answer.
+/// An expected request without its response yet.
 pub(crate) struct Asked {
     method: &'static str,
     path: String,
@@ -72,7 +71,7 @@ impl Asked {
         )
     }
 
-    /// Leaves the request without an answer; see [`Script::hung`].
+    /// Leaves the request without a response; see [`Script::hung`].
     pub(crate) fn hangs(self) -> Exchange {
         let Self { method, path } = self;
         Exchange {
@@ -92,7 +91,7 @@ impl Asked {
     }
 }
 
-/// The script and what came of it.
+/// The script, and the requests that were received.
 #[derive(Clone)]
 pub(crate) struct Script {
     state: Arc<Mutex<State>>,
@@ -127,18 +126,18 @@ impl Script {
         Client::new(service, "default")
     }
 
-    /// Waits until a request was left without an answer.
+    /// Waits until a request was left without a response.
     pub(crate) async fn hung(&self) {
         self.hung.notified().await;
     }
 
-    /// Checks that the script was followed to its end and returns the bodies of all writes, without marks.
+    /// Checks that the script was completed, and returns the bodies of all writes without marks.
     pub(crate) fn sent(&self) -> Vec<String> {
         let sent = self.sent_with_marks();
         sent.iter().map(|body| unmarked(body)).collect()
     }
 
-    /// The same with the marks of their terms.
+    /// Same as [`sent`](Self::sent), with the marks of the terms.
     pub(crate) fn sent_with_marks(&self) -> Vec<String> {
         let state = self.state.lock().unwrap();
         assert_eq!(state.wrong, Vec::<String>::new(), "unexpected requests");
@@ -151,7 +150,7 @@ impl Script {
         state.sent.clone()
     }
 
-    /// The one body that was sent, as JSON.
+    /// Returns the only body that was sent, as JSON.
     pub(crate) fn sent_one(&self) -> Value {
         let sent = self.sent();
         assert_eq!(sent.len(), 1, "{sent:?}");
@@ -192,7 +191,7 @@ impl Script {
     }
 }
 
-/// The text of an object without the mark among its annotations, and without annotations if there is no other.
+/// Returns the text of an object without the mark. Removes the annotations if there are no others.
 fn unmarked(body: &str) -> String {
     const KEY: &str = "\"tenure.dev/term\":\"";
     let Some((before, rest)) = body.split_once(KEY) else {

@@ -1,9 +1,9 @@
-//! Many contenders, every order of requests: at no time do two believe that they hold the lock.
+//! Many contenders, every order of requests: no two contenders hold the lock at the same time.
 //!
-//! The contenders run against an API that keeps versions as the real one does, in an order that a seed
-//! decides request by request. Answers get lost. Time is left out: a record may be taken once nobody
-//! claims the lock, which is the most that expiry could allow. Writes that are under way then are too
-//! late to win, as a guard that counts from the sending makes them.
+//! The contenders run against an API with versions like the real one, in an order that a seed decides request by
+//! request. Responses get lost. There is no time: a record may be taken over once no contender claims the lock, which
+//! is the most that expiry could allow. Writes in flight at that moment are too late to win, because a guard starts at
+//! the send time.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use tenure_lock::{Lock, LockKind};
 use crate::record;
 use crate::store::{Dice, Store, client};
 
-/// Who believes to hold the lock, how often somebody did, and how often a lease ran out.
+/// The contender that claims the lock, the number of claims, and the number of expired leases.
 #[derive(Default)]
 struct Claims {
     now: RefCell<Vec<String>>,
@@ -65,10 +65,10 @@ async fn contend(lock: Arc<dyn Lock>, me: String, dice: Dice, claims: Rc<Claims>
     }
 }
 
-/// Orders of requests tried for each set of contenders.
+/// Number of request orders for each set of contenders.
 const SEEDS: u32 = 40;
 
-/// Lets one contender per kind run against each other and returns how often the lock was won.
+/// Runs one contender per kind against each other, and returns how often the lock was won.
 fn run(seed: u32, kinds: &[LockKind]) -> u32 {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .build()

@@ -1,6 +1,5 @@
-//! Whole elections on every kind of lock: the state machine of `tenure-core`, locks, and a watch, on
-//! virtual time. It shows that the machine understands what locks report, in particular the multi
-//! locks, whose writes are seen half done.
+//! Whole elections on every kind of lock: the state machine of `tenure-core`, locks, and a watch, with virtual time.
+//! The tests show that the machine handles what locks report, in particular the half-written states of multi locks.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -16,12 +15,12 @@ use tokio::task::JoinHandle;
 use crate::NOON;
 use crate::store::{Dice, Store, client};
 
-/// One turn of the world.
+/// Duration of one simulation step.
 const TURN: Duration = Duration::from_millis(5);
 
 type Look = JoinHandle<Result<Option<Sighting>, Error>>;
 
-/// One candidate and its small driver.
+/// One candidate with a minimal driver.
 struct Node {
     election: Election,
     lock: Arc<dyn Lock>,
@@ -66,7 +65,7 @@ impl Node {
         }
     }
 
-    /// Takes one step of everything that is due.
+    /// Performs one step of everything that is due.
     async fn turn(&mut self, now: Now, store: &Mutex<Store>) {
         if self
             .write
@@ -191,7 +190,7 @@ impl World {
         Self { nodes, store, now }
     }
 
-    /// Lets time go on until one leads, and returns it and how long that took.
+    /// Advances time until one candidate leads, and returns it with the elapsed time.
     async fn until_one_leads(&mut self) -> (usize, Duration) {
         let begin = self.now.local;
         while self.now.local.since(begin) < Duration::from_secs(60) {
@@ -296,8 +295,8 @@ fn an_election_on_each_kind_of_lock() {
 #[test]
 fn elections_while_moving_to_leases() {
     use LockKind::{ConfigMapsLeases, EndpointsLeases, Leases};
-    // A multi lock that was too late for the Lease has left its name in the primary object, and that
-    // has to expire, unless a client of Leases takes over.
+    // A multi lock that was too late for the Lease has already written its name to the primary object. That record has
+    // to expire, unless a client of Leases takes over.
     let one_lease = Duration::from_secs(15 + 2);
     check(&[EndpointsLeases, Leases, EndpointsLeases], one_lease);
     check(&[Leases, ConfigMapsLeases, Leases], one_lease);

@@ -1,4 +1,4 @@
-//! Every way in which a request can fail, its class, and what a person reads.
+//! Every way in which a request can fail, its class, and its error text.
 
 use serde_json::json;
 use tenure_core::{Outcome, WriteKind};

@@ -1,10 +1,10 @@
-//! Conversations recorded from a real kube-apiserver, with the role names in them filled in.
+//! Exchanges recorded from a real kube-apiserver, with placeholder names replaced.
 
 use serde_json::Value;
 
 use crate::api::{Asked, Exchange, get, post, put};
 
-/// One recorded conversation.
+/// One recorded exchange.
 pub(crate) struct Fixture {
     steps: Vec<Value>,
 }
@@ -33,7 +33,7 @@ impl Fixture {
         }
     }
 
-    /// The request of a step with its recorded answer.
+    /// Returns the request of a step with its recorded response.
     pub(crate) fn exchange(&self, step: usize) -> Exchange {
         let path = self.steps[step]["request"]["path"].as_str().unwrap();
         let asked: Asked = match self.steps[step]["request"]["method"].as_str().unwrap() {
@@ -45,7 +45,7 @@ impl Fixture {
         self.answer(step, asked)
     }
 
-    /// The answer of a step to another request.
+    /// Returns the response of a step for another request.
     pub(crate) fn answer(&self, step: usize, asked: Asked) -> Exchange {
         let answer = &self.steps[step]["answer"];
         let code = u16::try_from(answer["status"].as_u64().unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! The Lease lock; numbers are those of client-go's own tests in the list that we follow.
+//! The Lease lock. Numbers refer to client-go's own tests in our list of them.
 
 use std::collections::BTreeMap;
 
@@ -210,7 +210,7 @@ async fn an_update_sends_uid_and_resource_version_and_keeps_all_it_does_not_know
     stored["spec"]["strategy"] = json!("OldestEmulationVersion");
     stored["spec"]["preferredHolder"] = json!("bong");
     let sent = renewed(&stored, BTreeMap::new()).await;
-    // The server keeps these by itself.
+    // The server keeps these fields itself.
     stored["metadata"]
         .as_object_mut()
         .unwrap()

@@ -1,4 +1,4 @@
-//! What locks send and how they read the answers, request by request.
+//! Requests of locks, and how they read the responses.
 
 #![allow(
     clippy::unwrap_used,
@@ -34,7 +34,7 @@ fn record(holder: &str, transitions: u32) -> Record {
     }
 }
 
-/// A Lease `foo/bar` as the API server gives it.
+/// Returns a Lease `foo/bar` as the API server sends it.
 fn lease(holder: &str, transitions: u32, revision: &str) -> Value {
     json!({
         "kind": "Lease",

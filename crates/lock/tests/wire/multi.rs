@@ -1,6 +1,6 @@
-//! The multi locks, each case for both kinds. P is the primary object, S the secondary one (the
-//! Lease). Cases 39 to 49 are those of client-go 1.26; what is decided there by the elector is decided here by
-//! an election that sees what the lock has read.
+//! The multi locks, each case for both kinds. P is the primary object, S the secondary one (the Lease). Cases 39 to 49
+//! are those of client-go 1.26. What the elector decides there is decided here by an election that observes what the
+//! lock has read.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ impl Kind {
         format!("{}/bar", self.all())
     }
 
-    /// P with a record, or without an annotation.
+    /// Returns P with a record, or without an annotation.
     fn primary(self, holder: Option<&str>, transitions: u32, revision: &str) -> Value {
         let mut object = json!({
             "kind": self.name,
@@ -81,8 +81,8 @@ impl Kind {
         seen.observation().clone()
     }
 
-    /// Reads P and S, then takes the lock with transitions 1, and checks that all five requests were
-    /// made in client-go's order.
+    /// Reads P and S, then acquires the lock with transitions 1, and checks that all five requests were sent in
+    /// client-go's order.
     async fn take(self, primary: &Value, secondary: Option<&Value>) -> Sighting {
         let last = match secondary {
             Some(_) => put(LEASE).answers(200, &lease("baz", 1, "22")),
@@ -139,11 +139,11 @@ impl Kind {
     }
 }
 
-/// The lease of every record here.
+/// Lease duration of every record in these tests.
 const LEASE_DURATION: Duration = Duration::from_secs(10);
 
-/// Shows what was seen to an election of baz, a second apart, and then nothing but the last: how long that was
-/// there until the lock was taken, and with which transitions.
+/// Passes the observations to an election of baz, one second apart, and then no others. Returns how long the last one
+/// was unchanged until the lock was acquired, and the number of transitions written.
 fn taken(seen: &[&Observation]) -> (Duration, u32) {
     let mut election = Election::new(Config {
         identity: "baz".to_owned(),
@@ -181,7 +181,7 @@ fn taken(seen: &[&Observation]) -> (Duration, u32) {
     panic!("never taken");
 }
 
-/// Whoever is seen to hold it is left alone for a whole lease.
+/// Checks that the election waits a whole lease duration for an observed holder.
 fn is_not_acquired(seen: &[&Observation]) {
     assert!(taken(seen).0 >= LEASE_DURATION);
 }
@@ -411,7 +411,7 @@ async fn creation_ends_where_p_exists() {
     }
 }
 
-/// Takes over from `bing` while the requests about S after the PUT of P go as given.
+/// Takes over from `bing`. The requests for S after the PUT of P have the given results.
 async fn take_over(
     kind: Kind,
     secondary: Option<&Value>,
@@ -541,7 +541,7 @@ async fn an_unreadable_primary_makes_the_whole_unreadable() {
         primary["metadata"]["annotations"] = json!({ LEADER_ANNOTATION: "garbage" });
         let seen = kind.read(&primary, Some(&lease("baz", 0, "2"))).await;
         assert!(seen.unreadable);
-        // Nobody's, but the Lease says how long its holder may go on.
+        // There is no known holder, but the Lease states how long its holder may continue.
         assert_eq!(seen.record.holder, "");
         assert_eq!(seen.record.lease_duration_seconds, 10);
     }
@@ -595,7 +595,7 @@ async fn watch_events_are_combined_with_what_was_last_seen() {
             holder(lock.sight(0, Some(kind.primary(Some("b"), 1, "30")), last)),
             UNKNOWN_HOLDER
         );
-        // It changed before the Lease did that is known, so their version says nothing of it.
+        // This change happened before the known change of the Lease, so the combined version does not include it.
         assert_eq!(
             holder(lock.sight(0, Some(kind.primary(Some("b"), 1, "15")), last)),
             "read needed"
@@ -611,7 +611,7 @@ async fn watch_events_are_combined_with_what_was_last_seen() {
             lock.references(last)[1].resource_version.as_deref(),
             Some("20")
         );
-        // The watch is behind what is known already.
+        // The watch is behind the known state.
         assert_eq!(holder(lock.sight(1, Some(lease("old", 0, "9")), last)), "a");
         assert_eq!(holder(lock.sight(0, Some(primary.clone()), last)), "a");
     }
@@ -702,7 +702,7 @@ async fn an_own_write_that_is_done_is_no_news_and_edits_after_it_are() {
             Sight::Seen(seen) => seen.observation().version.revision.to_string(),
             other => panic!("{other:?}"),
         };
-        // The watch may be quicker than the answer to the write.
+        // The watch may be faster than the response to the write.
         assert_eq!(revision(0, &after_p, &last), "2");
         assert_eq!(revision(1, &after_s, &last), "2");
         assert_eq!(revision(0, &after_p, &won), "4");

@@ -1,4 +1,4 @@
-//! Locks against what a real kube-apiserver was asked and answered.
+//! Locks against recorded requests and responses of a real kube-apiserver.
 
 use serde_json::Value;
 use tenure_core::{Record, WallTime, WriteKind};
@@ -29,7 +29,7 @@ fn held_by(holder: &str) -> Record {
     }
 }
 
-/// Shows the lock `object` and lets it write `record` over it.
+/// Passes `object` to the lock and lets it write `record` over it.
 async fn over(lock: &ObjectLock, object: &Value, record: &Record) -> Result<Sighting, Error> {
     let tenure_lock::Sight::Seen(seen) = lock.sight(0, Some(object.clone()), None) else {
         panic!("not seen: {object}")
@@ -44,7 +44,7 @@ async fn create(exchange: Exchange, record: &Record) -> (Result<Sighting, Error>
     (result, script)
 }
 
-/// The JSON text without the spaces between its parts, keys in their order.
+/// Returns the JSON text without whitespace, with keys in their order.
 fn compact(text: &str) -> String {
     let (mut out, mut quoted, mut escaped) = (String::new(), false, false);
     for c in text.chars() {

@@ -1,4 +1,4 @@
-//! An API server in miniature: objects with versions, and requests that take their time.
+//! A minimal API server: objects with versions, and requests that take time.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -11,7 +11,7 @@ use kube::Client;
 use kube::client::Body;
 use serde_json::{Value, json};
 
-/// Objects by path, with the rules of the API server for versions.
+/// Objects by path, with the version rules of the API server.
 #[derive(Default)]
 pub(crate) struct Store {
     objects: BTreeMap<String, Value>,
@@ -66,7 +66,7 @@ fn failure(code: u16, reason: &str) -> (u16, Value) {
     )
 }
 
-/// Numbers that follow from a seed.
+/// Random numbers from a seed.
 #[derive(Clone)]
 pub(crate) struct Dice(Arc<Mutex<u64>>);
 
@@ -91,7 +91,7 @@ impl Dice {
     }
 }
 
-/// A client whose requests take an arbitrary time there and back. One answer in `lossy` is lost.
+/// Returns a client whose requests and responses take an arbitrary time. One response in `lossy` is lost.
 pub(crate) fn client(store: Arc<Mutex<Store>>, dice: Dice, lossy: u64) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let (store, dice) = (store.clone(), dice.clone());

@@ -1,5 +1,5 @@
 //! The cases of client-go's `leaderelection_test.go` that concern the machine, numbered as in our list of those cases.
-//! Where our behavior differs on purpose, the test name or the comment says so.
+//! Where our behaviour differs on purpose, the test name or the comment says so.
 
 use expect_test::expect;
 
