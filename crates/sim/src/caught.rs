@@ -1,18 +1,18 @@
-//! A panic inside a run is a finding of that run, with its seed and its trace, and not the end of the
-//! simulator: the core's own assertions see some broken promises before the invariants do.
+//! Turns a panic inside a run into a finding of that run, with its seed and its trace, instead of ending the simulator.
+//! The assertions of the core detect some violations before the invariants do.
 
 use std::any::Any;
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook, take_hook};
 use std::sync::Once;
 
-/// Does something; the message if it panicked.
+/// Runs a closure, and returns the message if it panicked.
 pub(crate) fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
-    // Whatever was half changed is only reported afterwards, never run on.
+    // State that the panic left half changed is only reported afterwards; the run does not continue.
     catch_unwind(AssertUnwindSafe(act)).map_err(|panic| message(&*panic))
 }
 
-/// What panicked on this thread since the last call: also inside a task, whose runtime keeps it to itself.
+/// Returns the panics on this thread since the last call, including panics inside tasks, which the runtime would hide.
 pub(crate) fn panicked() -> Option<String> {
     thread_local! {
         static LAST: RefCell<Option<String>> = const { RefCell::new(None) };

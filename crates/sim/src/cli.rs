@@ -49,30 +49,30 @@ const SLOTS: &str = "semaphores that change their number of slots";
 
 const DRIVER: &str = "the whole driver over a simulated network";
 
-/// How many lines of a failing run are shown.
+/// Number of lines shown of a failing run.
 const TAIL: usize = 60;
 
-/// How many hunts for each bug give the median.
+/// Number of hunts per bug from which the median is taken.
 const HUNTS: u64 = 5;
 
-/// What to run.
+/// Options of the simulator.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// How long to simulate.
+    /// Simulation time, in seconds of real time.
     pub seconds: u64,
-    /// How many seeds at most.
+    /// Maximum number of seeds.
     pub seeds: u64,
     /// The first seed.
     pub from: u64,
-    /// How many threads.
+    /// Number of threads.
     pub threads: usize,
-    /// Whether to hunt the seeded bugs.
+    /// Whether to search for the seeded bugs.
     pub mutants: bool,
     /// Whether to run the model check.
     pub model: bool,
-    /// Replay just this seed.
+    /// Seed to replay; no other seed is run.
     pub replay: Option<u64>,
-    /// Replay with a seeded bug.
+    /// Seeded bug for the replay.
     pub mutant: Option<String>,
     /// Replay a migration.
     pub pair: bool,
@@ -86,7 +86,7 @@ pub struct Options {
     pub shards: bool,
     /// Replay a semaphore.
     pub slots: bool,
-    /// Only the whole driver.
+    /// Run only the whole driver.
     pub stack: bool,
 }
 
@@ -113,7 +113,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Which runs the flags of a replay name.
+    /// Returns the kind of run that the flags of a replay select.
     fn kind(&self) -> Kind {
         match self {
             Self { pair: true, .. } => Kind::Pair,
@@ -129,10 +129,11 @@ impl Options {
         }
     }
 
-    /// Reads the arguments after `sim`.
+    /// Parses the arguments after `sim`.
     ///
     /// # Errors
-    /// What is wrong with them.
+    ///
+    /// Describes what is wrong with the arguments.
     pub fn parse(args: &[String]) -> Result<Self, String> {
         let mut options = Self::default();
         let mut args = args.iter();
@@ -173,7 +174,7 @@ impl Options {
     }
 }
 
-/// Runs the simulator with the arguments after `sim`; prints, and says whether all is well.
+/// Runs the simulator with the arguments after `sim` and prints the result. The exit code is zero if nothing failed.
 pub fn main(args: &[String]) -> ExitCode {
     if args.iter().any(|arg| arg == "--help" || arg == "-h") {
         println!("{USAGE}");
@@ -209,9 +210,9 @@ pub fn main(args: &[String]) -> ExitCode {
     }
 }
 
-/// Simulates, hunts and checks; true if no promise was broken and every bug was found.
+/// Simulates, hunts and checks. Returns true if no invariant was violated and every bug was found.
 pub fn run(options: &Options) -> bool {
-    // The model check gets up to two fifths of the time, the hunt takes what little it needs.
+    // The model check gets up to two fifths of the time. The hunt needs little.
     let parts = if options.model { 2 } else { 1 };
     let limit = Duration::from_secs(options.seconds / parts);
     if options.stack {
@@ -223,7 +224,7 @@ pub fn run(options: &Options) -> bool {
         return well;
     }
     let mut well = simulate("simulation", Kind::Core, options, options.seeds, limit);
-    // Migrations come in a handful of kinds: a tenth is plenty.
+    // Migrations have few variants, so a tenth of the seeds is sufficient.
     let seeds = options.seeds.div_ceil(10);
     well &= simulate("migrations", Kind::Pair, options, seeds, limit / 10);
     let (mixed, coordinated) = (Kind::Mixed(None), Kind::Coordinated(None));
@@ -235,7 +236,7 @@ pub fn run(options: &Options) -> bool {
         mixed_seeds,
         limit / 10,
     );
-    // The controller looks often, so a seed takes as long as ten others.
+    // The controller acts often, so one seed takes as long as ten others.
     let few = options.seeds.div_ceil(20);
     well &= simulate(
         "coordinated elections",
@@ -247,7 +248,7 @@ pub fn run(options: &Options) -> bool {
     well &= simulate("leaders for life", Kind::Life, options, seeds, limit / 10);
     well &= simulate(SHARDS, Kind::Shards, options, seeds, limit / 10);
     well &= simulate(SLOTS, Kind::Slots, options, seeds, limit / 10);
-    // A run of the whole driver takes as long as some hundreds of the core.
+    // A run of the whole driver takes as long as some hundred runs of the core.
     let seeds = options.seeds.div_ceil(500);
     well &= simulate(DRIVER, Kind::Stack, options, seeds, limit / 10);
     if options.mutants {
@@ -302,7 +303,7 @@ fn simulate(what: &str, kind: Kind, options: &Options, seeds: u64, limit: Durati
     findings.is_empty()
 }
 
-/// What the command line needs besides the seed.
+/// Returns the flags that the command line needs in addition to the seed.
 fn with(kind: Kind) -> &'static str {
     match kind {
         Kind::Pair => " --pair",
@@ -316,7 +317,7 @@ fn with(kind: Kind) -> &'static str {
     }
 }
 
-/// What is wrong, each with the command that shows it again.
+/// Returns the findings, each with the command that reproduces it.
 fn findings(total: &Sweep, with: &str) -> Vec<String> {
     let broken = total.violations.iter().map(|(seed, violation)| {
         let Violation {
@@ -404,7 +405,7 @@ fn print_sweep(what: &str, total: &Sweep, seconds: f64) {
 }
 
 fn hunt_all(quarry: &[Quarry], threads: usize, hunts: u64) -> bool {
-    // A bug that trips an assertion of the core is found; its backtrace tells nothing.
+    // A bug that trips an assertion of the core counts as found. Its backtrace is not useful.
     let hook = std::panic::take_hook();
     std::panic::set_hook(Box::new(|_| {}));
     let catches = hunt_parallel(quarry, threads, hunts);
@@ -443,7 +444,7 @@ fn hunt_all(quarry: &[Quarry], threads: usize, hunts: u64) -> bool {
     caught == catches.len()
 }
 
-/// Hunts some bugs, on several threads.
+/// Hunts some bugs on several threads.
 pub fn hunt_parallel(quarry: &[Quarry], threads: usize, hunts: u64) -> Vec<Catch> {
     let next = std::sync::atomic::AtomicUsize::new(0);
     let catches = Mutex::new(Vec::new());
@@ -478,8 +479,8 @@ fn replay_mutant(seed: u64, text: &str, stack: bool) -> bool {
     replay(seed, kind, &format!("{stack} --mutant {text:?}"))
 }
 
-/// Runs one seed again, twice, and prints its end; true if no promise was broken and both runs were
-/// the same. `with` is what the command line needs besides the seed.
+/// Runs one seed twice and prints the end of the run. Returns true if no invariant was violated and both runs were
+/// equal. `with` contains the flags that the command line needs in addition to the seed.
 pub fn replay(seed: u64, kind: Kind, with: &str) -> bool {
     let report = World::run(seed, kind, true);
     let skip = report.trace.len().saturating_sub(TAIL);

@@ -1,6 +1,6 @@
-//! client-go's control flow as a reference mutant: what `leaderelection.go` does, on our inputs and
-//! commands. It breaks S1, S4 and S5 in the ways that `docs/safety.md` lists, and the simulator must
-//! notice; that is how we know that the simulator can.
+//! client-go's control flow as a reference mutant: the behaviour of `leaderelection.go` on our inputs and commands. It
+//! violates S1, S4 and S5 in the ways that `docs/safety.md` lists. The simulator must detect this, which shows that it
+//! can detect violations.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tenure_core::{
 
 use crate::rng::Rng;
 
-/// `IsLeader` has no time in it: it stays true until something else is observed.
+/// `IsLeader` does not depend on time: it stays true until another record is observed.
 const FOR_EVER: Duration = Duration::from_secs(100 * 365 * 24 * 3600);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,7 +39,7 @@ enum Call {
     ReleaseUpdate,
 }
 
-/// An elector of client-go, started anew after each term.
+/// An elector of client-go that is restarted after each term.
 #[derive(Debug)]
 pub struct ClientGo {
     config: Config,
@@ -58,7 +58,7 @@ pub struct ClientGo {
 }
 
 impl ClientGo {
-    /// An elector that has not started.
+    /// Creates an elector that has not started.
     pub fn new(config: Config) -> Self {
         Self {
             rng: Rng::new(config.seed),
@@ -77,13 +77,13 @@ impl ClientGo {
         }
     }
 
-    /// As [`tenure_core::Election::step`].
+    /// Same as [`tenure_core::Election::step`].
     pub fn step(&mut self, now: Now, input: Input) -> Vec<Command> {
         let mut out = Vec::new();
         if let Loop::Round(until) | Loop::Release(until) = self.state
             && now.local >= until
         {
-            // The deadline of the context aborts what is under way.
+            // The deadline of the context aborts the request in flight.
             self.call = None;
             self.deadline_passed(now, &mut out);
         }
@@ -153,7 +153,7 @@ impl ClientGo {
         out
     }
 
-    /// As [`tenure_core::Election::deadline`].
+    /// Same as [`tenure_core::Election::deadline`].
     pub fn deadline(&self) -> Option<LocalTime> {
         let call = self.call.map(|(_, _, expires)| expires);
         let own = match self.state {
@@ -176,10 +176,10 @@ impl ClientGo {
         self.observed_time + self.observed.lease_duration() > now.local
     }
 
-    /// `tryAcquireOrRenew`, from its top.
+    /// Starts `tryAcquireOrRenew`.
     fn attempt(&mut self, now: Now, out: &mut Vec<Command>) {
         let timing = &self.config.timing;
-        // The ticker of a round is fixed; the sleep of `acquire` starts when the attempt ends.
+        // The ticker of a round is fixed. The sleep of `acquire` starts when the attempt ends.
         self.wake = now.local + timing.retry_period();
         let record = Record {
             holder: self.config.identity.clone(),
@@ -216,7 +216,7 @@ impl ClientGo {
         if call == Call::ReleaseGet {
             match seen {
                 Some(seen) if self.is_leader() => {
-                    // Only the cached opinion is asked, not what was just read.
+                    // client-go checks only its cached state, not the record that it just read.
                     let record = seen.record.released(now.wall);
                     let base = WriteKind::Release(seen.version);
                     self.put(now, Call::ReleaseUpdate, base, record, out);
@@ -291,7 +291,7 @@ impl ClientGo {
                 transitions: self.observed.transitions,
                 guard: Guard::new(now, FOR_EVER),
             });
-            // The first round starts at once.
+            // The first round starts immediately.
             self.wake = now.local;
         } else {
             self.wake = now.local + self.config.timing.retry_period();
@@ -307,7 +307,7 @@ impl ClientGo {
                 self.wake = now.local + retry + Duration::from_nanos(self.rng.below(jitter));
             }
             Loop::Release(_) => self.stop_work(now, out),
-            // The ticker goes on; ticks that were missed are dropped.
+            // The ticker continues; missed ticks are dropped.
             Loop::Round(_) => self.wake = self.wake.max(now.local),
             Loop::Idle | Loop::Between | Loop::Ended => {}
         }
@@ -321,7 +321,7 @@ impl ClientGo {
         }
     }
 
-    /// The renew loop is over, whatever the cause: release, and only then cancel the work.
+    /// Handles the end of the renew loop, for any reason: releases, and only then cancels the work.
     fn leave(&mut self, now: Now, out: &mut Vec<Command>) {
         if self.config.release_on_cancel {
             self.state = Loop::Release(now.local + self.config.timing.renew_deadline());
@@ -341,7 +341,7 @@ impl ClientGo {
         if self.cancelled {
             self.end(out);
         } else {
-            // The caller's loop makes a new elector.
+            // The caller's loop creates a new elector.
             self.state = Loop::Acquire;
             self.wake = now.local;
             self.observed = Record::default();
@@ -364,7 +364,7 @@ impl ClientGo {
     fn open(&mut self, now: Now, call: Call) -> (u64, Duration) {
         let id = self.next_id;
         self.next_id += 1;
-        // What NewFromKubeconfig sets for the lock's client.
+        // The timeout that `NewFromKubeconfig` sets for the lock's client.
         let timeout = self.config.timing.renew_deadline() / 2;
         self.call = Some((id, call, now.local + timeout));
         (id, timeout)

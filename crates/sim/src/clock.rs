@@ -1,11 +1,11 @@
-//! A node's two clocks: wrong by an offset and a rate, and stoppable.
+//! The two clocks of a node, which have an offset and a rate error and can be stopped.
 
 use tenure_core::{LocalTime, Now, WallTime};
 
 /// Parts per million.
 const MILLION: i128 = 1_000_000;
 
-/// Translates real time, which no node sees, into a node's own.
+/// Converts real time, which no node can read, to the time of a node.
 #[derive(Clone, Debug)]
 pub struct Clock {
     real: u64,
@@ -16,7 +16,7 @@ pub struct Clock {
 }
 
 impl Clock {
-    /// A clock that shows `local` at real time zero and runs `rate_ppm` too fast.
+    /// Creates a clock that shows `local` at real time zero and runs `rate_ppm` too fast.
     pub fn new(local: u64, rate_ppm: i64, wall_offset: i64) -> Self {
         Self {
             real: 0,
@@ -27,7 +27,7 @@ impl Clock {
         }
     }
 
-    /// What the local clock shows at a real instant.
+    /// Returns the local time at a real instant.
     pub fn local(&self, real: u64) -> u64 {
         if self.stopped {
             return self.local;
@@ -36,7 +36,7 @@ impl Clock {
         self.local + (elapsed + elapsed * self.rate_ppm / MILLION) as u64
     }
 
-    /// Both clocks at a real instant.
+    /// Returns the time of both clocks at a real instant.
     pub fn now(&self, real: u64) -> Now {
         Now {
             local: LocalTime::from_nanos(self.local(real)),
@@ -44,7 +44,7 @@ impl Clock {
         }
     }
 
-    /// The first real instant at which the local clock shows `local`, not before `from`.
+    /// Returns the first real instant, not before `from`, at which the local clock shows `local`.
     pub fn real_at(&self, local: LocalTime, from: u64) -> u64 {
         let ahead = i128::from(local.as_nanos().saturating_sub(self.local));
         let mut real =
@@ -69,7 +69,7 @@ impl Clock {
         self.stopped = true;
     }
 
-    /// Lets it run again.
+    /// Resumes the local clock.
     pub fn go_on(&mut self, real: u64) {
         if self.stopped {
             self.real = real;

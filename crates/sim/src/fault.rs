@@ -1,4 +1,4 @@
-//! Everything that can go wrong, and how often it did.
+//! All kinds of faults, and how often each was injected.
 
 use std::fmt;
 use std::ops::AddAssign;
@@ -11,15 +11,15 @@ macro_rules! faults {
         pub enum Fault { $($(#[doc = $doc])* $name,)* }
 
         impl Fault {
-            /// All of them.
+            /// All kinds of faults.
             pub const ALL: &'static [Self] = &[$(Self::$name,)*];
 
-            /// A word for reports.
+            /// Returns the name for reports.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$name => $text,)* }
             }
 
-            /// Whether it strikes leaders for life only.
+            /// Returns whether the fault affects leaders for life only.
             pub const fn is_for_life(self) -> bool {
                 self as u8 >= Self::PodDeleted as u8
             }
@@ -30,17 +30,17 @@ macro_rules! faults {
 faults! {
     /// The request never arrives.
     RequestLost = "request lost",
-    /// It is carried out, and the answer never arrives.
+    /// The request is executed, and the response never arrives.
     AnswerLost = "answer lost",
-    /// It is carried out much later, without an answer.
+    /// The request is executed much later, without a response.
     RequestLate = "request applied late",
-    /// The answer takes long.
+    /// The response is slow.
     AnswerLate = "answer late",
-    /// 500 or 503, not carried out.
+    /// 500 or 503, not executed.
     ErrorNotApplied = "5xx, not applied",
-    /// 504 and the like, yet carried out.
+    /// 504 or similar, but executed.
     ErrorApplied = "5xx, applied",
-    /// 504 at once, carried out much later.
+    /// 504 immediately, executed much later.
     ErrorAppliedLater = "5xx, applied later",
     /// 429.
     Throttled = "429",
@@ -48,25 +48,25 @@ faults! {
     Forbidden = "403",
     /// The request arrives again later.
     Duplicate = "duplicate request",
-    /// Carried out, then repeated below us: 409 for our own write.
+    /// The request is executed, then repeated by a layer below: 409 for our own write.
     OwnConflict = "409 for our own write",
-    /// A read is answered from an old cache.
+    /// A read is answered from a stale cache.
     StaleRead = "stale read",
-    /// Nothing passes.
+    /// No traffic passes.
     Partition = "partition",
-    /// Requests are lost, answers would pass.
+    /// Requests are lost, and responses would pass.
     PartitionRequests = "partition of requests",
-    /// Requests pass, answers are lost.
+    /// Requests pass, and responses are lost.
     PartitionAnswers = "partition of answers",
-    /// What a partition caught is delivered when it heals.
+    /// Messages that a partition blocked are delivered when it heals.
     HeldTraffic = "traffic held until heal",
     /// kill -9.
     Crash = "crash",
     /// SIGSTOP and SIGCONT.
     Pause = "pause",
-    /// Suspend: the clock goes on.
+    /// Suspend: the clock continues.
     Suspend = "suspend",
-    /// A hypervisor pause: the clock stops, wall time jumps afterwards.
+    /// A hypervisor pause: the clock stops, and the wall time jumps afterwards.
     MachinePause = "machine pause",
     /// The wall clock is set forward.
     WallForward = "wall clock forward",
@@ -84,55 +84,55 @@ faults! {
     WatchOld = "old watch event",
     /// The watch breaks and comes back later.
     WatchBreak = "watch broken",
-    /// Somebody edits labels of the object.
+    /// A person edits labels of the object.
     LabelEdit = "label edit",
-    /// An operator orders the present term to end.
+    /// An operator orders the current term to end.
     Order = "order to step down",
     /// An operator pauses the election, or resumes it.
     OrderPause = "pause ordered or lifted",
-    /// Coordinated: the controller would rather have another holder.
+    /// Coordinated: the controller prefers another holder.
     Preferred = "another holder preferred",
-    /// Work takes long to end.
+    /// Work is slow to stop.
     WorkSlow = "slow work",
     /// Work ignores its cancellation.
     WorkStuck = "stuck work",
     /// Work ends by itself.
     WorkEnds = "work ends by itself",
-    /// Work goes on after its future has ended or was dropped.
+    /// Work continues after its future has ended or was dropped.
     WorkOutlives = "work outlives its future",
-    /// Ending a process whose work overran takes a moment.
+    /// Ending a process whose work exceeded its deadline takes a moment.
     SlowKill = "kill that takes a moment",
     /// The process is asked to step down.
     StepDown = "step down",
-    /// The process is shut down in order, and started again.
+    /// The process is shut down gracefully and started again.
     Shutdown = "shutdown",
-    /// Somebody deletes the object.
+    /// A person deletes the object.
     HumanDelete = "object deleted",
-    /// Somebody empties the holder.
+    /// A person clears the holder.
     HumanClear = "holder cleared",
-    /// Somebody writes another holder.
+    /// A person writes another holder.
     HumanRename = "holder renamed",
-    /// Somebody changes the duration.
+    /// A person changes the duration.
     HumanDuration = "duration edited",
-    /// Somebody writes garbage.
+    /// A person writes an invalid record.
     HumanGarbage = "garbage written",
-    /// The store is restored from a backup, revisions go back.
+    /// The store is restored from a backup, and its revision goes back.
     Restore = "restore, revision back",
-    /// The store is restored, revisions jump ahead.
+    /// The store is restored from a backup, and its revision jumps ahead.
     RestoreBumped = "restore, revision ahead",
-    /// For life: the processes of a pod end, and the pod is removed.
+    /// For life: the processes of a pod end, and the pod is deleted.
     PodDeleted = "pod deleted",
-    /// For life: a pod is removed while its processes run, cut off.
+    /// For life: a pod is deleted while its processes still run without a network.
     PodForced = "pod deleted by force",
-    /// For life: a pod fails, and stays as an object.
+    /// For life: a pod fails, and its object stays.
     PodFailed = "pod failed",
-    /// For life: another pod takes the place of one, under the same name or another.
+    /// For life: a pod is replaced by another one with the same or another name.
     PodReplaced = "pod replaced",
-    /// For life: the node of a pod does not answer.
+    /// For life: the node of a pod does not respond.
     NodeLost = "node lost",
-    /// For life: the name that a process has for its pod is another one.
+    /// For life: a process has a wrong name for its pod.
     PodMisnamed = "pod under a wrong name",
-    /// For life: the garbage collector removes the Lease of a pod that is gone.
+    /// For life: the garbage collector deletes the Lease of a deleted pod.
     LeaseCollected = "lease of a gone pod collected",
 }
 
@@ -148,17 +148,17 @@ impl FaultSet {
         self.0 |= 1 << fault as u8;
     }
 
-    /// Takes a kind out.
+    /// Removes a kind.
     pub const fn remove(&mut self, fault: Fault) {
         self.0 &= !(1 << fault as u8);
     }
 
-    /// Whether a kind is in it.
+    /// Returns whether the set contains a kind.
     pub const fn has(self, fault: Fault) -> bool {
         self.0 & (1 << fault as u8) != 0
     }
 
-    /// Its members.
+    /// Returns the kinds in the set.
     pub fn iter(self) -> impl Iterator<Item = Fault> {
         Fault::ALL.iter().copied().filter(move |f| self.has(*f))
     }
@@ -175,17 +175,17 @@ impl Default for FaultCounts {
 }
 
 impl FaultCounts {
-    /// Counts one.
+    /// Counts one injection.
     pub const fn count(&mut self, fault: Fault) {
         self.0[fault as usize] += 1;
     }
 
-    /// How often a kind was injected.
+    /// Returns how often a kind was injected.
     pub const fn of(&self, fault: Fault) -> u64 {
         self.0[fault as usize]
     }
 
-    /// How many in all.
+    /// Returns the total number of injections.
     pub fn total(&self) -> u64 {
         self.0.iter().sum()
     }

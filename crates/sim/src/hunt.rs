@@ -1,4 +1,4 @@
-//! Hunting seeded bugs: a simulator that has never found anything proves little.
+//! Searches for seeded bugs, because a simulator that has never found a bug proves little.
 
 use std::collections::BTreeMap;
 
@@ -8,29 +8,29 @@ use crate::invariants::Invariant;
 use crate::machine::Kind;
 use crate::world::World;
 
-/// Within how many seeds every bug must be found.
+/// Number of seeds within which every bug must be found.
 pub const LIMIT: u64 = 200;
 
-/// How a hunt for one bug went.
+/// Result of the hunts for one bug.
 #[derive(Clone, Debug)]
 pub struct Catch {
-    /// The bug.
+    /// Name of the bug.
     pub name: &'static str,
-    /// How many seeds it took, in each of several hunts; [`None`] if the limit was not enough.
+    /// Number of seeds until it was found, for each hunt; [`None`] if it was not found within the limit.
     pub seeds: Vec<Option<u64>>,
-    /// Which promises were seen broken.
+    /// Number of violations of each invariant.
     pub broken: BTreeMap<Invariant, u64>,
-    /// One of the findings.
+    /// One of the findings, as an example.
     pub example: String,
 }
 
 impl Catch {
-    /// Whether every hunt succeeded.
+    /// Returns whether every hunt succeeded.
     pub fn is_caught(&self) -> bool {
         self.seeds.iter().all(Option::is_some)
     }
 
-    /// The median number of seeds.
+    /// Returns the median number of seeds.
     pub fn median(&self) -> u64 {
         let mut seeds: Vec<_> = self.seeds.iter().map(|s| s.unwrap_or(LIMIT)).collect();
         seeds.sort_unstable();
@@ -38,10 +38,10 @@ impl Catch {
     }
 }
 
-/// A bug's name, and the code that has it.
+/// Name of a bug, and the run that contains it.
 pub type Quarry = (&'static str, Kind);
 
-/// Every bug that must be found: the seeded ones, those outside the core, and client-go.
+/// Returns every bug that must be found: the seeded ones, those outside the core, and client-go.
 pub fn quarry() -> Vec<Quarry> {
     let mut all: Vec<_> = Mutant::ALL
         .iter()
@@ -73,7 +73,8 @@ pub fn quarry() -> Vec<Quarry> {
     all
 }
 
-/// The runs that show a seeded bug: some need client-go next to it, or a controller.
+/// Returns the kind of run that shows a seeded bug. Some bugs need client-go candidates or a controller in the same
+/// run.
 fn kind_of(mutant: Mutant) -> Kind {
     match mutant {
         Mutant::IgnoreMark | Mutant::BelieveStaleMark | Mutant::OverlookMark => {
@@ -87,8 +88,8 @@ fn kind_of(mutant: Mutant) -> Kind {
     }
 }
 
-/// Bugs that the whole driver shows, at least one for each promise. The others need rarer faults than its few
-/// runs have, and are left to the simulation of the core alone.
+/// Returns bugs that runs of the whole driver detect, at least one per invariant. The other bugs need faults that are
+/// too rare for the few runs of the whole driver. The simulation of the core alone finds them.
 pub fn stack_quarry() -> Vec<Quarry> {
     let bugs = [
         Mutant::ReleaseBeforeStop,
@@ -122,7 +123,7 @@ pub fn hunt(name: &'static str, kind: Kind, hunts: u64) -> Catch {
         let first = 1_000_000 * (hunt + 1);
         let mut took = None;
         for seed in first..first + LIMIT {
-            // A bug that trips an assertion of the core is found, too.
+            // A bug that trips an assertion of the core counts as found, too.
             if let Some(violation) = World::run(seed, kind, false).violation {
                 took = Some(seed - first + 1);
                 *found.broken.entry(violation.invariant).or_default() += 1;

@@ -1,9 +1,9 @@
 //! Simulator, invariants, mutants and model check for the election core.
 //!
-//! Place in the picture: nothing depends on this crate. It runs the real [`tenure_core::Election`]
-//! against a simulated clock, network and API server, checks the promises of `docs/safety.md` (one
-//! file each in [`invariants`]), and proves with seeded bugs that it would notice if they broke. The whole
-//! driver, [`tenure::Elector`], runs over a simulated network as well, in fewer runs.
+//! No other crate depends on this crate, except tests. It runs the real [`tenure_core::Election`] against a simulated
+//! clock, network and API server, and checks the guarantees of `docs/safety.md` (one file each in [`invariants`]).
+//! Seeded bugs prove that it detects violations. The whole driver, [`tenure::Elector`], also runs over a simulated
+//! network, in fewer runs.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::cast_possible_truncation,

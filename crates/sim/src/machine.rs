@@ -1,18 +1,18 @@
-//! What a node runs: the real core, or client-go's control flow as a reference.
+//! The election code of a node: the real core, or client-go's control flow as a reference.
 
 use tenure_core::{Command, Config, Election, Input, LocalTime, Now};
 
 use crate::client_go::ClientGo;
 
-/// Which election code the nodes of a run use.
+/// The election code that the nodes of a run use.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
-    /// The core as it is shipped.
+    /// The core as shipped.
     #[default]
     Core,
     /// The core with one seeded bug.
     Mutant(tenure_core::Mutant),
-    /// The core on a clock that stops in suspend.
+    /// The core on a clock that stops during suspend.
     StoppedClock,
     /// The core on a server without compare-and-set.
     BlindServer,
@@ -34,17 +34,17 @@ pub enum Kind {
     Stack,
     /// The same with one seeded bug in its core.
     StackMutant(tenure_core::Mutant),
-    /// The core, perhaps with one seeded bug, and client-go on one lock.
+    /// The core, optionally with one seeded bug, and client-go on one lock.
     Mixed(Option<tenure_core::Mutant>),
-    /// The core, perhaps with one seeded bug, in a coordinated election.
+    /// The core, optionally with one seeded bug, in a coordinated election.
     Coordinated(Option<tenure_core::Mutant>),
     /// The core with one seeded bug, on a store that is restored to older revisions.
     RestoreMutant(tenure_core::Mutant),
-    /// Leaders for life, their pods, and those who free the locks of pods that are gone.
+    /// Leaders for life, their pods, and the candidates that free the locks of deleted pods.
     Life,
-    /// The same with one seeded bug in what counts as gone.
+    /// The same with one seeded bug in the decision whether a pod is gone.
     LifeMutant(tenure_core::LifeMutant),
-    /// Code that fails an assertion after a while.
+    /// Code that fails an assertion after some time.
     #[cfg(test)]
     Panics,
 }

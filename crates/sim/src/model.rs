@@ -1,10 +1,10 @@
-//! Model check of the same core with stateright: every order of events and every placing of a few
-//! faults, for a few candidates and a short time.
+//! Model check of the same core with stateright: every order of events and every placement of a few faults, for a few
+//! candidates and a short time.
 //!
-//! Time is a small integer. Messages are delivered in any order and timers fire before time goes on;
-//! everything worse than that costs one unit of a fault budget: a message lost, repeated or held back
-//! for as long as one likes, a process paused, crashed or told to step down, a clock that gains a
-//! tick. Held messages and paused processes come back at any later instant.
+//! Time is a small integer. Messages are delivered in any order, and timers fire before time advances. Every other
+//! deviation costs one unit of a fault budget: a message that is lost, repeated or delayed arbitrarily, a process that
+//! is paused, crashed or asked to step down, or a clock that gains a tick. Delayed messages and paused processes resume
+//! at any later instant.
 
 use std::fmt;
 use std::time::Duration;
@@ -22,25 +22,25 @@ const TICK: Duration = Duration::from_millis(250);
 /// Clocks do not start at zero.
 const ORIGIN: u64 = 1_000;
 
-/// How much is explored.
+/// Size of the explored state space.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// How many candidates.
+    /// Number of candidates.
     pub candidates: usize,
-    /// How many faults.
+    /// Number of faults.
     pub faults: u8,
-    /// How many ticks of a quarter of a second; the lease has eight.
+    /// Number of ticks of a quarter of a second; the lease lasts eight.
     pub ticks: u8,
     /// Whether candidates watch.
     pub watch: bool,
-    /// Where to stop, if it is not complete before.
+    /// Maximum number of states, if the search is not complete before.
     pub states: usize,
-    /// When to stop.
+    /// Time limit in seconds.
     pub seconds: u64,
 }
 
 impl Scope {
-    /// For the unit tests: small enough to be seen whole.
+    /// Returns the scope for unit tests, small enough for a complete search.
     pub fn quick() -> Self {
         Self {
             candidates: 2,
@@ -52,7 +52,7 @@ impl Scope {
         }
     }
 
-    /// The same for candidates that watch.
+    /// Returns the same scope for candidates that watch.
     pub fn quick_watching() -> Self {
         Self {
             watch: true,
@@ -60,9 +60,9 @@ impl Scope {
         }
     }
 
-    /// For `cargo xtask sim`: two candidates that poll with two faults, two that watch and three that poll with
-    /// one. Watching has so many more steps at every turn that with two faults the search ends before
-    /// anything can be stale.
+    /// Returns the scopes for `cargo xtask sim`: two polling candidates with two faults, and two watching and three
+    /// polling candidates with one fault. Watching adds so many possible steps that a search with two faults would end
+    /// before any state can be stale.
     pub fn full() -> [Self; 3] {
         let pair = Self {
             candidates: 2,
@@ -87,26 +87,26 @@ impl Scope {
     }
 }
 
-/// What a check came to.
+/// Result of a check.
 #[derive(Clone, Debug)]
 pub struct Checked {
     scope: Scope,
-    /// Different states seen.
+    /// Number of different states.
     pub states: usize,
-    /// Steps taken.
+    /// Number of steps.
     pub steps: usize,
-    /// The longest path.
+    /// Length of the longest path.
     pub depth: usize,
-    /// Whether everything in the scope was seen.
+    /// Whether the whole scope was explored.
     pub complete: bool,
-    /// Promises broken, with the path to it.
+    /// Violated invariants, each with the path to the violation.
     pub broken: Vec<String>,
-    /// Things that must be possible and were not seen.
+    /// Conditions that must be reachable but were not reached.
     pub never: Vec<&'static str>,
 }
 
 impl Checked {
-    /// Whether all promises hold, and not for lack of anything happening.
+    /// Returns whether all invariants hold and all required conditions were reached.
     pub fn holds(&self) -> bool {
         self.broken.is_empty() && self.never.is_empty()
     }
@@ -224,9 +224,9 @@ struct Candidate {
     paused: bool,
     guard: Option<Guard>,
     token: Option<u64>,
-    /// `None`: no work. Otherwise whether it was told to stop.
+    /// `None`: no work. Otherwise whether it was cancelled.
     work: Option<bool>,
-    /// The record last seen, and since when.
+    /// The last observed record, and the time of its first observation.
     seen: (u64, u64),
 }
 
@@ -439,7 +439,7 @@ impl State {
         }
     }
 
-    /// Whether a message can be delivered now.
+    /// Returns whether a message can be delivered now.
     fn reaches(&self, message: &Message) -> bool {
         let Address {
             to_server,
@@ -449,7 +449,7 @@ impl State {
         to_server || !self.candidates[candidate].paused
     }
 
-    /// Adds a message; the network is a set, so the order of sending leaves no trace.
+    /// Adds a message. The network is a set, so that the order of sending does not create different states.
     fn send(&mut self, message: Message) {
         let at = self
             .network
@@ -459,7 +459,7 @@ impl State {
 }
 
 impl Elections {
-    /// A process starts. One that watches is shown what there is before it relies on the watch.
+    /// Starts a process. One that watches receives the current state before it relies on the watch.
     fn launch(&self, state: &mut State, i: usize) {
         self.step(state, i, Input::Start, 0);
         if self.0.watch {
@@ -546,7 +546,7 @@ impl Elections {
                     to_server: false,
                     candidate: i,
                     incarnation: candidate.incarnation,
-                    // Watch events have numbers of their own, above those of requests.
+                    // Watch events have their own numbers, above those of requests.
                     id: 1_000 + state.revision,
                     copy: 0,
                 };
@@ -644,7 +644,7 @@ impl Elections {
         }
     }
 
-    /// S5, for versions that are still current: others cannot be replaced at all.
+    /// Checks S5 for versions that are still current. Other versions cannot be replaced at all.
     fn may_write(&self, state: &State, i: usize, now: Now, kind: &WriteKind) -> bool {
         let candidate = &state.candidates[i];
         let Some(object) = &state.object else {
@@ -698,7 +698,8 @@ fn candidate(i: usize, incarnation: u8, gained: u8) -> Candidate {
 mod tests {
     use super::*;
 
-    /// The number of states is that of the code: it changes when decisions do, and then on purpose.
+    /// Checks the number of states, which changes only when decisions of the code change. Such a change must be
+    /// deliberate.
     #[track_caller]
     fn complete(scope: &Scope, states: usize) {
         let checked = check(scope, 2);

@@ -1,4 +1,4 @@
-//! A candidate's process: its clock, its election, its work and its connections.
+//! The process of a candidate: its clock, its election, its work and its connections.
 
 use tenure_core::{Guard, Input, LocalTime, Source};
 
@@ -8,19 +8,19 @@ use crate::machine::Machine;
 use crate::register::Object;
 use std::rc::Rc;
 
-/// Something for a node, kept while it cannot run.
+/// A message for a node, kept while the node cannot run.
 #[derive(Clone, Debug)]
 pub(crate) enum Letter {
     /// A version of the object.
     Shown(Source, Rc<Object>),
-    /// No object.
+    /// The object does not exist.
     Gone(Source, Option<u64>),
-    /// Anything else.
+    /// Any other input.
     Other(Input),
 }
 
 impl Letter {
-    /// The number of the request that it answers.
+    /// Returns the number of the request that it answers.
     pub(crate) fn answers(&self) -> Option<u64> {
         match self {
             Self::Shown(Source::Read(id), _)
@@ -47,32 +47,32 @@ pub(crate) struct Node {
     /// Unique among all incarnations of a run.
     pub(crate) incarnation: u64,
     pub(crate) identity: String,
-    /// It runs client-go next to others that do not: nothing is promised of it.
+    /// It runs client-go alongside candidates that do not, so no invariant is checked for it.
     pub(crate) foreign: bool,
     pub(crate) alive: bool,
-    /// Real time at which a paused process goes on; 0 while it runs.
+    /// Real time at which a paused process resumes; 0 while it runs.
     pub(crate) paused_until: u64,
     pub(crate) inbox: Vec<Letter>,
     /// The deadline for which a tick is scheduled, and that tick's number.
     pub(crate) tick: Option<(LocalTime, u64)>,
-    /// Ticks in a row that led to nothing.
+    /// Number of consecutive ticks without effect.
     pub(crate) idle_ticks: u32,
-    /// The request under way.
+    /// The request in flight.
     pub(crate) pending: Option<u64>,
-    /// The request that the election waits for, and until when.
+    /// The request that the election waits for, and its timeout.
     pub(crate) open: Option<(u64, LocalTime)>,
     pub(crate) guard: Option<Guard>,
     pub(crate) work: Option<Work>,
-    /// The work of the last term did not end in time.
+    /// The work of the last term exceeded its deadline.
     pub(crate) overran: bool,
     pub(crate) sights: Sights,
     /// The number of the watch connection, 0 if there is none.
     pub(crate) watch: u64,
-    /// Watch events arrive in order: not before this.
+    /// Watch events arrive in order: the next one not before this instant.
     pub(crate) watch_tail: u64,
     pub(crate) requests_blocked_until: u64,
     pub(crate) answers_blocked_until: u64,
-    /// Real time until which it was told not to campaign.
+    /// Real time until which it was asked not to campaign.
     pub(crate) sits_out_until: u64,
 }
 
@@ -103,7 +103,7 @@ impl Node {
         }
     }
 
-    /// Whether it listens: to the watch, and to the answer that it is waiting for.
+    /// Returns whether it accepts messages from a source: the watch, or the response that it is waiting for.
     pub(crate) fn heeds(&self, source: Source) -> bool {
         match source {
             Source::Watch => true,
@@ -111,13 +111,13 @@ impl Node {
         }
     }
 
-    /// A step took an answer, or the time of a request was up.
+    /// Closes the request if a step processed its response or if it timed out.
     pub(crate) fn close_request(&mut self, answered: Option<u64>, now: LocalTime) {
         self.open
             .take_if(|(id, expires)| answered == Some(*id) || now >= *expires);
     }
 
-    /// Whether it leads at a real instant, as its own clock says.
+    /// Returns whether it leads at a real instant, according to its own clock.
     pub(crate) fn leads(&self, real: u64) -> bool {
         self.alive && self.guard.is_some_and(|g| g.holds(self.clock.now(real)))
     }

@@ -1,5 +1,5 @@
-//! What one seed decides before anything happens: the cluster, its clocks, and which faults may
-//! strike (swarm testing: each seed enables a random subset, so rare combinations get their turn).
+//! Decisions that a seed makes before a run: the cluster, its clocks, and the possible faults. Each seed enables a
+//! random subset of faults (swarm testing), so that rare combinations occur.
 
 use std::time::Duration;
 
@@ -8,25 +8,25 @@ use tenure_core::Timing;
 use crate::fault::{Fault, FaultSet};
 use crate::rng::Rng;
 
-/// How well the clocks behave.
+/// Accuracy of the clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Clocks {
     /// Rates differ by at most 500 ppm, as on Linux.
     Good,
-    /// Rates differ by up to 1 %: deadlines of work still hold.
+    /// Rates differ by up to 1 %. Deadlines of work still hold.
     Fair,
     /// Rates differ by almost as much as the timing tolerates.
     Edge,
-    /// Beyond what is tolerated: S1 is void, S2, S3, S4 and S5 are not.
+    /// Rates differ more than tolerated. S1 does not hold, but S2, S3, S4 and S5 do.
     Wild,
 }
 
-/// Who breaks assumption A1, that only electors write the object and nothing is rolled back.
+/// Violations of assumption A1, that only electors write the object and nothing is rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outsiders {
-    /// Nobody.
+    /// A1 holds.
     None,
-    /// Humans edit and delete.
+    /// People edit and delete the object.
     Humans,
     /// The store is restored, with its revision moved ahead.
     RestoresAhead,
@@ -37,45 +37,45 @@ pub enum Outsiders {
 /// The parameters of one run.
 #[derive(Clone, Debug)]
 pub struct Plan {
-    /// How many candidates.
+    /// Number of candidates.
     pub nodes: usize,
-    /// The durations of each.
+    /// Durations of each candidate.
     pub timings: Vec<Timing>,
     /// Which candidates watch; the others poll.
     pub watches: Vec<bool>,
-    /// How much too fast each clock runs, in parts per million.
+    /// Rate error of each clock, in parts per million; positive is too fast.
     pub rates_ppm: Vec<i64>,
-    /// Which class of clocks that is.
+    /// Class of these clocks.
     pub clocks: Clocks,
-    /// Who breaks A1.
+    /// How A1 is violated.
     pub outsiders: Outsiders,
-    /// Whether terms are given back.
+    /// Whether terms are released.
     pub release: bool,
     /// Whether the lock stores whole seconds.
     pub whole_seconds: bool,
     /// Whether a controller assigns the lease.
     pub coordinated: bool,
-    /// How far the wall clocks of a coordinated election are set wrong at most, in nanoseconds.
+    /// Maximum offset of the wall clocks in a coordinated election, in nanoseconds.
     pub skew: u64,
-    /// Which candidates run client-go next to others that do not.
+    /// The candidates that run client-go alongside candidates that do not.
     pub client_go: Vec<bool>,
     /// Whether all incarnations share one name.
     pub one_name: bool,
-    /// Whether answers still reach the election after their time is up.
+    /// Whether responses still reach the election after the request timed out.
     pub late_answers: bool,
-    /// The kinds that may strike.
+    /// The kinds of faults that may occur.
     pub faults: FaultSet,
-    /// How often a request is struck, in a million.
+    /// Probability that a fault affects a request, in parts per million.
     pub request_faults: u64,
-    /// How often a watch event is struck, in a million.
+    /// Probability that a fault affects a watch event, in parts per million.
     pub watch_faults: u64,
-    /// How often a timer is late, in a million.
+    /// Probability that a timer is late, in parts per million.
     pub timer_faults: u64,
-    /// The mean time between faults that strike by themselves.
+    /// Mean time between faults that are not tied to a request.
     pub nemesis: u64,
-    /// How long the network takes one way.
+    /// One-way network latency.
     pub latency: u64,
-    /// How long faults last in all.
+    /// Total time with faults.
     pub horizon: u64,
 }
 
@@ -91,7 +91,7 @@ const TIMINGS: [(u64, u64, u64); 9] = [
     (3_600_000, 2_400_000, 600_000),
 ];
 
-/// How far wall clocks are set wrong, in nanoseconds.
+/// Possible offsets of wall clocks, in nanoseconds.
 const SKEWS: &[u64] = &[0, 1_000_000_000, 3_000_000_000, 10_000_000_000];
 
 const REQUESTS: &[Fault] = &[
@@ -151,7 +151,7 @@ const HUMANS: &[Fault] = &[
 ];
 
 impl Plan {
-    /// The plan of a seed.
+    /// Creates the plan of a seed.
     pub fn new(rng: &mut Rng) -> Self {
         let nodes = rng.range(2, 5) as usize;
         let clocks = match rng.below(20) {
@@ -188,7 +188,7 @@ impl Plan {
             Outsiders::RestoresBack => faults.add(Fault::Restore),
         }
         if faults.has(Fault::MachinePause) {
-            // A clock that stops is told from the wall clock; both wrong is more than is promised.
+            // A stopped clock is detected with the wall clock. There is no guarantee if both are wrong.
             faults.remove(Fault::WallBack);
         }
         let retry = nanos(timings[0].retry_period());
@@ -210,7 +210,7 @@ impl Plan {
             clocks,
             outsiders,
             release: rng.percent(75),
-            // Namesakes on a lock of whole seconds write the same text in the same second.
+            // Processes with the same name on a lock with whole seconds write the same text in the same second.
             whole_seconds: !coordinated
                 && lease >= 5_000_000_000
                 && rng.percent(if one_name { 50 } else { 10 }),
@@ -230,8 +230,8 @@ impl Plan {
         }
     }
 
-    /// Makes it a fleet in which some candidates run client-go. The faults are those that make client-go
-    /// release what it no longer holds; A1 holds but for that.
+    /// Changes the plan to a fleet in which some candidates run client-go. The faults are those that make client-go
+    /// release a lock that it no longer holds. Otherwise A1 holds.
     pub fn mix(&mut self, rng: &mut Rng) {
         self.keep_outsiders_away();
         self.coordinated = false;
@@ -246,7 +246,7 @@ impl Plan {
         self.request_faults = *rng.pick(&[5_000, 50_000, 200_000]);
     }
 
-    /// Makes it a coordinated election.
+    /// Changes the plan to a coordinated election.
     pub fn coordinate(&mut self, rng: &mut Rng) {
         self.keep_outsiders_away();
         self.coordinated = true;
@@ -256,7 +256,7 @@ impl Plan {
         self.request_faults = *rng.pick(&[5_000, 50_000, 200_000]);
     }
 
-    /// Makes it an election in which everybody watches and the store is restored to older revisions.
+    /// Changes the plan to an election in which every candidate watches and the store is restored to older revisions.
     pub fn restore(&mut self) {
         self.keep_outsiders_away();
         self.outsiders = Outsiders::RestoresBack;
@@ -273,29 +273,29 @@ impl Plan {
         }
     }
 
-    /// Whether some candidates, and not all, run client-go.
+    /// Returns whether some, but not all, candidates run client-go.
     pub fn is_mixed(&self) -> bool {
         self.client_go.contains(&true)
     }
 
-    /// The kinds that strike requests.
+    /// Returns the kinds of faults that affect requests.
     pub fn request_kinds(&self) -> Vec<Fault> {
         enabled(REQUESTS, self.faults)
     }
 
-    /// The kinds that strike watch events.
+    /// Returns the kinds of faults that affect watch events.
     pub fn watch_kinds(&self) -> Vec<Fault> {
         enabled(WATCHES, self.faults)
     }
 
-    /// The kinds that strike by themselves.
+    /// Returns the kinds of faults that are not tied to a request.
     pub fn nemesis_kinds(&self) -> Vec<Fault> {
         let others = [Fault::Restore, Fault::RestoreBumped, Fault::Preferred];
         let others = [HUMANS, &others].concat();
         [enabled(NEMESIS, self.faults), enabled(&others, self.faults)].concat()
     }
 
-    /// The longest lease of any candidate, in nanoseconds.
+    /// Returns the longest lease of any candidate, in nanoseconds.
     pub fn longest_lease(&self) -> u64 {
         self.timings
             .iter()
@@ -304,7 +304,8 @@ impl Plan {
             .unwrap_or_default()
     }
 
-    /// Whether a controller must find a leader: only with wall clocks that agree with its own.
+    /// Returns whether L1 is checked in a coordinated election: only if the wall clocks of the candidates agree with
+    /// the controller's.
     pub fn checks_coordination(&self) -> bool {
         let wrong = [Fault::WallForward, Fault::WallBack, Fault::MachinePause];
         self.skew <= 1_000_000_000
@@ -312,17 +313,18 @@ impl Plan {
             && !wrong.iter().any(|f| self.faults.has(*f))
     }
 
-    /// S1 needs A1 and A2.
+    /// Returns whether S1 is checked, which needs A1 and A2.
     pub fn checks_guards(&self) -> bool {
         self.outsiders == Outsiders::None && self.clocks != Clocks::Wild
     }
 
-    /// S2, S3 and S5 need revisions that never go back.
+    /// Returns whether S2, S3 and S5 are checked, which need revisions that never go back.
     pub fn checks_tokens(&self) -> bool {
         self.outsiders != Outsiders::RestoresBack
     }
 
-    /// Deadlines of work need, besides A1, timers that fire and clocks within the margin.
+    /// Returns whether deadlines of work are checked. They need A1, timers that fire in time, and clocks within the
+    /// margin.
     pub fn checks_work(&self) -> bool {
         let late = [
             Fault::Pause,
@@ -336,7 +338,7 @@ impl Plan {
     }
 }
 
-/// A duration in nanoseconds.
+/// Returns a duration in nanoseconds.
 pub fn nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
@@ -356,7 +358,7 @@ fn timings(rng: &mut Rng, nodes: usize) -> Vec<Timing> {
             .expect("the table holds valid timings")
     };
     let first = match rng.below(12) {
-        // No margin at all, as csi-lib-utils has it.
+        // No margin at all, like csi-lib-utils.
         0 => (15_000, 10_000, 5_000),
         _ => *rng.pick(&TIMINGS),
     };
@@ -364,7 +366,7 @@ fn timings(rng: &mut Rng, nodes: usize) -> Vec<Timing> {
     (0..nodes)
         .map(|i| {
             let (lease, renew, retry) = first;
-            // A fleet in the middle of a change of its settings.
+            // A fleet during a change of its settings.
             let factor = if mixed && i > 0 { rng.range(1, 4) } else { 1 };
             build((lease * factor, renew * factor, retry * factor))
         })
@@ -385,7 +387,7 @@ fn rates(rng: &mut Rng, timings: &[Timing], clocks: Clocks) -> Vec<i64> {
     timings
         .iter()
         .map(|_| {
-            // Extremes are where it hurts.
+            // Extreme values are the most error-prone.
             let size = if rng.percent(50) {
                 limit
             } else {

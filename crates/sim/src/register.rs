@@ -1,4 +1,4 @@
-//! The API server's object: one compare-and-set register with revisions and a uid.
+//! The object in the API server: one compare-and-set register with revisions and a uid.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -10,30 +10,30 @@ use tenure_core::{
 /// One version of the object.
 #[derive(Clone, Debug)]
 pub struct Object {
-    /// As an elector sees it.
+    /// The object as an elector observes it.
     pub seen: Observation,
     /// The revision as a number.
     pub revision: u64,
-    /// Which incarnation wrote the record; `None` for a human.
+    /// The incarnation that wrote the record; `None` for a person.
     pub author: Option<u64>,
-    /// Which incarnation made the write that the mark names.
+    /// The incarnation of the write that the mark names.
     pub marked_by: Option<u64>,
-    /// What its author's clock showed when it was sent.
+    /// The author's local time when the write was sent.
     pub sent: LocalTime,
-    /// Counts the writes that win a term, in the order of the store.
+    /// Number of writes so far that won a term, in the order of the store.
     pub term: u64,
 }
 
-/// What a write did.
+/// Result of a write.
 #[derive(Clone, Debug)]
 pub enum Applied {
-    /// It made this version.
+    /// The write created this version.
     Yes(Rc<Object>),
     /// The precondition failed.
     No,
 }
 
-/// The object and its past.
+/// The object and its history.
 #[derive(Debug, Default)]
 pub struct Register {
     current: Option<Rc<Object>>,
@@ -42,28 +42,28 @@ pub struct Register {
     records: u64,
     terms: u64,
     history: Vec<Rc<Object>>,
-    /// What operators ask for, in annotations that every write keeps.
+    /// Orders of operators, in annotations that every write keeps.
     orders: Orders,
-    /// The last write of an elector that leaves marks. Others keep it.
+    /// The mark of the last write of an elector that writes marks. Other writers keep it.
     mark: Option<Mark>,
-    /// Which incarnation made that write.
+    /// The incarnation of that write.
     marked_by: Option<u64>,
-    /// A write is applied whatever version it names: what happens without compare-and-set.
+    /// A write is applied regardless of the version that it names, as without compare-and-set.
     pub blind: bool,
 }
 
 impl Register {
-    /// The present version.
+    /// Returns the current version.
     pub fn current(&self) -> Option<&Rc<Object>> {
         self.current.as_ref()
     }
 
-    /// The store's revision.
+    /// Returns the store's revision.
     pub fn revision(&self) -> u64 {
         self.revision
     }
 
-    /// The latest version of this name and number, present or past.
+    /// Returns the latest object with this version, current or past.
     pub fn find(&self, version: &Version) -> Option<&Rc<Object>> {
         self.history
             .iter()
@@ -71,12 +71,12 @@ impl Register {
             .find(|o| o.seen.version == *version)
     }
 
-    /// A version of the past, `back` versions ago.
+    /// Returns the version from `back` versions ago.
     pub fn past(&self, back: usize) -> Option<&Rc<Object>> {
         self.history.iter().rev().nth(back)
     }
 
-    /// How many versions ago the store was at this revision.
+    /// Returns how many versions ago the store was at this revision.
     pub fn back_to(&self, revision: u64) -> Option<usize> {
         self.history
             .iter()
@@ -84,7 +84,7 @@ impl Register {
             .position(|object| object.revision == revision)
     }
 
-    /// Carries out a write of an elector, which leaves a mark or does not.
+    /// Executes a write of an elector, with or without a mark.
     pub fn write(
         &mut self,
         author: u64,
@@ -119,7 +119,7 @@ impl Register {
         ))
     }
 
-    /// A human writes a record. One that says what another version said is no different from it.
+    /// Writes a record as a person would. A record with the content of an earlier version equals that version's record.
     pub fn edit(&mut self, record: Record, unreadable: bool) -> Rc<Object> {
         let uid = self.current.as_ref().map(|c| c.seen.version.uid.clone());
         let same = self.history.iter().rev().take(100).find(|old| {
@@ -136,7 +136,7 @@ impl Register {
         self.put(uid, record, fingerprint, unreadable, author)
     }
 
-    /// Somebody edits labels: another version with the same record.
+    /// Edits labels, which creates another version with the same record.
     pub fn touch(&mut self) -> Option<Rc<Object>> {
         let object = self.current.clone()?;
         Some(self.put(
@@ -148,13 +148,13 @@ impl Register {
         ))
     }
 
-    /// An operator changes what is asked for: another version with the same record.
+    /// Changes the orders of operators, which creates another version with the same record.
     pub fn order(&mut self, orders: Orders) -> Option<Rc<Object>> {
         self.orders = orders;
         self.touch()
     }
 
-    /// Somebody deletes the object; the store's revision goes on.
+    /// Deletes the object. The store's revision continues to increase.
     pub fn delete(&mut self) -> u64 {
         self.current = None;
         self.orders = Orders::default();
@@ -164,7 +164,7 @@ impl Register {
         self.revision
     }
 
-    /// The store is restored from a backup of `back` versions ago; `bump` is added to its revision.
+    /// Restores the store from a backup of `back` versions ago, and adds `bump` to its revision.
     pub fn restore(&mut self, back: usize, bump: u64) -> Option<Rc<Object>> {
         let old = self.past(back)?.clone();
         self.orders = old.seen.orders.clone();
@@ -198,7 +198,7 @@ impl Register {
         unreadable: bool,
         author: Option<(u64, LocalTime)>,
     ) -> Rc<Object> {
-        // Other objects of the store take numbers too.
+        // Other objects of the store use revisions, too.
         self.revision += 1 + (self.records & 3);
         let object = Rc::new(Object {
             seen: Observation {

@@ -1,4 +1,4 @@
-//! Numbers, chances and choices from one seed.
+//! Random numbers, events and selections from one seed.
 
 use tenure_core::Random;
 
@@ -7,37 +7,37 @@ use tenure_core::Random;
 pub struct Rng(Random);
 
 impl Rng {
-    /// The sequence of a seed.
+    /// Creates the sequence of a seed.
     pub const fn new(seed: u64) -> Self {
         Self(Random::new(seed))
     }
 
-    /// The next 64 bits.
+    /// Returns the next 64 bits.
     pub const fn bits(&mut self) -> u64 {
         self.0.bits()
     }
 
-    /// A number below `limit`; 0 if the limit is 0.
+    /// Returns a number below `limit`; 0 if the limit is 0.
     pub const fn below(&mut self, limit: u64) -> u64 {
         ((self.bits() as u128 * limit as u128) >> 64) as u64
     }
 
-    /// A number from `low` up to but not including `high`.
+    /// Returns a number from `low` up to but not including `high`.
     pub const fn range(&mut self, low: u64, high: u64) -> u64 {
         low + self.below(high.saturating_sub(low))
     }
 
-    /// True in `parts` of a million cases.
+    /// Returns true with a probability of `parts` per million.
     pub const fn chance(&mut self, parts: u64) -> bool {
         self.below(1_000_000) < parts
     }
 
-    /// True in `percent` of a hundred cases.
+    /// Returns true with a probability of `percent` per cent.
     pub const fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent
     }
 
-    /// One of several.
+    /// Selects one of several values.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len() as u64) as usize]
     }

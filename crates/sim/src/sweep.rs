@@ -1,4 +1,4 @@
-//! Many seeds on all cores.
+//! Runs many seeds on all cores.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -9,18 +9,18 @@ use crate::machine::Kind;
 use crate::totals::Totals;
 use crate::world::{Report, World};
 
-/// What many seeds came to.
+/// Result of many seeds.
 #[derive(Clone, Debug, Default)]
 pub struct Sweep {
-    /// How many seeds were run.
+    /// Number of seeds that were run.
     pub seeds: u64,
-    /// Their figures.
+    /// Their totals.
     pub totals: Totals,
-    /// Seeds whose second run had another trace.
+    /// Seeds whose second run had a different trace.
     pub unequal: Vec<u64>,
-    /// How many seeds were run twice.
+    /// Number of seeds that were run twice.
     pub repeated: u64,
-    /// Broken promises by seed.
+    /// Violations by seed.
     pub violations: Vec<(u64, Violation)>,
 }
 
@@ -41,11 +41,11 @@ impl Sweep {
     }
 }
 
-/// Every so many seeds one is run twice, to prove that a seed is a run.
+/// One in this many seeds is run twice, to prove that a seed determines a run.
 const REPEAT_EVERY: u64 = 50;
 
-/// Runs seeds from `first` on, until `enough` says so (asked after every seed) or the count is
-/// reached. `progress` is called by one thread at a time.
+/// Runs seeds, starting with `first`, until `enough` returns true (checked after every seed) or the count is reached.
+/// `progress` is called by one thread at a time.
 pub fn sweep(
     kind: Kind,
     first: u64,

@@ -1,5 +1,5 @@
-//! The simulator's own tests: a small sweep, and the proof that it would notice. The long runs are
-//! `cargo xtask sim`.
+//! The simulator's own tests: a small sweep, and the proof that it detects bugs. `cargo xtask sim` runs the long
+//! simulations.
 
 use crate::cli::hunt_parallel;
 use crate::fault::Fault;
@@ -22,7 +22,7 @@ fn a_few_hundred_seeds_keep_every_promise() {
     );
     assert_eq!(total.unequal, [0; 0], "a seed is a run");
     assert_eq!(total.totals.longest_overlap, 0);
-    // Success must not be for lack of anything happening.
+    // The run must not succeed because nothing happened.
     assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
     assert!(total.totals.refused > 0, "a stale effect was refused");
     let unused: Vec<_> = Fault::ALL
@@ -45,7 +45,7 @@ fn leaders_for_life_and_their_undertakers_keep_every_promise() {
         "{text}\nreplay: cargo xtask sim --life --seed {seed}"
     );
     assert_eq!(total.unequal, [0; 0], "a seed is a run");
-    // Success must not be for lack of anything happening.
+    // The run must not succeed because nothing happened.
     assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
     let unused: Vec<_> = Fault::ALL
         .iter()
@@ -67,7 +67,7 @@ fn migrations_through_a_lock_in_two_objects_keep_every_promise() {
         "{text}\nreplay: cargo xtask sim --pair --seed {seed}"
     );
     assert_eq!(total.unequal, [0; 0], "a seed is a run");
-    // Success must not be for lack of anything happening.
+    // The run must not succeed because nothing happened.
     assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
 }
 
@@ -79,7 +79,7 @@ fn mixed_fleets_and_coordinated_elections_keep_every_promise() {
         let text = first.map(|(seed, v)| format!("{seed}: {}: {}", v.invariant, v.text));
         assert_eq!(text, None, "{kind:?}");
         assert_eq!(total.unequal, [0; 0], "a seed is a run");
-        // Success must not be for lack of anything happening.
+        // The run must not succeed because nothing happened.
         assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
     }
 }
@@ -97,7 +97,7 @@ fn shard_groups_that_change_their_number_keep_one_owner_per_key() {
         "{text}\nreplay: cargo xtask sim --shards --seed {seed}"
     );
     assert_eq!(total.unequal, [0; 0], "a seed is a run");
-    // Success must not be for lack of anything happening.
+    // The run must not succeed because nothing happened.
     assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
 }
 
@@ -119,9 +119,9 @@ fn semaphores_that_change_their_number_use_no_more_slots() {
 
 #[test]
 fn seeds_that_once_failed_stay_clean() {
-    // 25432: garbage that came back was pushed out of the checker's memory (S5).
-    // 67581: a late renewal of an overrun term was released at shutdown (S4).
-    // 9922: so was the write with which an overrun term had begun, after a look back in time (S4).
+    // Seed 25432: an invalid record that reappeared was evicted from the checker's memory (S5). Seed 67581: a late
+    // renewal of an overrun term was released at shutdown (S4). Seed 9922: the write with which an overrun term had
+    // begun was also released, after an observation that went back in time (S4).
     for seed in [25_432, 67_581, 9_922] {
         let report = World::run(seed, Kind::Core, false);
         let violation = report

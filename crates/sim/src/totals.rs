@@ -1,8 +1,8 @@
-//! What runs come to, one or many.
+//! Totals of one run or of many.
 
 use crate::fault::FaultCounts;
 
-/// Sums and extremes of one run or of many.
+/// Sums and maximums of one run or of many.
 #[derive(Clone, Debug, Default)]
 pub struct Totals {
     /// Simulated time, in nanoseconds.
@@ -13,11 +13,11 @@ pub struct Totals {
     pub terms: u64,
     /// Steps of elections.
     pub steps: u64,
-    /// The longest time that two guards were true together although S1 was promised, in nanoseconds.
+    /// Longest time during which two guards were valid together although S1 was guaranteed, in nanoseconds.
     pub longest_overlap: u64,
-    /// The same in runs whose clocks are beyond what is tolerated.
+    /// The same in runs whose clocks exceed the tolerated error.
     pub wild_overlap: u64,
-    /// Effects of former leaders that the fenced store refused.
+    /// Effects of former leaders that the fenced store rejected.
     pub refused: u64,
     /// Effects that it accepted.
     pub accepted: u64,
@@ -26,7 +26,7 @@ pub struct Totals {
 }
 
 impl Totals {
-    /// Adds those of other runs.
+    /// Adds the totals of other runs.
     pub fn add(&mut self, other: Self) {
         self.simulated += other.simulated;
         self.faults += &other.faults;
@@ -39,12 +39,12 @@ impl Totals {
         self.failovers.extend(other.failovers);
     }
 
-    /// Simulated time, in seconds.
+    /// Returns the simulated time in seconds.
     pub fn seconds(&self) -> f64 {
         self.simulated as f64 / 1e9
     }
 
-    /// Simulated cluster-years.
+    /// Returns the simulated cluster-years.
     pub fn years(&self) -> f64 {
         self.seconds() / (365.25 * 86_400.0)
     }

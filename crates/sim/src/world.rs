@@ -1,7 +1,7 @@
-//! The event loop: N candidates, one object, a network, and everything that goes wrong.
+//! The event loop: N candidates, one object, a network, and all faults.
 //!
-//! All randomness comes from one seed and all state is in [`World`], so a seed is a run. Real time is
-//! nanoseconds that only the simulator sees.
+//! All randomness comes from one seed and all state is in [`World`], so a seed determines a run. Real time is in
+//! nanoseconds, and only the simulator can read it.
 
 mod check;
 mod controller;
@@ -39,19 +39,19 @@ use controller::Controller;
 use event::Entry;
 pub(crate) use event::Event;
 
-/// A tick that leads to nothing is normal, a hundred in a row are a busy loop.
+/// A single tick without effect is normal. A hundred consecutive ones are a busy loop.
 const BUSY: u32 = 100;
 
-/// What a run came to.
+/// Result of a run.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Its figures.
+    /// Its totals.
     pub totals: Totals,
     /// Changes with every event: equal hashes mean equal runs.
     pub hash: u64,
-    /// The first broken promise.
+    /// The first violation.
     pub violation: Option<Violation>,
-    /// The last events, if they were asked for.
+    /// The last events, if requested.
     pub trace: Vec<String>,
 }
 
@@ -72,7 +72,7 @@ pub struct World {
     tokens: TokenOrder,
     store: FencedStore,
     controller: Controller,
-    /// Which incarnation held the object when an operator last ordered its term to end.
+    /// The incarnation that held the object when an operator last ordered its term to end.
     ordered: Option<u64>,
     /// The revision before the last pause of a run with restores.
     before_pause: Option<u64>,
@@ -83,7 +83,7 @@ pub struct World {
 }
 
 impl World {
-    /// Runs a seed. A panic on the way is a [violation](Invariant::Assertion) like any other.
+    /// Runs a seed. A panic during the run is a [violation](Invariant::Assertion) like any other.
     pub fn run(seed: u64, kind: Kind, traced: bool) -> Report {
         match kind {
             Kind::Pair => return pair::run(seed, Rules::default(), traced),
@@ -163,7 +163,7 @@ impl World {
 
     fn start(&mut self) {
         let time_of_day = self.rng.below(1 << 45) as i64;
-        // Namesakes must be able to act in the same second of the day.
+        // Processes with the same name must be able to act within the same wall-clock second.
         let in_step = self.plan.one_name && self.plan.whole_seconds;
         self.controller.offset = self.skewed(time_of_day);
         for i in 0..self.plan.nodes {
@@ -188,13 +188,13 @@ impl World {
         self.at(self.now + self.plan.horizon, Event::Calm);
     }
 
-    /// A time of day as one of several clocks shows it that are set alike, within the skew of the plan.
+    /// Returns the time of day of one of several clocks, with a random offset within the skew of the plan.
     fn skewed(&mut self, time_of_day: i64) -> i64 {
         let skew = self.plan.skew;
         time_of_day + self.rng.below(2 * skew + 1) as i64 - skew as i64
     }
 
-    /// A new process in a node's place.
+    /// Creates a new process for a node.
     fn incarnate(&mut self, i: usize, clock: Clock) -> Node {
         self.incarnations += 1;
         let identity = if self.plan.one_name {
@@ -350,7 +350,7 @@ impl World {
         }
     }
 
-    /// Hands something to a node, or keeps it until the node can run.
+    /// Delivers a message to a node, or keeps it until the node can run.
     pub(crate) fn deliver(&mut self, i: usize, letter: Letter) {
         let node = &mut self.nodes[i];
         if !node.alive {
@@ -378,7 +378,7 @@ impl World {
             self.step(i, Letter::Other(Input::Tick));
         }
         for letter in letters {
-            // A crash in between ends it.
+            // A crash in between ends the process.
             if self.nodes[i].alive {
                 self.step(i, letter);
             }
@@ -388,7 +388,7 @@ impl World {
         }
     }
 
-    /// One step of an election, and everything it asks for.
+    /// Performs one step of an election, and executes its commands.
     pub(crate) fn step(&mut self, i: usize, letter: Letter) {
         if self.report.violation.is_some() {
             return;
@@ -528,7 +528,7 @@ impl World {
     }
 }
 
-/// A letter that shows the present state.
+/// Returns a message with the current state.
 pub(crate) fn present(register: &Register, source: Source) -> Letter {
     match register.current() {
         Some(object) => Letter::Shown(source, object.clone()),

@@ -1,5 +1,5 @@
-//! L1: when the faults have ended somebody leads soon, goes on leading, and is followed in time
-//! after a crash and after a release.
+//! L1: after the faults have ended, a candidate soon leads and keeps leading. After a crash and after a release,
+//! another candidate follows in time.
 
 use std::time::Duration;
 
@@ -9,20 +9,20 @@ use crate::node::Letter;
 use crate::plan::{Clocks, Outsiders, Plan, nanos};
 use crate::world::{Event, World};
 
-/// How long a leader is watched without any fault, in leases.
+/// Time for which a leader is observed without faults, in leases.
 const QUIET_LEASES: u64 = 4;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Somebody must lead.
+    /// A candidate must start to lead.
     First,
-    /// It must go on leading.
+    /// The leader must keep leading.
     Quiet,
-    /// It has crashed; another must lead.
+    /// The leader has crashed; another candidate must lead.
     AfterCrash,
-    /// Time for the crashed one to come back.
+    /// The crashed process gets time to come back.
     Settle,
-    /// It was asked to step down; another must lead.
+    /// The leader was asked to step down; another candidate must lead.
     AfterRelease,
     Over,
 }
@@ -33,7 +33,7 @@ pub struct Calm {
     stage: Stage,
     since: u64,
     clocks: Clocks,
-    /// Who leads when is the controller's business.
+    /// Whether a controller decides who leads, so that less is required of candidates.
     coordinated: bool,
     /// The candidate that an operator's order names.
     named: Option<usize>,
@@ -51,11 +51,11 @@ impl Calm {
         let (retry, request) = world.slowest();
         let lease = match world.plan.outsiders {
             Outsiders::None => world.plan.longest_lease(),
-            // A human's duration is honoured, too.
+            // The duration that a person wrote is honoured, too.
             _ => 3 * world.plan.longest_lease(),
         };
         let sits_out = world.nodes.iter().map(|n| n.sits_out_until);
-        // The controller chooses the same candidate again, also while it sits out, and may not look
+        // The controller selects the same candidate again, even while that candidate does not campaign. It may not act
         // before a candidate renews its object.
         let (sits_out, controller) = if stages.coordinated {
             (sits_out.max(), 400_000_000_000)
@@ -63,16 +63,16 @@ impl Calm {
             (sits_out.min(), 0)
         };
         let sits_out = sits_out.unwrap_or_default().saturating_sub(world.now);
-        // Requests that were late before still arrive. A controller may choose a candidate that sits out, and chooses
-        // again when that assignment has run out.
+        // Requests that were delayed before still arrive. A controller may select a candidate that does not campaign,
+        // and selects again when that assignment has expired.
         let late = (if stages.coordinated { 8 } else { 3 }) * world.plan.longest_lease();
-        // Work that was stuck may have to be overrun first, which takes up to a lease.
+        // Stuck work may first have to exceed its deadline, which takes up to a lease.
         let bound = late + 2 * lease + sits_out + 10 * retry + 4 * request + controller;
         world.after(stretch(&world.plan, bound), Event::Calm);
         stages
     }
 
-    /// A term has begun: how long that took, after a crash (true) or a release (false).
+    /// Returns how long it took until a term began, after a crash (true) or a release (false).
     pub(crate) fn led(&self, now: u64) -> Option<(bool, u64)> {
         match self.stage {
             Stage::AfterCrash => Some((true, now - self.since)),
@@ -81,7 +81,7 @@ impl Calm {
         }
     }
 
-    /// A term was told to stop; says what is wrong about that.
+    /// Checks a term that was stopped, and returns the violation, if any.
     pub(crate) fn stopped(&self, node: usize, reason: &StopReason) -> Option<String> {
         let promised = self.clocks != Clocks::Wild && !self.coordinated;
         (self.stage == Stage::Quiet && promised).then(|| {
@@ -94,7 +94,7 @@ impl Calm {
         self.stage == Stage::Over
     }
 
-    /// The time of a stage is over.
+    /// Continues when the time of a stage has passed.
     pub(crate) fn proceed(mut self, world: &mut World) -> Self {
         let leads = world.nodes.iter().position(|n| n.leads(world.now));
         let (retry, request) = world.slowest();
@@ -102,7 +102,7 @@ impl Calm {
         let Some(leader) = leads else {
             let promised = self.stage == Stage::First && world.plan.checks_coordination();
             if self.clocks == Clocks::Wild || (self.coordinated && !promised) {
-                // Nothing is promised about how long such clocks take.
+                // There is no guarantee for the delay with such clocks.
                 self.stage = Stage::Over;
                 world.after(0, Event::Calm);
                 return self;
@@ -121,12 +121,12 @@ impl Calm {
         self.since = world.now;
         let (stage, wait) = match self.stage {
             Stage::First => (Stage::Quiet, QUIET_LEASES * lease),
-            // The controller may choose the one that crashes next.
+            // The controller may select the candidate that crashes next.
             Stage::Quiet if self.coordinated => (Stage::Over, 0),
             Stage::Quiet => {
                 world.trace(|_| format!("n{leader} crashes in the calm"));
                 world.crash(leader);
-                // A whole-second lock needs a second more to be sure of a change.
+                // A lock with whole seconds needs one more second to detect a change.
                 let seconds = if world.plan.whole_seconds {
                     1_000_000_000
                 } else {
@@ -176,7 +176,7 @@ impl Calm {
     }
 }
 
-/// A time as the slowest clock counts it.
+/// Converts a duration to real time for the slowest clock.
 fn stretch(plan: &Plan, time: u64) -> u64 {
     let slowest = plan.rates_ppm.iter().min().copied().unwrap_or_default();
     let slowest = slowest.min(0).unsigned_abs();

@@ -1,4 +1,4 @@
-//! What must hold, one file per promise of `docs/safety.md`.
+//! The invariants, one file per guarantee of `docs/safety.md`.
 
 pub mod l1_liveness;
 pub mod s1_guard_exclusion;
@@ -9,22 +9,22 @@ pub mod s5_no_foreign_writes;
 
 use std::fmt;
 
-/// The promises.
+/// The invariants.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Invariant {
-    /// At most one guard is true.
+    /// At most one guard is valid.
     S1,
     /// Later terms have greater tokens.
     S2,
-    /// No effect of an older term after one of a newer.
+    /// No effect of an older term is applied after one of a newer term.
     S3,
-    /// The guard is out and the work has ended before a release.
+    /// The guard has expired and the work has ended before a release.
     S4,
-    /// Nobody writes over a live stranger.
+    /// No candidate replaces a live record of another candidate.
     S5,
-    /// Somebody leads soon, and keeps leading.
+    /// A candidate soon leads and keeps leading.
     L1,
-    /// Assertions of the code itself hold.
+    /// Assertions in the code hold.
     Assertion,
 }
 
@@ -37,13 +37,13 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// A broken promise.
+/// A violated invariant.
 #[derive(Clone, Debug)]
 pub struct Violation {
-    /// Which one.
+    /// The invariant.
     pub invariant: Invariant,
-    /// When, in nanoseconds of real time.
+    /// Time of the violation, in nanoseconds of real time.
     pub at: u64,
-    /// What happened.
+    /// Description of the violation.
     pub text: String,
 }

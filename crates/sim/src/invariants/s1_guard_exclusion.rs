@@ -1,20 +1,20 @@
-//! S1: at every real instant at most one incarnation's guard is true.
+//! S1: at every real instant at most one incarnation has a valid guard.
 //!
-//! A guard turns true only when a term begins or goes on, when a stopped machine goes on, or when a
-//! wall clock is set back; the simulator asks at each of these. In between guards can only end.
+//! A guard becomes valid only when a term begins or is extended, when a stopped machine resumes, or when a wall clock
+//! is set back. The simulator checks at each of these events. Between them guards can only expire.
 //!
-//! Where A1 is void (humans, restores) the promise is weaker and checked instead: whoever is shown
-//! the present state of the object, and it is not its own, has stopped when the step is over.
+//! If A1 does not hold (people, restores), a weaker guarantee is checked instead: a node that has received the current
+//! state of the object, written by somebody else, has stopped at the end of that step.
 
-/// The longest time that two guards were true together.
+/// The longest time during which two guards were valid together.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct GuardExclusion {
-    /// In nanoseconds; zero unless something is broken.
+    /// In nanoseconds; zero unless S1 is violated.
     pub longest_overlap: u64,
 }
 
 impl GuardExclusion {
-    /// Takes, for every node whose guard is true now, until when it stays true.
+    /// Takes, for every node with a valid guard, the instant until which the guard stays valid.
     pub fn check(
         &mut self,
         now: u64,
@@ -38,7 +38,7 @@ impl GuardExclusion {
     }
 }
 
-/// Rule 4: the present state was shown and is not ours, yet the guard is still good.
+/// Rule 4: the node received the current state, which is not its own, but its guard is still valid.
 pub fn check_prompt_stop(shown: &str, guard_holds: bool) -> Option<String> {
     guard_holds.then(|| format!("leads on after it was shown that {shown}"))
 }

@@ -1,21 +1,21 @@
 //! S2: a later term has a strictly greater token, and no two terms share one.
 //!
-//! Terms are ordered by the writes that won them, as the store applied them: that order is real even
-//! where clocks are wild.
+//! Terms are ordered by the writes that won them, in the order in which the store applied them. That order is correct
+//! even if clocks are not.
 
-/// How many past terms are compared; older ones are covered step by step.
+/// Number of past terms that are compared. Older terms are covered by earlier comparisons.
 const REMEMBERED: usize = 8;
 
 /// The tokens of past terms.
 #[derive(Clone, Debug, Default)]
 pub struct TokenOrder {
     terms: Vec<(u64, u64)>,
-    /// How many terms there were.
+    /// Number of terms.
     pub count: u64,
 }
 
 impl TokenOrder {
-    /// Takes the place of a new term in the order of the store, and its token.
+    /// Takes the position of a new term in the order of the store, and its token.
     pub fn begin(&mut self, term: u64, token: u64) -> Option<String> {
         self.count += 1;
         let wrong = self

@@ -1,8 +1,8 @@
-//! S3: no effect of an older term is applied after one of a newer term, if the resource refuses
-//! tokens below the greatest it accepted.
+//! S3: no effect of an older term is applied after one of a newer term, provided that the resource rejects tokens below
+//! the greatest accepted one.
 //!
-//! The resource here is a store in the manner of Kleppmann's storage service. Effects travel for a
-//! while after the work that made them was told to stop.
+//! The resource is a store like Kleppmann's storage service. Effects can arrive some time after the work that caused
+//! them was cancelled.
 
 /// A resource that checks tokens.
 #[derive(Clone, Copy, Debug, Default)]
@@ -11,12 +11,12 @@ pub struct FencedStore {
     newest_term: u64,
     /// Effects that were applied.
     pub accepted: u64,
-    /// Effects of former leaders that were refused.
+    /// Effects of former leaders that were rejected.
     pub refused: u64,
 }
 
 impl FencedStore {
-    /// An effect arrives.
+    /// Handles an effect that arrives.
     pub fn effect(&mut self, term: u64, token: u64) -> Option<String> {
         if token < self.greatest {
             self.refused += 1;

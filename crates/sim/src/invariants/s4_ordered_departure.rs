@@ -1,24 +1,23 @@
-//! S4: the guard is false, and guarded work has ended, before the release is sent; and nothing is
-//! released once the guard has run out.
+//! S4: the guard has expired or was revoked, and guarded work has ended, before the release is sent. Nothing is
+//! released once the guard has expired by itself.
 //!
-//! Where timers fire in time and clocks are within the margin, more holds and is checked: no term
-//! begins while the work of another is still winding down, because work that did not end by its
-//! deadline was ended with its process.
+//! If timers fire in time and clocks are within the margin, a stronger guarantee holds and is checked: no term begins
+//! while the work of another is still stopping. Work that did not end by its deadline was ended with its process.
 
-/// What a node is doing when it sends a release.
+/// State of a node when it sends a release.
 #[derive(Clone, Copy, Debug)]
 pub struct Departure {
-    /// Its guard is still true.
+    /// Its guard is still valid.
     pub guard_holds: bool,
     /// Its work has not ended.
     pub works: bool,
     /// Its work had not ended by its deadline.
     pub overran: bool,
-    /// The time of its last guard is over.
+    /// Its last guard has expired by itself.
     pub guard_ran_out: bool,
 }
 
-/// Judges a release as it is sent.
+/// Checks a release when it is sent.
 pub fn check_release(departure: Departure) -> Option<String> {
     let wrong = if departure.guard_holds {
         "releases with a good guard"
@@ -34,7 +33,7 @@ pub fn check_release(departure: Departure) -> Option<String> {
     Some(wrong.to_owned())
 }
 
-/// Judges the beginning of a term: takes the nodes whose work goes on.
+/// Checks the beginning of a term. Takes the nodes whose work still runs.
 pub fn check_work(leader: usize, mut working: impl Iterator<Item = usize>) -> Option<String> {
     working
         .find(|node| *node != leader)

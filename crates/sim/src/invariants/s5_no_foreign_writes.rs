@@ -1,9 +1,9 @@
-//! S5: an elector writes only over a version that it wrote itself in this incarnation, or that has no
-//! holder, or that it has observed unchanged for its lease, or where there is no object.
+//! S5: an elector replaces a version only if it wrote that version in this incarnation, if the version has no holder,
+//! or if it has observed the version unchanged for its lease duration. It creates the object only if it does not exist.
 //!
-//! If its mark names another term, that one was released or waited out, too.
+//! If the mark of the version names another term, that term was released or waited for, too.
 //!
-//! Each node's sights are followed here a second time, apart from the core's own book-keeping.
+//! The observations of each node are tracked here a second time, independently of the core.
 
 use std::collections::VecDeque;
 
@@ -12,23 +12,24 @@ use tenure_core::Mark;
 use crate::plan::nanos;
 use crate::register::Object;
 
-/// How many records a node's sights go back.
+/// Number of records that are remembered per node.
 const REMEMBERED: usize = 128;
 
-/// What one incarnation has seen of the object.
+/// The observations of one incarnation.
 #[derive(Clone, Debug)]
 pub struct Sights {
-    /// Records and the local time of their first sight.
+    /// Records, with the local time of their first observation.
     first: [(u64, u64); REMEMBERED],
     next: usize,
-    /// Marks and the local time of their first sight.
+    /// Marks, with the local time of their first observation.
     marks: VecDeque<(Mark, u64)>,
     newest: u64,
-    /// The local time at which the newest version was shown.
+    /// The local time at which the newest version was observed.
     newest_at: u64,
-    /// If the newest version is held by a stranger: until when it is waited for.
+    /// If another candidate holds the newest version: the time until which this incarnation waits for it.
     live_until: Option<u64>,
-    /// Until when a live foreign term, seen before the object was deleted, is waited out (duty 8).
+    /// The time until which to wait for a live term of another candidate that was observed before the object was
+    /// deleted (duty 8).
     hold_until: u64,
 }
 
@@ -47,13 +48,13 @@ impl Default for Sights {
 }
 
 impl Sights {
-    /// A version was shown to `me` at this local time; it counts for `lease`.
+    /// Records that `me` observed a version at this local time. The version is valid for `lease`.
     pub fn saw(&mut self, me: u64, object: &Object, lease: u64, local: u64) {
         let (record, news) = (object.seen.fingerprint, object.revision > self.newest);
         self.saw_mark(object, local);
         let known = self.first_sight(record);
         let since = known.unwrap_or(local);
-        // A record that comes back takes a new place, or the next one would push it out.
+        // A record that reappears gets a new position. Otherwise the next record would evict it.
         if known.is_none() || news {
             self.first[self.next] = (record, since);
             self.next = (self.next + 1) % REMEMBERED;
@@ -67,7 +68,7 @@ impl Sights {
         }
     }
 
-    /// A write of our own was answered: older events of the watch are no news any more.
+    /// Records the response to a write of this incarnation. Older watch events are stale from now on.
     pub fn wrote(&mut self, revision: u64) {
         if revision > self.newest {
             self.newest = revision;
@@ -76,7 +77,7 @@ impl Sights {
         }
     }
 
-    /// The object was shown to be gone, by the watch as of a revision.
+    /// Records that the object is absent. The revision is that of the watch event, if any.
     pub fn saw_nothing(&mut self, revision: Option<u64>) {
         if revision.is_some_and(|revision| revision <= self.newest) {
             return;
@@ -87,12 +88,12 @@ impl Sights {
         }
     }
 
-    /// Whether the newest version was shown at this local time or later.
+    /// Returns whether the newest version was observed at this local time or later.
     pub fn is_news(&self, local: u64) -> bool {
         self.newest > 0 && self.newest_at >= local
     }
 
-    /// Judges a write over a version.
+    /// Checks a write that replaces a version.
     pub fn check_write(&self, me: u64, base: &Object, lease: u64, local: u64) -> Option<String> {
         if base.author == Some(me) || is_free(base) {
             return None;
@@ -114,7 +115,7 @@ impl Sights {
         })
     }
 
-    /// Judges a write that wins a term: the term that the mark names must be ours, released, or waited out.
+    /// Checks a write that wins a term: the term that the mark names must be our own, released, or waited for.
     pub fn check_mark(&self, me: u64, base: &Object, local: u64) -> Option<String> {
         let mark = base.seen.mark.filter(|mark| !mark.is_release())?;
         if base.marked_by == Some(me) {
@@ -147,7 +148,7 @@ impl Sights {
         }
     }
 
-    /// Judges a creation.
+    /// Checks a creation.
     pub fn check_create(&self, local: u64) -> Option<String> {
         (local < self.hold_until).then(|| {
             format!(

@@ -1,4 +1,4 @@
-//! One candidate for life: a process in a pod, and the undertaker in it.
+//! One candidate for life: a process in a pod, with its undertaker.
 
 use tenure_core::undertaker::{PodId, Rules, Verdict, Vigil};
 use tenure_core::{Config, Election, Guard, LocalTime, Record, ResourceVersion, Timing};
@@ -8,23 +8,23 @@ use super::server::{Call, Reply};
 use crate::clock::Clock;
 use crate::rng::Rng;
 
-/// How a process of a pod learns its name.
+/// How a process obtains the name of its pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Naming {
-    /// As it is.
+    /// The correct name.
     Right,
-    /// It takes a host name for it, and checks what it took.
+    /// It uses a wrong host name, and verifies it.
     Wrong,
-    /// It takes a host name for it, and checks nothing: a version from before the check. It sets no mark.
+    /// It uses a wrong host name and does not verify it, like versions before that check existed. It sets no mark.
     Unchecked,
 }
 
 /// A pod with its process.
 #[derive(Debug)]
 pub(super) struct Candidate {
-    /// The pod as the API server knows it.
+    /// The pod as stored in the API server.
     pub(super) pod: PodId,
-    /// The pod as the process names it.
+    /// The pod as named by the process.
     pub(super) named: PodId,
     pub(super) naming: Naming,
     pub(super) election: Election,
@@ -32,18 +32,18 @@ pub(super) struct Candidate {
     pub(super) incarnation: u64,
     /// Whether the process runs and campaigns.
     pub(super) alive: bool,
-    /// Whether the pod was removed by force while the process runs: S1 does not count it.
+    /// Whether the pod was deleted by force while the process runs. S1 does not apply to such a process.
     pub(super) disowned: bool,
     pub(super) cut_until: u64,
     pub(super) tick: Option<(LocalTime, u64)>,
     pub(super) guard: Option<Guard>,
-    /// The watch shows changes in order: not before this.
+    /// The watch delivers changes in order: the next one not before this instant.
     pub(super) tail: u64,
-    /// The request of the election that is under way, and whether it is a write.
+    /// The request of the election in flight, and whether it is a write.
     pub(super) request: Option<(u64, bool)>,
-    /// Whether its pod has failed: it is never started again.
+    /// Whether its pod has failed. A failed pod is never started again.
     pub(super) ended: bool,
-    /// The last Lease that named a holder, even if it is gone; and who holds it now.
+    /// The last Lease that named a holder, even if it was deleted, and its current holder.
     held: Option<Lease>,
     leader: String,
     vigil: Option<Vigil>,
@@ -78,7 +78,7 @@ impl Candidate {
         }
     }
 
-    /// What a process of this name is told before it starts.
+    /// Returns the configuration of a process with this name.
     pub(super) fn config(named: &PodId, timing: &Timing, rng: &mut Rng) -> Config {
         Config {
             identity: named.identity(),
@@ -92,7 +92,7 @@ impl Candidate {
         }
     }
 
-    /// Another process in the same pod, which knows nothing of the one before.
+    /// Starts another process in the same pod, without the state of the previous one.
     pub(super) fn restart(&mut self, incarnation: u64, config: Config) {
         self.election = Election::new(config);
         self.incarnation = incarnation;
@@ -110,12 +110,12 @@ impl Candidate {
         self.guard = None;
     }
 
-    /// The mark that its writes set.
+    /// Returns the mark that its writes set.
     pub(super) fn mark(&self) -> Option<&String> {
         (self.naming != Naming::Unchecked).then_some(&self.pod.uid)
     }
 
-    /// Takes the Lease as it was read or watched.
+    /// Records the Lease as it was read or watched.
     pub(super) fn observe_lease(&mut self, lease: Option<&Lease>) {
         let Some(lease) = lease else {
             return;
@@ -126,7 +126,7 @@ impl Candidate {
         }
     }
 
-    /// The undertaker looks: which pod it asks for.
+    /// Runs a check of the undertaker, and returns the request for a pod.
     pub(super) fn look(&mut self, rules: Rules, lease_seconds: u32) -> Option<Call> {
         let theirs = !self.leader.is_empty() && self.leader != self.named.identity();
         let held = self.held.as_ref().map(|held| &held.seen.record);
@@ -139,11 +139,11 @@ impl Candidate {
             self.vigil = pod.map(|pod| Vigil::new(pod, rules));
         }
         let vigil = self.vigil.as_ref()?;
-        // Candidates from before the check are not what is tested here.
+        // Candidates without the check are not under test here.
         (self.naming != Naming::Unchecked).then(|| Call::List(vigil.pod().name.clone()))
     }
 
-    /// The undertaker hears: what it asks for next.
+    /// Handles a response for the undertaker, and returns its next request.
     pub(super) fn attend(&mut self, reply: &Reply, lease_seconds: u32) -> Option<Call> {
         let vigil = self.vigil.as_mut()?;
         match reply {

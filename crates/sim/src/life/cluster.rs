@@ -1,4 +1,4 @@
-//! The API server with the Lease and the pods. All objects share its revisions.
+//! The API server with the Lease and the pods. All objects share one revision counter.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use tenure_core::{Observation, Orders, Record, ResourceVersion, Version};
 #[derive(Clone, Debug)]
 pub(super) struct Lease {
     pub(super) seen: Observation,
-    /// The uid of a pod, as its process wrote it with the record. Other writers keep it.
+    /// The uid of a pod, which its process wrote with the record. Other writers keep it.
     pub(super) mark: Option<String>,
 }
 
-/// What was asked about the pods of one name: the revision of the view, and the pod.
+/// Result of a list of the pods of one name: the revision of the view, and the pod.
 #[derive(Clone, Debug)]
 pub(super) struct PodView {
     pub(super) revision: ResourceVersion,
@@ -25,17 +25,17 @@ pub(super) struct PodView {
 #[derive(Debug, Default)]
 pub(super) struct Cluster {
     pub(super) lease: Option<Lease>,
-    /// The pod that owns the Lease: the garbage collector removes the Lease after it.
+    /// The pod that owns the Lease. The garbage collector deletes the Lease after that pod.
     pub(super) owner: Option<String>,
     pods: BTreeMap<String, PodObservation>,
-    /// Every change of a pod, for views of the past.
+    /// Every change of a pod, for stale views.
     log: Vec<(u64, String, Option<PodObservation>)>,
     revision: u64,
     uids: u64,
 }
 
 impl Cluster {
-    /// Creates a pod; returns its uid.
+    /// Creates a pod and returns its uid.
     pub(super) fn create_pod(&mut self, name: &str) -> String {
         self.uids += 1;
         let uid = format!("u{}", self.uids);
@@ -50,7 +50,7 @@ impl Cluster {
         uid
     }
 
-    /// Changes where a pod is in its life, if it is still there.
+    /// Changes the stage of a pod's life, if the pod still exists.
     pub(super) fn set_stage(&mut self, name: &str, uid: &str, stage: PodStage) {
         if self.has_pod(name, uid) {
             let uid = uid.to_owned();
@@ -58,7 +58,7 @@ impl Cluster {
         }
     }
 
-    /// Removes a pod, if it is still there.
+    /// Removes a pod, if it still exists.
     pub(super) fn remove_pod(&mut self, name: &str, uid: &str) {
         if self.has_pod(name, uid) {
             self.put_pod(name, None);
@@ -69,12 +69,12 @@ impl Cluster {
         self.pods.get(name).is_some_and(|pod| pod.uid == uid)
     }
 
-    /// The names of pods that are there.
+    /// Returns the names of existing pods.
     pub(super) fn names(&self) -> Vec<String> {
         self.pods.keys().cloned().collect()
     }
 
-    /// The pods of a name, as they were so many revisions ago.
+    /// Returns the pods of a name, as they were `back` revisions ago.
     pub(super) fn list(&self, name: &str, back: u64) -> PodView {
         let at = self.revision.saturating_sub(back);
         let mut past = self.log.iter().rev();
@@ -85,7 +85,8 @@ impl Cluster {
         }
     }
 
-    /// Writes the Lease by compare-and-set: `base` is the version that it replaces. `None` for a refusal.
+    /// Writes the Lease by compare-and-set: `base` is the version that it replaces. Returns `None` if the write is
+    /// rejected.
     pub(super) fn write(
         &mut self,
         base: Option<&Version>,
@@ -104,7 +105,7 @@ impl Cluster {
         self.lease.clone()
     }
 
-    /// Removes the Lease; returns the revision of that.
+    /// Deletes the Lease and returns the revision of the deletion.
     pub(super) fn delete_lease(&mut self) -> ResourceVersion {
         self.revision += 1;
         self.lease = None;

@@ -1,11 +1,12 @@
-//! Leaders for life, their pods, and the candidates that free the locks of those that are gone.
+//! Leaders for life, their pods, and the candidates that free the locks of deleted pods.
 //!
-//! Candidates run the real core for life, and decide with [`tenure_core::undertaker`] as what is shipped does:
-//! whether a process may campaign under its name, and whether a record may be emptied. Pods are deleted, deleted
-//! by force, re-created under the same name, replaced under another, fail, and are cut off with their node; processes
-//! end and start again in the same pod; some take a host name for the name of their pod; views of pods are
-//! old; the garbage collector removes the Lease of a pod that is gone. S1 holds among all processes but those whose
-//! pod was removed by force while they run. S2 holds, and L1 when the faults have ended.
+//! Candidates run the real core for life and decide with the shipped rules of [`tenure_core::undertaker`]: whether a
+//! process may campaign under its name, and whether a record may be emptied. Pods are deleted (also by force), replaced
+//! under the same or another name, fail, or lose their node. Processes restart in their pod, or use a host name as a
+//! wrong name of their pod. Views of pods are stale. The garbage collector deletes the Lease of a deleted pod.
+//!
+//! S1 holds among all processes except those whose pod was deleted by force while they run. S2 holds, and L1 holds
+//! after the faults have ended.
 
 mod candidate;
 mod cluster;
@@ -34,16 +35,17 @@ use server::{Call, Reply};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The lease of terms for life, in seconds: shorter than what is shipped, so that a run sees more of them.
+/// Lease duration of terms for life, in seconds. It is shorter than the shipped value, so that a run contains more
+/// terms.
 const LEASE_SECONDS: u32 = 600;
 
-/// How often an undertaker looks at the pod of the leader.
+/// Interval at which an undertaker checks the pod of the leader.
 const LOOK: u64 = 15 * SECOND;
 
-/// The mean time between faults that strike by themselves.
+/// Mean time between faults that are not tied to a request.
 const STRIKE: u64 = 60 * SECOND;
 
-/// After the faults: long enough for every guard of before to run out.
+/// Time after the faults, long enough for every earlier guard to expire.
 const CALM: u64 = 3 * LEASE_SECONDS as u64 * SECOND;
 
 #[derive(Debug)]
@@ -57,13 +59,13 @@ enum Event {
     Look(usize, u64),
     /// The kubelet starts the process of a pod.
     Start(usize),
-    /// The processes of a pod have ended, and the pod is removed.
+    /// The processes of a pod have ended, and the pod is deleted.
     Remove(usize),
-    /// The node of a pod answers again.
+    /// The node of a pod responds again.
     Heal(usize),
-    /// A controller makes a pod, under this name.
+    /// A controller creates a pod with this name.
     Schedule(String),
-    /// The garbage collector looks at the Lease.
+    /// The garbage collector checks the Lease.
     Collect,
     Operate,
     Strike,
@@ -71,7 +73,7 @@ enum Event {
     End,
 }
 
-/// The Lease as a watch shows it, or that it is gone.
+/// The Lease as delivered by a watch, or its deletion.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "few of them exist at a time")]
 enum WatchEvent {
@@ -87,16 +89,16 @@ struct World {
     sequence: u64,
     queue: BTreeMap<(u64, u64), Event>,
     cluster: Cluster,
-    /// Every pod that ever was, with its process.
+    /// Every pod that ever existed, with its process.
     candidates: Vec<Candidate>,
     incarnations: u64,
     names: u64,
-    /// How often a request is struck, in a million.
+    /// Probability that a fault affects a request, in parts per million.
     faults: u64,
     latency: u64,
-    /// How many percent of the pods take a host name for their own.
+    /// Percentage of pods that use a wrong host name as their own name.
     misnamed: u64,
-    /// Whether re-created pods keep their name, as those of a StatefulSet do.
+    /// Whether re-created pods keep their name, like those of a StatefulSet.
     stateful: bool,
     calm: bool,
     guards: GuardExclusion,
@@ -219,13 +221,13 @@ impl World {
         }
     }
 
-    /// Whether this incarnation runs.
+    /// Returns whether this incarnation runs.
     fn is(&self, i: usize, incarnation: u64) -> bool {
         let candidate = &self.candidates[i];
         candidate.alive && candidate.incarnation == incarnation
     }
 
-    /// A controller makes a pod; its process starts a little later.
+    /// Creates a pod like a controller; its process starts a little later.
     fn schedule(&mut self, name: &str) {
         let uid = self.cluster.create_pod(name);
         let name = name.to_owned();
@@ -238,7 +240,7 @@ impl World {
         let mut named = pod.clone();
         if naming != Naming::Right {
             self.report.totals.faults.count(Fault::PodMisnamed);
-            // A host name may be that of another pod.
+            // A host name may equal the name of another pod.
             let others = self.cluster.names();
             named.name = match self.rng.percent(50) {
                 true => self.rng.pick(&others).clone(),
@@ -264,7 +266,7 @@ impl World {
         self.after(delay, Event::Start(i));
     }
 
-    /// The process of a pod starts: it reads its own pod first.
+    /// Starts the process of a pod, which reads its own pod first.
     fn start(&mut self, i: usize) {
         let PodId { name, uid } = &self.candidates[i].pod;
         let candidate = &self.candidates[i];
@@ -291,7 +293,7 @@ impl World {
         self.after(delay, Event::Look(i, incarnation));
     }
 
-    /// Shows the Lease as it is.
+    /// Delivers the current Lease.
     fn list_lease(&mut self, i: usize) {
         match self.cluster.lease.clone() {
             Some(lease) => self.watched(i, WatchEvent::Lease(lease)),
@@ -426,7 +428,7 @@ impl World {
         candidate.alive && candidate.guard.is_some_and(|guard| guard.holds(now))
     }
 
-    /// S1, at an instant at which a guard may have become true.
+    /// Checks S1 at an instant at which a guard may have become valid.
     fn check_guards(&mut self) {
         let mut guards = self.guards;
         let leading = (0..self.candidates.len()).filter_map(|i| {
@@ -443,7 +445,7 @@ impl World {
         }
     }
 
-    /// L1: long after the faults somebody leads.
+    /// Checks L1: long after the faults, a candidate leads.
     fn check_end(&mut self) {
         if !(0..self.candidates.len()).any(|i| self.leads(i)) {
             self.violate(Invariant::L1, "nobody leads".to_owned());

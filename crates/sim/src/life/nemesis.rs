@@ -1,4 +1,4 @@
-//! What happens to pods, to their processes and to the Lease: faults, controllers, operators.
+//! Faults, controllers and operators that affect pods, their processes and the Lease.
 
 use std::time::Duration;
 
@@ -48,7 +48,7 @@ impl World {
             Fault::Partition => self.candidates[i].cut_until = self.now + span,
             Fault::StepDown => self.step(i, Input::StepDown(Duration::from_nanos(span / 4))),
             Fault::PodDeleted => {
-                // The processes end within the grace period, and the pod is removed after that.
+                // The processes end within the grace period, and the pod is deleted after that.
                 self.step(i, Input::Shutdown);
                 self.after(span / 8, Event::Remove(i));
             }
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// The pod is removed, and its controller makes another.
+    /// Removes the pod; its controller creates another.
     fn bury(&mut self, i: usize) {
         let PodId { name, uid } = self.candidates[i].pod.clone();
         self.cluster.remove_pod(&name, &uid);
@@ -97,7 +97,7 @@ impl World {
         self.after(delay, Event::Schedule(next));
     }
 
-    /// The node of a pod answers again: it ends what it should not run.
+    /// Handles a node that responds again: it ends the processes that it should not run.
     pub(super) fn heal(&mut self, i: usize) {
         let PodId { name, uid } = self.candidates[i].pod.clone();
         if self.candidates[i].disowned {
@@ -120,7 +120,7 @@ impl World {
         }
     }
 
-    /// The faults end: nodes answer, and every pod runs.
+    /// Ends the faults: nodes respond, and every pod runs.
     pub(super) fn calm_down(&mut self) {
         self.calm = true;
         for i in 0..self.candidates.len() {
@@ -135,11 +135,11 @@ impl World {
         let name = self.next_name();
         self.schedule(&name);
         self.operate();
-        // A write of before may still be on its way.
+        // An earlier write may still be in flight.
         self.after(5 * STRIKE, Event::Operate);
     }
 
-    /// An operator who knows that the holder has ended frees its lock, where no candidate may.
+    /// Frees a lock like an operator who knows that the holder has ended, if no candidate may do so.
     pub(super) fn operate(&mut self) {
         let Some(lease) = self.cluster.lease.clone() else {
             return;
@@ -155,7 +155,7 @@ impl World {
         }
     }
 
-    /// A name that no pod has had.
+    /// Returns a name that no pod has had.
     pub(super) fn next_name(&mut self) -> String {
         self.names += 1;
         format!("web-{}", self.names)

@@ -1,4 +1,4 @@
-//! Requests on their way to the API server and back, and what watches show.
+//! Requests to the API server, their responses, and watch events.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::server::{Call, Reply};
 use super::{Event, SECOND, WatchEvent, World};
 use crate::fault::Fault;
 
-/// A request on its way.
+/// A request in flight.
 #[derive(Debug)]
 pub(super) struct Travel {
     candidate: usize,
@@ -20,7 +20,7 @@ pub(super) struct Travel {
 }
 
 impl World {
-    /// Sends a request of an election, which has a time limit.
+    /// Sends a request of an election with a time limit.
     pub(super) fn request(&mut self, i: usize, call: Call, id: u64, timeout: Duration) {
         let candidate = &mut self.candidates[i];
         candidate.request = Some((id, matches!(call, Call::Write(..))));
@@ -67,7 +67,7 @@ impl World {
         self.after(delay, Event::Arrive(Box::new(travel)));
     }
 
-    /// A request is lost. A process that starts asks again for its pod; the others have limits of their own.
+    /// Drops a request. A process that starts reads its pod again; other requests have their own time limits.
     fn lose(&mut self, travel: Travel) {
         if matches!(travel.call, Call::Own(_)) {
             let reply = Box::new(Reply::Error(travel.call));
@@ -98,7 +98,7 @@ impl World {
                 let Some(lease) = self.cluster.write(base.as_ref(), record, mark) else {
                     return Reply::Refused(*id);
                 };
-                // What a pod owned that does not go by its name, the garbage collector would remove.
+                // The garbage collector would delete objects that are owned by a pod with a wrong name.
                 let owner = self.candidates[i].mark().cloned();
                 let right = self.candidates[i].naming == Naming::Right && !record.is_free();
                 self.cluster.owner = owner.filter(|_| right);
@@ -115,7 +115,7 @@ impl World {
         }
     }
 
-    /// The pods of a name, sometimes as they were a while ago.
+    /// Returns the pods of a name, sometimes a stale view.
     fn list(&mut self, name: &str) -> super::cluster::PodView {
         let mut back = 0;
         if !self.calm && self.rng.chance(self.faults) {
@@ -125,7 +125,7 @@ impl World {
         self.cluster.list(name, back)
     }
 
-    /// Empties the record in this version, or creates a Lease that nobody holds.
+    /// Empties the record in this version, or creates a Lease without a holder.
     pub(super) fn empty(&mut self, base: Option<&Version>, record: &Record) {
         let now = tenure_core::WallTime::from_micros((self.now / 1_000) as i64);
         let released = record.released(now);
@@ -136,7 +136,7 @@ impl World {
         }
     }
 
-    /// Shows a change of the Lease to everybody who watches it, in order.
+    /// Sends a change of the Lease to every watcher, in order.
     pub(super) fn announce(&mut self, event: impl Fn() -> WatchEvent) {
         for i in 0..self.candidates.len() {
             let mut delay = self.one_way();
@@ -145,7 +145,7 @@ impl World {
                 delay += self.rng.below(60 * SECOND);
             }
             let candidate = &mut self.candidates[i];
-            // What a cut keeps back comes when it has healed.
+            // Events that a partition blocks arrive when it has healed.
             let at = (self.now + delay)
                 .max(candidate.tail)
                 .max(candidate.cut_until);

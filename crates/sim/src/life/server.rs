@@ -1,4 +1,4 @@
-//! What candidates ask of the API server, and what it answers.
+//! Requests of candidates to the API server, and their responses.
 
 use tenure_core::{Record, Version};
 
@@ -9,7 +9,7 @@ use super::cluster::{Lease, PodView};
 pub(super) enum Call {
     /// The election reads the Lease.
     Get(u64),
-    /// The election writes it: creates it, or replaces this version.
+    /// The election writes the Lease: creates it, or replaces this version.
     Write(u64, Option<Version>, Record),
     /// A process reads its own pod before it campaigns.
     Own(String),
@@ -17,17 +17,17 @@ pub(super) enum Call {
     List(String),
     /// The undertaker reads the Lease.
     Fetch,
-    /// The undertaker empties this record in this version, or creates a free one.
+    /// The undertaker empties this record in this version, or creates a free record.
     Empty(Option<Version>, Record),
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     Got(u64, Option<Lease>),
     Stored(u64, Lease),
     Refused(u64),
-    /// 5xx to an election's request: carried out or not.
+    /// 5xx to a request of an election, which may or may not have been executed.
     Error(Call),
     Own(PodView),
     Pods(String, PodView),

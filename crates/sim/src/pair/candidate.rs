@@ -1,21 +1,21 @@
-//! One candidate's lock: one of the two objects, or both.
+//! The lock of one candidate: one of the two objects, or both.
 //!
-//! It does what the lock and the driver do around an election: carries its requests out one by one, keeps
-//! the newest sight that the election goes on with, and tells its own writes from news.
+//! It does what the lock and the driver do for an election: executes its requests one by one, keeps the newest state
+//! that the election uses, and distinguishes its own writes from those of others.
 
 use tenure_core::pair::{Answer, Own, Pair, Rules, Shown, Side, Step, Writing};
 use tenure_core::{Input, Observation, Outcome, Record, Source, Version, WriteKind};
 
 use super::server::{Call, Reply};
 
-/// What a candidate locks.
+/// The objects that a candidate locks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The primary: a client from before the migration.
+    /// The primary object: a client from before the migration.
     Old,
-    /// Both.
+    /// Both objects.
     Both,
-    /// The secondary: a client from after it.
+    /// The secondary object: a client from after the migration.
     New,
 }
 
@@ -36,7 +36,7 @@ impl Kind {
     }
 }
 
-/// A lock, with what it has under way.
+/// A lock with its request in flight.
 #[derive(Debug)]
 pub(super) struct Lock {
     pub(super) kind: Kind,
@@ -53,13 +53,13 @@ enum Job {
     WriteBoth(Box<Writing>, Record),
 }
 
-/// What comes of an answer.
+/// Result of a response.
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "it lives for one step")]
 pub(super) enum Next {
     /// Another request.
     Call(Call),
-    /// The election hears this, which may show this.
+    /// An input for the election, and the state that it shows, if any.
     Tell(Input, Option<Pair>),
 }
 
@@ -74,7 +74,7 @@ impl Lock {
         }
     }
 
-    /// The number of the request under way.
+    /// Returns the number of the request in flight.
     pub(super) fn under_way(&self) -> Option<u64> {
         self.job.as_ref().map(|(id, _)| *id)
     }
@@ -113,14 +113,14 @@ impl Lock {
         Next::Call(call)
     }
 
-    /// The request under way is dropped; nobody will hear of it.
+    /// Drops the request in flight. Its response will not be reported.
     pub(super) fn give_up(&mut self) {
         if let Some((_, Job::WriteBoth(..))) = self.job.take() {
             self.own = Own::Nothing;
         }
     }
 
-    /// The input for an election whose request got no answer in time.
+    /// Returns the input for an election whose request timed out.
     pub(super) fn timed_out(&mut self, id: u64) -> Option<Input> {
         let (_, job) = self.job.as_ref().filter(|(job, _)| *job == id)?;
         let input = match job {
@@ -131,7 +131,7 @@ impl Lock {
         Some(input)
     }
 
-    /// An answer to the request under way.
+    /// Handles a response to the request in flight.
     pub(super) fn answered(&mut self, id: u64, reply: Reply) -> Option<Next> {
         let (_, job) = self.job.take_if(|(job, _)| *job == id)?;
         Some(match job {
@@ -199,7 +199,7 @@ impl Lock {
         }
     }
 
-    /// The watch shows one side.
+    /// Handles a watch event of one side.
     pub(super) fn watched(&mut self, side: Side, object: Option<Observation>) -> Next {
         let nothing = Input::Absent(Source::Watch, None);
         match (self.kind, object, self.last.clone()) {
@@ -213,7 +213,7 @@ impl Lock {
         }
     }
 
-    /// After a step: what it showed is kept if that is what the election goes on with.
+    /// Keeps the state shown in a step if it is the one that the election uses.
     pub(super) fn keep(&mut self, version: Option<&Version>, shown: Option<Pair>) {
         match (version, shown) {
             (None, _) => self.last = None,

@@ -1,10 +1,10 @@
-//! A lock in two objects, and the migration that it is for.
+//! A lock in two objects, and the migration for which it is used.
 //!
-//! Candidates of three kinds run the real core: on the primary object alone (before the migration), on both
-//! through [`tenure_core::pair`] (during it), and on the secondary alone (after it). Old and new never run
-//! together, both run beside either. Every request of a write can be lost, late, answered with an error, or
-//! cut off by a crash; the two objects are watched one by one, so what a candidate knows of them is never
-//! of one instant. S1 and S2 must hold among all kinds, and L1 when the faults have ended.
+//! Candidates of three kinds run the real core: on the primary object alone (before the migration), on both through
+//! [`tenure_core::pair`] (during it), and on the secondary alone (after it). Old and new candidates never run at the
+//! same time, but candidates on both objects run alongside either. Every request of a write can be lost, late, answered
+//! with an error, or cut off by a crash. The two objects are watched separately, so the states that a candidate knows
+//! are never from the same instant. S1 and S2 must hold among all kinds, and L1 after the faults have ended.
 
 mod candidate;
 mod server;
@@ -27,7 +27,7 @@ use crate::world::Report;
 use candidate::{Kind, Lock, Next};
 use server::{Call, Reply, Server};
 
-/// The stages of a migration: which kinds run in each.
+/// The stages of a migration: the kinds that run in each.
 const STAGES: [&[Kind]; 5] = [
     &[Kind::Old],
     &[Kind::Old, Kind::Both],
@@ -38,13 +38,13 @@ const STAGES: [&[Kind]; 5] = [
 
 const SIDES: [Side; 2] = [Side::Primary, Side::Secondary];
 
-/// After the faults, in leases.
+/// Duration of the part after the faults, in leases.
 const CALM: u64 = 12;
 
 #[derive(Debug)]
 enum Event {
     Tick(usize, u64),
-    /// A request reaches the server; whether its answer gets back is decided.
+    /// A request reaches the server. The fate of its response is already decided.
     Arrive(Box<Travel>),
     Answer(usize, u64, u64, Box<Reply>),
     Timeout(usize, u64, u64),
@@ -80,11 +80,11 @@ struct Node {
     tick: Option<(LocalTime, u64)>,
     guard: Option<Guard>,
     watches: bool,
-    /// Each object's watch shows changes in order: not before this.
+    /// The watch of each object delivers changes in order: the next one not before this instant.
     tails: [u64; 2],
 }
 
-/// Something for a node, kept while it cannot run.
+/// A message for a node, kept while the node cannot run.
 #[derive(Debug)]
 enum Letter {
     Input(Input),
@@ -104,7 +104,7 @@ struct World {
     timings: Vec<Timing>,
     incarnations: u64,
     stage: usize,
-    /// How often a request is struck, in a million.
+    /// Probability that a fault affects a request, in parts per million.
     faults: u64,
     latency: u64,
     lease: u64,
@@ -121,7 +121,7 @@ pub fn run(seed: u64, rules: Rules, traced: bool) -> Report {
     let count = rng.range(2, 5) as usize;
     let timings = timings(&mut rng, count);
     let lease = timings.iter().map(|t| nanos(t.lease())).max();
-    // Two kinds together are where it hurts.
+    // Stages with two kinds are the most error-prone.
     let stage = *rng.pick(&[0, 1, 1, 2, 3, 3, 4]);
     let faults = *rng.pick(&[20_000, 100_000, 250_000]);
     let mut world = World {
@@ -205,7 +205,7 @@ impl World {
         }
     }
 
-    /// A new process in a node's place, of a kind that this stage allows.
+    /// Creates a new process for a node, of a kind that this stage allows.
     fn incarnate(&mut self, i: usize, clock: Clock) -> Node {
         self.incarnations += 1;
         let kind = *self.rng.pick(STAGES[self.stage]);
@@ -243,7 +243,7 @@ impl World {
         }
     }
 
-    /// Shows what is there, and then that the watch works.
+    /// Delivers the current state, and then reports that the watch works.
     fn list(&mut self, i: usize) {
         for side in SIDES {
             if self.nodes[i].lock.kind.watches(side) {
@@ -295,7 +295,7 @@ impl World {
         }
     }
 
-    /// Hands something to a node, or keeps it until the node can run.
+    /// Delivers a message to a node, or keeps it until the node can run.
     fn deliver(&mut self, i: usize, letter: Letter) {
         let node = &mut self.nodes[i];
         if node.alive && node.paused_until > self.now {
@@ -396,7 +396,7 @@ impl World {
         self.at(at, Event::Timeout(i, incarnation, id));
     }
 
-    /// Sends one request of the job that is under way.
+    /// Sends one request of the operation in progress.
     fn call(&mut self, i: usize, call: Call) {
         let Some(id) = self.nodes[i].lock.under_way() else {
             return;
@@ -524,7 +524,7 @@ impl World {
         }
     }
 
-    /// The migration goes on, once nobody is left whom the next stage forbids.
+    /// Advances the migration once no process is left that the next stage forbids.
     fn migrate(&mut self) {
         let next = (self.stage + 1).min(STAGES.len() - 1);
         let allowed = |node: &Node| !node.alive || STAGES[next].contains(&node.lock.kind);
@@ -539,7 +539,7 @@ impl World {
         self.launch(i);
     }
 
-    /// The faults end: everything heals.
+    /// Ends the faults: everything heals.
     fn calm_down(&mut self) {
         self.calm = true;
         for i in 0..self.nodes.len() {
@@ -552,7 +552,7 @@ impl World {
             node.paused_until = 0;
             self.resume(i);
             if self.nodes[i].watches {
-                // What a cut swallowed comes with the next list.
+                // Messages that a partition dropped are covered by the next list.
                 self.list(i);
             }
         }
@@ -563,7 +563,7 @@ impl World {
         node.alive && node.guard.is_some_and(|guard| guard.holds(now))
     }
 
-    /// S1, at an instant at which a guard may have become true.
+    /// Checks S1 at an instant at which a guard may have become valid.
     fn check_guards(&mut self) {
         let mut guards = self.guards;
         let leading = self.nodes.iter().enumerate().filter_map(|(i, node)| {
@@ -577,7 +577,7 @@ impl World {
         }
     }
 
-    /// L1: long after the faults somebody leads.
+    /// Checks L1: long after the faults, a candidate leads.
     fn check_end(&mut self) {
         if !self.nodes.iter().any(|node| self.leads(node)) {
             self.violate(Invariant::L1, "nobody leads".to_owned());

@@ -1,4 +1,4 @@
-//! The two objects on the API server, each a compare-and-set register; they share the revisions.
+//! The two objects on the API server. Each is a compare-and-set register, and they share one revision counter.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ pub(super) enum Call {
 }
 
 impl Call {
-    /// The request that a write to both objects asks for.
+    /// Creates the request that a write to both objects asks for.
     pub(super) fn of(ask: Ask, record: &Record) -> Self {
         match ask {
             Ask::Look => Self::Get(Side::Secondary),
@@ -24,13 +24,13 @@ impl Call {
     }
 }
 
-/// What the server answers.
+/// A response of the server.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     Got(Option<Observation>),
     Stored(Side, Observation),
     Refused,
-    /// 5xx: carried out or not.
+    /// 5xx: the request may or may not have been executed.
     Error,
 }
 
@@ -46,7 +46,7 @@ impl Server {
         self.objects[side as usize].as_ref()
     }
 
-    /// Carries out a request.
+    /// Executes a request.
     pub(super) fn serve(&mut self, call: &Call) -> Reply {
         match call {
             Call::Get(side) => Reply::Got(self.get(*side).cloned()),

@@ -1,10 +1,10 @@
-//! What must hold: one owner for every key, and after the faults an owner for each.
+//! Checks: at most one owner for every key, and after the faults an owner for each.
 
 use super::{KEYS, World};
 use crate::invariants::Invariant;
 
 impl World {
-    /// S1 for every key, at an instant at which a replica may have become its owner.
+    /// Checks S1 for every key, at an instant at which a replica may have become its owner.
     pub(super) fn check_owners(&mut self) {
         if self.is_semaphore() {
             return self.check_slots();
@@ -19,7 +19,7 @@ impl World {
         }
     }
 
-    /// The replicas that own a key, and until when.
+    /// Returns the replicas that own a key, and until when.
     fn owners(&self, key: u32) -> impl Iterator<Item = (usize, u64)> {
         let replicas = self.replicas.iter().enumerate();
         replicas.filter_map(move |(i, replica)| {
@@ -29,7 +29,7 @@ impl World {
         })
     }
 
-    /// L1: long after the faults every key has an owner.
+    /// Checks L1: long after the faults, every key has an owner.
     pub(super) fn check_end(&mut self) {
         if self.is_semaphore() {
             if !self.is_used() {

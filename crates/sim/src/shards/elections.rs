@@ -85,7 +85,7 @@ impl World {
                     .all(|owned| owned.finished);
                 let stays = self.replicas[i].may_change && !self.is_semaphore();
                 if left && stays {
-                    // It waits like a new process, and remembers what it saw.
+                    // It waits like a new process, but keeps its observations.
                     self.replicas[i].standing = Standing::Joining;
                     self.replicas[i].elections.clear();
                 } else if left {
@@ -106,14 +106,14 @@ impl World {
             let id = self.number();
             let asked_by = For::Confirm(shard, term, 0);
             self.send(i, asked_by, id, Call::ReadAgreement, None);
-            // Without an answer it asks again.
+            // Repeat the read if there is no response.
             let (incarnation, period) = (self.replicas[i].incarnation, self.period());
             let again = Event::Deliver(i, incarnation, Letter::Confirm(shard, term));
             self.after(period, again);
         }
     }
 
-    /// A read for a term has ended.
+    /// Handles the end of a read for a term.
     pub(super) fn confirmed(
         &mut self,
         i: usize,
@@ -138,7 +138,7 @@ impl World {
         };
         let owned = replica.elections.get_mut(shard);
         if let Some(owned) = owned.filter(|owned| owned.term == term && confirmed) {
-            // Asked twice, the first answer counts.
+            // If the read was repeated, the first response counts.
             if owned.confirmed != term {
                 let answered = matches!(reply, Reply::Agreement(_));
                 owned.since = if answered { served } else { self.now };
@@ -148,7 +148,7 @@ impl World {
         }
     }
 
-    /// A request of an election has ended.
+    /// Handles the end of a request of an election.
     pub(super) fn written(&mut self, i: usize, shard: usize, id: u64, reply: Reply) {
         let Some(owned) = self.replicas[i].elections.get_mut(shard) else {
             return;

@@ -1,13 +1,13 @@
 //! Shard groups whose number of shards changes while they run.
 //!
 //! Replicas run the real rules of [`tenure_core::shards`] and, for each shard, the real core. They are updated one by
-//! one from one number of shards to another and back, while requests are lost, late, answered with an error or applied
-//! without an answer, processes crash and pause, clocks run at different rates, and people delete or edit the
-//! agreement. S1 must hold for every key: at any instant at most one replica owns the shard of the key, whatever the
-//! number of shards. After the faults L1 must hold: every key has an owner.
+//! one from one number of shards to another and back. Meanwhile requests are lost, late, answered with an error or
+//! applied without a response, processes crash and pause, clocks run at different rates, and people delete or edit the
+//! agreement. S1 must hold for every key: at any instant at most one replica owns the shard of the key, regardless of
+//! the number of shards. After the faults L1 must hold: every key has an owner.
 //!
-//! Semaphores run in the same world ([`Group::Slots`]): each process campaigns for all slots, keeps the first that it wins,
-//! and has its number compared by the rules of [`tenure_core::slots`].
+//! Semaphores run in the same world ([`Group::Slots`]). Each process campaigns for all slots and keeps the first one
+//! that it wins. Its number of slots is compared by the rules of [`tenure_core::slots`].
 
 mod check;
 mod elections;
@@ -33,29 +33,29 @@ use crate::world::Report;
 use replica::{Gate, Next, Replica, Standing};
 use server::{Call, Reply, Server};
 
-/// What the leases are, and by which rules processes agree on their number.
+/// Type of the leases, and the rules by which processes agree on their number.
 #[derive(Clone, Copy, Debug)]
 pub enum Group {
-    /// Shards of which a process may own any number.
+    /// Shards; a process may own any number of them.
     Shards(shards::Rules),
-    /// Slots of which a process uses at most one.
+    /// Slots; a process uses at most one of them.
     Slots(slot_rules::Rules),
 }
 
-/// The numbers of shards, in the order in which a group has them.
+/// The numbers of shards that a group uses, in order.
 const NUMBERS: [u32; 3] = [2, 3, 1];
 
-/// Keys, spread evenly: as many as all numbers divide.
+/// Number of keys, spread evenly. All numbers of shards divide it.
 const KEYS: u32 = 6;
 
-/// After the faults, in leases.
+/// Duration of the part after the faults, in leases.
 const CALM: u64 = 14;
 
 #[derive(Debug)]
 #[expect(clippy::large_enum_variant, reason = "few of them exist at a time")]
 enum Event {
     Tick(usize, u64, usize, u64),
-    /// The replica looks at the agreement.
+    /// The replica reads the agreement.
     Look(usize, u64),
     Arrive(Box<Travel>),
     Deliver(usize, u64, Letter),
@@ -66,7 +66,7 @@ enum Event {
     End,
 }
 
-/// Whom an answer is for.
+/// The part of a replica that sent a request and receives its response.
 #[derive(Clone, Copy, Debug)]
 enum For {
     Gate,
@@ -86,7 +86,7 @@ struct Travel {
     error: bool,
 }
 
-/// Something for a replica, kept while it cannot run.
+/// A message for a replica, kept while the replica cannot run.
 #[derive(Clone, Debug)]
 enum Letter {
     Answer(For, u64, Reply),
@@ -107,11 +107,11 @@ struct World {
     replicas: Vec<Replica>,
     timing: Timing,
     incarnations: u64,
-    /// How far updates have come: new processes have this number of shards, or the next.
+    /// Progress of the updates: new processes use this number of shards, or the next one.
     stage: usize,
-    /// How many in a hundred new processes have the next number.
+    /// Percentage of new processes that use the next number.
     progress: u64,
-    /// How often a request is struck, in a million.
+    /// Probability that a fault affects a request, in parts per million.
     faults: u64,
     latency: u64,
     lease: u64,
@@ -170,7 +170,7 @@ impl World {
     fn play(&mut self) {
         let edge = (self.timing.tolerated_rate_error() * 990_000.0) as u64;
         let limit = if self.rng.percent(50) { 500 } else { edge };
-        // More processes than slots.
+        // There are more processes than slots.
         let more = u64::from(self.is_semaphore()) * 2;
         for i in 0..self.rng.range(2 + more, 5 + more) as usize {
             let rate = self.rng.below(2 * limit + 1) as i64 - limit as i64;
@@ -197,7 +197,7 @@ impl World {
         }
     }
 
-    /// A new process, of the present number of shards or of the next.
+    /// Creates a process with the current number of shards or the next one.
     fn incarnate(&mut self, clock: Clock) -> Replica {
         self.incarnations += 1;
         let ahead = usize::from(self.rng.percent(self.progress));
@@ -259,7 +259,7 @@ impl World {
         }
     }
 
-    /// Hands something to a replica, or keeps it until the replica can run.
+    /// Delivers a message to a replica, or keeps it until the replica can run.
     fn deliver(&mut self, i: usize, letter: Letter) {
         let replica = &mut self.replicas[i];
         if replica.paused_until > self.now {
@@ -313,7 +313,7 @@ impl World {
         }
     }
 
-    /// Looks at the agreement, unless that is under way.
+    /// Reads the agreement, unless a read is in flight.
     fn look(&mut self, i: usize) {
         let (incarnation, period) = (self.replicas[i].incarnation, self.period());
         self.after(period, Event::Look(i, incarnation));
@@ -352,7 +352,7 @@ impl World {
         }
     }
 
-    /// The process ends, and another takes its place later.
+    /// Ends the process; another one replaces it later.
     fn end(&mut self, i: usize) {
         let replica = &mut self.replicas[i];
         replica.alive = false;
@@ -361,7 +361,7 @@ impl World {
         self.after(span, Event::Restart(i, incarnation));
     }
 
-    /// Until a replica looks at the agreement again.
+    /// Returns the time until a replica reads the agreement again.
     fn period(&mut self) -> u64 {
         let retry = nanos(self.timing.retry_period());
         retry / 2 + self.rng.below(retry)

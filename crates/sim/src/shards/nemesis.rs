@@ -1,4 +1,4 @@
-//! Faults that strike replicas and the agreement, and the update that goes on meanwhile.
+//! Faults that affect replicas and the agreement, and the update in progress.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ impl World {
             Fault::HumanGarbage,
             Fault::StepDown,
         ];
-        // Whoever edits the number of slots by hand changes it for everybody.
+        // A person who edits the number of slots changes it for all processes.
         let kinds = if self.is_semaphore() { 5 } else { faults.len() };
         let fault = *self.rng.pick(&faults[..kinds]);
         self.report.totals.faults.count(fault);
@@ -43,7 +43,7 @@ impl World {
                 let incarnation = replica.incarnation;
                 self.after(span, Event::Restart(i, incarnation));
             }
-            // It gives its shards back, and the next process comes as after a crash.
+            // It releases its shards, and the next process starts as after a crash.
             Fault::Shutdown if replica.alive && replica.paused_until <= self.now => {
                 replica.may_change = false;
                 if replica.standing == Standing::Member {
@@ -71,7 +71,7 @@ impl World {
         }
     }
 
-    /// The update goes on: more new processes have the next number of shards.
+    /// Advances the update: more new processes use the next number of shards.
     fn update(&mut self) {
         if !self.rng.percent(30) {
             return;
@@ -89,7 +89,7 @@ impl World {
         self.launch(i);
     }
 
-    /// The faults end, and the update with them: every process has the present number of shards.
+    /// Ends the faults and the update: every process uses the current number of shards.
     pub(super) fn calm_down(&mut self) {
         self.calm = true;
         self.progress = 0;

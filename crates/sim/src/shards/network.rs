@@ -1,4 +1,4 @@
-//! Requests and answers, and what becomes of them.
+//! Requests and responses, and the faults that affect them.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use super::{Event, For, Letter, Travel, World};
 use crate::fault::Fault;
 
 impl World {
-    /// Sends a request, with a time limit of its own or of a retry period.
+    /// Sends a request with the given time limit, or with that of a retry period.
     pub(super) fn send(
         &mut self,
         i: usize,
@@ -56,7 +56,7 @@ impl World {
                 Fault::RequestLate => delay += self.rng.below(2 * self.lease),
                 Fault::ErrorApplied => travel.error = true,
                 Fault::AnswerLate => {
-                    // Applied now, and the answer is as old as it is late.
+                    // Applied now; the content of the response is as old as its delay.
                     let reply = self.serve(&travel.call);
                     let late = self.rng.below(self.lease);
                     let answer = Letter::Answer(self.served(asked_by), id, reply);
@@ -90,7 +90,7 @@ impl World {
         }
     }
 
-    /// Carries out a request, and notes a number that was agreed on.
+    /// Executes a request, and records a number that was agreed on.
     fn serve(&mut self, call: &Call) -> Reply {
         let reply = self.server.serve(call);
         if let (Call::Agree(number, ..), Reply::Stored(_)) = (call, &reply) {
@@ -99,7 +99,7 @@ impl World {
         reply
     }
 
-    /// The same request, served now.
+    /// Returns the same request, served now.
     fn served(&self, asked_by: For) -> For {
         match asked_by {
             For::Confirm(shard, term, _) => For::Confirm(shard, term, self.now),

@@ -1,4 +1,4 @@
-//! One replica of a shard group: the way into the group, and an election for each shard.
+//! One replica of a shard group: the process of joining, and an election for each shard.
 
 use tenure_core::shards::{Agreement, Decision, Joining, Rules};
 use tenure_core::slots;
@@ -32,11 +32,11 @@ pub(super) struct Replica {
 pub(super) struct Owned {
     pub(super) election: Election,
     pub(super) guard: Option<Guard>,
-    /// How many terms it has had.
+    /// Number of terms so far.
     pub(super) term: u64,
     /// The term that was confirmed.
     pub(super) confirmed: u64,
-    /// When the read was served that confirmed it.
+    /// Instant at which the confirming read was served.
     pub(super) since: u64,
     pub(super) request: Option<(u64, bool)>,
     pub(super) tick: Option<(LocalTime, u64)>,
@@ -50,7 +50,7 @@ pub(super) enum Standing {
     Leaving,
 }
 
-/// What it has under way about the agreement.
+/// Its operation on the agreement in progress.
 #[derive(Debug)]
 pub(super) enum Gate {
     Idle,
@@ -59,13 +59,13 @@ pub(super) enum Gate {
     Writing(u64),
 }
 
-/// What comes of an answer about the agreement.
+/// Next action after a response about the agreement.
 #[derive(Debug)]
 pub(super) enum Next {
     Call(Call),
-    /// Ask again immediately.
+    /// Repeat immediately.
     Again,
-    /// Ask again later.
+    /// Repeat later.
     Later,
     Join,
     Leave,
@@ -101,7 +101,7 @@ impl Replica {
         }
     }
 
-    /// An election for each shard.
+    /// Starts an election for each shard.
     pub(super) fn campaign(&mut self, timing: &Timing, rng: &mut Rng) {
         let identity = format!("r{}", self.incarnation);
         self.standing = Standing::Member;
@@ -128,7 +128,7 @@ impl Replica {
             .collect();
     }
 
-    /// Until when it owns a shard, if it does at this instant.
+    /// Returns until when it owns a shard, if it owns it at this instant.
     pub(super) fn owns(&self, index: usize, now: Now) -> Option<LocalTime> {
         let owned = self.elections.get(index).filter(|_| self.alive)?;
         let confirmed = owned.confirmed == owned.term;
@@ -136,7 +136,7 @@ impl Replica {
         Some(guard.until())
     }
 
-    /// Goes on with the agreement after an answer.
+    /// Continues the operation on the agreement after a response.
     pub(super) fn answered(&mut self, id: u64, now: LocalTime, reply: Reply) -> Option<Next> {
         let gate = std::mem::replace(&mut self.gate, Gate::Idle);
         match (gate, reply) {

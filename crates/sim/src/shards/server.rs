@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use tenure_core::shards::{Agreement, Listed};
 use tenure_core::{Observation, Orders, Record, ResourceVersion, Version};
 
-/// A shard: its index, and of how many it is one.
+/// A shard: its index, and the number of shards.
 pub(super) type Shard = (u32, u32);
 
 /// A request to the server.
@@ -16,11 +16,11 @@ pub(super) enum Call {
     Replace(Shard, Version, Record),
     ReadAgreement,
     List,
-    /// The number of shards, the number it is open for, and the version that it replaces.
+    /// The number of shards, the number that the group is open for, and the replaced version.
     Agree(u32, Option<u32>, Option<Version>),
 }
 
-/// What the server answers.
+/// A response of the server.
 #[derive(Clone, Debug)]
 pub(super) enum Reply {
     Got(Option<Observation>),
@@ -28,7 +28,7 @@ pub(super) enum Reply {
     Agreement(Option<Agreement>),
     Listed(Vec<Listed>),
     Refused,
-    /// 5xx: carried out or not.
+    /// 5xx: the request may or may not have been executed.
     Error,
 }
 
@@ -40,7 +40,7 @@ pub(super) struct Server {
 }
 
 impl Server {
-    /// Carries out a request.
+    /// Executes a request.
     pub(super) fn serve(&mut self, call: &Call) -> Reply {
         match call {
             Call::Get(shard) => Reply::Got(self.leases.get(shard).cloned()),
@@ -74,19 +74,19 @@ impl Server {
         }
     }
 
-    /// Somebody deletes the agreement.
+    /// Deletes the agreement, as a person would.
     pub(super) fn delete_agreement(&mut self) -> bool {
         self.revision += 1;
         self.agreement.take().is_some()
     }
 
-    /// Somebody deletes the leases that nobody holds.
+    /// Deletes the leases without a holder, as a person would.
     pub(super) fn delete_free(&mut self) {
         self.revision += 1;
         self.leases.retain(|_, lease| !lease.record.is_free());
     }
 
-    /// Somebody writes another number into the agreement.
+    /// Writes another number into the agreement, as a person would.
     pub(super) fn edit_agreement(&mut self, shards: Option<u32>) -> bool {
         let Some(mut agreement) = self.agreement.take() else {
             return false;
@@ -110,7 +110,7 @@ impl Server {
         Reply::Stored(version)
     }
 
-    /// The version of a new object.
+    /// Returns the version of a new object.
     fn fresh(&mut self) -> Version {
         self.revision += 1;
         Version {

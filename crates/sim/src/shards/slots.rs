@@ -1,4 +1,4 @@
-//! Semaphores: what differs from shards.
+//! Semaphores: the differences from shards.
 
 use tenure_core::Input;
 use tenure_core::slots::{Rules, Start};
@@ -7,7 +7,7 @@ use super::server::Reply;
 use super::{Group, World};
 use crate::invariants::Invariant;
 
-/// Whether a slot may be used, by the answer to a read.
+/// Returns whether a slot may be used, given the response to a read.
 pub(super) fn may_start(rules: Rules, slot: u32, reply: &Reply) -> Start {
     let read = match reply {
         Reply::Agreement(agreed) => Some(agreed.as_ref().and_then(|agreed| agreed.shards)),
@@ -21,7 +21,8 @@ impl World {
         matches!(self.group, Group::Slots(_))
     }
 
-    /// Whether a slot is the first that a process has won. The candidacies for the others end, or else this one.
+    /// Returns whether a slot is the first one that a process has won. If so, its candidacies for the others end.
+    /// Otherwise this candidacy ends.
     pub(super) fn is_first(&mut self, i: usize, slot: usize) -> bool {
         let elections = self.replicas[i].elections.iter().enumerate();
         let mut others = elections.filter(|(other, _)| *other != slot);
@@ -33,7 +34,8 @@ impl World {
         is_first
     }
 
-    /// At most as many slots are used as the number was at any time since the first of them was allowed.
+    /// Checks the invariant: the number of used slots is at most the greatest number of slots since the first of them
+    /// was allowed.
     pub(super) fn check_slots(&mut self) {
         let used: Vec<u64> = self
             .replicas
@@ -47,7 +49,7 @@ impl World {
         let Some(first) = used.iter().min() else {
             return;
         };
-        // The number that counted then, and those that came later.
+        // The number at that time, and all later numbers.
         let at = self.numbers.partition_point(|(at, _)| at <= first);
         let numbers = &self.numbers[at.saturating_sub(1)..];
         let most = numbers.iter().map(|(_, number)| *number).max();
@@ -57,7 +59,7 @@ impl World {
         }
     }
 
-    /// Whether any slot is used.
+    /// Returns whether any slot is used.
     pub(super) fn is_used(&self) -> bool {
         self.replicas.iter().any(|replica| {
             let now = replica.clock.now(self.now);

@@ -1,4 +1,5 @@
-//! The promises, asked of drivers: of what they are shown, of what they send, of the terms that they begin.
+//! Checks of the invariants for drivers: responses and events that they receive, requests that they send, and terms
+//! that they begin.
 
 use std::sync::Arc;
 
@@ -16,7 +17,7 @@ use crate::plan::nanos;
 use crate::register::Object;
 
 impl World {
-    /// A node gets an answer.
+    /// Handles a response that a node receives.
     pub(super) fn shown(self: &Arc<Self>, node: usize, answer: &Answer) {
         let mut state = self.lend();
         let code = match answer {
@@ -49,8 +50,8 @@ impl World {
                     .local
                     .as_nanos()
                     .saturating_sub(nanos(THOUGHT));
-                // An answer and the watch that come in one moment may be read in either order: who reads the
-                // answer first has seen nothing yet.
+                // A response and a watch event at the same instant may be processed in either order. If the response is
+                // processed first, the node has not received the event yet.
                 if !this.sights.is_news(moment) {
                     this.sights.saw_nothing(None);
                 }
@@ -59,7 +60,7 @@ impl World {
         }
     }
 
-    /// A node's watch shows a change.
+    /// Handles a change that a node's watch delivers.
     pub(super) fn changed(self: &Arc<Self>, node: usize, change: &Change) {
         let mut state = self.lend();
         let (kind, revision) = (change.kind, change.revision);
@@ -76,7 +77,7 @@ impl World {
         self.expect_stop(node, (!gone).then_some(revision));
     }
 
-    /// Rule 4: if that is the present state, and not the node's own, it has stopped in a moment.
+    /// Checks rule 4: if the delivered state is current and not the node's own, the node must stop within a moment.
     fn expect_stop(self: &Arc<Self>, node: usize, shown: Option<u64>) {
         let world = self.clone();
         tokio::spawn(async move {
@@ -100,7 +101,7 @@ impl World {
 }
 
 impl State {
-    /// S4 and S5, as an update leaves.
+    /// Checks S4 and S5 when an update is sent.
     pub(super) fn check_update(&mut self, node: usize, body: &serde_json::Value, local: LocalTime) {
         let Some(base) = replaces(body)
             .and_then(|revision| self.server.find(revision))
@@ -149,7 +150,7 @@ impl State {
         this.sights.saw(node as u64, object, lease, local);
     }
 
-    /// A term begins.
+    /// Handles the beginning of a term.
     pub(super) fn begins(&mut self, node: usize, term: &Term) {
         let token = term.token().as_str().parse().unwrap_or_default();
         self.note(node, token, || format!("n{node} LEADS with token {token}"));
@@ -169,12 +170,12 @@ impl State {
         if let Some(text) = text {
             self.violate(Invariant::S2, text);
         }
-        // Two guards are the graver finding where work overlaps too.
+        // If work overlaps too, two valid guards are the more severe finding.
         self.check_guards();
         self.check_work(node);
     }
 
-    /// S4: the work of earlier terms has ended, where clocks are good and nobody edits the lock by hand.
+    /// Checks S4: the work of earlier terms has ended. Requires good clocks and no manual edits of the lock.
     fn check_work(&mut self, node: usize) {
         let nodes = (self.nodes.iter().enumerate())
             .filter(|(_, other)| other.works_for.is_some() && !other.was_paused);
@@ -184,7 +185,7 @@ impl State {
         }
     }
 
-    /// An effect reaches the store.
+    /// Handles an effect that reaches the store.
     pub(super) fn effect(&mut self, token: u64) {
         let term = self.server.find(token).map(|stored| stored.object.term);
         if let Some(text) = self.store.effect(term.unwrap_or_default(), token) {
@@ -192,7 +193,7 @@ impl State {
         }
     }
 
-    /// S1, where nobody edits the lock by hand.
+    /// Checks S1, unless people edit the lock.
     pub(super) fn check_guards(&mut self) {
         let leading: Vec<_> = (0..self.nodes.len())
             .filter(|node| self.leads(*node))

@@ -1,4 +1,4 @@
-//! A node's clock on top of tokio's paused time, and whether the node runs at all.
+//! The clock of a node on top of tokio's paused time, and whether the node runs at all.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,16 +9,16 @@ use tenure_core::{LocalTime, Now, WallTime};
 use tenure_lock::BoxFuture;
 use tokio::time::Instant;
 
-/// Runs a little too fast or too slow; its wall can be set; what it wakes can be stopped.
+/// A clock with a rate error whose wall time can be set. Its timers can be stopped.
 #[derive(Clone, Debug)]
 pub(super) struct NodeClock(Arc<Inner>);
 
 #[derive(Debug)]
 struct Inner {
     origin: Instant,
-    /// What it showed then.
+    /// Local time at the start.
     first: Duration,
-    /// How much local time passes per second of real time.
+    /// Local time per second of real time.
     rate: f64,
     wall_micros: AtomicI64,
     gate: Mutex<Gate>,
@@ -28,11 +28,12 @@ struct Inner {
 struct Gate {
     paused_until: Instant,
     dead_since: Option<Instant>,
-    /// How often it was asked at one instant.
+    /// Number of queries at one instant.
     asked: (Instant, u32),
 }
 
-/// No time passes while a driver thinks: one that asks this often without waiting for anything never stops.
+/// Limit of queries at one instant. No simulated time passes during computation, so a driver that queries the clock
+/// this often without waiting is in an endless loop.
 const BUSY: u32 = 100_000;
 
 impl NodeClock {
@@ -51,18 +52,18 @@ impl NodeClock {
         }))
     }
 
-    /// SIGSTOP, and SIGCONT later: time goes on, the process does not.
+    /// Simulates SIGSTOP, followed by SIGCONT later: time continues, but the process does not.
     pub(super) fn pause(&self, length: Duration) {
         let mut gate = self.gate();
         gate.paused_until = gate.paused_until.max(Instant::now() + length);
     }
 
-    /// SIGCONT.
+    /// Simulates SIGCONT.
     pub(super) fn go_on(&self) {
         self.gate().paused_until = Instant::now();
     }
 
-    /// kill -9.
+    /// Simulates kill -9.
     pub(super) fn kill(&self) {
         self.gate().dead_since.get_or_insert(Instant::now());
     }
@@ -81,7 +82,7 @@ impl NodeClock {
         self.0.wall_micros.fetch_add(micros, Ordering::Relaxed);
     }
 
-    /// Returns when the process can run: never, if it is dead.
+    /// Returns when the process can run; never if it is dead.
     pub(super) async fn runs(&self) {
         loop {
             let gate = *self.gate();
@@ -92,7 +93,7 @@ impl NodeClock {
             if left.is_zero() {
                 return;
             }
-            // Looked at again: it may go on earlier, or be paused for longer.
+            // Check again regularly, because it may resume earlier or be paused for longer.
             pause(left.min(Duration::from_secs(1))).await;
         }
     }
@@ -103,7 +104,7 @@ impl NodeClock {
 }
 
 impl Gate {
-    /// The instant that the clock shows.
+    /// Returns the instant that the clock shows.
     fn look(&mut self) -> Instant {
         let now = Instant::now();
         let before = if self.asked.0 == now { self.asked.1 } else { 0 };
@@ -139,7 +140,7 @@ impl Clock for NodeClock {
     }
 }
 
-/// Simulated time passes.
+/// Waits in simulated time.
 #[expect(
     clippy::disallowed_methods,
     reason = "tokio's time is the simulated time here"

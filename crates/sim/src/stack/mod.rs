@@ -1,13 +1,13 @@
-//! The whole driver over a simulated network: `tenure::Elector` with its hub, timers, guards, the real lock
-//! and the real watch, down to the HTTP requests.
+//! The whole driver over a simulated network: `tenure::Elector` with its hub, timers, guards, the real lock and the
+//! real watch, down to the HTTP requests.
 //!
-//! Time is tokio's paused time, so minutes take milliseconds; every node has its own clock on top of it, with
-//! its own rate. What the driver's client sends goes over a [`network::Wire`] to one [`server::Server`]. All
-//! randomness comes from one seed, so a seed is a run.
+//! Time is tokio's paused time, so minutes take milliseconds. Every node has its own clock on top of it, with its own
+//! rate. Requests of the driver's client go over a [`network::Wire`] to one [`server::Server`]. All randomness comes
+//! from one seed, so a seed determines a run.
 //!
-//! S1 is asked of the real `is_leading()` every few milliseconds and whenever a term begins; where somebody
-//! edits the lock by hand, whoever is shown that must have stopped. S2 is asked of the tokens, S3 of a store
-//! that work sends its effects to, S4 and S5 of each write as it leaves, L1 after the faults.
+//! S1 is checked with the real `is_leading()` every few milliseconds and when a term begins. If people edit the lock, a
+//! node that receives the edit must have stopped. S2 is checked with the tokens, S3 with a store that receives effects
+//! of work, S4 and S5 for each write when it is sent, and L1 after the faults.
 
 mod check;
 mod clock;
@@ -39,22 +39,23 @@ use clock::{NodeClock, pause};
 use network::{End, Fate, Wire};
 use server::{Answer, Author, Call, Server};
 
-/// The name of every lock object; the elections of a run are in different namespaces.
+/// Name of every lock object. The elections of a run use different namespaces.
 const NAME: &str = "stack";
 
-/// The namespace of an election.
+/// Returns the namespace of an election.
 fn namespace(election: usize) -> String {
     format!("ns-{election}")
 }
 
-/// How often guards are compared besides: they become good only when a term begins or is extended.
+/// Interval of additional guard checks. Guards become valid only when a term begins or is extended, which is checked
+/// separately.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// What it may take to end a process whose work overran, in milliseconds. Clocks that are as wrong as they may
-/// be leave 56 ms of the margin.
+/// Maximum time to end a process whose work exceeded its deadline, in milliseconds. With the largest tolerated clock
+/// errors, 56 ms of the margin are left.
 const KILL_TAKES: u64 = 40;
 
-/// What happens to requests; the first ones to reads as well.
+/// Faults that affect requests. The first ones also affect reads.
 const OF_REQUESTS: &[Fault] = &[
     Fault::RequestLost,
     Fault::AnswerLost,
@@ -68,35 +69,35 @@ const OF_REQUESTS: &[Fault] = &[
 ];
 const OF_READS: usize = 6;
 
-/// What a driver may take to act on what it was shown. No time passes while it thinks.
+/// Maximum time for a driver to react to a message. No simulated time passes during computation.
 const THOUGHT: Duration = Duration::from_millis(1);
 
-/// How much too fast or too slow clocks run, in parts of a thousand at most. 15 s / 10 s tolerates 20 %;
-/// work has to end within the margin, which tolerates 1.6 %.
+/// Maximum rate error of clocks, in parts per thousand. 15 s / 10 s tolerates 20 %, but work has to end within the
+/// margin, which tolerates 1.6 %.
 const TOLERATED: u64 = 15;
 
-/// What a run is like.
+/// Properties of a run.
 #[derive(Clone, Debug)]
 struct Plan {
     kind: LockKind,
     nodes: u64,
-    /// In one hub of each process.
+    /// Number of elections, in one hub of each process.
     elections: usize,
     timing: Timing,
-    /// How much too fast or too slow clocks run, in parts of a thousand at most.
+    /// Maximum rate error of clocks, in parts per thousand.
     skew: u64,
     /// A seeded bug of every candidate.
     mutant: Option<Mutant>,
-    /// How often a request or event is struck, in a million.
+    /// Probability that a fault affects a request or event, in parts per million.
     faults: u64,
-    /// Somebody edits and deletes the lock: S1 is not promised (A1).
+    /// People edit and delete the lock, so S1 is not guaranteed (A1).
     outsiders: bool,
     latency: Duration,
     horizon: Duration,
 }
 
-/// The elections of a run. A process takes part in all of them, with one hub, one client and one clock; it has
-/// the same place among the nodes of each.
+/// The elections of a run. A process participates in all of them with one hub, one client and one clock. It has the
+/// same index among the nodes of each election.
 #[derive(Debug)]
 struct Fleet(Vec<Arc<World>>);
 
@@ -105,7 +106,7 @@ impl Fleet {
         self.0.iter().any(|world| world.is_broken())
     }
 
-    /// A process is gone, and its work in every election with it. False if it was gone already.
+    /// Ends a process and its work in every election. Returns false if it was already dead.
     fn kill(&self, node: usize) -> bool {
         let dead = self.0[0].lend().nodes[node].clock.is_dead();
         for world in &self.0 {
@@ -115,18 +116,18 @@ impl Fleet {
     }
 }
 
-/// What everybody shares in one election.
+/// Shared state of one election.
 #[derive(Debug)]
 struct World {
     election: usize,
     plan: Plan,
     name: ObjectName,
     state: Mutex<State>,
-    /// Wakes those who watch, in the order in which they came: tokio's `watch` would draw lots.
+    /// Wakes watchers in the order in which they registered; tokio's `watch` would use a random order.
     changed: Notify,
 }
 
-/// Everything that changes.
+/// Mutable state.
 #[derive(Debug)]
 struct State {
     election: usize,
@@ -152,12 +153,12 @@ struct Node {
     requests_cut_until: Instant,
     answers_cut_until: Instant,
     sights: Sights,
-    /// The term whose work goes on.
+    /// The term whose work still runs.
     works_for: Option<u64>,
     overran: bool,
-    /// It could not stop in time then.
+    /// It was paused, so it could not stop in time.
     was_paused: bool,
-    /// It may not watch.
+    /// It does not watch.
     polls: bool,
 }
 
@@ -173,14 +174,14 @@ pub(crate) fn run(seed: u64, mutant: Option<Mutant>, traced: bool) -> Report {
     })
 }
 
-/// `skew`: how much too fast or too slow the clocks run, in parts of a thousand at most.
+/// `skew` is the maximum rate error of the clocks, in parts per thousand.
 fn simulate(seed: u64, skew: u64, mutant: Option<Mutant>, traced: bool) -> Report {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a runtime without I/O needs nothing");
-    // Whatever another run on this thread has left.
+    // Clear panics of another run on this thread.
     panicked();
     runtime.block_on(play(seed, skew, mutant, traced))
 }
@@ -208,7 +209,7 @@ async fn play(seed: u64, skew: u64, mutant: Option<Mutant>, traced: bool) -> Rep
     for world in &fleet.0 {
         world.lend().calm_down();
     }
-    // By now somebody leads, and goes on for as long as nothing happens.
+    // By now a candidate leads, and it keeps leading as long as nothing happens.
     let settled = horizon + Duration::from_secs(150) + 4 * lease;
     watch_over(&fleet, started, settled).await;
     let leaders: Vec<_> = fleet.0.iter().map(|world| world.lend().leader()).collect();
@@ -233,7 +234,7 @@ async fn play(seed: u64, skew: u64, mutant: Option<Mutant>, traced: bool) -> Rep
     report
 }
 
-/// Adds what happened in another election of the run.
+/// Adds the results of another election of the run.
 fn add(report: &mut Report, other: Report) {
     report.totals.add(other.totals);
     report.hash = report.hash.rotate_left(7) ^ other.hash;
@@ -241,7 +242,7 @@ fn add(report: &mut Report, other: Report) {
     report.trace.extend(other.trace);
 }
 
-/// Lets time go on, and looks at the guards.
+/// Advances time, and checks the guards.
 async fn watch_over(fleet: &Fleet, started: Instant, until: Duration) {
     while started.elapsed() < until && !fleet.is_broken() {
         pause(LOOK.min(until - started.elapsed())).await;
@@ -254,7 +255,7 @@ async fn watch_over(fleet: &Fleet, started: Instant, until: Duration) {
     }
 }
 
-/// A new process: one hub for all its elections.
+/// Starts a process with one hub for all its elections.
 fn launch(fleet: &Arc<Fleet>) {
     let (node, clock) = fleet.0[0].lend().place();
     let wires: Vec<_> = (fleet.0.iter())
@@ -272,7 +273,7 @@ fn launch(fleet: &Arc<Fleet>) {
     }
 }
 
-/// A process takes part in one election.
+/// Starts a candidate of a process in one election.
 fn take_part(
     fleet: &Arc<Fleet>,
     world: &Arc<World>,
@@ -317,7 +318,7 @@ fn take_part(
     });
 }
 
-/// The process is ended, because its work overran. Until that is done the work goes on.
+/// Ends the process because its work exceeded its deadline. The work continues until the process has ended.
 async fn kill(fleet: Arc<Fleet>, world: Arc<World>, node: usize, takes: u64) {
     pause(Duration::from_millis(takes)).await;
     if fleet.kill(node) {
@@ -326,7 +327,7 @@ async fn kill(fleet: Arc<Fleet>, world: Arc<World>, node: usize, takes: u64) {
     }
 }
 
-/// The guarded work of a term goes on until this is dropped.
+/// Represents guarded work that runs until this value is dropped.
 struct Working {
     world: Arc<World>,
     node: usize,
@@ -340,7 +341,7 @@ impl Drop for Working {
     }
 }
 
-/// The guarded work: effects on a store, until it is told to stop and a little longer.
+/// The guarded work: sends effects to a store until it is cancelled, and a little longer.
 async fn labour(world: Arc<World>, node: usize, clock: NodeClock, term: Term, mut rng: Rng) {
     let token = term.token().as_str().parse().unwrap_or_default();
     let working = Working {
@@ -348,7 +349,7 @@ async fn labour(world: Arc<World>, node: usize, clock: NodeClock, term: Term, mu
         node,
         token,
     };
-    // Some work has nothing more to do one day.
+    // Some work completes by itself.
     let enough = Duration::from_millis(if rng.percent(20) {
         rng.below(90_000)
     } else {
@@ -383,7 +384,7 @@ async fn labour(world: Arc<World>, node: usize, clock: NodeClock, term: Term, mu
         drop(term);
         return;
     }
-    // The future of the work ends, and a part of it goes on: a thread, or a task that can be dropped.
+    // The future of the work ends, and a part of it continues: a thread, or a task that can be dropped.
     world.lend().count(Fault::WorkOutlives);
     let thread = (!rng.percent(50)).then(|| term.tenure().clone());
     let part = async move {
@@ -472,7 +473,7 @@ impl World {
         self.lend().report.violation.is_some()
     }
 
-    /// The server carries out a request.
+    /// Executes a request on the server.
     fn serve(&self, author: Author, call: &Call) -> Answer {
         let answer = self.lend().server.serve(author, call);
         if call.is_write() {
@@ -483,7 +484,7 @@ impl World {
 }
 
 impl Node {
-    /// The process is gone, and its work with it.
+    /// Ends the process and its work.
     fn die(&mut self) {
         self.clock.kill();
         self.handle = None;
@@ -492,7 +493,7 @@ impl Node {
 }
 
 impl State {
-    /// The place of a new process, and its clock.
+    /// Returns the index and the clock of a new process.
     fn place(&mut self) -> (usize, NodeClock) {
         let skew = self.plan.skew;
         let rate = (1_000 - skew + self.rng.below(2 * skew + 1)) as f64 / 1_000.0;
@@ -500,7 +501,7 @@ impl State {
         (self.nodes.len(), NodeClock::new(first, rate))
     }
 
-    /// A new process takes part: seeds for it and its work.
+    /// Adds a new process, and returns the seeds for it and its work.
     fn admit(&mut self, clock: &NodeClock) -> (u64, u64) {
         let now = Instant::now();
         self.nodes.push(Node {
@@ -543,7 +544,7 @@ impl State {
         usual
     }
 
-    /// How the next watch ends, and after what time.
+    /// Decides how the next watch ends, and when.
     fn watch_ends(&mut self) -> (End, Duration) {
         if self.calm || !self.rng.percent(50) {
             return (End::Clean, Duration::MAX / 4);
@@ -554,7 +555,7 @@ impl State {
         (end, Duration::from_millis(self.rng.below(90_000)))
     }
 
-    /// A request leaves: whether it may, and what becomes of it.
+    /// Checks a request when it is sent, and decides what happens to it.
     fn leaves(&mut self, node: usize, call: &Call, local: LocalTime) -> Fate {
         let what = call.name();
         self.note(node, 1, || format!("n{node} sends {what}"));
@@ -577,7 +578,7 @@ impl State {
         if !self.strikes() {
             return Fate::default();
         }
-        // Only writes are worth repeating.
+        // Only repeated writes are interesting.
         let kinds = if call.is_write() {
             OF_REQUESTS
         } else {
@@ -596,7 +597,7 @@ impl State {
         (self.nodes[node].handle.as_ref()).is_some_and(Handle::is_leading)
     }
 
-    /// Who leads, and its token.
+    /// Returns the leader and its token.
     fn leader(&self) -> Option<(usize, String)> {
         (0..self.nodes.len()).find_map(|node| {
             let tenure = self.nodes[node].handle.as_ref()?.tenure()?;
@@ -622,7 +623,7 @@ impl State {
         });
     }
 
-    /// Something happened: it goes into the hash of the run, and into its trace.
+    /// Records an event in the hash and the trace of the run.
     fn note(&mut self, node: usize, what: u64, text: impl FnOnce() -> String) {
         let now = self.started.elapsed();
         let report = &mut self.report;

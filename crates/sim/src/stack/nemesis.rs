@@ -1,4 +1,4 @@
-//! What goes wrong besides requests and watches: partitions, crashes, pauses, clocks, people.
+//! Faults that do not affect single requests or watches: partitions, crashes, pauses, clocks, people.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -31,7 +31,7 @@ pub(super) const BY_HAND: &[Fault] = &[
     Fault::HumanGarbage,
 ];
 
-/// Something happens to somebody.
+/// Injects a random fault.
 pub(super) fn strike(fleet: &Arc<Fleet>, world: &Arc<World>) {
     let mut state = world.lend();
     let by_hand = state.plan.outsiders && state.rng.percent(40);
@@ -88,7 +88,7 @@ impl State {
             Fault::WallForward => node.clock.jump(span.as_micros() as i64),
             Fault::WallBack => node.clock.jump(-(span.as_micros() as i64)),
             Fault::WatchBreak => {
-                // The server starts again, with or without its past.
+                // The server restarts, with or without its history.
                 self.epoch += 1;
                 if self.rng.percent(50) {
                     self.server.compact();
@@ -115,7 +115,7 @@ impl State {
         }
     }
 
-    /// Nothing goes wrong from now on.
+    /// Disables all faults.
     pub(super) fn calm_down(&mut self) {
         self.calm = true;
         let now = Instant::now();
@@ -127,7 +127,7 @@ impl State {
     }
 }
 
-/// Sets a field of the record, wherever it is kept.
+/// Sets a field of the record, in any place where it is stored.
 fn set(object: &mut Value, field: &str, value: Value) {
     if object["spec"].is_object() {
         object["spec"][field] = value;

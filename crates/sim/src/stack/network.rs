@@ -1,6 +1,5 @@
-//! What is between a driver and the API server: the real client's requests and watches, and delay,
-//! loss, errors, cuts in either direction, and requests that are carried out long after the driver has
-//! given them up.
+//! The network between a driver and the API server: the real client's requests and watches, with delay, loss, errors,
+//! partitions in either direction, and requests that are executed long after the driver has given up on them.
 
 use std::io;
 use std::sync::Arc;
@@ -23,13 +22,13 @@ use super::server::{Answer, Author, Call};
 use crate::fault::Fault;
 use tenure::clock::Clock as _;
 
-/// Real API servers send one about this often.
+/// Real API servers send a bookmark at about this interval.
 const BOOKMARK: Duration = Duration::from_secs(60);
 
-/// A body of an answer, or the beginning of one.
+/// The body of a response, or the beginning of one.
 type Sent = UnsyncBoxBody<Bytes, io::Error>;
 
-/// A node's way to the API server.
+/// Connection of a node to the API server.
 #[derive(Clone, Debug)]
 pub(super) struct Wire {
     pub(super) world: Arc<World>,
@@ -37,30 +36,30 @@ pub(super) struct Wire {
     pub(super) clock: NodeClock,
 }
 
-/// What becomes of a request.
+/// What happens to a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Fate {
     pub(super) fault: Option<Fault>,
-    /// For faults that take their time.
+    /// Delay of faults that take time.
     pub(super) delay: Duration,
-    /// What is lost breaks the connection; otherwise it is silent.
+    /// Whether a lost message breaks the connection; otherwise it is lost silently.
     pub(super) reset: bool,
 }
 
-/// How a watch will end.
+/// How a watch ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum End {
-    /// In order.
+    /// Regularly.
     Clean,
     /// With an error.
     Broken,
-    /// With "too old".
+    /// With the error "too old".
     Gone,
-    /// Never, but nothing comes any more.
+    /// Never, but it delivers no more events.
     Silent,
 }
 
-/// The one client of a process, for all its elections.
+/// Creates the single client of a process, for all its elections.
 pub(super) fn client(wires: Vec<Wire>) -> Client {
     let service = tower::service_fn(move |request: Request<Body>| {
         let mut wires = wires.iter();
@@ -83,19 +82,20 @@ pub(super) fn client(wires: Vec<Wire>) -> Client {
 
 impl Wire {
     async fn exchange(self, request: Request<Body>) -> Result<Response<Sent>, io::Error> {
-        // The driver's feed has timers of its own, and those of a dead process go on.
+        // The driver's feed has its own timers, which continue in a dead process.
         if self.clock.is_dead() {
             return std::future::pending().await;
         }
         let (head, body) = request.into_parts();
         let body = body.collect().await.map_err(io::Error::other)?.to_bytes();
         let call = parse(&head.method, &head.uri, &body)?;
-        // Judged as the driver lets go of it: a process can be stopped before the first byte leaves.
+        // Checked when the driver hands over the request, because a process can be stopped before the first byte is
+        // sent.
         let author = (self.node as u64, self.clock.now().local);
         let fate = self.world.lend().leaves(self.node, &call, author.1);
         self.clock.runs().await;
         let (back, answer) = oneshot::channel();
-        // Whoever gives a request up does not take it back.
+        // A request that the driver gives up on is not undone.
         tokio::spawn(self.clone().travel(call, author, fate, back));
         let answer = answer.await.map_err(|_| io::Error::other("reset"))?;
         self.clock.runs().await;
@@ -103,7 +103,7 @@ impl Wire {
         self.respond(answer)
     }
 
-    /// The way there and back.
+    /// Carries a request to the server and its response back.
     async fn travel(
         self,
         call: Call,
@@ -133,7 +133,7 @@ impl Wire {
         };
         let answer = match fate.fault {
             Some(Fault::ErrorApplied) => Some(Answer::Failure(504)),
-            // Repeated below us.
+            // Repeated by a layer below the driver.
             Some(Fault::OwnConflict) => Some(self.world.serve(author, &call)),
             Some(Fault::Duplicate) => {
                 let (wire, call) = (self.clone(), call.clone());
@@ -154,7 +154,7 @@ impl Wire {
             Some(answer) => {
                 let delay = self.world.lend().one_way();
                 pause(delay).await;
-                // Given up, perhaps.
+                // The driver may have given up on the request.
                 let _ = back.send(answer);
             }
             None if fate.reset => {}
@@ -199,7 +199,7 @@ impl Wire {
 
     fn list(&self, item: Option<Value>, revision: u64) -> Value {
         let resource = *self.world.name.resource();
-        // Items of a list do not say what they are.
+        // Items of a list have no kind and apiVersion.
         let items = item.into_iter().map(|mut item| {
             if let Some(item) = item.as_object_mut() {
                 item.remove("kind");
@@ -215,7 +215,7 @@ impl Wire {
         })
     }
 
-    /// One watch, from its beginning to its end.
+    /// Serves one watch from its beginning to its end.
     async fn watch(
         self,
         from: u64,
@@ -229,7 +229,7 @@ impl Wire {
         let end = if ends == until { End::Clean } else { end };
         let mut bookmark = Instant::now() + BOOKMARK;
         loop {
-            // From here on no change is missed.
+            // Register first, so that no later change is missed.
             let changed = self.world.changed.notified();
             let next = self
                 .world
@@ -271,7 +271,7 @@ impl Wire {
                     let revision = self.world.lend().server.revision();
                     self.healed().await;
                     self.clock.runs().await;
-                    // Whatever changed since the last look comes first.
+                    // Changes since the last check are sent first.
                     if self.world.lend().server.after(cursor).is_ok_and(|next| next.is_none()) {
                         cursor = cursor.max(revision);
                         let _ = lines.send(Ok(self.bookmark(revision)));
@@ -288,7 +288,7 @@ impl Wire {
         }
     }
 
-    /// What a partition holds up comes when it is over.
+    /// Waits until a partition is over.
     async fn healed(&self) {
         loop {
             let until = self.world.lend().nodes[self.node].answers_cut_until;

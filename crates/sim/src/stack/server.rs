@@ -1,4 +1,4 @@
-//! The API server of a run: one lock object with versions, and its past for those who watch.
+//! The API server of a run: one lock object with versions, and its history for watchers.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use tenure_lock::{Lock, ObjectName, Sight};
 
 use crate::register::Object;
 
-/// One version of the lock object, as it is on the wire and as the checks see it.
+/// One version of the lock object, in its wire format and as the checks use it.
 #[derive(Debug)]
 pub(super) struct Stored {
     pub(super) json: Value,
     pub(super) object: Object,
 }
 
-/// A change, for those who watch.
+/// A change for watchers.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
     pub(super) revision: u64,
@@ -26,13 +26,13 @@ pub(super) struct Change {
 impl Change {
     pub(super) fn line(&self) -> String {
         let mut object = self.stored.json.clone();
-        // A deletion has a revision of its own.
+        // A deletion has its own revision.
         object["metadata"]["resourceVersion"] = self.revision.to_string().into();
         format!("{}\n", json!({ "type": self.kind, "object": object }))
     }
 }
 
-/// What a client asks for.
+/// A request of a client.
 #[derive(Clone, Debug)]
 pub(super) enum Call {
     Get,
@@ -43,7 +43,7 @@ pub(super) enum Call {
     },
     Create(Value),
     Update(Value),
-    /// An Event; nobody reads them.
+    /// An Event, which nobody reads.
     Note,
 }
 
@@ -64,7 +64,7 @@ impl Call {
     }
 }
 
-/// What it gets.
+/// A response.
 #[derive(Clone, Debug)]
 pub(super) enum Answer {
     Object(u16, Arc<Stored>),
@@ -78,19 +78,19 @@ pub(super) enum Answer {
     Failure(u16),
 }
 
-/// Who writes, and what their clock shows as the write leaves.
+/// Author of a write, and its local time when the write is sent.
 pub(super) type Author = (u64, LocalTime);
 
 /// The server.
 #[derive(Debug)]
 pub(super) struct Server {
     name: ObjectName,
-    /// Only reads records here.
+    /// Used only to parse records.
     reader: Arc<dyn Lock>,
     current: Option<Arc<Stored>>,
     changes: Vec<Change>,
     revision: u64,
-    /// Watches cannot begin before this.
+    /// Watches cannot begin before this revision.
     compacted: u64,
     uids: u64,
     terms: u64,
@@ -114,7 +114,7 @@ impl Server {
         self.current.as_ref()
     }
 
-    /// The version that was made at this revision.
+    /// Returns the version that was created at this revision.
     pub(super) fn find(&self, revision: u64) -> Option<&Arc<Stored>> {
         let at = self
             .changes
@@ -122,7 +122,7 @@ impl Server {
         at.ok().map(|at| &self.changes[at].stored)
     }
 
-    /// The next change after a revision; an error if it is forgotten.
+    /// Returns the next change after a revision; an error if it was compacted.
     pub(super) fn after(&self, revision: u64) -> Result<Option<&Change>, ()> {
         if revision < self.compacted {
             return Err(());
@@ -135,12 +135,12 @@ impl Server {
         self.revision
     }
 
-    /// Forgets the past.
+    /// Drops the history.
     pub(super) fn compact(&mut self) {
         self.compacted = self.revision;
     }
 
-    /// What an object says as a lock.
+    /// Parses an object like a lock does.
     pub(super) fn read(&self, json: &Value) -> Option<Observation> {
         match self.reader.sight(0, Some(json.clone()), None) {
             Sight::Seen(sighting) => Some(sighting.observation().clone()),
@@ -148,9 +148,9 @@ impl Server {
         }
     }
 
-    /// Carries out a request.
+    /// Executes a request.
     pub(super) fn serve(&mut self, author: Author, call: &Call) -> Answer {
-        // Other objects of the store take numbers, too.
+        // Other objects of the store use revisions, too.
         self.revision += u64::from(matches!(call, Call::Note));
         match call {
             Call::Get => match &self.current {
@@ -186,7 +186,7 @@ impl Server {
         }
     }
 
-    /// Somebody edits the object by hand. A record that stays the same stays its author's.
+    /// Edits the object as a person would. If the record stays the same, its author does too.
     pub(super) fn edit(&mut self, change: impl FnOnce(&mut Value)) {
         let Some(old) = self.current.clone() else {
             return;
@@ -199,7 +199,7 @@ impl Server {
         self.put(json, "MODIFIED", author.filter(|_| same));
     }
 
-    /// Somebody deletes the object.
+    /// Deletes the object as a person would.
     pub(super) fn delete(&mut self) {
         if let Some(stored) = self.current.take() {
             self.revision += 1;
@@ -248,7 +248,7 @@ impl Server {
     }
 }
 
-/// The revision that an update replaces.
+/// Returns the revision that an update replaces.
 pub(super) fn replaces(body: &Value) -> Option<u64> {
     body["metadata"]["resourceVersion"].as_str()?.parse().ok()
 }

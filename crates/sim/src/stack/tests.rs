@@ -1,4 +1,4 @@
-//! Some runs, and the proof that they would notice. More are `cargo xtask sim --stack`.
+//! Some runs, and the proof that they detect bugs. `cargo xtask sim --stack` runs more.
 
 use super::*;
 use crate::cli::hunt_parallel;
@@ -21,7 +21,7 @@ fn the_driver_keeps_the_promises_over_a_bad_network() {
         .collect::<Vec<_>>();
     assert_eq!(text, [""; 0]);
     assert_eq!(total.unequal, [0; 0], "a seed is a run");
-    // Success must not be for lack of anything happening.
+    // The run must not succeed because nothing happened.
     let totals = &total.totals;
     assert!(totals.terms > 100, "{} terms", totals.terms);
     assert!(totals.refused > 0, "a stale effect was refused");
@@ -42,7 +42,7 @@ fn a_seed_is_a_run() {
     assert_ne!(run(100, None, false).hash, run(101, None, false).hash);
 }
 
-/// The check bites: drivers with a bug in their core are found out.
+/// The checks work: drivers with a bug in their core are detected.
 #[test]
 fn seeded_bugs_are_found_through_the_whole_driver() {
     let found = hunt_parallel(&stack_quarry(), 2, 1);
@@ -69,7 +69,7 @@ fn seeded_bugs_are_found_through_the_whole_driver() {
     }
 }
 
-/// Every kind of fault that a run may have.
+/// Returns every kind of fault that a run may have.
 fn every() -> impl Iterator<Item = Fault> {
     let others = [
         Fault::WatchLate,
@@ -81,7 +81,7 @@ fn every() -> impl Iterator<Item = Fault> {
     named.into_iter().chain(others)
 }
 
-/// The check bites: clocks that run half again as fast as others void S1, and it is seen.
+/// The checks work: clocks that run 50 % faster than others violate S1, and this is detected.
 #[test]
 fn clocks_beyond_the_tolerated_rate_are_seen_to_break_s1() {
     let broken = (0..60).find_map(|seed| simulate(seed, 600, None, false).violation);

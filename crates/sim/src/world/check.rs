@@ -1,5 +1,5 @@
-//! The promises, checked where they could be broken: S1 when a guard may have become true, S4 and S5 as a
-//! write leaves.
+//! Checks of the invariants at the points where they could be violated: S1 when a guard may have become valid, S4 and
+//! S5 when a write is sent.
 
 use std::rc::Rc;
 
@@ -13,14 +13,14 @@ use crate::plan::{Clocks, Outsiders, nanos};
 use crate::register::Object;
 
 impl World {
-    /// Whether what a node is shown is the present state of the object, and not its own.
+    /// Returns whether a node receives the current state of the object and did not write it.
     pub(super) fn foreign_present(
         &self,
         i: usize,
         source: Source,
         shown: Option<&Rc<Object>>,
     ) -> Option<&'static str> {
-        // "Absent" has no revision: if the watch brought news meanwhile, it is asked for again.
+        // An absence has no revision. If the watch delivered an event in the meantime, the node reads again.
         let heeded = self.nodes[i].heeds(source) && (source == Source::Watch || shown.is_some());
         if !heeded || self.plan.outsiders == Outsiders::RestoresBack {
             return None;
@@ -34,7 +34,7 @@ impl World {
         }
     }
 
-    /// S1, at an instant at which a guard may have become true.
+    /// Checks S1 at an instant at which a guard may have become valid.
     pub(crate) fn check_guards(&mut self) {
         let now = self.now;
         let leading = self.nodes.iter().enumerate().filter_map(|(i, node)| {
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// S4 and S5, as a write leaves.
+    /// Checks S4 and S5 when a write is sent.
     pub(super) fn check_write(&mut self, i: usize, kind: &WriteKind) {
         let node = &self.nodes[i];
         if node.foreign {
@@ -89,7 +89,7 @@ impl World {
         let node = &self.nodes[i];
         let local = now.local.as_nanos();
         let text = match kind.base() {
-            // A stale read may hide the term that should be waited out.
+            // A stale read may hide a term that the node should wait for.
             None if self.plan.faults.has(Fault::StaleRead) => None,
             None => node.sights.check_create(local),
             Some(version) => self.register.find(version).and_then(|base| {
@@ -98,7 +98,7 @@ impl World {
                 if wins && hold.is_some() {
                     return hold;
                 }
-                // What the controller gave or marked is there to be taken up, kept and given back.
+                // The candidate may take up, renew and release what the controller assigned or marked.
                 if self.plan.coordinated && base.seen.record.holder == node.identity {
                     return None;
                 }
@@ -112,8 +112,8 @@ impl World {
         }
     }
 
-    /// Who wins a term must have been let: nobody acquires a paused election, and in a coordinated one
-    /// only whom the controller chose.
+    /// Checks that a candidate may win a term: nobody acquires a paused election, and in a coordinated one only the
+    /// candidate that the controller selected.
     fn check_rights(&self, i: usize, kind: &WriteKind) -> Option<&'static str> {
         let base = match kind {
             WriteKind::Create => return self.plan.coordinated.then_some("creates, uncoordinated"),
@@ -130,7 +130,7 @@ impl World {
         }
     }
 
-    /// Whether what a node is shown is its own term, and an order to give it up.
+    /// Returns whether a node receives its own term with an order to give it up.
     pub(super) fn is_ordered(&self, i: usize, source: Source, shown: &Rc<Object>) -> bool {
         let node = &self.nodes[i];
         let present = self
@@ -146,11 +146,11 @@ impl World {
             && (orders.step_down.as_ref()).is_some_and(|o| o.transitions == record.transitions)
     }
 
-    /// An order stays on the object, and is for the term that it names: no later holder obeys it.
+    /// Checks that an order ends only the term that it names: it stays on the object, and no later holder obeys it.
     pub(super) fn check_obedience(&mut self, i: usize, reason: &StopReason) {
         if *reason == StopReason::Ordered
             && self.plan.outsiders == Outsiders::None
-            // The controller numbers a term before anybody takes it up.
+            // The controller numbers a term before a candidate takes it up.
             && !self.plan.coordinated
             && self.ordered != Some(self.nodes[i].incarnation)
         {
@@ -159,8 +159,8 @@ impl World {
         }
     }
 
-    /// Whoever blames others for a loss is right: where nobody but electors writes, and reads are
-    /// never stale, a record of ours is not edited, deleted or rolled back by anybody.
+    /// Checks the reason for a loss. If only electors write and reads are never stale, nobody edits, deletes or rolls
+    /// back our record, so such a reason is wrong.
     pub(super) fn check_blame(&mut self, i: usize, reason: &StopReason) {
         let blames = matches!(
             reason,
@@ -173,9 +173,9 @@ impl World {
         if blames
             && self.plan.outsiders == Outsiders::None
             && !self.plan.faults.has(Fault::StaleRead)
-            // A stranger with our own name looks like an edit.
+            // Another process with our name looks like an edit.
             && !self.plan.one_name
-            // client-go empties what it no longer holds, and a controller gives it away and back.
+            // client-go empties a record that it no longer holds, and a controller reassigns it.
             && !self.plan.is_mixed()
             && !self.plan.coordinated
         {
@@ -185,7 +185,7 @@ impl World {
     }
 }
 
-/// How long a record must be left alone, in nanoseconds.
+/// Returns how long a record must not be replaced, in nanoseconds.
 pub(super) fn patience(object: &Object, own_lease: u64) -> u64 {
     if object.seen.unreadable {
         own_lease

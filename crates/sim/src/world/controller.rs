@@ -1,24 +1,24 @@
-//! The controller of a coordinated election, as kube-apiserver 1.36 has it
-//! (`pkg/controlplane/controller/leaderelection/leaderelection_controller.go`), and the LeaseCandidates that it
-//! chooses from.
+//! The controller of a coordinated election, modelled on kube-apiserver 1.36
+//! (`pkg/controlplane/controller/leaderelection/leaderelection_controller.go`), and the LeaseCandidates from which it
+//! selects.
 //!
-//! What matters to candidates: it compares times in the record with its own wall clock. It replaces the record
-//! of a holder that looks expired, keeps annotations, never counts transitions, and does not repeat an
-//! assignment to the candidate that it would choose again. Its steps on one Lease are simulated as one: the
-//! write is a compare-and-set on what it read just before.
+//! Properties that matter to candidates: it compares times in the record with its own wall clock. It replaces the
+//! record of a holder that seems expired, keeps annotations, never increments transitions, and does not repeat an
+//! assignment to the same candidate. Its steps on one Lease are simulated as one step, because its write is a
+//! compare-and-set on the version that it read just before.
 
 use tenure_core::{Record, WallTime};
 
 use super::World;
 use super::event::Event;
 
-/// What Kubernetes implements.
+/// The strategy that Kubernetes implements.
 const STRATEGY: &str = "OldestEmulationVersion";
 
 /// `defaultRequeueInterval`, in nanoseconds.
 const REQUEUE: u64 = 5_000_000_000;
 
-/// `electionDuration`, in microseconds: how long a ping waits for its answer.
+/// `electionDuration`, in microseconds: how long a ping waits for a response.
 const ELECTION: i64 = 5_000_000;
 
 /// `defaultLeaseDurationSeconds`: the lease of an assignment.
@@ -27,7 +27,7 @@ const ASSIGNED_SECONDS: u32 = 5;
 /// `leaseCandidateValidDuration`, in microseconds.
 const VALID: i64 = 30 * 60 * 1_000_000;
 
-/// How often a candidate renews its object without being asked, in nanoseconds.
+/// Interval at which a candidate renews its object without a ping, in nanoseconds.
 const RENEW_EVERY: u64 = 300_000_000_000;
 
 /// A LeaseCandidate.
@@ -35,7 +35,7 @@ const RENEW_EVERY: u64 = 300_000_000_000;
 struct Candidate {
     incarnation: u64,
     name: String,
-    /// The lower, the better.
+    /// The lowest version is preferred.
     emulation: u64,
     renewed: i64,
     pinged: Option<i64>,
@@ -47,19 +47,19 @@ impl Candidate {
     }
 }
 
-/// The controller and what it sees.
+/// The controller and its state.
 #[derive(Debug, Default)]
 pub(super) struct Controller {
-    /// How far its wall clock is ahead of real time, in nanoseconds.
+    /// Offset of its wall clock from real time, in nanoseconds.
     pub(super) offset: i64,
     /// In the order of their creation.
     candidates: Vec<Candidate>,
-    /// The number and the time of the next look.
+    /// The number and the time of the next check.
     wake: Option<(u64, u64)>,
 }
 
 impl World {
-    /// The object or a candidate changed: the controller looks soon.
+    /// Schedules a check of the controller soon, because the object or a candidate changed.
     pub(super) fn wake_controller(&mut self) {
         if self.plan.coordinated {
             let delay = self.one_way();
@@ -78,7 +78,7 @@ impl World {
         self.at(at, Event::Controller { number });
     }
 
-    /// A candidate creates its object, or renews it, now and every five minutes.
+    /// Creates the object of a candidate, or renews it, now and every five minutes.
     pub(super) fn announce_candidate(&mut self, i: usize, incarnation: u64) {
         if self.nodes[i].incarnation != incarnation || !self.nodes[i].alive {
             return;
@@ -104,7 +104,7 @@ impl World {
         self.renew_candidate(i, incarnation);
     }
 
-    /// A candidate gives a sign of life, unless it cannot; then it tries again.
+    /// Renews the object of a candidate. If the candidate cannot send now, it tries again.
     pub(super) fn renew_candidate(&mut self, i: usize, incarnation: u64) {
         let node = &self.nodes[i];
         if node.incarnation != incarnation || !node.alive {
@@ -127,7 +127,7 @@ impl World {
         }
     }
 
-    /// Somebody upgrades: from now on this candidate is the best.
+    /// Simulates an upgrade: from now on this candidate is preferred.
     pub(super) fn prefer(&mut self, i: usize) {
         let incarnation = self.nodes[i].incarnation;
         let candidates = &mut self.controller.candidates;
@@ -139,7 +139,7 @@ impl World {
         }
     }
 
-    /// `reconcileElectionStep`.
+    /// Performs `reconcileElectionStep`.
     pub(super) fn reconcile(&mut self, number: u64) {
         if self.controller.wake.is_none_or(|(wake, _)| wake != number) {
             return;
@@ -150,7 +150,7 @@ impl World {
         }
     }
 
-    /// One step; whether to look again without being woken.
+    /// Performs one step. Returns whether to check again without an event.
     fn election_step(&mut self) -> bool {
         let now = self.controller_now();
         let valid = |c: &Candidate| c.renewed.saturating_add(VALID) >= now;
@@ -163,7 +163,7 @@ impl World {
         }
         let acked = |c: &&Candidate| c.renewed.saturating_add(ELECTION) > now;
         let acked = self.controller.candidates.iter().filter(acked);
-        // Of equals the first: the oldest.
+        // The first of equal candidates is the oldest.
         let Some(best) = acked.min_by_key(|c| c.emulation) else {
             return false;
         };
@@ -184,7 +184,7 @@ impl World {
             || best.is_some_and(|best| best.name != record.holder)
     }
 
-    /// Asks candidates for a sign of life; whether answers are still to be waited for.
+    /// Pings candidates. Returns whether responses are still missing.
     fn ping_candidates(&mut self, now: i64) -> bool {
         let mut wait = false;
         let mut asked = Vec::new();
@@ -210,7 +210,7 @@ impl World {
         wait
     }
 
-    /// Creates the Lease, or replaces what it says as far as that is allowed.
+    /// Creates the Lease, or replaces its record as far as that is allowed.
     fn assign(&mut self, now: i64, best: String) {
         let old = self.register.current().map(|o| o.seen.record.clone());
         let mut record = old.clone().unwrap_or_default();
@@ -244,7 +244,7 @@ impl World {
     }
 }
 
-/// `isLeaseExpired`.
+/// Implements `isLeaseExpired`.
 fn is_expired(record: &Record, now: i64) -> bool {
     let lease = i64::from(record.lease_duration_seconds) * 1_000_000;
     record

@@ -1,9 +1,9 @@
-//! What can happen in a run, in the order of real time.
+//! Events of a run, in the order of real time.
 
 use super::network::Request;
 use crate::node::Letter;
 
-/// What happens next.
+/// An event.
 #[derive(Debug)]
 pub(crate) enum Event {
     Tick {
@@ -54,7 +54,7 @@ pub(crate) enum Event {
         term: u64,
         token: u64,
     },
-    /// A process whose work overran is ended.
+    /// A process whose work exceeded its deadline is ended.
     Kill {
         node: usize,
         incarnation: u64,
@@ -68,16 +68,16 @@ pub(crate) enum Event {
         incarnation: u64,
     },
     Nemesis,
-    /// The controller of a coordinated election looks at the object.
+    /// The controller of a coordinated election checks the object.
     Controller {
         number: u64,
     },
-    /// A candidate of a coordinated election renews its LeaseCandidate in time.
+    /// A candidate of a coordinated election renews its LeaseCandidate.
     Candidate {
         node: usize,
         incarnation: u64,
     },
-    /// The controller asked a candidate for a sign of life.
+    /// The controller pings a candidate.
     Ping {
         node: usize,
         incarnation: u64,
@@ -85,7 +85,7 @@ pub(crate) enum Event {
     Calm,
 }
 
-/// An event at an instant; those of one instant in the order in which they were planned.
+/// An event at an instant. Events of one instant are in the order in which they were scheduled.
 pub(super) struct Entry(pub(super) u64, pub(super) u64, pub(super) Event);
 
 impl PartialEq for Entry {

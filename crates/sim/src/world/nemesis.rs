@@ -1,4 +1,4 @@
-//! Faults that strike by themselves, and the end of all faults.
+//! Faults that are not tied to a request, and the end of all faults.
 
 #![allow(
     clippy::collapsible_match,
@@ -30,7 +30,7 @@ impl World {
             return;
         }
         let fault = *self.rng.pick(&self.nemesis_kinds);
-        // Those who lead are the interesting victims.
+        // Faults are most interesting for leaders.
         let leader = self.nodes.iter().position(|n| n.leads(self.now));
         let victim = match leader {
             Some(leader) if self.rng.percent(60) => leader,
@@ -81,7 +81,7 @@ impl World {
                         node.clock.stop(self.now);
                     }
                     if stops && fault == Fault::Suspend {
-                        // Nor does this mutant ask the wall clock.
+                        // This mutant does not use the wall clock either.
                         node.clock.jump_wall(-(span as i64));
                     }
                     self.at(until, Event::Resume { node: i, until });
@@ -112,7 +112,7 @@ impl World {
         }
     }
 
-    /// The future of the work ends, and a part of the work goes on for a while.
+    /// Ends the future of the work while a part of the work continues for some time.
     fn outlive(&mut self, i: usize, span: u64) {
         let node = &mut self.nodes[i];
         let incarnation = node.incarnation;
@@ -133,14 +133,14 @@ impl World {
         );
     }
 
-    /// The watch delivers nothing from now on; the node hears of it, and gets a new one, later.
+    /// Breaks a watch: it delivers nothing from now on. Later the node notices, and opens a new one.
     fn break_watch(&mut self, i: usize, span: u64) {
         let node = &mut self.nodes[i];
         let (watch, incarnation) = (node.watch, node.incarnation);
         if watch == 0 {
             return;
         }
-        // Between break and notice nothing is delivered: move the connection's number on.
+        // Nothing is delivered between the break and its detection, so change the number of the connection.
         self.sequence += 1;
         let silent = self.sequence;
         self.nodes[i].watch = silent;
@@ -231,8 +231,9 @@ impl World {
         }
     }
 
-    /// The faults end: the network heals, dead processes come back, stopped ones go on, an operator lifts a pause. What
-    /// the faults have caused stays: requests under way, orders, clocks, stuck work, and whatever a candidate believes.
+    /// Ends the faults: the network heals, dead processes come back, stopped ones resume, and an operator lifts a
+    /// pause. The consequences of the faults stay: requests in flight, orders, clocks, stuck work, and the state that
+    /// candidates know.
     pub(super) fn calm_down(&mut self) {
         if let Some(calm) = self.calm {
             self.calm = Some(calm.proceed(self));
@@ -269,8 +270,9 @@ impl World {
         }
     }
 
-    /// The last fault of a run with restores: a pause, nobody who holds the lock, and then a restore that takes the pause
-    /// back. Those who wait for its end have only lower revisions to see. True when that is done.
+    /// Injects the last fault of a run with restores: a pause while nobody holds the lock, and then a restore that
+    /// removes the pause. Candidates that wait for the end of the pause only receive lower revisions. Returns true when
+    /// this is done.
     fn restore_paused(&mut self) -> bool {
         if let Some(before) = self.before_pause.take() {
             if let Some(back) = self.register.back_to(before) {
@@ -300,8 +302,9 @@ impl World {
         false
     }
 
-    /// A restored server is another server: every watch ends. Some servers say that it is too old (410); then it is opened
-    /// anew, with a list, and candidates do not hear that it was gone.
+    /// Restores the store, which ends every watch because a restored server is a new process. Some servers report that
+    /// a watch is too old (410). In that case the watch is reopened with a list, and candidates are not notified
+    /// of the break.
     fn restore(&mut self, back: usize, bump: u64) {
         let span = self.plan.longest_lease() / 8;
         self.register.restore(back, bump);
@@ -323,7 +326,7 @@ impl World {
         let Some(orders) = current.map(|object| object.seen.orders.clone()) else {
             return;
         };
-        // Edits by hand may reset the number of terms, so that an order that stays names a later term, too (seed 10483).
+        // Manual edits may reset the number of terms, so that a remaining order names a later term, too (seed 10483).
         let by_hand = self.plan.outsiders == Outsiders::Humans;
         let step_down = orders.step_down.clone().filter(|_| !by_hand);
         if (orders.paused || step_down != orders.step_down)
@@ -336,7 +339,8 @@ impl World {
         }
     }
 
-    /// A broken watch is noticed and replaced. One that works ends some day, and shows what it has missed.
+    /// Schedules the repair of a watch. A broken watch is noticed and replaced soon. A working watch ends at some time
+    /// and is reopened, which delivers the missed changes.
     fn heal_watch(&mut self, node: usize) {
         let (watch, incarnation) = (self.nodes[node].watch, self.nodes[node].incarnation);
         let (retry, _) = self.slowest();
@@ -353,8 +357,8 @@ impl World {
         self.after(back, Event::WatchUp { node, incarnation });
     }
 
-    /// Half of the time, and where the outcome is certain, an operator orders a leader to hand over to another
-    /// candidate, with no time to sit out.
+    /// In half of the cases, and if the result is certain, orders a leader to hand over to another candidate. The
+    /// former leader may campaign again immediately.
     pub(crate) fn order_hand_over(&mut self, leader: usize) -> Option<usize> {
         let to = (leader + 1) % self.nodes.len();
         let plan = &self.plan;
@@ -383,7 +387,7 @@ impl World {
         self.violate(Invariant::L1, text);
     }
 
-    /// The longest retry period and request timeout of any candidate, in nanoseconds.
+    /// Returns the longest retry period and request timeout of any candidate, in nanoseconds.
     pub(crate) fn slowest(&self) -> (u64, u64) {
         let retry = self.plan.timings.iter().map(|t| nanos(t.retry_period()));
         let request = self.plan.timings.iter().map(|t| nanos(t.request_timeout()));

@@ -1,4 +1,4 @@
-//! Requests, answers and watch events on their way.
+//! Requests, responses and watch events in flight.
 
 use std::rc::Rc;
 
@@ -10,33 +10,33 @@ use crate::machine::Machine;
 use crate::node::Letter;
 use crate::register::{Applied, Object};
 
-/// The watch is broken and the node does not know it yet.
+/// The watch is broken, and the node has not noticed yet.
 pub(super) const SILENT: u64 = u64::MAX;
 
-/// A request on its way to the server.
+/// A request in flight to the server.
 #[derive(Clone, Debug)]
 pub(crate) struct Request {
     node: usize,
     incarnation: u64,
     id: u64,
-    /// What the sender's clock showed.
+    /// The sender's local time when it was sent.
     sent: LocalTime,
     write: Option<(WriteKind, Record)>,
     reply: Reply,
-    /// Older versions to answer a read with.
+    /// Age of the version with which a read is answered, in versions.
     stale: Option<usize>,
 }
 
-/// What comes back.
+/// The reply to a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reply {
-    /// The answer, after this long.
+    /// The response, after this delay.
     Answer(u64),
-    /// An error that tells nothing, after this long.
+    /// An error without information, after this delay.
     Error(u64),
-    /// "Conflict" although it was carried out.
+    /// "Conflict" although the request was executed, after this delay.
     Conflict(u64),
-    /// Nothing.
+    /// No reply.
     Nothing,
 }
 
@@ -101,7 +101,7 @@ impl World {
         self.after(delay, Event::Arrive(Box::new(request)));
     }
 
-    /// Applies a fault to a request; true if it does not travel on.
+    /// Applies a fault to a request. Returns true if the request does not reach the server.
     fn strike_request(
         &mut self,
         fault: Fault,
@@ -155,7 +155,7 @@ impl World {
         false
     }
 
-    /// The server, or something before it, answers with an error at once.
+    /// Replies immediately with an error of the server, or of a proxy in front of it.
     fn fail(&mut self, request: &Request, outcome: Outcome) {
         let Request {
             node,
@@ -180,7 +180,7 @@ impl World {
         );
     }
 
-    /// A request reaches the server.
+    /// Handles a request that reaches the server.
     pub(super) fn arrive(&mut self, request: &Request) {
         let Request {
             node,
@@ -210,7 +210,7 @@ impl World {
                         let winner = &mut self.nodes[node];
                         if winner.incarnation == incarnation && !matches!(kind, WriteKind::Renew(_))
                         {
-                            // Another term: how the work of the last one ended is over.
+                            // This is a new term, so the state of the last term's work no longer matters.
                             winner.overran = false;
                         }
                         if matches!(request.reply, Reply::Conflict(_)) {
@@ -255,7 +255,7 @@ impl World {
         if node.incarnation != incarnation || !node.alive {
             return;
         }
-        // A driver that dropped the request when its time was up never hears of the answer.
+        // A driver that dropped the request when it timed out never receives the response.
         if node.pending == Some(id) || self.plan.late_answers {
             self.deliver(i, letter);
             self.nodes[i].pending.take_if(|pending| *pending == id);
@@ -275,7 +275,7 @@ impl World {
         self.deliver(i, Letter::Other(input));
     }
 
-    /// Tells everybody who watches of a new version.
+    /// Sends a new version to all watchers.
     pub(crate) fn announce(&mut self, object: &Rc<Object>) {
         self.wake_controller();
         for i in 0..self.nodes.len() {
@@ -285,7 +285,7 @@ impl World {
         }
     }
 
-    /// Tells everybody who watches that the object is gone.
+    /// Sends the deletion of the object to all watchers.
     pub(crate) fn announce_gone(&mut self, revision: u64) {
         self.wake_controller();
         for i in 0..self.nodes.len() {
@@ -354,7 +354,7 @@ impl World {
         );
     }
 
-    /// A watch begins: the present state, then "it works".
+    /// Starts a watch: delivers the current state, and then reports that the watch works.
     pub(super) fn watch_up(&mut self, i: usize, incarnation: u64) {
         let node = &self.nodes[i];
         if node.incarnation != incarnation || !node.alive || node.watch != 0 {
@@ -381,12 +381,12 @@ impl World {
         self.deliver(i, Letter::Other(Input::Watching(true)));
     }
 
-    /// Whether a node's writes leave a mark: those of client-go do not.
+    /// Returns whether a node's writes contain a mark; those of client-go do not.
     fn marks(&self, i: usize) -> bool {
         matches!(self.nodes[i].machine, Machine::Core(_))
     }
 
-    /// The server ends a watch, which is opened again where it was: it shows what it has missed.
+    /// Ends a watch at the server. It is reopened at the same position and delivers the missed changes.
     pub(super) fn reopen_watch(&mut self, i: usize, watch: u64) {
         if self.nodes[i].watch == watch && watch != 0 {
             let letter = present(&self.register, Source::Watch);
@@ -394,12 +394,12 @@ impl World {
         }
     }
 
-    /// One way through the network.
+    /// Returns the latency of one way through the network.
     pub(crate) fn one_way(&mut self) -> u64 {
         self.plan.latency / 2 + self.rng.below(self.plan.latency)
     }
 
-    /// A delay that hurts: about a request's time, or about a lease.
+    /// Returns a critical delay: about a request timeout, or about a lease.
     fn long_delay(&mut self, timeout: u64) -> u64 {
         let lease = self.plan.longest_lease();
         match self.rng.below(4) {

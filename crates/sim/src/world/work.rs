@@ -1,4 +1,4 @@
-//! What elections ask for, and the guarded work of their terms.
+//! Execution of the commands of elections, and the guarded work of their terms.
 
 use tenure_core::{Command, Guard, Input, StopReason, Timing};
 
@@ -10,7 +10,7 @@ use crate::invariants::s4_ordered_departure::check_work;
 use crate::node::{Letter, Work};
 use crate::plan::{Clocks, nanos};
 
-/// What it may take to end a process whose work overran, in nanoseconds: a part of the margin.
+/// Maximum time to end a process whose work exceeded its deadline, in nanoseconds. It is a part of the margin.
 const KILL_TAKES: u64 = 20_000_000;
 
 impl World {
@@ -42,7 +42,7 @@ impl World {
                 self.check_blame(i, &reason);
                 self.check_obedience(i, &reason);
                 if reason == StopReason::Ordered {
-                    // As long as any order may ask for.
+                    // The longest time that an order may ask for.
                     let until = self.now + self.plan.longest_lease();
                     let node = &mut self.nodes[i];
                     node.sits_out_until = node.sits_out_until.max(until);
@@ -126,7 +126,7 @@ impl World {
         }
     }
 
-    /// Work does something that reaches the fenced store now or later.
+    /// Sends an effect of the work that reaches the fenced store now or later.
     pub(super) fn emit_effect(&mut self, i: usize) {
         let Some(Work { term, token, .. }) = self.nodes[i].work else {
             return;
@@ -142,7 +142,7 @@ impl World {
         self.after(delay, Event::Effect { term, token });
     }
 
-    /// The work was told to stop.
+    /// Handles the cancellation of the work.
     pub(super) fn end_work(&mut self, i: usize) {
         let calm = self.calm.is_some();
         let (incarnation, faults) = (self.nodes[i].incarnation, self.plan.faults);
@@ -171,7 +171,7 @@ impl World {
         );
     }
 
-    /// The process whose work overran has ended.
+    /// Handles the end of a process whose work exceeded its deadline.
     pub(super) fn killed(&mut self, i: usize, incarnation: u64) {
         let node = &self.nodes[i];
         if !node.alive || node.incarnation != incarnation {
@@ -188,7 +188,7 @@ impl World {
         );
     }
 
-    /// The work did not end in time: the process, or the child that does the work, is ended.
+    /// Ends the process, or the child that does the work, because the work exceeded its deadline.
     pub(super) fn overrun(&mut self, i: usize) {
         let incarnation = self.nodes[i].incarnation;
         if self.rng.percent(50) {
