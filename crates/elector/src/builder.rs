@@ -1,4 +1,4 @@
-//! Configuration of an elector, in client-go's words.
+//! Configuration of an elector, with client-go's names.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -24,8 +24,8 @@ use crate::metrics::Metrics;
 
 /// Collects the configuration of an elector; [`build`](Self::build) validates all of it.
 ///
-/// The defaults are client-go's convention of 15 s / 10 s / 2 s. Unlike there, the lock is released
-/// when a term ends, because the order is safe: only after the work has ended.
+/// The defaults are client-go's convention of 15 s / 10 s / 2 s. Unlike in client-go, the lock is released when a term
+/// ends. This is safe because it happens only after the work has ended.
 #[must_use = "call build"]
 pub struct Builder {
     lock: Opening,
@@ -47,7 +47,7 @@ pub struct Builder {
     seed: Option<u64>,
 }
 
-/// Where the lock comes from.
+/// Source of the lock.
 enum Opening {
     Given(Arc<dyn Lock>),
     Open {
@@ -93,102 +93,103 @@ impl Builder {
         }
     }
 
-    /// LeaseDuration: others wait this long after the last renewal they saw. Whole seconds.
+    /// Sets LeaseDuration: other candidates wait this long after the last renewal that they observed. Whole seconds.
     pub fn lease_duration(mut self, duration: Duration) -> Self {
         self.timing = self.timing.lease_duration(duration);
         self
     }
 
-    /// RenewDeadline: a leader that could not renew gives up this long after it sent the last renewal
-    /// that succeeded. (client-go counts from a later instant, see `docs/safety.md`.)
+    /// Sets RenewDeadline: a leader that cannot renew gives up this long after it sent its last successful renewal.
+    /// (client-go counts from a later instant, see `docs/safety.md`.)
     pub fn renew_deadline(mut self, duration: Duration) -> Self {
         self.timing = self.timing.renew_deadline(duration);
         self
     }
 
-    /// RetryPeriod: a leader renews this often, and a follower that cannot watch polls about as often.
+    /// Sets RetryPeriod: the interval at which a leader renews, and at which a follower without a watch polls (with
+    /// jitter).
     pub fn retry_period(mut self, duration: Duration) -> Self {
         self.timing = self.timing.retry_period(duration);
         self
     }
 
-    /// How long one request may take; by default what the other durations leave, at most half the
-    /// renew deadline.
+    /// Sets the request timeout. The default is the time that the other durations leave, at most half the renew
+    /// deadline.
     pub fn request_timeout(mut self, duration: Duration) -> Self {
         self.timing = self.timing.request_timeout(duration);
         self
     }
 
-    /// Accepts durations that client-go accepts although they leave no margin. The broken rule is
-    /// logged as a warning.
+    /// Accepts durations that client-go accepts although they leave no margin. The violated rule is logged as a
+    /// warning.
     pub fn client_go_compat(mut self, yes: bool) -> Self {
         self.timing = self.timing.client_go_compat(yes);
         self
     }
 
-    /// Who this candidate is; by default [`host_uuid`](identity::host_uuid). Two processes, and two
-    /// runs of one, must not share it.
+    /// Sets the identity of this candidate; by default [`host_uuid`](identity::host_uuid). Two processes must not share
+    /// an identity, and neither must two runs of one process.
     pub fn identity(mut self, identity: impl Into<String>) -> Self {
         self.identity = Some(identity.into());
         self
     }
 
-    /// The name of this election in metrics and health checks; by default that of the lock object.
+    /// Sets the name of this election in metrics and health checks; by default the name of the lock object.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
     }
 
-    /// A label that every write sets on the lock object; other labels are kept.
+    /// Adds a label that every write sets on the lock object. Other labels are kept.
     pub fn label(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.labels.insert(key.into(), value.into());
         self
     }
 
-    /// Labels that every write sets on the lock object; other labels are kept.
+    /// Adds labels that every write sets on the lock object. Other labels are kept.
     pub fn labels(mut self, labels: BTreeMap<String, String>) -> Self {
         self.labels.extend(labels);
         self
     }
 
-    /// ReleaseOnCancel: whether to give the lock back when a term ends; true by default. It happens
-    /// only after the work has ended, and never once the guard has run out.
+    /// Sets ReleaseOnCancel: whether to release the lock when a term ends; true by default. The release is sent only
+    /// after the work has ended, and never once the guard has expired.
     pub fn release_on_cancel(mut self, yes: bool) -> Self {
         self.release_on_cancel = yes;
         self
     }
 
-    /// Whether terms last as long as what the identity names (a pod with its uid, say), and not as long as
-    /// this process; false by default. Then a term of the same lease duration is never taken over from
-    /// another identity, however old it looks: whoever knows that its holder is no more empties the record.
-    /// One of the own identity is led on at once, and kept at shutdown; a step-down gives it back. No two
-    /// electors at a time may have the identity.
+    /// Ties a term to the object that the identity names (for example a pod with its uid), not to this process; false
+    /// by default. A term of the same lease duration is then never taken over from another identity, regardless of its
+    /// age. The record is emptied once its holder is confirmed dead. A term with this candidate's identity continues
+    /// immediately. A shutdown keeps the term, and a step-down releases it. At most one elector at a time may use the
+    /// identity.
     pub fn for_life(mut self, yes: bool) -> Self {
         self.for_life = yes;
         self
     }
 
-    /// What to do with work that does not end in time; [`Overrun::Abort`] by default.
+    /// Sets the policy for work that exceeds its deadline; [`Overrun::Abort`] by default.
     pub fn on_overrun(mut self, policy: Overrun) -> Self {
         self.overrun = policy;
         self
     }
 
-    /// The client for the watch and for Events, if the lock was given. Without one, a lock that does
-    /// not live in this process is polled.
+    /// Sets the client for the watch and for Events, if the lock was created by the caller. Without a client, a lock
+    /// outside this process is polled.
     pub fn client(mut self, client: Client) -> Self {
         self.client = Some(client);
         self
     }
 
-    /// Runs this election in a hub, together with others; by default it gets its own.
+    /// Runs this election in a hub together with others. By default it has its own hub.
     pub fn hub(mut self, hub: &Hub) -> Self {
         self.clock = hub.clock().clone();
         self.hub = Some(hub.clone());
         self
     }
 
-    /// Another clock, for tests and simulations. A [hub](Self::hub) brings its own.
+    /// Sets another clock, for tests and simulations. A [hub](Self::hub) has its own clock.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         if self.hub.is_none() {
             self.clock = clock;
@@ -196,51 +197,53 @@ impl Builder {
         self
     }
 
-    /// The seed of the small random delays that keep candidates apart, for simulations that must be
-    /// repeatable; random by default.
+    /// Sets the seed of the small random delays that keep candidates apart, for reproducible simulations; random by
+    /// default.
     pub fn seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }
 
-    /// client-go's WatchDog: attached by [`build`](Self::build), however the elector is then run.
+    /// Sets client-go's WatchDog. [`build`](Self::build) attaches it, so it works with every way of running the
+    /// elector.
     pub fn watchdog(mut self, adaptor: &Arc<HealthAdaptor>) -> Self {
         self.watchdog = Some(adaptor.clone());
         self
     }
 
-    /// Counts this election in these metrics, under its [`name`](Self::name).
+    /// Records this election in these metrics, under its [`name`](Self::name).
     pub fn metrics(mut self, metrics: &Metrics) -> Self {
         self.metrics = Some(metrics.clone());
         self
     }
 
-    /// Whether to post Events about the lock object when a term begins and ends; true by default.
-    /// Without the permission to create them there is one warning.
+    /// Sets whether to post Events about the lock object when a term begins and ends; true by default. If the
+    /// permission to create Events is missing, one warning is logged.
     pub fn events(mut self, yes: bool) -> Self {
         self.events = yes;
         self
     }
 
-    /// The source component of these Events; `tenure` by default.
+    /// Sets the source component of these Events; `tenure` by default.
     pub fn event_source(mut self, component: impl Into<String>) -> Self {
         self.event_source = Some(component.into().into());
         self
     }
 
-    /// Takes part in a coordinated election (KEP-4355): publishes a LeaseCandidate, leads when the
-    /// controller in the API server assigns the Lease, and yields when it prefers another. Only for
-    /// Leases that this builder opens.
+    /// Participates in a coordinated election (KEP-4355): publishes a LeaseCandidate, leads when the controller in the
+    /// API server assigns the Lease, and stops when the controller prefers another candidate. Only for Leases that this
+    /// builder opens.
     pub fn coordinated(mut self, candidate: Coordinated) -> Self {
         self.coordinated = Some(candidate);
         self
     }
 
-    /// client-go's `RunOrDie`: builds, runs one term with callbacks, and returns when it has ended or
-    /// `shutdown` came first; why it ended, or nothing if there was no term.
+    /// Implements client-go's `RunOrDie`: builds the elector, runs one term with callbacks, and returns when the term
+    /// has ended or `shutdown` completes first. Returns the reason for the end, or nothing if there was no term.
     ///
     /// # Panics
-    /// If the configuration is invalid, and outside a tokio runtime.
+    ///
+    /// Panics if the configuration is invalid, and outside a tokio runtime.
     pub async fn run_or_die(
         self,
         shutdown: impl Future,
@@ -252,9 +255,10 @@ impl Builder {
         }
     }
 
-    /// Validates everything.
+    /// Validates the configuration.
     ///
     /// # Errors
+    ///
     /// One error that lists every problem with its values.
     pub fn build(self) -> Result<Elector, BuildError> {
         let mut problems = Vec::new();
@@ -374,7 +378,7 @@ impl fmt::Debug for Builder {
     }
 }
 
-/// A validated configuration, as the driver needs it.
+/// A validated configuration for the driver.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) lock: Arc<dyn Lock>,
@@ -388,20 +392,20 @@ pub(crate) struct Settings {
     pub(crate) mutant: Option<tenure_core::Mutant>,
 }
 
-/// What a candidate of a coordinated election says about itself.
+/// Properties that a candidate of a coordinated election announces.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Coordinated {
-    /// Version of the program, `1.37.0`.
+    /// Version of the program, for example `1.37.0`.
     pub binary_version: String,
-    /// Version that the program behaves like.
+    /// Version whose behaviour the program emulates.
     pub emulation_version: String,
-    /// How the controller picks; [`OLDEST_EMULATION_VERSION`](tenure_lock::candidate::OLDEST_EMULATION_VERSION)
-    /// is the one that Kubernetes implements.
+    /// Strategy by which the controller selects a candidate. Kubernetes implements
+    /// [`OLDEST_EMULATION_VERSION`](tenure_lock::candidate::OLDEST_EMULATION_VERSION).
     pub strategy: String,
 }
 
 impl Coordinated {
-    /// The strategy of Kubernetes: the candidate with the oldest emulation version leads.
+    /// Returns properties with the strategy of Kubernetes: the candidate with the oldest emulation version leads.
     pub fn oldest_emulation_version(
         binary_version: impl Into<String>,
         emulation_version: impl Into<String>,
@@ -423,7 +427,7 @@ impl Coordinated {
     }
 }
 
-/// Logs waived rules with what they leave.
+/// Logs waived rules with the remaining margin.
 fn warn_of(timing: &Timing, lock: &str) {
     let rate = format!("{:.1} %", timing.tolerated_rate_error() * 100.0);
     let (request, grace) = (timing.request_timeout(), timing.grace());

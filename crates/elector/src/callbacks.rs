@@ -1,4 +1,4 @@
-//! client-go's callbacks, in order and paired.
+//! client-go's callbacks, in a defined order and always paired.
 
 use std::fmt;
 
@@ -7,10 +7,9 @@ use tenure_lock::BoxFuture;
 
 use crate::guard::Tenure;
 
-/// client-go's `LeaderCallbacks`, with its gaps closed: `on_stopped_leading` is called only after
-/// `on_started_leading` was, when its future has ended, and before the lock is given back; and
-/// `on_new_leader` is called in the order of the changes. All are called by the task that runs the
-/// elector.
+/// client-go's `LeaderCallbacks` with stricter guarantees. `on_stopped_leading` is called only after
+/// `on_started_leading` was called and its future has ended, and before the lock is released. `on_new_leader` is called
+/// in the order of the changes. The task that runs the elector calls all of them.
 pub struct Callbacks {
     started: Box<dyn FnMut(Tenure) -> BoxFuture<'static, ()> + Send>,
     stopped: Box<dyn FnMut(&StopReason) + Send>,
@@ -18,7 +17,7 @@ pub struct Callbacks {
 }
 
 impl Callbacks {
-    /// The two callbacks that client-go requires.
+    /// Creates the two callbacks that client-go requires.
     pub fn new<W>(
         mut on_started_leading: impl FnMut(Tenure) -> W + Send + 'static,
         on_stopped_leading: impl FnMut(&StopReason) + Send + 'static,
@@ -33,8 +32,8 @@ impl Callbacks {
         }
     }
 
-    /// Called with each new holder, also with this candidate, and with an empty name when the lock was
-    /// released and nobody has followed yet.
+    /// Sets a callback for each new holder, including this candidate. The name is empty if the lock was released and
+    /// has no new holder yet.
     #[must_use]
     pub fn on_new_leader(mut self, call: impl FnMut(&str) + Send + 'static) -> Self {
         self.new_leader = Box::new(call);

@@ -1,8 +1,8 @@
 //! The only file that reads clocks.
 //!
-//! Elections run on a clock that counts suspend (`CLOCK_BOOTTIME`), because a lease runs out on the
-//! others' machines while this one sleeps. Timers of tokio do not count suspend, so
-//! [`Clock::sleep_until`] may return early and whoever sleeps looks at the clock again.
+//! Elections use a clock that includes suspend (`CLOCK_BOOTTIME`), because a lease expires on other machines while this
+//! one is suspended. Timers of tokio do not include suspend. [`Clock::sleep_until`] may therefore return early, and
+//! callers must check the clock again.
 #![allow(
     clippy::disallowed_methods,
     reason = "this is the file that the others are sent to"
@@ -15,11 +15,11 @@ use std::time::Duration;
 use tenure_core::{LocalTime, Now, WallTime};
 use tenure_lock::BoxFuture;
 
-/// A tokio timer is trusted for this long: a suspended machine notices after resuming that much
-/// later, at most, that its time is up. (Terms end earlier: see [`deadline`](crate::deadline).)
+/// Maximum time for which a tokio timer is trusted. After a resume, a machine notices an expired timer at most this
+/// much later. (Terms end earlier: see [`deadline`](crate::deadline).)
 const LONGEST_SLEEP: Duration = Duration::from_secs(1);
 
-/// Where elections get the time from. Tests and simulations bring their own.
+/// Source of the time for elections. Tests and simulations provide their own.
 pub trait Clock: Any + fmt::Debug + Send + Sync {
     /// Reads both clocks.
     fn now(&self) -> Now;
@@ -27,8 +27,8 @@ pub trait Clock: Any + fmt::Debug + Send + Sync {
     /// Returns at the instant or somewhat earlier, never much later. Cancel safe.
     fn sleep_until(&self, at: LocalTime) -> BoxFuture<'static, ()>;
 
-    /// Whether time passes by itself, so that the [deadline thread](crate::deadline) can measure it.
-    /// With a simulated clock, terms are ended by the driver alone.
+    /// Returns whether time passes by itself, so that the [deadline thread](crate::deadline) can measure it. With a
+    /// simulated clock, only the driver ends terms.
     fn is_real(&self) -> bool;
 }
 
@@ -39,7 +39,7 @@ pub struct SystemClock;
 impl Clock for SystemClock {
     fn now(&self) -> Now {
         use rustix::time::{ClockId, clock_gettime};
-        // Elsewhere the monotonic clock is the nearest thing; on macOS it counts sleep.
+        // Other systems use the monotonic clock as the closest replacement. On macOS it includes sleep.
         #[cfg(target_os = "linux")]
         let local = clock_gettime(ClockId::Boottime);
         #[cfg(not(target_os = "linux"))]
@@ -63,20 +63,20 @@ impl Clock for SystemClock {
     }
 }
 
-/// A pause that is no deadline, such as between two tries: nobody minds if suspend makes it longer.
+/// Waits without a deadline, for example between two attempts. Suspend may make the wait longer.
 pub(crate) async fn pause(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-/// Tokio's own time, which tests pause and advance (`tokio::time::pause`), and which network
-/// simulators drive. It begins at a fixed instant, so runs are reproducible.
+/// Tokio's own time, which tests pause and advance (`tokio::time::pause`), and which network simulators control. It
+/// begins at a fixed instant, so runs are reproducible.
 #[derive(Clone, Copy, Debug)]
 pub struct TokioClock {
     origin: tokio::time::Instant,
 }
 
 impl TokioClock {
-    /// Local time begins here, and the wall shows 2020-09-13 12:26:40 UTC.
+    /// Creates a clock whose local time begins now. The wall clock starts at 2020-09-13 12:26:40 UTC.
     pub fn new() -> Self {
         Self {
             origin: tokio::time::Instant::now(),
@@ -96,7 +96,7 @@ impl Clock for TokioClock {
         let nanos = u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX);
         let micros = i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX / 2);
         Now {
-            // A second of past, so that nothing has to be before the origin.
+            // Start after the origin, so that instants one second in the past can be represented.
             local: LocalTime::from_nanos(nanos.saturating_add(1_000_000_000)),
             wall: WallTime::from_micros(1_600_000_000_000_000 + micros),
         }

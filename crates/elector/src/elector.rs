@@ -1,4 +1,4 @@
-//! Running an election.
+//! Runs an election.
 
 use std::any::Any;
 use std::fmt;
@@ -27,27 +27,26 @@ pub struct Elector {
     place: Place,
 }
 
-/// Where it runs: in a given hub, or in its own.
+/// The hub in which it runs: a given one, or its own.
 struct Place(Result<Hub, (Option<Client>, Arc<dyn Clock>)>);
 
 impl Elector {
-    /// Configures an election by a Lease, which is what every present client of Kubernetes uses.
+    /// Configures an election with a Lease, which all current Kubernetes clients use.
     ///
-    /// Best with a [client](crate::client()) of its own: one that repeats failed requests by itself, as
-    /// kube's does by default, delays what the election would do next, and shares its connections with
-    /// whatever else the program asks.
+    /// Use a dedicated [client](crate::client()). A client that retries failed requests, as kube's does by default,
+    /// delays the next request of the election. A client that the program also uses for other requests shares its
+    /// connections with them.
     pub fn lease(client: Client, namespace: &str, name: &str) -> Builder {
         Builder::open(client, LockKind::Leases, namespace, name)
     }
 
-    /// Configures an election by a lock of some kind.
+    /// Configures an election with a lock of the given kind.
     pub fn open(client: Client, kind: LockKind, namespace: &str, name: &str) -> Builder {
         Builder::open(client, kind, namespace, name)
     }
 
-    /// Configures an election by a lock that was made elsewhere. Without a
-    /// [`client`](Builder::client) or a [`hub`](Builder::hub) it is polled, unless it lives in this
-    /// process.
+    /// Configures an election with a lock that the caller created. Without a [`client`](Builder::client) or a
+    /// [`hub`](Builder::hub) it is polled, unless it is in this process.
     pub fn builder(lock: Arc<dyn Lock>) -> Builder {
         Builder::given(lock)
     }
@@ -64,7 +63,7 @@ impl Elector {
         }
     }
 
-    /// Seeds a bug, for the simulator to find.
+    /// Enables a seeded bug that the simulator must find.
     #[cfg(feature = "mutants")]
     #[doc(hidden)]
     pub fn mutate(mut self, mutant: tenure_core::Mutant) -> Self {
@@ -72,21 +71,22 @@ impl Elector {
         self
     }
 
-    /// Looks at this election and asks it to step down, from anywhere.
+    /// Returns a handle to query this election and to ask it to step down, from any task or thread.
     pub fn handle(&self) -> Handle {
         Handle::new(self.shared.clone())
     }
 
-    /// The durations of this election.
+    /// Returns the durations of this election.
     pub fn timing(&self) -> &Timing {
         &self.settings.core.timing
     }
 
-    /// Starts to campaign, for ever: after each term again. The lowest level: whoever holds the
-    /// [`Candidate`] hears each [`Event`], and does the work of each [`Term`] as it likes.
+    /// Campaigns repeatedly until the [`Candidate`] is dropped. This is the lowest level of the API: the owner of the
+    /// [`Candidate`] receives each [`Event`] and runs the work of each [`Term`].
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    ///
+    /// Panics outside a tokio runtime.
     pub fn start(self) -> Candidate {
         let hub = match self.place.0 {
             Ok(hub) => hub,
@@ -98,32 +98,34 @@ impl Elector {
     /// Like [`start`](Self::start), for one term.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    ///
+    /// Panics outside a tokio runtime.
     pub fn start_once(mut self) -> Candidate {
         self.settings.core.rejoin = false;
         self.start()
     }
 
-    /// Campaigns until this candidate leads, does the work, and returns when the lock has been given
-    /// back: one term.
+    /// Runs one term: campaigns until this candidate leads, runs the work, and returns when the lock has been released.
     ///
-    /// The work is a future. It runs in the task that runs this one, so it needs not be `Send`. When
-    /// the term ends ([`Tenure::cancelled`]) it has to end too; what has not ended shortly before
-    /// another process may lead is dropped.
+    /// The work is a future. It runs in the task that polls this method, so it does not have to be `Send`. When the
+    /// term ends ([`Tenure::cancelled`]), the work must end too. Work that is still running shortly before another
+    /// process may lead is dropped.
     ///
-    /// The work has ended when every clone of its [`Tenure`] is gone, too: threads and tasks that hold one
-    /// are parts of the work. Until then the lock is not released and this future does not complete. A
-    /// part that is left when another process may lead meets the [`Overrun`](crate::Overrun) policy. So the
-    /// output must not contain a handle; an [observer](Tenure::observer) may be kept.
+    /// The work has ended only when every clone of its [`Tenure`] is dropped, too: threads and tasks that hold one are
+    /// parts of the work. Until then the lock is not released and this future does not complete. The
+    /// [`Overrun`](crate::Overrun) policy applies to a part that still runs when another process may lead. The output
+    /// must therefore not contain a handle; it may contain an [observer](Tenure::observer).
     ///
     /// `shutdown` may be any future, such as `tokio::signal::ctrl_c()`.
     ///
     /// # Cancel safety
-    /// Dropping this future drops the work and steps down in the background. The lock is released when
-    /// the last [`Tenure`] of the work is gone; the [`Overrun`](crate::Overrun) policy still holds.
+    ///
+    /// Dropping this future drops the work and steps down in the background. The lock is released when the last
+    /// [`Tenure`] of the work is dropped. The [`Overrun`](crate::Overrun) policy still applies.
     ///
     /// # Panics
-    /// Outside a tokio runtime. A panic of the work is caught and returned.
+    ///
+    /// Panics outside a tokio runtime. A panic of the work is caught and returned.
     pub async fn run<T, W>(self, shutdown: impl Future, work: impl FnOnce(Tenure) -> W) -> Ended<T>
     where
         W: Future<Output = T>,
@@ -142,14 +144,15 @@ impl Elector {
         ended
     }
 
-    /// Campaigns for ever: does the work of each term, and campaigns again, until `shutdown`. Returns
-    /// the number of terms.
+    /// Campaigns repeatedly until `shutdown`: runs the work of each term, and campaigns again. Returns the number of
+    /// terms.
     ///
-    /// Work that returns or panics ends its term; this candidate then lets others have their turn for
-    /// a retry period. The rest is as for [`run`](Self::run).
+    /// Work that returns or panics ends its term. This candidate then waits for a retry period, so that others can
+    /// lead. Otherwise it behaves like [`run`](Self::run).
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    ///
+    /// Panics outside a tokio runtime.
     pub async fn campaign<W>(self, shutdown: impl Future, mut work: impl FnMut(Tenure) -> W) -> u64
     where
         W: Future<Output = ()>,
@@ -166,13 +169,14 @@ impl Elector {
         terms
     }
 
-    /// Campaigns and leads one term with client-go's callbacks. Returns why the term ended, or
-    /// nothing if there was none.
+    /// Campaigns and leads one term with client-go's callbacks. Returns the reason for the end of the term, or nothing
+    /// if there was none.
     ///
-    /// As in client-go, `on_started_leading` may return before the term ends; the lock is kept.
+    /// As in client-go, `on_started_leading` may return before the term ends. The lock is kept.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    ///
+    /// Panics outside a tokio runtime.
     pub async fn run_callbacks(
         self,
         shutdown: impl Future,
@@ -199,7 +203,7 @@ impl Elector {
                 _ => StopReason::WorkEnded,
             };
             ended.log_panic(&term);
-            // Before the term is dropped, and with it the lock given back.
+            // Call it before the term is dropped, which releases the lock.
             callbacks.stopped_leading(&why);
             reason = Some(why);
         }
@@ -217,7 +221,7 @@ impl fmt::Debug for Place {
     }
 }
 
-/// How [`Elector::run`] ended.
+/// Result of [`Elector::run`].
 #[derive(Debug)]
 pub enum Ended<T> {
     /// It was shut down before it led.
@@ -226,9 +230,9 @@ pub enum Ended<T> {
     Completed(T),
     /// The term ended first.
     Stopped {
-        /// Why.
+        /// Reason for the end of the term.
         reason: StopReason,
-        /// What the work returned when it was told to stop; nothing if it had to be dropped.
+        /// Output of the cancelled work; nothing if it had to be dropped.
         output: Option<T>,
     },
     /// The work panicked.
@@ -236,7 +240,7 @@ pub enum Ended<T> {
 }
 
 impl<T> Ended<T> {
-    /// What the work returned, if it did.
+    /// Returns the output of the work, if it returned.
     pub fn output(self) -> Option<T> {
         match self {
             Self::Completed(output) => Some(output),
@@ -256,7 +260,7 @@ impl<T> Ended<T> {
     }
 }
 
-/// The text of a panic.
+/// Returns the text of a panic.
 fn message(payload: &(dyn Any + Send)) -> &str {
     payload
         .downcast_ref::<&str>()
@@ -265,7 +269,7 @@ fn message(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// A candidacy against a shutdown.
+/// A candidacy together with its shutdown.
 struct Race<'a, S> {
     candidate: Candidate,
     shutdown: Pin<&'a mut S>,
@@ -288,7 +292,7 @@ impl<'a, S: Future> Race<'a, S> {
         }
     }
 
-    /// The next event; a shutdown is passed on meanwhile.
+    /// Returns the next event. Forwards a shutdown while it waits.
     async fn next(&mut self) -> Option<Event> {
         loop {
             tokio::select! {
@@ -302,7 +306,7 @@ impl<'a, S: Future> Race<'a, S> {
         }
     }
 
-    /// Waits until this candidate leads; nothing if it never will.
+    /// Waits until this candidate leads; returns nothing if it never will.
     async fn next_term(&mut self, new_leader: &mut impl FnMut(&str)) -> Option<Term> {
         while !self.over {
             match self.next().await {
@@ -315,7 +319,7 @@ impl<'a, S: Future> Race<'a, S> {
         None
     }
 
-    /// Does the work of a term.
+    /// Runs the work of a term.
     async fn during<W: Future>(
         &mut self,
         term: &Term,

@@ -1,13 +1,13 @@
-//! What can be wrong with a configuration.
+//! Problems of a configuration.
 
 use std::fmt;
 
 use tenure_core::timing::TimingProblem;
 
-/// Everything that is wrong with the configuration of an elector.
+/// All problems of the configuration of an elector.
 #[derive(Debug)]
 pub struct BuildError {
-    /// At least one.
+    /// The problems; at least one.
     pub problems: Vec<Problem>,
 }
 
@@ -23,32 +23,32 @@ impl fmt::Display for BuildError {
 
 impl std::error::Error for BuildError {}
 
-/// One thing that is wrong.
+/// One problem.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Problem {
-    /// A rule of the durations is broken.
+    /// A rule of the durations is violated.
     #[error(transparent)]
     Timing(#[from] TimingProblem),
-    /// Nobody can hold a lock without a name.
+    /// The identity is empty.
     #[error("the identity is empty")]
     EmptyIdentity,
-    /// The identity cannot stand in a record.
+    /// The identity cannot be stored in a record.
     #[error("the identity {0:?} must not contain control characters")]
     Identity(String),
     /// The lock cannot be used.
     #[error(transparent)]
     Lock(#[from] tenure_lock::Error),
-    /// The LeaseCandidate would be refused.
+    /// The API server would reject the LeaseCandidate.
     #[error(transparent)]
     Candidate(#[from] tenure_lock::candidate::InvalidCandidate),
-    /// Coordinated election knows only Leases.
+    /// Coordinated election supports only Leases.
     #[error("a coordinated election needs a lease opened by this builder")]
     CoordinatedWithoutLease,
-    /// The API server would refuse a label.
+    /// The API server would reject a label.
     #[error("{0}")]
     Label(String),
-    /// Labels belong to a lock that this builder makes.
+    /// Labels can be set only on a lock that this builder creates.
     #[error("labels cannot be set on a lock that was given; set them where it is made")]
     LabelsOfGivenLock,
 }

@@ -6,23 +6,23 @@ use serde_json::{Value, json};
 use tenure_core::{FencingToken, WallTime};
 use tenure_lock::ObjectRef;
 
-/// The source of Events, unless the program names another.
+/// The default source of Events.
 const COMPONENT: &str = "tenure";
 
-/// An Event in client-go's words: `<identity> became leader`. Thousands may wait to be posted, so it has
-/// nothing in it that its election knows as well then.
+/// An Event with client-go's text: `<identity> became leader`. Thousands may wait to be posted, so it contains nothing
+/// that its election can provide when it is posted.
 pub(crate) struct Note {
-    /// Which of the objects of the lock it is about.
+    /// Index of the lock's object that it is about.
     pub(crate) object: usize,
     pub(crate) what: &'static str,
-    /// Why a term ended, in the words of [`tenure_core::StopReason::as_str`].
+    /// Reason for the end of a term, from [`tenure_core::StopReason::as_str`].
     pub(crate) reason: Option<&'static str>,
     pub(crate) token: FencingToken,
     pub(crate) at: WallTime,
 }
 
 impl Note {
-    /// Posts it.
+    /// Posts the Event.
     pub(crate) async fn post(
         self,
         client: Client,
@@ -42,7 +42,7 @@ impl Note {
 
     fn body(&self, about: &ObjectRef, identity: &str, source: Option<&str>) -> Value {
         let seconds = rfc3339(self.at.whole_seconds(), 0);
-        // The instant in the name keeps Events apart, as client-go's recorder does it.
+        // The instant in the name makes Events unique, as in client-go's recorder.
         let name = format!("{}.{:x}", about.name, self.at.as_micros());
         let mut annotations = json!({ "tenure.dev/fencing-token": self.token.as_str() });
         if let Some(reason) = self.reason {

@@ -1,8 +1,8 @@
-//! The ends of an election that users hold.
+//! User-facing handles of a running election.
 //!
-//! [`Candidate`] keeps an election going and hears of it, [`Term`] keeps a term going, [`Handle`]
-//! only looks and asks. Dropping a `Term` ends its term; dropping a `Candidate` ends the election. Both
-//! make the driver step down, wait for the last [`Tenure`] of the work, and release, in that order.
+//! [`Candidate`] owns an election and receives its events, [`Term`] owns a term, and [`Handle`] only queries and sends
+//! requests. Dropping a `Term` ends its term, and dropping a `Candidate` ends the election. In both cases the driver
+//! steps down, waits for the last [`Tenure`] of the work, and releases the lock, in that order.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -22,24 +22,24 @@ use crate::hub::{Ask, Message};
 use crate::status::{Board, Status};
 use crate::sync::lock;
 
-/// What a [`Candidate`] hears, in the order in which it happened.
+/// An event for a [`Candidate`], in the order in which it happened.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A term has begun: do the work, and drop the [`Term`] and every [`Tenure`] of it when it has ended.
+    /// A term has begun. Run the work, and drop the [`Term`] and every [`Tenure`] of it when the work has ended.
     Lead(Term),
-    /// The term has ended; the work was cancelled through its [`Tenure`] and has to end.
+    /// The term has ended. The work was cancelled through its [`Tenure`] and must end.
     Stop(StopReason),
-    /// Another holder was seen: empty after a release that nobody has followed yet.
+    /// Another holder was observed. The holder is empty if the lock was released and has no new holder yet.
     NewLeader(String),
-    /// The lock was given back: others may lead as of now.
+    /// The lock was released: other candidates may lead from now on.
     Released,
-    /// Nothing more will happen.
+    /// The last event.
     Finished,
 }
 
-/// A running candidacy. Dropping it ends the election for this candidate: a term is stopped, its
-/// work joined, and the lock released.
+/// A running candidacy. Dropping it ends the election for this candidate: the term is stopped, its work joined, and the
+/// lock released.
 #[derive(Debug)]
 #[must_use = "dropping it ends the candidacy"]
 pub struct Candidate {
@@ -55,6 +55,7 @@ impl Candidate {
     /// Waits for the next event; `None` after the last one.
     ///
     /// # Cancel safety
+    ///
     /// No event is lost when the future is dropped.
     pub async fn next(&mut self) -> Option<Event> {
         std::future::poll_fn(|context| self.shared.poll_mail(context.waker())).await
@@ -66,7 +67,8 @@ impl Candidate {
         self.link.send(Ask::Shutdown);
     }
 
-    /// What can be given away: looks, and asks to step down.
+    /// Returns a handle to query the election and to ask it to step down. It can be passed to other parts of the
+    /// program.
     pub fn handle(&self) -> Handle {
         Handle {
             shared: self.shared.clone(),
@@ -77,13 +79,13 @@ impl Candidate {
 impl Drop for Candidate {
     fn drop(&mut self) {
         self.shutdown();
-        // Nobody will hear of terms any more; one that waits in the queue ends here.
+        // No more events are received. A term that waits in the queue ends here.
         self.shared.close_mail();
     }
 }
 
-/// The right, and the duty, to do the work of one term. Dropping it ends the term. The lock is released
-/// when, besides, every clone of its [`Tenure`] has been dropped: until then parts of the work may run.
+/// Ownership of one term, with the obligation to run its work. Dropping it ends the term. The lock is released when
+/// every clone of its [`Tenure`] has been dropped as well, because parts of the work may run until then.
 #[derive(Debug)]
 #[must_use = "dropping it ends the term"]
 pub struct Term {
@@ -98,21 +100,22 @@ impl Term {
         Self { tenure, dog }
     }
 
-    /// What the work gets. Its clones are counted: the lock is not released while one lives.
+    /// Returns the handle for the work. Its clones are counted: the lock is not released while one exists.
     pub fn tenure(&self) -> &Tenure {
         &self.tenure
     }
 
-    /// By when the work must have ended, as far as is known now. It moves: later with each renewal,
-    /// and to its place when the term is stopped.
+    /// Returns the instant by which the work must have ended, as known now. It moves later with each renewal, and is
+    /// fixed when the term is stopped.
     pub fn deadline(&self) -> LocalTime {
         self.dog.deadline()
     }
 
-    /// Completes when the term has ended and work that has not must be dropped: a little before the
+    /// Completes when the term has ended and unfinished work must be dropped, a little before the
     /// [`deadline`](Self::deadline).
     ///
     /// # Cancel safety
+    ///
     /// Nothing is lost when the future is dropped.
     pub async fn drop_due(&self) {
         self.dog.drop_due().await;
@@ -121,6 +124,7 @@ impl Term {
     /// Completes when no other handle of this term is left, so that dropping the `Term` releases the lock.
     ///
     /// # Cancel safety
+    ///
     /// Nothing is lost when the future is dropped.
     pub async fn handles_gone(&self) {
         self.dog.one_handle_left().await;
@@ -151,7 +155,7 @@ impl Drop for Term {
     }
 }
 
-/// Looks at an election and asks it to step down. Cheap to clone; keeps nothing alive.
+/// A handle to query an election and to ask it to step down. Cheap to clone. It does not keep the election running.
 #[derive(Clone, Debug)]
 pub struct Handle {
     shared: Arc<Shared>,
@@ -162,51 +166,51 @@ impl Handle {
         Self { shared }
     }
 
-    /// Gives up the term, if there is one: its work is cancelled and joined, then the lock is
-    /// released. This candidate does not campaign for `sit_out`.
+    /// Ends the current term, if there is one: its work is cancelled and joined, then the lock is released. This
+    /// candidate does not campaign for `sit_out`.
     pub fn step_down(&self, sit_out: Duration) {
         self.shared.ask(Ask::StepDown(sit_out));
     }
 
-    /// Who leads, as far as this candidate knows.
+    /// Returns the leader as known by this candidate.
     pub fn status(&self) -> Status {
         self.shared.status.get()
     }
 
-    /// A channel of who leads. It wakes on changes, not on renewals.
+    /// Returns a channel with the status. It notifies on changes, not on renewals.
     pub fn watch(&self) -> watch::Receiver<Status> {
         self.shared.status.subscribe()
     }
 
-    /// Whether this candidate leads at this instant, by the clock.
+    /// Returns whether this candidate leads at this instant, according to the clock.
     pub fn is_leading(&self) -> bool {
         let term = lock(&self.shared.term).clone();
         term.is_some_and(|tenure| tenure.is_leading())
     }
 
-    /// The present term, until its work has ended. The handle is an [observer](Tenure::observer): it does
-    /// not keep the term.
+    /// Returns the current term, until its work has ended. The handle is an [observer](Tenure::observer): it does not
+    /// prolong the term.
     pub fn tenure(&self) -> Option<Tenure> {
         lock(&self.shared.term).clone()
     }
 
-    /// How the election is doing.
+    /// Returns the health of the election.
     pub fn health(&self) -> Health {
         Health::new(self.shared.clone())
     }
 
-    /// The identity of this candidate.
+    /// Returns the identity of this candidate.
     pub fn identity(&self) -> &str {
         &self.shared.identity
     }
 
-    /// The lock, `lease kube-system/x`.
+    /// Returns the lock, for example `lease kube-system/x`.
     pub fn lock(&self) -> &str {
         &self.shared.lock
     }
 }
 
-/// The way from a handle to its election in the hub.
+/// Connection from a handle to its election in the hub.
 #[derive(Clone)]
 pub(crate) struct Link {
     pub(crate) inbox: mpsc::UnboundedSender<Message>,
@@ -215,7 +219,7 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn send(&self, ask: Ask) {
-        // A hub that is gone has ended every term when it went.
+        // A hub that has ended has already ended every term.
         let _ = self.inbox.send(Message::Ask(self.id, ask));
     }
 }
@@ -226,10 +230,10 @@ impl fmt::Debug for Link {
     }
 }
 
-/// What the driver and the handles of one election share.
+/// State shared by the driver and the handles of one election.
 #[derive(Debug)]
 pub(crate) struct Shared {
-    /// For metrics and health, as client-go's `Name`.
+    /// Name for metrics and health, like client-go's `Name`.
     pub(crate) name: Arc<str>,
     pub(crate) lock: Arc<str>,
     pub(crate) identity: Arc<str>,
@@ -242,7 +246,7 @@ pub(crate) struct Shared {
     mail: Mutex<Mail>,
 }
 
-/// A queue without a buffer of its own: thousands of idle elections should cost little.
+/// A queue without a preallocated buffer, because thousands of idle elections should cost little.
 #[derive(Debug, Default)]
 struct Mail {
     queue: VecDeque<Event>,
@@ -272,7 +276,7 @@ impl Shared {
         }
     }
 
-    /// Asks something of the driver, if it still runs.
+    /// Sends a request to the driver, if it still runs.
     pub(crate) fn ask(&self, ask: Ask) {
         if let Some((inbox, id)) = self.link.get()
             && let Some(inbox) = inbox.upgrade()
@@ -281,7 +285,7 @@ impl Shared {
         }
     }
 
-    /// Queues an event; if nobody listens any more it is dropped, and with it its term.
+    /// Queues an event. If there is no receiver any more, the event is dropped together with its term.
     pub(crate) fn deliver(&self, event: Event) {
         let mut mail = lock(&self.mail);
         if mail.closed {
@@ -296,12 +300,12 @@ impl Shared {
         }
     }
 
-    /// The last event has been delivered, or nobody listens.
+    /// Closes the queue: the last event has been delivered, or there is no receiver.
     pub(crate) fn close_mail(&self) {
         let mut mail = lock(&self.mail);
         mail.closed = true;
         let waker = mail.waker.take();
-        // Dropped without the lock, because a term that ends calls others.
+        // Drop the events after unlocking, because a term that ends calls other code.
         let unheard = std::mem::take(&mut mail.queue);
         drop(mail);
         drop(unheard);
@@ -310,7 +314,7 @@ impl Shared {
         }
     }
 
-    /// The driver is gone: what was delivered can still be heard.
+    /// Marks the driver as ended. Queued events can still be received.
     pub(crate) fn no_more_mail(&self) {
         let mut mail = lock(&self.mail);
         mail.closed = true;
@@ -319,11 +323,11 @@ impl Shared {
         }
     }
 
-    /// A request was answered, or the watch works again.
+    /// Records that a request was answered, or that the watch works again.
     pub(crate) fn works(&self) {
         let mut vitals = lock(&self.vitals);
         let failed = vitals.failing.take();
-        // With some permissions and without others, requests succeed and fail in turn.
+        // If only some permissions are missing, requests alternately succeed and fail.
         let news = failed.is_some_and(|(_, error)| vitals.obstacle.as_ref() != Some(&error));
         drop(vitals);
         if news {
@@ -331,7 +335,8 @@ impl Shared {
         }
     }
 
-    /// A request was not answered, or not allowed. Only the first of a row is worth a warning.
+    /// Records that a request was not answered or not permitted. Only the first failure in a row is logged as a
+    /// warning.
     pub(crate) fn fails(&self, now: Now, error: &Arc<str>) {
         let mut vitals = lock(&self.vitals);
         let since = vitals.failing.as_ref().map(|(since, _)| *since);
@@ -344,12 +349,12 @@ impl Shared {
         }
     }
 
-    /// A write succeeded, so a later refusal is a new cause.
+    /// Records that a write succeeded, so that a later rejection counts as a new cause.
     pub(crate) fn has_all_permissions(&self) {
         lock(&self.vitals).obstacle = None;
     }
 
-    /// The same for a failure that lasts until somebody changes something: each cause is logged once.
+    /// Records a failure that lasts until permissions or configuration change. Each cause is logged once.
     pub(crate) fn fails_until_changed(&self, now: Now, error: &Arc<str>) {
         let mut vitals = lock(&self.vitals);
         if vitals.obstacle.as_ref() != Some(error) {

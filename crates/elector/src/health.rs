@@ -1,8 +1,8 @@
-//! How an election is doing, for probes.
+//! Health of an election, for probes.
 //!
-//! [`Health::check`] has the meaning of client-go's adaptor: it fails only for a leader that is
-//! wedged. [`Health::trouble`] tells what client-go does not: that the API server cannot be reached
-//! or forbids the lock, also for followers.
+//! [`Health::check`] has the meaning of client-go's adaptor: it fails only for a leader that does not renew.
+//! [`Health::trouble`] reports what client-go does not, also for followers: the API server is unreachable, or it
+//! forbids access to the lock.
 
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,20 +12,20 @@ use tenure_core::{LocalTime, Now};
 use crate::handle::Shared;
 use crate::sync::lock;
 
-/// What the driver notes about one election.
+/// Health data that the driver records about one election.
 #[derive(Debug, Default)]
 pub(crate) struct Vitals {
-    /// The record last seen or written names this candidate.
+    /// Whether the record last observed or written names this candidate.
     pub(crate) held: bool,
-    /// When that record was first seen or written.
+    /// Time at which that record was first observed or written.
     pub(crate) observed: LocalTime,
-    /// Since when nothing has worked, and the last error.
+    /// Time since which no request has succeeded, and the last error.
     pub(crate) failing: Option<(LocalTime, Arc<str>)>,
-    /// What somebody has to change, such as a permission, as it was last logged.
+    /// The required change, such as a missing permission, as it was last logged.
     pub(crate) obstacle: Option<Arc<str>>,
 }
 
-/// How one election is doing.
+/// Health of one election.
 #[derive(Clone, Debug)]
 pub struct Health {
     shared: Arc<Shared>,
@@ -36,17 +36,18 @@ impl Health {
         Self { shared }
     }
 
-    /// client-go's check: fails if this candidate holds the lock by its last sight and has not
-    /// renewed it for a lease duration and `tolerance`. Followers are always healthy.
+    /// Performs client-go's check: fails if the last observed record names this candidate and was not renewed for the
+    /// lease duration plus `tolerance`. Followers are always healthy.
     ///
     /// # Errors
-    /// The text of client-go, with the name of the election.
+    ///
+    /// Returns the text of client-go, with the name of the election.
     pub fn check(&self, tolerance: Duration) -> Result<(), Unhealthy> {
         let now = self.shared.clock.now();
         self.check_at(now, tolerance)
     }
 
-    /// What keeps this candidate from taking part: the last error, if no request has worked since.
+    /// Returns the last error if no request has succeeded since.
     pub fn trouble(&self) -> Option<Trouble> {
         let vitals = lock(&self.shared.vitals);
         let (since, error) = vitals.failing.clone()?;
@@ -66,24 +67,24 @@ impl Health {
     }
 }
 
-/// A leader that does not renew.
+/// Error: a leader does not renew.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("failed election to renew leadership on lease {name}")]
 pub struct Unhealthy {
     name: Arc<str>,
 }
 
-/// Requests of an election do not work.
+/// Requests of an election fail.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{error} (for {} s)", lasted.as_secs())]
 pub struct Trouble {
-    /// Since the first of the errors.
+    /// Time since the first of the errors.
     pub lasted: Duration,
-    /// The last one.
+    /// The last error.
     pub error: Arc<str>,
 }
 
-/// client-go's `HealthzAdaptor`: made before the elector, healthy until one is attached.
+/// client-go's `HealthzAdaptor`: created before the elector, and healthy until an election is attached.
 #[derive(Debug)]
 pub struct HealthAdaptor {
     tolerance: Duration,
@@ -91,7 +92,7 @@ pub struct HealthAdaptor {
 }
 
 impl HealthAdaptor {
-    /// An adaptor; the core components of Kubernetes use a tolerance of 20 seconds.
+    /// Creates an adaptor. The core components of Kubernetes use a tolerance of 20 seconds.
     pub fn new(tolerance: Duration) -> Self {
         Self {
             tolerance,
@@ -99,12 +100,12 @@ impl HealthAdaptor {
         }
     }
 
-    /// Attaches it to an election, instead of the one before.
+    /// Attaches it to an election, replacing the previous one.
     pub fn attach(&self, health: Health) {
         *lock(&self.attached) = Some(health);
     }
 
-    /// The name of the check, as the core components register it.
+    /// Returns the name of the check, as the core components register it.
     pub fn name(&self) -> &'static str {
         "leaderElection"
     }
@@ -112,7 +113,8 @@ impl HealthAdaptor {
     /// Checks the attached election.
     ///
     /// # Errors
-    /// As [`Health::check`].
+    ///
+    /// Same as for [`Health::check`].
     pub fn check(&self) -> Result<(), Unhealthy> {
         let attached = lock(&self.attached).clone();
         attached.map_or(Ok(()), |health| health.check(self.tolerance))
@@ -128,7 +130,7 @@ mod tests {
     const MINUTE: Duration = Duration::from_secs(60);
     const TOLERANCE: Duration = Duration::from_secs(20);
 
-    /// An election "foo" with a lease of a minute whose record was observed this long ago.
+    /// Returns the adaptor of an election "foo" with a lease of a minute whose record was observed this long ago.
     async fn observed(held: bool, ago: Duration) -> HealthAdaptor {
         let clock = TokioClock::new();
         let shared = Arc::new(Shared::new(

@@ -1,14 +1,14 @@
-//! Who we are in an election.
+//! Identities of candidates.
 
 use uuid::Uuid;
 
-/// The name of this host and something random: `web-7d9f_0b0c...`, as the core components of
-/// Kubernetes do it. Unique per call, because the name in a lock must tell incarnations apart (A4).
+/// Returns the name of this host and a random part: `web-7d9f_0b0c...`, like the core components of Kubernetes. Unique
+/// per call, because the identity in a lock must distinguish incarnations (A4).
 pub fn host_uuid() -> String {
     format!("{}_{}", hostname(), Uuid::new_v4())
 }
 
-/// The name of this host; in a pod, the name of the pod.
+/// Returns the name of this host; in a pod, the name of the pod.
 pub fn hostname() -> String {
     let system = rustix::system::uname();
     let name = system.nodename().to_string_lossy().into_owned();
@@ -19,7 +19,7 @@ pub fn hostname() -> String {
     }
 }
 
-/// A number that differs between incarnations.
+/// Returns a number that differs between incarnations.
 pub(crate) fn seed() -> u64 {
     Uuid::new_v4().as_u64_pair().0
 }

@@ -8,7 +8,7 @@
 //! tokio = { version = "1", features = ["macros", "rt", "signal"] }
 //! ```
 //!
-//! A program that does its work in one replica at a time, and hands over at once on Ctrl-C:
+//! A program that does its work in one replica at a time, and hands over immediately on Ctrl-C:
 //!
 //! ```no_run
 //! use tenure::{Elector, Tenure};
@@ -50,19 +50,18 @@
 //! # Ok(()) }
 //! ```
 //!
-//! Place in the picture: the driver that users import. It connects the pure state machine of
-//! `tenure-core` with locks, clocks and work, and makes no election decision itself. It knows no HTTP
-//! server.
+//! This crate is the driver that users import. It connects the pure state machine of `tenure-core` with locks, clocks
+//! and work, and makes no election decisions itself. It contains no HTTP server.
 //!
-//! | what | where |
+//! | task | items |
 //! |---|---|
 //! | configure | [`Elector::lease`], [`Builder`] |
-//! | run one term, or campaign for ever | [`Elector::run`], [`Elector::campaign`], [`Callbacks`] |
-//! | ask inside the work | [`Tenure`] |
+//! | run one term, or campaign repeatedly | [`Elector::run`], [`Elector::campaign`], [`Callbacks`] |
+//! | check the term inside the work | [`Tenure`] |
 //! | tasks and threads of the work | [`Tenure::spawn`], [`Tenure::spawn_blocking`], [`TaskSet`] |
-//! | look from outside, step down | [`Handle`], [`Status`], [`Health`], [`Metrics`] |
+//! | query from outside, step down | [`Handle`], [`Status`], [`Health`], [`Metrics`] |
 //! | many elections | [`Hub`], [`Candidate`], [`Event`], [`Term`]; `client_http2` of the feature `http2` |
-//! | the promise kept when the runtime is stuck | [`deadline`], [`Overrun`] |
+//! | end work on time even if the runtime is stuck | [`deadline`], [`Overrun`] |
 #![forbid(unsafe_code)]
 
 mod builder;

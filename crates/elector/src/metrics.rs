@@ -1,4 +1,4 @@
-//! Prometheus metrics: client-go's two by their names, and what they leave out.
+//! Prometheus metrics: client-go's two metrics with their names, and additional ones.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, Weak};
@@ -18,8 +18,7 @@ use tenure_lock::Class;
 use crate::handle::Shared;
 use crate::sync::lock;
 
-/// The metrics of any number of elections, told apart by their
-/// [name](crate::Builder::name). Cheap to clone.
+/// The metrics of any number of elections, distinguished by their [name](crate::Builder::name). Cheap to clone.
 ///
 /// ```
 /// let mut registry = tenure::metrics::Registry::default();
@@ -28,17 +27,17 @@ use crate::sync::lock;
 /// // tenure::Elector::lease(client, "default", "my-lease").metrics(&metrics)
 /// ```
 ///
-/// | metric | |
+/// | metric | meaning |
 /// |---|---|
-/// | `leader_election_master_status` | 1 while leading, 0 otherwise, also after a cancel |
+/// | `leader_election_master_status` | 1 while leading, 0 otherwise, including after a cancellation |
 /// | `leader_election_slowpath_total` | renewals that needed a read first |
-/// | `tenure_transitions` | `leaseTransitions` of the record last seen |
+/// | `tenure_transitions` | `leaseTransitions` of the record last observed |
 /// | `tenure_terms_total` | terms led by this process |
-/// | `tenure_renew_seconds` | time that renewals took |
+/// | `tenure_renew_seconds` | duration of renewals |
 /// | `tenure_acquire_seconds` | time from the start of a campaign until leading |
-/// | `tenure_validity_seconds` | how long this process leads without another renewal, as of the scrape |
+/// | `tenure_validity_seconds` | remaining time that this process leads without another renewal, at the scrape |
 /// | `tenure_errors_total` | failed requests, by class |
-/// | `tenure_last_error_timestamp_seconds` | when the last of them failed |
+/// | `tenure_last_error_timestamp_seconds` | time of the last failed request |
 #[derive(Clone, Debug, Default)]
 pub struct Metrics {
     inner: Arc<Inner>,
@@ -93,12 +92,12 @@ struct NameClass {
 }
 
 impl Metrics {
-    /// Metrics that are not shown anywhere yet.
+    /// Creates metrics that are not registered yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Shows them in a registry.
+    /// Adds the metrics to a registry.
     pub fn register(&self, registry: &mut Registry) {
         let Inner {
             master_status,
@@ -146,7 +145,7 @@ impl Metrics {
         registry.register_collector(Box::new(elections.clone()));
     }
 
-    /// The metrics of one election. As in client-go, its gauge shows 0 from the start.
+    /// Returns the recorder of one election. As in client-go, its gauge is 0 from the start.
     pub(crate) fn recorder(&self, shared: &Arc<Shared>) -> Recorder {
         let name = Name {
             name: shared.name.to_string(),
@@ -163,7 +162,7 @@ impl Metrics {
     }
 }
 
-/// Writes the metrics of one election.
+/// Records the metrics of one election.
 #[derive(Clone, Debug)]
 pub(crate) struct Recorder {
     name: Name,
@@ -213,7 +212,7 @@ impl Recorder {
     }
 }
 
-/// The elections whose validity is computed at each scrape.
+/// The elections whose remaining validity is computed at each scrape.
 #[derive(Clone, Default)]
 struct Elections(Arc<Mutex<Vec<Weak<Shared>>>>);
 

@@ -1,11 +1,11 @@
-//! Errors of API servers in one line, for people.
+//! Errors of API servers in one readable line.
 
 use kube::core::Status;
 
 /// The reason that kube gives to an error whose body is not a Status.
 const NOT_A_STATUS: &str = "Failed to parse error data";
 
-/// Describes an error in one line. What kube prints for the answer of an API server is a dump of the Status.
+/// Describes an error in one line. kube would print the whole Status for a response of an API server.
 pub fn plain(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) => of_status(status),

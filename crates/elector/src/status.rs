@@ -1,4 +1,4 @@
-//! Who leads, as a value that can be watched.
+//! The leader, as a value that can be watched.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -7,30 +7,29 @@ use tokio::sync::watch;
 
 use crate::sync::lock;
 
-/// What this candidate knows about who leads.
+/// What this candidate knows about the leader.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Status {
-    /// Nobody, or nobody knows: before the first look, after the end of a term, after a release.
+    /// There is no known leader: before the first observation, after the end of a term, or after a release.
     #[default]
     Unknown,
-    /// Somebody else.
+    /// Another candidate leads.
     Follower {
         /// Its identity.
         leader: String,
     },
-    /// This candidate.
+    /// This candidate leads.
     Leader {
-        /// The token of the term.
+        /// Token of the term.
         token: FencingToken,
-        /// Until when, if nothing is heard from the lock any more. Renewals move it without waking
-        /// those who watch; [`Tenure::is_leading`](crate::Tenure::is_leading) compares it with the
-        /// clock.
+        /// Instant until which it leads if no further renewal succeeds. Renewals move it without notifying watchers;
+        /// [`Tenure::is_leading`](crate::Tenure::is_leading) compares it with the clock.
         until: LocalTime,
     },
 }
 
 impl Status {
-    /// Whether a change from `self` to `next` is news for those who watch.
+    /// Returns whether watchers are notified of a change from `self` to `next`.
     pub(crate) fn differs(&self, next: &Self) -> bool {
         match (self, next) {
             (Self::Leader { token: a, .. }, Self::Leader { token: b, .. }) => a != b,
@@ -39,11 +38,11 @@ impl Status {
     }
 }
 
-/// The present status, and those who watch it.
+/// The current status, and its watchers.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     present: Mutex<Status>,
-    /// Made for the first who watches: a channel is many times as big as what it carries here.
+    /// Created for the first watcher, because a channel is many times larger than its content here.
     channel: OnceLock<watch::Sender<Status>>,
 }
 
@@ -57,7 +56,7 @@ impl Board {
     }
 
     pub(crate) fn subscribe(&self) -> watch::Receiver<Status> {
-        // Under the lock, so that nothing is published between the look and the subscription.
+        // Holds the lock, so that nothing is published between the read and the subscription.
         let present = lock(&self.present);
         let channel = self
             .channel

@@ -1,10 +1,10 @@
-//! Connections that carry thousands of small messages a second in few system calls.
+//! Connections that transfer thousands of small messages per second with few system calls.
 //!
-//! A busy connection is read every few milliseconds, and whatever has come by then is taken at once: each
-//! look costs a wake-up of this process, a system call and a round of everybody who waits for answers. Between
-//! two looks the kernel is not asked to tell of it, since each packet would wake this process only to be left
-//! lying. A connection that is not busy is read on the spot, so that nothing waits where little happens. Small
-//! messages that are written together leave together.
+//! A busy connection is read every few milliseconds, and each read takes everything that has arrived. Reading more
+//! often would cost a wake-up of this process, a system call, and a poll of every waiting request each time. Between
+//! two reads the socket is not registered with the kernel, because each packet would wake this process only to leave
+//! the data unread. A connection that is not busy is read immediately, so that nothing is delayed when there is little
+//! traffic. Small messages that are written together are sent together.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::pin::Pin;
@@ -22,18 +22,18 @@ use tower::{BoxError, Service};
 
 use super::proxy::Dial;
 
-/// The least time between two looks for answers at a busy connection.
+/// Minimum time between two reads of responses on a busy connection.
 pub(super) const ANSWERS: Duration = Duration::from_millis(10);
 
-/// The same for a busy watch. Most of what it shows to thousands of leaders are their own renewals, of which
-/// nothing but the version has to be read if the answer came first.
+/// Minimum time between two reads of a busy watch. In a process that leads thousands of elections, most events are its
+/// own renewals. Only their version has to be read if the response arrived first.
 pub(super) const WATCH: Duration = Duration::from_millis(25);
 
-/// That many looks may follow each other on the spot, as in a hand-over, until a connection counts as
-/// busy; the account fills up again by one look in each such time.
+/// Maximum read burst before a connection counts as busy, for example during a hand-over. The allowance grows by one
+/// read per minimum time.
 const AT_ONCE: u32 = 8;
 
-/// Connects with streams of which a busy one is read this often.
+/// Connects with streams that limit how often a busy connection is read.
 #[derive(Clone)]
 pub(super) struct Calmly {
     pub(super) tcp: Dial,
@@ -58,27 +58,27 @@ impl Service<Uri> for Calmly {
     }
 }
 
-/// A stream that is not read more often than needed.
+/// A stream that is not read more often than necessary.
 pub(super) struct Calm {
     socket: Socket,
     every: Duration,
-    /// When the account of looks is full again.
+    /// Instant at which the read allowance is full again.
     full: Instant,
-    /// The pause, if there is one.
+    /// End of the pause, if there is one.
     until: Option<Instant>,
     alarm: Pin<Box<Sleep>>,
-    /// Something was read since the last pause.
+    /// Whether data was read since the last pause.
     read: bool,
-    /// A write waits for room.
+    /// Whether a write waits for buffer space.
     stuck: bool,
 }
 
 enum Socket {
-    /// The kernel tells the runtime when there is something to read, or room to write.
+    /// Registered: the kernel notifies the runtime when the socket becomes readable or writable.
     Awake(TcpStream),
-    /// Nobody tells anything.
+    /// Not registered: there are no notifications.
     Asleep(std::net::TcpStream),
-    /// Between the two, or lost on the way.
+    /// Between the two states, or failed during the change.
     Gone,
 }
 
@@ -102,7 +102,8 @@ impl Socket {
         }
     }
 
-    /// Does something with a sleeping socket, if that is possible now; nobody is woken when it is.
+    /// Performs an operation on an unregistered socket if it is possible without waiting. There is no wake-up when it
+    /// becomes possible.
     fn at_once<T>(
         &self,
         mut act: impl FnMut(&std::net::TcpStream) -> io::Result<T>,
@@ -134,7 +135,7 @@ impl Calm {
         }
     }
 
-    /// Everything that had come was read. Sets the pause before the next look, if there were many.
+    /// Called after all available data was read. Sets the pause before the next read if there were many reads.
     fn looked(&mut self) {
         let now = Instant::now();
         self.full = self.full.max(now) + self.every;
@@ -163,7 +164,7 @@ impl Calm {
         Poll::Ready(Ok(()))
     }
 
-    /// Writes at once what a sleeping socket takes; for more than that it has to be awake.
+    /// Writes as much as an unregistered socket accepts immediately. The socket must be registered to write more.
     fn put(
         &mut self,
         cx: &mut Context<'_>,
@@ -196,11 +197,11 @@ impl AsyncRead for Calm {
                 this.looked();
             }
             match (this.until, &this.socket) {
-                // Who waits for room to write is told of it by the kernel.
+                // The kernel reports free buffer space to a waiting writer.
                 (Some(_), _) if this.stuck => {}
                 (Some(_), _) => this.socket.fall_asleep()?,
                 (None, Socket::Awake(_)) => return Poll::Pending,
-                // Not busy any more.
+                // The connection is no longer busy.
                 (None, _) => drop(this.socket.wake_up()?),
             }
         }
@@ -232,7 +233,7 @@ impl AsyncWrite for Calm {
         true
     }
 
-    /// Nothing is kept back.
+    /// Completes immediately, because nothing is buffered.
     fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         Poll::Ready(Ok(()))
     }
@@ -248,7 +249,7 @@ impl Connection for Calm {
     }
 }
 
-/// Connects like another connector, with streams that take one piece at a time.
+/// Wraps a connector so that its streams accept one buffer at a time.
 #[derive(Clone)]
 pub(super) struct Together<C>(pub(super) C);
 
@@ -271,8 +272,8 @@ where
     }
 }
 
-/// To a stream that takes several pieces at once, each body of a request is handed by itself, as one TLS
-/// record and one packet. To this one they are copied together first.
+/// A stream without vectored writes. With vectored writes, each request body would be passed separately, as one TLS
+/// record and one packet. Without them, the pieces are first copied together.
 pub(super) struct OnePiece<S>(S);
 
 impl<S: AsyncRead + Unpin> AsyncRead for OnePiece<S> {
@@ -327,8 +328,8 @@ mod tests {
         (far.unwrap().0, Calm::new(near.unwrap(), ANSWERS))
     }
 
-    /// Sends a byte every millisecond, and counts in how many pieces they are read: two for a look during
-    /// which another one came.
+    /// Sends a byte every millisecond, and counts the pieces in which they are read. A read during which another byte
+    /// arrives counts as two.
     async fn pieces(bytes: u8) -> u32 {
         let (mut far, mut near) = connection().await;
         let sender = tokio::spawn(async move {
@@ -357,7 +358,7 @@ mod tests {
         assert!((20..=60).contains(&pieces), "{pieces} pieces");
     }
 
-    /// Makes a connection busy, so that its socket is asleep.
+    /// Makes a connection busy, so that its socket is unregistered.
     async fn keep_busy(far: &mut TcpStream, near: &mut Calm) {
         for _ in 0..500 {
             if matches!(near.socket, Socket::Asleep(_)) && near.until.is_some() {

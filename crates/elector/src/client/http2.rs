@@ -1,11 +1,11 @@
-//! Many requests on one connection, where the server speaks HTTP/2.
+//! Many requests on one connection, if the server supports HTTP/2.
 //!
-//! Thousands of renewals a second cost a fraction of what they cost on a connection for each that is under
-//! way. The invariant: whoever waits in vain for an answer to begin never sends the next request the same
-//! way. A connection that swallowed a request may be dead without knowing it, and others would wait on it.
+//! This is much cheaper for thousands of renewals per second than one connection per request in flight. Invariant:
+//! after a request that received no response, the caller never sends the next request over the same connection. That
+//! connection may be dead without having noticed, and other requests would wait on it.
 //!
-//! Watches have a connection each, as with HTTP/1.1: a server allows so many requests at once on one, often
-//! a hundred, and a few watches per namespace would leave no room for renewals.
+//! Each watch has its own connection, as with HTTP/1.1. A server limits the number of concurrent requests on one
+//! connection, often to a hundred. A few watches per namespace would leave no room for renewals.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
@@ -35,10 +35,10 @@ type Pool = legacy::Client<Connector, Body>;
 
 type Answer = Response<Content>;
 
-/// Connects, and agrees with the server on HTTP/2 or HTTP/1.1.
+/// Creates a connector that negotiates HTTP/2 or HTTP/1.1 with the server.
 pub(super) fn connector(config: &Config, tcp: Calmly) -> Result<Https, kube::Error> {
     if config.tls_server_name.is_some() {
-        // kube keeps it to itself how it asks for another name.
+        // kube does not expose how it configures another server name.
         return config.rustls_https_connector_with_connector(tcp);
     }
     let mut tls = config.rustls_client_config()?;
@@ -46,7 +46,7 @@ pub(super) fn connector(config: &Config, tcp: Calmly) -> Result<Https, kube::Err
     Ok((tcp, tls).into())
 }
 
-/// Sends on the line that there is, and on a new one after a request was given up or failed.
+/// Sends over the current line, and over a new line after a request was given up or failed.
 #[derive(Clone)]
 pub(super) struct Wary {
     lines: Arc<Lines>,
@@ -60,23 +60,23 @@ struct Lines {
 
 struct Present {
     line: Arc<Line>,
-    /// How many there were before.
+    /// Number of earlier lines.
     number: u64,
-    /// The last answer came by HTTP/1.1, so nobody looks for more than that again.
+    /// The last response used HTTP/1.1, so HTTP/2 is not tried again.
     http1: bool,
 }
 
-/// A way to the server.
+/// The connections to the server.
 struct Line {
-    /// The one connection, made by the first who needs it; none if the server speaks HTTP/1.1 only. A pool
-    /// would find it as well, for much more work on each request.
+    /// The single connection, created by the first request that needs it; `None` inside if the server supports only
+    /// HTTP/1.1. A pool could store it too, but with much more work per request.
     single: OnceCell<Option<Single>>,
-    /// Connections for a request each.
+    /// Connections that each serve one request at a time.
     pool: Pool,
 }
 
 impl Wary {
-    /// With a connector for each kind of request; that for watches speaks HTTP/1.1 only.
+    /// Creates the client with a connector for each kind of request. The connector for watches uses only HTTP/1.1.
     pub(super) fn new(connector: Connector, for_watches: &Connector) -> Self {
         let present = Present {
             line: Line::new(&connector, false),
@@ -123,13 +123,14 @@ impl Service<Request<Body>> for Wary {
         let Some(room) = single.room() else {
             return Box::pin(connect_and_send(hope.another(), request));
         };
-        // Handed over at once: a future with a request in it is many times as big as one that waits.
+        // Hand over the request immediately, because a future that contains a request is many times larger than one
+        // that waits.
         let sent = room.send(request);
         Box::pin(async move { Ok(hope.heard(sent.await?)) })
     }
 }
 
-/// With the body in one piece, which is how kube makes those of requests.
+/// Converts the body to one buffer, which is the form of all of kube's request bodies.
 fn whole(request: Request<Body>) -> Request<Bytes> {
     let (head, mut body) = request.into_parts();
     let frame = body.frame().now_or_never().flatten();
@@ -137,15 +138,15 @@ fn whole(request: Request<Body>) -> Request<Bytes> {
     Request::from_parts(head, bytes.unwrap_or_default())
 }
 
-/// Sends on the only connection, after making it if there is none; on the next one, if the server had ended
-/// that, as servers do now and then, or if who was to make it gave up.
+/// Sends over the single connection, and creates it if there is none. Uses the next connection if the server has closed
+/// this one, as servers do from time to time, or if the task that was creating it gave up.
 async fn connect_and_send(mut hope: Hope, request: Request<Bytes>) -> Result<Answer, BoxError> {
     for _ in 0..2 {
         let line = hope.line.clone();
         let (lines, number) = (hope.lines.clone(), hope.number);
         let to = request.uri().clone();
         let connect = || async move {
-            // A hundred who wait for one connection must not try one after the other in vain.
+            // If a hundred requests wait for one connection, they must not fail to connect one after the other.
             if lock(&lines.present).number != number {
                 return Err(None);
             }
@@ -154,7 +155,7 @@ async fn connect_and_send(mut hope: Hope, request: Request<Bytes>) -> Result<Ans
         let single = match line.single.get_or_try_init(connect).await {
             Ok(Some(single)) => single,
             Ok(None) => {
-                // Known from now on, also if this request is given up: to look again would take as long again.
+                // Remember this even if this request is given up, because another negotiation would take equally long.
                 lock(&hope.lines.present).http1 = true;
                 let answer = line.pool.request(request.map(Body::from)).await?;
                 return Ok(hope.heard(answer.map(Content::Pooled)));
@@ -183,7 +184,7 @@ impl Line {
     }
 }
 
-/// Makes a connection for many requests; `None` if the server has no such thing.
+/// Creates a connection for many requests; `None` if the server does not support it.
 async fn connect(mut connector: Connector, to: Uri) -> Result<Option<Single>, BoxError> {
     let stream = connector.call(to).await?;
     if !stream.connected().is_negotiated_h2() {
@@ -192,7 +193,7 @@ async fn connect(mut connector: Connector, to: Uri) -> Result<Option<Single>, Bo
     Ok(Some(Single::over(TokioIo::new(stream)).await?))
 }
 
-/// A request that waits for its answer.
+/// A request that waits for its response.
 struct Hope {
     lines: Arc<Lines>,
     line: Arc<Line>,
@@ -213,14 +214,14 @@ impl Hope {
         }
     }
 
-    /// It came true.
+    /// Marks the response as received.
     fn heard(mut self, answer: Answer) -> Answer {
         self.answered = true;
         lock(&self.lines.present).http1 = answer.version() != Version::HTTP_2;
         answer
     }
 
-    /// This line is at its end, the request goes on another.
+    /// Marks this line as failed, and moves the request to another line.
     fn another(self) -> Self {
         let lines = self.lines.clone();
         drop(self);
@@ -234,7 +235,7 @@ impl Drop for Hope {
             return;
         }
         let mut present = lock(&self.lines.present);
-        // Others may have given up on the same connections before.
+        // Other requests may have given up on the same connections before.
         if present.number == self.number {
             tracing::debug!("no answer, the next request takes a new connection");
             present.number += 1;

@@ -1,4 +1,4 @@
-//! A client that is fit for lock requests.
+//! A Kubernetes client that is suitable for lock requests.
 
 #[cfg(feature = "http2")]
 mod calm;
@@ -26,20 +26,23 @@ use tower::{BoxError, Service, ServiceBuilder};
 
 use proxy::Dial;
 
-/// The user agent of [`client`]. API servers and their audit logs tell elections apart by it, as they
-/// do with client-go's `leader-election` suffix.
+/// The user agent of [`client`]. API servers and their audit logs recognize election requests by it, as with
+/// client-go's `leader-election` suffix.
 pub const USER_AGENT: &str = concat!("tenure/", env!("CARGO_PKG_VERSION"), "/leader-election");
 
-/// No part of an answer may be this late: longer than the pause between two bookmarks of a watch,
-/// which is a minute. Requests of elections are given up much earlier, one by one.
+/// Maximum silence within a response. It is longer than the interval between two bookmarks of a watch, which is a
+/// minute. Requests of elections have much shorter timeouts of their own.
 const SILENCE: Duration = Duration::from_secs(100);
 
-/// Connecting may take this long.
+/// Timeout for connecting.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// Builds a client for elections: its own connections, so that an application's traffic cannot hold
-/// up a renewal; no hidden retries, because a renewal that is repeated below the election outlives
-/// its term; bounded silence; and no packet that waits for the acknowledgement of another.
+/// Builds a client for elections with these properties:
+///
+/// - It has its own connections, so that application traffic cannot delay a renewal.
+/// - It does not retry, because a renewal that is repeated below the election could outlive its term.
+/// - The silence within a response is bounded.
+/// - No packet waits for the acknowledgement of another.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -48,7 +51,8 @@ const CONNECT: Duration = Duration::from_secs(5);
 /// ```
 ///
 /// # Errors
-/// What [`kube::Client::try_from`] finds wrong with the configuration, or a proxy that cannot be used.
+///
+/// Fails if [`kube::Client::try_from`] rejects the configuration, or if the proxy cannot be used.
 pub fn client(config: Config) -> Result<Client, kube::Error> {
     let mut config = careful(config, USER_AGENT);
     proxy::correct(&mut config)?;
@@ -58,11 +62,12 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
     over_http1(config)
 }
 
-/// Builds kube's own client, for the requests of the work that is elected about. It goes through the proxy of
-/// the configuration, for which kube's needs a feature, and by the same rules as [`client`].
+/// Builds kube's own client for application traffic. It uses the proxy of the configuration by the same rules as
+/// [`client`]. (kube supports proxies only with a feature.)
 ///
 /// # Errors
-/// As for [`client`].
+///
+/// Same as for [`client`].
 pub fn work_client(mut config: Config) -> Result<Client, kube::Error> {
     proxy::correct(&mut config)?;
     if config.proxy_url.is_none() {
@@ -80,24 +85,26 @@ fn over_http1(config: Config) -> Result<Client, kube::Error> {
     )
 }
 
-/// Like [`client`], with one connection for everything but watches if the server speaks HTTP/2, as API
-/// servers do: for programs with hundreds of elections. Where much comes in, answers are read every ten
-/// milliseconds and watches every twenty-five, all at once. As with HTTP/1.1, a request that is given up takes its connection along.
-/// Needs the feature `http2`.
+/// Like [`client`], with one connection for everything except watches if the server supports HTTP/2, as API servers do.
+/// Intended for programs with hundreds of elections. On busy connections, responses are read every ten milliseconds and
+/// watches every twenty-five milliseconds. Each read takes everything that has arrived. As with HTTP/1.1, a request
+/// that is given up closes its connection. Needs the feature `http2`.
 ///
 /// # Errors
-/// As for [`client`].
+///
+/// Same as for [`client`].
 #[cfg(feature = "http2")]
 pub fn client_http2(config: Config) -> Result<Client, kube::Error> {
     over_http2(careful(config, USER_AGENT))
 }
 
-/// The same for the requests of the work that is elected about, under a name of its own: for controllers with
-/// many small requests. What a busy server refuses for now is sent again, as kube's own client does, unless
-/// the configuration says otherwise. Elections keep a client of theirs.
+/// The same for application traffic, with a separate user agent: for controllers with many small requests. Requests
+/// that a busy server rejects temporarily are sent again, as kube's own client does, unless the configuration disables
+/// it. Elections use a separate client.
 ///
 /// # Errors
-/// As for [`client`].
+///
+/// Same as for [`client`].
 #[cfg(feature = "http2")]
 pub fn work_client_http2(config: Config, user_agent: &'static str) -> Result<Client, kube::Error> {
     let default_retry = config.default_retry;
@@ -124,7 +131,7 @@ fn over_http2(mut config: Config) -> Result<Client, kube::Error> {
     assemble(config, http2::Wary::new(connector, &for_watches))
 }
 
-/// Certificates that a plugin hands out until some time.
+/// Returns whether kube has to build the client, because an exec plugin may issue certificates with an expiry.
 fn is_kubes_business(config: &Config) -> bool {
     config.proxy_url.is_none() && config.auth_info.exec.is_some()
 }
@@ -157,13 +164,13 @@ where
         let service = base.layer(again).service(service);
         return Ok(ClientBuilder::new(service, namespace).build());
     }
-    // Not as an option: each request would have room for another one, to be sent again.
+    // Do not make the retry layer optional: every request would then reserve memory for a second copy of itself.
     Ok(ClientBuilder::new(base.service(service), namespace).build())
 }
 
-/// The end of a TLS handshake and the first request are two small packets. With Nagle's algorithm, which
-/// kube's own connector leaves on, the second waits until the first is acknowledged, and Linux takes 40 ms
-/// for that: far more than all the rest of a hand-over.
+/// Creates the TCP connector. The end of a TLS handshake and the first request are two small packets. kube's own
+/// connector leaves Nagle's algorithm enabled, so the second packet waits until the first is acknowledged. Linux delays
+/// the acknowledgement by 40 ms, far longer than the rest of a hand-over.
 fn tcp(config: &Config) -> Result<Dial, kube::Error> {
     let mut tcp = HttpConnector::new();
     tcp.enforce_http(false);

@@ -1,8 +1,8 @@
-//! One connection on which many requests are under way, each of them a stream and nothing more.
+//! One connection with many requests in flight. Each request needs only an HTTP/2 stream.
 //!
-//! hyper's client has a task, two channels and a place in a queue for each request; with thousands of small
-//! ones a second that is a good part of their cost. Here who asks hands the request to the connection and is
-//! woken by its answer.
+//! hyper's client uses a task, two channels and a queue entry per request, which is a large part of the cost of
+//! thousands of small requests per second. Here the caller hands the request to the connection and is woken by the
+//! response.
 
 use std::pin::Pin;
 use std::sync::{Arc, Weak};
@@ -21,28 +21,28 @@ use tower::BoxError;
 
 use crate::clock::pause;
 
-/// What the server may send ahead on one stream, and on all of them.
+/// Flow-control window: the amount of data that the server may send ahead on one stream, and on all of them.
 const STREAM_WINDOW: u32 = 2 << 20;
 const WINDOW: u32 = 5 << 20;
 
-/// How many requests may be under way, and how long the head of an answer may be, before the server says how it
-/// wants it: hyper's.
+/// Number of requests in flight, and length of a response header, that are assumed until the server sends its settings.
+/// Same as hyper's values.
 const STREAMS: usize = 100;
 const HEAD: u32 = 16 << 10;
 
-/// A connection on which requests leave and no answer comes is asked for a sign of life this often, and is
-/// dead without one: reading alone has no end on it, as every request that is written begins the wait anew.
+/// Interval and timeout of pings on a connection with requests in flight and no responses. Without a ping response the
+/// connection counts as dead. A read timeout would not detect this, because each written request restarts it.
 const ALIVE: (Duration, Duration) = (Duration::from_secs(30), Duration::from_secs(15));
 
-/// The sending side.
+/// The sending half.
 pub(super) struct Single {
     send: SendRequest<Bytes>,
-    /// The connection's own part is one, and every request that is under way has another.
+    /// The connection's own reference is one, and every request in flight has another.
     under_way: Weak<()>,
 }
 
 impl Single {
-    /// Agrees with the server on how to talk.
+    /// Performs the HTTP/2 handshake.
     pub(super) async fn over<S>(stream: S) -> Result<Self, h2::Error>
     where
         S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
@@ -58,12 +58,13 @@ impl Single {
         let own = Arc::new(());
         let under_way = Arc::downgrade(&own);
         let silence = connection.ping_pong().map(|pings| silence(pings, own));
-        // It ends with the last who may send on it, or with the server; who waits then, is told.
+        // The task ends when the last sender is dropped or the server closes the connection. Waiting requests then
+        // receive an error.
         tokio::spawn(async move {
             let why = match silence {
                 None => connection.await.err().map(|error| error.to_string()),
                 Some(silence) => tokio::select! {
-                    // What has come while this process was stopped counts.
+                    // Process data that arrived while this process was stopped before any timer.
                     biased;
                     ended = connection => ended.err().map(|error| error.to_string()),
                     why = silence => Some(why),
@@ -76,17 +77,17 @@ impl Single {
         Ok(Self { send, under_way })
     }
 
-    /// Room for a request, unless the connection has ended.
+    /// Reserves room for a request, unless the connection has ended.
     pub(super) fn room(&self) -> Option<Room> {
-        // On a clone there always is for one more, which waits for its turn in the connection. If that ends
-        // meanwhile, nobody knows whether it was sent.
+        // A clone always has room for one more request, which waits for its turn in the connection. If the connection
+        // ends in the meantime, it is unknown whether the request was sent.
         let send = self.send.clone().ready().now_or_never()?.ok()?;
         let under_way = self.under_way.upgrade()?;
         Some(Room { send, under_way })
     }
 }
 
-/// Room for a request.
+/// Reserved room for a request.
 pub(super) struct Room {
     send: SendRequest<Bytes>,
     under_way: Arc<()>,
@@ -114,7 +115,7 @@ impl Room {
     }
 }
 
-/// A request that was sent. To drop it is to tell the server that nobody waits any more.
+/// A sent request. Dropping it notifies the server that the response is no longer needed.
 pub(super) struct Sent {
     answer: Result<ResponseFuture, Option<h2::Error>>,
     under_way: Arc<()>,
@@ -139,14 +140,14 @@ impl Future for Sent {
     }
 }
 
-/// The body of an answer.
+/// The body of a response.
 pub(super) enum Content {
-    /// On a connection with others.
+    /// On the shared connection.
     Streamed {
         body: RecvStream,
         _under_way: Arc<()>,
     },
-    /// On one of its own.
+    /// On a dedicated connection.
     Pooled(Incoming),
 }
 
@@ -188,7 +189,7 @@ impl HttpBody for Content {
     }
 }
 
-/// Completes with a reason when the server has given no sign of life in time, although somebody waits for it.
+/// Completes with a reason when the server does not answer a ping in time although requests are waiting.
 async fn silence(mut pings: PingPong, own: Arc<()>) -> String {
     loop {
         pause(ALIVE.0).await;
@@ -256,7 +257,7 @@ mod tests {
         let server = tokio::spawn(h2::server::handshake(theirs));
         let single = Single::over(ours).await.unwrap();
         drop(server.await.unwrap());
-        // The connection's own task has to notice.
+        // The task of the connection has to notice it first.
         for _ in 0..100 {
             let Some(room) = single.room() else { return };
             room.send(request("a")).await.err().expect("no answer");
@@ -269,7 +270,7 @@ mod tests {
         let (ours, theirs) = duplex(1 << 16);
         let server = tokio::spawn(h2::server::handshake(theirs));
         let single = Single::over(ours).await.unwrap();
-        // It stays connected, and reads nothing any more.
+        // The server stays connected but reads nothing any more.
         let _mute = server.await.unwrap();
         let began = tokio::time::Instant::now();
         let sent = single.room().unwrap().send(request("a"));

@@ -1,4 +1,4 @@
-//! The LeaseCandidate of a coordinated election: published now and then, and when it is pinged.
+//! The LeaseCandidate of a coordinated election: published periodically, and when it is pinged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -7,14 +7,14 @@ use serde_json::Value;
 use tenure_core::{LocalTime, Now};
 use tenure_lock::candidate::{Candidate, CandidateSighting, RENEW_EVERY};
 
-/// Without a watch pings go unnoticed, so the candidate shows up more often than the controller asks
-/// (it waits five seconds for an answer).
+/// Interval without a watch. Pings are not noticed without a watch, so the candidate renews more often than the
+/// controller would ask. (The controller waits five seconds for a response.)
 const UNWATCHED: Duration = Duration::from_secs(4);
 
-/// After a failure.
+/// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(2);
 
-/// Keeps one LeaseCandidate alive.
+/// Publishes and renews one LeaseCandidate.
 pub(super) struct Announcer {
     pub(super) candidate: Arc<Candidate>,
     last: Option<CandidateSighting>,
@@ -34,12 +34,12 @@ impl Announcer {
         }
     }
 
-    /// When to look again.
+    /// Returns when to act next.
     pub(super) fn deadline(&self) -> Option<LocalTime> {
         (!self.busy).then_some(self.due)
     }
 
-    /// The last sighting, if it is time to publish; [`published`](Self::published) must follow.
+    /// Returns the last known version if it is time to publish. [`published`](Self::published) must follow.
     pub(super) fn take_due(&mut self, now: Now) -> Option<Option<CandidateSighting>> {
         if self.busy || now.local < self.due {
             return None;
@@ -69,7 +69,7 @@ impl Announcer {
         self.due = now.local + pause;
     }
 
-    /// The watch shows the object, or that it is gone.
+    /// Handles a watch event: the object, or its deletion.
     pub(super) fn seen(&mut self, now: Now, object: Option<Value>) {
         self.last = object.and_then(|object| self.candidate.sight(object));
         if self.last.as_ref().is_none_or(CandidateSighting::wants_ack) {
@@ -77,7 +77,7 @@ impl Announcer {
         }
     }
 
-    /// The watch works, or does not.
+    /// Records whether the watch works.
     pub(super) fn watched(&mut self, now: Now, yes: bool) {
         self.watched = yes;
         if !yes {

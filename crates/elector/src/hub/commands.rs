@@ -1,4 +1,4 @@
-//! Carrying out what the state machine commands, in its order.
+//! Executes the commands of the state machine, in their order.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::plain::plain;
 use crate::status::Status;
 use crate::sync::lock;
 
-/// An Event that cannot be posted in this time is not worth waiting for.
+/// Timeout for posting an Event.
 const POST: Duration = Duration::from_secs(2);
 
 impl Entry {
@@ -87,7 +87,7 @@ impl Entry {
             Command::NewLeader { holder } => {
                 tracing::info!(%holder, "new leader");
                 if !holder.is_empty() && *holder != *self.shared.identity {
-                    // In client-go's words, which people search for.
+                    // client-go's text, which people search for.
                     tracing::debug!("lock is held by {holder} and has not yet expired");
                 }
                 self.shared.deliver(Event::NewLeader(holder));
@@ -112,20 +112,21 @@ impl Entry {
             renewal,
             stage: Stage::Queued(job),
         };
-        // The state machine may have given up on the one before by itself.
+        // The state machine may have given up on the previous request.
         if let Some(late) = self.request.replace(request) {
             late.abort();
         }
     }
 
-    /// It is this election's turn to send its request, unless it was given up in the queue.
+    /// Sends the request of this election, unless it was given up in the queue.
     pub(super) fn send(&mut self, world: &mut World) {
         self.queued = false;
         let Some(request) = &mut self.request else {
             return;
         };
         if request.expires <= world.clock.now().local {
-            // Given up, or about to be: a renewal that nobody waits for would only delay the next leader.
+            // The request was given up, or is about to be. A renewal without a waiting election would only delay the
+            // next leader.
             return;
         }
         let id = request.id;
@@ -146,7 +147,7 @@ impl Entry {
         request.stage = Stage::Sent(world.requests.send(self.id, send));
     }
 
-    /// Posts an Event about the lock object. Elections do not wait for it, except at their very end.
+    /// Posts an Event about the lock object. Elections do not wait for it, except when they finish.
     fn note(
         &mut self,
         world: &mut World,
@@ -158,7 +159,8 @@ impl Entry {
             return;
         }
         let now = world.clock.now();
-        // Events are named after their instant: those about the two objects of a multi lock differ.
+        // Events are named after their instant, so the Events about the two objects of a multi lock use different
+        // instants.
         for (object, later) in (0..self.lock.references(None).len()).zip(0..) {
             let at = WallTime::from_micros(now.wall.as_micros() + later);
             let note = Note {
@@ -173,7 +175,7 @@ impl Entry {
         }
     }
 
-    /// Posts an Event whose turn it is.
+    /// Posts the next queued Event.
     pub(super) fn post(&self, world: &mut World, note: Note) {
         let Some(client) = world.client.clone() else {
             return;
@@ -217,8 +219,8 @@ impl Entry {
         let tenure = Tenure::uncounted(dog.clone());
         let weak = Arc::downgrade(shared);
         tenure.at_end(move |reason| {
-            // The deadline thread may be the one that ends it, while the driver is stuck, or on the
-            // evidence of a wall clock that is set back before the driver looks.
+            // The deadline thread may end the term while the driver is stuck. It may also detect a jump of the wall
+            // clock that is undone before the driver checks.
             let Some(shared) = weak.upgrade() else {
                 return;
             };

@@ -1,4 +1,4 @@
-//! One election in a hub: carries inputs to the state machine, and carries out its commands.
+//! One election in a hub: passes inputs to the state machine and executes its commands.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,13 +28,13 @@ use crate::metrics::Recorder;
 use crate::status::Status;
 use crate::sync::lock;
 
-/// What all elections of a hub share.
+/// State shared by all elections of a hub.
 pub(super) struct World {
     pub(super) client: Option<Client>,
     pub(super) clock: Arc<dyn Clock>,
     pub(super) watches: Watches,
     pub(super) requests: Requests,
-    /// Events could not be posted, and somebody was told.
+    /// Whether posting of Events fails and a warning was logged.
     events_fail: bool,
 }
 
@@ -43,7 +43,7 @@ impl World {
         let seed = if clock.is_real() {
             identity::seed()
         } else {
-            // Whoever simulates the time chooses where it begins.
+            // A simulation decides where its time begins.
             clock.now().local.as_nanos()
         };
         Self {
@@ -56,13 +56,13 @@ impl World {
     }
 }
 
-/// How a future of an election ended.
+/// Result of a future of an election.
 pub(super) enum Done {
     /// A read.
     Read(u64, Result<Option<Sighting>, tenure_lock::Error>),
     /// A write.
     Written(u64, Result<Sighting, tenure_lock::Error>),
-    /// A lock in this process changed.
+    /// A change of a lock in this process.
     Changed(watch::Receiver<Option<Sighting>>),
     /// An Event.
     Posted(Result<(), String>),
@@ -70,10 +70,10 @@ pub(super) enum Done {
     Announced(Result<CandidateSighting, String>),
 }
 
-/// The place of the LeaseCandidate among the objects of an election.
+/// Index of the LeaseCandidate among the objects of an election.
 const CANDIDATE: usize = usize::MAX;
 
-/// Publishing a LeaseCandidate takes up to four requests, and may take this long.
+/// Timeout for publishing a LeaseCandidate, which takes up to four requests.
 const ANNOUNCE: Duration = Duration::from_secs(10);
 
 /// One election.
@@ -83,29 +83,29 @@ pub(super) struct Entry {
     pub(super) overrun: Overrun,
     /// Whether Events are posted.
     pub(super) events: bool,
-    /// What they are from, if it is not us.
+    /// Source of the Events, if it is not the default.
     pub(super) event_source: Option<Arc<str>>,
     pub(super) shared: Arc<Shared>,
     pub(super) span: Span,
     pub(super) election: Election,
-    /// The sighting of the version that the state machine knows.
+    /// The lock object in the version that the state machine knows.
     pub(super) last: Option<Sighting>,
     pub(super) request: Option<Request>,
-    /// It is in the queue of the hub.
+    /// Whether it is in the queue of the hub.
     pub(super) queued: bool,
     watching: Watching,
     begun: Begun,
     pub(super) term: Option<Arc<Watchdog>>,
-    /// A term began and nobody is left to do its work, or to say that it ended.
+    /// Whether a term began and nobody is left to run its work or to report its end.
     pub(super) orphaned: bool,
     pub(super) finished: bool,
     announcer: Option<Box<Announcer>>,
-    /// Events on their way.
+    /// Number of Events being posted.
     pub(super) posts: usize,
     recorder: Option<Box<Recorder>>,
-    /// Since when it tries to lead.
+    /// Time since which it tries to lead.
     pub(super) campaigning: LocalTime,
-    /// The present term had to read.
+    /// Whether the current term needed a read.
     pub(super) slow: bool,
 }
 
@@ -118,22 +118,22 @@ pub(super) struct Request {
     pub(super) stage: Stage,
 }
 
-/// Where a request is.
+/// Stage of a request.
 pub(super) enum Stage {
     /// In the queue of the hub.
     Queued(Job),
-    /// Under way.
+    /// Sent, and not answered yet.
     Sent(AbortHandle),
 }
 
-/// What a request asks of the lock.
+/// The operation of a request on the lock.
 pub(super) enum Job {
     Read,
     Write(Box<(WriteKind, Record, Option<Sighting>)>),
 }
 
 impl Request {
-    /// Gives it up, and with it its connection; in the queue its turn is passed over.
+    /// Aborts the request and closes its connection. A queued request is skipped.
     pub(super) fn abort(&self) {
         if let Stage::Sent(abort) = &self.stage {
             abort.abort();
@@ -141,7 +141,7 @@ impl Request {
     }
 }
 
-/// How changes of the lock become known.
+/// How changes of the lock are observed.
 enum Watching {
     Nothing,
     Local(AbortHandle),
@@ -155,7 +155,7 @@ struct Object {
 }
 
 enum Begun {
-    /// Waits for the first word of the watch, until then at most.
+    /// Waits for the first message of the watch, at most until this instant.
     Not(LocalTime),
     Yes,
 }
@@ -206,8 +206,8 @@ impl Entry {
         }
     }
 
-    /// Begins to watch; the election starts with the first word of the watch, good or bad, because
-    /// that saves a read.
+    /// Starts the watch. The election starts with the first message of the watch, even if that is a failure, because
+    /// this saves a read.
     pub(super) fn begin(&mut self, world: &mut World) {
         let now = world.clock.now();
         let patience = self.election.config().timing.request_timeout();
@@ -247,7 +247,7 @@ impl Entry {
         self.settle(world);
     }
 
-    /// When something has to be done next, and when at the latest.
+    /// Returns when the election has to act next, and the latest instant for it.
     pub(super) fn deadline(&self) -> Option<(LocalTime, LocalTime)> {
         let own = match self.begun {
             Begun::Not(by) => Some((by, by)),
@@ -258,7 +258,7 @@ impl Entry {
         };
         let announcer = self.announcer.as_deref().filter(|_| !self.finished);
         let announce = announcer.and_then(Announcer::deadline);
-        // What an announcement waits for is not made later by a renewal that may be.
+        // The deadline of an announcement is not postponed by the leeway of a renewal.
         let sooner = |one: (LocalTime, LocalTime), other: (LocalTime, LocalTime)| {
             (one.0.min(other.0), one.1.min(other.1))
         };
@@ -268,12 +268,12 @@ impl Entry {
             .reduce(sooner)
     }
 
-    /// Whether nothing is left to do.
+    /// Returns whether the election has nothing left to do.
     pub(super) fn is_over(&self) -> bool {
         self.finished && self.posts == 0
     }
 
-    /// Lets go of everything shared with other elections.
+    /// Leaves everything that is shared with other elections.
     pub(super) fn leave(self, world: &mut World) {
         if let Watching::Objects(objects) = &self.watching {
             for (index, object) in objects.iter().enumerate() {
@@ -287,13 +287,13 @@ impl Entry {
         self.shared.deliver(Event::Finished);
     }
 
-    /// An input from outside, or the tick of the clock.
+    /// Processes an input from outside, or a tick of the clock.
     pub(super) fn input(&mut self, world: &mut World, input: Input) {
         self.announce(world);
         if let Begun::Not(by) = self.begun {
             match input {
                 Input::Tick if world.clock.now().local >= by => self.start(world),
-                // A candidate that has not begun ends without having looked at the lock.
+                // A candidate that has not started ends without a read of the lock.
                 Input::Shutdown => {
                     self.step(world, input, None);
                     self.start(world);
@@ -305,14 +305,14 @@ impl Entry {
         self.step(world, input, None);
     }
 
-    /// News of a watched object.
+    /// Handles an event of a watched object.
     pub(super) fn told(&mut self, world: &mut World, target: usize, told: Told) {
         if target == CANDIDATE {
             self.told_of_candidate(world, told);
             return;
         }
         match told {
-            // Nothing that the state machine does not know.
+            // The state machine already knows this version.
             Told::Object(shown)
                 if !shown.is_listed() && self.is_echo(|version| shown.is(version)) => {}
             Told::Object(shown) => match shown.into_object() {
@@ -336,12 +336,12 @@ impl Entry {
         }
     }
 
-    /// Whether a change of an object is none for this election.
+    /// Returns whether a change of an object is already known to this election.
     pub(super) fn knows(&self, target: usize, change: &Change<'_>) -> bool {
         target != CANDIDATE && self.is_echo(|version| change.is(version))
     }
 
-    /// A change of a watched object that it does not know.
+    /// Handles an unknown change of a watched object.
     pub(super) fn changed(&mut self, world: &mut World, target: usize, change: &Change<'_>) {
         if target == CANDIDATE {
             self.told_of_candidate(world, Told::Object(change.shown()));
@@ -351,7 +351,7 @@ impl Entry {
         self.sighted(world, sight, None);
     }
 
-    /// Whether what the watch shows is the version that was seen last: our own write, most of the time.
+    /// Returns whether a watch event has the last known version, which is usually our own write.
     fn is_echo(&self, is: impl FnOnce(&Version) -> bool) -> bool {
         let alone = matches!(&self.watching, Watching::Objects(objects) if objects.len() == 1);
         let last = self.last.as_ref().filter(|_| alone);
@@ -362,7 +362,7 @@ impl Entry {
         let now = world.clock.now();
         if let Some(announcer) = &mut self.announcer {
             match told {
-                // One that cannot be read is not one that is gone.
+                // An object that cannot be parsed does not count as deleted.
                 Told::Object(shown) => {
                     if let Some(object) = shown.into_object() {
                         announcer.seen(now, Some(object));
@@ -376,7 +376,7 @@ impl Entry {
         self.announce(world);
     }
 
-    /// Publishes the LeaseCandidate, if there is one and it is time.
+    /// Publishes the LeaseCandidate, if there is one and it is due.
     fn announce(&mut self, world: &mut World) {
         let now = world.clock.now();
         let Some(announcer) = self.announcer.as_mut().filter(|_| !self.finished) else {
@@ -428,7 +428,7 @@ impl Entry {
         }
     }
 
-    /// Tells the state machine whether everything is watched, and starts it when that is known.
+    /// Reports to the state machine whether all objects are watched, and starts it when that is known.
     fn settle(&mut self, world: &mut World) {
         let Watching::Objects(objects) = &self.watching else {
             return;
@@ -448,7 +448,7 @@ impl Entry {
         }
     }
 
-    /// A lock in this process shows its present state, and will show the next.
+    /// Handles the current state of a lock in this process, and waits for the next one.
     fn local(&mut self, world: &mut World, mut changes: watch::Receiver<Option<Sighting>>) {
         let present = changes.borrow_and_update().clone();
         match present {
@@ -456,7 +456,7 @@ impl Entry {
             None => self.step(world, Input::Absent(Source::Watch, None), None),
         }
         let wait = async move {
-            // The lock is held by the entry, so its sender is not gone.
+            // The entry owns the lock, so its sender still exists.
             let _ = changes.changed().await;
             Done::Changed(changes)
         };
@@ -516,8 +516,8 @@ impl Entry {
         }
     }
 
-    /// Drops a request whose time is up, and with it its connection. The state machine knows the
-    /// time too, and counts it as failed by itself.
+    /// Drops a request that timed out, and closes its connection. The state machine knows the timeout too, and treats
+    /// the request as failed without an input.
     pub(super) fn drop_late_request(&mut self, world: &World) {
         let now = world.clock.now();
         if let Some(late) = self.request.take_if(|r| r.expires <= now.local) {
@@ -547,7 +547,7 @@ impl Entry {
         let now = world.clock.now();
         self.record(|metrics| metrics.failed(error.class(), now.wall));
         if error.class() == Class::Refused {
-            // Somebody was faster: ordinary contention, and the server works.
+            // Another candidate was faster. This is normal contention, and the server works.
             tracing::debug!(%error, "refused");
             self.shared.works();
         } else {
@@ -564,8 +564,8 @@ impl Entry {
         self.step(world, input, Some(sighting));
     }
 
-    /// One step of the state machine. `sighting` is what the input shows; it is kept if that is what
-    /// the state machine goes on with, because the next write needs it.
+    /// Performs one step of the state machine. `sighting` is the state that the input shows. It is kept if the state
+    /// machine uses it, because the next write needs it.
     fn step(&mut self, world: &mut World, input: Input, sighting: Option<Sighting>) {
         let _in = self.span.clone().entered();
         let now = world.clock.now();
@@ -621,7 +621,7 @@ impl Entry {
 
 impl Drop for Entry {
     fn drop(&mut self) {
-        // Also when the runtime goes away with the hub in it: no term outlives its driver.
+        // This also handles a runtime that is dropped together with the hub: no term outlives its driver.
         if !self.finished {
             let lock = self.lock.describe();
             tracing::warn!(lock, "the election was dropped with its runtime");

@@ -1,8 +1,8 @@
 //! One line of a watch.
 //!
-//! A process that leads thousands of elections is shown each of its renewals again. Such an echo is known by
-//! its version, so only that much of a line is read at first, where it stands; the object is parsed when somebody
-//! needs it.
+//! A process that leads thousands of elections receives each of its renewals again through the watch. Such an event is
+//! recognized by its version, so at first only the version is read, in place. The object is parsed only when it is
+//! needed.
 
 use std::borrow::Cow;
 
@@ -12,18 +12,18 @@ use serde_json::Value;
 use tenure_core::Version;
 use tenure_lock::Lean;
 
-/// What a line says.
+/// Content of a line.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// An object is new, or changed.
+    /// An object was created or changed.
     Changed(Shown),
-    /// An object is gone; its revision is that of the removal.
+    /// An object was deleted. Its revision is that of the deletion.
     Deleted(Shown),
-    /// Everything up to this revision was shown.
+    /// All events up to this revision were delivered.
     Bookmark(String),
 }
 
-/// An object as the server shows it.
+/// An object as delivered by the server.
 #[derive(Clone, Debug)]
 pub(super) struct Shown {
     pub(super) name: String,
@@ -34,15 +34,15 @@ pub(super) struct Shown {
 
 #[derive(Clone, Debug)]
 enum Object {
-    /// A line of a watch that tells of it.
+    /// A line of a watch that contains the object.
     Line(Box<str>),
-    /// Itself.
+    /// The object itself.
     Text(Box<str>),
     Whole(Value),
 }
 
 impl Shown {
-    /// An item of a list.
+    /// Creates it from an item of a list.
     pub(super) fn listed(item: Value) -> Self {
         let text = |key: &str| {
             item["metadata"][key]
@@ -58,17 +58,18 @@ impl Shown {
         }
     }
 
-    /// Whether it comes from a list. A restored store may list a revision that was seen before, with another content.
+    /// Returns whether it comes from a list. A restored store may list a revision that was observed before, with a
+    /// different content.
     pub(super) fn is_listed(&self) -> bool {
         matches!(self.object, Object::Whole(_))
     }
 
-    /// Whether it is in this version.
+    /// Returns whether it has this version.
     pub(super) fn is(&self, version: &Version) -> bool {
         self.revision == version.revision.as_str() && *self.uid == *version.uid
     }
 
-    /// The object; `None` if it cannot be parsed.
+    /// Returns the object; `None` if it cannot be parsed.
     pub(super) fn into_object(self) -> Option<Value> {
         match self.object {
             Object::Whole(object) => Some(object),
@@ -85,7 +86,7 @@ impl Shown {
 }
 
 impl Event {
-    /// The revision of what it tells.
+    /// Returns the revision of the event.
     pub(super) fn revision(&self) -> &str {
         match self {
             Self::Changed(shown) | Self::Deleted(shown) => &shown.revision,
@@ -93,10 +94,11 @@ impl Event {
         }
     }
 
-    /// Reads a line.
+    /// Parses a line.
     ///
     /// # Errors
-    /// What the server says instead of an event, or that it makes no sense.
+    ///
+    /// Returns the error that the server sent instead of an event, or a parse error.
     pub(super) fn parse(line: &[u8]) -> Result<Self, kube::Error> {
         let text = str::from_utf8(line).map_err(|_| {
             let error = std::io::Error::other("a watch event that is not UTF-8");
@@ -125,11 +127,12 @@ impl Event {
     }
 }
 
-/// Lines of changes, as they came.
+/// Lines of changes, in the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Changes(String);
 
-/// A change whose line begins as servers written in Go write it, so that its beginning says enough.
+/// A change whose line begins in the format of servers written in Go, so that its beginning is sufficient to identify
+/// the version.
 #[derive(Debug)]
 pub(super) struct Change<'a> {
     pub(super) name: &'a str,
@@ -140,10 +143,10 @@ pub(super) struct Change<'a> {
 }
 
 impl Changes {
-    /// That many bytes are passed on, whatever else has come.
+    /// Number of bytes after which changes are passed on, even if more have arrived.
     const MANY: usize = 32 * 1024;
 
-    /// Adds a line, if it is of this kind; `None` leaves it to the parser.
+    /// Adds a line in this format; returns `None` if it must be parsed.
     pub(super) fn take_in(&mut self, line: &[u8]) -> Option<Change<'_>> {
         let line = str::from_utf8(line).ok()?;
         head(line)?;
@@ -160,19 +163,19 @@ impl Changes {
         self.0.len() >= Self::MANY
     }
 
-    /// In their order.
+    /// Returns the changes in their order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
         self.0.lines().filter_map(head)
     }
 }
 
 impl Change<'_> {
-    /// Whether it led to this version.
+    /// Returns whether it led to this version.
     pub(super) fn is(&self, version: &Version) -> bool {
         self.revision == version.revision.as_str() && *self.uid == *version.uid
     }
 
-    /// The object, to be kept.
+    /// Returns a copy of the object.
     pub(super) fn shown(&self) -> Shown {
         Shown {
             name: self.name.to_owned(),
@@ -200,7 +203,7 @@ fn head(line: &str) -> Option<Change<'_>> {
     })
 }
 
-/// A string without escapes, and what follows it.
+/// Returns a string without escapes, and the text after it.
 fn plain_text(json: &str) -> Option<(&str, &str)> {
     let (text, rest) = json.strip_prefix('"')?.split_once('"')?;
     (!text.contains('\\')).then_some((text, rest))
@@ -216,7 +219,7 @@ enum Kind {
     Error,
 }
 
-/// As much of a line as is always needed.
+/// The part of a line that is always needed.
 #[derive(Deserialize)]
 struct Sketch<'a> {
     #[serde(rename = "type")]
@@ -281,7 +284,7 @@ mod tests {
             "metadata": { "name": "x", "uid": "u", "resourceVersion": "7" },
         });
         for kind in ["ADDED", "MODIFIED"] {
-            // Servers put the kind first, but a map has no order.
+            // Servers put the kind first, but a JSON map has no order.
             let line = json!({ "type": kind, "object": object });
             let Ok(Event::Changed(shown)) = parse(&line) else {
                 panic!("{line}");

@@ -1,8 +1,8 @@
-//! One watch of the API server, as a stream of news that never ends.
+//! One watch of the API server, as an endless stream of events.
 //!
-//! List, watch from there, and again when the server forgot where we were (410). Without one object's
-//! name it covers all of a kind in a namespace; with it, it asks only for that one, which permissions
-//! limited to `resourceNames` allow.
+//! The feed lists, watches from the revision of the list, and starts again when the server has dropped that revision
+//! (410). Without the name of an object it covers a whole kind in a namespace. With a name it requests only that
+//! object, which permissions limited to `resourceNames` allow.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
@@ -25,22 +25,22 @@ use tokio::time::timeout;
 use super::event::{Changes, Event, Shown};
 use crate::clock::pause as rest;
 
-/// A list, or the beginning of a watch, may take this long.
+/// Timeout for a list, and for the beginning of a watch.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// A watch that says nothing for this long is taken for dead. Servers send bookmarks every minute.
+/// A watch without any message for this long counts as dead. Servers send bookmarks every minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
 /// The server ends each watch after about this long, so that watches spread over its replicas.
 const WATCH_SECONDS: u32 = 240;
 
-/// Lists come in pages, so that a big namespace does not need much memory at once.
+/// Lists are read in pages, so that a large namespace does not need much memory.
 const PAGE: u32 = 200;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What a feed tells.
+/// An event of a feed.
 #[derive(Debug)]
 pub(super) enum News {
     /// An object is in this state.
@@ -49,7 +49,7 @@ pub(super) enum News {
     Changes(Changes),
     /// An object was deleted.
     Deleted { name: String, revision: String },
-    /// All that exists has been shown, as of this revision, and changes will be.
+    /// All existing objects were delivered as of this revision, and changes will be delivered.
     Synced {
         revision: ResourceVersion,
         names: HashSet<String>,
@@ -58,7 +58,7 @@ pub(super) enum News {
     Down { error: kube::Error },
 }
 
-/// A running feed; dropping it ends its task and its connection.
+/// A running feed. Dropping it ends its task and its connection.
 pub(super) struct Feed {
     pub(super) id: u64,
     task: JoinHandle<()>,
@@ -106,7 +106,7 @@ impl Source {
         let mut pause = FIRST_PAUSE;
         loop {
             match self.list_and_watch(&mut pause).await {
-                // The server forgot our place, or ended the watch: list again soon.
+                // The server dropped our revision, or ended the watch: list again soon.
                 Err(error) if is_gone(&error) => {
                     tracing::debug!(path = %self.path, "the watch is too old, listing again");
                     rest(self.below(FIRST_PAUSE)).await;
@@ -121,7 +121,7 @@ impl Source {
         }
     }
 
-    /// Runs until something fails.
+    /// Runs until a request fails.
     async fn list_and_watch(
         &self,
         pause: &mut Duration,
@@ -133,7 +133,7 @@ impl Source {
             params.field_selector.clone_from(&self.selector);
             let request = Request::new(&self.path).watch(&params, &revision);
             let mut request = request.map_err(kube::Error::BuildRequest)?;
-            // Servers compress each event by itself, which the client does not expect.
+            // Servers compress each event separately, which the client does not support.
             let plain = HeaderValue::from_static("identity");
             request.headers_mut().insert(ACCEPT_ENCODING, plain);
             let opened = within(ANSWER, self.client.request_stream(request)).await?;
@@ -149,14 +149,14 @@ impl Source {
             let ended = self.read(&mut lines, &mut changes, &mut revision).await;
             self.tell_changes(&mut changes);
             if !ended? {
-                // A server that ends watches at once must not be asked in a tight loop.
+                // Wait, so that a server that ends watches immediately is not called in a tight loop.
                 rest(FIRST_PAUSE).await;
             }
         }
     }
 
-    /// Passes on what a watch says until it ends; returns whether it said anything. The changes that have
-    /// come by then are passed on together, and those after the last of them are left to the caller.
+    /// Passes on the events of a watch until it ends, and returns whether there was any. Changes that have already
+    /// arrived are passed on together. The caller must pass on those after the last batch.
     async fn read(
         &self,
         lines: &mut (impl AsyncBufRead + Unpin),
@@ -164,7 +164,7 @@ impl Source {
         revision: &mut String,
     ) -> Result<bool, kube::Error> {
         let mut heard = false;
-        // What was read of a line stays in it when waiting for the rest is given up.
+        // If waiting for the rest of a line is cancelled, the part that was read stays in the buffer.
         let mut line = Vec::new();
         loop {
             let next = lines.read_until(b'\n', &mut line);
@@ -185,9 +185,9 @@ impl Source {
                 Ok(0) => break,
                 Err(error) if is_cut_off(&error) => break,
                 Err(error) => return Err(kube::Error::ReadEvents(error)),
-                // The server may end in the middle of a line.
+                // The server may end the stream in the middle of a line.
                 Ok(_) if line.last() != Some(&b'\n') => break,
-                // Something between here and the server keeps the connection busy.
+                // A proxy sends empty lines to keep the connection open.
                 Ok(_) if line.trim_ascii().is_empty() => {}
                 Ok(_) => {
                     if let Some(change) = changes.take_in(&line) {
@@ -216,7 +216,7 @@ impl Source {
         }
     }
 
-    /// Shows all that exists; returns the revision of the list and the names in it.
+    /// Delivers all existing objects, and returns the revision of the list and the names in it.
     async fn list(&self) -> Result<(String, HashSet<String>), kube::Error> {
         let mut names = HashSet::new();
         let mut params = ListParams::default().limit(PAGE);
@@ -225,7 +225,7 @@ impl Source {
             let request = Request::new(&self.path).list(&params);
             let request = request.map_err(kube::Error::BuildRequest)?;
             let page = within(ANSWER, self.client.request::<Page>(request)).await?;
-            // Items of a list do not say what they are; `LeaseList` is a list of `Lease`.
+            // Items of a list have no kind; `LeaseList` is a list of `Lease`.
             let kind = page.kind.strip_suffix("List").unwrap_or(&page.kind);
             for Lean(mut item) in page.items {
                 names.insert(text(&item["metadata"]["name"]));
@@ -258,17 +258,17 @@ impl Source {
     }
 
     fn tell(&self, news: News) {
-        // A hub that is gone takes this task with it.
+        // If the hub has ended, this task ends with it.
         let _ = self.news.send((self.id, news));
     }
 
-    /// A random duration below `limit`, so that not all come at once.
+    /// Returns a random duration below `limit`, so that requests do not coincide.
     fn below(&self, limit: Duration) -> Duration {
         let random = self.random.lock();
         random.unwrap_or_else(PoisonError::into_inner).below(limit)
     }
 
-    /// How long the next watch may last, in seconds.
+    /// Returns the maximum duration of the next watch, in seconds.
     fn watch_seconds(&self) -> u32 {
         let more = self.below(Duration::from_secs(50)).as_secs();
         WATCH_SECONDS + u32::try_from(more).unwrap_or_default()
@@ -297,8 +297,8 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_default().to_owned()
 }
 
-/// Whether a watch ended without a word, as proxies and servers end what lasts long: it is opened again where
-/// it was.
+/// Returns whether a watch ended without an error message, as proxies and servers end long requests. Such a watch is
+/// reopened at the same revision.
 fn is_cut_off(error: &(dyn std::error::Error + 'static)) -> bool {
     use std::io::ErrorKind::{TimedOut, UnexpectedEof};
     let Some(io) = error.downcast_ref::<std::io::Error>() else {
@@ -308,8 +308,8 @@ fn is_cut_off(error: &(dyn std::error::Error + 'static)) -> bool {
         || io.get_ref().is_some_and(|inner| is_cut_off(inner))
 }
 
-/// Rejects an event or a bookmark below the one before it: the store was restored with its revision moved back, so that
-/// only a list shows what there is.
+/// Rejects an event or a bookmark below the previous one. In that case the store was restored with its revision moved
+/// back, so that only a list shows the current state.
 fn check_order(place: &str, next: &str) -> Result<(), kube::Error> {
     let order = ResourceVersion::new(next).order(&ResourceVersion::new(place));
     if order.is_some_and(|order| order.is_lt()) {
@@ -324,8 +324,7 @@ fn is_gone(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 410)
 }
 
-/// Whether somebody has to change permissions before this can work; a token that has just run out is
-/// no such case.
+/// Returns whether the error lasts until permissions change. An expired token does not count.
 pub(super) fn is_forbidden(error: &kube::Error) -> bool {
     matches!(error, kube::Error::Api(status) if status.code == 403)
 }

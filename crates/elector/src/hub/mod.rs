@@ -7,8 +7,8 @@
 //!                             └──────────┘
 //! ```
 //!
-//! The hub makes no election decision: it carries inputs to each [`Election`](tenure_core::Election)
-//! and carries out its commands, in order.
+//! The hub makes no election decisions. It passes inputs to each [`Election`](tenure_core::Election) and executes its
+//! commands, in order.
 
 mod announce;
 mod commands;
@@ -32,8 +32,8 @@ use crate::builder::Settings;
 use crate::clock::{Clock, SystemClock};
 use crate::handle::{Candidate, Link, Shared};
 
-/// Drives any number of elections on one task. Cheap to clone; the task ends when every clone and
-/// every [`Candidate`] is gone and the last lock has been released.
+/// Drives any number of elections on one task. Cheap to clone. The task ends when every clone and every [`Candidate`]
+/// is dropped and the last lock has been released.
 ///
 /// ```no_run
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -52,24 +52,26 @@ use crate::handle::{Candidate, Link, Shared};
 pub struct Hub {
     inbox: mpsc::UnboundedSender<Message>,
     clock: Arc<dyn Clock>,
-    /// Closes with the task.
+    /// Closes when the task ends.
     over: watch::Receiver<()>,
 }
 
 impl Hub {
-    /// Starts a hub on the current tokio runtime. All locks driven by it must be in the cluster of
-    /// this client, which serves for their watches and Events.
+    /// Starts a hub on the current tokio runtime. All its locks must be in the cluster of this client, which is used
+    /// for their watches and Events.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    ///
+    /// Panics outside a tokio runtime.
     pub fn new(client: Client) -> Self {
         Self::with_clock(Some(client), Arc::new(SystemClock))
     }
 
-    /// Starts a hub on another clock, and without a client for locks that live in this process.
+    /// Starts a hub with another clock, and without a client if all locks are in this process.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    ///
+    /// Panics outside a tokio runtime.
     pub fn with_clock(client: Option<Client>, clock: Arc<dyn Clock>) -> Self {
         let (inbox, messages) = mpsc::unbounded_channel();
         let task = task::Task::new(client, clock.clone(), messages);
@@ -82,9 +84,9 @@ impl Hub {
         Self { inbox, clock, over }
     }
 
-    /// Waits until every election of this hub has ended, and its lock is released, after all
-    /// [`Candidate`]s, [`Term`](crate::Term)s and clones of the hub were dropped. For the end of a
-    /// program, so that no lock is left to run out.
+    /// Waits until every election of this hub has ended and its lock is released, after all [`Candidate`]s,
+    /// [`Term`](crate::Term)s and clones of the hub were dropped. Call it at the end of a program, so that no lock has
+    /// to expire.
     pub async fn ended(self) {
         let Self {
             inbox, mut over, ..
@@ -104,7 +106,7 @@ impl Hub {
             inbox: self.inbox.clone(),
             id,
         };
-        // An elector is consumed when it is started, so nobody else has set it.
+        // An elector is consumed when it is started, so the link is not set yet.
         let _ = shared.link.set((self.inbox.downgrade(), id));
         let start = Start {
             id,
@@ -124,22 +126,22 @@ impl fmt::Debug for Hub {
     }
 }
 
-/// What handles tell the hub.
+/// A message from a handle to the hub.
 pub(crate) enum Message {
     /// A new election.
     Start(Box<Start>),
-    /// Something for one election.
+    /// A request for one election.
     Ask(u64, Ask),
 }
 
-/// What a handle can ask of its election.
+/// A request of a handle to its election.
 #[derive(Debug)]
 pub(crate) enum Ask {
     Shutdown,
     StepDown(Duration),
     /// The work has ended.
     WorkEnded,
-    /// The work is ending: some of its handles are left.
+    /// The work is ending, and some of its handles are left.
     WorkEnding,
     /// The deadline thread ended the term with this token.
     Expired(FencingToken),
@@ -164,7 +166,7 @@ pub(crate) struct Start {
     pub(crate) shared: Arc<Shared>,
 }
 
-/// Numbers of elections, unique in the process.
+/// Returns a number for an election that is unique in the process.
 fn next_id() -> u64 {
     use std::sync::atomic::{AtomicU64, Ordering};
     static NEXT: AtomicU64 = AtomicU64::new(1);

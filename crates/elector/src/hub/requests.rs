@@ -1,8 +1,8 @@
-//! What a hub sends: the requests under way, and those that wait for their turn.
+//! Requests of a hub: those in flight, and those in the queue.
 //!
-//! Thousands of elections share a handful of connections. What waits is a few words; only what is sent
-//! becomes a future, with its buffers. A request that waits counts as sent all the same, so waiting
-//! shortens guards and never lengthens them.
+//! Thousands of elections share a few connections. A queued request needs only a few words of memory; only a sent
+//! request becomes a future with its buffers. A queued request counts as sent, so waiting shortens guards and never
+//! lengthens them.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -17,30 +17,30 @@ use tenure_lock::BoxFuture;
 use super::entry::Done;
 use crate::events::Note;
 
-/// Requests that are under way together, as long as none waits, if each takes a connection.
+/// Limit of requests in flight while none waits, if each needs a connection.
 const USUAL: usize = 16;
 
-/// The most, for a server that is far away; and always, if they share a connection. Servers allow a hundred
-/// on one.
+/// Upper limit of requests in flight, for a server with a high latency. It always applies if the requests share a
+/// connection. Servers allow a hundred requests on one connection.
 const MOST: usize = 64;
 
-/// The number grows with the square of the time that the first in the queue has waited, in this unit:
-/// one more after a quarter of a second, sixteen more after a second.
+/// The limit grows with the square of the time that the first queued request has waited, in this unit: one more after a
+/// quarter of a second, sixteen more after a second.
 const GROWTH: Duration = Duration::from_millis(250);
 
-/// Events under way together: they must not crowd out elections.
+/// Limit of Events being posted, so that they do not delay elections.
 const POSTS: usize = 2;
 
-/// An Event that was not sent by then is old news.
+/// An Event that was not sent after this time is dropped.
 const STALE: Duration = Duration::from_secs(5);
 
-/// Whose turn it is.
+/// The next item to send.
 pub(super) enum Turn {
     /// The lock request of this election.
     Request(u64),
     /// An Event about this election.
     Post(u64, Box<Note>),
-    /// An Event about this election that nobody needs any more.
+    /// An Event about this election that is too old.
     TooLate(u64),
 }
 
@@ -48,24 +48,24 @@ pub(super) enum Turn {
 #[derive(Default)]
 pub(super) struct Requests {
     running: FuturesUnordered<Abortable<BoxFuture<'static, (u64, Done)>>>,
-    /// Elections, each once: one whose request is given up and repeated while it waits keeps its place,
-    /// or a slow server would never get to anybody.
+    /// Elections, each at most once. If a queued request is given up and repeated, its election keeps its position.
+    /// Otherwise a slow server would never serve anyone.
     queue: VecDeque<(LocalTime, u64)>,
     posts: VecDeque<(LocalTime, u64, Box<Note>)>,
-    /// Requests share a connection.
+    /// Whether requests share a connection.
     shared: bool,
-    /// Counted by their clones.
+    /// Its clones count the requests in flight.
     busy: Arc<()>,
     posting: Arc<()>,
 }
 
 impl Requests {
-    /// Queues an election that is not in the queue; its turn is for the request that it has then.
+    /// Queues an election that is not in the queue. At its turn it sends the request that it has then.
     pub(super) fn queue(&mut self, now: LocalTime, election: u64) {
         self.queue.push_back((now, election));
     }
 
-    /// Whether the last request shared its connection with others.
+    /// Records whether the last request shared its connection with others.
     pub(super) fn share(&mut self, shared: bool) {
         self.shared = shared;
     }
@@ -75,7 +75,7 @@ impl Requests {
         self.posts.push_back((now, election, Box::new(note)));
     }
 
-    /// What to send now, if there is something and few enough are under way.
+    /// Returns the next item to send, if there is one and the limit of requests in flight allows it.
     pub(super) fn next_turn(&mut self, now: LocalTime) -> Option<Turn> {
         if let Some((since, election)) = self.queue.front().copied() {
             let most = match self.shared {
@@ -107,7 +107,7 @@ impl Requests {
         })
     }
 
-    /// Sends a lock request whose turn it is.
+    /// Sends the next lock request.
     pub(super) fn send(
         &mut self,
         election: u64,
@@ -117,7 +117,7 @@ impl Requests {
         self.poll(election, request.inspect(move |_| drop(pass)))
     }
 
-    /// Posts an Event whose turn it is.
+    /// Posts the next Event.
     pub(super) fn post(
         &mut self,
         election: u64,
@@ -127,14 +127,14 @@ impl Requests {
         self.poll(election, post.inspect(move |_| drop(pass)));
     }
 
-    /// Polls a future in the hub's task until it is done or aborted, whatever else is under way.
+    /// Polls a future in the hub's task until it completes or is aborted, without a limit.
     pub(super) fn poll(
         &mut self,
         election: u64,
         future: impl Future<Output = Done> + Send + 'static,
     ) -> AbortHandle {
         let (abort, registration) = AbortHandle::new_pair();
-        // Not in an async block, which has room for what it awaits twice.
+        // Not in an async block, which reserves memory twice for the future that it awaits.
         let future: BoxFuture<'static, _> = Box::pin(future.map(move |done| (election, done)));
         self.running.push(Abortable::new(future, registration));
         abort
@@ -144,13 +144,13 @@ impl Requests {
         self.running.is_empty()
     }
 
-    /// The same without waiting; `None` if none is done.
+    /// Same as [`next`](Self::next) without waiting; `None` if no future has completed.
     pub(super) fn next_now(&mut self) -> Option<Option<(u64, Done)>> {
         let done = self.running.next().now_or_never()??;
         Some(done.ok())
     }
 
-    /// The next future that is done, with its election; an aborted one has nothing to say.
+    /// Returns the next completed future with its election. An aborted future returns nothing.
     pub(super) async fn next(&mut self) -> Option<(u64, Done)> {
         self.running.next().await?.ok()
     }

@@ -16,18 +16,17 @@ use super::timers::Timers;
 use super::{Message, Start};
 use crate::clock::Clock;
 
-/// Messages are taken in batches, so that a thousand new elections in one namespace begin with one
-/// watch.
+/// Messages are processed in batches, so that a thousand new elections in one namespace begin with one watch.
 const BATCH: usize = 1024;
 
-/// From this many elections on, those that may wait a little are woken together: a thousand renewals a second
-/// are sent thirty at a time then, which takes far fewer system calls.
+/// From this many elections on, elections with leeway are woken together. A thousand renewals per second are then sent
+/// about thirty at a time, which needs far fewer system calls.
 const MANY: usize = 64;
 
-/// The one task of a hub.
+/// The single task of a hub.
 pub(super) struct Task {
     inbox: mpsc::UnboundedReceiver<Message>,
-    /// Boxed, because a map has room for twice as many as it holds.
+    /// Boxed, because a map reserves room for twice as many entries as it holds.
     entries: HashMap<u64, Box<Entry>>,
     timers: Timers,
     world: World,
@@ -59,8 +58,8 @@ impl Task {
             if let Some(next) = self.timers.next() {
                 alarm.set(&*self.world.clock, next);
             }
-            // In this order, so that a simulated run depends on its seed alone. Nothing starves: timers
-            // are looked at in every round, and whoever sends more waits for an answer first.
+            // The order is fixed, so that a simulated run depends only on its seed. No branch starves: timers are
+            // checked in every iteration, and a sender waits for a response before it sends more.
             tokio::select! {
                 biased;
                 taken = self.inbox.recv_many(&mut batch, BATCH), if open => {
@@ -73,7 +72,7 @@ impl Task {
                     }
                 }
                 done = self.world.requests.next(), if !self.world.requests.is_idle() => {
-                    // What else is done needs no round of its own.
+                    // Other completed futures are handled in the same iteration.
                     let mut next = Some(done);
                     while let Some(done) = next {
                         if let Some((id, done)) = done {
@@ -81,8 +80,8 @@ impl Task {
                         }
                         next = self.world.requests.next_now();
                     }
-                    // The connections of these go back to their pool in tasks of their own. A request
-                    // that is sent before then would open another, only to close it again.
+                    // The connections of these requests return to their pool in separate tasks. A request that is sent
+                    // before that would open another connection, only to close it again.
                     tokio::task::yield_now().await;
                 }
                 (feed, news) = self.world.watches.next() => {
@@ -117,7 +116,7 @@ impl Task {
         }
     }
 
-    /// Most changes are the echo of our own renewals, which are told to nobody.
+    /// Handles changes. Most of them are our own renewals, which no election has to process.
     fn changed(&mut self, feed: u64, changes: &Changes) {
         for change in changes.iter() {
             let members = self.world.watches.members(feed, change.name).iter();
@@ -148,7 +147,7 @@ impl Task {
         }
     }
 
-    /// Sends what has waited long enough.
+    /// Sends the next queued requests.
     fn take_turns(&mut self) {
         let now = self.world.clock.now().local;
         while let Some(turn) = self.world.requests.next_turn(now) {
@@ -167,15 +166,15 @@ impl Task {
         }
     }
 
-    /// Does something with an election, then arms its timer, or forgets it if it has finished.
+    /// Runs a closure on an election, then sets its timer, or removes the election if it has finished.
     fn with(&mut self, id: u64, act: impl FnOnce(&mut Entry, &mut World)) {
         let many = self.entries.len() >= MANY;
         let Some(entry) = self.entries.get_mut(&id) else {
             return;
         };
         let world = &mut self.world;
-        // A panic in one election, in its lock or in what it calls, must not end the others. Its entry is
-        // dropped: that ends the term, and the lock is left to expire.
+        // A panic in one election, in its lock or in code that it calls, must not end the others. Its entry is dropped,
+        // which ends the term, and the lock is left to expire.
         let acted = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| act(entry, world)));
         if acted.is_err() {
             let lock = entry.lock.describe();
@@ -200,7 +199,7 @@ impl Task {
     }
 }
 
-/// One sleep that is kept from round to round: most rounds do not change what comes next.
+/// One sleep that is kept between iterations, because most iterations do not change the next deadline.
 #[derive(Default)]
 struct Alarm {
     at: Option<LocalTime>,
@@ -208,7 +207,7 @@ struct Alarm {
 }
 
 impl Alarm {
-    /// Rings at the instant or earlier; an alarm that rings too early is set again.
+    /// Sets the alarm. It fires at the instant or earlier; an alarm that fires too early is set again.
     fn set(&mut self, clock: &dyn Clock, at: LocalTime) {
         if self.at.is_none_or(|set| at < set) {
             self.at = Some(at);
@@ -216,7 +215,7 @@ impl Alarm {
         }
     }
 
-    /// Completes when it rings; never, if it is not set. Cancel safe.
+    /// Completes when the alarm fires; never if it is not set. Cancel safe.
     async fn rings(&mut self) {
         match &mut self.sleep {
             Some(sleep) => sleep.await,

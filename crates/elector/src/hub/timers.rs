@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, HashMap};
 
 use tenure_core::LocalTime;
 
-/// When each election wants to be woken, and how late it may be. The alarm rings when one must not wait any
-/// longer; whoever is due by then is woken with it. An election that ends leaves nothing behind.
+/// The due time and the latest wake-up time of each election. The alarm fires when the first election reaches its
+/// latest time, and all elections that are due by then are woken with it. An election that ends leaves no entry.
 #[derive(Debug, Default)]
 pub(super) struct Timers {
     due: BTreeSet<(LocalTime, u64)>,
@@ -14,7 +14,7 @@ pub(super) struct Timers {
 }
 
 impl Timers {
-    /// Arms, moves or (with `None`) disarms the timer of one election: when it is due, and the latest time.
+    /// Sets, moves or (with `None`) removes the timer of one election: its due time and its latest time.
     pub(super) fn set(&mut self, id: u64, times: Option<(LocalTime, LocalTime)>) {
         let before = match times {
             Some(times) => self.armed.insert(id, times),
@@ -33,18 +33,18 @@ impl Timers {
         }
     }
 
-    /// When somebody must be woken at the latest.
+    /// Returns when the first election reaches its latest time.
     pub(super) fn next(&self) -> Option<LocalTime> {
         self.latest.first().map(|(at, _)| *at)
     }
 
-    /// Whether somebody must not wait any longer. Before that nobody is woken, whatever else there is to do:
-    /// answers come in all the time, and those who may wait would never leave together.
+    /// Returns whether an election has reached its latest time. No election is woken before that, even if there are
+    /// other events. Responses arrive continuously, so elections with leeway would otherwise never be woken together.
     pub(super) fn rings(&self, now: LocalTime) -> bool {
         self.next().is_some_and(|latest| latest <= now)
     }
 
-    /// Disarms and returns one election whose time has come.
+    /// Removes the timer of one due election, and returns the election.
     pub(super) fn pop_due(&mut self, now: LocalTime) -> Option<u64> {
         let (_, id) = self.due.first().filter(|(at, _)| *at <= now).copied()?;
         self.set(id, None);

@@ -1,7 +1,7 @@
-//! Which feeds there are, and who hears of them.
+//! The feeds of a hub and their subscribers.
 //!
-//! One election of a kind in a namespace watches its object by name; from the second on they share
-//! one watch of the whole kind there. If that is forbidden, each gets its own again.
+//! A single election of a kind in a namespace watches its object by name. From the second election on, they share one
+//! watch of the whole kind in that namespace. If that is forbidden, each election gets its own watch again.
 
 use std::borrow::Borrow;
 use std::collections::HashMap;
@@ -17,20 +17,20 @@ use super::event::Shown;
 use super::feed::{Feed, News, is_forbidden};
 use crate::plain::plain;
 
-/// Who hears of an object: an election, and which of its objects it is.
+/// A subscriber of an object: an election, and the index of the object in it.
 pub(super) type Member = (u64, usize);
 
-/// What a member has to be told.
+/// An event for a subscriber.
 #[derive(Debug)]
 pub(super) enum Told {
     /// The object is in this state.
     Object(Shown),
     /// The object does not exist, as of this revision.
     Absent(ResourceVersion),
-    /// Changes are shown from now on; what exists was shown before, as of this revision.
+    /// Changes are delivered from now on. The existing state was delivered before, as of this revision.
     Up(ResourceVersion),
-    /// Changes are not shown. Without a reason that is worth a warning if they are not allowed to be: a
-    /// candidate that may get, create and update polls.
+    /// Changes are not delivered. The reason is for a warning. It is missing if watching is not permitted, because a
+    /// candidate with only get, create and update permissions polls, which needs no warning.
     Down(Option<Arc<str>>),
 }
 
@@ -53,13 +53,13 @@ pub(super) struct Watches {
 #[derive(Default)]
 struct Group {
     members: HashMap<Name, Vec<Member>>,
-    /// By name, or of all.
+    /// Feeds by object name; `None` for the whole kind.
     feeds: HashMap<Option<String>, Running>,
-    /// The whole kind may not be watched.
+    /// Watching the whole kind is forbidden.
     narrow_only: bool,
 }
 
-/// An object by its name, which its election keeps: thousands of them are not kept twice.
+/// An object name whose text is shared with its election, so that thousands of names are not stored twice.
 struct Name(ObjectName);
 
 impl Borrow<str> for Name {
@@ -85,7 +85,7 @@ impl Eq for Name {}
 struct Running {
     feed: Feed,
     up: bool,
-    /// It is not allowed, and that was logged.
+    /// Whether it is forbidden and that was logged.
     forbidden: bool,
 }
 
@@ -104,7 +104,7 @@ impl Watches {
         }
     }
 
-    /// Adds a member; true if its object is being watched already. Without a client nothing ever is.
+    /// Adds a member. Returns true if its object is already being watched. Without a client no object is watched.
     pub(super) fn join(&mut self, object: &ObjectName, member: Member) -> Option<bool> {
         self.client.as_ref()?;
         let place = (*object.resource(), object.namespace().to_owned());
@@ -112,7 +112,7 @@ impl Watches {
         let up = [Some(object.name().to_owned()), None]
             .iter()
             .any(|key| group.feeds.get(key).is_some_and(|running| running.up));
-        // Nearly always one.
+        // There is almost always exactly one member.
         let members = group.members.entry(Name(object.clone())).or_default();
         members.reserve_exact(1);
         members.push(member);
@@ -177,21 +177,21 @@ impl Watches {
         }
     }
 
-    /// The next news of any feed.
+    /// Returns the next event of any feed.
     pub(super) async fn next(&mut self) -> (u64, News) {
         match self.receiver.recv().await {
             Some(news) => news,
-            // Cannot be: we hold a sender. Waiting is the harmless answer.
+            // This cannot happen because we hold a sender. Waiting is the harmless reaction.
             None => std::future::pending().await,
         }
     }
 
-    /// The same without waiting.
+    /// Same as [`next`](Self::next) without waiting.
     pub(super) fn next_now(&mut self) -> Option<(u64, News)> {
         self.receiver.try_recv().ok()
     }
 
-    /// Who hears of this object from this feed.
+    /// Returns the subscribers of this object in this feed.
     pub(super) fn members(&self, feed: u64, name: &str) -> &[Member] {
         let group = self.places.get(&feed).and_then(|at| self.groups.get(at));
         group
@@ -199,7 +199,7 @@ impl Watches {
             .map_or(&[], Vec::as_slice)
     }
 
-    /// Whom to tell what because of news of a feed.
+    /// Maps a feed event to its subscribers.
     pub(super) fn sort(&mut self, feed: u64, news: News) -> Vec<(Member, Told)> {
         let mut told = Vec::new();
         let Some(place) = self.places.get(&feed) else {
@@ -214,7 +214,7 @@ impl Watches {
         match news {
             News::Object(shown) => {
                 if let Some(members) = group.members.get(shown.name.as_str()) {
-                    // Nearly always for one, who gets it without a copy.
+                    // There is almost always one subscriber, which gets the object without a copy.
                     let copies = std::iter::repeat_n(shown, members.len());
                     told.extend(members.iter().copied().zip(copies.map(Told::Object)));
                 }
@@ -247,7 +247,7 @@ impl Watches {
                 }
             }
             News::Down { error } if key.is_none() && is_forbidden(&error) => {
-                // Each gets its own watch instead; nobody has to poll in between.
+                // Each election gets its own watch instead, so nobody has to poll.
                 tracing::debug!(%error, "watching one by one");
                 group.narrow_only = true;
                 self.changed.push(place.clone());
@@ -286,7 +286,7 @@ impl Group {
         match self.members.len() {
             0 => Vec::new(),
             _ if self.narrow_only => names(),
-            // Whoever shares a watch keeps it, so that coming and going of others does not matter.
+            // Elections that share a watch keep it, so that other elections can come and go without effect.
             1 if !self.feeds.contains_key(&None) => names(),
             _ => vec![None],
         }

@@ -1,4 +1,4 @@
-//! What `tenure::client` sends, and what it leaves to the election.
+//! Requests of `tenure::client`, and its lack of retries.
 
 use std::sync::Arc;
 
@@ -21,7 +21,7 @@ fn lease(client: kube::Client) -> Arc<dyn Lock> {
         .unwrap()
 }
 
-/// Duty 12: a renewal that is repeated below the election outlives its term.
+/// Duty 12: a renewal that is repeated below the election could outlive its term.
 #[tokio::test]
 async fn duty_12_a_failed_request_is_sent_once() {
     let server = TestServer::start().await.unwrap();
@@ -35,7 +35,7 @@ async fn duty_12_a_failed_request_is_sent_once() {
     }
 }
 
-/// The work is another matter: what a busy server refuses for now is asked again.
+/// Application traffic differs: requests that a busy server rejects temporarily are sent again.
 #[cfg(feature = "http2")]
 #[tokio::test]
 async fn requests_of_the_work_are_sent_again_when_the_server_is_busy() {
@@ -49,7 +49,7 @@ async fn requests_of_the_work_are_sent_again_when_the_server_is_busy() {
     assert_eq!(added.hits(), 2);
 }
 
-/// Duty 12: API servers and their audit logs see which requests are an election's.
+/// Duty 12: API servers and their audit logs can identify requests of an election.
 #[tokio::test]
 async fn duty_12_requests_say_that_they_are_an_elections() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();

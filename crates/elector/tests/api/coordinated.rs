@@ -1,4 +1,4 @@
-//! Coordinated election, with the test in the place of the controller.
+//! Coordinated election; the test acts as the controller.
 
 use serde_json::{Value, json};
 use tenure::{Coordinated, Elector, StopReason};
@@ -30,7 +30,7 @@ async fn a_candidate_announces_itself_answers_pings_leads_when_assigned_and_yiel
     assert_eq!(spec["strategy"], "OldestEmulationVersion");
     let renewed = spec["renewTime"].as_str().unwrap().to_owned();
 
-    // Case 38: a ping moves the time past it.
+    // Case 38: after a ping, the candidate moves its renew time past the ping time.
     let ping = "2100-01-01T00:00:00.000000Z";
     send(
         &client,
@@ -66,7 +66,7 @@ async fn a_candidate_announces_itself_answers_pings_leads_when_assigned_and_yiel
     assert_eq!(object["spec"]["strategy"], "OldestEmulationVersion", "kept");
     assert_eq!(object["spec"]["leaseDurationSeconds"], 15);
 
-    // And prefers another.
+    // The controller prefers another candidate.
     let better = json!({ "spec": { "preferredHolder": "better" } });
     send(&client, "PATCH", &format!("{LEASES}/x"), &better).await;
     within(term.cancelled()).await;

@@ -1,4 +1,4 @@
-//! Answers that get lost, and servers that are busy.
+//! Lost responses, and busy servers.
 
 use std::time::Duration;
 

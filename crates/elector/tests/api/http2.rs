@@ -1,4 +1,4 @@
-//! One connection for everything, and another when that one is dead.
+//! One connection for everything, and another one when that connection is dead.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use tokio::sync::watch;
 
 use crate::server::{LEASES, get, within};
 
-/// Passes bytes on, and can become a black hole for the connections there are, or end them.
+/// Forwards bytes. It can drop all data on existing connections, or close them.
 struct Proxy {
     address: SocketAddr,
     opened: Arc<AtomicUsize>,
@@ -112,15 +112,15 @@ async fn a_connection_that_was_ended_is_followed_by_another() {
     let (_server, proxy, client) = behind_a_proxy().await;
     within(get(&client, LEASES)).await.expect("an answer");
     proxy.ended.send_replace(1);
-    // The first may leave before the end is noticed.
+    // The first request may be sent before the end is noticed.
     within(async { while get(&client, LEASES).await.is_none() {} }).await;
     let answers = within(join_all((0..50).map(|_| get(&client, LEASES)))).await;
     assert!(answers.iter().all(Option::is_some));
     assert_eq!(proxy.opened(), 2);
 }
 
-/// A server behind something that speaks HTTP/1.1 only, and slowly: the first request finds that out and is given
-/// up, the second one has the time of one connection and not of two.
+/// A server behind a slow proxy that supports only HTTP/1.1. The first request discovers this and is given up. The
+/// second request needs the time of one connection, not of two.
 #[tokio::test]
 async fn a_server_without_http2_is_not_asked_for_it_twice() {
     let server = TestServer::start().await.unwrap();
@@ -128,7 +128,7 @@ async fn a_server_without_http2_is_not_asked_for_it_twice() {
     let proxy = Proxy::before(address).await;
     let config = kube::Config::new(format!("http://{}", proxy.address).parse().unwrap());
     let client = tenure::client_http2(config).unwrap();
-    // Nothing passes on the connection that looks and the one that sends.
+    // No data passes on the connection that negotiates and the one that sends.
     proxy.dead.store(2, Ordering::SeqCst);
     let lost = tokio::time::timeout(Duration::from_millis(500), get(&client, LEASES)).await;
     assert!(lost.is_err(), "nothing passes");
@@ -137,7 +137,7 @@ async fn a_server_without_http2_is_not_asked_for_it_twice() {
     assert_eq!(proxy.opened(), 3, "one to send on, none to look");
 }
 
-/// Those who wait for a connection that cannot be made learn it together, not one after the other.
+/// Requests that wait for a connection that cannot be created fail together, not one after the other.
 #[tokio::test]
 async fn whoever_waits_for_a_connection_waits_for_one_or_two_tries() {
     let tries = Arc::new(AtomicUsize::new(0));
@@ -145,7 +145,7 @@ async fn whoever_waits_for_a_connection_waits_for_one_or_two_tries() {
     let address = listener.local_addr().unwrap();
     let counted = tries.clone();
     tokio::spawn(async move {
-        // Each ends before TLS is agreed on.
+        // Each connection ends before the TLS handshake is complete.
         while let Ok((stream, _)) = listener.accept().await {
             counted.fetch_add(1, Ordering::SeqCst);
             drop(stream);

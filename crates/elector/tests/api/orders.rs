@@ -1,4 +1,4 @@
-//! What operators ask through the lock object.
+//! Orders of operators through the lock object.
 
 use tenure::lock::orders::{pause_patch, resume_patch, step_down_patch};
 use tenure::{Elector, StopReason};

@@ -1,4 +1,4 @@
-//! A server, and elections that are quick enough for a test.
+//! A server, and elections with short durations for tests.
 
 use std::time::Duration;
 
@@ -8,29 +8,29 @@ use tenure_apiserver::TestServer;
 use tenure_apiserver::auth::User;
 use tenure_apiserver::server::{Added, Fault, Server};
 
-/// No test waits longer for anything.
+/// Time limit of every wait in tests.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// A server with a user "elector" who may do nothing yet.
+/// Starts a server with a user "elector" without permissions.
 pub(crate) async fn start() -> TestServer {
     let user = User::new("elector", ["electors".to_owned()]);
     let builder = Server::builder().no_tls().token("elector-token", user);
     TestServer::start_with(builder).await.unwrap()
 }
 
-/// The administrator's client, as elections have it.
+/// Returns the administrator's client, configured as for elections.
 pub(crate) fn client(server: &TestServer) -> kube::Client {
     client_of(server, server.token())
 }
 
-/// The client of whoever has this token.
+/// Returns the client of the user with this token.
 pub(crate) fn client_of(server: &TestServer, token: &str) -> kube::Client {
     let mut config = kube::Config::new(server.url().parse().unwrap());
     config.auth_info.token = Some(token.to_owned().into());
     tenure::client(config).unwrap()
 }
 
-/// An election by a Lease with the shortest durations there are.
+/// Configures an election with a Lease and the shortest allowed durations.
 pub(crate) fn quick(client: kube::Client, name: &str, identity: &str) -> Builder {
     Elector::lease(client, "default", name)
         .identity(identity)
@@ -63,7 +63,7 @@ pub(crate) async fn lead(candidate: &mut Candidate) -> Term {
     .await
 }
 
-/// Asks until the answer is yes.
+/// Repeats the check until it returns true.
 pub(crate) async fn until<F: Future<Output = bool>>(mut ask: impl FnMut() -> F) {
     within(async {
         while !ask().await {
@@ -101,7 +101,7 @@ pub(crate) async fn lease(client: &kube::Client, name: &str) -> Option<Value> {
     get(client, &format!("{LEASES}/{name}")).await
 }
 
-/// Lets the user "elector" use the leases of these names, and no others.
+/// Grants the user "elector" access to the leases with these names only.
 pub(crate) async fn permit(server: &TestServer, names: &[&str]) {
     let client = client(server);
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";

@@ -1,4 +1,4 @@
-//! Who is watched how, and that it suffices.
+//! How objects are watched, and that watching is sufficient.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ async fn a_release_is_taken_over_by_the_watch_and_events_tell_of_it() {
     let server = TestServer::start().await.unwrap();
     let client = client(&server);
     let (gets, watches) = (count(&server, "get"), count(&server, "watch"));
-    // Client-go's durations: without the watch the hand-over would take seconds.
+    // With client-go's durations, a hand-over without the watch would take seconds.
     let elector = |id: &str| {
         Elector::lease(client.clone(), "default", "x")
             .identity(id)
@@ -61,7 +61,7 @@ async fn many_elections_in_a_namespace_share_one_watch_and_need_no_reads() {
     let hub = Hub::new(client.clone());
     let mut candidates: Vec<_> = (0..300)
         .map(|i| {
-            // Long enough for a slow machine: a request that is given up is followed by a read.
+            // Long enough for a slow machine, because a request that times out is followed by a read.
             let elector = Elector::lease(client.clone(), "default", &format!("s{i}"))
                 .lease_duration(Duration::from_secs(900))
                 .renew_deadline(Duration::from_secs(600));
@@ -73,7 +73,7 @@ async fn many_elections_in_a_namespace_share_one_watch_and_need_no_reads() {
         terms.push(lead(candidate).await);
     }
     assert_eq!(verbs.each_ref().map(|verb| verb.hits()), [1, 1, 0, 300]);
-    // The shared watch tells each of its own lease.
+    // The shared watch delivers to each election the events of its own lease.
     let path = format!("{LEASES}/s7");
     let theft = serde_json::json!({ "spec": { "holderIdentity": "thief" } });
     send(&client, "PATCH", &path, &theft).await;

@@ -9,7 +9,7 @@ use crate::wire::{Wire, holder, pass, secs};
 
 type Log = Arc<Mutex<Vec<String>>>;
 
-/// Callbacks that write down what happens and who holds the lock then.
+/// Callbacks that record each call and the holder of the lock at that time.
 fn recording(lock: &MemoryLock) -> (Callbacks, Log) {
     let log = Log::default();
     let note = {

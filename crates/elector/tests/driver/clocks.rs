@@ -1,4 +1,4 @@
-//! Clocks that jump, and a runtime that is stuck.
+//! Clocks that jump, and a blocked runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering::SeqCst};
@@ -12,7 +12,7 @@ use tenure::{Elector, Event, MemoryLock, Overrun, StopReason};
 use crate::term::lead;
 use crate::wire::{Wire, pass, secs};
 
-/// A clock with a wall clock that somebody sets.
+/// A clock whose wall clock can be set.
 #[derive(Debug, Default)]
 struct Jumpy<C> {
     clock: C,
@@ -58,8 +58,7 @@ async fn a_wall_clock_that_jumps_forward_ends_the_term_and_one_set_back_does_not
     assert!(*again.token() > old);
 }
 
-/// On the real clock, because that is what the deadline thread is for: waits for the event, about
-/// half a second.
+/// Uses the real clock, because the deadline thread does. Waits for the event, about half a second.
 #[test]
 fn a_stuck_runtime_does_not_keep_the_term_alive() {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -88,7 +87,7 @@ fn a_stuck_runtime_does_not_keep_the_term_alive() {
     });
 }
 
-/// On the real clock, like the one above: waits for events only.
+/// Uses the real clock, like the test above. Waits for events only.
 #[test]
 fn a_jump_of_the_wall_clock_that_the_driver_does_not_see_is_told_to_it() {
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -104,7 +103,7 @@ fn a_jump_of_the_wall_clock_that_the_driver_does_not_see_is_told_to_it() {
         let (send, ended) = std::sync::mpsc::channel();
         term.at_end(move |reason| send.send(reason.as_str()).unwrap());
         clock.ahead.store(3_600_000_000, SeqCst);
-        // This blocks the only thread of the runtime, so the driver sees no clock meanwhile.
+        // This blocks the only thread of the runtime, so the driver reads no clock in the meantime.
         assert_eq!(ended.recv(), Ok("guard-expired"));
         clock.ahead.store(0, SeqCst);
         loop {

@@ -1,4 +1,4 @@
-//! Every problem of a configuration is found at once.
+//! All problems of a configuration are reported together.
 
 use std::sync::Arc;
 use std::time::Duration;

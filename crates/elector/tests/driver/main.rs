@@ -1,4 +1,4 @@
-//! The driver against a lock in memory, on tokio's paused time: almost nothing here really waits.
+//! The driver against a lock in memory, with tokio's paused time: almost nothing here really waits.
 #![allow(
     clippy::unwrap_used,
     clippy::disallowed_methods,

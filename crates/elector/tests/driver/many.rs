@@ -37,7 +37,7 @@ async fn two_thousand_elections_start_and_end_on_one_task_and_leave_none() {
     for (_, term) in &held {
         assert!(term.as_ref().unwrap().is_leading());
     }
-    // Half of them are dropped, the others shut down in order.
+    // Half of them are dropped, the others are shut down gracefully.
     let second = held.split_off(MANY / 2);
     drop(held);
     for (mut candidate, term) in second {
@@ -77,7 +77,7 @@ async fn an_elector_that_is_dropped_while_it_follows_leaves_no_task() {
     assert_eq!(tasks(), before);
 }
 
-/// Somebody's code panics where the hub calls it.
+/// User code panics where the hub calls it.
 #[tokio::test(start_paused = true)]
 async fn a_hook_that_panics_ends_no_other_election_of_its_hub() {
     let hub = Hub::with_clock(None, clock());

@@ -41,7 +41,7 @@ async fn extra_8_metrics_after_cancel_say_that_it_does_not_lead() {
     pass(secs(7)).await;
     let now = text(&registry);
     assert_eq!(value(&now, status), 1.0);
-    // One renewal in every two seconds, the first at a random instant.
+    // One renewal every two seconds, the first at a random instant.
     let valid = value(&now, "tenure_validity_seconds{name=\"my\"}");
     assert!((8.0..=10.0).contains(&valid), "{valid}");
     let renewals = value(&now, "tenure_renew_seconds_count{name=\"my\"}");
@@ -103,7 +103,7 @@ async fn a_server_that_cannot_be_reached_is_visible_also_for_followers() {
     pass(secs(30)).await;
     let now = text(&registry);
     let unknown = "tenure_errors_total{name=\"x\",class=\"unknown\"}";
-    // Not once, and not without a pause: in half a minute, a handful.
+    // More than one request, with pauses between them: a few in half a minute.
     let errors = value(&now, unknown);
     assert!((2.0..=30.0).contains(&errors), "{errors}");
     assert!(value(&now, "tenure_last_error_timestamp_seconds{name=\"x\"}") > 0.0);
@@ -144,8 +144,7 @@ async fn the_status_wakes_on_changes_and_not_on_renewals() {
     drop(Arc::new(term));
 }
 
-/// On the real clock and with threads, because that is what the case is about. It waits for renewals, not
-/// for time.
+/// Uses the real clock and threads, because the case is about them. It waits for renewals, not for time.
 #[test]
 fn case_20_health_may_be_checked_from_many_threads_while_it_renews() {
     let runtime = tokio::runtime::Builder::new_multi_thread()
@@ -184,7 +183,7 @@ fn case_20_health_may_be_checked_from_many_threads_while_it_renews() {
                 })
             })
             .collect();
-        // Joined outside the runtime's threads, which go on driving the election.
+        // Joined outside the runtime's threads, which continue to drive the election.
         let checks = tokio::task::spawn_blocking(move || {
             let each = threads.into_iter().map(|thread| thread.join().unwrap());
             each.sum::<u64>()

@@ -1,4 +1,4 @@
-//! Work that outlives its future: the term is joined when its last handle is gone, and not before.
+//! Work that outlives its future: the term is joined when its last handle is dropped, and not before.
 
 use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -8,7 +8,7 @@ use tenure::{Ended, MemoryLock, Overrun, StopReason, Tenure};
 
 use crate::wire::{Wire, holder, pass, secs};
 
-/// Where work leaves a handle for the test to drop: it stands for a thread that goes on.
+/// A place where work stores a handle for the test to drop. It represents a thread that continues to run.
 type Left = Arc<Mutex<Option<Tenure>>>;
 
 fn counting(overruns: &Arc<AtomicU32>) -> Overrun {
@@ -219,12 +219,12 @@ async fn a_blocking_call_keeps_the_lock_until_it_returns() {
     let wire = Wire::to(&lock);
     let (release, released) = std::sync::mpsc::channel::<()>();
     let work = |tenure: Tenure| async move {
-        // Until the other end is dropped.
+        // Blocks until the other end is dropped.
         drop(tenure.spawn_blocking(move || released.recv()));
     };
     let elector = wire.elector("a").build().unwrap();
     let run = tokio::spawn(elector.run(std::future::pending::<()>(), work));
-    // Time does not pass by itself while a thread blocks.
+    // Time does not advance by itself while a thread blocks.
     for _ in 0..40 {
         tokio::time::advance(Duration::from_millis(100)).await;
     }

@@ -261,7 +261,7 @@ async fn case_16_a_release_follows_a_read_whose_answer_was_lost() {
     let mut candidate = wire.elector("a").build().unwrap().start();
     let term = lead(&mut candidate).await;
     wire.requests();
-    // A conflict makes it read, and the answer to that is lost.
+    // A conflict makes it read, and the response to that read is lost.
     lock.edit(|object| object["metadata"]["labels"] = serde_json::json!({ "by": "somebody" }));
     wire.lose_reads(true);
     while wire.requests().last() != Some(&"get") {

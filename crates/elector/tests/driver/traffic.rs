@@ -1,4 +1,4 @@
-//! What elections cost the API server.
+//! The requests that elections send to the API server.
 
 use std::time::Duration;
 
@@ -58,7 +58,7 @@ async fn case_19_after_a_conflict_the_leader_reads_and_renews_again() {
     );
 }
 
-/// Collects requests until so many of them are renewals.
+/// Collects requests until this many of them are renewals.
 async fn until_renewals(wire: &Wire, count: usize, sent: &mut Vec<&'static str>) {
     let renewals = |sent: &[&str]| sent.iter().filter(|request| **request == "renew").count();
     while renewals(sent) < count {

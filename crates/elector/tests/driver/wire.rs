@@ -1,4 +1,4 @@
-//! A lock in memory behind a network that can be cut, one per candidate.
+//! A lock in memory behind a network that can be partitioned, one per candidate.
 
 use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
@@ -11,7 +11,7 @@ use tenure::lock::{BoxFuture, Error, ObjectRef, Precision, Sight, Sighting, Watc
 use tenure::{Builder, Elector, Lock, MemoryLock};
 use tokio::sync::watch;
 
-/// The way of one candidate to a lock that it shares with others.
+/// The connection of one candidate to a lock that it shares with others.
 #[derive(Clone, Debug)]
 pub(crate) struct Wire {
     lock: MemoryLock,
@@ -21,19 +21,19 @@ pub(crate) struct Wire {
 
 #[derive(Debug, Default)]
 struct Faults {
-    /// Nothing passes in either direction.
+    /// No messages pass in either direction.
     cut: AtomicBool,
-    /// Writes are applied, their answers are lost.
+    /// Writes are applied, and their responses are lost.
     deaf: AtomicBool,
-    /// Answers to reads are lost.
+    /// Responses to reads are lost.
     blind: AtomicBool,
-    /// There is no watch at all.
+    /// There is no watch.
     unwatched: AtomicBool,
     log: Mutex<Vec<&'static str>>,
 }
 
 impl Wire {
-    /// A way to the lock; must be called in a runtime.
+    /// Creates a connection to the lock; must be called in a runtime.
     pub(crate) fn to(lock: &MemoryLock) -> Self {
         let seen = Arc::new(watch::Sender::new(None));
         let faults = Arc::new(Faults::default());
@@ -74,12 +74,12 @@ impl Wire {
         self.faults.blind.store(yes, SeqCst);
     }
 
-    /// The requests sent since the last call.
+    /// Returns the requests sent since the last call.
     pub(crate) fn requests(&self) -> Vec<&'static str> {
         std::mem::take(&mut self.faults.log.lock().unwrap())
     }
 
-    /// An elector by this lock with client-go's durations.
+    /// Configures an elector with this lock and client-go's durations.
     pub(crate) fn elector(&self, identity: &str) -> Builder {
         Elector::builder(Arc::new(self.clone()))
             .identity(identity)
@@ -156,7 +156,7 @@ impl Lock for Wire {
     }
 }
 
-/// The clock of all candidates of a test.
+/// Returns the clock of all candidates of a test.
 pub(crate) fn clock() -> Arc<dyn Clock> {
     Arc::new(TokioClock::new())
 }
@@ -165,12 +165,12 @@ pub(crate) fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// Lets this much paused time pass.
+/// Advances paused time by this much.
 pub(crate) async fn pass(duration: Duration) {
     tokio::time::sleep(duration).await;
 }
 
-/// The holder in the stored record; nothing if there is no record.
+/// Returns the holder in the stored record; nothing if there is no record.
 pub(crate) fn holder(lock: &MemoryLock) -> Option<String> {
     let object = lock.object()?;
     Some(object["spec"]["holderIdentity"].as_str()?.to_owned())

@@ -17,10 +17,10 @@ use tower::{BoxError, Service};
 
 use super::ProxyError;
 
-/// The longest answer to CONNECT that is read.
+/// Maximum length of a response to CONNECT.
 const LONGEST_ANSWER: usize = 8192;
 
-/// Connects to servers. The caller bounds the time.
+/// Connects to servers. The caller limits the time.
 #[derive(Clone)]
 pub(in crate::client) struct Dial {
     tcp: HttpConnector,
@@ -28,7 +28,7 @@ pub(in crate::client) struct Dial {
 }
 
 impl Dial {
-    /// Goes through the proxy if there is one.
+    /// Creates a connector that uses the proxy, if there is one.
     pub(in crate::client) fn new(
         tcp: HttpConnector,
         proxy: Option<&Uri>,
@@ -64,7 +64,7 @@ impl Service<Uri> for Dial {
     }
 }
 
-/// An error with its causes, which this client's own error would hide.
+/// Returns an error with its causes, which the error of this client would hide.
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
@@ -76,16 +76,16 @@ fn chain(error: &dyn std::error::Error) -> String {
 }
 
 struct Proxy {
-    /// Without credentials, for errors.
+    /// The proxy's URL without credentials, for errors.
     shown: String,
     address: Uri,
     protocol: Protocol,
 }
 
 enum Protocol {
-    /// CONNECT, with this value of `Proxy-Authorization`.
+    /// HTTP CONNECT, with this value of `Proxy-Authorization`.
     Http { login: Option<String> },
-    /// Version 5; the proxy resolves names.
+    /// SOCKS version 5. The proxy resolves names.
     Socks { login: Option<(Vec<u8>, Vec<u8>)> },
 }
 
@@ -162,7 +162,7 @@ async fn connect(
     request += "\r\n";
     stream.write_all(request.as_bytes()).await?;
     let mut answer = Vec::new();
-    // Byte by byte: what follows the answer is for the caller to read.
+    // Read byte by byte, because the data after the response belongs to the caller.
     while !answer.ends_with(b"\r\n\r\n") {
         if answer.len() > LONGEST_ANSWER {
             return Err(io::Error::other("the answer to CONNECT is too long"));
@@ -184,7 +184,7 @@ async fn connect(
     }
 }
 
-/// RFC 1928, with user name and password of RFC 1929.
+/// Connects by RFC 1928, with user name and password of RFC 1929.
 async fn socks(
     stream: &mut TcpStream,
     host: &str,
@@ -232,7 +232,7 @@ async fn socks(
         let refused = format!("refused to connect to {host}:{port}: {why}");
         return Err(io::Error::other(refused));
     }
-    // The address that the proxy uses, which nobody needs.
+    // The address that the proxy uses is not needed.
     let length = match answer[3] {
         1 => 4,
         4 => 16,
@@ -242,7 +242,7 @@ async fn socks(
     stream.read_exact(&mut rest).await.map(drop)
 }
 
-/// Decodes `%40` and the like; what is not an escape stays as it is.
+/// Decodes escapes like `%40`. Other text is unchanged.
 fn unescaped(text: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -275,7 +275,7 @@ mod tests {
         assert_eq!(unescaped("%+A%4"), b"%+A%4");
     }
 
-    /// Dials a server through a proxy that reads and writes these messages in turn.
+    /// Connects to a server through a proxy that reads and writes these messages in turn.
     async fn through(
         scheme: &str,
         to: &str,

@@ -1,4 +1,4 @@
-//! `NO_PROXY`: the servers that are reached directly.
+//! `NO_PROXY`: the servers to which connections are direct.
 
 use std::net::IpAddr;
 
@@ -25,7 +25,7 @@ enum Entry {
 }
 
 impl Exceptions {
-    /// Entries that mean nothing are ignored, as in Go.
+    /// Parses the list. Invalid entries are ignored, as in Go.
     pub(super) fn parse(text: &str) -> Self {
         let mut parsed = Self::default();
         for entry in text.split(',').map(|entry| entry.trim().to_lowercase()) {
@@ -37,7 +37,7 @@ impl Exceptions {
         parsed
     }
 
-    /// Whether this server is reached directly.
+    /// Returns whether connections to this server are direct.
     pub(super) fn cover(&self, host: &str, port: u16) -> bool {
         let host = unbracketed(host).to_lowercase();
         let address = host.parse::<IpAddr>().ok().map(|a| a.to_canonical());
@@ -91,7 +91,7 @@ impl Entry {
     }
 }
 
-/// Splits `host:port`. An IPv6 address has colons of its own, so only brackets separate its port.
+/// Splits `host:port`. An IPv6 address contains colons, so brackets must separate it from its port.
 fn split_port(text: &str) -> Option<(&str, Option<u16>)> {
     let (host, port) = match text.rsplit_once(':') {
         Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, port),
@@ -114,7 +114,7 @@ fn width(address: IpAddr) -> u32 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// The first bits of an address, and its family.
+/// Returns the first bits of an address, and its family.
 fn prefix(address: IpAddr, bits: u32) -> (bool, u128) {
     let number = match address {
         IpAddr::V4(address) => u128::from(address.to_bits()),
@@ -128,7 +128,7 @@ fn prefix(address: IpAddr, bits: u32) -> (bool, u128) {
 mod tests {
     use super::*;
 
-    /// From the table of Go's `golang.org/x/net/http/httpproxy`, and the forms that kubectl's users have.
+    /// Cases from the table of Go's `golang.org/x/net/http/httpproxy`, and the forms that users of kubectl write.
     #[test]
     fn entries_cover_what_they_cover_in_go() {
         for (entry, host, port, covered) in [

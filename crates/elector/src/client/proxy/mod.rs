@@ -8,8 +8,8 @@
 //! - It proxies requests to loopback addresses.
 //! - It rejects a `NO_PROXY` with an empty entry, such as `localhost,`, and a proxy without a scheme.
 //!
-//! So [`read_kubeconfig`] does not let kube read the environment, and clients check a `proxy_url` that kube
-//! took from the environment again.
+//! [`read_kubeconfig`] therefore does not let kube read the environment. Clients check a `proxy_url` that kube took
+//! from the environment again.
 
 mod dial;
 mod exceptions;
@@ -22,8 +22,8 @@ use kube::config::{KubeConfigOptions, Kubeconfig, KubeconfigError};
 
 use exceptions::Exceptions;
 
-/// Stands in for "no `proxy-url`" while kube reads a kubeconfig, so that kube does not read the environment.
-/// The name is reserved (RFC 2606) and never resolves.
+/// Stands for "no `proxy-url`" while kube reads a kubeconfig, so that kube does not read the environment. The name is
+/// reserved (RFC 2606) and never resolves.
 const NOT_GIVEN: &str = "http://not-given.invalid/";
 
 /// A proxy setting that cannot be used. The value is not shown because it may contain a password.
@@ -41,11 +41,12 @@ impl ProxyError {
     }
 }
 
-/// Reads a kubeconfig as [`Config::from_custom_kubeconfig`] does, but leaves the environment out: the result
-/// has a `proxy_url` only if the cluster's entry names one. See [`proxy_from_environment`].
+/// Reads a kubeconfig like [`Config::from_custom_kubeconfig`], but ignores the environment: the result has a
+/// `proxy_url` only if the cluster's entry names one. See [`proxy_from_environment`].
 ///
 /// # Errors
-/// As [`Config::from_custom_kubeconfig`].
+///
+/// Same as for [`Config::from_custom_kubeconfig`].
 pub async fn read_kubeconfig(
     mut kubeconfig: Kubeconfig,
     options: &KubeConfigOptions,
@@ -73,12 +74,13 @@ pub async fn read_kubeconfig(
 /// and `localhost` are never proxied.
 ///
 /// # Errors
-/// The variable is set, applies to this server, and does not name a proxy.
+///
+/// Fails if the variable is set, applies to this server, and does not name a proxy.
 pub fn proxy_from_environment(server: &Uri) -> Result<Option<Uri>, ProxyError> {
     Environment::read().proxy_for(server)
 }
 
-/// Corrects a `proxy_url` that kube took from the environment, and leaves any other as it is.
+/// Corrects a `proxy_url` that kube took from the environment. Any other value is unchanged.
 pub(super) fn correct(config: &mut Config) -> Result<(), kube::Error> {
     let environment = Environment::read();
     if environment.is_what_kube_took(config.proxy_url.as_ref()) {
@@ -94,7 +96,7 @@ struct Environment {
     https: Option<(&'static str, String)>,
     http: Option<(&'static str, String)>,
     exceptions: String,
-    /// A CGI program gets `HTTP_PROXY` from the `Proxy` header of a request that anybody can send.
+    /// Whether this is a CGI program. It gets `HTTP_PROXY` from the `Proxy` header of a request that anybody can send.
     cgi: bool,
 }
 
@@ -144,14 +146,14 @@ impl Environment {
             .ok_or_else(|| ProxyError::new(*name, "not the URL of a proxy"))
     }
 
-    /// Whether kube, which reads only these two variables, found this proxy in them.
+    /// Returns whether kube found this proxy in these two variables, the only ones that it reads.
     fn is_what_kube_took(&self, proxy: Option<&Uri>) -> bool {
         let found = self.https.as_ref().map(|(_, value)| value.parse::<Uri>());
         matches!((found, proxy), (Some(Ok(found)), Some(proxy)) if found == *proxy)
     }
 }
 
-/// Parses the URL of a proxy; without a scheme it is an HTTP proxy, as in Go.
+/// Parses the URL of a proxy. As in Go, a URL without a scheme is an HTTP proxy.
 fn parse(text: &str) -> Option<Uri> {
     let whole = |text: &str| {
         let url = text.parse::<Uri>().ok()?;
