@@ -1,5 +1,4 @@
-//! A server in the k3s shape: the embedded API server, or a remote one, and controllers under the
-//! manager.
+//! A server in the style of k3s: the embedded API server, or a remote one, with controllers under the manager.
 //!
 //! ```no_run
 //! use tenure_apiserver::server::{Engine, Server as ApiServer};
@@ -22,9 +21,9 @@
 //! # }
 //! ```
 //!
-//! Place in the picture: above the manager and the API server, which meet only here, and over HTTP.
+//! This crate builds on the manager and the API server. They are combined only here, and communicate over HTTP.
 //!
-//! | controller | does |
+//! | controller | task |
 //! |---|---|
 //! | `default-service-account`, `root-ca` | a `default` ServiceAccount and a `kube-root-ca.crt` ConfigMap in each namespace |
 //! | `garbage-collector` | deletes objects whose owners are gone; carries out foreground and orphan deletions |
@@ -32,9 +31,9 @@
 //! | `namespace-purge` | empties namespaces that are being deleted, where the API server does not |
 //! | `persistentvolume-binder` | binds claims and volumes, asks provisioners for volumes, gives both their phases |
 //! | `pvc-protection`, `pv-protection` | keep claims that pods use, and volumes that are bound |
-//! | `first-consumer` | chooses a node for claims that wait for their first pod; puts no pod on it |
+//! | `first-consumer` | selects a node for claims that wait for their first pod; does not schedule the pod |
 //!
-//! Events expire in the API server, ours and the real one, so there is no controller for them here.
+//! Events expire in the API server, in ours and in the real one, so there is no controller for them.
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,

@@ -1,4 +1,4 @@
-//! What every namespace has: a `default` ServiceAccount and the certificate of the cluster.
+//! Default content of every namespace: a `default` ServiceAccount and the certificate of the cluster.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use tenure_manager::{Builder, Cached, Cause, Next, Request, Warm};
 /// The ServiceAccount of pods that name none.
 const DEFAULT: &str = "default";
 
-/// The ConfigMap that pods get the certificate from.
+/// The ConfigMap from which pods read the certificate.
 const ROOT_CA: &str = "kube-root-ca.crt";
 
 /// Adds `default-service-account`.
@@ -67,7 +67,7 @@ pub(crate) fn root_ca(manager: Builder, group: &str, client: &Client, ca: &str) 
         )
 }
 
-/// Calls back with the namespace of each object that came, changed or went.
+/// Calls back with the namespace of each object that was created, changed or deleted.
 fn warm<K, F, W>(name: &str, api: Api<K>, config: watcher::Config, call: F) -> Warm<K>
 where
     K: Cached + Resource,
@@ -76,7 +76,7 @@ where
 {
     Warm::new(name, api, config, move |request: Request<K>| {
         let namespace = request.key.namespace.clone().or_else(|| {
-            // A namespace that is gone, or going, needs nothing.
+            // A namespace that is deleted or being deleted needs nothing.
             let object = request.object.as_ref()?;
             let ends = object.meta().deletion_timestamp.is_some();
             (!ends).then(|| object.name_any())
@@ -110,7 +110,7 @@ async fn certificate(client: Client, namespace: String, ca: String) -> Result<()
     match maps.get_opt(ROOT_CA).await? {
         Some(map) if map.data.as_ref() == Some(&data) => Ok(()),
         Some(map) => {
-            // Exactly this: what somebody else put there goes.
+            // Replace the content completely: entries of other writers are removed.
             let before = map.data.unwrap_or_default();
             let mut merge: BTreeMap<String, Option<String>> =
                 before.into_keys().map(|key| (key, None)).collect();
@@ -133,7 +133,8 @@ async fn certificate(client: Client, namespace: String, ca: String) -> Result<()
     }
 }
 
-/// Made by somebody else meanwhile is as good, and a namespace that ends needs nothing.
+/// Converts a result: an object that another writer created in the meantime is accepted, and a namespace that is being
+/// deleted needs nothing.
 fn ended<T>(result: Result<T, kube::Error>) -> Result<(), kube::Error> {
     match result {
         Ok(_) => Ok(()),

@@ -1,5 +1,5 @@
-//! The end of namespaces, where the API server does not look after it: everything in them is
-//! deleted, and when nothing is left the finalizer goes.
+//! Deletion of namespaces, for API servers that do not do it themselves: deletes everything in a namespace, and then
+//! removes the finalizer.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -17,15 +17,15 @@ use crate::resources::discover;
 /// The finalizer that keeps a namespace until its content is gone.
 const FINALIZER: &str = "kubernetes";
 
-/// Content with finalizers or grace periods takes a while: the first and the longest delay before a
-/// namespace is looked at again.
+/// First and longest delay before a namespace is checked again. Content with finalizers or grace periods takes some
+/// time.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const LAST_LOOK: Duration = Duration::from_secs(300);
 
-/// What is left to do for a namespace.
+/// Remaining work for a namespace.
 enum Left {
     Nothing,
-    /// Content that goes later.
+    /// Content that is deleted later.
     Content,
 }
 
@@ -94,7 +94,7 @@ async fn empty(client: &Client, namespace: &Namespace) -> Result<Left, Cause> {
                 continue;
             }
             match objects.delete(&object.name_any(), &background).await {
-                // It goes when its finalizers or its grace period allow.
+                // The object is deleted when its finalizers or its grace period allow it.
                 Ok(answer) if answer.is_left() => left += 1,
                 Ok(_) => {}
                 Err(kube::Error::Api(status)) if status.code == 404 => {}

@@ -1,4 +1,4 @@
-//! Which kinds the API server has.
+//! The kinds that the API server serves.
 
 use kube::api::{ApiResource, DynamicObject, PartialObjectMeta};
 use kube::discovery::{ApiCapabilities, Discovery, Scope, verbs};
@@ -12,17 +12,17 @@ pub(crate) struct Resource {
 }
 
 impl Resource {
-    /// `apps/deployments`, without a version: an object has one identity in all of them.
+    /// Returns `apps/deployments`, without a version, because an object has one identity in all versions.
     pub(crate) fn name(&self) -> String {
         format!("{}/{}", self.api.group, self.api.plural)
     }
 
-    /// The metadata of all objects.
+    /// Returns an API for the metadata of all objects.
     pub(crate) fn metadata(&self, client: &Client) -> Api<PartialObjectMeta<DynamicObject>> {
         Api::all_with(client.clone(), &self.api)
     }
 
-    /// Objects of one namespace, or of the cluster.
+    /// Returns an API for the objects of one namespace, or of the cluster.
     pub(crate) fn objects(&self, client: &Client, namespace: &str) -> Api<DynamicObject> {
         if self.namespaced && !namespace.is_empty() {
             Api::namespaced_with(client.clone(), namespace, &self.api)
@@ -32,7 +32,7 @@ impl Resource {
     }
 }
 
-/// All kinds, each once in its preferred version.
+/// Returns all kinds, each once in its preferred version.
 pub(crate) async fn discover(client: &Client) -> Result<Vec<Resource>, kube::Error> {
     let discovery = Discovery::new(client.clone()).run().await?;
     let usable = |capabilities: &ApiCapabilities| {
@@ -42,7 +42,7 @@ pub(crate) async fn discover(client: &Client) -> Result<Vec<Resource>, kube::Err
     };
     let mut resources = Vec::new();
     for group in discovery.groups() {
-        // The same events under another name.
+        // These are the same Events under another group.
         if group.name() == "events.k8s.io" {
             continue;
         }

@@ -1,4 +1,4 @@
-//! The order of a server: API server, ready gate, controllers; and back.
+//! Start and stop order of a server: API server, ready gate, controllers, and the reverse.
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ const USER: &str = "system:tenure-server";
 
 type Extend = Box<dyn FnOnce(tenure_manager::Builder, &Client) -> tenure_manager::Builder + Send>;
 
-/// A server to be started.
+/// A server that has not started.
 #[must_use = "nothing happens until it is started"]
 pub struct Server {
     place: Place,
@@ -57,7 +57,7 @@ enum Place {
     Remote(Box<Config>),
 }
 
-/// Why a server did not start, or ended without being asked to.
+/// Reason why a server did not start, or ended unexpectedly.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -73,19 +73,19 @@ pub enum Error {
     /// The manager ended.
     #[error(transparent)]
     Manager(#[from] tenure_manager::Error),
-    /// A controller to be left out does not exist.
+    /// A disabled controller does not exist.
     #[error("there is no controller {0:?}; there are {list}", list = CONTROLLERS.join(", "))]
     NoSuchController(String),
 }
 
 impl Server {
-    /// A server with its own API server. If the store has no other writer, there is no election: this
-    /// process leads. Of the servers that share an etcd one is elected.
+    /// Configures a server with an embedded API server. If the store has no other writer, there is no election: this
+    /// process leads. Servers that share an etcd elect one of them.
     pub fn embedded(api: api::Builder) -> Self {
         Self::new(Place::Embedded(Box::new(api)))
     }
 
-    /// The controllers alone, for another API server. Any number of such servers elect one leader.
+    /// Configures only the controllers, for another API server. Any number of such servers elect one leader.
     pub fn remote(config: Config) -> Self {
         Self::new(Place::Remote(Box::new(config)))
     }
@@ -103,15 +103,14 @@ impl Server {
         }
     }
 
-    /// Runs the controllers without an election, also on a store or an API server that others share. Two such
-    /// servers act at the same time: for one that is the only one by construction.
+    /// Runs the controllers without an election, even on a shared store or API server. Two such servers would act at
+    /// the same time, so use it only if there can be no second server.
     pub fn no_leader_elect(mut self, yes: bool) -> Self {
         self.no_leader_elect = yes;
         self
     }
 
-    /// Changes the election of the controllers, such as its durations; see
-    /// [`tenure_manager::Builder::elections`].
+    /// Changes the election of the controllers, for example its durations; see [`tenure_manager::Builder::elections`].
     pub fn election(
         mut self,
         tune: impl Fn(tenure::Builder) -> tenure::Builder + Send + Sync + 'static,
@@ -120,7 +119,7 @@ impl Server {
         self
     }
 
-    /// Leaves a built-in controller out.
+    /// Disables a built-in controller.
     pub fn disable(mut self, controller: &str) -> Self {
         self.disabled.push(controller.to_owned());
         self
@@ -157,10 +156,11 @@ impl Server {
         self
     }
 
-    /// Starts the API server if it is this one's, and prepares the controllers, which start when it is run.
+    /// Starts the API server if it is embedded, and prepares the controllers, which start when the server is run.
     ///
     /// # Errors
-    /// Says what stands in the way. Nothing is left running.
+    ///
+    /// Returns the reason. Nothing is left running.
     pub async fn start(self) -> Result<Started, Error> {
         if let Some(unknown) = self
             .disabled
@@ -194,9 +194,9 @@ impl Server {
                 let handle = builder.start().await?;
                 let kubeconfig = Kubeconfig::from_yaml(handle.kubeconfig())?;
                 let options = KubeConfigOptions::default();
-                // Without a proxy, whatever the environment says: the server is in this process.
+                // Ignore proxies in the environment, because the server is in this process.
                 let mut config = tenure::read_kubeconfig(kubeconfig, &options).await?;
-                // Told apart from the administrator in audits and in recorded roles.
+                // Distinguishes it from the administrator in audits and in recorded roles.
                 config.auth_info.impersonate = Some(USER.to_owned());
                 config.auth_info.impersonate_groups = Some(vec!["system:masters".to_owned()]);
                 (Some(handle), config)
@@ -204,7 +204,7 @@ impl Server {
         };
         let client = tenure::work_client(config.clone())?;
         let ca = config.root_cert.as_deref().map(pem);
-        // A store that others write to has other servers on it, of which one leads.
+        // If other servers write to the store too, one of them leads.
         let alone = api.as_ref().is_some_and(|api| !api.store().shared());
         let mut manager = Manager::builder(config)
             .gate(Gate {
@@ -218,7 +218,8 @@ impl Server {
             manager = manager.elections(tune);
         }
         if api.is_some() && !alone {
-            // The API goes on here whoever leads: an etcd that was away must find it when it comes back.
+            // The API server continues after a loss of leadership. It must still run when an unreachable etcd comes
+            // back.
             manager = manager.on_loss(OnLoss::Demote);
         }
         if let Some(address) = self.probes {
@@ -230,7 +231,7 @@ impl Server {
         if wanted("default-service-account") {
             manager = namespaces::service_accounts(manager, GROUP, &client);
         }
-        // Without TLS there is no certificate to hand out.
+        // Without TLS there is no certificate to publish.
         if let Some(ca) = ca.filter(|_| wanted("root-ca")) {
             manager = namespaces::root_ca(manager, GROUP, &client, &ca);
         }
@@ -289,7 +290,7 @@ impl std::fmt::Debug for Server {
     }
 }
 
-/// A server whose API server answers. Dropping it ends it.
+/// A server whose API server is running. Dropping it stops it.
 #[must_use = "dropping it ends the server"]
 pub struct Started {
     api: Option<api::Handle>,
@@ -298,12 +299,12 @@ pub struct Started {
 }
 
 impl Started {
-    /// The API server, if it is this one's.
+    /// Returns the API server, if it is embedded.
     pub fn api(&self) -> Option<&api::Handle> {
         self.api.as_ref()
     }
 
-    /// The manager of the controllers.
+    /// Returns the manager of the controllers.
     pub fn manager(&self) -> &Manager {
         &self.manager
     }
@@ -318,16 +319,18 @@ impl Started {
     /// Runs the controllers until `shutdown`; then stops them, and after them the API server.
     ///
     /// # Errors
-    /// What ended the controllers, if it was not the shutdown.
+    ///
+    /// Returns the error that ended the controllers, unless it was the shutdown.
     pub async fn run(self, shutdown: impl Future) -> Result<(), Error> {
         Ok(self.run_all(shutdown).await?)
     }
 
-    /// Runs until SIGTERM or SIGINT. A second one ends the process with 1, and so does a controller that
+    /// Runs until SIGTERM or SIGINT. A second signal ends the process with exit code 1, and so does a controller that
     /// cannot be stopped.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    ///
+    /// Same as for [`run`](Self::run).
     pub async fn run_until_signal(self) -> Result<(), Error> {
         let asked = signals::shutdown().map_err(tenure_manager::Error::Signals)?;
         let handle = self.manager.handle();

@@ -21,7 +21,7 @@ const LAST_RETRY: Duration = Duration::from_secs(300);
 const BURST: f64 = 50.0;
 const PER_SECOND: f64 = 5.0;
 
-/// How many items have a pace before those that rested are dropped.
+/// Number of items with a pace at which idle items are dropped.
 const SWEEP_AT: usize = 1_024;
 
 /// A queue with limits for every item.
@@ -35,7 +35,7 @@ struct Paces<T> {
     sweep_at: usize,
 }
 
-/// How many more times an item may be worked on now.
+/// Remaining number of times that an item may be processed now.
 #[derive(Clone, Copy)]
 struct Pace {
     left: f64,
@@ -57,13 +57,13 @@ impl<T: Item> Paces<T> {
         }
     }
 
-    /// How long an item has to wait.
+    /// Returns how long an item has to wait.
     fn pause(&self, item: &T, now: Instant) -> Duration {
         let left = self.items.get(item).map_or(BURST, |pace| pace.at(now));
         Duration::from_secs_f64((1.0 - left).max(0.0) / PER_SECOND)
     }
 
-    /// An item is worked on.
+    /// Records that an item is processed.
     fn charge(&mut self, item: &T, now: Instant) {
         let left = self.items.get(item).map_or(BURST, |pace| pace.at(now)) - 1.0;
         self.items.insert(item.clone(), Pace { left, since: now });
@@ -83,7 +83,7 @@ impl<T: Item + Debug> Work<T> {
         }
     }
 
-    /// Queues an item, later if it was worked on too often.
+    /// Queues an item; delays it if it was processed too often.
     pub(crate) fn add(&self, item: T) {
         let pause = self.paces().pause(&item, Instant::now());
         if pause.is_zero() {
@@ -98,13 +98,13 @@ impl<T: Item + Debug> Work<T> {
         self.queue.add_after(item, pause);
     }
 
-    /// Whether nothing waits to be worked on now.
+    /// Returns whether no item is ready to be processed.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Takes the next item; `None` when the scope has ended. Several workers may ask.
+    /// Returns the next item; `None` when the scope has ended. Several workers may call it.
     pub(crate) async fn next(&self, scope: &Scope) -> Option<Processing<T>> {
         let item = self.queue.get().await?;
         scope.check().ok()?;
@@ -112,7 +112,7 @@ impl<T: Item + Debug> Work<T> {
         Some(item)
     }
 
-    /// Says how the work on an item ended. It is retried if it failed.
+    /// Records the result of the work on an item. A failed item is retried.
     pub(crate) fn done<E: Display>(&self, item: &Processing<T>, result: Result<(), E>) {
         match result {
             Ok(()) => self.queue.forget(item),

@@ -1,4 +1,4 @@
-//! What becomes of one object, by what the API server says now.
+//! Decides about one object, based on a fresh read from the API server.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,26 +11,26 @@ use super::graph::{FOREGROUND, Key, Node, ORPHAN};
 use super::{Collector, is_watched};
 use crate::resources::Resource;
 
-/// Why an object was not dealt with; it is tried again.
+/// Reason why an object could not be processed. It is retried.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Obstacle {
     #[error(transparent)]
     Api(#[from] kube::Error),
-    /// It is tried again when there are new kinds, and not before.
+    /// The object is retried only when there are new kinds.
     #[error("owner {0} has an unknown kind")]
     UnknownKind(String),
     #[error("dependents are still there")]
     Dependents,
 }
 
-/// How an owner is.
+/// State of an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// It is there.
+    /// It exists.
     Solid,
-    /// It is gone, or another one of the same name.
+    /// It does not exist, or the object with its name is a different one.
     Dangling,
-    /// It waits for its dependents to go.
+    /// It waits for its dependents to be deleted.
     Waiting,
 }
 
@@ -61,7 +61,7 @@ impl Collector {
             if count(Owner::Solid) == owners.len() {
                 return Ok(());
             }
-            // Somebody else still needs it; the others no longer do.
+            // Another owner still exists; the references to the other owners are removed.
             let solid = owners.iter().zip(&states);
             let solid = solid.filter(|(_, state)| **state == Owner::Solid);
             let rest: Vec<&OwnerReference> = solid.map(|(owner, _)| owner).collect();
@@ -71,7 +71,7 @@ impl Collector {
         let has = |finalizer: &str| finalizers.iter().any(|f| f == finalizer);
         let has_dependents = self.graph().dependents(&key.uid).next().is_some();
         let policy = if count(Owner::Waiting) > 0 && has_dependents {
-            // Its own dependents go before it, as it goes before its owner.
+            // Its own dependents are deleted before it, as it is deleted before its owner.
             PropagationPolicy::Foreground
         } else if has(ORPHAN) {
             PropagationPolicy::Orphan
@@ -83,7 +83,7 @@ impl Collector {
         self.delete(&resource, key, &live, policy).await
     }
 
-    /// An object that is being deleted, and waits for the collector.
+    /// Handles an object that is being deleted and waits for the collector.
     async fn finish_deletion(
         &self,
         resource: &Resource,
@@ -114,21 +114,21 @@ impl Collector {
         if !blocking {
             self.drop_finalizer(resource, key, live, FOREGROUND).await?;
         } else if self.unblock(resource, key, live, &ring).await? {
-            // The change is an event, by which the graph looks at the owners again.
+            // The change causes an event, after which the graph checks the owners again.
             return Ok(());
         }
-        // Those that are being deleted are on their way; looking at them again would change nothing.
+        // Dependents that are already being deleted are skipped: checking them again would change nothing.
         let dependents = self.dependents(&key.uid, |node| !node.deleting);
         dependents.into_iter().for_each(|key| self.work.add(key));
-        // The graph looks at this one again when the last of them is gone, if it hears of it.
+        // The graph checks this object again when the last dependent is deleted, if the graph receives that event.
         if unheard {
             return Err(Obstacle::Dependents);
         }
         Ok(())
     }
 
-    /// Lets go of the owners that wait for this object while it waits for them: objects that own each
-    /// other in a ring would otherwise wait forever. True if there were such owners.
+    /// Removes the blocking references to owners that wait for this object while it waits for them. Otherwise objects
+    /// that own each other in a ring would wait forever. Returns true if there were such owners.
     async fn unblock(
         &self,
         resource: &Resource,
@@ -154,7 +154,7 @@ impl Collector {
         Ok(found)
     }
 
-    /// The dependents of an object that are wanted.
+    /// Returns the dependents of an object that match a condition.
     fn dependents(&self, uid: &str, wanted: impl Fn(&Node) -> bool) -> Vec<Key> {
         let graph = self.graph();
         let dependents = graph.dependents(uid).filter(|node| wanted(node));
@@ -187,8 +187,8 @@ impl Collector {
             return Err(Obstacle::UnknownKind(kind));
         };
         if resource.namespaced && namespace.is_empty() {
-            // What has no namespace cannot have an owner that has one. Such a reference leads nowhere,
-            // so nothing is known to be gone, and the object is never collected for it.
+            // A cluster-scoped object cannot have an owner in a namespace. Such a reference resolves to nothing, so the
+            // owner is not known to be gone, and the object is never collected because of it.
             return Ok(Owner::Solid);
         }
         let live = self.live(&resource, namespace, &owner.name).await?;
@@ -245,7 +245,7 @@ impl Collector {
             .await
     }
 
-    /// Changes a field of exactly the object that was looked at.
+    /// Patches a field of exactly the object that was examined.
     async fn patch(
         &self,
         resource: &Resource,

@@ -1,20 +1,20 @@
-//! Who owns whom, as the watches tell it. It says whom to look at, never what to do.
+//! The ownership graph, built from watch events. It decides which objects to examine, never what to do with them.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// The finalizer of a foreground deletion: the object goes after its dependents.
+/// The finalizer of a foreground deletion: the object is deleted after its dependents.
 pub(super) const FOREGROUND: &str = "foregroundDeletion";
 
 /// The finalizer of an orphan deletion: dependents stay.
 pub(super) const ORPHAN: &str = "orphan";
 
-/// One object, and not another of the same name.
+/// Identifies one object, not another one with the same name.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Key {
-    /// As [`Resource::name`](crate::resources::Resource::name).
+    /// Same as [`Resource::name`](crate::resources::Resource::name).
     pub(super) resource: String,
     pub(super) namespace: String,
     pub(super) name: String,
@@ -28,11 +28,11 @@ impl fmt::Display for Key {
     }
 }
 
-/// What is remembered of an object.
+/// The remembered state of an object.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Node {
     pub(super) key: Key,
-    /// The owners' uids, and whether this object holds up their foreground deletion.
+    /// The owners' uids, and whether this object blocks their foreground deletion.
     pub(super) owners: Vec<(String, bool)>,
     pub(super) deleting: bool,
     /// Its deletion waits for the collector.
@@ -63,15 +63,15 @@ impl Node {
         })
     }
 
-    /// Whether this object holds up the foreground deletion of an owner.
+    /// Returns whether this object blocks the foreground deletion of an owner.
     fn blocks(&self, owner: &Node) -> bool {
-        // An object without a namespace cannot have an owner in one: such a reference leads nowhere.
+        // A cluster-scoped object cannot have an owner in a namespace: such a reference resolves to nothing.
         let possible = !self.key.namespace.is_empty() || owner.key.namespace.is_empty();
         possible && self.owners.iter().any(|(o, b)| *b && *o == owner.key.uid)
     }
 }
 
-/// How many objects one search for a ring visits. A longer ring is not found; its objects stay.
+/// Maximum number of objects that one search for a ring visits. A longer ring is not found, and its objects stay.
 const RING_SEARCH: usize = 10_000;
 
 /// All objects.
@@ -84,21 +84,21 @@ pub(super) struct Graph {
 }
 
 impl Graph {
-    /// Examines an object again when there are new kinds.
+    /// Schedules another examination of an object for when there are new kinds.
     pub(super) fn park(&mut self, uid: &str) {
         if self.nodes.contains_key(uid) {
             self.parked.insert(uid.to_owned());
         }
     }
 
-    /// There are new kinds; whom to look at now.
+    /// Handles new kinds. Returns the objects to examine now.
     pub(super) fn unpark(&mut self) -> Vec<Key> {
         let parked = std::mem::take(&mut self.parked);
         let nodes = parked.iter().filter_map(|uid| self.nodes.get(uid));
         nodes.map(|node| node.key.clone()).collect()
     }
 
-    /// Dependents that hold up the foreground deletion of an object.
+    /// Returns the dependents that block the foreground deletion of an object.
     pub(super) fn blocking(&self, uid: &str) -> Vec<&Node> {
         let Some(owner) = self.nodes.get(uid) else {
             return Vec::new();
@@ -107,8 +107,8 @@ impl Graph {
         dependents.filter(|node| node.blocks(owner)).collect()
     }
 
-    /// The objects that a foreground deletion waits for, as far as they wait themselves. If one of them is
-    /// an owner of the object, or the object itself, they wait for each other in a ring.
+    /// Returns the objects that a foreground deletion waits for and that wait themselves. If one of them is an owner of
+    /// the object, or the object itself, they wait for each other in a ring.
     pub(super) fn waited_for(&self, uid: &str) -> HashSet<String> {
         let mut found = HashSet::new();
         let mut next = vec![uid];
@@ -125,7 +125,7 @@ impl Graph {
         found
     }
 
-    /// An object came or changed; whom to look at now.
+    /// Adds or updates an object. Returns the objects to examine now.
     pub(super) fn apply(&mut self, node: Node) -> Vec<Key> {
         let mut look = Vec::new();
         let uid = node.key.uid.clone();
@@ -134,7 +134,7 @@ impl Graph {
             let dependents = self.dependents.entry(owner.clone()).or_default();
             dependents.insert(uid.clone());
         }
-        // An owner that is unknown may be gone, one that is going may want its dependents gone.
+        // An unknown owner may be gone. An owner that is being deleted may require the deletion of its dependents.
         let lost = node.owners.iter().any(|(owner, _)| {
             let owner = self.nodes.get(owner);
             owner.is_none_or(|owner| owner.collecting)
@@ -142,7 +142,7 @@ impl Graph {
         if lost || node.collecting {
             look.push(node.key.clone());
         }
-        // Whoever is no longer held up by this one.
+        // The owners that this object no longer blocks.
         let freed = before.iter().flat_map(|before| &before.owners);
         let freed = freed.filter(|owner| !node.owners.contains(owner));
         look.extend(freed.filter_map(|(owner, _)| self.waiting(owner)));
@@ -150,7 +150,7 @@ impl Graph {
         look
     }
 
-    /// An object is gone; whom to look at now.
+    /// Removes an object. Returns the objects to examine now.
     pub(super) fn remove(&mut self, uid: &str) -> Vec<Key> {
         let mut look: Vec<Key> = self.dependents(uid).map(|node| node.key.clone()).collect();
         if let Some(gone) = self.unlink(uid) {
@@ -160,7 +160,7 @@ impl Graph {
         look
     }
 
-    /// A new list of all objects of a kind, or of those in a namespace.
+    /// Applies a new list of all objects of a kind, or of those in a namespace.
     pub(super) fn replace(
         &mut self,
         resource: &str,
@@ -182,7 +182,7 @@ impl Graph {
         look
     }
 
-    /// Objects that name this one as an owner.
+    /// Returns the objects that name this one as an owner.
     pub(super) fn dependents(&self, uid: &str) -> impl Iterator<Item = &Node> {
         let dependents = self.dependents.get(uid).into_iter().flatten();
         dependents.filter_map(|uid| self.nodes.get(uid))

@@ -1,8 +1,8 @@
-//! The garbage collector: deletes objects whose owners are gone, and carries out foreground and
-//! orphan deletions, by the rules of Kubernetes.
+//! The garbage collector: deletes objects whose owners are gone, and performs foreground and orphan deletions, by the
+//! rules of Kubernetes.
 //!
-//! [`graph`] remembers who owns whom and says whom to look at; [`examine`] looks at one object as the API
-//! server has it now and acts. Nothing is deleted on the word of the graph alone.
+//! [`graph`] stores the ownership relations and decides which objects to examine. [`examine`] reads one object from the
+//! API server and acts. Nothing is deleted based on the graph alone.
 
 mod examine;
 mod graph;
@@ -26,25 +26,25 @@ use crate::work::Work;
 use examine::Obstacle;
 use graph::{Graph, Key, Node};
 
-/// When kinds are looked for after a change of definitions: an API server may serve them a little later.
+/// Delays of discovery after a change of definitions, because an API server may serve new kinds a little later.
 const DISCOVER_AFTER: [Duration; 3] = [
     Duration::from_millis(500),
     Duration::from_secs(3),
     Duration::from_secs(10),
 ];
 
-/// How often kinds are looked for without such a change.
+/// Interval of discovery without such a change.
 const DISCOVER_EVERY: Duration = Duration::from_secs(600);
 
-/// How often kinds are listed that change too often to be watched: when objects were removed, which may
-/// have been their owners, and otherwise.
+/// Listing intervals of kinds that change too often to be watched. The short one applies after objects were removed,
+/// because these may have been owners; the long one applies otherwise.
 const LIST_AFTER_REMOVAL: Duration = Duration::from_secs(15);
 const LIST_EVERY: Duration = Duration::from_secs(300);
 
-/// How many objects are examined at a time.
+/// Number of objects that are examined concurrently.
 const WORKERS: usize = 8;
 
-/// The garbage collector as a leader controller.
+/// Returns the garbage collector as a leader controller.
 pub(crate) fn runnable(client: Client) -> Runnable {
     Runnable::new("garbage-collector", move |scope| {
         let collector = Collector::new(client.clone());
@@ -58,9 +58,9 @@ struct Collector {
     graph: Mutex<Graph>,
     work: Work<Key>,
     resources: watch::Sender<Arc<Vec<Resource>>>,
-    /// A definition of kinds came, changed or went.
+    /// Notified when a definition of kinds was created, changed or deleted.
     redefined: Notify,
-    /// An object was removed.
+    /// Notified when an object was removed.
     removed: watch::Sender<()>,
 }
 
@@ -76,7 +76,7 @@ impl Collector {
         }
     }
 
-    /// All in this task: when it ends, or is dropped, nothing of the term runs any more.
+    /// Runs everything in this task, so that nothing of the term runs after it ends or is dropped.
     async fn run(self, scope: Scope) -> Result<(), Cause> {
         let mut known: HashSet<String> = HashSet::new();
         let mut watches = FuturesUnordered::new();
@@ -99,7 +99,7 @@ impl Collector {
                             }
                             self.use_kinds(resources);
                         }
-                        // The first time there is nothing to go on with.
+                        // The first discovery has no earlier result to fall back on.
                         Err(error) if known.is_empty() => return Err(error.into()),
                         Err(error) => {
                             tracing::debug!(%error, "cannot discover kinds; retrying later");
@@ -119,7 +119,7 @@ impl Collector {
                 Some(name) = watches.next(), if !watches.is_empty() => {
                     known.remove(&name);
                 }
-                // Who has no dependents is known only when all of them are.
+                // The absence of dependents is known only after all kinds were listed.
                 () = all_there(&mut missing), if workers.is_empty() && !known.is_empty() => {
                     workers.extend((0..WORKERS).map(|_| self.work(&scope)));
                 }
@@ -128,7 +128,7 @@ impl Collector {
         }
     }
 
-    /// Takes the kinds there are now.
+    /// Applies the result of discovery.
     fn use_kinds(&self, resources: Vec<Resource>) {
         let before = self.resources.send_replace(Arc::new(resources));
         let now: Arc<Vec<Resource>> = self.resources.borrow().clone();
@@ -137,10 +137,10 @@ impl Collector {
         }
     }
 
-    /// Keeps the graph up to date about one kind, until the kind is gone. Returns its name.
+    /// Updates the graph for one kind until the kind is gone. Returns the name of the kind.
     async fn follow(&self, resource: Resource, filled: watch::Sender<usize>) -> String {
         let mut first = Some(filled);
-        // True the first time.
+        // Returns true at the first call.
         let mut done = move || {
             let first = first.take();
             if let Some(filled) = &first {
@@ -178,7 +178,7 @@ impl Collector {
                 Ok(Event::InitDone) => {
                     let nodes = std::mem::take(&mut listing);
                     self.look_at(|graph| graph.replace(&resource.name(), None, nodes));
-                    // What changed while the watch was broken is in the list.
+                    // The list contains all changes that happened while the watch was broken.
                     if !done() {
                         self.removed.send_replace(());
                         if defines {
@@ -204,8 +204,8 @@ impl Collector {
                 }
                 Err(error) => {
                     tracing::debug!(kind = resource.name(), %error, "trouble with a watch");
-                    // A kind that is gone or forbidden is no reason to wait for it. One that could not
-                    // be listed yet is: its objects would be taken for nobody's dependents.
+                    // Do not wait for a kind that is gone or forbidden. Wait for a kind that could not be listed yet,
+                    // because its objects could be dependents.
                     if is_refused(&error) {
                         done();
                         let name = resource.name();
@@ -220,8 +220,7 @@ impl Collector {
         resource.name()
     }
 
-    /// Learns now of the objects that are not watched, as far as they can belong to an object in this
-    /// namespace, or to one that is in none.
+    /// Lists the objects of unwatched kinds that can belong to an object in this namespace, or to a cluster-scoped one.
     async fn list_unwatched(&self, namespace: &str) -> Result<(), kube::Error> {
         let resources: Arc<Vec<Resource>> = self.resources.borrow().clone();
         for resource in resources.iter().filter(|r| !is_watched(&r.name())) {
@@ -263,13 +262,13 @@ impl Collector {
     }
 }
 
-/// Whether a kind is watched. Every renewal of a Lease would be an event, for objects that hardly ever have
-/// owners, so they are listed: now and then, and before a deletion is finished that depends on them.
+/// Returns whether a kind is watched. Leases are listed instead, because every renewal would be an event and Leases
+/// rarely have owners. They are listed periodically, and before completing a deletion that depends on them.
 fn is_watched(resource: &str) -> bool {
     resource != "coordination.k8s.io/leases"
 }
 
-/// Whether objects of this kind bring other kinds.
+/// Returns whether objects of this kind define other kinds.
 fn defines_kinds(resource: &str) -> bool {
     matches!(
         resource,
@@ -279,7 +278,7 @@ fn defines_kinds(resource: &str) -> bool {
 
 /// Waits until every kind was listed once.
 pub(crate) async fn all_there(missing: &mut watch::Receiver<usize>) {
-    // The sender lives as long as whoever waits.
+    // The sender lives as long as the waiting task.
     let _ = missing.wait_for(|missing| *missing == 0).await.map(drop);
 }
 
@@ -287,7 +286,7 @@ fn node<K>(resource: &Resource, object: &PartialObjectMeta<K>) -> Option<Node> {
     Node::new(&resource.name(), &object.metadata)
 }
 
-/// Whether the API server does not serve this kind, or not to us.
+/// Returns whether the API server does not serve this kind, or does not permit access to it.
 fn is_refused(error: &watcher::Error) -> bool {
     let code = match error {
         watcher::Error::InitialListFailed(kube::Error::Api(status))

@@ -1,7 +1,7 @@
-//! How often claims were given a node, and how long they wait for the next one.
+//! How often nodes were selected for claims, and how long the claims wait for the next node.
 //!
-//! A provisioner that cannot make a volume for a node gives the node back, at once if its driver is full. Without
-//! a pause the two would write the claim in turns as fast as the server answers.
+//! A provisioner that cannot create a volume for a node removes the selected node from the claim, immediately if its
+//! driver is full. Without a delay, both would write the claim in turns as fast as the server responds.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -11,24 +11,24 @@ use tokio::time::Instant;
 use super::objects::PersistentVolumeClaim;
 use super::world::Name;
 
-/// From the first choice to the second; each further one is twice as far away.
+/// Delay between the first and the second selection. Each further delay is twice as long.
 const FIRST: Duration = Duration::from_secs(1);
-/// Never longer than this.
+/// Maximum delay.
 const MOST: Duration = Duration::from_secs(60);
 
-/// The choices for claims that have no volume yet.
+/// The selections for claims that have no volume yet.
 #[derive(Default)]
 pub(super) struct Choices(HashMap<Name, Choice>);
 
 struct Choice {
-    /// Of the claim: another one under its name begins anew.
+    /// Uid of the claim. Another claim with the same name starts again.
     uid: Option<String>,
     count: u32,
     last: Instant,
 }
 
 impl Choices {
-    /// A node was chosen for a claim.
+    /// Records that a node was selected for a claim.
     pub(super) fn made(&mut self, claim: &PersistentVolumeClaim, now: Instant) {
         let uid = &claim.metadata.uid;
         let choice = self.0.entry(Name::of(&claim.metadata));
@@ -40,7 +40,7 @@ impl Choices {
         choice.last = now;
     }
 
-    /// How long it is until a claim may be given a node.
+    /// Returns how long to wait before a node may be selected for a claim.
     pub(super) fn wait(&self, claim: &PersistentVolumeClaim, now: Instant) -> Duration {
         let choice = self.0.get(&Name::of(&claim.metadata));
         let choice = choice.filter(|choice| choice.uid == claim.metadata.uid);
@@ -49,7 +49,7 @@ impl Choices {
         })
     }
 
-    /// The claim has a volume, or is gone.
+    /// Forgets a claim that has a volume or is gone.
     pub(super) fn forget(&mut self, claim: &Name) {
         self.0.remove(claim);
     }
@@ -65,7 +65,7 @@ impl Choice {
     }
 }
 
-/// The time after a number of choices.
+/// Returns the delay after a number of selections.
 fn pause(count: u32) -> Duration {
     let doubled = 2_u32.saturating_pow(count.saturating_sub(1));
     FIRST.saturating_mul(doubled).min(MOST)

@@ -1,7 +1,7 @@
-//! Claims: which volume they get, and who is asked to make one.
+//! Claims: which volume they get, and which provisioner creates one.
 //!
-//! Both ends are written in the order volume, its phase, claim, its phase: whatever is cut off in the middle is
-//! finished by the next look, and no claim is bound to a volume that does not name it.
+//! Both objects are written in the order volume, its phase, claim, its phase. The next examination completes an
+//! interrupted sequence, and no claim is bound to a volume that does not name it.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use super::objects::{PersistentVolume, PersistentVolumeClaim, StorageClass};
 use super::world::{Name, Word};
 use super::write::{Tone, reference};
 
-/// What is to happen with a claim that is not bound yet.
+/// Next action for a claim that is not bound yet.
 enum Way {
     Bind(Arc<PersistentVolume>),
-    /// The first pod that uses it decides where.
+    /// The first pod that uses the claim decides the node.
     WaitForConsumer,
     Provision(Arc<StorageClass>),
-    /// There is no such class.
+    /// The class does not exist.
     NoClass,
-    /// Nobody makes one for it.
+    /// No provisioner creates a volume for it.
     Nothing,
 }
 
@@ -50,7 +50,7 @@ impl Storage {
         }
     }
 
-    /// A claim that leaves the choice to us.
+    /// Handles a claim that does not name a volume.
     async fn unbound(&self, claim: &PersistentVolumeClaim) -> Result<(), kube::Error> {
         match self.way(claim) {
             Way::Bind(volume) => return self.bind(&volume, claim).await,
@@ -87,7 +87,8 @@ impl Storage {
         let naming = shelves
             .volumes
             .find(&Word::Claim(Name::of(&claim.metadata)));
-        // Where the node decides, there is no free volume before it is known, and then only those it reaches.
+        // If the node decides, no volume is available before the node is known, and after that only volumes that the
+        // node can reach.
         let reached = |volume: &PersistentVolume| {
             let node = node.as_deref();
             node.is_some_and(|node| nodes::reaches(volume, node))
@@ -104,13 +105,13 @@ impl Storage {
         }
     }
 
-    /// Asks the provisioner of the class for a volume.
+    /// Requests a volume from the provisioner of the class.
     async fn provision(
         &self,
         claim: &PersistentVolumeClaim,
         class: &StorageClass,
     ) -> Result<(), kube::Error> {
-        // What is on its way out gets nothing new.
+        // A claim that is being deleted gets nothing new.
         if claim.metadata.deletion_timestamp.is_some() {
             return Ok(());
         }
@@ -142,13 +143,13 @@ impl Storage {
         self.pending(&claim).await
     }
 
-    /// A claim whose user asks for one volume.
+    /// Handles a claim that names one volume.
     async fn asks_for(
         &self,
         claim: &PersistentVolumeClaim,
         volume: &str,
     ) -> Result<(), kube::Error> {
-        // It is looked at again when the volume comes or changes.
+        // The claim is examined again when the volume is created or changed.
         let Some(volume) = self.world.lock().volumes.named(volume) else {
             return self.pending(claim).await;
         };
@@ -170,7 +171,7 @@ impl Storage {
         self.pending(claim).await
     }
 
-    /// A claim that was bound once.
+    /// Handles a claim that was bound once.
     async fn bound(
         &self,
         claim: &PersistentVolumeClaim,
@@ -183,7 +184,7 @@ impl Storage {
         };
         let known = self.world.lock().volumes.named(&volume);
         let known = match known {
-            // Claims may be heard of before their volumes.
+            // The watch may deliver claims before their volumes.
             None => self.write.fresh_volume(&volume).await?.map(Arc::new),
             known => known,
         };
@@ -202,7 +203,7 @@ impl Storage {
         }
     }
 
-    /// Makes both ends name each other.
+    /// Makes claim and volume name each other.
     async fn bind(
         &self,
         volume: &PersistentVolume,
@@ -258,7 +259,7 @@ impl Storage {
             return Ok(());
         }
         let mut status = json!({ "phase": "Bound", "accessModes": modes });
-        // Of a bound claim the size is up to who resizes it.
+        // The size of a bound claim is managed by the resizer.
         if !was_bound {
             status["capacity"] = json!(spec.and_then(|s| s.capacity.as_ref()));
             let class = spec.and_then(|s| s.volume_attributes_class_name.as_ref());
@@ -294,7 +295,7 @@ impl Storage {
         self.write.claim_status(claim, status).await.map(drop)
     }
 
-    /// Tells people about a claim, each reason once per term.
+    /// Records an Event about a claim, each reason once per term.
     async fn tell_once(
         &self,
         claim: &PersistentVolumeClaim,
@@ -321,7 +322,7 @@ fn phase(claim: &PersistentVolumeClaim) -> &str {
     phase.unwrap_or("Pending")
 }
 
-/// Whether the first pod decides where volumes of a class are.
+/// Returns whether the first pod decides where volumes of a class are.
 pub(super) fn waits_for_consumer(class: &StorageClass) -> bool {
     class.volume_binding_mode.as_deref() == Some("WaitForFirstConsumer")
 }

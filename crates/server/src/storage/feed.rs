@@ -1,4 +1,4 @@
-//! Keeps the picture up to date, and says what has to be looked at when something changes.
+//! Updates the cached objects, and decides what to examine after a change.
 
 use std::sync::Arc;
 
@@ -15,19 +15,19 @@ use super::objects::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod
 use super::world::{Kept, Name, Shelf, Shelves, Word, claims_of};
 use super::{Key, Storage};
 
-/// A kind with a shelf of its own, and what a change of it touches.
+/// A cached kind, and the items that a change of it affects.
 pub(super) trait Followed: Kept + Cached {
     fn shelf(shelves: &mut Shelves) -> &mut Shelf<Self>;
 
-    /// Whom to look at when an object came, changed (from `old`) or went.
+    /// Returns what to examine when an object was created, changed (from `old`) or deleted.
     fn touched(&self, old: Option<&Self>, shelves: &Shelves) -> Vec<Key>;
 
-    /// Drops what needs no remembering any more after such a change.
+    /// Drops state that is no longer needed after such a change.
     fn forget(&self, _: &mut Shelves) {}
 }
 
 impl Storage {
-    /// What follows each kind that is needed, and how many are not listed yet.
+    /// Returns the feeds of all needed kinds, and the number of kinds that are not listed yet.
     pub(super) fn feeds(&self) -> (Vec<BoxFuture<'_, ()>>, watch::Receiver<usize>) {
         let (missing, synced) = watch::channel(0);
         let mut feeds = vec![
@@ -161,7 +161,7 @@ impl Followed for PersistentVolume {
             Key::VolumeProtection(name.clone()),
         ];
         for volume in [Some(self), old].into_iter().flatten() {
-            // The claim it names, and those that name it.
+            // The claim that the volume names, and the claims that name the volume.
             keys.extend(volume.words().into_iter().filter_map(|word| match word {
                 Word::Claim(claim) => Some(Key::Claim(claim)),
                 _ => None,
@@ -169,7 +169,7 @@ impl Followed for PersistentVolume {
         }
         let named = shelves.claims.by(&Word::Volume(name.name));
         keys.extend(named.cloned().map(Key::Claim));
-        // Now there may be one for those that wait: claims, or pods for theirs.
+        // A free volume may suit waiting claims, or pods that wait for their claims.
         if self.words() == [Word::Free(volume_class(self).to_owned())] {
             for claim in shelves.claims.by(&self.words()[0]) {
                 keys.push(Key::Claim(claim.clone()));
@@ -205,7 +205,7 @@ impl Followed for Pod {
     }
 
     fn touched(&self, old: Option<&Self>, _: &Shelves) -> Vec<Key> {
-        // A pod under the same name may use others.
+        // A pod with the same name may use other claims.
         let used = [Some(self), old].into_iter().flatten().flat_map(claims_of);
         let mut keys: Vec<Key> = used.map(Key::ClaimProtection).collect();
         if !keys.is_empty() {
@@ -221,7 +221,7 @@ impl Followed for Node {
     }
 
     fn touched(&self, old: Option<&Self>, shelves: &Shelves) -> Vec<Key> {
-        // Nodes report on themselves all the time; only what decides counts.
+        // Nodes update their status continuously; only the relevant fields count.
         let same = old.is_some_and(|old| {
             old.spec == self.spec && old.metadata.labels == self.metadata.labels
         });
@@ -245,7 +245,7 @@ impl Followed for CSINode {
     }
 }
 
-/// Every pod that waits for a node.
+/// Returns every pod that waits for a node.
 fn waiting(shelves: &Shelves) -> Vec<Key> {
     let pods = shelves.pods.all();
     pods.filter(|pod| super::first_consumer::waits_for_a_node(pod))

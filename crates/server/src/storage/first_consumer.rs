@@ -1,9 +1,9 @@
-//! Claims whose first pod decides where their volume is: a node is chosen for the pod, and its claims
-//! get a volume there or the name of the node, for the provisioner.
+//! Claims whose first pod decides where their volume is. A node is selected for the pod, and its claims get a volume on
+//! that node, or the name of the node for the provisioner.
 //!
-//! A claim that comes back without a volume waits for its next node, longer each time (`choices`).
+//! A claim that is returned without a volume waits for its next node, longer each time (`choices`).
 //!
-//! It chooses nodes for storage only. No pod is put on a node, and how full nodes are does not count.
+//! Nodes are selected for storage only. No pod is assigned to a node, and free resources of nodes are ignored.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,33 +20,33 @@ use super::objects::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod
 use super::world::{Name, Shelves, Word, claims_of};
 use super::{Key, Storage};
 
-/// What is to happen for a pod.
+/// Next action for a pod.
 enum Plan {
-    /// Its claims get this on a node.
+    /// The steps for its claims on a node.
     Take(String, Vec<Step>),
-    /// One of its claims was given a node a short while ago.
+    /// A node was selected for one of its claims a short time ago.
     Wait(Duration),
 }
 
-/// What a claim gets on the chosen node.
+/// What a claim gets on the selected node.
 enum Step {
-    /// This volume, which is there.
+    /// This existing volume.
     Reserve(Arc<PersistentVolume>, Arc<PersistentVolumeClaim>),
-    /// A new one.
+    /// A new volume.
     Provision(Arc<PersistentVolumeClaim>),
 }
 
-/// A claim of a pod, as far as it matters for the node.
+/// A claim of a pod, with the properties that matter for the node.
 enum Want {
-    /// Its volume is there.
+    /// It has a volume.
     Bound(Arc<PersistentVolume>),
-    /// A node was chosen before.
+    /// A node was selected before.
     Chosen(String),
     /// It needs a volume.
     Open(Arc<PersistentVolumeClaim>, Arc<StorageClass>),
 }
 
-/// Whether a pod may be given a node, and has none.
+/// Returns whether a pod has no node and may be assigned one.
 pub(super) fn waits_for_a_node(pod: &Pod) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let phase = pod.status.as_ref().and_then(|s| s.phase.as_deref());
@@ -77,7 +77,7 @@ impl Storage {
                     let patch = json!({ "metadata": { "annotations": annotations } });
                     self.write.claim(&claim, patch).await?;
                     let mut shelves = self.world.lock();
-                    // It may have come and gone while the answer was on its way.
+                    // The claim may have been deleted before the response arrived.
                     if shelves.is_open(&claim) {
                         shelves.choices.made(&claim, Instant::now());
                     }
@@ -88,7 +88,7 @@ impl Storage {
     }
 }
 
-/// The node, and what its claims get there; nothing if there is nothing to do, or not yet.
+/// Returns the node and the steps for its claims; nothing if there is nothing to do, or not yet.
 fn plan(shelves: &mut Shelves, name: &Name, now: Instant) -> Option<Plan> {
     let pod = shelves.pods.get(name).filter(|pod| waits_for_a_node(pod))?;
     let wants: Option<Vec<Want>> = claims_of(&pod).iter().map(|c| want(shelves, c)).collect();
@@ -96,7 +96,8 @@ fn plan(shelves: &mut Shelves, name: &Name, now: Instant) -> Option<Plan> {
     if !wants.iter().any(|want| matches!(want, Want::Open(..))) {
         return None;
     }
-    // Who was chosen last comes last: claims are spread, and one that failed somewhere gets another place.
+    // The most recently selected node comes last. This spreads claims, and a claim that failed on one node gets
+    // another.
     let mut nodes: Vec<&Arc<Node>> = shelves.nodes.all().collect();
     nodes.sort_by_key(|node| {
         let name = node.name_any();
@@ -109,7 +110,7 @@ fn plan(shelves: &mut Shelves, name: &Name, now: Instant) -> Option<Plan> {
     let (node, steps) = found?;
     let waits = steps.iter().filter_map(|step| match step {
         Step::Provision(claim) => Some(shelves.choices.wait(claim, now)),
-        // A volume that is there is not given back.
+        // No provisioner can reject the node of an existing volume, so there is no delay.
         Step::Reserve(..) => None,
     });
     if let Some(wait) = waits.max().filter(|wait| !wait.is_zero()) {
@@ -120,7 +121,7 @@ fn plan(shelves: &mut Shelves, name: &Name, now: Instant) -> Option<Plan> {
     Some(Plan::Take(node, steps))
 }
 
-/// Nothing if the pod has to wait for this claim.
+/// Returns nothing if the pod has to wait for this claim.
 fn want(shelves: &Shelves, name: &Name) -> Option<Want> {
     let claim = shelves.claims.get(name)?;
     if claim.metadata.deletion_timestamp.is_some() {
@@ -138,7 +139,7 @@ fn want(shelves: &Shelves, name: &Name) -> Option<Want> {
     if !waits_for_consumer(&class) {
         return None;
     }
-    // A node that is gone is no choice any more.
+    // A node that no longer exists does not count as selected.
     let chosen = selected_node(&claim).filter(|node| shelves.nodes.named(node).is_some());
     Some(match chosen {
         Some(node) => Want::Chosen(node.to_owned()),
@@ -146,7 +147,7 @@ fn want(shelves: &Shelves, name: &Name) -> Option<Want> {
     })
 }
 
-/// What the open claims get on a node; nothing if one of the claims does not allow it.
+/// Returns the steps for the open claims on a node; nothing if one of the claims does not allow the node.
 fn steps(shelves: &Shelves, wants: &[Want], node: &Node) -> Option<Vec<Step>> {
     let mut steps = Vec::new();
     let mut taken: Vec<String> = Vec::new();
@@ -174,8 +175,8 @@ fn steps(shelves: &Shelves, wants: &[Want], node: &Node) -> Option<Vec<Step>> {
     Some(steps)
 }
 
-/// Whether volumes of a class can be made for a node. Where the driver is known to run on some nodes, it
-/// has to run on this one.
+/// Returns whether volumes of a class can be created for a node. If the driver is known to run on some nodes, it has to
+/// run on this one.
 fn can_provision(shelves: &Shelves, class: &StorageClass, node: &Node) -> bool {
     let driver = migrated(&class.provisioner).unwrap_or(&class.provisioner);
     let runs = |on: &CSINode| on.spec.drivers.iter().any(|known| known.name == driver);
@@ -197,7 +198,7 @@ mod tests {
         Arc::new(serde_json::from_value(object).unwrap())
     }
 
-    /// Nodes `a` and `b`, a claim and a pod that uses it.
+    /// Returns nodes `a` and `b`, a claim, and a pod that uses it.
     fn shelves(class: &Value) -> Shelves {
         let mut shelves = Shelves::default();
         for node in ["a", "b"] {
@@ -271,7 +272,7 @@ mod tests {
         ));
     }
 
-    /// Nobody serves at the address: a write would be an error.
+    /// No server listens at the address, so a write would be an error.
     #[tokio::test]
     async fn nothing_is_written_nor_looked_at_again_while_it_waits() {
         let nowhere = kube::Config::new("http://127.0.0.1:1".parse().unwrap());
@@ -289,7 +290,7 @@ mod tests {
         let claim = {
             let mut shelves = storage.world.lock();
             let claim = shelves.claims.get(&Name::new("ns", "c")).unwrap();
-            // So many that the pause is a minute.
+            // Enough selections for a delay of a minute.
             (0..10).for_each(|_| shelves.choices.made(&claim, Instant::now()));
             claim
         };

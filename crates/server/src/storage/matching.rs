@@ -1,4 +1,4 @@
-//! Which volume suits a claim: class, size, access modes, mode, labels, node.
+//! Matches volumes with claims: class, size, access modes, mode, labels, node.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::names::{CLASS_BETA, SELECTED_NODE};
 use super::nodes;
 use super::objects::{Node, PersistentVolume, PersistentVolumeClaim};
 
-/// The class of a claim; empty for none.
+/// Returns the class of a claim; empty for none.
 pub(super) fn claim_class(claim: &PersistentVolumeClaim) -> &str {
     let field = claim
         .spec
@@ -21,7 +21,7 @@ pub(super) fn claim_class(claim: &PersistentVolumeClaim) -> &str {
         .unwrap_or_default()
 }
 
-/// The class of a volume; empty for none.
+/// Returns the class of a volume; empty for none.
 pub(super) fn volume_class(volume: &PersistentVolume) -> &str {
     let field = volume
         .spec
@@ -36,12 +36,12 @@ pub(super) fn annotation<'a>(meta: &'a ObjectMeta, key: &str) -> Option<&'a str>
     meta.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-/// The node that was chosen for a claim.
+/// Returns the node that was selected for a claim.
 pub(super) fn selected_node(claim: &PersistentVolumeClaim) -> Option<&str> {
     annotation(&claim.metadata, SELECTED_NODE).filter(|node| !node.is_empty())
 }
 
-/// Whether a volume names this claim, by name alone or by its uid as well.
+/// Returns whether a volume names this claim, by name alone or by its uid as well.
 pub(super) fn names(volume: &PersistentVolume, claim: &PersistentVolumeClaim) -> bool {
     let Some(named) = volume.spec.as_ref().and_then(|s| s.claim_ref.as_ref()) else {
         return false;
@@ -52,7 +52,7 @@ pub(super) fn names(volume: &PersistentVolume, claim: &PersistentVolumeClaim) ->
         && (uid.is_empty() || Some(uid) == claim.metadata.uid.as_deref())
 }
 
-/// What keeps a claim and the volume it asks for by name from each other.
+/// Returns why a claim and the volume that it names do not match.
 pub(super) fn mismatch(
     volume: &PersistentVolume,
     claim: &PersistentVolumeClaim,
@@ -72,8 +72,8 @@ pub(super) fn mismatch(
     }
 }
 
-/// The volume for a claim: one that names it, else the one with the fewest further access modes, of
-/// these the smallest. `free` are of the claim's class.
+/// Returns the volume for a claim: one that names it, otherwise the one with the fewest additional access modes, and
+/// among these the smallest. All volumes in `free` have the claim's class.
 pub(super) fn best<'a>(
     claim: &PersistentVolumeClaim,
     naming: impl Iterator<Item = &'a Arc<PersistentVolume>>,

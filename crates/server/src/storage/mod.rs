@@ -1,4 +1,4 @@
-//! Storage: claims and volumes find each other, and neither goes while it is in use.
+//! Storage: binds claims and volumes, and protects both while they are in use.
 //!
 //! | file | controller |
 //! |---|---|
@@ -6,9 +6,9 @@
 //! | `protection` | `pvc-protection`, `pv-protection` |
 //! | `first_consumer` | `first-consumer` |
 //!
-//! They share one picture of the cluster ([`world`], kept up to date by [`feed`]) and one queue. The picture only
-//! says what to look at: every write carries the resource version it was decided on, and what cannot be
-//! taken back (a claim is lost, a volume is released, a finalizer goes) is decided on a fresh answer.
+//! The controllers share one cache of the cluster ([`world`], updated by [`feed`]) and one queue. The cache only
+//! decides what to examine. Every write contains the resource version on which it was decided. Irreversible decisions
+//! (a claim is lost, a volume is released, a finalizer is removed) are based on a fresh read.
 
 mod choices;
 mod claims;
@@ -33,10 +33,10 @@ use crate::work::Work;
 use world::{Name, World};
 use write::Writer;
 
-/// How many objects are worked on at a time.
+/// Number of objects that are processed concurrently.
 const WORKERS: usize = 32;
 
-/// Which of the controllers run.
+/// The controllers that run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Which {
     pub(crate) binder: bool,
@@ -51,22 +51,22 @@ impl Which {
     }
 }
 
-/// One thing to look at.
+/// One item to process.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 enum Key {
     /// Bind a claim.
     Claim(Name),
-    /// Give a volume its phase.
+    /// Set the phase of a volume.
     Volume(Name),
-    /// Protect a claim, or let it go.
+    /// Add or remove the protection of a claim.
     ClaimProtection(Name),
-    /// The same for a volume.
+    /// Add or remove the protection of a volume.
     VolumeProtection(Name),
-    /// Choose a node for the claims of a pod.
+    /// Select a node for the claims of a pod.
     Pod(Name),
 }
 
-/// The controllers as one leader controller.
+/// Returns the controllers as one leader controller.
 pub(crate) fn runnable(client: Client, which: Which) -> Runnable {
     Runnable::new("storage", move |scope| {
         let storage = Storage::new(client.clone(), which);
@@ -93,7 +93,7 @@ impl Storage {
         }
     }
 
-    /// All in this task: when it ends, or is dropped, nothing of the term runs any more.
+    /// Runs everything in this task, so that nothing of the term runs after it ends or is dropped.
     async fn run(self, scope: Scope) -> Result<(), Cause> {
         let (feeds, mut synced) = self.feeds();
         let mut feeds: FuturesUnordered<_> = feeds.into_iter().collect();
@@ -103,7 +103,7 @@ impl Storage {
                 biased;
                 () = scope.cancelled() => return Ok(()),
                 Some(()) = feeds.next(), if !feeds.is_empty() => {}
-                // What is missing is known only when all is there.
+                // Missing objects are known only after all kinds were listed.
                 () = all_there(&mut synced), if workers.is_empty() => {
                     workers.extend((0..WORKERS).map(|_| self.work(&scope)));
                 }
@@ -128,7 +128,7 @@ impl Storage {
             Key::Pod(name) => self.pod(name).await,
         };
         match looked {
-            // It is gone, and its watch says so too.
+            // The object is gone, and its watch reports that too.
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             looked => looked,
         }

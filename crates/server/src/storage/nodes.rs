@@ -6,17 +6,17 @@ use k8s_openapi::api::core::v1::{NodeSelectorTerm, Taint, Toleration, TopologySe
 
 use super::objects::{Node, PersistentVolume, Pod};
 
-/// On every new node, until a controller that is not here has seen it.
+/// The taint of every new node, until a controller outside this server has examined the node.
 const NEW: &str = "node.kubernetes.io/not-ready";
 
-/// Whether a volume can be reached from a node.
+/// Returns whether a volume can be reached from a node.
 pub(super) fn reaches(volume: &PersistentVolume, node: &Node) -> bool {
     let affinity = volume.spec.as_ref().and_then(|s| s.node_affinity.as_ref());
     let required = affinity.and_then(|affinity| affinity.required.as_ref());
     required.is_none_or(|selector| any_term(&selector.node_selector_terms, node))
 }
 
-/// Whether a pod may run on a node: selector, required affinity, taints. How full it is does not count.
+/// Returns whether a pod may run on a node: selector, required affinity, taints. Free resources are ignored.
 pub(super) fn fits(pod: &Pod, node: &Node) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let wanted = spec.node_selector.iter().flatten();
@@ -50,7 +50,7 @@ pub(super) fn fits(pod: &Pod, node: &Node) -> bool {
             })
 }
 
-/// Whether a class makes volumes that a node can reach.
+/// Returns whether a class creates volumes that a node can reach.
 pub(super) fn allowed(topologies: Option<&[TopologySelectorTerm]>, node: &Node) -> bool {
     let terms = topologies.unwrap_or_default();
     terms.is_empty()
@@ -63,7 +63,7 @@ pub(super) fn allowed(topologies: Option<&[TopologySelectorTerm]>, node: &Node) 
         })
 }
 
-/// Whether a term of a selector of labels or nodes holds for a value.
+/// Returns whether a term of a label or node selector matches a value.
 pub(super) fn holds(operator: &str, value: Option<&str>, values: &[String]) -> bool {
     let among = || value.is_some_and(|value| values.iter().any(|v| v == value));
     let number = |text: Option<&str>| text.and_then(|text| text.parse::<i64>().ok());
@@ -82,7 +82,7 @@ pub(super) fn holds(operator: &str, value: Option<&str>, values: &[String]) -> b
     }
 }
 
-/// Terms are alternatives; one without requirements allows nothing.
+/// Returns whether any term matches. A term without requirements matches nothing.
 fn any_term(terms: &[NodeSelectorTerm], node: &Node) -> bool {
     terms.iter().any(|term| {
         let labels = term.match_expressions.as_deref().unwrap_or_default();

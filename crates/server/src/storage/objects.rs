@@ -1,5 +1,5 @@
-//! The kinds that are watched, with the fields that decide and no others: a picture of a whole cluster is kept, and
-//! reading a field costs code for each. What is written are patches, so nothing that is not here gets lost.
+//! The watched kinds with only the fields that matter for decisions: the whole cluster is cached, and each parsed field
+//! costs code. Writes are patches, so fields that are missing here are not lost.
 
 use std::collections::BTreeMap;
 
@@ -98,7 +98,7 @@ pub(super) struct VolumeSpec {
     pub(super) access_modes: Option<Vec<String>>,
     pub(super) capacity: Option<BTreeMap<String, Quantity>>,
     pub(super) claim_ref: Option<ObjectReference>,
-    /// Whether it is a driver's.
+    /// Present if the volume belongs to a CSI driver.
     pub(super) csi: Option<IgnoredAny>,
     pub(super) node_affinity: Option<VolumeNodeAffinity>,
     pub(super) persistent_volume_reclaim_policy: Option<String>,
@@ -159,7 +159,7 @@ pub(super) struct Volume {
     #[serde(deserialize_with = "or_default")]
     pub(super) name: String,
     pub(super) persistent_volume_claim: Option<NamedClaim>,
-    /// Whether a claim is made for it.
+    /// Present if a claim is created for it.
     pub(super) ephemeral: Option<IgnoredAny>,
 }
 
@@ -219,7 +219,7 @@ pub(super) struct Driver {
     pub(super) name: String,
 }
 
-/// Who manages which field is most of an object, and decides nothing.
+/// Drops the managed fields, which are the largest part of an object and do not matter for decisions.
 fn bare<'de, D: Deserializer<'de>>(deserializer: D) -> Result<ObjectMeta, D::Error> {
     let mut meta: ObjectMeta = or_default(deserializer)?;
     meta.managed_fields = None;
@@ -245,7 +245,7 @@ mod tests {
         assert!(volumes[0].ephemeral.is_none());
     }
 
-    /// The same bytes as the generated types read, with the same outcome.
+    /// Parses the same bytes as the generated types, with the same result.
     #[test]
     fn fields_are_called_as_in_the_generated_types() {
         use k8s_openapi::api::core::v1 as full;

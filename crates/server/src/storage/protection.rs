@@ -1,4 +1,4 @@
-//! Protection: a claim stays while a pod uses it, a volume stays while it is bound.
+//! Protection: a claim is kept while a pod uses it, and a volume is kept while it is bound.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::Api;
@@ -11,13 +11,13 @@ use super::names::{CLAIM_PROTECTION, VOLUME_PROTECTION};
 use super::objects::{PersistentVolume, PersistentVolumeClaim, Pod};
 use super::world::{Name, Word};
 
-/// What an object needs.
+/// Required change of an object.
 #[derive(Debug, PartialEq, Eq)]
 enum Need {
     Nothing,
-    /// It came before its protection.
+    /// It has no protection yet.
     Protect,
-    /// It is being deleted, and we are asked.
+    /// It is being deleted, and only the protection blocks that.
     Release,
 }
 
@@ -29,7 +29,7 @@ impl Storage {
         let patch = match need(&claim.metadata, CLAIM_PROTECTION) {
             Need::Nothing => return Ok(()),
             Need::Protect => with(&claim.metadata, CLAIM_PROTECTION),
-            // It is looked at again when the pod changes or goes.
+            // The claim is examined again when the pod changes or is deleted.
             Need::Release if self.is_used(name, &claim).await? => return Ok(()),
             Need::Release => without(&claim.metadata, CLAIM_PROTECTION),
         };
@@ -49,7 +49,8 @@ impl Storage {
         self.write.volume(&volume, patch).await.map(drop)
     }
 
-    /// Known pods say so for sure; that there is none, only the API server does.
+    /// Returns whether a pod uses the claim. A cached pod is sufficient proof of use. Only the API server can prove
+    /// that there is none.
     async fn is_used(
         &self,
         name: &Name,
@@ -71,8 +72,8 @@ impl Storage {
     }
 }
 
-/// Whether a pod holds a claim. One without a node does not: no kubelet starts it with a claim that is being
-/// deleted.
+/// Returns whether a pod uses a claim. A pod without a node does not, because no kubelet starts it with a claim that is
+/// being deleted.
 fn uses(pod: &Pod, claim: &PersistentVolumeClaim) -> bool {
     let Some(spec) = &pod.spec else { return false };
     let has_node = spec.node_name.as_ref().is_some_and(|node| !node.is_empty());

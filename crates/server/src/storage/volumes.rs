@@ -1,7 +1,7 @@
-//! Volumes: their phases, and what becomes of them when their claim is gone.
+//! Volumes: their phases, and what happens to them when their claim is gone.
 //!
-//! Volumes of a driver are deleted by its provisioner, which waits for the phase Released; here nothing but the
-//! phase is given.
+//! Volumes of a driver are deleted by its provisioner, which waits for the phase Released. This controller only sets
+//! the phase.
 
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ impl Storage {
                 Ok(())
             }
             bound_to if bound_to == name.name => self.phase(&volume, "Bound", None).await.map(drop),
-            // Made for the claim, which has found another: nobody needs it.
+            // The volume was created for the claim, which is bound to another volume, so the volume is not needed.
             _ if annotation(&volume.metadata, PROVISIONED_BY).is_some()
                 && policy(&volume) == "Delete" =>
             {
@@ -83,7 +83,7 @@ impl Storage {
 
     async fn released(&self, volume: &PersistentVolume) -> Result<(), kube::Error> {
         let volume = match phase(volume) {
-            // What went wrong stays to be seen.
+            // The failure stays visible.
             "Released" | "Failed" => Arc::new(volume.clone()),
             _ => self.phase(volume, "Released", None).await?,
         };
@@ -103,8 +103,8 @@ impl Storage {
         }
     }
 
-    /// The claim it names has another volume. A choice of ours is taken back; a choice of a person stays, for a
-    /// claim of that name to come.
+    /// Handles a volume whose claim has another volume. If the binder chose the claim, the reference is removed. If a
+    /// person chose it, the reference stays for a future claim of that name.
     async fn set_free(&self, volume: &PersistentVolume) -> Result<(), kube::Error> {
         let ours = annotation(&volume.metadata, BOUND_BY_CONTROLLER).is_some();
         let patch = if ours {
@@ -134,7 +134,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Gives a volume its phase, unless it has it.
+    /// Sets the phase of a volume, unless it is already set.
     pub(super) async fn phase(
         &self,
         volume: &PersistentVolume,
@@ -149,7 +149,8 @@ impl Storage {
     }
 }
 
-/// Whether somebody outside may delete the volume: a driver's, and whatever was made by none of the plugins.
+/// Returns whether a component outside this server may delete the volume: it belongs to a driver, or no in-tree plugin
+/// created it.
 fn is_external(volume: &PersistentVolume) -> bool {
     let maker = annotation(&volume.metadata, PROVISIONED_BY);
     let of_driver = volume.spec.as_ref().is_some_and(|s| s.csi.is_some());

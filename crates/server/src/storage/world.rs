@@ -1,7 +1,7 @@
-//! What there is, as last heard of: by a watch, or from the answer to a write of ours.
+//! Cached objects, from a watch or from the response to one of our writes.
 //!
-//! An object only ever gets newer: answers and watches overtake each other. An answer replaces what is there and
-//! never adds, because the object may be gone by now.
+//! A cached object is only replaced by a newer version, because responses and watch events overtake each other. A
+//! response replaces an existing entry but never adds one, because the object may already be gone.
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -13,7 +13,7 @@ use super::choices::Choices;
 use super::matching::{claim_class, selected_node, volume_class};
 use super::objects::{CSINode, Node, PersistentVolume, PersistentVolumeClaim, Pod, StorageClass};
 
-/// Where an object is; the namespace is empty for objects of the cluster.
+/// Namespace and name of an object. The namespace is empty for cluster-scoped objects.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) struct Name {
     pub(super) namespace: String,
@@ -36,20 +36,20 @@ impl Name {
     }
 }
 
-/// Objects of one kind, and under which words they are looked up.
+/// Objects of one kind, with an index of the keys by which they are looked up.
 pub(super) struct Shelf<K> {
     objects: HashMap<Name, Arc<K>>,
     words: HashMap<Word, BTreeSet<Name>>,
 }
 
-/// What objects are looked up by.
+/// Key by which objects are looked up.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Word {
     /// Volumes that name this claim.
     Claim(Name),
     /// Volumes that name no claim, or claims that name no volume, of this class.
     Free(String),
-    /// Claims that name no volume and are to have one that this node reaches.
+    /// Claims that name no volume and need one that this node can reach.
     Selected(String),
     /// Claims that name this volume.
     Volume(String),
@@ -59,9 +59,9 @@ pub(super) enum Word {
     Uses(Name),
 }
 
-/// A kind that is kept.
+/// A cached kind.
 pub(super) trait Kept: kube::Resource {
-    /// The words an object is found by.
+    /// Returns the keys of an object.
     fn words(&self) -> Vec<Word> {
         Vec::new()
     }
@@ -113,7 +113,7 @@ impl Kept for StorageClass {}
 impl Kept for Node {}
 impl Kept for CSINode {}
 
-/// The claims that a pod's volumes name, those made for it included.
+/// Returns the claims that a pod's volumes name, including claims created for the pod.
 pub(super) fn claims_of(pod: &Pod) -> Vec<Name> {
     let (namespace, name) = (pod.namespace().unwrap_or_default(), pod.name_any());
     let volumes = pod.spec.as_ref().and_then(|spec| spec.volumes.as_deref());
@@ -143,7 +143,7 @@ impl<K: Kept> Shelf<K> {
         self.objects.get(name).cloned()
     }
 
-    /// An object of the cluster.
+    /// Returns a cluster-scoped object.
     pub(super) fn named(&self, name: &str) -> Option<Arc<K>> {
         self.get(&Name::new("", name))
     }
@@ -152,17 +152,17 @@ impl<K: Kept> Shelf<K> {
         self.objects.values()
     }
 
-    /// The names found by a word.
+    /// Returns the names for a key.
     pub(super) fn by<'a>(&'a self, word: &Word) -> impl Iterator<Item = &'a Name> + use<'a, K> {
         self.words.get(word).into_iter().flatten()
     }
 
-    /// The objects found by a word.
+    /// Returns the objects for a key.
     pub(super) fn find<'a>(&'a self, word: &Word) -> impl Iterator<Item = &'a Arc<K>> + use<'a, K> {
         self.by(word).filter_map(|name| self.objects.get(name))
     }
 
-    /// What a watch said. The object as it was before, if there was one.
+    /// Stores an object from a watch. Returns the previous version, if there was one.
     pub(super) fn put(&mut self, object: Arc<K>) -> Option<Arc<K>> {
         let name = Name::of(object.meta());
         let old = self.objects.get(&name).cloned();
@@ -180,7 +180,7 @@ impl<K: Kept> Shelf<K> {
         old
     }
 
-    /// What the answer to a write said.
+    /// Stores an object from the response to a write.
     pub(super) fn replace(&mut self, object: Arc<K>) {
         let there = self.objects.get(&Name::of(object.meta()));
         if there.is_some_and(|there| there.meta().uid == object.meta().uid) {
@@ -188,7 +188,7 @@ impl<K: Kept> Shelf<K> {
         }
     }
 
-    /// What a watch said is gone; what has followed it under its name stays.
+    /// Removes an object that a watch reported as deleted. A newer object with the same name stays.
     pub(super) fn remove(&mut self, gone: &K) {
         let name = Name::of(gone.meta());
         let there = self.objects.get(&name);
@@ -197,7 +197,7 @@ impl<K: Kept> Shelf<K> {
         }
     }
 
-    /// What a list said: all that there is. Those that are missing in it.
+    /// Applies a complete list. Returns the objects that are missing in it.
     pub(super) fn reset(&mut self, objects: Vec<Arc<K>>) -> Vec<Arc<K>> {
         let listed: BTreeSet<Name> = objects.iter().map(|o| Name::of(o.meta())).collect();
         let gone: Vec<Name> = self
@@ -227,7 +227,7 @@ impl<K: Kept> Shelf<K> {
     }
 }
 
-/// Whether the first is newer than the second.
+/// Returns whether the first is newer than the second.
 fn newer(first: &ObjectMeta, second: &ObjectMeta) -> bool {
     let revision = |meta: &ObjectMeta| meta.resource_version.as_ref()?.parse::<u64>().ok();
     match (revision(first), revision(second)) {
@@ -236,7 +236,7 @@ fn newer(first: &ObjectMeta, second: &ObjectMeta) -> bool {
     }
 }
 
-/// All shelves.
+/// The caches of all kinds.
 #[derive(Default)]
 pub(super) struct Shelves {
     pub(super) claims: Shelf<PersistentVolumeClaim>,
@@ -245,16 +245,16 @@ pub(super) struct Shelves {
     pub(super) pods: Shelf<Pod>,
     pub(super) nodes: Shelf<Node>,
     pub(super) drivers: Shelf<CSINode>,
-    /// When each node was chosen for a claim, counted from the first choice.
+    /// Order in which nodes were last selected for a claim, counted from the first selection.
     pub(super) chosen: HashMap<String, u64>,
-    /// How often claims were given a node: of claims here that name no volume, and no others.
+    /// Number of node selections per claim, only for cached claims that name no volume.
     pub(super) choices: Choices,
-    /// What people were told about which claim, by its uid.
+    /// Reasons already reported per claim, with the claim's uid.
     pub(super) told: HashMap<Name, (Option<String>, HashSet<String>)>,
 }
 
 impl Shelves {
-    /// Whether a claim is there, the same one still, and without a volume.
+    /// Returns whether a claim still exists, is the same one, and has no volume.
     pub(super) fn is_open(&self, claim: &PersistentVolumeClaim) -> bool {
         let there = self.claims.objects.get(&Name::of(&claim.metadata));
         there.is_some_and(|there| {
@@ -264,7 +264,7 @@ impl Shelves {
     }
 }
 
-/// The picture that everybody shares.
+/// The cache that all controllers share.
 #[derive(Clone, Default)]
 pub(super) struct World(Arc<Mutex<Shelves>>);
 

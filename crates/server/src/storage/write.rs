@@ -1,4 +1,4 @@
-//! Writes: small merge patches on the version they were decided on, and events.
+//! Writes: small merge patches on the version on which they were decided, and Events.
 
 use std::sync::Arc;
 
@@ -12,17 +12,17 @@ use serde_json::{Value, json};
 use super::objects::{PersistentVolume, PersistentVolumeClaim};
 use super::world::{Name, World};
 
-/// Whom fields and events are from.
+/// Field manager and source of Events.
 const MANAGER: &str = "persistentvolume-controller";
 
-/// What an event is about to say.
+/// Type of an Event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Tone {
     Normal,
     Warning,
 }
 
-/// Writes, and takes the answers into the picture.
+/// Sends writes, and stores the responses in the cache.
 pub(super) struct Writer {
     pub(super) client: Client,
     world: World,
@@ -83,7 +83,7 @@ impl Writer {
         Ok(self.heard_of_volume(answer?))
     }
 
-    /// A claim as the API server has it now.
+    /// Reads a claim from the API server.
     pub(super) async fn fresh_claim(
         &self,
         name: &Name,
@@ -91,7 +91,7 @@ impl Writer {
         self.claims(name).get_opt(&name.name).await
     }
 
-    /// A volume as the API server has it now.
+    /// Reads a volume from the API server.
     pub(super) async fn fresh_volume(
         &self,
         name: &str,
@@ -99,7 +99,7 @@ impl Writer {
         self.volumes().get_opt(name).await
     }
 
-    /// Tells people. What they miss is no reason to stop.
+    /// Records an Event. A failure to record it is ignored.
     pub(super) async fn event<K>(&self, about: &K, tone: Tone, reason: &str, message: &str)
     where
         K: Resource<DynamicType = ()>,
@@ -158,7 +158,7 @@ impl Writer {
     }
 }
 
-/// A reference to an object, as volumes and events have it.
+/// Returns a reference to an object, in the form used in volumes and Events.
 pub(super) fn reference<K: Resource<DynamicType = ()>>(object: &K) -> ObjectReference {
     let meta = object.meta();
     ObjectReference {
@@ -179,7 +179,7 @@ fn parameters() -> PatchParams {
     }
 }
 
-/// With the version in it, the API server refuses what was decided on an older one.
+/// Adds the version to a patch, so that the API server rejects a decision on an older version.
 fn prepared<K: Resource>(object: &K, mut patch: Value) -> (Name, Patch<Value>) {
     patch["metadata"]["resourceVersion"] = json!(object.meta().resource_version);
     (Name::of(object.meta()), Patch::Merge(patch))

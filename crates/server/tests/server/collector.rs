@@ -8,11 +8,11 @@ use serde_json::json;
 
 use super::{Running, embedded, until};
 
-/// Config maps that own each other.
+/// ConfigMaps that own each other.
 struct Maps(Api<ConfigMap>);
 
 impl Maps {
-    /// Makes one and returns its uid.
+    /// Creates one and returns its uid.
     async fn make(&self, name: &str, owners: &[(&str, &str)], finalizers: &[&str]) -> String {
         let owners: Vec<_> = owners
             .iter()
@@ -81,7 +81,7 @@ async fn an_owner_that_never_was_takes_its_dependent_along() {
     let (server, maps) = start().await;
     maps.make("a", &[("nobody", "0000")], &[]).await;
     maps.gone("a").await;
-    // The same name is not the same object.
+    // An object with the same name is not the same object.
     maps.make("owner", &[], &[]).await;
     maps.make("b", &[("owner", "0001")], &[]).await;
     maps.gone("b").await;
@@ -127,7 +127,7 @@ async fn orphan_dependents_stay_without_their_owner() {
     server.stop().await;
 }
 
-/// Leases are not watched, so what was made a moment ago must be looked for.
+/// Leases are not watched, so recently created ones must be listed.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn leases_made_a_moment_ago_are_dependents_like_all_others() {
     let (server, maps) = start().await;
@@ -139,7 +139,7 @@ async fn leases_made_a_moment_ago_are_dependents_like_all_others() {
         let lease = serde_json::from_value(lease).unwrap();
         leases.create(&PostParams::default(), &lease).await.unwrap();
     };
-    // The collector is at work, and has listed the leases that there were.
+    // The collector is running and has listed the existing leases.
     maps.make("a", &[("nobody", "0000")], &[]).await;
     maps.gone("a").await;
 
@@ -159,7 +159,7 @@ async fn leases_made_a_moment_ago_are_dependents_like_all_others() {
     server.stop().await;
 }
 
-/// Objects that own each other, in a ring: each blocks the deletion of the one before it.
+/// Creates objects that own each other in a ring: each blocks the deletion of the previous one.
 async fn ring(maps: &Maps, names: &[&str]) {
     let mut uids = Vec::new();
     for name in names {
@@ -188,12 +188,12 @@ async fn foreground_deletion_of_one_object_in_a_ring_deletes_the_ring() {
     server.stop().await;
 }
 
-/// No object of the ring is left that could be told not to block: all of them wait already.
+/// No object of the ring is left whose blocking reference could be removed: all of them already wait.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn foreground_deletion_of_every_object_in_a_ring_deletes_the_ring() {
     let (server, maps) = start().await;
     let names = ["a", "b", "c", "d"];
-    // All are marked before the collector hears of the last one.
+    // All are marked before the collector receives the event of the last one.
     ring(&maps, &names).await;
     let deletions = names.map(|name| maps.delete(name, PropagationPolicy::Foreground));
     futures_util::future::join_all(deletions).await;

@@ -1,4 +1,4 @@
-//! A kind that is derived from a Rust type, as operators on kube have it: defined and written by server-side apply.
+//! A kind that is derived from a Rust type, as in operators based on kube: defined and written by server-side apply.
 #![allow(missing_docs, reason = "the derive makes items without")]
 
 use std::time::Duration;
@@ -13,15 +13,15 @@ use serde_json::json;
 
 use super::{Running, embedded};
 
-/// A document that somebody wants to have printed.
+/// A document to be printed.
 #[derive(CustomResource, Clone, Debug, Deserialize, JsonSchema, Serialize)]
 #[kube(group = "t.example", version = "v1", kind = "Document", namespaced)]
 #[kube(status = "DocumentStatus", shortname = "doc")]
 #[kube(printcolumn = r#"{"name":"Title","type":"string","jsonPath":".spec.title"}"#)]
 struct DocumentSpec {
-    /// What it is called.
+    /// Title of the document.
     title: String,
-    /// How often it is printed.
+    /// Number of copies.
     #[serde(default = "once")]
     #[schemars(range(min = 1, max = 5))]
     copies: u8,
@@ -53,7 +53,7 @@ async fn a_derived_kind_is_defined_applied_validated_and_defaulted() {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let (name, definition) = (Document::crd_name(), Document::crd());
     for _ in 0..2 {
-        // As operators do at each of their starts.
+        // Operators do this at each start.
         let patch = Patch::Apply(&definition);
         definitions.patch(name, &apply, &patch).await.unwrap();
     }
@@ -75,7 +75,7 @@ async fn a_derived_kind_is_defined_applied_validated_and_defaulted() {
         .map(|entry| entry.manager.as_deref());
     assert_eq!(managers.collect::<Vec<_>>(), [Some("operator")]);
 
-    // Another manager may not take a field, but may add one; what is not applied any more goes.
+    // Another manager may not take over a field, but may add one. Fields that are no longer applied are removed.
     let other = PatchParams::apply("other");
     let refused = documents
         .patch("d", &other, &spec(json!({ "title": "two" })))
@@ -92,7 +92,7 @@ async fn a_derived_kind_is_defined_applied_validated_and_defaulted() {
     let now = documents.patch("d", &apply, &last).await.unwrap();
     assert_eq!((now.spec.copies, now.spec.paper), (3, None));
 
-    // The schema that was derived is obeyed.
+    // The derived schema is enforced.
     for (bad, field) in [
         (json!({ "title": "x", "copies": 6 }), "spec.copies"),
         (json!({ "title": "x", "paper": "A3" }), "spec.paper"),
@@ -110,7 +110,7 @@ async fn a_derived_kind_is_defined_applied_validated_and_defaulted() {
         );
     }
 
-    // The status has its own door.
+    // The status is a separate subresource.
     let printed = json!({
         "apiVersion": "t.example/v1", "kind": "Document", "status": { "printed": 2 },
     });

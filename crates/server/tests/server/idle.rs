@@ -1,4 +1,4 @@
-//! A server on which nothing changes sends itself no requests, whatever objects it has.
+//! A server without changes sends itself no requests, regardless of its objects.
 
 use std::time::Duration;
 
@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 
 use super::{Running, embedded, until};
 
-/// Longer than the delays of anything that is retried within a minute.
+/// Longer than the delay of everything that is retried at least once a minute.
 const QUIET: Duration = Duration::from_secs(35);
 
-/// How many seconds a server may be busy with new objects before it has to be idle.
+/// Maximum number of seconds in which a server may process new objects before it is idle.
 const SETTLED_WITHIN: u32 = 90;
 
-/// How many seconds without a request mean that it is. New kinds are looked for up to ten seconds after a
-/// definition has changed, Leases are listed fifteen seconds after an object was removed.
+/// Number of seconds without a request after which it counts as idle. Discovery runs up to ten seconds after a change
+/// of a definition. Leases are listed fifteen seconds after an object was removed.
 const SETTLED: u32 = 17;
 
-/// What every object here has: a namespace, and references that lead nowhere or in a circle.
+/// Objects in a namespace, with references that resolve to nothing or form a ring.
 struct Api<'a>(&'a Client);
 
 impl Api<'_> {
@@ -33,7 +33,7 @@ impl Api<'_> {
         sent.unwrap_or_else(|error| panic!("{method} {path}: {error}"))
     }
 
-    /// Makes an object and returns its uid.
+    /// Creates an object and returns its uid.
     async fn make(&self, path: &str, metadata: Value, rest: Value) -> String {
         let mut body = rest;
         body["metadata"] = metadata;
@@ -46,7 +46,7 @@ impl Api<'_> {
         self.send("DELETE", path, &options).await;
     }
 
-    /// How many requests the server has answered; that of this question is not among them.
+    /// Returns the number of requests that the server has answered, without this one.
     async fn answered(&self) -> u64 {
         let request = http::Request::get("/metrics").body(Vec::new()).unwrap();
         let text = self.0.request_text(request).await.unwrap();
@@ -65,7 +65,7 @@ fn owner(kind: &str, name: &str, uid: &str) -> Value {
 
 const MAPS: &str = "/api/v1/namespaces/odd/configmaps";
 
-/// A ring that cannot end, because of a finalizer that nobody removes.
+/// Creates a ring. If `held`, it cannot be deleted because of a finalizer that nobody removes.
 async fn ring(api: &Api<'_>, names: [&str; 3], held: bool) {
     let mut uids = Vec::new();
     for name in names {
@@ -87,13 +87,13 @@ async fn ring(api: &Api<'_>, names: [&str; 3], held: bool) {
 async fn make_odd_objects(api: &Api<'_>) {
     api.make("/api/v1/namespaces", json!({ "name": "odd" }), json!({}))
         .await;
-    // Rings: one that can end, one that cannot, one that nobody deletes.
+    // Rings: one that can be deleted, one that cannot, and one that nobody deletes.
     ring(api, ["a", "b", "c"], false).await;
     ring(api, ["d", "e", "f"], true).await;
     ring(api, ["g", "h", "i"], false).await;
     api.foreground(&format!("{MAPS}/a")).await;
     api.foreground(&format!("{MAPS}/d")).await;
-    // Owners that are missing, of an unknown kind, of another uid, or impossible.
+    // Owners that are missing, of an unknown kind, with another uid, or impossible.
     let missing = json!({ "name": "missing", "ownerReferences": [owner("Secret", "x", "1")],
         "finalizers": ["x.io/held"] });
     api.make(MAPS, missing, json!({})).await;
@@ -137,7 +137,7 @@ async fn make_odd_objects(api: &Api<'_>) {
         "volumes": [{ "name": "v", "persistentVolumeClaim": { "claimName": "absent" } }] } });
     api.make("/api/v1/namespaces/odd/pods", json!({ "name": "pod" }), pod)
         .await;
-    // A kind that was there for a moment.
+    // A kind that existed for a moment.
     let names = json!({ "plural": "things", "singular": "thing", "kind": "Thing", "listKind": "ThingList" });
     let schema = json!({ "openAPIV3Schema": { "type": "object" } });
     let definition = json!({ "spec": { "group": "x.io", "scope": "Namespaced", "names": names,
@@ -145,7 +145,7 @@ async fn make_odd_objects(api: &Api<'_>) {
     let definitions = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
     api.make(definitions, json!({ "name": "things.x.io" }), definition)
         .await;
-    // Namespaces that cannot end: because of their content, and because of their finalizers.
+    // Namespaces that cannot be deleted: because of their content, and because of their finalizers.
     for (name, finalizers) in [("content", json!([])), ("finalizers", json!(["x.io/held"]))] {
         let metadata = json!({ "name": name, "finalizers": finalizers });
         api.make("/api/v1/namespaces", metadata, json!({})).await;
@@ -181,7 +181,7 @@ async fn idle_server_with_odd_objects_sends_itself_no_requests() {
     let definition = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/things.x.io";
     api.send("DELETE", definition, &json!({})).await;
 
-    // Idle means that only the question itself is counted.
+    // The server is idle if only the query itself is counted.
     let mut before = api.answered().await;
     let mut seconds = 0;
     let mut quiet = 0;
@@ -196,7 +196,7 @@ async fn idle_server_with_odd_objects_sends_itself_no_requests() {
     let sent = api.answered().await - before - 1;
     assert_eq!(sent, 0, "requests in {QUIET:?} after {seconds} s");
 
-    // The server still hears of changes: the kind of an owner appears, and no such owner is there.
+    // The server still reacts to changes: the kind of an owner appears, and that owner does not exist.
     let names = json!({ "plural": "nonsenses", "singular": "nonsense", "kind": "Nonsense",
         "listKind": "NonsenseList" });
     let schema = json!({ "openAPIV3Schema": { "type": "object" } });

@@ -24,7 +24,7 @@ use tokio::task::JoinHandle;
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// An embedded server in memory.
+/// Returns an embedded server in memory.
 fn embedded() -> Server {
     let free = "127.0.0.1:0".parse().unwrap();
     Server::embedded(ApiServer::builder().engine(Engine::Memory).listen(free))
@@ -37,7 +37,7 @@ async fn config(kubeconfig: &str) -> Config {
     config.unwrap()
 }
 
-/// A server that runs until it is asked to stop.
+/// A server that runs until it is stopped.
 struct Running {
     client: Client,
     stop: oneshot::Sender<()>,
@@ -66,7 +66,7 @@ impl Running {
     }
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 async fn until(what: &str, mut so: impl AsyncFnMut() -> bool) {
     let wait = async {
         while !so().await {

@@ -1,4 +1,4 @@
-//! What every namespace has.
+//! Default content of every namespace.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::{ConfigMap, Namespace, ServiceAccount};
@@ -58,14 +58,14 @@ async fn every_namespace_gets_an_account_and_the_certificate_and_gets_them_back(
     })
     .await;
 
-    // A namespace that ends is not filled again.
+    // A namespace that is being deleted is not filled again.
     namespaces.delete("new", &delete).await.unwrap();
     until("the namespace is gone", async || {
         namespaces.get_opt("new").await.unwrap().is_none()
     })
     .await;
 
-    // One writer needs no election.
+    // A single writer needs no election.
     let leases: Api<Lease> = Api::all(client.clone());
     let leases = leases.list(&Default::default()).await.unwrap().items;
     assert!(leases.is_empty(), "{leases:?}");

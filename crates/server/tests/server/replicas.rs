@@ -1,4 +1,4 @@
-//! Several servers on one API server, and controllers of one's own.
+//! Several servers on one API server, and custom controllers.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};

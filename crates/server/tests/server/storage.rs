@@ -1,4 +1,4 @@
-//! Claims and volumes: what binds them, what keeps them, what becomes of them.
+//! Claims and volumes: binding, protection and reclaiming.
 
 use k8s_openapi::api::core::v1::{Event, Node, PersistentVolume, PersistentVolumeClaim, Pod};
 use k8s_openapi::api::storage::v1::StorageClass;
@@ -181,7 +181,7 @@ impl Rig {
             .unwrap();
     }
 
-    /// Waits until everything created before was looked at: a volume made now is available.
+    /// Waits until everything created before was processed: a volume created now becomes available.
     async fn settled(&self, mark: &str) {
         self.volume_of(mark, "mark", json!({})).await;
         until("the mark is available", async || {
@@ -210,7 +210,7 @@ fn named(claim: &Value) -> Value {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_of_a_driver_is_handed_to_its_provisioner_and_bound_to_what_it_makes() {
     let rig = Rig::start().await;
-    // The class comes after the claim.
+    // The class is created after the claim.
     let claim = rig.claim_of("data", "fast", json!({})).await;
     let message = rig.told("data", "ProvisioningFailed").await;
     assert_eq!(message, "storageclass.storage.k8s.io \"fast\" not found");
@@ -224,7 +224,7 @@ async fn a_claim_of_a_driver_is_handed_to_its_provisioner_and_bound_to_what_it_m
     );
     assert_eq!(rig.claim_phase("data").await, "Pending");
 
-    // What a provisioner does.
+    // Acts like a provisioner.
     let spec = json!({
         "claimRef": named(&claim),
         "capacity": { "storage": "2Gi" },
@@ -246,7 +246,7 @@ async fn a_claim_of_a_driver_is_handed_to_its_provisioner_and_bound_to_what_it_m
         "it named the claim itself"
     );
 
-    // Deleted: released, and left to the provisioner.
+    // After the deletion of the claim, the volume is released and left to the provisioner.
     rig.delete_claim("data").await;
     until("released", async || {
         rig.volume_phase("made").await == "Released"
@@ -323,7 +323,7 @@ async fn volumes_that_are_there_are_given_out_once_and_by_what_claims_ask_for() 
     })
     .await;
     assert_eq!(rig.claim_phase("early").await, "Pending");
-    // One that comes later is found by who waits.
+    // A volume that is created later is bound to the waiting claim.
     rig.volume_of("first", "", size("5Gi")).await;
     rig.phases("early", "first", ("Bound", "Bound")).await;
     let volume = rig.volume("first").await.unwrap();
@@ -332,7 +332,7 @@ async fn volumes_that_are_there_are_given_out_once_and_by_what_claims_ask_for() 
     assert_eq!(named.uid, rig.claim("early").await.unwrap().metadata.uid);
     assert_eq!(named.kind.as_deref(), Some("PersistentVolumeClaim"));
 
-    // As many claims as volumes, all at once: each gets one of its own.
+    // As many claims as volumes, created together: each claim gets its own volume.
     for n in 0..8 {
         rig.volume_of(&format!("many-{n}"), "many", json!({})).await;
     }
@@ -357,7 +357,7 @@ async fn volumes_that_are_there_are_given_out_once_and_by_what_claims_ask_for() 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_choice_that_people_made_counts_at_either_end() {
     let rig = Rig::start().await;
-    // A volume for a claim that comes later; nobody else gets it.
+    // A volume that is reserved for a later claim; no other claim gets it.
     let mut reserved = named(&json!({ "metadata": { "name": "mine" } }));
     reserved.as_object_mut().unwrap().remove("uid");
     rig.volume_of("reserved", "", json!({ "claimRef": reserved }))
@@ -375,11 +375,11 @@ async fn a_choice_that_people_made_counts_at_either_end() {
     assert!(!volume.annotations().contains_key(BOUND_BY_CONTROLLER));
     let uid = volume.spec.unwrap().claim_ref.unwrap().uid;
     assert_eq!(uid.as_deref(), mine["metadata"]["uid"].as_str());
-    // It would take any volume that nobody is named in, also those of the claims below.
+    // It would take any volume without a reference to a claim, including those of the claims below.
     rig.delete_claim("greedy").await;
     until("gone", async || rig.claim("greedy").await.is_none()).await;
 
-    // A claim for a volume that comes later, is too small, and is taken.
+    // Two claims name a volume that is created later. It is too small for the second claim, and the first takes it.
     rig.claim_of("late", "", json!({ "volumeName": "wanted" }))
         .await;
     rig.claim_of(
@@ -454,11 +454,11 @@ async fn what_becomes_of_a_volume_whose_claim_is_gone_is_up_to_its_policy() {
             .unwrap();
         assert!(message.starts_with(why), "{message}");
     }
-    // A claim of the same name is another claim.
+    // A new claim of the same name is a different claim.
     rig.claim_of("retain", "retain", json!({})).await;
     rig.told("retain", "ProvisioningFailed").await;
     assert_eq!(rig.volume_phase("retain").await, "Released");
-    // Freed by hand, it is there for it.
+    // After its reference is removed by hand, it is available for the new claim.
     rig.patch_volume("retain", json!({ "spec": { "claimRef": null } }))
         .await;
     rig.phases("retain", "retain", ("Bound", "Bound")).await;
@@ -471,13 +471,13 @@ async fn a_bound_claim_without_its_volume_is_lost() {
     rig.volume_of("v", "", json!({})).await;
     rig.claim_of("c", "", json!({})).await;
     rig.phases("c", "v", ("Bound", "Bound")).await;
-    // A bound volume stays, even if its deletion is asked for.
+    // A bound volume stays, even if its deletion is requested.
     rig.delete_volume("v").await;
     rig.settled("mark").await;
     let volume = rig.volume("v").await.unwrap();
     assert!(volume.metadata.deletion_timestamp.is_some());
     assert_eq!(volume.finalizers(), ["kubernetes.io/pv-protection"]);
-    // Taken away by force.
+    // Removed by force.
     rig.patch_volume("v", json!({ "metadata": { "finalizers": null } }))
         .await;
     until("lost", async || rig.claim_phase("c").await == "Lost").await;
@@ -546,7 +546,7 @@ async fn a_claim_stays_while_a_pod_on_a_node_uses_it() {
     })
     .await;
 
-    // One that lost its protection gets it back.
+    // A claim that lost its protection gets it back.
     rig.claim_of("bare", "", json!({})).await;
     let claims: Api<PersistentVolumeClaim> = rig.here();
     let bare = Patch::Merge(json!({ "metadata": { "finalizers": null } }));
@@ -589,7 +589,7 @@ async fn the_first_pod_decides_where_its_claims_are() {
     rig.annotated("data", SELECTED_NODE, "a").await;
     rig.annotated("data", PROVISIONER, DRIVER).await;
 
-    // Given up by the provisioner: another node.
+    // The provisioner gave up, so another node is selected.
     rig.class(
         "any",
         json!({ "provisioner": "x.example", "volumeBindingMode": "WaitForFirstConsumer" }),
@@ -619,7 +619,7 @@ async fn the_first_pod_decides_where_its_claims_are() {
     })
     .await;
 
-    // Volumes that are there, each on its node.
+    // Existing volumes, each on its node.
     rig.class("local", json!({ "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer" })).await;
     for node in ["a", "b"] {
         let term = json!({ "key": "metadata.name", "operator": "In", "values": [node] });
@@ -643,7 +643,7 @@ async fn the_first_pod_decides_where_its_claims_are() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_with_a_node_gets_no_volume_that_the_node_does_not_reach() {
-    // A scheduler chooses, as on other clusters.
+    // A scheduler selects the node, as on other clusters.
     let rig = Rig::with(embedded().disable("first-consumer")).await;
     rig.class(
         "late",
@@ -685,7 +685,7 @@ async fn a_claim_with_a_node_gets_no_volume_that_the_node_does_not_reach() {
     rig.node("b", "two").await;
     rig.phases("unknown", "in-two", ("Bound", "Bound")).await;
 
-    // Who names the claim has decided.
+    // A volume that names the claim has precedence.
     let claim_ref = json!({ "namespace": "default", "name": "nowhere" });
     rig.volume_of("named", "late", json!({ "claimRef": claim_ref }))
         .await;
