@@ -1,4 +1,4 @@
-//! What a manager consists of.
+//! Configuration of a manager.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -28,16 +28,16 @@ use crate::shard::driver::{Open, ShardGroup};
 use crate::tasks::{Roster, Running};
 use crate::warm::Warm;
 
-/// How long startup hooks may take.
+/// Default time limit of a startup hook.
 const HOOK_LIMIT: Duration = Duration::from_secs(15 * 60);
 
-/// How long the first lists of caches may take; controller-runtime's.
+/// Default time limit of the first lists of caches; controller-runtime's value.
 const CACHE_LIMIT: Duration = Duration::from_secs(120);
 
-/// How long everything may take to stop; controller-runtime's.
+/// Default time limit of a shutdown; controller-runtime's value.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Collects what a manager runs; [`build`](Self::build) checks it.
+/// Collects the parts of a manager; [`build`](Self::build) validates them.
 #[must_use = "call build"]
 pub struct Builder {
     config: Config,
@@ -102,8 +102,8 @@ impl Builder {
         }
     }
 
-    /// Calls a hook before controllers start, in the order in which hooks were given. It says that it is
-    /// done by [`Startup::done`].
+    /// Adds a hook that runs before controllers start. Hooks run in the order in which they were added. A hook reports
+    /// completion with [`Startup::done`].
     pub fn on_startup<F, W>(mut self, name: &str, hook: F) -> Self
     where
         F: FnOnce(Startup) -> W + Send + 'static,
@@ -114,8 +114,8 @@ impl Builder {
         self
     }
 
-    /// How long each hook may take until it is done; 15 minutes by default. It ends the start also if the
-    /// hook blocks its thread, on a runtime with more than one.
+    /// Sets the time limit of each hook; 15 minutes by default. On a runtime with several threads the limit applies
+    /// even if the hook blocks its thread.
     pub fn hook_timeout(mut self, limit: Duration) -> Self {
         self.hook_limit = limit;
         self
@@ -127,42 +127,44 @@ impl Builder {
         self
     }
 
-    /// Keeps a cache on every replica, filled before anything runs.
+    /// Adds a cache on every replica. It is filled before anything runs.
     pub fn cache<K: Cached>(mut self, cache: Cache<K>) -> Self {
         self.sources.push(cache.into_source());
         self
     }
 
-    /// How long caches may take to be filled; 2 minutes by default.
+    /// Sets the time limit for filling the caches; 2 minutes by default.
     pub fn cache_timeout(mut self, limit: Duration) -> Self {
         self.cache_limit = limit;
         self
     }
 
-    /// Runs on every replica.
+    /// Adds a runnable that runs on every replica.
     pub fn every(mut self, runnable: Runnable) -> Self {
         self.every.push(runnable);
         self
     }
 
-    /// Runs on the leader of a group. Each group has its own lock, called like the group.
+    /// Adds a runnable that runs on the leader of a group. Each group has its own lock, named after the group.
     pub fn leader(mut self, group: &str, runnable: Runnable) -> Self {
         self.leaders.push((group.to_owned(), runnable));
         self
     }
 
-    /// Reconciles on the leader of a group, with cache and queue kept warm on every replica.
+    /// Adds a controller that reconciles on the leader of a group. Its cache and queue are kept warm on every replica.
     pub fn warm<K: Cached>(mut self, group: &str, controller: Warm<K>) -> Self {
         let (source, runnable) = controller.split(&self.metrics);
         self.sources.push(source);
         self.leader(group, runnable)
     }
 
-    /// Runs once per shard, spread over all replicas. [`Scope::owns`](crate::Scope::owns) tells which keys
-    /// an instance works on. Of two numbers of shards for one group the later counts.
+    /// Adds a runnable that runs once per shard, distributed over all replicas. [`Scope::owns`](crate::Scope::owns)
+    /// returns whether an instance is responsible for a key. If a group gets two numbers of shards, the later one is
+    /// used.
     ///
-    /// All replicas of a group need the same number of shards. The group keeps it in the Lease `GROUP.shards`. A replica
-    /// with another number ends with an error that names both, unless [`change_shards`](Self::change_shards) is set.
+    /// All replicas of a group must use the same number of shards. The group stores it in the Lease `GROUP.shards`. A
+    /// replica with another number ends with an error that names both, unless [`change_shards`](Self::change_shards) is
+    /// set.
     pub fn shard(mut self, group: &str, shards: u32, runnable: Runnable) -> Self {
         let entry = self.shards.entry(group.to_owned()).or_default();
         entry.0 = shards;
@@ -170,70 +172,69 @@ impl Builder {
         self
     }
 
-    /// Lets this replica change the number of shards of a group, for a rolling update. A replica with another number than
-    /// the group waits until no replica with the old number takes part and no shard of the old number can have an
-    /// owner. Then it changes the number and starts. It says so in the log, in
-    /// [`Shards::standing`] and in `/readyz/shards-GROUP`. It is ready while it waits, because a rolling update that
-    /// waited for it would never end the old replicas.
+    /// Allows this replica to change the number of shards of a group, for a rolling update. A replica whose number
+    /// differs from the group's waits until no replica with the old number is a member and no shard of the old number
+    /// can have an owner. Then it changes the number and starts. It reports this in the log, in [`Shards::standing`]
+    /// and in `/readyz/shards-GROUP`. It is ready while it waits, because a rolling update that waited for it would
+    /// never end the old replicas.
     pub fn change_shards(mut self, group: &str) -> Self {
         self.changes.insert(group.to_owned());
         self
     }
 
-    /// A replica that owns too many shards hands over at most one per this time; a second by default.
+    /// Sets the minimum time between hand-overs of a replica that owns too many shards; a second by default.
     pub fn hand_over_every(mut self, pause: Duration) -> Self {
         self.hand_over_every = pause;
         self
     }
 
-    /// Moves controllers between this program, called `component` there, and another one. A controller
-    /// that belongs to another program is not run at all. Two locks guard one set of controllers, so a term of
-    /// either that ends, by an order as well as by a loss, ends the manager, whatever [`on_loss`](Self::on_loss)
-    /// says.
+    /// Moves controllers between this program, called `component` in the configuration, and another one. A controller
+    /// that belongs to another program is not run. Two locks guard one set of controllers. The end of a term of either
+    /// lock, by an order or by a loss, therefore ends the manager, regardless of [`on_loss`](Self::on_loss).
     pub fn leader_migration(mut self, migration: LeaderMigration, component: &str) -> Self {
         self.migration = Some((migration, component.to_owned()));
         self
     }
 
-    /// Runs the leader scopes without an election, and owns every shard: for a process that is the only one by
-    /// construction, such as the one that owns the store.
+    /// Runs the leader scopes without an election, and owns every shard. Use it only if there can be no second process,
+    /// for example in the process that owns the store.
     pub fn no_leader_elect(mut self, yes: bool) -> Self {
         self.no_leader_elect = yes;
         self
     }
 
-    /// What to do when a term ends although this process goes on; [`OnLoss::Exit`] by default.
+    /// Sets the reaction to a term that ends although this process continues; [`OnLoss::Exit`] by default.
     pub fn on_loss(mut self, on_loss: OnLoss) -> Self {
         self.on_loss = on_loss;
         self
     }
 
-    /// Keeps the locks at another API server than that of the controllers, or as another user.
+    /// Stores the locks in another API server than that of the controllers, or accesses them as another user.
     pub fn lock_config(mut self, config: Config) -> Self {
         self.lock_config = Some(config);
         self
     }
 
-    /// Where the locks are; by default the namespace of the pod, or of the kubeconfig's context.
+    /// Sets the namespace of the locks; by default the namespace of the pod, or of the kubeconfig's context.
     pub fn namespace(mut self, namespace: &str) -> Self {
         self.namespace = Some(namespace.to_owned());
         self
     }
 
-    /// Who this replica is; by default its host and something random.
+    /// Sets the identity of this replica; by default its host name and a random part.
     pub fn identity(mut self, identity: &str) -> Self {
         self.identity = Some(identity.to_owned());
         self
     }
 
-    /// The kind of the locks; Leases by default, and always for shards, whose replicas find each other by the
-    /// labels of Leases.
+    /// Sets the kind of the locks; Leases by default. Shards always use Leases, because their replicas find each other
+    /// by the labels of Leases.
     pub fn lock_kind(mut self, kind: LockKind) -> Self {
         self.kind = kind;
         self
     }
 
-    /// Changes the elections of all groups, such as their durations:
+    /// Customizes the elections of all groups, for example their durations:
     /// `elections(|election| election.lease_duration(..))`.
     pub fn elections(
         mut self,
@@ -243,8 +244,8 @@ impl Builder {
         self
     }
 
-    /// How long everything may take to stop; 30 seconds by default. With zero all work is dropped at once,
-    /// which is then no error, as in controller-runtime; locks are released after it all the same.
+    /// Sets the time limit of a shutdown; 30 seconds by default. Zero drops all work immediately and does not count as
+    /// an error, as in controller-runtime. Locks are still released after that.
     pub fn shutdown_timeout(mut self, limit: Duration) -> Self {
         self.shutdown_timeout = limit;
         self
@@ -256,13 +257,13 @@ impl Builder {
         self
     }
 
-    /// Serves `/metrics` on this address; it may be that of the probes.
+    /// Serves `/metrics` on this address, which may be the same as that of the probes.
     pub fn metrics_address(mut self, address: SocketAddr) -> Self {
         self.metrics_address = Some(address);
         self
     }
 
-    /// A check of `/healthz`: fails if this process had better be restarted.
+    /// Adds a check of `/healthz`. It must fail if this process should be restarted.
     pub fn health_check(
         mut self,
         name: &str,
@@ -272,7 +273,7 @@ impl Builder {
         self
     }
 
-    /// A check of `/readyz`: fails while this process should get no requests.
+    /// Adds a check of `/readyz`. It must fail while this process should receive no requests.
     pub fn ready_check(
         mut self,
         name: &str,
@@ -282,27 +283,29 @@ impl Builder {
         self
     }
 
-    /// Adds the check `leader-GROUP` to `/readyz`, which fails where this replica does not lead the group:
-    /// for a Service that sends requests to the leader only. Such a Deployment has one ready replica, so
-    /// a rolling update needs `maxUnavailable` of at least all but one.
+    /// Adds the check `leader-GROUP` to `/readyz`, which fails if this replica does not lead the group. Use it for a
+    /// Service that sends requests only to the leader. Such a Deployment has one ready replica, so a rolling update
+    /// needs a `maxUnavailable` of at least all replicas but one.
     pub fn ready_when_leading(mut self, group: &str) -> Self {
         self.ready_when_leading.push(group.to_owned());
         self
     }
 
-    /// Adds metrics of one's own to those that are served.
+    /// Adds custom metrics to the served ones.
     pub fn metrics(mut self, register: impl FnOnce(&mut Registry)) -> Self {
         register(&mut self.registry);
         self
     }
 
-    /// Checks everything.
+    /// Validates the configuration.
     ///
     /// # Errors
-    /// The first thing that is wrong, with the name of the group or the runnable.
+    ///
+    /// Returns the first problem, with the name of the group or the runnable.
     ///
     /// # Panics
-    /// Outside a tokio runtime.
+    ///
+    /// Panics outside a tokio runtime.
     pub fn build(mut self) -> Result<Manager, Error> {
         let names = self.names()?;
         let client = tenure::work_client(self.config.clone())?;
@@ -333,7 +336,7 @@ impl Builder {
         }
         for (name, (of, runnables)) in std::mem::take(&mut self.shards) {
             let open: Open = {
-                // Replicas see each other and the shards by the labels of Leases.
+                // Replicas find each other and the shards by the labels of Leases.
                 let kind = LockKind::Leases;
                 let elections = Elections {
                     kind,
@@ -428,7 +431,7 @@ impl Builder {
         })
     }
 
-    /// The names of all runnables, which are different.
+    /// Returns the names of all runnables, which must be unique.
     fn names(&self) -> Result<BTreeSet<String>, Error> {
         let every = self.every.iter();
         let leaders = self.leaders.iter().map(|(_, runnable)| runnable);
@@ -462,7 +465,7 @@ impl Builder {
                 None => groups.push((group, after, vec![runnable])),
             }
         }
-        // Under a migration the main lock comes first even if all of its controllers have moved.
+        // With a migration, the main lock comes first even if all of its controllers have moved.
         let missing: Vec<String> = groups
             .iter()
             .filter_map(|(_, after, _)| after.clone())

@@ -215,7 +215,7 @@ impl Trouble {
     }
 }
 
-/// A cache without its type.
+/// A type-erased cache.
 pub(crate) struct Source {
     pub(crate) name: String,
     pub(crate) run: Box<dyn FnOnce(CancellationToken) -> BoxFuture<'static, ()> + Send>,

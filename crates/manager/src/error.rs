@@ -58,15 +58,15 @@ pub enum Error {
     Hook {
         /// The hook.
         name: String,
-        /// Why.
+        /// The reason.
         cause: String,
     },
     /// The API server did not become ready.
     #[error("the API server was not ready within {} s: {last}", limit.as_secs_f64())]
     NotReady {
-        /// How long it was waited for.
+        /// Time limit that was exceeded.
         limit: Duration,
-        /// The last answer.
+        /// The last response.
         last: String,
     },
     /// A cache did not get its first list.
@@ -74,7 +74,7 @@ pub enum Error {
     CacheSync {
         /// The cache.
         name: String,
-        /// How long it was waited for.
+        /// Time limit that was exceeded.
         limit: Duration,
         /// The last error, if there was one.
         last: String,
@@ -84,23 +84,23 @@ pub enum Error {
     Runnable {
         /// The runnable.
         name: String,
-        /// Why.
+        /// The reason.
         cause: String,
     },
-    /// A term ended although this process goes on.
+    /// A term ended although this process continues.
     #[error("leader election lost for {group}: {}", reason.as_str())]
     Lost {
         /// The group.
         group: String,
-        /// Why the term ended.
+        /// Reason for the end of the term.
         reason: StopReason,
     },
-    /// Work did not end in time. Whatever it held is not released.
+    /// Work did not end in time. Locks that it held are not released.
     #[error("still running {} s after they were told to stop: {}", limit.as_secs_f64(), names.join(", "))]
     ShutdownTimeout {
-        /// How long they were waited for.
+        /// Time limit that was exceeded.
         limit: Duration,
-        /// What still ran.
+        /// Names of the work that still ran.
         names: Vec<String>,
     },
 }
@@ -112,7 +112,7 @@ fn known(groups: &[String]) -> String {
     format!("there are: {}", groups.join(", "))
 }
 
-/// An error with its causes: the outermost alone says only that something did not work.
+/// Returns an error with its causes, because the outermost error alone has too little information.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

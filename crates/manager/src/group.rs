@@ -1,8 +1,7 @@
 //! A leader group: one election, and the runnables of its terms.
 //!
-//! The invariant: the lock is released only when every task of the term has ended and every
-//! [`Scope`] of it is dropped. Work that cannot be ended keeps the lock until the process is
-//! gone.
+//! Invariant: the lock is released only when every task of the term has ended and every [`Scope`] of it is dropped.
+//! Work that cannot be ended keeps the lock until the process has ended.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,22 +16,22 @@ use crate::shard::Shard;
 use crate::shard::agreement::Gate;
 use crate::tasks::{ABORT_TAKES, Context, Roster, Running, Tasks};
 
-/// What to do when a term ends although this process goes on.
+/// Reaction to a term that ends although this process continues.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnLoss {
-    /// End the manager with [`Error::Lost`], as client-go's users do: a fresh process has no memory.
+    /// End the manager with [`Error::Lost`], as users of client-go do, because a new process has no stale state.
     #[default]
     Exit,
-    /// Stop the leader scope, keep caches and the rest, and campaign again.
+    /// Stop the leader scope, keep caches and everything else running, and campaign again.
     Demote,
 }
 
-/// How a group is told to stop.
+/// The two stop signals of a group.
 #[derive(Clone, Debug)]
 pub(crate) struct Stops {
-    /// Stop the work, release, end.
+    /// Stop the work, release the lock, and end.
     pub(crate) soft: CancellationToken,
-    /// Drop the work now.
+    /// Drop the work immediately.
     pub(crate) hard: CancellationToken,
 }
 
@@ -41,19 +40,19 @@ pub(crate) struct Group {
     pub(crate) name: Arc<str>,
     pub(crate) shard: Option<Shard>,
     pub(crate) roster: Roster,
-    /// What of it runs, which its elector's [`overrun`] names.
+    /// The running work of the group, which the [`overrun`] policy of its elector names.
     pub(crate) running: Running,
     pub(crate) on_loss: OnLoss,
-    /// What it leads is guarded by another lock as well: it cannot lose or give up this one alone.
+    /// Another lock guards the same work, so this group cannot lose or give up its lock alone.
     pub(crate) tied: bool,
     /// Confirms each term of a shard before its work starts.
     pub(crate) gate: Option<Arc<Gate>>,
-    /// True while the work of a term has been started.
+    /// Whether the work of a term has been started.
     pub(crate) started: watch::Sender<bool>,
 }
 
 impl Group {
-    /// Campaigns and leads until it is told to stop, or ends by policy.
+    /// Campaigns and leads until it is stopped, or ends by policy.
     pub(crate) async fn run(self, elector: Elector, stops: Stops, context: Context) {
         let mut candidate = elector.start();
         let mut asked = false;
@@ -85,7 +84,7 @@ impl Group {
         }
     }
 
-    /// One term; nothing if its work could not be ended.
+    /// Runs one term; returns nothing if its work could not be ended.
     async fn lead(
         &self,
         term: Term,
@@ -145,9 +144,8 @@ impl Group {
                 gone.await.is_ok()
             };
             if !(tasks.abort().await && gone().await) {
-                // Something blocks its thread, or holds its scope elsewhere. That keeps the term from
-                // being joined: the lock is released when it ends, and if it does not, the deadline
-                // thread ends the process.
+                // A task blocks its thread, or its scope is held elsewhere, so the term cannot be joined. The lock is
+                // released when the work ends. If it does not end, the deadline thread ends the process.
                 let names = tasks.names();
                 tracing::error!(
                     group = &*self.name,
@@ -166,7 +164,7 @@ impl Group {
         Some(reason)
     }
 
-    /// Waits until the work of a term may start; false if the term ends, or has to end, before that.
+    /// Waits until the work of a term may start. Returns false if the term ends, or has to end, before that.
     async fn is_confirmed(&self, term: &Term, stops: &Stops) -> bool {
         let Some(gate) = &self.gate else {
             return true;
@@ -179,7 +177,7 @@ impl Group {
         }
     }
 
-    /// The leader scope of a process that needs no election.
+    /// Runs the leader scope of a process without an election.
     pub(crate) async fn run_without_election(self, stops: Stops, context: Context) {
         let cancel = stops.soft.clone();
         let scope = Scope::new(self.name.clone(), cancel, None, self.shard);
@@ -200,19 +198,19 @@ impl Group {
     }
 }
 
-/// Aborts the process and says which runnables of the group were in the way.
+/// Returns a policy that aborts the process and names the runnables of the group that still run.
 pub(crate) fn overrun(group: &str, running: &Running) -> Overrun {
     let (group, running) = (group.to_owned(), running.clone());
     Overrun::call(move |overran| {
         let names = running.names().join(", ");
-        // A group without work has a term too, which whatever blocks the runtime keeps from ending.
+        // A group without work has a term too. Code that blocks the runtime can keep that term from ending.
         let of = if names.is_empty() { "" } else { " of " };
         let text = format!(
             "tenure: {names}{of}leader group {group} did not end in time after the term of {} ended; aborting, \
              because another process may lead now\n",
             overran.lock,
         );
-        // Whatever blocks the work may hold stderr too, and nothing may delay the end.
+        // Code that blocks the work may hold stderr too, and nothing may delay the end.
         let (said, heard) = std::sync::mpsc::channel();
         let speaker = std::thread::Builder::new().spawn(move || {
             let _ = std::io::Write::write_all(&mut std::io::stderr(), text.as_bytes());
@@ -225,7 +223,7 @@ pub(crate) fn overrun(group: &str, running: &Running) -> Overrun {
     })
 }
 
-/// Looks at the election of a group, from outside.
+/// A handle to query the election of a group.
 #[derive(Clone, Debug)]
 pub struct GroupHandle {
     pub(crate) name: Arc<str>,
@@ -234,18 +232,18 @@ pub struct GroupHandle {
 }
 
 impl GroupHandle {
-    /// The name of the group, which is that of its lock.
+    /// Returns the name of the group, which is also that of its lock.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The election; nothing without one.
+    /// Returns the election; nothing without one.
     pub fn election(&self) -> Option<&Handle> {
         self.election.as_ref()
     }
 
-    /// Whether this process leads the group at this instant, by the clock. Without an election, whether
-    /// the work of the group has been started.
+    /// Returns whether this process leads the group at this instant, according to the clock. Without an election,
+    /// returns whether the work of the group has been started.
     pub fn is_leading(&self) -> bool {
         match &self.election {
             Some(election) => election.is_leading(),
@@ -253,13 +251,13 @@ impl GroupHandle {
         }
     }
 
-    /// Whether the work of this group has been started here.
+    /// Returns whether the work of this group has been started in this process.
     pub fn is_running(&self) -> bool {
         *self.started.borrow()
     }
 
-    /// Waits until the work of this group has been started here, at once if it has. False if it never
-    /// will be.
+    /// Waits until the work of this group has been started in this process. Returns immediately if it already was, and
+    /// false if it never will be.
     pub async fn running(&self) -> bool {
         self.started.clone().wait_for(|yes| *yes).await.is_ok()
     }

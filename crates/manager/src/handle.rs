@@ -1,4 +1,4 @@
-//! What can be done with a manager that runs: look at it, and add to it.
+//! Handle of a running manager, to query it and to add runnables.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -9,8 +9,8 @@ use crate::migration::{LeaderMigration, Placement};
 use crate::runnable::Runnable;
 use crate::tasks::{Roster, Running};
 
-/// A manager from outside, also while it runs; from [`Manager::handle`](crate::Manager::handle). Cheap to
-/// clone.
+/// A handle of a manager, from [`Manager::handle`](crate::Manager::handle). It also works while the manager runs. Cheap
+/// to clone.
 #[derive(Clone)]
 pub struct ManagerHandle {
     pub(crate) inner: Arc<Inner>,
@@ -24,29 +24,31 @@ pub(crate) struct Inner {
     pub(crate) open: Mutex<Open>,
 }
 
-/// Whether and what may still be added.
+/// Whether runnables may still be added, and to which groups.
 #[derive(Debug)]
 pub(crate) struct Open {
     pub(crate) names: BTreeSet<String>,
     pub(crate) stopped: bool,
-    /// What did not stop in time.
+    /// Work that did not stop in time.
     pub(crate) stuck: Option<String>,
 }
 
 impl ManagerHandle {
-    /// Adds to what runs on every replica. It is started at once if the rest has been.
+    /// Adds a runnable to every replica. It is started immediately if the others have been started.
     ///
     /// # Errors
-    /// The name is taken, or the manager is stopping or has stopped.
+    ///
+    /// Fails if the name is taken, or if the manager is stopping or has stopped.
     pub fn add_every(&self, runnable: Runnable) -> Result<(), Error> {
         self.add(&self.inner.every, runnable)
     }
 
-    /// Adds to a leader group that the manager was built with. It is started at once where this replica
+    /// Adds a runnable to a leader group that the manager was built with. It is started immediately if this replica
     /// leads the group, and in each later term.
     ///
     /// # Errors
-    /// There is no such group, the name is taken, or the manager is stopping or has stopped.
+    ///
+    /// Fails if there is no such group, if the name is taken, or if the manager is stopping or has stopped.
     pub fn add_leader(&self, group: &str, runnable: Runnable) -> Result<(), Error> {
         let group = match &self.inner.migration {
             None => group,
@@ -67,7 +69,7 @@ impl ManagerHandle {
         self.add(roster, runnable)
     }
 
-    /// The names of what runs in this process at present.
+    /// Returns the names of the runnables that run in this process now.
     pub fn running(&self) -> Vec<String> {
         self.inner.running.names()
     }
@@ -84,7 +86,7 @@ impl ManagerHandle {
         Ok(())
     }
 
-    /// Nothing can be added from now on.
+    /// Rejects all further additions.
     pub(crate) fn close(&self) {
         self.lock().stopped = true;
     }

@@ -11,7 +11,7 @@ use std::sync::Arc;
 /// A check: returns the reason if it fails.
 pub(crate) type Check = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 
-/// What a check that passes has to say.
+/// Text that a passing check reports.
 pub(crate) type Note = Arc<dyn Fn() -> Option<String> + Send + Sync>;
 
 /// The checks of one endpoint, in the order of their names.
@@ -25,7 +25,7 @@ impl Checks {
         self.1.insert(name.to_owned(), note);
     }
 
-    /// How a check that passes is said.
+    /// Formats a passing check.
     fn ok(&self, name: &str) -> String {
         match self.1.get(name).and_then(|note| note()) {
             Some(note) => format!("ok: {note}"),

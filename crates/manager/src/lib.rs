@@ -1,5 +1,5 @@
-//! Controllers on every replica, leader controllers on the elected one: controller-runtime's manager
-//! and k3s's start sequence for programs on kube-rs, with a safer hand-over.
+//! Controllers on every replica, leader controllers on the elected one: controller-runtime's manager and k3s's start
+//! sequence for programs based on kube-rs, with a safer hand-over.
 //!
 //! ```
 //! # use tenure_apiserver::TestServer;
@@ -30,20 +30,20 @@
 //! # }
 //! ```
 //!
-//! Place in the picture: above the elector, below servers and programs. It knows nothing of API
-//! servers but what it hears over HTTP, and makes no election decision.
+//! This crate builds on the elector, and servers and programs build on it. It communicates with API servers only over
+//! HTTP, and makes no election decisions.
 //!
-//! | what | where |
+//! | task | items |
 //! |---|---|
 //! | configure and run | [`Manager`], [`Builder`] |
-//! | what runs, and when it fails | [`Runnable`], [`Policy`], [`Scope`] |
-//! | look at it, add to it | [`ManagerHandle`], [`GroupHandle`] |
-//! | before anything runs | [`Startup`], [`Done`], [`api_ready`] |
-//! | caches, warm standby | [`Cache`], [`Warm`] |
-//! | work queue | [`queue`] |
-//! | keys spread over all replicas | [`shard`] |
-//! | moving controllers between programs | [`LeaderMigration`] |
-//! | wrangler's front | [`wrangler`], [`run_or_die`] |
+//! | define work and its failure policy | [`Runnable`], [`Policy`], [`Scope`] |
+//! | query a running manager, add work to it | [`ManagerHandle`], [`GroupHandle`] |
+//! | run code before controllers start | [`Startup`], [`Done`], [`api_ready`] |
+//! | use caches and a warm standby | [`Cache`], [`Warm`] |
+//! | use a work queue | [`queue`] |
+//! | distribute keys over all replicas | [`shard`] |
+//! | move controllers between programs | [`LeaderMigration`] |
+//! | use wrangler's API | [`wrangler`], [`run_or_die`] |
 #![forbid(unsafe_code)]
 #![allow(
     clippy::disallowed_methods,
@@ -89,7 +89,7 @@ pub use wrangler::run_or_die;
 
 pub use prometheus_client::registry::Registry;
 
-/// What docs/manager.md shows compiles.
+/// Compiles the examples in docs/manager.md.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/manager.md")]
 struct Page;

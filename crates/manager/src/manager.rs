@@ -1,4 +1,4 @@
-//! The order of things: what starts when, and what stops when.
+//! Start and stop order of a manager.
 //!
 //! ```text
 //!  start   listeners -> hooks and gate -> caches filled -> every, leader groups, shards -> ready
@@ -62,7 +62,7 @@ pub(crate) struct Led {
     pub(crate) group: Group,
     pub(crate) elector: Option<Elector>,
     pub(crate) election: Option<Handle>,
-    /// Campaigns only once the work of this group has been started.
+    /// The group campaigns only after the work of this other group has been started.
     pub(crate) after: Option<String>,
 }
 
@@ -75,7 +75,7 @@ impl Led {
         }
     }
 
-    /// Its name and what runs in it.
+    /// Returns its name and its runnables.
     pub(crate) fn roster(&self) -> (String, Roster) {
         (self.group.name.to_string(), self.group.roster.clone())
     }
@@ -87,46 +87,49 @@ impl Manager {
         Builder::new(config)
     }
 
-    /// A client of the cluster, for controllers. The elections have connections of their own.
+    /// Returns a client of the cluster, for controllers. The elections use separate connections.
     pub fn client(&self) -> Client {
         self.client.clone()
     }
 
-    /// For looking at the manager and adding to it while it runs.
+    /// Returns a handle to query the manager and to add runnables while it runs.
     pub fn handle(&self) -> ManagerHandle {
         self.handle.clone()
     }
 
-    /// Looks at a leader group.
+    /// Returns the handle of a leader group.
     pub fn group(&self, name: &str) -> Option<GroupHandle> {
         let led = self.led.iter().find(|led| &*led.group.name == name)?;
         Some(led.handle())
     }
 
-    /// Looks at a shard group.
+    /// Returns the handle of a shard group.
     pub fn shards(&self, name: &str) -> Option<Shards> {
         let group = self.shards.iter().find(|group| &*group.name == name)?;
         Some(group.shards.clone())
     }
 
-    /// Whether everything has been started and nothing is stopping, as `/readyz` says.
+    /// Returns whether everything has been started and nothing is stopping, as reported by `/readyz`.
     pub fn ready(&self) -> watch::Receiver<bool> {
         self.ready.subscribe()
     }
 
-    /// The addresses that are listened on, once they are: probes first, then metrics.
+    /// Returns the addresses of the listeners once they are open: probes first, then metrics.
     pub fn addresses(&self) -> watch::Receiver<Vec<SocketAddr>> {
         self.bound.subscribe()
     }
 
-    /// Starts everything in order, runs until `shutdown` completes or something ends the manager, and
-    /// stops everything in order. Returns when leader scopes have ended and their locks are released.
+    /// Starts everything in order, runs until `shutdown` completes or an error ends the manager, and stops everything
+    /// in order. Returns when leader scopes have ended and their locks are released.
     ///
     /// # Cancel safety
+    ///
     /// Dropping this future stops everything in the background, in the same order.
     ///
     /// # Errors
-    /// What ended the manager, if it was not the shutdown. A program exits with 1 then.
+    ///
+    /// Returns the error that ended the manager, unless it was the shutdown. A program should exit with code 1 in that
+    /// case.
     pub async fn run(self, shutdown: impl Future) -> Result<(), Error> {
         let (fatal, fatals) = mpsc::unbounded_channel();
         let stop = CancellationToken::new();
@@ -140,7 +143,7 @@ impl Manager {
         let started = self.start(context, fatals);
         let mut shutdown = pin!(shutdown);
         let whole = started.await.inspect_err(|_| handle.close())?;
-        // In a task of its own, so that dropping this future does not cut anything off.
+        // Run in a separate task, so that dropping this future does not interrupt anything.
         let mut whole = tokio::spawn(whole.run(stop.clone()));
         tokio::select! {
             biased;
@@ -150,11 +153,12 @@ impl Manager {
         flatten(whole.await)
     }
 
-    /// Runs until SIGTERM or SIGINT. A second signal ends the process at once with code 1, and so does
-    /// work that cannot be stopped.
+    /// Runs until SIGTERM or SIGINT. A second signal ends the process immediately with code 1, and so does work that
+    /// cannot be stopped.
     ///
     /// # Errors
-    /// As [`run`](Self::run).
+    ///
+    /// Same as for [`run`](Self::run).
     pub async fn run_until_signal(self) -> Result<(), Error> {
         let asked = crate::signals::shutdown().map_err(Error::Signals)?;
         let handle = self.handle();
@@ -186,7 +190,7 @@ impl Manager {
         })
     }
 
-    /// Which address shows what.
+    /// Returns the content of each address.
     fn sites(&self) -> Vec<(SocketAddr, Site)> {
         let site = |probes, metrics| Site {
             healthz: self.healthz.clone(),
@@ -210,7 +214,7 @@ fn flatten(ended: Result<Result<(), Error>, tokio::task::JoinError>) -> Result<(
     match ended {
         Ok(result) => result,
         Err(error) if error.is_panic() => std::panic::resume_unwind(error.into_panic()),
-        // The runtime is going down.
+        // The runtime is shutting down.
         Err(_) => Ok(()),
     }
 }
@@ -233,7 +237,7 @@ struct Whole {
     http_stop: CancellationToken,
 }
 
-/// What runs, in the order in which it is stopped.
+/// The running parts, in the order in which they are stopped.
 struct Parts {
     leaders: JoinSet<()>,
     leader_stops: Stops,
@@ -261,7 +265,7 @@ impl Whole {
             self.manager.handle.note_stuck(error);
         }
         let result = match started {
-            // Asked to stop before anything ran.
+            // A shutdown was requested before anything ran.
             None => hooks,
             Some(Err(error)) => Err(error),
             Some(Ok(())) => {
@@ -283,7 +287,7 @@ impl Whole {
                     tracing::error!(%error, "stopping");
                     self.manager.handle.note_stuck(error);
                 }
-                // Why it stopped is the better answer than what happened then.
+                // The reason for the stop is more useful than errors during the stop.
                 first.and(stopped)
             }
         };
@@ -294,7 +298,7 @@ impl Whole {
         result
     }
 
-    /// Starts everything that works.
+    /// Starts all work.
     fn go(&mut self, caches: JoinSet<()>, caches_stop: CancellationToken) -> Parts {
         let manager = &mut self.manager;
         let every_stop = CancellationToken::new();
@@ -332,7 +336,7 @@ impl Whole {
     }
 }
 
-/// Hooks, gate, caches.
+/// Runs the hooks, the gate and the caches.
 async fn start_up(
     manager: &mut Manager,
     calling: &mut Calling,
@@ -401,7 +405,7 @@ impl Parts {
         self.caches_stop.cancel();
         while self.caches.join_next().await.is_some() {}
         if limit.is_zero() {
-            // Who gives no time wants work to be dropped; what cannot even be dropped is still there.
+            // A zero timeout drops work immediately. Work that could not even be dropped is still listed here.
             let left = running.names();
             names.retain(|name| left.contains(name));
         }

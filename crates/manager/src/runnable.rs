@@ -1,4 +1,4 @@
-//! What the manager runs: a name, a way to start it, and what to do if it fails.
+//! A unit of work of the manager: a name, a start function, and a failure policy.
 
 use std::error::Error;
 use std::fmt;
@@ -11,15 +11,16 @@ use futures_util::{FutureExt as _, Stream, StreamExt as _, pin_mut};
 use crate::error::chain;
 use crate::scope::Scope;
 
-/// Why a runnable failed.
+/// Reason for the failure of a runnable.
 pub type Cause = Box<dyn Error + Send + Sync>;
 
-/// How a runnable can end: with nothing to say, or with a [`Cause`].
+/// The output of a runnable: nothing, or a result with a [`Cause`].
 pub trait Outcome {
-    /// As a result.
+    /// Converts the output to a result.
     ///
     /// # Errors
-    /// What went wrong.
+    ///
+    /// Returns the reason of the failure.
     fn into_result(self) -> Result<(), Cause>;
 }
 
@@ -35,33 +36,33 @@ impl<E: Into<Cause>> Outcome for Result<(), E> {
     }
 }
 
-/// What to do with a runnable that fails or panics before it was told to stop. One that returns
-/// without an error is done, under every policy.
+/// Policy for a runnable that fails or panics before it is cancelled. A runnable that returns without an error is
+/// complete under every policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Policy {
-    /// Stop the manager, which then says which one it was.
+    /// Stop the manager with an error that names the runnable.
     #[default]
     Die,
-    /// Start it again, later and later.
+    /// Start it again with increasing delays.
     Restart(Backoff),
-    /// Log it and go on without.
+    /// Log the failure and continue without it.
     Ignore,
 }
 
-/// The pauses between restarts: doubling, and short again after a good while.
+/// The delays between restarts. They double, and start again after a long successful run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Backoff {
-    /// The first pause.
+    /// The first delay.
     pub first: Duration,
-    /// The longest.
+    /// The longest delay.
     pub most: Duration,
-    /// One that ran for this long starts with the first pause again.
+    /// After a run of this length, the delays start again with the first one.
     pub reset_after: Duration,
 }
 
 impl Default for Backoff {
-    /// One second doubling to thirty, and again from the first after a minute.
+    /// Returns delays from one second, doubling to thirty seconds, that start again after a run of a minute.
     fn default() -> Self {
         Self {
             first: Duration::from_secs(1),
@@ -73,8 +74,8 @@ impl Default for Backoff {
 
 type Start = dyn Fn(Scope) -> BoxFuture<'static, Result<(), Cause>> + Send + Sync;
 
-/// A controller or any other piece of work. It is started once on every replica, once per term, or once
-/// per term and shard: as it was given to the [`Builder`](crate::Builder).
+/// A controller or any other piece of work. Depending on the method of the [`Builder`](crate::Builder), it is started
+/// once on every replica, once per term, or once per term and shard.
 ///
 /// ```
 /// use tenure_manager::{Backoff, Runnable};
@@ -95,7 +96,7 @@ pub struct Runnable {
 }
 
 impl Runnable {
-    /// Any future. It has to end when its scope is cancelled.
+    /// Creates a runnable from any future. The future must end when its scope is cancelled.
     pub fn new<F, W>(name: &str, start: F) -> Self
     where
         F: Fn(Scope) -> W + Send + Sync + 'static,
@@ -110,9 +111,9 @@ impl Runnable {
         }
     }
 
-    /// A kube-rs `Controller`: the stream that its `run` returns. What it yields is logged. Give it
-    /// [`Scope::until_cancelled`] as `graceful_shutdown_on`, so that reconciliations under way are
-    /// finished; otherwise they are dropped at the end of the term.
+    /// Creates a runnable from a kube-rs `Controller`: the stream that its `run` returns. The items of the stream are
+    /// logged. Pass [`Scope::until_cancelled`] to `graceful_shutdown_on`, so that running reconciliations are
+    /// completed. Otherwise they are dropped at the end of the term.
     ///
     /// ```no_run
     /// # use std::sync::Arc;
@@ -158,21 +159,21 @@ impl Runnable {
         })
     }
 
-    /// Starts it again if it fails or panics.
+    /// Restarts it if it fails or panics.
     #[must_use]
     pub fn restart(mut self, backoff: Backoff) -> Self {
         self.policy = Policy::Restart(backoff);
         self
     }
 
-    /// Goes on without it if it fails or panics.
+    /// Continues without it if it fails or panics.
     #[must_use]
     pub fn ignore(mut self) -> Self {
         self.policy = Policy::Ignore;
         self
     }
 
-    /// Its name, in logs, metrics and errors.
+    /// Returns its name in logs, metrics and errors.
     pub fn name(&self) -> &str {
         &self.name
     }

@@ -1,4 +1,4 @@
-//! What a running controller gets: when to stop, and whether it still leads.
+//! The scope of a running controller: when to stop, and whether it still leads.
 
 use std::fmt;
 use std::sync::Arc;
@@ -9,12 +9,12 @@ use tokio_util::sync::CancellationToken;
 use crate::shard::Shard;
 use crate::tasks::Entered;
 
-/// The scope that a [`Runnable`](crate::Runnable) runs in. Clones are the same scope.
+/// The scope in which a [`Runnable`](crate::Runnable) runs. Clones are the same scope.
 ///
-/// Its work has to end when [`cancelled`](Self::cancelled) completes. The work has ended when every clone of
-/// its scope is dropped: give one to each task and thread that belongs to it, and keep none elsewhere. Until
-/// then the lock of a leader scope is not released. In a leader scope everything with an effect should ask
-/// [`check`](Self::check) first and send the [`token`](Self::token) along.
+/// The work must end when [`cancelled`](Self::cancelled) completes. It has ended when every clone of its scope is
+/// dropped, so pass a clone to each of its tasks and threads, and keep none elsewhere. Until then the lock of a leader
+/// scope is not released. In a leader scope, call [`check`](Self::check) before every effect, and send the
+/// [`token`](Self::token) with it.
 #[derive(Clone)]
 pub struct Scope {
     inner: Arc<Inner>,
@@ -25,7 +25,7 @@ struct Inner {
     cancel: CancellationToken,
     tenure: Option<Tenure>,
     shard: Option<Shard>,
-    /// The runnable counts as running for as long.
+    /// The runnable counts as running as long as this exists.
     _entered: Option<[Entered; 2]>,
 }
 
@@ -48,33 +48,34 @@ impl Scope {
         }
     }
 
-    /// The name of the runnable.
+    /// Returns the name of the runnable.
     pub fn name(&self) -> &str {
         &self.inner.name
     }
 
-    /// Completes when the work has to end: at the end of the term, and at shutdown.
+    /// Completes when the work must end: at the end of the term, and at shutdown.
     ///
     /// # Cancel safety
+    ///
     /// Nothing is lost when the future is dropped.
     pub async fn cancelled(&self) {
         self.inner.cancel.cancelled().await;
     }
 
-    /// The same as a future that borrows nothing, such as
-    /// [`graceful_shutdown_on`](kube::runtime::Controller::graceful_shutdown_on) wants.
+    /// Same as [`cancelled`](Self::cancelled), as a future that borrows nothing, for example for
+    /// [`graceful_shutdown_on`](kube::runtime::Controller::graceful_shutdown_on).
     pub fn until_cancelled(&self) -> impl Future<Output = ()> + Send + Sync + 'static {
         let cancel = self.inner.cancel.clone();
         cancel.cancelled_owned()
     }
 
-    /// Whether the work has to end.
+    /// Returns whether the work must end.
     pub fn is_cancelled(&self) -> bool {
         self.inner.cancel.is_cancelled()
     }
 
-    /// Whether this process leads at this instant, by the clock. Without an election, until the work
-    /// has to end.
+    /// Returns whether this process leads at this instant, according to the clock. Without an election, returns true
+    /// until the work must end.
     pub fn is_leading(&self) -> bool {
         match &self.inner.tenure {
             Some(tenure) => tenure.is_leading(),
@@ -82,37 +83,38 @@ impl Scope {
         }
     }
 
-    /// For use before an effect: `scope.check()?`.
+    /// Checks the term before an effect: `scope.check()?`.
     ///
     /// # Errors
-    /// The term has ended. Never without an election.
+    ///
+    /// Fails if the term has ended. Never fails without an election.
     pub fn check(&self) -> Result<(), NotLeading> {
         self.inner.tenure.as_ref().map_or(Ok(()), Tenure::check)
     }
 
-    /// The fencing token of the term; there is none without an election.
+    /// Returns the fencing token of the term; there is none without an election.
     pub fn token(&self) -> Option<&FencingToken> {
         self.inner.tenure.as_ref().map(Tenure::token)
     }
 
-    /// The term; there is none without an election.
+    /// Returns the term; there is none without an election.
     pub fn tenure(&self) -> Option<&Tenure> {
         self.inner.tenure.as_ref()
     }
 
-    /// The shard that this instance works on, in a shard scope.
+    /// Returns the shard of this instance, in a shard scope.
     pub fn shard(&self) -> Option<Shard> {
         self.inner.shard
     }
 
-    /// Whether this instance leads and is the one for this key. Outside a shard scope every key is
-    /// its own.
+    /// Returns whether this instance leads and is responsible for this key. Outside a shard scope it is responsible for
+    /// every key.
     pub fn owns(&self, key: &str) -> bool {
         let mine = self.shard().is_none_or(|shard| shard.contains(key));
         mine && self.is_leading()
     }
 
-    /// The same scope for one runnable.
+    /// Returns a clone of this scope with the name of one runnable.
     pub(crate) fn renamed(&self, name: &Arc<str>, entered: [Entered; 2]) -> Self {
         let Inner {
             cancel,

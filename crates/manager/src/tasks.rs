@@ -1,4 +1,4 @@
-//! Running runnables: each in its own task, panics caught, failures treated by policy.
+//! Runs runnables: each in its own task, with panics caught and failures handled by policy.
 
 use std::any::Any;
 use std::collections::BTreeMap;
@@ -19,23 +19,23 @@ use crate::scope::Scope;
 /// An aborted task that does not end within this time blocks its thread.
 pub(crate) const ABORT_TAKES: Duration = Duration::from_millis(250);
 
-/// What all tasks of a manager share.
+/// State shared by all tasks of a manager.
 #[derive(Clone, Debug)]
 pub(crate) struct Context {
     pub(crate) metrics: Metrics,
-    /// The first error ends the manager.
+    /// The first error sent here ends the manager.
     pub(crate) fatal: mpsc::UnboundedSender<Error>,
     pub(crate) running: Running,
 }
 
 impl Context {
     pub(crate) fn fail(&self, error: Error) {
-        // A manager that is gone needs no more reasons.
+        // A manager that has ended needs no more errors.
         let _ = self.fatal.send(error);
     }
 }
 
-/// The runnables of a scope, which may become more. Clones are the same list.
+/// The runnables of a scope; more can be added. Clones are the same list.
 #[derive(Clone, Debug)]
 pub(crate) struct Roster(Arc<watch::Sender<Vec<Runnable>>>);
 
@@ -53,19 +53,19 @@ impl Roster {
 #[derive(Debug)]
 pub(crate) struct Tasks {
     set: JoinSet<()>,
-    /// Names of this scope alone: a second instance may run in another.
+    /// Names in this scope only, because another scope may run a second instance.
     running: Running,
     /// Keeps the sender of `news` alive.
     _roster: Roster,
     news: watch::Receiver<Vec<Runnable>>,
     started: usize,
-    /// What new ones get; nothing once no more are started.
+    /// The scope for new runnables; nothing once no more are started.
     scope: Option<Scope>,
     context: Context,
 }
 
 impl Tasks {
-    /// Starts them all, in order.
+    /// Starts all runnables, in order.
     pub(crate) fn start(
         roster: &Roster,
         scope: Scope,
@@ -92,7 +92,7 @@ impl Tasks {
         for runnable in new {
             let here = self.running.enter(runnable.name());
             let everywhere = self.context.running.enter(runnable.name());
-            // It counts as running while a clone of its scope lives, wherever that is.
+            // It counts as running while any clone of its scope exists.
             let scope = scope.renamed(runnable.shared_name(), [here, everywhere]);
             let work = supervise(runnable, scope.clone(), self.context.clone());
             self.set.spawn(async move {
@@ -102,31 +102,32 @@ impl Tasks {
         }
     }
 
-    /// Starts no more, and drops the scope that new ones would get: it would keep a term.
+    /// Starts no more runnables, and drops the scope for new ones, because that scope would keep the term alive.
     pub(crate) fn close(&mut self) {
         self.scope = None;
     }
 
-    /// Starts what is added to the roster, until it is dropped.
+    /// Starts runnables that are added to the roster, until it is dropped.
     ///
     /// # Cancel safety
+    ///
     /// Nothing is lost when the future is dropped.
     pub(crate) async fn keep_up(&mut self) {
         loop {
             tokio::select! {
-                // Those that have ended are forgotten.
+                // Removes tasks that have ended.
                 Some(_) = self.set.join_next() => {}
                 Ok(()) = self.news.changed() => self.start_new(),
             }
         }
     }
 
-    /// Waits until all have ended.
+    /// Waits until all tasks have ended.
     pub(crate) async fn ended(&mut self) {
         while self.set.join_next().await.is_some() {}
     }
 
-    /// Drops what still runs. False if something could not be dropped because it blocks its thread.
+    /// Drops the tasks that still run. Returns false if a task could not be dropped because it blocks its thread.
     pub(crate) async fn abort(&mut self) -> bool {
         self.set.abort_all();
         tokio::time::timeout(ABORT_TAKES, self.ended())
@@ -139,13 +140,13 @@ impl Tasks {
     }
 }
 
-/// Runs one runnable until it is done, given up, or told to stop.
+/// Runs one runnable until it completes, is given up, or is stopped.
 async fn supervise(runnable: Runnable, scope: Scope, context: Context) {
     let name = runnable.name();
     let mut pause = None;
     loop {
         let since = Instant::now();
-        // Also the call may panic, not only the future.
+        // The call itself may panic too, not only the future.
         let work = async { runnable.start(scope.clone()).await };
         let cause = match AssertUnwindSafe(work).catch_unwind().await {
             Ok(Ok(())) => return,
@@ -186,14 +187,14 @@ async fn supervise(runnable: Runnable, scope: Scope, context: Context) {
     }
 }
 
-/// The instant after a time, however long that is.
+/// Returns the instant after a duration of any length.
 pub(crate) fn after(time: Duration) -> Instant {
     const YEARS: Duration = Duration::from_secs(30 * 365 * 24 * 3600);
     let now = Instant::now();
     now.checked_add(time).unwrap_or_else(|| now + YEARS)
 }
 
-/// The text of a panic.
+/// Returns the text of a panic.
 pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> &str {
     payload
         .downcast_ref::<&str>()
@@ -202,7 +203,7 @@ pub(crate) fn panic_text(payload: &(dyn Any + Send)) -> &str {
         .unwrap_or("no message")
 }
 
-/// The names of what runs at present.
+/// The names of the running work.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Running(Arc<Mutex<BTreeMap<String, usize>>>);
 
@@ -221,7 +222,7 @@ impl Running {
     }
 }
 
-/// Counts as running until dropped.
+/// Counts as running until it is dropped.
 pub(crate) struct Entered(Running, String);
 
 impl Drop for Entered {
@@ -248,7 +249,7 @@ mod tests {
         reset_after: Duration::from_secs(10),
     };
 
-    /// Runs one that fails, the n-th time after so many seconds; the seconds at which it was started.
+    /// Runs a runnable whose n-th run fails after this many seconds. Returns the seconds at which it was started.
     async fn starts(runs: &'static [u64]) -> Vec<u64> {
         let began = Instant::now();
         let starts = Arc::new(Mutex::new(Vec::new()));
@@ -285,7 +286,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn pauses_double_up_to_the_longest() {
         assert_eq!(starts(&[0; 5]).await, [0, 1, 3, 7, 11, 15]);
-        // What runs for a while, but not for long enough, does not begin anew.
+        // A run that is too short does not reset the delays.
         assert_eq!(starts(&[0, 0, 9]).await, [0, 1, 3, 16]);
     }
 

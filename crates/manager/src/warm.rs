@@ -108,7 +108,7 @@ impl<K: Cached> Warm<K> {
         self
     }
 
-    /// For looking things up; good for as long as the manager runs.
+    /// Returns a reader of the cache that works as long as the manager runs.
     pub fn reader(&self) -> Store<K> {
         self.cache.reader()
     }
@@ -338,7 +338,7 @@ mod tests {
         standby.note(gone(0));
         standby.note(key("there"));
         (0..2 * REMEMBERED).for_each(|n| standby.note(gone(n)));
-        // The first went twice: the later time counts no less than the earlier one.
+        // The first object was deleted twice: its later deletion counts as much as the earlier one.
         assert_eq!(queue.len(), REMEMBERED + 2);
         let first = queue.try_get().map(|item| item.clone());
         assert_eq!(first, Some(key("there")));

@@ -342,7 +342,7 @@ mod tests {
                 "CATTLE_ELECTION_LEASE_DURATION=\"40s\", CATTLE_ELECTION_RENEW_DEADLINE=\"50s\": \
                  invalid election timing: lease duration 40s must be greater than renew deadline 50s",
             ),
-            // The other one is the default.
+            // The other variable has its default.
             (
                 &[(RENEW, "45s")],
                 "CATTLE_ELECTION_RENEW_DEADLINE=\"45s\": invalid election timing: \
@@ -355,7 +355,7 @@ mod tests {
                  retry period 29s + renew deadline 30s + request timeout 10ms + margin 1.5s \
                  must fit into lease duration 45s",
             ),
-            // The default is the other variable's.
+            // The default of the other duration comes from `CATTLE_DEV_MODE`.
             (
                 &[("CATTLE_DEV_MODE", "yes"), (LEASE, "1m")],
                 "CATTLE_DEV_MODE=\"yes\", CATTLE_ELECTION_LEASE_DURATION=\"1m\": invalid election \

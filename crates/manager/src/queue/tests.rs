@@ -1,4 +1,4 @@
-//! client-go's cases (`workqueue/queue_test.go`, `delaying_queue_test.go`), and those of cancellation.
+//! client-go's cases (`workqueue/queue_test.go`, `delaying_queue_test.go`), and cases of cancellation.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -185,7 +185,7 @@ async fn a_panicking_worker_gives_its_item_back() {
 #[tokio::test(start_paused = true)]
 async fn a_cancelled_wait_loses_no_item() {
     let queue = WorkQueue::new("q");
-    // Two wait; the first is woken by the item, and dropped before it takes it.
+    // Two workers wait. The item wakes the first one, which is dropped before it takes the item.
     let mut dropped = Box::pin(queue.get());
     assert!(dropped.as_mut().now_or_never().is_none());
     let mut other = Box::pin(queue.get());
@@ -200,7 +200,7 @@ async fn a_cancelled_wait_loses_no_item() {
 async fn many_workers_never_share_an_item_and_lose_none() {
     let queue: WorkQueue<usize> = WorkQueue::new("q");
     let busy: Arc<Vec<AtomicU32>> = Arc::new((0..10).map(|_| AtomicU32::new(0)).collect());
-    // How often each was added, and of which of these times a worker knew.
+    // How often each item was added, and which of these additions a worker has seen.
     let added: Arc<Vec<AtomicU32>> = Arc::new((0..10).map(|_| AtomicU32::new(0)).collect());
     let seen: Arc<Vec<AtomicU32>> = Arc::new((0..10).map(|_| AtomicU32::new(0)).collect());
     let workers: Vec<_> = (0..8)

@@ -1,7 +1,8 @@
-//! The agreement of a group on its number of shards: one Lease of its own, which nobody holds.
+//! The agreement of a group on its number of shards, stored in a dedicated Lease without a holder.
 //!
-//! What it means is decided in [`tenure::core::shards`]; here are the requests. A replica waits here until the
-//! group is open for its number, confirms each shard that it wins, and leaves when the group has another number.
+//! [`tenure::core::shards`] decides what the agreement means; this module sends the requests. A replica waits here
+//! until the group is open for its number, confirms each shard that it wins, and leaves when the group has another
+//! number.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -26,20 +27,20 @@ const SHARDS: &str = "tenure.dev/shards";
 /// The annotation with the number that the group is open for.
 const OPEN: &str = "tenure.dev/shards-open";
 
-/// One request takes at most so long.
+/// Timeout of one request.
 const REQUEST_TAKES: Duration = Duration::from_secs(10);
 
-/// How often a replica that waits says so in its log.
+/// Interval at which a waiting replica logs that it waits.
 const LOG_EVERY: Duration = Duration::from_secs(60);
 
-/// So many leases are listed once per retry period; more are listed less often.
+/// Up to this many leases are listed once per retry period; more are listed less often.
 const LIST_AT_EASE: usize = 1_000;
 
-/// Where a replica stands in a shard group.
+/// State of a replica in a shard group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Standing {
-    /// It has not started, or asks for the number of shards that the group has agreed on.
+    /// It has not started, or is reading the number of shards that the group has agreed on.
     #[default]
     Joining,
     /// It waits until replicas with another number of shards are gone.
@@ -48,17 +49,17 @@ pub enum Standing {
         shards: u32,
         /// The number that the group has agreed on, if there is an agreement.
         agreed: Option<u32>,
-        /// How many shards of another number may still have an owner.
+        /// Number of shards of another shard count that may still have an owner.
         held: usize,
-        /// How many replicas take part.
+        /// Number of replicas that are members.
         replicas: usize,
     },
-    /// It takes part, and may own shards.
+    /// It is a member, and may own shards.
     Member,
 }
 
 impl Standing {
-    /// What `/readyz` says about it; nothing for a member.
+    /// Returns the text for `/readyz`; nothing for a member.
     pub(crate) fn note(self) -> Option<String> {
         (self != Self::Member).then(|| self.to_string())
     }
@@ -85,13 +86,13 @@ impl fmt::Display for Standing {
     }
 }
 
-/// Why a replica does not take part.
+/// Reason why a replica cannot join.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refused {
     pub(super) agreed: u32,
 }
 
-/// The agreement of one group, as one replica uses it.
+/// The agreement of one group, as used by one replica.
 pub(crate) struct Gate {
     leases: Api<Lease>,
     group: Arc<str>,
@@ -99,9 +100,9 @@ pub(crate) struct Gate {
     lease: Duration,
     retry: Duration,
     joining: Mutex<Joining>,
-    /// When the last read was sent that showed the group open for this replica's number.
+    /// Send time of the last read that showed the group open for this replica's number.
     confirmed: Mutex<Option<LocalTime>>,
-    /// The agreement may have changed.
+    /// Notified when the agreement may have changed.
     changed: Notify,
     standing: watch::Sender<Standing>,
 }
@@ -133,10 +134,12 @@ impl Gate {
     /// Waits until the group is open for this number of shards.
     ///
     /// # Errors
-    /// The group has another number, and this replica may not change it.
+    ///
+    /// Fails if the group has another number and this replica may not change it.
     ///
     /// # Cancel safety
-    /// A write that was under way is applied or not; the next call goes on from there.
+    ///
+    /// A write in flight may or may not be applied. The next call continues from the resulting state.
     pub(super) async fn join(&self) -> Result<(), Refused> {
         let mut pause = Pause::new(self.retry, self.lease);
         let mut logged = None;
@@ -190,15 +193,16 @@ impl Gate {
         }
     }
 
-    /// Waits until the group is seen open for this number of shards by a read that is sent after this call.
+    /// Waits until a read that is sent after this call shows the group open for this number of shards.
     ///
     /// # Cancel safety
+    ///
     /// Nothing is lost when the future is dropped.
     pub(crate) async fn confirm(&self) {
         let called = SystemClock.now().local;
         let mut pause = Pause::new(self.retry, self.lease);
         loop {
-            // Whoever waits here shares the read of another that was sent after its own call.
+            // Concurrent callers share a read that was sent after their own call.
             let mut confirmed = self.confirmed.lock().await;
             if confirmed.is_some_and(|sent| sent > called) {
                 return;
@@ -209,7 +213,7 @@ impl Gate {
                     *confirmed = Some(sent);
                     return;
                 }
-                // It is gone or of another number; the one that keeps it acts on that.
+                // The agreement is missing or has another number; the task in `keep` handles that.
                 Ok(_) => self.changed.notify_one(),
                 Err(error) => {
                     let group = &*self.group;
@@ -221,16 +225,16 @@ impl Gate {
         }
     }
 
-    /// The watch has shown a change of the agreement.
+    /// Records that the watch delivered a change of the agreement.
     pub(super) fn note_change(&self) {
         self.changed.notify_one();
     }
 
-    /// Keeps the agreement while this replica takes part, and completes when the replica has to leave. An agreement
-    /// that somebody deleted is written again.
+    /// Maintains the agreement while this replica is a member, and completes when the replica has to leave. A deleted
+    /// agreement is written again.
     pub(super) async fn keep(&self) {
         loop {
-            // A watch that fell silent delays this, but not for ever.
+            // A watch without events delays the check, but not indefinitely.
             let _ = tokio::time::timeout(self.lease * 4, self.changed.notified()).await;
             let mut pause = Pause::new(self.retry, self.lease);
             loop {
@@ -262,11 +266,11 @@ impl Gate {
         }
     }
 
-    /// Reads, decides, and writes what was decided. Also how many leases there are.
+    /// Reads, decides, and writes the decision. Also returns the number of leases.
     async fn step(&self) -> Result<(Decision, usize), RequestFailed> {
-        // The list comes after the read: see `tenure::core::shards`.
+        // The list must come after the read: see `tenure::core::shards`.
         let agreed = self.read().await?;
-        // The usual case needs no list, and replicas that start together join together.
+        // The usual case needs no list, so that replicas that start together join together.
         if self.joining.lock().await.confirms(agreed.as_ref()) {
             return Ok((Decision::Join, 0));
         }
@@ -296,7 +300,7 @@ impl Gate {
         Ok(lease.as_ref().map(agreement))
     }
 
-    /// Writes this replica's number over a version, or creates the object. A conflict is left to the next read.
+    /// Writes this replica's number over a version, or creates the object. A conflict is resolved after the next read.
     async fn write(
         &self,
         open: Option<u32>,
@@ -333,7 +337,7 @@ impl Gate {
                 if matches!(status.code, 404 | 409) =>
             {
                 tracing::debug!(group = &*self.group, "the agreement has changed");
-                // Two replicas that collide once do not collide for ever.
+                // The offset keeps two replicas that collided once from colliding again.
                 let spread = u32::from(std::process::id().to_le_bytes()[0]);
                 tokio::time::sleep(self.retry * spread / 1_024).await;
                 Ok(())
@@ -352,7 +356,7 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// Why a request brought nothing.
+/// Reason why a request failed.
 #[derive(Debug, thiserror::Error)]
 enum RequestFailed {
     #[error("no answer within {} s", REQUEST_TAKES.as_secs())]
@@ -369,7 +373,7 @@ async fn in_time<T>(
     answer.map_err(RequestFailed::Answer)
 }
 
-/// A pause that doubles, up to a limit.
+/// A delay that doubles up to a limit.
 struct Pause {
     first: Duration,
     next: Duration,
@@ -411,7 +415,7 @@ fn version(lease: &Lease) -> Version {
     }
 }
 
-/// A lease of a shard or of a replica; nothing for any other.
+/// Parses a lease of a shard or of a replica; nothing for any other.
 fn listed(group: &str, lease: &Lease) -> Option<Listed> {
     let name = lease.name_any();
     let of = of_shard_lease(group, &name)?;

@@ -1,15 +1,15 @@
-//! Who should own which shard: a pure function of what every replica sees.
+//! Target owners of all shards: a pure function of data that every replica observes.
 
 use std::collections::BTreeMap;
 
 use super::hash::weight;
 
-/// Assigns each shard to a member: at most one more to any than to any other, and as few changes as
-/// that allows. `holders` are the present owners; one that is not a member does not count. Nothing if
-/// there are no members.
+/// Assigns each shard to a member. The numbers of shards per member differ by at most one, with as few changes as
+/// possible. `holders` are the current owners; an owner that is not a member is ignored. Returns nothing if there are
+/// no members.
 ///
-/// Members that own most keep most, so that a round of hand-overs never has to be undone; ties are
-/// broken by rendezvous hashing, so that every replica breaks them alike.
+/// Members with the most shards keep the most, so that a round of hand-overs never has to be undone. Ties are broken by
+/// rendezvous hashing, so that every replica breaks them in the same way.
 pub(super) fn assign(members: &[&str], holders: &[Option<&str>]) -> Vec<Option<usize>> {
     let mut target: Vec<Option<usize>> = vec![None; holders.len()];
     if members.is_empty() {
@@ -27,7 +27,7 @@ pub(super) fn assign(members: &[&str], holders: &[Option<&str>]) -> Vec<Option<u
         (weight(members[member], shard), members[member])
     };
 
-    // The larger quota goes to those who own most.
+    // Members with the most shards get the larger quota.
     let (least, extra) = (holders.len() / members.len(), holders.len() % members.len());
     let mut order: Vec<usize> = (0..members.len()).collect();
     order.sort_by_key(|member| (usize::MAX - owned[*member].len(), members[*member]));
@@ -36,7 +36,7 @@ pub(super) fn assign(members: &[&str], holders: &[Option<&str>]) -> Vec<Option<u
         free[member] += 1;
     }
 
-    // Everybody keeps what it wants most of what it owns.
+    // Every member keeps the shards that it owns and for which it has the highest weight.
     for (member, shards) in owned.iter_mut().enumerate() {
         shards.sort_by_key(|shard| wants(member, *shard));
         for shard in shards.iter().rev().take(free[member]) {
@@ -44,7 +44,7 @@ pub(super) fn assign(members: &[&str], holders: &[Option<&str>]) -> Vec<Option<u
         }
         free[member] -= shards.len().min(free[member]);
     }
-    // The rest goes to who wants it most of those who have room.
+    // The remaining shards go to the member with the highest weight that has capacity.
     for (shard, target) in target.iter_mut().enumerate().filter(|(_, t)| t.is_none()) {
         let with_room = (0..members.len()).filter(|member| free[*member] > 0);
         *target = with_room.max_by_key(|member| wants(*member, shard));
@@ -61,7 +61,7 @@ mod tests {
 
     const NAMES: [&str; 7] = ["a", "b", "c", "d", "e", "f", "g"];
 
-    /// Carries an assignment out at once; how many shards changed hands.
+    /// Applies an assignment immediately, and returns how many shards changed their owner.
     fn settle<'a>(members: &[&'a str], holders: &mut [Option<&'a str>]) -> usize {
         let target = assign(members, holders);
         let mut moved = 0;
@@ -133,7 +133,7 @@ mod tests {
         let mut moved = 0;
         loop {
             let target = assign(members, &holders);
-            // One at a time, as real owners do.
+            // One at a time, like real owners.
             let Some(shard) = (0..64).find(|s| target[*s].map(|m| members[m]) != holders[*s])
             else {
                 break;

@@ -1,5 +1,5 @@
-//! Carries assignments out: campaigns for the shards that this replica should own, and hands over
-//! those that it should not. Without elections a replica is the only one, and owns them all.
+//! Implements assignments: campaigns for the shards that this replica should own, and hands over those that it should
+//! not own. Without elections a replica is the only one, and owns all shards.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -25,16 +25,17 @@ use crate::error::Error;
 use crate::group::{Group, GroupHandle, OnLoss, Stops};
 use crate::tasks::{Context, Roster, Running};
 
-/// How often the clock is looked at without news.
+/// Interval at which the clock is checked without events.
 const TICK: Duration = Duration::from_millis(100);
 
-/// Leases of dead members are removed after so many times the lease duration.
+/// Leases of dead members are deleted after this many lease durations.
 const STALE_AFTER: u32 = 20;
 
-/// Nobody waits longer for a lease to be removed.
+/// Timeout for the deletion of a lease.
 const CLEANING_TAKES: Duration = Duration::from_secs(2);
 
-/// Makes an election by a lease of this name, with this label, for what runs in its terms.
+/// Creates an election with a lease of this name and with this label. The last argument is the running work of its
+/// terms.
 pub(crate) type Open =
     Arc<dyn Fn(&str, (&str, &str), &Running) -> Result<Elector, BuildError> + Send + Sync>;
 
@@ -46,17 +47,17 @@ pub(crate) struct ShardGroup {
     pub(crate) roster: Roster,
     pub(crate) leases: Api<Lease>,
     pub(crate) open: Open,
-    /// This replica is the only one by construction: it owns every shard, without any lease.
+    /// There can be no other replica: this one owns every shard, without any lease.
     pub(crate) alone: bool,
     /// Waits until replicas with another number of shards are gone, and changes the number.
     pub(crate) may_change: bool,
-    /// At most one shard is handed over per this time.
+    /// Minimum time between two hand-overs.
     pub(crate) hand_over_every: Duration,
     pub(crate) shards: Shards,
 }
 
 impl ShardGroup {
-    /// Everything that could be wrong, before anything starts.
+    /// Validates the configuration before anything starts.
     pub(crate) fn check(&self) -> Result<(), Error> {
         let fail = |cause: &str| {
             Err(Error::Shards {
@@ -88,7 +89,7 @@ impl ShardGroup {
         (self.open)(lease, (GROUP_LABEL, &self.name), running)
     }
 
-    /// One of the shards, and a look at it.
+    /// Creates the group of one shard, and a handle of it.
     fn shard(
         &self,
         index: u32,
@@ -116,7 +117,7 @@ impl ShardGroup {
         (group, handle)
     }
 
-    /// Works until it is told to stop.
+    /// Runs until it is stopped.
     pub(crate) async fn run(self, stops: Stops, context: Context) {
         if self.alone {
             self.own_all(stops, context).await;
@@ -137,7 +138,7 @@ impl ShardGroup {
         self.shards.lock().clear();
     }
 
-    /// Waits until the group has this number of shards, takes part, and begins again if the number changes.
+    /// Waits until the group has this number of shards, joins it, and starts again if the number changes.
     async fn take_part(self, stops: Stops, context: Context) {
         let group = Arc::new(self);
         while !stops.soft.is_cancelled() {
@@ -190,16 +191,16 @@ impl ShardGroup {
     }
 }
 
-/// A replica that takes part in a group.
+/// A replica that is a member of a group.
 struct Present {
     group: Arc<ShardGroup>,
     gate: Arc<Gate>,
-    /// The name of its own lease.
+    /// Name of its own lease.
     member: String,
 }
 
 impl Present {
-    /// Takes part until it is told to stop or the group has another number of shards. Owns nothing afterwards.
+    /// Runs as a member until it is stopped or the group has another number of shards. Owns nothing afterwards.
     async fn run(self, elector: Elector, stops: &Stops, context: &Context) {
         let Self {
             group,
@@ -207,8 +208,8 @@ impl Present {
             member,
         } = self;
         let timing = elector.timing();
-        // Two renewals and a bit: then others begin to follow the shards of a silent member, which
-        // they can have only when its leases run out.
+        // A little more than two retry periods. After that, other replicas start to campaign for the shards of a silent
+        // member. They can win them only when its leases expire.
         let late = timing.retry_period() * 2 + Duration::from_secs(1);
         let late = late.min(timing.lease());
         let stale_after = timing.lease() * STALE_AFTER;
@@ -267,7 +268,7 @@ impl Present {
                     driver.ended(ended.ok());
                     true
                 }
-                // To the point: a tick late for each of many shards would add up.
+                // Use an exact timer, because a delay of one tick for each of many shards would add up.
                 () = sleep_until(due) => {
                     due = None;
                     true
@@ -275,18 +276,18 @@ impl Present {
                 _ = tick.tick() => true,
             };
         }
-        // Leaving first: the others then know who takes what, and wait for it.
+        // Leave first, so that the other replicas compute the new assignment and wait for the shards.
         leave.cancel();
         let _ = present.await;
         driver.finish().await;
-        // Nothing is lost if it stays: others remove it later.
+        // If it is not deleted, other replicas delete it later.
         let parameters = DeleteParams::default();
         let removed = driver.group.leases.delete(&member, &parameters);
         let _ = tokio::time::timeout(CLEANING_TAKES, removed).await;
     }
 }
 
-/// Whether an event may be about the lease of this name. A list that is complete may lack it.
+/// Returns whether an event may concern the lease of this name. A completed list may lack it.
 fn tells_of(event: &watcher::Event<Lease>, name: &str) -> bool {
     match event {
         watcher::Event::Apply(lease) | watcher::Event::Delete(lease) => {
@@ -297,7 +298,7 @@ fn tells_of(event: &watcher::Event<Lease>, name: &str) -> bool {
     }
 }
 
-/// For ever without an instant.
+/// Sleeps until an instant; forever without one.
 async fn sleep_until(at: Option<LocalTime>) {
     match at {
         Some(at) => SystemClock.sleep_until(at).await,
@@ -305,7 +306,7 @@ async fn sleep_until(at: Option<LocalTime>) {
     }
 }
 
-/// Holds a member's lease until told to leave.
+/// Holds a member's lease until it should leave.
 async fn be_present(candidate: Arc<tokio::sync::Mutex<Candidate>>, leave: CancellationToken) {
     let mut candidate = candidate.lock().await;
     let mut term = None;
@@ -345,14 +346,13 @@ struct Candidacy {
 }
 
 impl Driver {
-    /// Begins and ends candidacies. When to do so again although nothing has happened, if a shard waits to
-    /// be handed over.
+    /// Starts and ends candidacies. Returns when to run again without an event, if a shard waits to be handed over.
     fn reconcile(&mut self) -> Option<LocalTime> {
         let now = SystemClock.now().local;
         let me = self.group.identity.clone();
         let members = self.view.members(&me, now, self.late);
         let mut holders = self.view.holders();
-        // What this replica knows about itself is newer than what the watch has shown.
+        // The state of this replica's own candidacies is newer than that from the watch.
         for (shard, candidacy) in &self.running {
             let place = usize::try_from(*shard).unwrap_or_default();
             if candidacy.handle.is_leading() {
@@ -369,7 +369,7 @@ impl Driver {
             match (mine, self.running.get(&index)) {
                 (true, None) => self.campaign(index),
                 (false, Some(candidacy)) if !candidacy.stop.is_cancelled() => {
-                    // One that has only followed so far has nothing to hand over.
+                    // A candidacy without a term has nothing to hand over.
                     let owns = candidacy.handle.tenure().is_some();
                     if owns && now < self.next_hand_over {
                         waits = true;

@@ -1,4 +1,4 @@
-//! The shards of a group, from outside.
+//! A handle of the shards of a group.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,7 +11,7 @@ use super::agreement::Standing;
 use super::{Shard, shard_of};
 use crate::group::GroupHandle;
 
-/// The shards of a group as this replica has them. Cheap to clone.
+/// The shards of a group, as seen by this replica. Cheap to clone.
 #[derive(Clone)]
 pub struct Shards {
     inner: Arc<Inner>,
@@ -19,7 +19,7 @@ pub struct Shards {
 
 struct Inner {
     of: u32,
-    /// Those that this replica campaigns for or owns.
+    /// The shards that this replica campaigns for or owns.
     groups: Mutex<BTreeMap<u32, GroupHandle>>,
     standing: watch::Sender<Standing>,
 }
@@ -36,30 +36,29 @@ impl Shards {
         }
     }
 
-    /// Whether this replica takes part in the group, or waits until it may.
+    /// Returns whether this replica is a member of the group, or waits to join.
     pub fn standing(&self) -> Standing {
         *self.inner.standing.borrow()
     }
 
-    /// The same, with its changes.
+    /// Returns a channel with the state and its changes.
     pub fn watch(&self) -> watch::Receiver<Standing> {
         self.inner.standing.subscribe()
     }
 
-    /// Whether this replica owns the shard of this key at this instant, by the clock.
+    /// Returns whether this replica owns the shard of this key at this instant, according to the clock.
     pub fn owns(&self, key: &str) -> bool {
         self.group(key).is_some_and(|group| is_owned(&group))
     }
 
-    /// The fencing token of the shard of this key, if this replica owns it. There is none without an
-    /// election.
+    /// Returns the fencing token of the shard of this key, if this replica owns it. There is none without an election.
     pub fn token(&self, key: &str) -> Option<FencingToken> {
         let group = self.group(key).filter(is_owned)?;
         let tenure = group.election()?.tenure()?;
         tenure.is_leading().then(|| tenure.token().clone())
     }
 
-    /// The shards that this replica owns at this instant.
+    /// Returns the shards that this replica owns at this instant.
     pub fn owned(&self) -> Vec<Shard> {
         let of = self.inner.of;
         let groups = self.lock();
@@ -69,7 +68,7 @@ impl Shards {
             .collect()
     }
 
-    /// Those that this replica campaigns for or owns.
+    /// Returns the shards that this replica campaigns for or owns.
     pub(crate) fn groups(&self) -> Vec<GroupHandle> {
         self.lock().values().cloned().collect()
     }
@@ -78,7 +77,7 @@ impl Shards {
         self.lock().get(&shard_of(key, self.inner.of)).cloned()
     }
 
-    /// Where this replica tells its standing.
+    /// Returns the channel to which this replica sends its state.
     pub(super) fn sender(&self) -> &watch::Sender<Standing> {
         &self.inner.standing
     }
@@ -98,8 +97,8 @@ impl fmt::Debug for Shards {
     }
 }
 
-/// A shard that was won is owned once its work has been started, which is after the agreement on the number of shards
-/// was confirmed.
+/// Returns whether a shard is owned. A shard that was won is owned once its work has been started, which happens after
+/// the agreement on the number of shards was confirmed.
 fn is_owned(group: &GroupHandle) -> bool {
     group.is_running() && group.is_leading()
 }

@@ -1,20 +1,20 @@
-//! The two hashes: keys to shards, and shards to replicas. Both are part of the contract between
-//! replicas of different versions, so they are written down here and tested by value.
+//! The two hashes: keys to shards, and shards to replicas. Replicas of different versions must agree on both, so the
+//! functions are defined here and tested by value.
 
-/// The shard of a key among `of`; zero if there is none.
+/// Returns the shard of a key among `of` shards; zero if `of` is zero.
 pub fn shard_of(key: &str, of: u32) -> u32 {
     let hash = hash(&[key.as_bytes()]);
-    // The upper bits, scaled: no bias and no division.
+    // Scaling the upper bits needs no division and has no bias.
     let scaled = (u128::from(hash) * u128::from(of)) >> 64;
     u32::try_from(scaled).unwrap_or_default()
 }
 
-/// How much a replica wants a shard (rendezvous hashing).
+/// Returns the weight of a replica for a shard (rendezvous hashing).
 pub(super) fn weight(member: &str, shard: u32) -> u64 {
     hash(&[member.as_bytes(), &[0], &shard.to_be_bytes()])
 }
 
-/// FNV-1a with a finalizer that mixes the bits, which FNV alone does badly for short keys.
+/// FNV-1a with a finalizer that mixes the bits, because FNV alone mixes short keys badly.
 fn hash(parts: &[&[u8]]) -> u64 {
     let mut hash: u64 = 0xcbf2_9ce4_8422_2325;
     for byte in parts.iter().copied().flatten() {

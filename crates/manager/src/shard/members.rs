@@ -1,7 +1,7 @@
-//! What a replica sees of a shard group: the leases of its members and of its shards.
+//! A replica's view of a shard group: the leases of its members and of its shards.
 //!
-//! Whether a member is alive is told by changes of its lease and the local clock alone; times in
-//! leases are never compared with any clock.
+//! Changes of its lease and the local clock alone decide whether a member is alive. Times in leases are never compared
+//! with any clock.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -13,26 +13,26 @@ use tenure::core::LocalTime;
 
 use super::Shard;
 
-/// The label that all leases of a group carry.
+/// The label of all leases of a group.
 pub(super) const GROUP_LABEL: &str = "tenure.dev/shard-group";
 
-/// The name of a shard's lease, in Knative's form.
+/// Returns the name of a shard's lease, in Knative's form.
 pub(super) fn shard_lease(group: &str, shard: Shard) -> String {
     format!("{group}.{shard}")
 }
 
-/// The name of a member's lease.
+/// Returns the name of a member's lease.
 pub(super) fn member_lease(group: &str, identity: &str) -> String {
     format!("{group}.member-{:016x}", super::hash::weight(identity, 0))
 }
 
-/// The name of the lease with the number of shards.
+/// Returns the name of the lease with the number of shards.
 pub(super) fn agreement_lease(group: &str) -> String {
     format!("{group}.shards")
 }
 
-/// Of how many shards the lease of this name is one: `Some(None)` for a member's lease, nothing for a lease that
-/// is neither.
+/// Returns the number of shards in the name of a shard's lease; `Some(None)` for a member's lease, nothing for any
+/// other lease.
 pub(super) fn of_shard_lease(group: &str, name: &str) -> Option<Option<u32>> {
     let rest = name.strip_prefix(group)?.strip_prefix('.')?;
     if rest.starts_with("member-") {
@@ -43,13 +43,13 @@ pub(super) fn of_shard_lease(group: &str, name: &str) -> Option<Option<u32>> {
     (index < of).then_some(Some(of))
 }
 
-/// All leases of a group, as last seen.
+/// All leases of a group, as last observed.
 #[derive(Debug)]
 pub(super) struct View {
     group: String,
     of: u32,
     leases: BTreeMap<String, Seen>,
-    /// The list under way, after a break of the watch.
+    /// The incomplete list after a break of the watch.
     listing: Option<BTreeMap<String, Seen>>,
     synced: bool,
 }
@@ -62,7 +62,7 @@ struct Seen {
     since: LocalTime,
 }
 
-/// A member's lease that has not changed for long.
+/// A member's lease that has not changed for a long time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stale {
     pub(super) name: String,
@@ -81,12 +81,12 @@ impl View {
         }
     }
 
-    /// Whether the first list is complete.
+    /// Returns whether the first list is complete.
     pub(super) fn is_synced(&self) -> bool {
         self.synced
     }
 
-    /// Notes what happened; true if somebody holds something else now. Renewals are no news.
+    /// Applies an event. Returns true if a holder changed; renewals do not count.
     pub(super) fn apply(&mut self, event: Event<Lease>, now: LocalTime) -> bool {
         match event {
             Event::Init => {
@@ -129,7 +129,7 @@ impl View {
         (name, seen)
     }
 
-    /// Members whose leases changed within `late`, and this one.
+    /// Returns the members whose leases changed within `late`, and this one.
     pub(super) fn members<'a>(
         &'a self,
         me: &'a str,
@@ -145,7 +145,7 @@ impl View {
         members
     }
 
-    /// The present owner of each shard.
+    /// Returns the current owner of each shard.
     pub(super) fn holders(&self) -> Vec<Option<&str>> {
         let shards = (0..self.of).map(|index| Shard { index, of: self.of });
         shards
@@ -156,7 +156,7 @@ impl View {
             .collect()
     }
 
-    /// Leases that dead members left behind.
+    /// Returns the leases of dead members.
     pub(super) fn stale(&self, now: LocalTime, after: Duration) -> Vec<Stale> {
         self.member_leases()
             .filter(|(_, seen)| now.since(seen.since) >= after)

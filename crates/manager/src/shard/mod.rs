@@ -1,12 +1,12 @@
-//! Sharded leadership: the keys of one controller spread over all replicas.
+//! Sharded leadership: the keys of one controller are distributed over all replicas.
 //!
-//! Each shard is an ordinary lease, so every shard has one owner at any time, by the same guards as
-//! everything else here. Which replica should own which shard is agreed on without talking: every replica
-//! sees the same leases and computes the same assignment. Owners that have too much hand
-//! shards over one by one; nobody ever takes one away.
+//! Each shard is an ordinary lease, so every shard has at most one owner at any time, protected by the same guards as
+//! every other election. Replicas agree on the assignment without messages, because every replica observes the same
+//! leases and computes the same assignment. Owners with too many shards hand them over one by one. A shard is never
+//! taken from its owner.
 //!
-//! All replicas of a group have the same number of shards. It is in a Lease of the group, `GROUP.shards`, and a replica
-//! with another number is refused, or waits ([`Builder::change_shards`](crate::Builder::change_shards)).
+//! All replicas of a group use the same number of shards. It is stored in a Lease of the group, `GROUP.shards`. A
+//! replica with another number is rejected, or waits ([`Builder::change_shards`](crate::Builder::change_shards)).
 
 pub(crate) mod agreement;
 mod assign;
@@ -25,21 +25,21 @@ pub use hash::shard_of;
 /// One of the shards of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Shard {
-    /// From zero.
+    /// Index, from zero.
     pub index: u32,
-    /// How many there are.
+    /// Number of shards.
     pub of: u32,
 }
 
 impl Shard {
-    /// Whether a key belongs to this shard.
+    /// Returns whether a key belongs to this shard.
     pub fn contains(&self, key: &str) -> bool {
         shard_of(key, self.of) == self.index
     }
 }
 
 impl fmt::Display for Shard {
-    /// Knative's form, `03-of-64`.
+    /// Formats the shard in Knative's form, `03-of-64`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{:02}-of-{:02}", self.index, self.of)
     }

@@ -1,4 +1,4 @@
-//! What is added to a manager that runs already.
+//! Runnables that are added to a running manager.
 
 use tenure_apiserver::TestServer;
 use tenure_manager::{Manager, OnLoss, Runnable};
@@ -16,7 +16,7 @@ async fn what_is_added_is_started_at_once_and_in_each_later_term() {
         .build()
         .unwrap();
     let (handle, group) = (manager.handle(), manager.group("g").unwrap());
-    // Also before it runs.
+    // Additions also work before the manager runs.
     handle.add_every(speaker("early", &log)).unwrap();
     let running = Running::start(manager);
     log.wait("early starts", 1).await;

@@ -1,5 +1,5 @@
-//! Hooks, API servers and controllers that misbehave, each with its exact outcome. Those that end the
-//! process are tested with processes.
+//! Hooks, API servers and controllers that misbehave, each with its exact result. Cases that end the process are tested
+//! with processes.
 
 use std::future::Ready;
 use std::sync::{Arc, Mutex, mpsc};
@@ -24,7 +24,7 @@ fn speaker(log: &Log) -> Runnable {
     })
 }
 
-/// The error of a manager with this hook; nothing must have run.
+/// Returns the error of a manager with this hook. Nothing must have run.
 async fn failed_hook<F, W>(hook: F) -> String
 where
     F: FnOnce(Startup) -> W + Send + 'static,
@@ -76,7 +76,7 @@ async fn a_hook_that_hangs() {
     );
 }
 
-/// A hook that keeps its thread until the other end is dropped, and says when it does.
+/// A hook that blocks its thread until the other end is dropped, and logs when it does.
 fn blocking(log: &Log) -> (mpsc::Sender<()>, impl FnOnce(Startup) -> Ready<()> + use<>) {
     let (release, released) = mpsc::channel();
     let log = log.clone();
@@ -92,7 +92,7 @@ fn blocking(log: &Log) -> (mpsc::Sender<()>, impl FnOnce(Startup) -> Ready<()> +
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_hook_that_blocks_its_thread() {
     let (release, hook) = blocking(&Log::default());
-    // Neither the error nor the end of everything else waits for the hook.
+    // Neither the error nor the rest of the shutdown waits for the hook.
     assert_eq!(
         failed_hook(hook).await,
         "startup hook seed: has not returned within 0.2 s"
@@ -137,7 +137,7 @@ async fn a_hook_that_panics() {
         );
     });
     assert_eq!(error.await, "startup hook seed: panicked: no seed");
-    // In the call already, before there is a future.
+    // The call itself fails, before there is a future.
     let error = failed_hook(|startup| {
         let namespace = startup.client.default_namespace().to_owned();
         assert!(namespace.is_empty(), "no water");
@@ -267,7 +267,7 @@ async fn an_api_server_that_restarts() {
     let manager = manager.leader("g", speaker(&log)).build().unwrap();
     let running = Running::start(manager);
     log.wait("starts", 1).await;
-    // For longer than the lease nothing is answered, as while it restarts.
+    // For longer than the lease there is no useful response, as during a restart.
     let down = faults(&server).add(Fault::answer(503));
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     assert_eq!(log.count("starts"), 1);
@@ -276,7 +276,7 @@ async fn an_api_server_that_restarts() {
     running.stop().await.unwrap();
 }
 
-/// Says as it is dropped who holds the lease at that instant.
+/// Logs the holder of the lease when it is dropped.
 struct Dropped(Log, Arc<dyn Store>);
 
 impl Drop for Dropped {
@@ -287,8 +287,8 @@ impl Drop for Dropped {
     }
 }
 
-/// How a manager with work that ignores its end stops within this time. The work is dropped, then the lease is
-/// released.
+/// Stops a manager with work that ignores its cancellation, with this time limit. The work is dropped, then the lease
+/// is released.
 async fn stop_deaf(limit: Duration) -> Result<(), Error> {
     let server = TestServer::start().await.unwrap();
     let client = server.client().unwrap();
@@ -324,7 +324,7 @@ async fn a_controller_that_ignores_cancellation_is_dropped_before_the_release() 
     );
 }
 
-/// Who gives no time wants it so.
+/// A zero timeout drops work on purpose.
 #[tokio::test]
 async fn without_a_shutdown_timeout_work_is_dropped_at_once_and_that_is_no_error() {
     stop_deaf(Duration::ZERO).await.unwrap();
@@ -339,7 +339,7 @@ async fn what_cannot_even_be_dropped_is_named_without_a_shutdown_timeout_too() {
     let released = Mutex::new(released);
     let stuck = Runnable::new("stuck", move |_| {
         said.say("starts");
-        // Until the other end is dropped.
+        // Blocks until the other end is dropped.
         let _ = released.lock().unwrap().recv();
         std::future::pending::<()>()
     });
@@ -394,7 +394,7 @@ async fn a_thread_that_keeps_its_scope_is_named_and_nothing_is_released() {
     let parent = Runnable::new("parent", move |scope| {
         let (part, released) = (scope.clone(), released.clone());
         std::thread::spawn(move || {
-            // Until the other end is dropped.
+            // Blocks until the other end is dropped.
             let _ = released.lock().unwrap().recv();
             drop(part);
         });
@@ -459,7 +459,7 @@ async fn a_lease_lost_during_the_start_of_its_controllers() {
     let log = Log::default();
     let said = log.clone();
     let leases: Api<Lease> = Api::namespaced(client, "default");
-    // Its start takes long; meanwhile somebody else takes the lease.
+    // Its start is slow; in the meantime another candidate takes the lease.
     let slow = Runnable::new("slow", move |scope| {
         let (said, leases) = (said.clone(), leases.clone());
         async move {

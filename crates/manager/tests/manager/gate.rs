@@ -1,4 +1,4 @@
-//! The gate, asked by an API server that is a script.
+//! The gate, against a scripted API server.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -10,8 +10,8 @@ use tokio::net::TcpListener;
 
 use super::{Log, Logged, Running};
 
-/// An API server that gives these answers, one per request, and the last one for ever. It would keep
-/// connections open. An empty answer is none at all.
+/// An API server that returns these responses, one per request, and repeats the last one. It would keep connections
+/// open. An empty response means that nothing is sent.
 struct Script {
     url: String,
     connections: Arc<AtomicUsize>,
@@ -60,7 +60,7 @@ impl Script {
         script
     }
 
-    /// A manager behind a quick gate, which says when its work starts.
+    /// Returns a manager behind a fast gate that logs when its work starts.
     fn manager(&self, gate: Gate, log: &Log) -> Manager {
         let log = log.clone();
         let work = Runnable::new("work", move |scope| {

@@ -1,4 +1,4 @@
-//! `/healthz`: a leader that does not renew had better be restarted.
+//! `/healthz`: a leader that does not renew should be restarted.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use tenure_manager::{Builder, OnLoss};
 use super::site::get;
 use super::{LIMIT, Log, Running, quick, speaker};
 
-/// The clock of this machine, which can be put forward.
+/// The clock of this machine, which can be set forward.
 #[derive(Clone, Debug, Default)]
 struct Ahead(Arc<AtomicU64>);
 
@@ -36,7 +36,7 @@ impl Clock for Ahead {
     }
 
     fn sleep_until(&self, at: LocalTime) -> BoxFuture<'static, ()> {
-        // Briefly: it may be put forward meanwhile, and whoever sleeps looks again.
+        // Sleep briefly, because the clock may be set forward. Callers check the clock again.
         let left = at.since(self.now().local);
         Box::pin(tokio::time::sleep(left.min(Duration::from_millis(20))))
     }
@@ -46,7 +46,8 @@ impl Clock for Ahead {
     }
 }
 
-/// A manager that holds this lease cannot renew it for a lease duration and the tolerance, and then can again.
+/// Runs a manager that holds this lease and cannot renew it for a lease duration plus the tolerance, and then can
+/// again.
 async fn not_renewed(lease: &str, with: impl FnOnce(Builder, &Log) -> Builder) {
     let server = TestServer::start().await.unwrap();
     let clock = Ahead::default();

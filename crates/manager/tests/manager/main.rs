@@ -35,7 +35,7 @@ use tenure_manager::{Builder, Error, Manager, Runnable};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-/// For what happens in milliseconds; machines are busy at times.
+/// Time limit for things that usually take milliseconds, because machines can be busy.
 const LIMIT: Duration = Duration::from_secs(180);
 
 async fn config(server: &TestServer) -> Config {
@@ -51,7 +51,7 @@ async fn read_config(kubeconfig: &str) -> Config {
     config
 }
 
-/// A manager with quick elections.
+/// Returns a manager with fast elections.
 async fn quick(server: &TestServer) -> Builder {
     Manager::builder(config(server).await).elections(|election| {
         election
@@ -62,7 +62,7 @@ async fn quick(server: &TestServer) -> Builder {
     })
 }
 
-/// A manager that runs until it is asked to stop.
+/// A manager that runs until it is stopped.
 struct Running {
     stop: Option<oneshot::Sender<()>>,
     task: JoinHandle<Result<(), Error>>,
@@ -82,7 +82,7 @@ impl Running {
         self.end().await
     }
 
-    /// Waits until it ends by itself, or as it was asked to.
+    /// Waits until it ends by itself or after a request.
     async fn end(self) -> Result<(), Error> {
         let _keep = self.stop;
         let ended = tokio::time::timeout(LIMIT, self.task).await;
@@ -90,7 +90,7 @@ impl Running {
     }
 }
 
-/// What was logged by this thread, so by all tasks of a test with one thread.
+/// Log messages of this thread, and therefore of all tasks of a test with one thread.
 #[derive(Clone, Default)]
 struct Logged(Arc<Mutex<Vec<u8>>>);
 
@@ -99,8 +99,8 @@ thread_local! {
 }
 
 impl Logged {
-    /// Listens from here on. One subscriber serves all tests: one for each would come and go while others
-    /// log, and what is logged then can get lost.
+    /// Starts to record. One subscriber serves all tests. With one per test, messages could get lost while subscribers
+    /// are added and removed.
     fn listen() -> Self {
         static ONCE: Once = Once::new();
         ONCE.call_once(|| {
@@ -114,7 +114,7 @@ impl Logged {
         logged
     }
 
-    /// The lines with this text.
+    /// Returns the lines with this text.
     fn lines(&self, text: &str) -> Vec<String> {
         let bytes = self.0.lock().unwrap();
         let all = String::from_utf8_lossy(&bytes);
@@ -134,7 +134,7 @@ impl std::io::Write for Logged {
     }
 }
 
-/// What happened, in order.
+/// Log of what happened, in order.
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
@@ -151,7 +151,7 @@ impl Log {
         self.all().iter().filter(|said| *said == what).count()
     }
 
-    /// Waits until it was said so many times.
+    /// Waits until an entry was logged this many times.
     async fn wait(&self, what: &str, times: usize) {
         until(&format!("{times} times {what}"), || {
             self.count(what) >= times
@@ -160,7 +160,7 @@ impl Log {
     }
 }
 
-/// Says when it starts and when it has stopped.
+/// Logs when it starts and when it has stopped.
 fn speaker(name: &'static str, log: &Log) -> Runnable {
     let log = log.clone();
     Runnable::new(name, move |scope| {
@@ -173,7 +173,7 @@ fn speaker(name: &'static str, log: &Log) -> Runnable {
     })
 }
 
-/// Waits until something is so.
+/// Waits until a condition holds.
 async fn until(what: &str, mut so: impl FnMut() -> bool) {
     let wait = async {
         while !so() {
@@ -190,7 +190,7 @@ async fn holder(client: &Client, lease: &str) -> Option<String> {
     lease.spec?.holder_identity
 }
 
-/// A lease as it is kept at this instant, also while the server answers nobody.
+/// Returns a lease as stored at this instant, even while the server does not respond.
 fn lease_spec(store: &dyn Store, name: &str) -> Value {
     let key = Key {
         resource: "coordination.k8s.io/leases".into(),
@@ -202,7 +202,7 @@ fn lease_spec(store: &dyn Store, name: &str) -> Value {
     lease["spec"].take()
 }
 
-/// Somebody else takes the lease.
+/// Takes the lease as another candidate would.
 async fn steal(server: &TestServer, lease: &str) {
     give(server, lease, "thief", 1).await;
 }

@@ -1,4 +1,4 @@
-//! What a scraper counts after a known sequence.
+//! Metrics after a known sequence.
 
 use std::net::SocketAddr;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const SOON: Backoff = Backoff {
     reset_after: Duration::from_secs(3600),
 };
 
-/// The lines of these families without comments, but for how long something took.
+/// Returns the lines of these families without comments and without durations.
 fn counts(text: &str, families: &[&str]) -> Vec<String> {
     let timed = |line: &str| line.contains("_seconds_sum") || line.contains("_seconds_bucket");
     let lines = text.lines().filter(|line| !line.starts_with('#'));
@@ -33,7 +33,7 @@ fn counts(text: &str, families: &[&str]) -> Vec<String> {
     lines
 }
 
-/// Waits until these are all lines of these families.
+/// Waits until these are exactly the lines of these families.
 async fn shows(address: SocketAddr, families: &[&str], wanted: &[&str]) {
     let mut seen = Vec::new();
     let shown = async {
@@ -77,7 +77,7 @@ async fn reconciliations_by_result() {
     let running = Running::start(manager);
     let address = bound.wait_for(|all| all.len() == 1).await.unwrap()[0];
     let shows = async |wanted: &[&str]| shows(address, &["controller_runtime_"], wanted).await;
-    // As in controller-runtime, what has not happened is zero, so that a rate sees the first time.
+    // As in controller-runtime, counters start at zero, so that a rate includes the first event.
     shows(&[
         r#"controller_runtime_active_workers{controller="maps"} 0"#,
         r#"controller_runtime_max_concurrent_reconciles{controller="maps"} 3"#,
@@ -95,7 +95,7 @@ async fn reconciliations_by_result() {
     make("a").await;
     log.wait("try", 5).await;
     make("b").await;
-    // A panic is an error, too; the one that is under way has no result yet.
+    // A panic is an error, too. The running reconciliation has no result yet.
     shows(&[
         r#"controller_runtime_active_workers{controller="maps"} 1"#,
         r#"controller_runtime_max_concurrent_reconciles{controller="maps"} 3"#,

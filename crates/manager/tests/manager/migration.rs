@@ -62,7 +62,7 @@ async fn the_migration_lock_comes_after_the_main_lock_and_moves_alone() {
     ccm.stop().await.unwrap();
 }
 
-/// The migration lock waits for the main lock: a standby of the one program does not take it from the other.
+/// The migration lock waits for the main lock: a standby of one program does not take it from the other.
 #[tokio::test]
 async fn a_standby_does_not_contend_for_the_migration_lock() {
     let server = TestServer::start().await.unwrap();
@@ -99,7 +99,7 @@ async fn a_standby_does_not_contend_for_the_migration_lock() {
     second.stop().await.unwrap();
 }
 
-/// A roll-out that moves `service` from one program to the other: never both, and one of them at the end.
+/// A roll-out that moves `service` from one program to the other: never both at a time, and one of them at the end.
 #[tokio::test]
 async fn a_controller_moves_from_one_program_to_the_other_without_overlap() {
     let server = TestServer::start().await.unwrap();
@@ -130,7 +130,7 @@ async fn a_controller_moves_from_one_program_to_the_other_without_overlap() {
             .leader(component, service);
         Running::start(manager.build().unwrap())
     };
-    // Two replicas of each. All begin with the old assignment, then are replaced one by one.
+    // Two replicas of each program. All start with the old assignment, then are replaced one by one.
     let mut replicas = Vec::new();
     for component in ["kcm", "ccm", "kcm", "ccm"] {
         replicas.push((component, start(component, "kcm").await));

@@ -1,4 +1,4 @@
-//! What starts when, what stops when, and where it runs.
+//! The order of starts and stops, and where work runs.
 
 use std::io::ErrorKind;
 use std::net::SocketAddr;
@@ -27,7 +27,7 @@ async fn hooks_gate_everything_in_order() {
         .gate(api_ready())
         .on_startup("first", move |mut startup| async move {
             first.say("first hook");
-            // The rest happens elsewhere, after the API server is ready.
+            // The rest happens in another task, after the API server is ready.
             tokio::spawn(async move {
                 startup.api_ready().await;
                 startup.client.apiserver_version().await.unwrap();
@@ -66,8 +66,8 @@ async fn hooks_gate_everything_in_order() {
     );
 }
 
-/// Whoever is told to stop finds what stops after it at work: the leader scope the rest of the process, that the
-/// caches and the listeners.
+/// Parts that stop later still work while others stop: the leader scope can use the rest of the process, which can use
+/// the caches and the listeners.
 #[tokio::test]
 async fn what_is_needed_for_winding_down_stops_later() {
     let server = TestServer::start().await.unwrap();
@@ -76,7 +76,7 @@ async fn what_is_needed_for_winding_down_stops_later() {
     let cache = Cache::new("maps", maps.clone(), Default::default());
     let (log, reader) = (Log::default(), cache.reader());
     let address = Arc::new(OnceLock::<SocketAddr>::new());
-    // Makes an object and waits until the cache has it; asks the listener.
+    // Creates an object, waits until the cache contains it, and queries the listener.
     let winding_down = |name: &'static str| {
         let (log, reader, maps) = (log.clone(), reader.clone(), maps.clone());
         let (address, client) = (address.clone(), client.clone());

@@ -1,4 +1,4 @@
-//! What becomes of runnables that fail.
+//! Runnables that fail.
 
 use std::time::Duration;
 
@@ -80,7 +80,7 @@ async fn the_causes_of_an_error_are_told_too() {
     let error = error.unwrap_err().to_string();
     assert_eq!(error, "nodes: cannot write the node: no disk");
 
-    // What a kube-rs controller yields goes to the log.
+    // Items of a kube-rs controller's stream are logged.
     let logged = Logged::listen();
     let controller = Runnable::controller("maps", move |_| {
         futures_util::stream::iter([Ok(()), Err(outer())])

@@ -17,7 +17,7 @@ use super::{Running, quick, until};
 
 const AGREEMENT: &str = "queue.shards";
 
-/// How many work on each key at this instant, and whether it was ever more than one.
+/// The number of workers of each key at this instant, and whether it ever exceeded one.
 #[derive(Clone, Default)]
 struct Keys(Arc<Mutex<(BTreeMap<String, u32>, bool)>>);
 
@@ -77,7 +77,7 @@ fn start(manager: Manager) -> Replica {
     }
 }
 
-/// Leases that a busy machine does not lose: nobody dies here.
+/// Long leases that are not lost on a busy machine, because no replica dies in these tests.
 async fn patient(server: &TestServer) -> Builder {
     let manager = quick(server).await.hand_over_every(Duration::ZERO);
     manager.elections(|election| {
@@ -103,7 +103,7 @@ fn leases(server: &TestServer) -> Api<Lease> {
     Api::namespaced(server.client().unwrap(), "default")
 }
 
-/// The number of shards of the group, and the one that it is open for.
+/// Returns the number of shards of the group, and the one that it is open for.
 async fn agreed(server: &TestServer) -> Option<(String, String)> {
     let lease = leases(server).get_opt(AGREEMENT).await.unwrap()?;
     let annotations = lease.metadata.annotations.unwrap_or_default();
@@ -114,7 +114,7 @@ async fn agreed(server: &TestServer) -> Option<(String, String)> {
     ))
 }
 
-/// Writes another number into the agreement, as somebody would by hand.
+/// Writes another number into the agreement, as a person would.
 async fn edit(server: &TestServer, number: &str) {
     let edit = json!({"metadata": {"annotations": {"tenure.dev/shards": number}}});
     let parameters = PatchParams::default();
@@ -164,7 +164,7 @@ async fn deleted_agreement_is_written_again_while_shards_are_held() {
     let mut other = replica(&server, &keys, 8, false).await;
     let error = other.running.end().await.unwrap_err().to_string();
     assert!(error.contains("has agreed on 6 shards, not 8"), "{error}");
-    // Garbage is replaced like a missing agreement.
+    // An invalid number is replaced like a missing agreement.
     edit(&server, "many").await;
     while agreed(&server).await != both("6") {
         tokio::time::sleep(Duration::from_millis(20)).await;
@@ -203,7 +203,7 @@ async fn replica_that_may_change_the_number_waits_says_so_and_goes_on_by_itself(
     };
     until("the new one waits", waits).await;
     let address = addresses.wait_for(|all| !all.is_empty()).await.unwrap()[0];
-    // It is ready: a rolling update goes on.
+    // It is ready, so a rolling update continues.
     assert_eq!(get(address, "/readyz").await, (200, "ok".into()));
     let (status, text) = get(address, "/readyz/shards-queue").await;
     let note = "ok: waiting to change the number of shards from 6 to 8:";
@@ -219,7 +219,7 @@ async fn replica_that_may_change_the_number_waits_says_so_and_goes_on_by_itself(
         get(address, "/readyz/shards-queue").await,
         (200, "ok".into())
     );
-    // And back: the number is not a one-way street.
+    // Change back: the number can change in both directions.
     let back = replica(&server, &keys, 6, true).await;
     until("it waits", || {
         matches!(back.shards.standing(), Standing::Waiting { .. })

@@ -16,10 +16,10 @@ use super::{LIMIT, Running, quick, read_config, until};
 
 const SHARDS: u32 = 64;
 
-/// The time within which shards are spread evenly after a change of replicas.
+/// Time limit for an even distribution after a change of replicas.
 const EVEN_WITHIN: Duration = Duration::from_secs(60);
 
-/// Who works on each shard, how often shards began to be worked on, and how often by two.
+/// The owner of each shard, how often work on a shard started, and how often with two owners.
 #[derive(Clone, Default)]
 struct Board {
     owners: Arc<Mutex<BTreeMap<u32, String>>>,
@@ -27,7 +27,7 @@ struct Board {
     doubles: Arc<AtomicUsize>,
 }
 
-/// Somebody at work on a shard, until dropped.
+/// A worker on a shard, until dropped.
 struct AtWork(Board, u32);
 
 impl Drop for AtWork {
@@ -37,7 +37,7 @@ impl Drop for AtWork {
 }
 
 impl Board {
-    /// Work that notes if somebody else has its shard.
+    /// Returns work that records if another worker has its shard.
     fn worker(&self, replica: &str) -> Runnable {
         let (board, replica) = (self.clone(), replica.to_owned());
         Runnable::new("worker", move |scope| {
@@ -54,20 +54,20 @@ impl Board {
         })
     }
 
-    /// No shard has ever had two owners.
+    /// Checks that no shard ever had two owners.
     fn check(&self) {
         let doubles = self.doubles.load(Ordering::SeqCst);
         assert_eq!(doubles, 0, "shards with two owners");
     }
 
-    /// How many shards each of these replicas works on.
+    /// Returns how many shards each of these replicas works on.
     fn counts(&self, replicas: &[Replica]) -> Vec<usize> {
         let owners = self.owners.lock().unwrap();
         let count = |name: &str| owners.values().filter(|owner| *owner == name).count();
         replicas.iter().map(|r| count(&r.name)).collect()
     }
 
-    /// Every shard has an owner, and none has much more than another.
+    /// Returns whether every shard has an owner and the shards are evenly distributed.
     fn is_even(&self, replicas: &[Replica]) -> bool {
         let counts = self.counts(replicas);
         let even = counts.iter().max().unwrap() - counts.iter().min().unwrap() <= 1;
@@ -75,7 +75,7 @@ impl Board {
     }
 }
 
-/// Client-go's durations, so that 64 leases cost little, but for the time after which others take over.
+/// Client-go's durations, so that 64 leases cost little, except for the time after which others take over.
 fn election(election: tenure::Builder) -> tenure::Builder {
     election
         .lease_duration(Duration::from_secs(10))
@@ -94,7 +94,7 @@ async fn replica(server: &TestServer, board: &Board, name: &str, every: Duration
     let manager: Builder = quick(server)
         .await
         .identity(name)
-        // The kind of leader groups' locks; shards are Leases all the same.
+        // This kind applies to the locks of leader groups; shards still use Leases.
         .lock_kind(LockKind::ConfigMaps)
         .elections(election)
         .hand_over_every(every)
@@ -129,7 +129,7 @@ async fn replicas_1_to_5_to_3_are_even_with_the_fewest_hand_overs() {
         "{moved} hand-overs; 51 is the least, and 10 % more is allowed"
     );
 
-    // Each key has one owner, and every replica knows whether it is the one.
+    // Each key has one owner, and every replica knows whether it is the owner.
     for n in 0..200 {
         let key = format!("default/claim-{n}");
         let owners = replicas.iter().filter(|r| r.shards.owns(&key)).count();
@@ -146,7 +146,7 @@ async fn replicas_1_to_5_to_3_are_even_with_the_fewest_hand_overs() {
     until("three are even", || board.is_even(&replicas)).await;
     assert!(began.elapsed() < EVEN_WITHIN, "{:?}", began.elapsed());
     let moved = board.starts.load(Ordering::SeqCst) - before;
-    // The second to leave may have been given shards of the first.
+    // The second replica that leaves may have received shards of the first.
     let least = leaving + leaving / 8;
     assert!(
         moved <= least + least / 10,
@@ -188,7 +188,7 @@ async fn the_shards_of_a_silent_replica_are_taken_when_its_leases_run_out() {
     });
     let shards = shards.await.unwrap();
     until("half each", || shards.owned().len() == 32).await;
-    // It ends without a word: nothing is released.
+    // It ends abruptly: nothing is released.
     dead.shutdown_background();
     let survives = [survivor];
     until("all again", || board.is_even(&survives)).await;

@@ -1,4 +1,4 @@
-//! Health and metrics, as probes and scrapers see them.
+//! Health and metrics over HTTP.
 
 use std::net::SocketAddr;
 
@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
 use super::{Log, Running, quick};
 
-/// The status and the body of a GET.
+/// Returns the status and the body of a GET.
 pub(crate) async fn get(address: SocketAddr, path: &str) -> (u16, String) {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -83,7 +83,7 @@ async fn health_and_metrics_in_controller_runtimes_format() {
     running.stop().await.unwrap();
 }
 
-/// What a probe says of a manager that stops, and of one that does not lead.
+/// Probes of a manager that stops, and of one that does not lead.
 #[tokio::test]
 async fn ready_until_it_is_asked_to_stop_and_where_it_leads() {
     let server = TestServer::start().await.unwrap();
@@ -96,7 +96,7 @@ async fn ready_until_it_is_asked_to_stop_and_where_it_leads() {
             async move {
                 said.say(format!("{name} leads"));
                 scope.cancelled().await;
-                // Until the test has looked.
+                // Waits until the test has checked.
                 while said.count("looked") == 0 {
                     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
                 }
@@ -154,7 +154,7 @@ async fn a_busy_port_is_an_error_with_the_address() {
     );
 }
 
-/// Panics at once.
+/// Panics immediately.
 fn panicking(name: &str) -> Runnable {
     Runnable::new(name, |scope| async move {
         assert!(scope.name().is_empty(), "oh");

@@ -47,7 +47,7 @@ async fn exit_ends_the_manager_with_the_group_and_the_reason() {
     assert_eq!(log.all(), ["starts", "stopped"]);
 }
 
-/// The API server is cut off: the work has stopped before the lease runs out for the others.
+/// The API server is unreachable: the work has stopped before the lease expires for other candidates.
 #[tokio::test]
 async fn demote_stops_the_work_before_the_end_of_its_validity() {
     const LEASE: Duration = Duration::from_secs(6);
@@ -62,7 +62,7 @@ async fn demote_stops_the_work_before_the_end_of_its_validity() {
         }
     });
     let manager = quick(&server).await.on_loss(OnLoss::Demote);
-    // Seconds are left for the end, so that a busy machine does not fail.
+    // Leave several seconds for the end, so that the test does not fail on a busy machine.
     let manager = manager.elections(|election| {
         election
             .lease_duration(LEASE)
@@ -81,7 +81,8 @@ async fn demote_stops_the_work_before_the_end_of_its_validity() {
     let stop = stops.lock().unwrap()[0];
     let spec = lease_spec(&**server.store(), "g");
     assert!(!first.is_leading());
-    // What the others see is when it was renewed last; nobody may take it before a lease has passed since.
+    // Other candidates see the time of the last renewal. Nobody may take the lease before a lease duration has passed
+    // since then.
     let spec: LeaseSpec = serde_json::from_value(spec).unwrap();
     let renewed = spec.renew_time.unwrap().0.as_microsecond();
     let held = Duration::from_micros((stop.wall.as_micros() - renewed).unsigned_abs());
@@ -127,7 +128,7 @@ async fn a_thousand_terms_leak_no_task_and_no_cache_dies() {
     let work = Runnable::new("work", move |scope| {
         let (reader, count) = (reader.clone(), count.clone());
         async move {
-            // The cache of the process, filled once.
+            // The cache of the process was filled once.
             assert!(!reader.is_empty());
             count.fetch_add(1, Ordering::SeqCst);
             scope.cancelled().await;
@@ -138,7 +139,7 @@ async fn a_thousand_terms_leak_no_task_and_no_cache_dies() {
         maps.create(&PostParams::default(), &map).await.unwrap();
     };
     make("first").await;
-    // A warm controller reconciles its objects in each term, with the tokens of that term.
+    // A warm controller reconciles its objects in each term, with the token of that term.
     let reconciled = Arc::new(AtomicUsize::new(0));
     let (count, last) = (reconciled.clone(), Arc::new(Mutex::new(None)));
     let config = watcher::Config::default();
@@ -179,7 +180,7 @@ async fn a_thousand_terms_leak_no_task_and_no_cache_dies() {
         }
         let election = group.election().unwrap();
         let tenure = election.tenure().unwrap();
-        // Most are given up. Others are lost: somebody empties the lease, takes it, deletes it.
+        // Most terms are given up. Others are lost because a person empties, takes or deletes the lease.
         let ends = match term % 200 {
             0 => {
                 steal(&server, "g").await;

@@ -17,7 +17,7 @@ async fn make(maps: &Api<ConfigMap>, name: &str) {
     maps.create(&PostParams::default(), &map).await.unwrap();
 }
 
-/// Says each object's name, with a minus if it is gone.
+/// Logs each object's name, with a minus sign if it is deleted.
 fn teller(maps: &Api<ConfigMap>, log: &Log) -> Warm<ConfigMap> {
     let log = log.clone();
     let config = watcher::Config::default();
@@ -76,7 +76,7 @@ async fn what_went_while_it_stood_by_is_reconciled_by_the_next_leader() {
     maps.delete("a", &DeleteParams::default()).await.unwrap();
     first_log.wait("-a", 1).await;
     until("the standby knows", || reader.len() == 1).await;
-    // Queued before it leads: one that is there, and one that went.
+    // Queued before it leads: one existing object, and one that was deleted.
     let address = bound.wait_for(|all| !all.is_empty()).await.unwrap()[0];
     wait_for_metric(address, r#"workqueue_depth{name="maps"} 2"#).await;
     first.stop().await.unwrap();
@@ -85,7 +85,7 @@ async fn what_went_while_it_stood_by_is_reconciled_by_the_next_leader() {
     second.stop().await.unwrap();
 }
 
-/// The queue of a second term is full before it is won, although the first term emptied it.
+/// The queue is full before the second term is won, although the first term emptied it.
 #[tokio::test]
 async fn a_former_leader_queues_everything_for_its_next_term() {
     let server = TestServer::start().await.unwrap();
@@ -125,7 +125,7 @@ async fn wait_for_metric(address: std::net::SocketAddr, line: &str) {
     assert!(found.is_ok(), "no {line}");
 }
 
-/// A reconciliation that is dropped at the end of a term does not count as under way for ever.
+/// A reconciliation that is dropped at the end of a term does not count as running any more.
 #[tokio::test]
 async fn a_dropped_reconciliation_is_no_longer_active() {
     let server = TestServer::start().await.unwrap();
@@ -135,7 +135,7 @@ async fn a_dropped_reconciliation_is_no_longer_active() {
     let said = log.clone();
     let deaf = Warm::new("maps", maps, watcher::Config::default(), move |_| {
         said.say("tries");
-        // Deaf in its first term.
+        // It ignores cancellation in its first term.
         let deaf = said.count("tries") == 1;
         async move {
             if deaf {
@@ -201,7 +201,7 @@ async fn what_was_deleted_while_the_watch_was_broken_is_reconciled() {
     let manager = manager.warm("g", teller(&maps, &log)).build().unwrap();
     let running = Running::start(manager);
     log.wait("+b", 1).await;
-    // Nobody can watch or list config maps for a while.
+    // Watching and listing ConfigMaps fails for some time.
     let path = "/api/v1/namespaces/default/configmaps";
     let fault = tenure_apiserver::server::Fault::answer(503).path(path);
     let watch = server.faults().add(fault.clone().verb("watch"));

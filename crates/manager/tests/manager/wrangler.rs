@@ -1,4 +1,4 @@
-//! wrangler's front; exit codes are tested with processes.
+//! wrangler's API. Exit codes are tested with processes.
 
 use k8s_openapi::api::coordination::v1::Lease;
 use k8s_openapi::api::core::v1::ConfigMap;
