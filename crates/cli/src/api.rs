@@ -1,4 +1,4 @@
-//! Plain reads from the API server, with what they tell about its clock and its pace.
+//! Plain reads from the API server, which also measure its clock and its latency.
 
 use std::time::{Duration, Instant};
 
@@ -10,15 +10,15 @@ use kube::Client;
 use kube::core::Status;
 use serde_json::Value;
 
-/// An answer.
+/// A response.
 pub(crate) struct Answer {
     pub(crate) body: Value,
     pub(crate) clock: Clock,
     pub(crate) took: Duration,
 }
 
-/// How far the server's clock is ahead of ours: at least and at most this much. Its `Date` has whole
-/// seconds, so one answer tells little; bounds of several answers together tell more.
+/// Bounds of the difference between the server's clock and ours: it is ahead by at least and at most this much. Its
+/// `Date` has whole seconds, so one response gives wide bounds; several responses together give narrower ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Clock {
     at_least: SignedDuration,
@@ -35,7 +35,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// From the `Date` of an answer to a request sent and answered at these instants of our clock.
+    /// Computes the bounds from the `Date` of a response. `sent` and `answered` are instants of our clock.
     pub(crate) fn of(date: Timestamp, sent: Timestamp, answered: Timestamp) -> Self {
         Self {
             at_least: date.duration_since(answered),
@@ -43,7 +43,7 @@ impl Clock {
         }
     }
 
-    /// What both say together.
+    /// Combines two bounds.
     pub(crate) fn and(self, other: Self) -> Self {
         Self {
             at_least: self.at_least.max(other.at_least),
@@ -51,12 +51,12 @@ impl Clock {
         }
     }
 
-    /// Whether any answer told the time.
+    /// Returns whether any response contained the time.
     pub(crate) fn is_known(self) -> bool {
         self != Self::default()
     }
 
-    /// The least difference that explains what was seen; none if the clocks may agree.
+    /// Returns the smallest difference that explains the responses; zero if the clocks may agree.
     pub(crate) fn ahead(self) -> SignedDuration {
         let zero = SignedDuration::ZERO;
         if self.at_least > zero {
@@ -68,25 +68,25 @@ impl Clock {
         }
     }
 
-    /// The time now by the server's clock, as far as known.
+    /// Returns the current time of the server's clock, as far as known.
     pub(crate) fn now(self) -> Timestamp {
         let now = Timestamp::now();
         now.checked_add(self.ahead()).unwrap_or(now)
     }
 }
 
-/// For lists of objects of which only the metadata matter.
+/// `Accept` header for lists of objects of which only the metadata are needed.
 pub(crate) const METADATA_LIST: &str =
     "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json";
 
-/// For watches of such objects.
+/// `Accept` header for watches of such objects.
 pub(crate) const METADATA: &str =
     "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json";
 
-/// Everything.
+/// `Accept` header for whole objects.
 pub(crate) const WHOLE: &str = "application/json";
 
-/// An error in one line, for people: what kube says of a refusal is meant for programmers.
+/// Formats an error as one readable line, because kube's text of a rejection is written for programmers.
 pub(crate) fn plain(error: &anyhow::Error) -> String {
     let mut parts = Vec::new();
     for cause in error.chain() {
@@ -96,7 +96,7 @@ pub(crate) fn plain(error: &anyhow::Error) -> String {
         }
         parts.push(cause.to_string());
     }
-    // Errors that show their cause themselves say it once.
+    // Some errors already contain their cause; do not print it twice.
     parts.dedup_by(|later, earlier| earlier.ends_with(later.as_str()));
     parts.join(": ")
 }
@@ -106,7 +106,7 @@ pub(crate) async fn get(client: &Client, path: &str) -> Result<Answer, kube::Err
     get_as(client, path, WHOLE).await
 }
 
-/// Reads a path as JSON, in one of the forms above.
+/// Reads a path as JSON, with one of the `Accept` headers above.
 pub(crate) async fn get_as(
     client: &Client,
     path: &str,
@@ -134,7 +134,7 @@ pub(crate) async fn get_as(
         return Err(kube::Error::Api(Box::new(status)));
     }
     Ok(Answer {
-        // Health checks answer plain text.
+        // Health checks return plain text.
         body: serde_json::from_slice(&body)
             .unwrap_or_else(|_| String::from_utf8_lossy(&body).into()),
         clock: date.unwrap_or_default(),

@@ -1,4 +1,4 @@
-//! Which API server to talk to.
+//! Selects the API server.
 //!
 //! In order: `--kubeconfig`, `$KUBECONFIG`, the cluster this pod runs in, `~/.kube/config`, the embedded server of
 //! this machine.
@@ -7,8 +7,8 @@
 //! them. It is therefore used only if a person sees the note about it (standard error is a terminal), or if it was
 //! asked for with `--local`. Inside Kubernetes it needs `--local`, because otherwise every pod would elect itself.
 //!
-//! Proxies are chosen as kubectl chooses them: `proxy-url` of the kubeconfig, else the environment. A server
-//! on this machine is never reached through one.
+//! Proxies are selected like in kubectl: `proxy-url` of the kubeconfig, otherwise the environment. A server on this
+//! machine is never accessed through a proxy.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -66,18 +66,18 @@ impl fmt::Display for NoCluster {
 impl std::error::Error for NoCluster {}
 
 impl Connect {
-    /// Finds the API server, starting the embedded one if it comes to that.
+    /// Finds the API server. Starts the embedded one if there is no other.
     pub(crate) async fn config(&self) -> Result<Config> {
         proxied(self.find().await?)
     }
 
-    /// Finds the API server as client-go's `BuildConfigFromFlags` does: a URL without a kubeconfig is used
-    /// without credentials; with one it replaces the server and the credentials stay. Without both, only the
-    /// service account of the pod is left. Never uses `~/.kube/config` or the embedded server.
+    /// Finds the API server like client-go's `BuildConfigFromFlags`. A URL without a kubeconfig is used without
+    /// credentials. With a kubeconfig it replaces the server, and the credentials stay. Without both, only the service
+    /// account of the pod is used. Never uses `~/.kube/config` or the embedded server.
     #[cfg(feature = "provision")]
     pub(crate) async fn config_from_flags(&self, master: Option<&str>) -> Result<Config> {
         let kubeconfig = match Kubeconfig::from_env().context("KUBECONFIG")? {
-            // As in csi-provisioner, the environment wins.
+            // As in csi-provisioner, the environment has precedence.
             Some(kubeconfig) => Some(self.choose(kubeconfig).await.context("KUBECONFIG")?),
             None => match &self.kubeconfig {
                 Some(file) => Some(self.read_file(file).await?),
@@ -87,7 +87,7 @@ impl Connect {
         let config = match (kubeconfig, master) {
             (Some(mut config), Some(master)) => {
                 config.cluster_url = server_url(master, is_for_tls(&config))?;
-                // It was the name of the server that is replaced.
+                // This was the TLS name of the replaced server.
                 config.tls_server_name = None;
                 config
             }
@@ -176,8 +176,8 @@ fn proxied(mut config: Config) -> Result<Config> {
     Ok(config)
 }
 
-/// Parses `--master`. Without a scheme it is https if the configuration has anything to do with TLS, else
-/// http, as in client-go.
+/// Parses `--master`. As in client-go, a URL without a scheme uses https if the configuration contains TLS settings,
+/// and http otherwise.
 #[cfg(feature = "provision")]
 fn server_url(master: &str, tls: bool) -> Result<Uri> {
     let whole = |text: &str| {
@@ -201,12 +201,12 @@ fn is_for_tls(config: &Config) -> bool {
         || user.client_certificate_data.is_some()
 }
 
-/// A client for it. A credential plugin blocks the thread that makes it, and may take its time.
+/// Creates a client. A credential plugin blocks the thread that creates it, possibly for a long time.
 pub(crate) async fn client(config: Config) -> Result<Client> {
     open(config, |config| Ok(tenure::work_client(config)?)).await
 }
 
-/// The same with requests that are fit for elections.
+/// Creates a client that is suitable for elections.
 pub(crate) async fn electing(config: Config) -> Result<Client> {
     open(config, |config| Ok(tenure::client(config)?)).await
 }

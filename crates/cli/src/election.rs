@@ -1,4 +1,4 @@
-//! The flags that describe an election, and how the commands that take part in one enter it.
+//! The flags that describe an election, and how commands join one.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::sight::{Gate, Notes, ObservedLock};
 use crate::signals::Signals;
 use crate::values::{duration, name};
 
-/// Where a pod finds the namespace of its service account.
+/// File with the namespace of a pod's service account.
 const SERVICE_ACCOUNT_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
-/// How often a credential plugin is given the chance to renew a token ahead of time.
+/// Interval at which a credential plugin can renew a token ahead of time.
 const KEEP_CREDENTIALS: Duration = Duration::from_secs(10);
 
 /// Which election, and its timing.
@@ -74,7 +74,7 @@ pub(crate) struct Entry {
 }
 
 impl Election {
-    /// Opens the lock of this name for a candidate. `build` finds the problems with the durations.
+    /// Opens the lock of this name for a candidate. `build` reports problems with the durations.
     pub(crate) fn enter(
         &self,
         client: &Client,
@@ -90,7 +90,7 @@ impl Election {
         Ok(Entry { builder, notes })
     }
 
-    /// Lease duration, renew deadline and retry period, where flags give them.
+    /// Returns lease duration, renew deadline and retry period, as far as flags give them.
     fn durations(&self) -> [Option<Duration>; 3] {
         let part = |divisor: u32| self.ttl.map(|ttl| ttl / divisor);
         [
@@ -100,12 +100,12 @@ impl Election {
         ]
     }
 
-    /// Whether any flag says something about durations.
+    /// Returns whether any flag sets a duration.
     pub(crate) fn has_durations(&self) -> bool {
         self.durations().iter().any(Option::is_some)
     }
 
-    /// Checks the durations before anything is started or asked.
+    /// Validates the durations before anything is started or requested.
     pub(crate) fn check(&self) -> Result<Timing> {
         let [lease, renew, retry] = self.durations();
         let mut timing = Timing::builder().client_go_compat(self.client_go_compat);
@@ -142,7 +142,7 @@ impl Election {
         builder
     }
 
-    /// The namespace, given that of the kubeconfig's context.
+    /// Returns the namespace, given that of the kubeconfig's context.
     pub(crate) fn namespace(&self, context: &str) -> String {
         self.election_namespace
             .clone()
@@ -150,7 +150,8 @@ impl Election {
             .unwrap_or_else(|| context.to_owned())
     }
 
-    /// As given, else the pod or the host with a random part: two processes must not share it.
+    /// Returns the given identity, otherwise the pod or host name with a random part, because two processes must not
+    /// share an identity.
     fn identity(&self) -> String {
         let random = || match variable("POD_NAME") {
             None => identity::host_uuid(),
@@ -164,13 +165,13 @@ impl Election {
     }
 }
 
-/// The namespace of the pod that this process is in.
+/// Returns the namespace of the pod of this process.
 pub(crate) fn pod_namespace() -> Option<String> {
     let file = || std::fs::read_to_string(SERVICE_ACCOUNT_NAMESPACE).ok();
     variable("POD_NAMESPACE").or_else(|| file().map(|text| text.trim().to_owned()))
 }
 
-/// The name of the pod that this process is in, which is the host name unless somebody changed that.
+/// Returns the name of the pod of this process. It is the host name unless that was changed.
 pub(crate) fn pod_name() -> String {
     let host = || {
         let system = rustix::system::uname();
@@ -179,7 +180,7 @@ pub(crate) fn pod_name() -> String {
     variable("POD_NAME").unwrap_or_else(host)
 }
 
-/// An environment variable that is there and not empty.
+/// Returns an environment variable that is set and not empty.
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
@@ -189,12 +190,12 @@ pub(crate) struct Connected {
     pub(crate) client: Client,
     /// The namespace of the kubeconfig's context.
     pub(crate) namespace: String,
-    /// Its address, for people.
+    /// Its address, for display.
     pub(crate) server: String,
 }
 
-/// Connects to the API server. Finding it, and the programs that fetch credentials, may hang; a signal
-/// ends that at once.
+/// Connects to the API server. Finding it, and programs that fetch credentials, may hang; a signal ends that
+/// immediately.
 pub(crate) async fn connect(
     connect: &Connect,
     signals: &mut Signals,
@@ -220,8 +221,8 @@ pub(crate) async fn connect(
     }
 }
 
-/// A plugin that is slower than a renewal may take would be started again by every attempt, and never
-/// finish. This request waits for it as long as it takes, and the renewals use what it brought.
+/// Keeps credentials fresh. A plugin that is slower than the timeout of a renewal would be started again by every
+/// attempt and never complete. This request waits for it without a limit, and the renewals use the result.
 async fn keep_credentials(client: Client) {
     loop {
         tokio::time::sleep(KEEP_CREDENTIALS).await;

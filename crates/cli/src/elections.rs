@@ -1,4 +1,4 @@
-//! Elections as others see them: the lock objects in the API server.
+//! Elections as visible from outside: the lock objects in the API server.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tenure::lock::{LEADER_ANNOTATION, LockKind, Resource, Sight};
 
 use crate::api::{self, Clock};
 
-/// The kinds of objects that are locks; multi locks are seen as their parts.
+/// The kinds of lock objects. A multi lock appears as its two objects.
 pub(crate) const KINDS: [LockKind; 3] =
     [LockKind::Leases, LockKind::ConfigMaps, LockKind::Endpoints];
 
@@ -30,31 +30,31 @@ pub(crate) struct Seen {
     pub(crate) lease_duration_seconds: u32,
     pub(crate) acquire_time: Option<String>,
     pub(crate) renew_time: Option<String>,
-    /// Since the holder won its term, by the server's clock.
+    /// Time since the holder won its term, by the server's clock.
     pub(crate) held_for_seconds: Option<f64>,
-    /// Since the last renewal, by the server's clock.
+    /// Time since the last renewal, by the server's clock.
     pub(crate) renewed_ago_seconds: Option<f64>,
-    /// Until others may take it, by the server's clock; negative if that is past.
+    /// Time until other candidates may take it, by the server's clock; negative if that is past.
     pub(crate) valid_for_seconds: Option<f64>,
     pub(crate) resource_version: String,
     pub(crate) paused: bool,
     pub(crate) state: &'static str,
-    /// The renewal seems to lie in the future: somebody's clock is wrong.
+    /// Whether the renewal seems to be in the future, because a clock is wrong.
     pub(crate) skewed: bool,
-    /// Terms that began in the last ten minutes; unknown if Events may not be read.
+    /// Number of terms that began in the last ten minutes; unknown if Events cannot be read.
     pub(crate) recent_terms: Option<usize>,
-    /// It changes hands too often.
+    /// Whether the holder changes too often.
     pub(crate) flapping: bool,
 }
 
-/// What was found, and the kinds that could not be looked at.
+/// The elections, and the kinds that could not be listed.
 pub(crate) struct Listing {
     pub(crate) elections: Vec<Seen>,
     pub(crate) refused: Vec<(&'static str, kube::Error)>,
     pub(crate) clock: Clock,
 }
 
-/// Lists elections. Kinds that may not be listed are left out if another could be.
+/// Lists elections. Kinds that cannot be listed are skipped if another kind could be.
 pub(crate) async fn list(client: &Client, namespace: Option<&str>) -> Result<Listing> {
     let answers = join_all(KINDS.map(|kind| async move {
         let path = collection(kind, namespace);
@@ -119,8 +119,7 @@ pub(crate) async fn patch(
         .with_context(|| format!("cannot patch {kind} {namespace}/{name}"))
 }
 
-/// Writes an order on a lock object. Those who take part in an election may update its lock, but often
-/// not patch it.
+/// Writes an order to a lock object. Candidates may update the lock, but often lack the permission to patch it.
 pub(crate) async fn order(
     client: &Client,
     kind: LockKind,
@@ -161,7 +160,7 @@ pub(crate) async fn order(
     Err(refused)
 }
 
-/// The code of an API server's refusal.
+/// Returns the status code of a rejection by the API server.
 fn code_of(error: &anyhow::Error) -> Option<u16> {
     match error.downcast_ref::<kube::Error>() {
         Some(kube::Error::Api(status)) => Some(status.code),
@@ -169,7 +168,7 @@ fn code_of(error: &anyhow::Error) -> Option<u16> {
     }
 }
 
-/// The path of all objects of this kind.
+/// Returns the path of all objects of this kind.
 pub(crate) fn collection(kind: LockKind, namespace: Option<&str>) -> String {
     let resource = resource_of(kind);
     match namespace {
@@ -186,7 +185,7 @@ pub(crate) fn collection(kind: LockKind, namespace: Option<&str>) -> String {
     }
 }
 
-/// How to ask for a list and a watch. Leases keep their record in the spec, the others in an
+/// Returns the `Accept` headers for a list and a watch. Leases have their record in the spec, the others in an
 /// annotation.
 pub(crate) fn forms(kind: LockKind) -> (&'static str, &'static str) {
     if resource_of(kind) == Resource::LEASE {
@@ -196,12 +195,12 @@ pub(crate) fn forms(kind: LockKind) -> (&'static str, &'static str) {
     }
 }
 
-/// The path of a lock object.
+/// Returns the path of a lock object.
 pub(crate) fn path_of(kind: LockKind, namespace: &str, name: &str) -> String {
     format!("{}/{name}", resource_of(kind).path(namespace))
 }
 
-/// The object that carries the orders and the record; of a multi lock the primary one.
+/// Returns the resource that contains the orders and the record; for a multi lock the primary one.
 pub(crate) fn resource_of(kind: LockKind) -> Resource {
     match kind {
         LockKind::ConfigMaps | LockKind::ConfigMapsLeases => Resource::CONFIG_MAP,
@@ -210,7 +209,7 @@ pub(crate) fn resource_of(kind: LockKind) -> Resource {
     }
 }
 
-/// Reads a lock object; None if the object is no lock.
+/// Parses a lock object; `None` if the object is not a lock.
 pub(crate) fn see(client: &Client, kind: LockKind, object: Value, now: Timestamp) -> Option<Seen> {
     let metadata = &object["metadata"];
     let text = |key: &str| metadata[key].as_str().unwrap_or_default().to_owned();
@@ -302,7 +301,7 @@ mod tests {
         let free = object(json!({}), released);
         let seen = see(&client, LockKind::Leases, free, now).expect("a lock");
         assert_eq!((seen.state, seen.valid_for_seconds), ("free", None));
-        // The Endpoints of a Service are no lock; a record that cannot be read is nobody's.
+        // The Endpoints of a Service are not a lock. An unreadable record has no holder.
         let service = object(json!({}), Value::Null);
         assert_eq!(see(&client, LockKind::Endpoints, service, now), None);
         let nonsense = see(&client, LockKind::Endpoints, annotated("{"), now).expect("a lock");

@@ -1,5 +1,5 @@
-//! Flags of klog and glog, which every program of Kubernetes of that time had. Old deployments still pass
-//! them; logs go to standard error here, so they are accepted with a warning and change nothing.
+//! Flags of klog and glog, which every program of Kubernetes of that time had. Old deployments still pass them. Logs go
+//! to standard error here, so the flags are accepted with a warning and have no effect.
 
 use clap::Args;
 
@@ -57,7 +57,7 @@ const NAMES: [&str; 11] = [
 ];
 
 impl Klog {
-    /// Warns of each flag that was given.
+    /// Warns about each given flag.
     pub(crate) fn warn(&self) {
         let given = [
             &self.logtostderr,
@@ -73,7 +73,7 @@ impl Klog {
             &self.log_file_max_size,
         ];
         for (name, value) in NAMES.into_iter().zip(given) {
-            // What every deployment passes is what happens anyway.
+            // This value, which every deployment passes, matches the actual behaviour.
             if value.is_some() && (name, value.as_deref()) != ("logtostderr", Some("true")) {
                 tracing::warn!("--{name} has no effect: logs go to standard error");
             }
@@ -81,7 +81,7 @@ impl Klog {
     }
 }
 
-/// Whether this argument is one of the flags with one dash, as Go's own flags are often written.
+/// Returns whether this argument is one of the flags with one dash, as Go's own flags are often written.
 #[cfg(feature = "provision")]
 pub(crate) fn is_flag(arg: &str) -> bool {
     let name = arg.strip_prefix('-').unwrap_or_default();

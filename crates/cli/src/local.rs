@@ -1,5 +1,4 @@
-//! The embedded server of this machine, started on first use and shared by all of this user's
-//! `tenure` processes.
+//! The embedded server of this machine, started on first use and shared by all `tenure` processes of this user.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -14,7 +13,7 @@ use tenure_apiserver::server::{Instance, default_data_dir};
 
 use crate::run::close_inherited;
 
-/// How long a cold start may take on a busy machine.
+/// Time limit of a cold start on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Hidden subcommand; see [`start_server`].
@@ -22,7 +21,7 @@ pub(crate) const DETACHED: &str = "__detached";
 
 const POLL: Duration = Duration::from_millis(5);
 
-/// Where the shared server keeps its state.
+/// Returns the data directory of the shared server.
 pub(crate) fn data_dir() -> Result<PathBuf> {
     let given = std::env::var_os("TENURE_DATA_DIR").map(PathBuf::from);
     given
@@ -42,8 +41,8 @@ pub(crate) async fn ensure(why: &str) -> Result<PathBuf> {
     let server = start(&dir, &log)?;
     let mut waited = Duration::ZERO;
     loop {
-        // Two processes may start at once: one server wins the directory, the other ends, and both
-        // processes use the winner.
+        // Two processes may start servers at the same time. One server locks the directory, the other one ends, and
+        // both processes use the first one.
         if let Some(instance) = running(&dir)? {
             note(why, "started", &instance);
             return Ok(instance.kubeconfig);
@@ -66,7 +65,7 @@ pub(crate) async fn ensure(why: &str) -> Result<PathBuf> {
     }
 }
 
-/// The server that runs on this directory and has announced itself.
+/// Returns the server that runs in this directory and has published its address.
 fn running(dir: &Path) -> Result<Option<Instance>> {
     Ok(Instance::read(dir)?.filter(Instance::is_alive))
 }
@@ -116,7 +115,7 @@ fn is_needed(name: &OsStr) -> bool {
 /// `tenure ARG...` and prints its process id. The server so outlives the terminal, holds no pipe open,
 /// and is nobody's child.
 pub(crate) fn start_server(args: &[OsString]) -> u8 {
-    // Only the leader of a group cannot, and that it is not.
+    // This fails only for the leader of a group, which this process is not.
     let _ = rustix::process::setsid();
     close_inherited(&[]);
     let log = || {

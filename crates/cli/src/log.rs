@@ -1,4 +1,4 @@
-//! What goes to standard error, or a file, besides messages for the user.
+//! Logging to standard error or a file, in addition to messages for the user.
 
 use std::fs::File;
 use std::io::{IsTerminal, stderr};
@@ -43,8 +43,8 @@ enum Format {
 }
 
 impl Log {
-    /// Begins to log. The sidecar says one line per change; the others only warn. The client's own
-    /// lines are left out: what went wrong is said once, by whoever asked.
+    /// Starts logging. The sidecar logs one line per change; other commands log only warnings. The client's own lines
+    /// are suppressed, because the caller reports each error once.
     pub(crate) fn start(&self, sidecar: bool) -> Result<()> {
         let filter = match (self.verbose, sidecar) {
             (0, false) => "warn,kube_client=off",
@@ -80,7 +80,7 @@ impl Log {
     }
 }
 
-/// What `TENURE_LOG` lets through, or this.
+/// Returns the filter of `TENURE_LOG`, or this default.
 pub(crate) fn filter_or(ours: &str) -> Targets {
     let chosen = std::env::var("TENURE_LOG").ok();
     let chosen = chosen.and_then(|text| text.parse().ok());

@@ -123,8 +123,8 @@ fn main() -> ExitCode {
             }
         }
     }
-    // The child of `run` lives as long as the thread that started it, and most commands need no
-    // second thread; the server does.
+    // The kernel ends the child of `run` with the thread that started it, and most commands need no second thread. The
+    // server does.
     let mut builder = match tenure.command {
         #[cfg(feature = "server")]
         Command::Server(ref server) => server.runtime(),
@@ -145,7 +145,7 @@ fn main() -> ExitCode {
     code.into()
 }
 
-/// Reads the command line; help shows the name by which kubectl runs plugins.
+/// Parses the command line. As a kubectl plugin, help shows the name of the plugin.
 fn parse(args: &[OsString]) -> Result<Tenure, clap::Error> {
     let mut command = Tenure::command();
     let name = args.first().map(Path::new).and_then(Path::file_name);
@@ -190,13 +190,13 @@ async fn dispatch(tenure: Tenure, old: bool) -> u8 {
     })
 }
 
-/// Whether the program was started under one of these names.
+/// Returns whether the program was started under one of these names.
 fn called_as(args: &[OsString], names: &[&str]) -> bool {
     let name = args.first().map(Path::new).and_then(Path::file_name);
     name.is_some_and(|name| names.iter().any(|known| name == *known))
 }
 
-/// Whether this is a command line for the old sidecar: called by its name, or with flags first.
+/// Returns whether this is a command line for the old sidecar: called by its name, or with flags first.
 fn called_as_sidecar(args: &[OsString]) -> bool {
     let by_name = called_as(args, &["leader-elector", "server"]);
     let first = args.get(1).and_then(|arg| arg.to_str()).unwrap_or_default();
@@ -206,7 +206,7 @@ fn called_as_sidecar(args: &[OsString]) -> bool {
     by_name || (first.starts_with('-') && !asks && !command.as_ref().is_some_and(known))
 }
 
-/// `-http=:4040` and `--http :4040` both mean `elect --http :4040`: Go reads one dash as two.
+/// Converts `-http=:4040` and `--http :4040` to `elect --http :4040`, because Go treats one dash like two.
 fn as_elect(args: Vec<OsString>) -> Vec<OsString> {
     let mut args = args.into_iter();
     let program = args.next().unwrap_or_default();

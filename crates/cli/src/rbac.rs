@@ -14,15 +14,15 @@ pub(crate) struct Rule {
     group: &'static str,
     resource: &'static str,
     verbs: Vec<&'static str>,
-    /// Limited to this object; `create` and `list` of many cannot be.
+    /// Limits the rule to this object, which is not possible for `create` and for `list` of many.
     name: Option<String>,
 }
 
-/// A namespace and what is needed there.
+/// A namespace and the rules needed there.
 pub(crate) type Needs = Vec<(String, Vec<Rule>)>;
 
-/// What candidates of a lock need: to read, watch and write it, to create it if it is not there, and to tell
-/// of it in Events. `more` are further verbs on the lock object itself.
+/// Returns the rules for candidates of a lock: to read, watch and write it, to create it if it does not exist, and to
+/// create Events about it. `more` are additional verbs on the lock object itself.
 pub(crate) fn taking_part(kind: LockKind, name: &str, more: &[&'static str]) -> Vec<Rule> {
     let mut verbs = vec!["get", "list", "update", "watch"];
     verbs.extend(more);
@@ -36,13 +36,13 @@ pub(crate) fn taking_part(kind: LockKind, name: &str, more: &[&'static str]) -> 
     rules
 }
 
-/// What those who only look at a lock need.
+/// Returns the rules for reading a lock.
 pub(crate) fn looking(kind: LockKind, name: &str) -> Vec<Rule> {
     let look = |(group, resource)| Rule::named(group, resource, vec!["get", "list", "watch"], name);
     objects(kind).into_iter().map(look).collect()
 }
 
-/// The objects that a lock consists of: group and resource.
+/// Returns the objects of a lock: group and resource.
 fn objects(kind: LockKind) -> Vec<(&'static str, &'static str)> {
     let (maps, endpoints) = (("", "configmaps"), ("", "endpoints"));
     let leases = ("coordination.k8s.io", "leases");
@@ -95,7 +95,7 @@ impl Rule {
     }
 }
 
-/// The Roles as YAML, one per namespace.
+/// Returns the Roles as YAML, one per namespace.
 pub(crate) fn roles(election: &str, needs: &Needs) -> String {
     let role = |(namespace, rules): &(String, Vec<Rule>)| {
         let rules: String = rules.iter().map(Rule::yaml).collect();
@@ -107,7 +107,7 @@ pub(crate) fn roles(election: &str, needs: &Needs) -> String {
     needs.iter().map(role).collect::<Vec<_>>().join("---\n")
 }
 
-/// Asks the API server about each verb; returns what is refused.
+/// Checks each verb with the API server, and returns the missing permissions.
 pub(crate) async fn missing(client: &Client, needs: &Needs) -> Result<Needs> {
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let mut missing = Vec::new();
@@ -135,7 +135,7 @@ pub(crate) async fn missing(client: &Client, needs: &Needs) -> Result<Needs> {
     Ok(missing)
 }
 
-/// Whether this user may read one object of a group and a resource; in doubt not.
+/// Returns whether this user may read one object of a group and a resource; false if that is unknown.
 pub(crate) async fn may_get(
     client: &Client,
     (group, resource): (&'static str, &'static str),
@@ -148,7 +148,7 @@ pub(crate) async fn may_get(
     refused.is_ok_and(|refused| refused.is_empty())
 }
 
-/// `update leases, create events in namespace x`.
+/// Formats missing permissions: `update leases, create events in namespace x`.
 pub(crate) fn describe(missing: &Needs) -> String {
     let verbs = |rules: &[Rule]| {
         let each = |rule: &Rule| {

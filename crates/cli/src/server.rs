@@ -1,4 +1,4 @@
-//! `tenure server`: the embedded API server with its controllers, or the controllers alone.
+//! `tenure server`: the embedded API server with its controllers, or only the controllers.
 
 mod security;
 
@@ -168,8 +168,8 @@ impl Store {
     }
 }
 
-/// Lets a panic of the database engine, which mostly means that its file is damaged, be told as an error: by the store
-/// that catches it, or here, where a panic ends the process.
+/// Reports a panic of the database engine as an error, because it usually means that its file is damaged. The report
+/// comes from the store that catches it, or from here if a panic ends the process.
 pub(crate) fn tell_damage() {
     let otherwise = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -177,7 +177,7 @@ pub(crate) fn tell_damage() {
             None => otherwise(panic),
             Some(_) if cfg!(panic = "unwind") => {}
             Some(words) => {
-                // Nobody may be there to read it.
+                // Standard error may be closed.
                 let _ = writeln!(std::io::stderr(), "tenure: {words}");
                 std::process::exit(1);
             }
@@ -186,8 +186,9 @@ pub(crate) fn tell_damage() {
 }
 
 impl Server {
-    /// A thread for each core. On etcd one less: such a server mostly waits, and on two cores two threads would
-    /// wake each other, for a tenth more time on each write. `TOKIO_WORKER_THREADS` says otherwise.
+    /// Returns a runtime with one thread per core. With etcd it has one less: such a server mostly waits, and on two
+    /// cores two threads would wake each other, which makes each write ten percent slower. `TOKIO_WORKER_THREADS`
+    /// overrides this.
     pub(crate) fn runtime(&self) -> tokio::runtime::Builder {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         let options = match &self.command {
@@ -231,7 +232,7 @@ impl Server {
                         dir.display()
                     );
                 }
-                // Takes the directory for itself, so a server that starts meanwhile is refused.
+                // Locks the directory, so that a server that starts in the meantime is rejected.
                 let whom = format!("the data of {}", file.display());
                 let replace = move || backup::replace(&file, &dir);
                 let (report, kept) = waiting::on_blocking(whom, replace).await??;
@@ -249,7 +250,7 @@ impl Server {
 }
 
 impl Options {
-    /// Serves, or runs only the controllers if the API server is another one.
+    /// Runs the server, or only the controllers if the API server is remote.
     async fn serve(self, dir: PathBuf, connect: &Connect) -> Result<u8> {
         let (disable, probes, metrics) = (
             self.disable.clone(),
@@ -319,7 +320,7 @@ impl Options {
         Ok(0)
     }
 
-    /// Checks the durations before anything starts.
+    /// Validates the durations before anything starts.
     fn timing(&self) -> Result<Timing> {
         let mut timing = Timing::builder();
         if let Some(lease) = self.lease_duration {
@@ -373,7 +374,7 @@ impl Options {
     }
 }
 
-/// The administrator's token, which every server on a folder keeps there.
+/// Returns the administrator's token, which every server stores in its directory.
 fn token(dir: &Path) -> Result<String> {
     let file = dir.join("token");
     match std::fs::read_to_string(&file) {
@@ -386,7 +387,7 @@ fn token(dir: &Path) -> Result<String> {
     }
 }
 
-/// Asks a running server for its data, or reads those of a stopped one.
+/// Requests the data from a running server, or reads the data of a stopped one.
 async fn save(dir: &Path, file: &Path) -> Result<u8> {
     let Some(instance) = Instance::read(dir)?.filter(Instance::is_alive) else {
         if !dir.join("store.redb").exists() {
@@ -421,7 +422,7 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
             String::from_utf8_lossy(&body)
         );
     }
-    // Under another name until it is complete: half a backup is none.
+    // Uses another name until the file is complete, because a partial backup is useless.
     let mut part = file.as_os_str().to_owned();
     part.push(".part");
     let part = PathBuf::from(part);
@@ -441,10 +442,10 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
     Ok(0)
 }
 
-/// Writes an answer to a file, for its owner only: there are secrets in it.
+/// Writes a response to a file that only its owner can read, because it contains secrets.
 async fn receive(mut body: kube::client::Body, path: &Path) -> Result<usize> {
     let failed = || format!("cannot write {}", path.display());
-    // One of an attempt that was killed may be for others to read, and would stay so.
+    // A file of a killed attempt may be readable by others, and would stay readable.
     match std::fs::remove_file(path) {
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
             return Err(error).with_context(failed);

@@ -1,7 +1,7 @@
-//! The lock of an election with two additions: it remembers what it last saw, for people and programs
-//! that ask, and it can be told not to win.
+//! The lock of an election with two additions: it remembers the last observation, for queries of people and programs,
+//! and it can be prevented from winning.
 //!
-//! Invariant: a closed gate holds back only writes that would win. Renewals and releases always pass.
+//! Invariant: a closed gate blocks only writes that would win. Renewals and releases always pass.
 
 use std::cmp::Ordering;
 use std::fmt;
@@ -17,7 +17,7 @@ use tenure::lock::{
     Verb, Watch,
 };
 
-/// A lock that is observed and may be held back.
+/// A lock that is observed and that a gate can block.
 #[derive(Debug)]
 pub(crate) struct ObservedLock {
     inner: Arc<dyn Lock>,
@@ -30,7 +30,7 @@ impl ObservedLock {
         Self { inner, notes, gate }
     }
 
-    /// The error for a write that is held back. Nothing was sent, so it is a refusal.
+    /// Returns the error for a blocked write. Nothing was sent, so it is a rejection.
     fn held_back(&self, verb: Verb, why: String) -> Option<Error> {
         let object = self.object()?;
         Some(Error::Refused {
@@ -84,7 +84,7 @@ impl Lock for ObservedLock {
                     Ok(pass) => Some(pass),
                     Err(why) => match self.held_back(verb, why) {
                         Some(error) => return Err(error),
-                        // A lock in this process is never held back.
+                        // A lock in this process is never blocked.
                         None => None,
                     },
                 },
@@ -107,7 +107,7 @@ impl Lock for ObservedLock {
     fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
         let sight = self.inner.sight(target, object, last);
         match &sight {
-            // The watch may be behind what was read or written meanwhile.
+            // The watch may be behind reads and writes.
             Sight::Seen(seen) if self.notes.is_older(seen) => {}
             Sight::Seen(seen) => self.notes.see(Some(seen)),
             Sight::Absent => self.notes.see(None),
@@ -121,7 +121,7 @@ impl Lock for ObservedLock {
     }
 }
 
-/// What was last seen of the lock object.
+/// The last observation of the lock object.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Notes(Arc<Mutex<Noted>>);
 
@@ -129,16 +129,16 @@ pub(crate) struct Notes(Arc<Mutex<Noted>>);
 struct Noted {
     sighting: Option<Sighting>,
     heard: Option<Timestamp>,
-    /// When the record last changed, and since when somebody has held it or nobody has.
+    /// Time of the last change of the record, and the time since which it is held or free.
     changed: LocalTime,
     taken: LocalTime,
     previous: String,
-    /// The last sighting that named a holder, even if the object is gone.
+    /// The last observation with a holder, even if the object was deleted.
     held: Option<Sighting>,
 }
 
 impl Notes {
-    /// Whether this is an earlier version of the object that was last seen.
+    /// Returns whether this is an earlier version of the object that was last observed.
     fn is_older(&self, seen: &Sighting) -> bool {
         let noted = self.lock();
         let Some(last) = &noted.sighting else {
@@ -177,33 +177,33 @@ impl Notes {
         noted.heard = Some(Timestamp::now());
     }
 
-    /// Whether the lock was seen at all, and when last.
+    /// Returns when the lock was last observed; nothing if it was never observed.
     pub(crate) fn heard(&self) -> Option<Timestamp> {
         self.lock().heard
     }
 
-    /// The record, if there is one.
+    /// Returns the record, if there is one.
     pub(crate) fn record(&self) -> Option<Record> {
         let noted = self.lock();
         Some(noted.sighting.as_ref()?.observation().record.clone())
     }
 
-    /// The last sighting that named a holder, whatever became of the object.
+    /// Returns the last observation with a holder, even if the object was deleted.
     pub(crate) fn held(&self) -> Option<Sighting> {
         self.lock().held.clone()
     }
 
-    /// Who held the lock before the present holder.
+    /// Returns the holder before the current one.
     pub(crate) fn previous(&self) -> String {
         self.lock().previous.clone()
     }
 
-    /// The last sighting.
+    /// Returns the last observation.
     pub(crate) fn sighting(&self) -> Option<Sighting> {
         self.lock().sighting.clone()
     }
 
-    /// How long the present record still keeps others away, by the time since it was first seen.
+    /// Returns how long the current record still excludes other candidates, measured since it was first observed.
     pub(crate) fn valid_for(&self) -> Duration {
         let noted = self.lock();
         let Some(sighting) = &noted.sighting else {
@@ -217,8 +217,8 @@ impl Notes {
         record.lease_duration().saturating_sub(age)
     }
 
-    /// How long nobody has led: nobody holds the lock, or its holder has not been heard of for a
-    /// lease duration. Zero while somebody does.
+    /// Returns how long there has been no leader: nobody holds the lock, or its holder has not renewed for a lease
+    /// duration. Zero while there is a leader.
     pub(crate) fn leaderless_for(&self) -> Duration {
         let noted = self.lock();
         if noted.heard.is_none() {
@@ -234,7 +234,7 @@ impl Notes {
         }
     }
 
-    /// `metadata.uid` of the lock object.
+    /// Returns `metadata.uid` of the lock object.
     pub(crate) fn uid(&self) -> Option<String> {
         let noted = self.lock();
         let sighting = noted.sighting.as_ref()?;
@@ -246,30 +246,30 @@ impl Notes {
     }
 }
 
-/// RFC 3339 for people and programs.
+/// Formats a time as RFC 3339.
 pub(crate) fn rfc3339(time: WallTime) -> Option<String> {
     let time = Timestamp::from_microsecond(time.as_micros()).ok()?;
     Some(time.to_string())
 }
 
-/// Whether this candidate may win now. Clones are the same gate; the locks of several elections that
-/// share one win one after the other, and only one of them until [`reopen`](Self::reopen).
+/// Decides whether this candidate may win now. Clones are the same gate. The locks of several elections that share a
+/// gate try to win one after the other, and only one of them wins until [`reopen`](Self::reopen).
 #[derive(Clone)]
 pub(crate) struct Gate(Arc<GateState>);
 
 struct GateState {
     closed: Mutex<Option<String>>,
-    /// For gates that let only one winner through: held by whoever tries, true once one has won.
+    /// For gates with a single winner: locked during an attempt, and true once one has won.
     turn: Option<tokio::sync::Mutex<bool>>,
 }
 
 impl Gate {
-    /// Always open.
+    /// Creates a gate that is open.
     pub(crate) fn open() -> Self {
         Self::new(None)
     }
 
-    /// Lets one winner through.
+    /// Creates a gate that lets one winner pass.
     pub(crate) fn one_winner() -> Self {
         Self::new(Some(tokio::sync::Mutex::new(false)))
     }
@@ -279,17 +279,17 @@ impl Gate {
         Self(Arc::new(GateState { closed, turn }))
     }
 
-    /// Holds winning writes back, for a reason that logs show; `None` lets them through again.
+    /// Blocks winning writes, for a reason that is logged; `None` opens the gate again.
     pub(crate) fn close(&self, why: Option<String>) {
         *self.closed() = why;
     }
 
-    /// Why it is closed.
+    /// Returns why it is closed.
     pub(crate) fn reason(&self) -> Option<String> {
         self.closed().clone()
     }
 
-    /// After a winner has left: lets the next one through.
+    /// Lets the next winner pass, after the previous one has left.
     pub(crate) async fn reopen(&self) {
         if let Some(turn) = &self.0.turn {
             *turn.lock().await = false;
@@ -322,11 +322,11 @@ impl fmt::Debug for Gate {
     }
 }
 
-/// The right to send one winning write.
+/// The permission to send one winning write.
 struct Pass<'a>(Option<tokio::sync::MutexGuard<'a, bool>>);
 
 impl Pass<'_> {
-    /// The write won: nobody else passes until the gate is reopened.
+    /// Records that the write won: no other write passes until the gate is reopened.
     fn keep(self) {
         if let Some(mut won) = self.0 {
             *won = true;

@@ -1,31 +1,31 @@
-//! The signals that commands act on or pass on.
+//! The signals that commands act on or forward.
 
 use std::io;
 
 use rustix::process::Signal;
 use tokio::signal::unix::{Signal as Stream, SignalKind, signal};
 
-/// Something that another process, or the terminal, asked for.
+/// A request of another process or of the terminal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Asked {
     /// End: TERM, INT, QUIT, or HUP.
     End(Signal),
-    /// Pass this on to the group.
+    /// Forward this signal to the group.
     Forward(Signal),
     /// A child ended or stopped.
     Child,
 }
 
-/// All streams together.
+/// All signal streams.
 pub(crate) struct Signals {
     streams: Vec<(Stream, Asked)>,
-    /// Signals that are for somebody else at present, though they would ask us to end.
+    /// Signals that would ask us to end, but are currently forwarded.
     passed_on: Vec<Signal>,
 }
 
 impl Signals {
-    /// Begins to listen; from here on none of these ends the process by itself. What whoever started
-    /// us had ignored stays ignored, as `nohup` and a shell's `&` expect it.
+    /// Starts to listen. From here on none of these signals ends the process by itself. Signals that the parent process
+    /// had ignored stay ignored, as `nohup` and a shell's `&` expect.
     pub(crate) fn listen() -> io::Result<Self> {
         let asked = [
             Asked::End(Signal::TERM),
@@ -57,12 +57,12 @@ impl Signals {
         })
     }
 
-    /// From now on these are to be passed on, and no others that ask us to end.
+    /// From now on forwards exactly these of the signals that ask us to end.
     pub(crate) fn pass_on(&mut self, signals: &[Signal]) {
         self.passed_on = signals.to_vec();
     }
 
-    /// The next one. Cancel safe.
+    /// Returns the next request. Cancel safe.
     pub(crate) async fn next(&mut self) -> Asked {
         std::future::poll_fn(|context| {
             for (stream, asked) in &mut self.streams {
@@ -80,7 +80,7 @@ impl Signals {
         .await
     }
 
-    /// The next signal that asks us to end. Cancel safe.
+    /// Returns the next signal that asks us to end. Cancel safe.
     pub(crate) async fn end(&mut self) -> Signal {
         loop {
             if let Asked::End(signal) = self.next().await {
@@ -90,7 +90,7 @@ impl Signals {
     }
 }
 
-/// The signals that this process ignores, as a mask; none where /proc does not tell.
+/// Returns the signals that this process ignores, as a mask; none if /proc does not show them.
 fn ignored() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

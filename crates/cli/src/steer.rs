@@ -1,5 +1,4 @@
-//! `tenure step-down`, `pause`, `resume`: orders to an election, written on its lock object and
-//! obeyed by whoever holds it.
+//! `tenure step-down`, `pause`, `resume`: orders to an election, written to its lock object and obeyed by its holder.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ use crate::output::escaped;
 use crate::values::duration;
 use crate::waiting;
 
-/// The longest that `step-down` waits for the next leader, in seconds.
+/// Maximum time in seconds that `step-down` waits for the next leader.
 const MOST_PATIENCE: u64 = 300;
 
 /// Which election.
@@ -61,7 +60,7 @@ pub(crate) struct Resume {
 }
 
 impl Which {
-    /// The client, the namespace, and the address for people.
+    /// Returns the client, the namespace, and the address for display.
     async fn open(&self, connect: &Connect) -> Result<(Client, String, String)> {
         let config = connect.config().await?;
         let namespace = self
@@ -96,7 +95,7 @@ impl StepDown {
         if self.no_wait {
             return Ok(0);
         }
-        // Leaders for life have leases of days, and obey as quickly.
+        // Leaders for life have leases of days, but obey equally fast.
         let patience = (u64::from(before.lease_duration_seconds) * 2 + 5).min(MOST_PATIENCE);
         for turn in 0..patience * 20 {
             if turn == 20 {

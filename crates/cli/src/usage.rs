@@ -1,4 +1,4 @@
-//! Wrong command lines: one line that says what is wrong and how to put it right.
+//! Wrong command lines: prints one line with the problem and its solution.
 
 use std::ffi::OsString;
 
@@ -7,7 +7,7 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 
 use crate::Tenure;
 
-/// Flags of other sidecars and what they are called here.
+/// Flags of other sidecars and their names here.
 const OLD: &[(&str, &str)] = &[
     ("--port", "--http=:PORT"),
     ("--leader-elect-lease-duration", "--lease-duration"),
@@ -34,8 +34,8 @@ const OLD: &[(&str, &str)] = &[
     ("--limit", "--slots"),
 ];
 
-/// Prints what clap found wrong, in one line, and returns the exit code: `run` follows flock(1), the
-/// rest the old sidecar. Help and version that were asked for are no errors.
+/// Prints clap's error in one line, and returns the exit code: `run` follows flock(1), other commands follow the old
+/// sidecar. Requested help and version output are not errors.
 pub(crate) fn report(error: &clap::Error, args: &[OsString]) -> u8 {
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => {
@@ -60,7 +60,7 @@ pub(crate) fn report(error: &clap::Error, args: &[OsString]) -> u8 {
     code(args)
 }
 
-/// The environment variable that a wrong value came from, if it was not on the command line.
+/// Returns the environment variable that an invalid value came from, if it was not on the command line.
 fn variable(error: &clap::Error, args: &[OsString], command: Option<&str>) -> Option<String> {
     let Some(ContextValue::String(flag)) = error.get(ContextKind::InvalidArg) else {
         return None;
@@ -84,7 +84,7 @@ fn variable(error: &clap::Error, args: &[OsString], command: Option<&str>) -> Op
     std::env::var_os(name).map(|_| name.to_owned())
 }
 
-/// The first line of clap's message, with its hints.
+/// Returns the first line of clap's message, with its hints.
 fn describe(error: &clap::Error) -> String {
     let rendered = error.render().to_string();
     let mut parts: Vec<String> = Vec::new();
@@ -141,7 +141,7 @@ pub(crate) fn code(args: &[OsString]) -> u8 {
     }
 }
 
-/// The subcommand, whatever flags stand before it.
+/// Returns the subcommand, after any number of flags.
 pub(crate) fn command(args: &[OsString]) -> Option<String> {
     let mut args = args.iter().skip(1).filter_map(|arg| arg.to_str());
     while let Some(arg) = args.next() {

@@ -1,15 +1,15 @@
-//! Values of flags that more than one command reads.
+//! Parsers of flag values that several commands use.
 
 use std::time::Duration;
 
 use rustix::process::Signal;
 
-/// A Go duration: `15s`, `1m30s`, `500ms`.
+/// Parses a Go duration: `15s`, `1m30s`, `500ms`.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     tenure::lock::duration::parse(text)
 }
 
-/// On or off in all the ways of Go's flags.
+/// Parses a boolean in all forms of Go's flags.
 #[cfg(feature = "provision")]
 pub(crate) fn switch(text: &str) -> Result<bool, String> {
     match text {
@@ -19,7 +19,7 @@ pub(crate) fn switch(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Something that must not be empty, such as a variable that was not set in a manifest.
+/// Parses a text that must not be empty; an empty one is often an unset variable in a manifest.
 pub(crate) fn name(text: &str) -> Result<String, String> {
     if text.trim().is_empty() {
         return Err("it must not be empty".to_owned());
@@ -68,7 +68,7 @@ pub(crate) fn signal(text: &str) -> Result<Signal, String> {
         .ok_or_else(|| format!("{text:?} is not a signal that can be sent; try TERM, INT or KILL"))
 }
 
-/// A signal that tenure can be asked to take for an order of its own.
+/// Parses a signal that can be used as an order to tenure.
 pub(crate) fn order_signal(text: &str) -> Result<Signal, String> {
     match signal(text)? {
         order @ (Signal::USR1 | Signal::USR2) => Ok(order),
@@ -76,11 +76,11 @@ pub(crate) fn order_signal(text: &str) -> Result<Signal, String> {
     }
 }
 
-/// Signals that are passed on to a command instead of ending it.
+/// Signals that are forwarded to a command instead of ending it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PassedOn(pub(crate) Vec<Signal>);
 
-/// `HUP`, `QUIT`, `HUP,QUIT` or `none`.
+/// Parses `HUP`, `QUIT`, `HUP,QUIT` or `none`.
 pub(crate) fn passed_on(text: &str) -> Result<PassedOn, String> {
     if text.eq_ignore_ascii_case("none") {
         return Ok(PassedOn(Vec::new()));

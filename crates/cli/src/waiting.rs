@@ -4,10 +4,10 @@ use std::fmt::Display;
 use std::future::Future;
 use std::time::{Duration, Instant};
 
-/// Time after which the user is told what the command waits for.
+/// Time after which the command prints what it waits for.
 pub(crate) const WORTH_A_WORD: Duration = Duration::from_secs(1);
 
-/// Awaits a future. Prints on standard error what it waits for if that takes long.
+/// Awaits a future. Prints on standard error what it waits for if that takes a long time.
 pub(crate) async fn on<T>(whom: impl Display, answer: impl Future<Output = T>) -> T {
     tokio::pin!(answer);
     tokio::select! {

@@ -1,4 +1,4 @@
-//! Which permissions are there, and which verb is missing for what.
+//! Checks the permissions, and reports the missing verbs.
 
 use futures_util::future::join_all;
 use k8s_openapi::api::authorization::v1::{
@@ -12,19 +12,19 @@ use tenure::lock::{LockKind, Resource};
 use super::{Finding, Level};
 use crate::elections;
 
-/// Group, resource, verb, and whether it is about the one lock object.
+/// Group, resource, verb, and whether it concerns only the one lock object.
 type Need = (&'static str, &'static str, &'static str, bool);
 
-/// Something that one may want to do.
+/// A task that needs permissions.
 struct Purpose {
     what: &'static str,
     without: Level,
     needs: Vec<Need>,
-    /// What does as well, if there is anything.
+    /// Alternative permissions that are sufficient, if any.
     instead: Vec<Need>,
 }
 
-/// Asks the API server about every verb.
+/// Checks every verb with the API server.
 pub(super) async fn check(
     client: &Client,
     kind: LockKind,
@@ -62,7 +62,7 @@ pub(super) async fn check(
     findings
 }
 
-/// Which of these are refused, with words for people.
+/// Returns the missing permissions with descriptions.
 async fn missing(
     client: &Client,
     namespace: &str,
@@ -98,7 +98,7 @@ fn purposes(kind: LockKind) -> Vec<Purpose> {
         };
         locks.iter().flat_map(of).collect()
     };
-    // Orders are written on the object that carries the record.
+    // Orders are written to the object that contains the record.
     let orders = elections::resource_of(kind);
     let order = |verbs: &[&'static str]| -> Vec<Need> {
         let need = |verb: &&'static str| (orders.group, orders.plural, *verb, true);
@@ -138,7 +138,7 @@ fn purposes(kind: LockKind) -> Vec<Purpose> {
             what: "steer (step-down, pause)",
             without: Level::Warn,
             needs: order(&["patch"]),
-            // As those do who take part.
+            // Candidates have these permissions.
             instead: order(&["get", "update"]),
         },
     ]
@@ -169,7 +169,7 @@ async fn allowed(
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
-/// The rules to add to a Role.
+/// Returns the rules to add to a Role.
 fn rules(namespace: &str, name: Option<&str>, missing: &[(String, Need)]) -> String {
     let mut text = format!("add to a Role in namespace {namespace}:");
     for (_, (group, resource, verb, named)) in missing {

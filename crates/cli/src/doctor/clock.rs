@@ -1,4 +1,4 @@
-//! Do the clocks agree? Elections do not need it; people who read times do.
+//! Checks whether the clocks agree. Elections do not need that, but people who read times do.
 
 use serde_json::json;
 
@@ -7,7 +7,7 @@ use super::{Finding, Level};
 use crate::elections::Seen;
 use crate::output;
 
-/// More than this is worth a word.
+/// Difference in seconds that is reported.
 const NOTEWORTHY: f64 = 1.0;
 
 pub(super) fn check(measured: &Measured, seen: &[Seen]) -> Finding {

@@ -1,10 +1,10 @@
-//! How does `tenure run` on this machine keep hold of what a command starts?
+//! Checks how `tenure run` on this machine can end all processes that a command starts.
 
 use serde_json::json;
 
 use super::{Finding, Level};
 
-/// `cgroup` is where a control group can be made, or why none can.
+/// `cgroup` is the place where a control group can be created, or the reason why none can.
 pub(super) fn check(cgroup: Result<String, String>) -> Finding {
     match cgroup {
         Ok(place) => {

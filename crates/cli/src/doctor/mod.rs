@@ -1,6 +1,6 @@
-//! `tenure doctor`: is this a good place to elect leaders?
+//! `tenure doctor`: checks whether elections work well with this API server and machine.
 //!
-//! Every finding says what was measured, and what to do about it if anything is. It writes nothing.
+//! Every finding contains the measurement, and advice if there is something to do. The command writes nothing.
 
 mod access;
 mod clock;
@@ -55,7 +55,7 @@ pub(crate) struct Doctor {
     output: Format,
 }
 
-/// How bad it is.
+/// Severity of a finding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
@@ -70,10 +70,10 @@ pub(super) struct Finding {
     check: &'static str,
     level: Level,
     summary: String,
-    /// What to do.
+    /// Advice.
     #[serde(skip_serializing_if = "Option::is_none")]
     advice: Option<String>,
-    /// Figures for programs.
+    /// Measurements for programs.
     #[serde(skip_serializing_if = "serde_json::Value::is_null")]
     figures: serde_json::Value,
 }
@@ -157,12 +157,12 @@ impl Doctor {
         findings.push(containment::check(crate::run::Cgroup::check()));
         progress("measuring latency");
         let path = match (seen.first(), &self.name) {
-            // Without a name elections of all kinds were seen.
+            // Without a name, elections of all kinds were observed.
             (Some(seen), _) => {
                 let kind = seen.lock.parse().unwrap_or(self.lock);
                 elections::path_of(kind, namespace, &seen.name)
             }
-            // Those who may take part in one election may not list all.
+            // Candidates of one election may lack the permission to list all.
             (None, Some(name)) => elections::path_of(self.lock, namespace, name),
             (None, None) => elections::collection(self.lock, Some(namespace)) + "?limit=1",
         };
@@ -181,7 +181,7 @@ impl Doctor {
         findings
     }
 
-    /// The elections to look at.
+    /// Returns the elections to check.
     async fn look(
         &self,
         client: &Client,
@@ -231,7 +231,7 @@ impl Doctor {
         seen
     }
 
-    /// The durations and what they allow for.
+    /// Checks the durations and their margins.
     fn timing(&self, seen: &[Seen]) -> Finding {
         let timing = Timing::builder()
             .lease_duration(self.lease_duration)
@@ -250,7 +250,7 @@ impl Doctor {
             .iter()
             .filter(|s| !s.holder.is_empty())
             .find(|s| s.lease_duration_seconds != timing.lease_seconds());
-        // A renewal that is sent just before the guard runs out comes too late.
+        // A renewal that is sent just before the guard expires is too late.
         let outage = timing
             .renew_deadline()
             .saturating_sub(timing.retry_period());
@@ -293,7 +293,7 @@ fn progress(what: &str) {
     eprintln!("tenure: {what}");
 }
 
-/// `wide` shows the figures too.
+/// Formats the report; `wide` includes the measurements.
 fn text(report: &Report, wide: bool) -> String {
     let mut text = String::new();
     for finding in &report.findings {

@@ -1,4 +1,4 @@
-//! How quick is the API server, and which durations does that allow?
+//! Measures the latency of the API server, and derives suitable durations.
 
 use std::time::{Duration, Instant};
 
@@ -9,13 +9,13 @@ use tenure::core::Timing;
 use super::{Finding, Level};
 use crate::api::{self, Clock};
 
-/// A renewal should fit into its retry period this many times.
+/// A retry period should be at least this many times as long as a renewal.
 const ROOM: u32 = 10;
 
-/// What a row of requests told.
+/// Result of a series of requests.
 #[derive(Default)]
 pub(super) struct Measured {
-    /// Shortest first.
+    /// Sorted, shortest first.
     took: Vec<Duration>,
     failed: u32,
     pub(super) clock: Clock,
@@ -31,13 +31,13 @@ pub(super) async fn measure(client: &Client, path: &str, samples: u32) -> Measur
                 measured.took.push(answer.took);
                 measured.clock = measured.clock.and(answer.clock);
             }
-            // It was looked for and is not there: an answer as good as any.
+            // The object does not exist, which is a valid response too.
             Err(kube::Error::Api(status)) if status.code == 404 => {
                 measured.took.push(start.elapsed());
             }
             Err(_) => measured.failed += 1,
         }
-        // Whole seconds of the `Date` are told apart only if the requests do not all fall into one.
+        // The `Date` has whole seconds, so the requests must be spread over more than one second.
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     measured.took.sort();
@@ -101,14 +101,14 @@ pub(super) fn check(measured: &Measured, retry: Duration) -> Finding {
     finding.figures(figures)
 }
 
-/// The value that this share of the sorted samples does not exceed.
+/// Returns the value that this percentage of the sorted samples does not exceed.
 fn percentile(sorted: &[Duration], percent: usize) -> Duration {
     let rank = (sorted.len() * percent).div_ceil(100).max(1);
     sorted.get(rank - 1).copied().unwrap_or_default()
 }
 
-/// The shortest durations with room for slow requests: writes take longer than reads, and a busy
-/// hour is slower than this one.
+/// Returns the shortest durations with room for slow requests, because writes take longer than reads and the server may
+/// be busier at other times.
 fn suggest(p99: Duration) -> Timing {
     let quarter = Duration::from_millis(250);
     let steps = (p99 * ROOM)
@@ -118,7 +118,7 @@ fn suggest(p99: Duration) -> Timing {
     let mut retry = quarter * u32::try_from(steps).unwrap_or(u32::MAX).min(10_000);
     loop {
         let renew = retry * 5;
-        // Whole seconds, with a third of the deadline left to wind down.
+        // Whole seconds, with a third of the deadline left for stopping.
         let lease = Duration::from_secs((renew + renew / 3).as_secs() + 1);
         let timing = Timing::builder()
             .lease_duration(lease)
@@ -128,7 +128,7 @@ fn suggest(p99: Duration) -> Timing {
         match timing {
             Ok(timing) => return timing,
             Err(_) if retry < Duration::from_secs(60) => retry += quarter,
-            // So slow that no advice holds.
+            // The server is too slow for any advice.
             Err(_) => return Timing::default(),
         }
     }

@@ -1,7 +1,6 @@
-//! Two processes with one identity: each takes the other's renewals for its own, and both act.
+//! Detects two processes with one identity. Each treats the other's renewals as its own, and both act.
 //!
-//! From outside it shows in the renewals of one holder: their times go back, or they come in two
-//! rhythms at once.
+//! From outside it is visible in the renewals of one holder: their times go back, or they follow two rhythms.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,10 +13,10 @@ use super::{Finding, Level};
 use crate::board::{Board, Scope};
 use crate::output;
 
-/// Fewer renewals show no rhythm. Two writers that happen to be in step show none either.
+/// Fewer renewals show no rhythm. Two writers that happen to be synchronized show none either.
 const ENOUGH: usize = 6;
 
-/// Watches for a while.
+/// Watches the renewals for some time.
 pub(super) async fn check(
     client: &Client,
     namespace: &str,
@@ -72,7 +71,7 @@ pub(super) async fn check(
         .figures(figures)
 }
 
-/// Whether these renewals, in the order in which they were seen, look like those of two writers.
+/// Returns a reason if these renewals, in the order of observation, look like those of two writers.
 fn suspicion(times: &[Timestamp]) -> Option<String> {
     let gaps: Vec<f64> = times
         .windows(2)
@@ -84,7 +83,7 @@ fn suspicion(times: &[Timestamp]) -> Option<String> {
     if times.len() < ENOUGH {
         return None;
     }
-    // One writer keeps its pace; of two that are not in step every second gap is short.
+    // One writer has a constant interval. With two unsynchronized writers, every second interval is short.
     let (odd, even): (Vec<_>, Vec<_>) = gaps.iter().enumerate().partition(|(i, _)| i % 2 == 1);
     let mean = |values: &mut dyn Iterator<Item = f64>| {
         let (sum, count) = values.fold((0.0, 0.0), |(sum, n), value| (sum + value, n + 1.0));

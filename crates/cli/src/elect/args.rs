@@ -1,4 +1,4 @@
-//! The flags of `tenure elect`. Every one has an environment variable `TENURE_<NAME>`.
+//! The flags of `tenure elect`. Every flag has an environment variable `TENURE_<NAME>`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::values::{duration, name};
 /// --mode=for-life without proof of the own pod; 4 missing
 /// permissions with --preflight=fail; 5 an address that cannot be listened on; 6 the API server did
 /// not answer within --startup-timeout.
-// The old image passed `--id=$(hostname)` before the arguments of its users: the last one counts.
+// The old image passed `--id=$(hostname)` before the arguments of its users, so the last value counts.
 #[derive(Args, Debug)]
 #[command(args_override_self = true)]
 pub(crate) struct Elect {

@@ -1,9 +1,9 @@
-//! Locks of the same election that this candidate does not look at: of another kind, or in the namespace
-//! `default`, where the old sidecar kept its own.
+//! Detects locks of the same election that this candidate does not use: of another kind, or in the namespace `default`,
+//! where the old sidecar stored its lock.
 //!
-//! Candidates on two locks elect two leaders, and nothing on either lock tells. So a lock that was renewed
-//! within its lease duration is worth a line, once, at the start. It is looked at only where access reviews
-//! allow it: the least Role has no such permission, and must not need it.
+//! Candidates on two locks elect two leaders, and neither lock shows that. A lock that was renewed within its lease
+//! duration is therefore reported once at the start. It is read only if access reviews allow it, because the minimal
+//! Role lacks that permission.
 
 use kube::Client;
 use tenure::lock::LockKind;
@@ -11,15 +11,15 @@ use tenure::lock::LockKind;
 use crate::elections::{self, Seen};
 use crate::rbac;
 
-/// A program with elections whose older releases kept their locks elsewhere.
+/// A program with elections whose older releases stored their locks elsewhere.
 pub(crate) struct Program {
     /// The flag for the kind of lock.
     lock: &'static str,
     /// The flag for the namespace of the lock.
     namespace: &'static str,
-    /// Kinds that releases of it have used.
+    /// Lock kinds that its releases have used.
     kinds: &'static [LockKind],
-    /// Where old releases kept the lock unless told otherwise.
+    /// Default namespace of the lock in old releases.
     old_namespace: Option<&'static str>,
 }
 
@@ -40,7 +40,7 @@ pub(crate) const PROVISIONER: Program = Program {
     old_namespace: None,
 };
 
-/// Says which other locks of this election are in use.
+/// Reports the other locks of this election that are in use.
 pub(crate) async fn warn(
     client: Client,
     program: &Program,
@@ -59,7 +59,7 @@ pub(crate) async fn warn(
             if !rbac::may_get(&client, named, place, &election).await {
                 continue;
             }
-            // Not there, or not to be seen: there is nothing to say.
+            // The lock does not exist, or cannot be read: there is nothing to report.
             let Ok(Some(seen)) = elections::get(&client, other, place, &election).await else {
                 continue;
             };
@@ -78,12 +78,12 @@ pub(crate) async fn warn(
     }
 }
 
-/// Whether somebody holds it and renewed it within its lease duration.
+/// Returns whether the lock has a holder that renewed it within its lease duration.
 fn in_use(seen: &Seen) -> bool {
     seen.valid_for_seconds.is_some_and(|left| left > 0.0)
 }
 
-/// Whether locks of this kind include objects of the other.
+/// Returns whether locks of this kind include objects of the other kind.
 fn uses(kind: LockKind, other: LockKind) -> bool {
     match other {
         LockKind::Leases => !matches!(kind, LockKind::ConfigMaps | LockKind::Endpoints),

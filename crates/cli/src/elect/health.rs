@@ -1,8 +1,7 @@
-//! Health-gated candidacy: whoever is not fit to lead does not campaign, and steps down.
+//! Health-gated candidacy: an unhealthy candidate does not campaign, and an unhealthy leader steps down.
 //!
-//! Two ways out keep an election alive: a leader that stepped down stays away longer than a retry, so
-//! that a healthy peer wins; and if nobody has led for a long time, an unhealthy leader is better than
-//! none.
+//! Two rules keep an election alive. A leader that stepped down does not campaign for longer than a retry period, so
+//! that a healthy candidate wins. If nobody has led for a long time, an unhealthy leader is better than none.
 
 use std::path::Path;
 use std::process::Stdio;
@@ -19,9 +18,9 @@ use crate::sight::{Gate, Notes};
 pub(super) struct HealthGate {
     pub(super) checks: Health,
     pub(super) client: Client,
-    /// Path of the own pod.
+    /// Path of the candidate's own pod.
     pub(super) pod: String,
-    /// The condition of the pod that `--wait-ready` waits for.
+    /// The pod condition that `--wait-ready` waits for.
     pub(super) ready: &'static str,
     pub(super) handle: Handle,
     pub(super) notes: Notes,
@@ -29,7 +28,7 @@ pub(super) struct HealthGate {
 }
 
 impl Health {
-    /// Whether there is anything to check.
+    /// Returns whether there is anything to check.
     pub(super) fn any(&self) -> bool {
         self.health_url.is_some()
             || self.health_file.is_some()
@@ -39,11 +38,11 @@ impl Health {
 }
 
 impl HealthGate {
-    /// Opens and closes the gate for ever.
+    /// Opens and closes the gate until dropped.
     pub(super) async fn serve(self) {
         let mut failures = 0;
         let mut was_ready = !self.checks.wait_ready;
-        // Leading although unhealthy, because nobody else did.
+        // This candidate leads although it is unhealthy, because nobody else did.
         let mut escaped = false;
         loop {
             let limit = self.checks.health_interval;
@@ -66,7 +65,7 @@ impl HealthGate {
         }
     }
 
-    /// Acts on a failed check; returns whether this candidate may lead all the same.
+    /// Handles a failed check. Returns whether this candidate may lead in spite of it.
     fn unhealthy(&self, why: &str, failures: u32, escaped: bool) -> bool {
         if self.handle.is_leading() {
             if !escaped && failures >= self.checks.health_failures {
@@ -95,7 +94,7 @@ impl HealthGate {
         false
     }
 
-    /// What is wrong, if anything.
+    /// Returns the problem, if any.
     async fn check(&self, was_ready: bool) -> Option<String> {
         if !was_ready && let Err(why) = self.ready().await {
             return Some(why);
@@ -144,7 +143,7 @@ impl HealthGate {
 fn fresh(file: &Path, max_age: Option<Duration>) -> Result<(), String> {
     let data = file.metadata().map_err(|error| error.to_string())?;
     let modified = data.modified().map_err(|error| error.to_string())?;
-    // A time in the future is as fresh as can be.
+    // A time in the future counts as fresh.
     let age = SystemTime::now()
         .duration_since(modified)
         .unwrap_or_default();

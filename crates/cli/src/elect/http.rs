@@ -1,4 +1,4 @@
-//! The sidecar's HTTP answers.
+//! The sidecar's HTTP endpoints.
 
 use std::convert::Infallible;
 use std::fs::Permissions;
@@ -28,20 +28,20 @@ use super::prompt::Prompt;
 use super::view::View;
 use crate::page::Page;
 
-/// How long a leader may be expired before `/livez` fails, on top of the lease (client-go's watchdog).
+/// Time after the end of its lease at which `/livez` of a leader fails (client-go's watchdog).
 const TOLERANCE: Duration = Duration::from_secs(20);
 
-/// A client that takes nothing for this long has gone, or is stuck; its place is for others.
+/// A client that accepts no data for this long is disconnected, so that others can connect.
 const SLOWEST: Duration = Duration::from_secs(30);
 
-/// Comment lines keep idle event streams open through proxies.
+/// Interval of comment lines, which keep idle event streams open through proxies.
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
 
 type Body = BoxBody<Bytes, Infallible>;
-/// Content type and text for the headers of a request.
+/// Returns content type and text for the headers of a request.
 type MetricsText = dyn Fn(&HeaderMap) -> (&'static str, String) + Send + Sync;
 
-/// Where to listen.
+/// Address of a listener.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
     Tcp(String),
@@ -71,7 +71,7 @@ impl std::str::FromStr for Address {
 }
 
 impl Address {
-    /// How a program on this machine reaches it.
+    /// Returns the URL for programs on this machine.
     pub(crate) fn url(&self) -> String {
         match self {
             Self::Unix(path) => format!("unix:{}", path.display()),
@@ -83,7 +83,7 @@ impl Address {
     }
 }
 
-/// What one listener answers.
+/// Endpoints of one listener.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parts {
     pub(crate) leader: bool,
@@ -91,23 +91,23 @@ pub(crate) struct Parts {
     pub(crate) metrics: bool,
 }
 
-/// The answers.
+/// The endpoints.
 #[derive(Clone)]
 pub(crate) struct Site {
     pub(crate) view: View,
     pub(crate) metrics: Arc<MetricsText>,
     pub(crate) parts: Parts,
-    /// Every path and method answers like `/`, as the old sidecar did.
+    /// Every path and method responds like `/`, as in the old sidecar.
     pub(crate) compat: bool,
-    /// Under `/ui`.
+    /// The page under `/ui`.
     pub(crate) page: Page,
-    /// Required for `POST /v1/step-down`; without it only a unix socket may.
+    /// Required for `POST /v1/step-down`. Without a token, only clients of a unix socket may use it.
     pub(crate) token: Option<Arc<str>>,
-    /// One place per connection: a crowd of clients must not eat the memory of the election.
+    /// Limits the number of connections, so that many clients cannot use up the memory of the election.
     pub(crate) places: Arc<Semaphore>,
 }
 
-/// The most connections at a time.
+/// Maximum number of connections.
 pub(crate) const MOST_CONNECTIONS: usize = 512;
 
 /// Binds a socket file with this mode. Replaces a socket, and no other file.
@@ -189,7 +189,7 @@ where
                 Ok(site.answer(&request, private))
             }
         });
-        // A client that goes away, or never finishes its request, is its own affair.
+        // A client that disconnects, or never completes its request, is ignored.
         let _ = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_secs(10))
@@ -198,12 +198,13 @@ where
     });
 }
 
-/// A machine that is gone acknowledges nothing; the kernel would go on trying for a quarter of an hour.
+/// Limits the time without acknowledgements. Otherwise the kernel would retransmit to an unreachable machine for a
+/// quarter of an hour.
 fn expect_acknowledgements(stream: &TcpStream) {
     #[cfg(target_os = "linux")]
     {
         let limit = u32::try_from(SLOWEST.as_millis()).unwrap_or(u32::MAX);
-        // Without it the connection only lasts longer.
+        // Without the option the connection only lasts longer.
         let _ = rustix::net::sockopt::set_tcp_user_timeout(stream, limit);
     }
     #[cfg(not(target_os = "linux"))]
@@ -296,7 +297,7 @@ impl Site {
         text(StatusCode::ACCEPTED, "text/plain", "stepping down\n".into())
     }
 
-    /// Server-sent events: the present value first, then every change.
+    /// Returns server-sent events: the current value first, then every change.
     fn events(&self) -> Response<Body> {
         let body = StreamBody::new(changes(self.view.clone()).map(|text| Ok(Frame::data(text))));
         let mut response = Response::new(BodyExt::boxed(body));
@@ -329,7 +330,8 @@ fn changes(view: View) -> impl Stream<Item = Bytes> + Send + Sync {
     })
 }
 
-/// The format of Kubernetes: reasons are for the log, not for whoever can reach the port.
+/// Returns a response in the format of Kubernetes. Reasons are only logged, because anybody who can reach the port
+/// could read them.
 fn probe(path: &str, name: &str, failed: bool, verbose: bool) -> Response<Body> {
     let endpoint = path.trim_start_matches('/');
     let (code, line, verdict) = if failed {
@@ -350,7 +352,7 @@ fn no_such_path() -> Response<Body> {
     text(StatusCode::NOT_FOUND, "text/plain", "no such path\n".into())
 }
 
-/// Compares in a time that does not tell how much of a guess was right.
+/// Compares in constant time.
 fn same(a: &[u8], b: &[u8]) -> bool {
     a.len() == b.len()
         && a.iter()

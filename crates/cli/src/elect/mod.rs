@@ -1,4 +1,4 @@
-//! `tenure elect`: the sidecar. A drop-in for `leader-elector:0.5`, without its faults.
+//! `tenure elect`: the sidecar. A drop-in replacement for `leader-elector:0.5`, without its bugs.
 
 mod args;
 pub(crate) mod elsewhere;
@@ -47,7 +47,7 @@ use view::{Facts, Seen, View};
 /// The `--ttl` of the old sidecar.
 const OLD_TTL: Duration = Duration::from_secs(10);
 
-/// How long the questions of the preflight may take together.
+/// Time limit of all preflight checks together.
 const LONGEST_PREFLIGHT: Duration = Duration::from_secs(10);
 
 const USAGE: u8 = 2;
@@ -64,7 +64,7 @@ impl Elect {
         let short_names = self.name_format == NameFormat::Short && self.election.id.is_none();
         let life = match self.mode {
             Mode::Lease => None,
-            // What is printed is for any pod.
+            // The printed Role is for any pod.
             Mode::ForLife if self.print_rbac => None,
             Mode::ForLife => {
                 let own = match OwnPod::from_environment() {
@@ -82,7 +82,7 @@ impl Elect {
             tracing::warn!("--v and --vmodule have no effect: use -v or TENURE_LOG");
         }
         if compat {
-            // The old sidecar was its host name; programs compare that with their own.
+            // The old sidecar used its host name as identity, and programs compare that with their own.
             self.election.id.get_or_insert_with(pod_name);
         }
         if self.compat == Some(Compat::Strict) {
@@ -93,7 +93,7 @@ impl Elect {
                 election.ttl = Some(OLD_TTL);
             }
         }
-        // What the old sidecar took is taken, with a warning; the guard is no longer for it.
+        // Durations that the old sidecar accepted are accepted with a warning. This does not make the guard longer.
         self.election.client_go_compat = compat;
         if self.print_rbac {
             print!("{}", self.roles("default"));
@@ -166,7 +166,7 @@ impl Elect {
         if let Err(error) = self.serve(&client, &view, registry, compat).await {
             return refuse(CANNOT_LISTEN, &format!("{error:#}"));
         }
-        // Whoever asks is answered from here on, also while the API server lets us wait.
+        // From here on requests are answered, even while the API server does not respond.
         let checked = tokio::select! {
             checked = self.check_access(&client, &namespace, startup) => checked,
             _ = signals.end() => return Ok(0),
@@ -218,7 +218,7 @@ impl Elect {
                     self.pod_namespace(&namespace),
                     pod_name()
                 ),
-                // Its own gate cannot be what the pod waits for.
+                // The candidate's own readiness gate cannot be the condition that it waits for.
                 ready: match self.route.readiness_gate {
                     Some(_) => "ContainersReady",
                     None => "Ready",
@@ -263,7 +263,7 @@ impl Elect {
             .builder
             .for_life(for_life)
             .release_on_cancel(self.release_on_exit || for_life)
-            // What it guards runs elsewhere; a slow hook is no reason to end this process.
+            // The guarded work runs in other processes, so a slow hook is not a reason to end this process.
             .on_overrun(Overrun::Log)
             .metrics(metrics)
             .events(!self.dry_run)
@@ -271,7 +271,7 @@ impl Elect {
         Ok((elector, entry.notes))
     }
 
-    /// The durations with what follows from them, once.
+    /// Logs the durations and derived values once.
     fn announce(&self, elector: &Elector, namespace: &str) {
         let timing = elector.timing();
         tracing::info!(
@@ -299,22 +299,22 @@ impl Elect {
         rbac::roles(&self.election.election, &needs)
     }
 
-    /// Asks for every permission that will be needed; an exit code if one is missing and must not be.
+    /// Checks every required permission. Returns an exit code if one is missing and that must not be.
     async fn check_access(&self, client: &Client, namespace: &str, startup: Limit) -> Option<u8> {
         let fail = match self.preflight {
             Preflight::Off => return None,
             Preflight::Warn => false,
             Preflight::Fail => true,
         };
-        // A warning must leave time for what it warns of.
+        // A preflight that only warns must leave time for the election itself.
         let left = startup
             .left()
             .map(|left| if fail { left } else { left / 2 });
         let limit = left.map_or(LONGEST_PREFLIGHT, |left| left.min(LONGEST_PREFLIGHT));
         let shown = output::span(limit.as_secs_f64());
         let needs = self.needs(namespace, &self.pod_namespace(namespace));
-        // A server that does not answer is told apart from one that refuses: the election goes on
-        // trying, and so does the preflight where it must not fail.
+        // A server without a response differs from one that rejects. The election keeps retrying, and so does a
+        // preflight that must not fail.
         match tokio::time::timeout(limit, rbac::missing(client, &needs)).await {
             Ok(Ok(missing)) if missing.is_empty() => None,
             Ok(Ok(missing)) => {
@@ -334,7 +334,7 @@ impl Elect {
         }
     }
 
-    /// Listens on every address that was given.
+    /// Listens on every given address.
     async fn serve(
         &self,
         client: &Client,
@@ -396,7 +396,7 @@ impl Elect {
         Ok(())
     }
 
-    /// Whom to tell of changes. A dry run tells nobody.
+    /// Returns the outlets for changes; none for a dry run.
     fn outlets(&self, client: &Client, namespace: &str, view: &View) -> Outlets {
         let mut outlets = Outlets::default();
         if self.dry_run {
@@ -467,7 +467,7 @@ impl Elect {
         outlets
     }
 
-    /// Where hooks find more: the state file and the HTTP answers.
+    /// Returns the places of further information for hooks: the state file and the HTTP endpoints.
     fn places(&self) -> Vec<(String, String)> {
         let mut places = Vec::new();
         if let Some(path) = &self.tell.state_file {

@@ -5,7 +5,7 @@ use super::outlets::slice;
 use crate::rbac::{self, Needs, Rule};
 
 impl Elect {
-    /// What this command line needs, given where its lock and its pod are.
+    /// Returns the permissions for this command line, given the namespaces of its lock and its pod.
     pub(super) fn needs(&self, lock: &str, pod: &str) -> Needs {
         let mut needs = vec![(lock.to_owned(), self.lock_rules())];
         let pods = self.pod_rules();
@@ -29,7 +29,7 @@ impl Elect {
         }
     }
 
-    /// Routing, and the readiness of the own pod.
+    /// Returns the rules for routing, and for the readiness of the candidate's pod.
     fn pod_rules(&self) -> Vec<Rule> {
         let route = &self.route;
         let mut rules = Vec::new();

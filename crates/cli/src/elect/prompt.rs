@@ -1,4 +1,4 @@
-//! A connection whose reader must keep up: a write that nobody takes for too long ends it.
+//! A connection whose reader must keep up: a write that is blocked for too long ends it.
 
 use std::future::Future;
 use std::io;
@@ -13,7 +13,7 @@ use tokio::time::Sleep;
 pub(super) struct Prompt<S> {
     stream: S,
     limit: Duration,
-    /// Runs while something waits to be taken.
+    /// Runs while a write is blocked.
     stuck: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,6 +1,6 @@
-//! The election loop of the sidecar: it hears of changes, publishes them, and gives terms back.
+//! The election loop of the sidecar: it receives changes, publishes them, and releases terms.
 //!
-//! Nothing here waits for anybody else: whoever must be told is told through a queue.
+//! This loop never waits for a receiver: changes are delivered through queues.
 
 use std::io::Write;
 use std::time::Duration;
@@ -17,22 +17,22 @@ use crate::events::{Change, EventLog, What};
 use crate::signals::{Asked, Signals};
 use crate::waiting::Limit;
 
-/// How long the release may take when asked to end, after everybody was told.
+/// Time limit of the release at the end, after all outlets were notified.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// How long a candidacy that holds nothing may take to end.
+/// Time limit for ending a candidacy that holds no lease.
 const HASTE: Duration = Duration::from_millis(400);
 
-/// How long the last news may take to arrive, after the release.
+/// Time limit for the delivery of the last changes, after the release.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How long a leader that was sent away by a signal stays away.
+/// Time during which a leader that stepped down by a signal does not campaign.
 const SIT_OUT: Duration = Duration::from_secs(30);
 
-/// How often to look whether they are done.
+/// Interval at which these processes are checked.
 const STEP: Duration = Duration::from_millis(50);
 
-/// Others that a release waits for.
+/// Other processes that a release waits for.
 #[derive(Clone, Debug)]
 pub(super) struct Linger {
     pub(super) delay: Option<Duration>,
@@ -46,12 +46,12 @@ pub(super) struct Sidecar {
     pub(super) view: View,
     pub(super) log: EventLog,
     pub(super) outlets: Outlets,
-    /// Print `X is the leader` as the old sidecar did; scripts look for it.
+    /// Print `X is the leader` like the old sidecar, because scripts search for it.
     pub(super) print: bool,
     pub(super) dry_run: bool,
     pub(super) startup: Limit,
     pub(super) linger: Linger,
-    /// The term that ended last, until it is known whether it was given back.
+    /// The term that ended last, until it is known whether it was released.
     pub(super) ended: Option<Change>,
 }
 
@@ -65,7 +65,7 @@ impl Sidecar {
         let mut starting = startup.whole().is_some();
         let mut ending = false;
         loop {
-            // The lease is renewed only while it leads, and a program beside that still runs counts on it.
+            // The lease is renewed only while it leads, and a program in the same pod that still runs relies on it.
             if ending && !(term.is_some() && self.linger.is_running()) {
                 break;
             }
@@ -75,7 +75,7 @@ impl Sidecar {
                     None => return refuse(1, &"the election has ended by itself"),
                 },
                 asked = self.signals.next() => match asked {
-                    // The second request is meant.
+                    // A second signal ends immediately.
                     Asked::End(_) if ending => break,
                     Asked::End(_) => ending = true,
                     Asked::Forward(Signal::USR1) => self.view.handle.step_down(SIT_OUT),
@@ -99,12 +99,11 @@ impl Sidecar {
         Ok(0)
     }
 
-    /// Puts the guard out, tells everybody, and only then gives the lease back. A second signal ends
-    /// the wait.
+    /// Revokes the guard, notifies all outlets, and only then releases the lease. A second signal ends the wait.
     async fn leave(mut self, mut term: Option<Term>) {
         let leads = term.is_some() || self.ended.is_some();
         self.candidate.shutdown();
-        // Whoever holds nothing waits for nothing: a request may hang.
+        // A candidate without a lease does not wait, because a request may hang.
         let limit = if leads {
             PATIENCE + RELEASE + self.linger.delay.unwrap_or_default()
         } else {
@@ -168,8 +167,8 @@ impl Sidecar {
         }
     }
 
-    /// The term is over. It ends for good, and the lease is given back, when everybody who must hear
-    /// of it first has heard.
+    /// Handles the end of a term. The lease is released when every outlet that must be notified first has been
+    /// notified.
     fn lost(&mut self, term: Term, reason: &StopReason) {
         let change = Change::own(&term).ended(&term);
         let why = match reason {
@@ -198,7 +197,7 @@ impl Sidecar {
     fn tell(&self, notice: Notice, term: Option<Share>) {
         let mut answer = self.view.answer();
         if let Some(share) = &term {
-            // Late deliveries carry the term that they are about.
+            // Late deliveries contain the term that they are about.
             answer.term = Some(share.term().transitions());
             answer.fencing_token = Some(share.term().token().to_string());
         }
@@ -212,9 +211,9 @@ impl Sidecar {
     }
 
     fn see(&self, leader: &str, reason: &str) {
-        // After a release nobody leads until the next one does; the old sidecar said nothing then.
+        // After a release nobody leads until the next candidate does. The old sidecar printed nothing in that case.
         if self.print && !leader.is_empty() {
-            // A reader that has gone away does not end an election.
+            // A closed standard output does not end the election.
             let _ = writeln!(std::io::stdout(), "{leader} is the leader");
         }
         tracing::info!(
@@ -237,14 +236,14 @@ impl Linger {
         self.delay.is_some() || self.pid.is_some()
     }
 
-    /// Whether the process runs that is waited for.
+    /// Returns whether the process to wait for runs.
     fn is_running(&self) -> bool {
         let stat = |pid| std::fs::read_to_string(format!("/proc/{pid}/stat")).ok();
         let stat = self.pid.and_then(stat);
         stat.is_some_and(|stat| !stat.contains(") Z "))
     }
 
-    /// Keeps a share of the term until the others are done, as long as the lease can be kept.
+    /// Keeps a share of the term until the other processes have ended, as long as the lease can be kept.
     async fn wait(self, share: Share) {
         let mut waited = Duration::ZERO;
         while waited < self.delay.unwrap_or_default() || self.is_running() {

@@ -1,6 +1,6 @@
-//! What the sidecar says about the election, always computed from the clock at the moment of asking.
+//! The sidecar's view of the election, always computed from the clock at the time of the query.
 //!
-//! Invariant: it never names itself as leader after its guard has run out, whatever it last heard.
+//! Invariant: it never names itself as leader after its guard has expired, regardless of the last event.
 
 use std::sync::Arc;
 
@@ -11,26 +11,25 @@ use tokio::sync::watch;
 
 use crate::sight::{Notes, rfc3339};
 
-/// Everything that stays the same for the life of the process.
+/// Values that are constant for the life of the process.
 #[derive(Debug)]
 pub(crate) struct Facts {
     pub(crate) election: String,
     pub(crate) namespace: String,
     pub(crate) lock: &'static str,
     pub(crate) lease_duration_seconds: u32,
-    /// Cut the random part off names in answers of `/`, so that programs can compare them with
-    /// their host name.
+    /// Remove the random part of names in responses of `/`, so that programs can compare them with their host name.
     pub(crate) short_names: bool,
 }
 
-/// What changes with the election.
+/// State that changes with the election.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Seen {
     pub(crate) leader: String,
     pub(crate) observed_at: Option<Timestamp>,
 }
 
-/// Shared by the election loop, which changes it, and the HTTP server, which shows it.
+/// Shared by the election loop, which changes it, and the HTTP server, which reads it.
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     pub(crate) facts: Arc<Facts>,
@@ -39,7 +38,7 @@ pub(crate) struct View {
     pub(crate) seen: watch::Sender<Seen>,
 }
 
-/// The answer of `/v1/leader`.
+/// The response of `/v1/leader`.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct Answer {
@@ -63,13 +62,13 @@ pub(crate) struct Answer {
 }
 
 impl View {
-    /// The identity of whoever leads as far as is known; empty if nobody does.
+    /// Returns the identity of the known leader; empty if there is none.
     pub(crate) fn leader(&self) -> String {
         if self.handle.is_leading() {
             return self.handle.identity().to_owned();
         }
         let leader = self.seen.borrow().leader.clone();
-        // Our own name without a good guard is history.
+        // Without a valid guard, our own name is out of date.
         if leader == self.handle.identity() {
             String::new()
         } else {
@@ -77,7 +76,7 @@ impl View {
         }
     }
 
-    /// The body of `/`: exactly one key.
+    /// Returns the body of `/`, which has exactly one key.
     pub(crate) fn name(&self) -> String {
         let leader = self.leader();
         let name = if self.facts.short_names {
@@ -88,7 +87,7 @@ impl View {
         serde_json::json!({ "name": name }).to_string()
     }
 
-    /// Whether nothing was heard of the lock for longer than a lease: others may lead by now.
+    /// Returns whether the lock was not observed for longer than a lease duration, so that another candidate may lead.
     pub(crate) fn is_stale(&self) -> bool {
         let lease = std::time::Duration::from_secs(self.facts.lease_duration_seconds.into());
         let trouble = self.handle.health().trouble();
@@ -105,7 +104,7 @@ impl View {
             (None, false) if leader.is_empty() => "electing",
             (None, false) => "following",
         };
-        // What the lock says counts only for the leader that it names.
+        // The record counts only for the leader that it names.
         let record = self.notes.record().filter(|record| record.holder == leader);
         let valid_for = match &tenure {
             Some(tenure) => tenure.valid_for(),
@@ -133,7 +132,7 @@ impl View {
     }
 }
 
-/// The part of an identity that a person chose: `web-1_3f2c...` is `web-1`.
+/// Returns the part of an identity that a person chose: `web-1` for `web-1_3f2c...`.
 fn short(identity: &str) -> &str {
     match identity.rsplit_once('_') {
         Some((name, random)) if random.len() >= 32 && !name.is_empty() => name,

@@ -1,4 +1,4 @@
-//! The flags of `tenure provision`, as csi-provisioner has them.
+//! The flags of `tenure provision`, named like those of csi-provisioner.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! `tenure provision`, also when called as `csi-provisioner`: the flags of the CSI external-provisioner.
+//! `tenure provision`, also when called as `csi-provisioner`: accepts the flags of the CSI external-provisioner.
 
 mod flags;
 mod old;
@@ -16,14 +16,14 @@ use crate::klog;
 use crate::signals::Signals;
 pub(crate) use flags::Provision;
 
-/// The command line of csi-provisioner as one of ours.
+/// Converts the command line of csi-provisioner to ours.
 pub(crate) fn with_command(mut args: Vec<OsString>) -> Vec<OsString> {
     args.insert(args.len().min(1), "provision".into());
     args
 }
 
-/// `-v=5`, `-v5` and `-v 5` mean `--v=5` here, as in every program of Kubernetes; elsewhere `-v` is a
-/// switch. Flags of klog may have one dash.
+/// Converts `-v=5`, `-v5` and `-v 5` to `--v=5`, as in every program of Kubernetes; in other commands `-v` is a switch.
+/// Flags of klog may have one dash.
 pub(crate) fn spell(args: Vec<OsString>) -> Vec<OsString> {
     if args.get(1).is_none_or(|command| command != "provision") {
         return args;
@@ -41,7 +41,7 @@ pub(crate) fn spell(args: Vec<OsString>) -> Vec<OsString> {
 }
 
 impl Provision {
-    /// Logs as the flags say, on stderr; `TENURE_LOG` says more exactly.
+    /// Starts logging to stderr as the flags say; `TENURE_LOG` overrides them with a finer filter.
     pub(crate) fn log(&self) {
         let level = match self.verbosity {
             ..=3 => "info,kube_client=off,kube_runtime=off",

@@ -1,4 +1,5 @@
-//! Flags of old deployments of csi-provisioner: what still works, what means nothing here, and what was removed.
+//! Flags of old deployments of csi-provisioner: those that still work, those without effect here, and those that were
+//! removed.
 
 use anyhow::{Result, bail};
 use clap::{ArgAction, Args};
@@ -42,7 +43,7 @@ pub(super) struct Old {
 }
 
 impl Old {
-    /// Fails for what was removed, and warns of the rest.
+    /// Fails for removed flags, and warns about the others.
     pub(super) fn check(&self) -> Result<()> {
         let gone = [
             (

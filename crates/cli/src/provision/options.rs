@@ -1,4 +1,4 @@
-//! From the flags of `tenure provision` to what the provisioner is told.
+//! Converts the flags of `tenure provision` to options of the provisioner.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::values::switch;
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";
 
 impl Provision {
-    /// What the flags say together with the environment.
+    /// Returns the options from the flags and the environment.
     pub(super) fn options(&self) -> Result<Options> {
         self.old.check()?;
         self.klog.warn();
@@ -176,7 +176,7 @@ fn gates(text: &str) -> Result<BTreeMap<String, bool>> {
     Ok(gates)
 }
 
-/// An alpha gate: off, unless it or all of its stage are on.
+/// Returns an alpha gate: false, unless it or its whole stage is enabled.
 fn gate(gates: &BTreeMap<String, bool>, name: &str, stage: &str) -> bool {
     let given = gates.get(name).or_else(|| gates.get(stage));
     given.copied().unwrap_or(false)
@@ -257,7 +257,7 @@ mod tests {
         assert!(given.strict_topology && !given.immediate_topology && !given.topology);
         let error = options("--strict-topology=yes").unwrap_err().to_string();
         assert!(error.contains("--strict-topology"), "{error}");
-        // They say how Go's logs are buffered.
+        // These flags configure how Go buffers logs.
         options(
             "--log-text-split-stream --log-text-info-buffer-size=1Mi --log-json-split-stream=true \
              --log-json-info-buffer-size 0 --log-flush-frequency=5s --vmodule=x=1 --automaxprocs",
@@ -277,7 +277,7 @@ mod tests {
     #[test]
     fn what_is_not_given_is_as_in_csi_provisioner() {
         let defaults = options("").unwrap();
-        // Its README says 15 s, and its code this.
+        // Its README says 15 s, but its code uses this value.
         assert_eq!(defaults.timeout, Duration::from_secs(10));
         let pause = (defaults.retry_interval_start, defaults.retry_interval_max);
         assert_eq!(pause, (Duration::from_secs(1), Duration::from_mins(5)));

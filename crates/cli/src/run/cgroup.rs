@@ -1,7 +1,7 @@
-//! A control group around the command, where this process may make one.
+//! A control group around the command, if this process may create one.
 //!
-//! The kernel kills all members of a control group in one step, so that not even a process that forks faster than
-//! /proc can be read gets away. It is a second net: the tree of processes below the watchdog is always there.
+//! The kernel kills all members of a control group in one step, so that even a process that forks faster than /proc can
+//! be read cannot escape. It is an additional measure: the tree of processes below the watchdog always exists.
 
 use std::fs;
 use std::io;
@@ -15,25 +15,25 @@ use rustix::time::{ClockId, clock_gettime};
 
 use super::kin::{self, Process};
 
-/// Starts the name of each control group that is made here.
+/// Name prefix of the control groups that are created here.
 const PREFIX: &str = "tenure-run";
 
-/// How often the members of a frozen group are listed: none can be born meanwhile.
+/// Number of times that the members of a frozen group are listed. No members can be added while it is frozen.
 const ROUNDS: u32 = 3;
 
-/// Control groups that a command made inside of its own are removed down to this depth.
+/// Control groups that a command created inside its own are removed down to this depth.
 const DEPTH: u32 = 8;
 
-/// How long the members of a left control group may take to die, before the next command starts.
+/// Interval at which the members of a leftover control group are checked, before the next command starts.
 const SWEEP_ROUND: Duration = Duration::from_millis(10);
 const SWEEP_ROUNDS: u32 = 20;
 
 /// How a control group is killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Version {
-    /// By `cgroup.kill` of version 2, since Linux 5.14.
+    /// With `cgroup.kill` of version 2, since Linux 5.14.
     Two,
-    /// By the freezer of version 1: freeze, kill each member, thaw.
+    /// With the freezer of version 1: freeze, kill each member, thaw.
     One,
 }
 
@@ -45,9 +45,9 @@ pub(crate) struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes one, and ends what a wrapper left behind that was killed together with its watchdog.
+    /// Creates a control group, and ends the leftovers of a wrapper that was killed together with its watchdog.
     ///
-    /// The error says why none can be made.
+    /// The error is the reason why none can be created.
     pub(crate) fn make() -> Result<Self, String> {
         let mut why = String::from("no control groups are mounted");
         for (home, version) in homes() {
@@ -72,7 +72,7 @@ impl Cgroup {
         Ok(made)
     }
 
-    /// Whether one can be made here, without doing so: where, or why not.
+    /// Returns where a control group can be created, or why not, without creating one.
     pub(crate) fn check() -> Result<String, String> {
         let mut why = String::from("no control groups are mounted");
         for (home, version) in homes() {
@@ -84,7 +84,7 @@ impl Cgroup {
         Err(why)
     }
 
-    /// The one at this path, as [`path`](Self::path) told it to another process.
+    /// Returns the control group at this path, which another process got from [`path`](Self::path).
     pub(crate) fn at(folder: &Path) -> Self {
         let version = if folder.join("cgroup.kill").exists() {
             Version::Two
@@ -101,7 +101,7 @@ impl Cgroup {
         &self.folder
     }
 
-    /// For people.
+    /// Returns the kind for display.
     pub(crate) fn kind(&self) -> &'static str {
         self.version.name()
     }
@@ -111,7 +111,7 @@ impl Cgroup {
         fs::write(self.folder.join("cgroup.procs"), "0")
     }
 
-    /// Kills all members. A group that is gone has none.
+    /// Kills all members. A deleted group has none.
     pub(crate) fn kill(&self) {
         let control = self.folder.join(self.control());
         match self.version {
@@ -130,14 +130,14 @@ impl Cgroup {
         }
     }
 
-    /// Whether a member lives. Version 1 does not tell dead members from living ones.
+    /// Returns whether a member is alive. Version 1 does not distinguish dead members from living ones.
     pub(crate) fn is_populated(&self) -> bool {
         let events = fs::read_to_string(self.folder.join("cgroup.events"));
         self.version == Version::Two
             && events.is_ok_and(|text| text.lines().any(|line| line == "populated 1"))
     }
 
-    /// Removes it, once it has no members.
+    /// Removes it, if it has no members.
     pub(crate) fn remove(&self) {
         remove(&self.folder, DEPTH);
     }
@@ -148,7 +148,7 @@ impl Cgroup {
         pids.into_iter().filter_map(Pid::from_raw)
     }
 
-    /// The file by which it is killed.
+    /// Returns the file with which it is killed.
     fn control(&self) -> &'static str {
         match self.version {
             Version::Two => "cgroup.kill",
@@ -166,14 +166,14 @@ impl Version {
     }
 }
 
-/// Moving a process takes the right to write the list of members here and below.
+/// Checks for the permission to write the list of members here and below, which is needed to move a process.
 fn writable(home: &Path) -> io::Result<()> {
     access(home, Access::WRITE_OK | Access::EXEC_OK)?;
     access(home.join("cgroup.procs"), Access::WRITE_OK)?;
     Ok(())
 }
 
-/// The control groups of this process in which others could be made, version 2 first.
+/// Returns the control groups of this process in which others could be created, version 2 first.
 fn homes() -> Vec<(PathBuf, Version)> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     homes_of(&read("/proc/self/cgroup"), &read("/proc/self/mountinfo"))
@@ -200,7 +200,7 @@ fn homes_of(cgroup: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
     };
     let home = |path: Option<&str>, mount: Option<(&str, &str)>| {
         let ((root, point), path) = (mount?, path?);
-        // A path that leads out of the namespace of control groups names none that is visible here.
+        // A path outside the cgroup namespace is not visible here.
         let inside = Path::new(path).strip_prefix(root).ok()?;
         let visible = !path.contains("/..");
         visible.then(|| Path::new(point).join(inside))
@@ -214,7 +214,8 @@ fn homes_of(cgroup: &str, mounts: &str) -> Vec<(PathBuf, Version)> {
         .collect()
 }
 
-/// Names the wrapper by the namespace of its id, its id and its start: together they never return.
+/// Returns a name that contains the wrapper's pid namespace, its pid and its start time. This combination is never
+/// reused.
 fn name() -> String {
     let me = kin::raw(getpid());
     let started = Process::read(me).map_or(0, |process| process.started);
@@ -223,7 +224,7 @@ fn name() -> String {
     format!("{PREFIX}-{}-{me}-{started}-{seconds}.{nanos}", namespace())
 }
 
-/// The number of this process's namespace of ids; 0 where /proc does not tell.
+/// Returns the number of this process's pid namespace; 0 if /proc does not show it.
 fn namespace() -> u64 {
     let link = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
     let digits: String = link
@@ -234,8 +235,8 @@ fn namespace() -> u64 {
     digits.parse().unwrap_or(0)
 }
 
-/// Ends and removes the control groups of wrappers that are gone. Only those whose ids mean here what they meant
-/// to the wrapper are judged.
+/// Ends and removes the control groups of wrappers that have ended. Only groups of the same pid namespace are checked,
+/// because pids of other namespaces have another meaning.
 fn sweep(home: &Path, version: Version) {
     let namespace = namespace();
     // All leftovers share this time, so that many of them do not delay the command.
@@ -247,7 +248,7 @@ fn sweep(home: &Path, version: Version) {
         };
         let lives = match Process::read(pid) {
             Some(process) => process.started == started,
-            // /proc may hide processes of other users; a signal shows whether one exists.
+            // /proc may hide processes of other users. A signal shows whether one exists.
             None => {
                 Pid::from_raw(pid).is_some_and(|pid| test_kill_process(pid) != Err(Errno::SRCH))
             }
@@ -265,12 +266,12 @@ fn sweep(home: &Path, version: Version) {
     }
 }
 
-/// The namespace, the id and the start of the wrapper in a name of [`name`].
+/// Parses the namespace, the pid and the start time of the wrapper from a name of [`name`].
 fn wrapper_of(name: &str) -> Option<(u64, i32, u64)> {
     let mut words = name.strip_prefix(PREFIX)?.strip_prefix('-')?.split('-');
     let namespace = words.next()?.parse().ok()?;
     let (pid, started) = (words.next()?.parse().ok()?, words.next()?.parse().ok()?);
-    // Without a start the process cannot be told from a later one with its id.
+    // Without a start time the process cannot be distinguished from a later one with its pid.
     (started != 0).then_some((namespace, pid, started))
 }
 
@@ -337,7 +338,7 @@ mod tests {
         }
     }
 
-    /// Each version that this machine has and lets us use.
+    /// Tests each version that this machine has and permits.
     #[test]
     fn members_are_killed_and_nothing_is_left() {
         for (home, version) in homes() {

@@ -1,8 +1,7 @@
-//! The wrapper's hold on the command and everything that it starts.
+//! The wrapper's control over the command and all processes that it starts.
 //!
-//! Invariant: while the command runs there are two processes, each of which can end all of its descendants: this
-//! one and the watchdog. If one of them dies, the other one ends the command. Nothing here waits for an answer of
-//! the watchdog without a limit.
+//! Invariant: while the command runs, two processes can each end all of its descendants: this one and the watchdog. If
+//! one of them dies, the other one ends the command. Nothing here waits for the watchdog without a time limit.
 
 use std::io::{self, IoSlice};
 use std::mem::MaybeUninit;
@@ -24,36 +23,36 @@ use super::watchdog::{ENDED_IT, Report, WATCHDOG};
 use super::{group, kin};
 use crate::signals::{Asked, Signals};
 
-/// What is left of a group after its main child gets this long after SIGTERM.
+/// Time between SIGTERM and SIGKILL for processes that remain in a group after its main child.
 const STRAGGLERS: Duration = Duration::from_secs(2);
 
-/// How long the watchdog may take to start the command.
+/// Time limit for the watchdog to start the command.
 const START: Duration = Duration::from_secs(10);
 
-/// How often to look whether everything has gone.
+/// Interval at which to check whether all processes have ended.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A command and all that it started, with the watchdog between.
+/// A command with its descendants, and the watchdog that is their parent.
 pub(super) struct Containment {
     watchdog: Watchdog,
     group: Option<Group>,
     cgroup: Option<Cgroup>,
 }
 
-/// Something that happened to the command.
+/// A change of the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Change {
     /// A member of its group was stopped by this signal.
     Stopped(i32),
-    /// It has ended.
+    /// The command has ended.
     Ended,
-    /// The watchdog has gone.
+    /// The watchdog has ended.
     Unwatched,
 }
 
 impl Containment {
-    /// Starts the watchdog. It starts the command, which never runs without it and not beyond the fence, in
-    /// nanoseconds of `CLOCK_BOOTTIME`.
+    /// Starts the watchdog, which starts the command. The command never runs without the watchdog, nor beyond the
+    /// fence, which is in nanoseconds of `CLOCK_BOOTTIME`.
     pub(super) fn start(spec: &Spec, fence: u64) -> io::Result<Self> {
         let cgroup = match Cgroup::make() {
             Ok(cgroup) => {
@@ -106,7 +105,7 @@ impl Containment {
         self.watchdog.until(fence);
     }
 
-    /// The next change. Cancel safe.
+    /// Returns the next change. Cancel safe.
     pub(super) async fn next(&mut self) -> Change {
         loop {
             match self.watchdog.next().await {
@@ -123,7 +122,7 @@ impl Containment {
         self.watchdog.end();
     }
 
-    /// Whether the watchdog has gone; says so unless it has done its duty.
+    /// Returns whether the watchdog has ended. Logs it, unless the watchdog has killed the command as it should.
     pub(super) fn is_unwatched(&mut self) -> bool {
         let Some(status) = self.watchdog.ended() else {
             return false;
@@ -136,8 +135,8 @@ impl Containment {
         true
     }
 
-    /// Waits until nothing is left, in the group or outside of it: SIGTERM, and after a while SIGKILL, or SIGKILL
-    /// immediately. Returns the signal that asked this process to end meanwhile.
+    /// Waits until no process is left, in the group or outside of it. Sends SIGTERM and later SIGKILL, or SIGKILL
+    /// immediately. Returns the signal that asked this process to end in the meantime.
     pub(super) async fn clear_out(
         &mut self,
         mut kill: bool,
@@ -148,7 +147,7 @@ impl Containment {
         let mut asked = None;
         loop {
             if self.watchdog.ended().is_some() {
-                // Nobody would end the rest if this process died now.
+                // If this process died now, nothing would end the remaining processes.
                 kill = true;
                 kin::reap_orphans(self.group.map(Group::id));
             }
@@ -178,14 +177,14 @@ impl Containment {
         }
     }
 
-    /// Ends the watchdog after everything else, and returns how the command ended.
+    /// Ends the watchdog after all other processes, and returns how the command ended.
     pub(super) async fn finish(mut self) -> Option<Exit> {
-        // Its children, the dead command among them, become ours.
+        // Its children, including the dead command, become ours.
         self.watchdog.end();
         let exit = self.group.and_then(Group::exit);
         if let Some(group) = self.group {
             kin::reap_orphans(None);
-            // A member that /proc does not show, such as a program that became another user.
+            // A member that /proc does not show, such as a program that changed its user.
             while !group.is_empty() {
                 tokio::time::sleep(LOOK).await;
                 kin::reap_orphans(None);
@@ -205,7 +204,7 @@ struct Watchdog {
     fence: FenceFile,
     /// The deadline in the file.
     until: u64,
-    /// Bytes of reports.
+    /// Received bytes of reports.
     unread: Vec<u8>,
 }
 
@@ -216,7 +215,7 @@ impl Watchdog {
         let stdin = io::stdin();
         let files = [fence.as_fd(), stdin.as_fd()];
         hand_over(&ours, &files[..if spec.stdin { 2 } else { 1 }])?;
-        // A few unread bytes are enough to wake the watchdog.
+        // A few unread bytes are sufficient to wake the watchdog.
         sockopt::set_socket_send_buffer_size(&ours, 1)?;
         ours.set_nonblocking(true)?;
         let socket = UnixStream::from_std(ours)?;
@@ -227,7 +226,7 @@ impl Watchdog {
             .arg(cgroup.map_or("".as_ref(), Cgroup::path))
             .envs(spec.env.iter().map(|(key, value)| (key, value)))
             .stdin(Stdio::from(OwnedFd::from(theirs)))
-            // Signals that a terminal sends to the wrapper's group must not reach it.
+            // Signals that a terminal sends to the wrapper's group must not reach the watchdog.
             .process_group(0)
             .spawn()?;
         Ok(Self {
@@ -243,8 +242,8 @@ impl Watchdog {
         i32::try_from(self.child.id()).unwrap_or(0)
     }
 
-    /// Moves the deadline, if it is another one, and wakes the watchdog. A stopped one finds the newest deadline when
-    /// it goes on, whether or not there was room for the byte that wakes it.
+    /// Moves the deadline, if it differs, and wakes the watchdog. A stopped watchdog finds the newest deadline when it
+    /// resumes, even if the byte that wakes it could not be written.
     fn until(&mut self, deadline: u64) {
         if self.until != deadline && self.fence.write(deadline).is_ok() {
             self.until = deadline;
@@ -256,7 +255,7 @@ impl Watchdog {
         }
     }
 
-    /// The next report, or `None` once the watchdog has gone. Cancel safe.
+    /// Returns the next report, or `None` once the watchdog has ended. Cancel safe.
     async fn next(&mut self) -> Option<Report> {
         loop {
             while let Some((message, rest)) = self.unread.split_first_chunk::<{ Report::LENGTH }>()
@@ -278,19 +277,19 @@ impl Watchdog {
         }
     }
 
-    /// How it ended, if it did.
+    /// Returns how it ended, if it did.
     fn ended(&mut self) -> Option<ExitStatus> {
         self.child.try_wait().ok().flatten()
     }
 
-    /// Kills it, also if it is stopped.
+    /// Kills it, even if it is stopped.
     fn end(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Sends open files.
+/// Sends open file descriptors.
 fn hand_over(socket: &Socket, files: &[BorrowedFd<'_>]) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = SendAncillaryBuffer::new(&mut space);

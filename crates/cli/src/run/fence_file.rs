@@ -1,7 +1,7 @@
 //! The file in memory through which the wrapper moves the deadline of its watchdog.
 //!
-//! A write to it never waits for the reader, and the reader always finds the newest deadline, however long it was
-//! stopped. A pipe has neither property.
+//! A write to it never waits for the reader, and the reader always finds the newest deadline, regardless of how long it
+//! was stopped. A pipe has neither property.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -12,10 +12,10 @@ use std::os::unix::fs::FileExt;
 
 use rustix::fs::{MemfdFlags, memfd_create};
 
-/// The deadline and its complement, by which the reader knows that it has not read half a write.
+/// Size of the deadline and its complement, with which the reader detects an incomplete write.
 const HEAD: usize = 16;
 
-/// How often a reader tries again after half a write.
+/// Number of attempts of a reader after an incomplete write.
 const TRIES: u32 = 100;
 
 /// A deadline, in nanoseconds of `CLOCK_BOOTTIME`, followed by the command and its arguments.
@@ -23,8 +23,8 @@ const TRIES: u32 = 100;
 pub(super) struct FenceFile(File);
 
 impl FenceFile {
-    /// Makes the file. The command is part of it because the arguments of the watchdog's own process are public:
-    /// who ends processes by the name of the command must not end the watchdog too.
+    /// Creates the file. It contains the command because the arguments of the watchdog's own process are public: a tool
+    /// that kills processes by the name of the command must not kill the watchdog too.
     pub(super) fn create(deadline: u64, argv: &[OsString]) -> io::Result<Self> {
         let file = Self(memfd_create("tenure-fence", MemfdFlags::CLOEXEC)?.into());
         file.write(deadline)?;
@@ -41,7 +41,7 @@ impl FenceFile {
         self.0.write_all_at(&head, 0)
     }
 
-    /// The deadline.
+    /// Returns the deadline.
     pub(super) fn read(&self) -> io::Result<u64> {
         for _ in 0..TRIES {
             let (mut deadline, mut complement) = ([0; 8], [0; 8]);
@@ -56,7 +56,7 @@ impl FenceFile {
         Err(io::Error::other("the deadline is damaged"))
     }
 
-    /// The command and its arguments.
+    /// Returns the command and its arguments.
     pub(super) fn argv(&self) -> io::Result<Vec<OsString>> {
         let length = usize::try_from(self.0.metadata()?.len()).unwrap_or(HEAD);
         let mut text = vec![0; length.saturating_sub(HEAD)];

@@ -1,4 +1,4 @@
-//! What is left on the lock object at the end: a note that the work was done, or no object at all.
+//! Final state of the lock object: an annotation that the work was completed, or no object.
 
 use std::time::Duration;
 
@@ -14,10 +14,10 @@ use crate::sight::Notes;
 /// The annotation with the time at which a holder completed its work.
 pub(super) const COMPLETED: &str = "tenure.dev/completed";
 
-/// The annotation with the holder that did.
+/// The annotation with the holder that completed it.
 const COMPLETED_BY: &str = "tenure.dev/completed-by";
 
-/// Whether somebody completed the work at or after `since`, by their clock: when, and who.
+/// Returns when and by whom the work was completed, if that was at or after `since`, by that holder's clock.
 pub(super) fn completed_since(notes: &Notes, since: Timestamp) -> Option<(Timestamp, String)> {
     let object = notes.sighting()?.object();
     let annotations = &object["metadata"]["annotations"];
@@ -26,7 +26,7 @@ pub(super) fn completed_since(notes: &Notes, since: Timestamp) -> Option<(Timest
     (at >= since).then(|| (at, by.to_owned()))
 }
 
-/// Notes on the lock that the work was done, for those who wait to do it `--once`.
+/// Writes to the lock that the work was completed, for candidates that wait with `--once`.
 pub(super) async fn note_completed(client: &Client, notes: &Notes, by: &str) -> Result<()> {
     let sighting = notes.sighting().context("the lock was never seen")?;
     let patch = json!({ "metadata": { "annotations": {
@@ -42,7 +42,7 @@ pub(super) async fn note_completed(client: &Client, notes: &Notes, by: &str) -> 
     Ok(())
 }
 
-/// Removes the lock object, or both of a multi lock, if it is free and still as it was released.
+/// Deletes the lock object, or both of a multi lock, if it is free and unchanged since the release.
 pub(super) async fn delete(client: &Client, sighting: &Sighting) -> Result<()> {
     if !sighting.observation().record.is_free() {
         return Ok(());
@@ -62,7 +62,7 @@ pub(super) async fn delete(client: &Client, sighting: &Sighting) -> Result<()> {
             .body(options.to_string().into_bytes())?;
         match client.request::<Value>(request).await {
             Ok(_) => {}
-            // Gone already, or somebody else uses it by now.
+            // It is already deleted, or another candidate uses it.
             Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => {}
             Err(error) => return Err(error).with_context(|| format!("cannot delete {path}")),
         }
@@ -72,7 +72,7 @@ pub(super) async fn delete(client: &Client, sighting: &Sighting) -> Result<()> {
 
 fn path_of(object: &Value) -> Option<String> {
     let kinds = [Resource::LEASE, Resource::CONFIG_MAP, Resource::ENDPOINTS];
-    // Objects in lists and watches may come without their kind.
+    // Objects in lists and watches may have no kind.
     let kind = object["kind"].as_str();
     let guess = || kinds.iter().find(|_| object.get("spec").is_some());
     let resource = kinds

@@ -1,7 +1,7 @@
 //! The process group that runs while leading.
 //!
-//! Its leader, the command, is a child of the [watchdog](super::watchdog): the kernel kills it when the watchdog dies.
-//! Nobody reaps it before everything else has gone, so that its id stays that of the group.
+//! Its leader, the command, is a child of the [watchdog](super::watchdog), and the kernel kills it when the watchdog
+//! dies. It is reaped after all other processes, so that its pid stays that of the group.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,16 +22,16 @@ use super::kin::{self, Process};
 /// Hidden subcommand that turns into the user's command; see [`become_child`].
 pub(crate) const CHILD: &str = "__child";
 
-/// What to start.
+/// The command to start.
 #[derive(Clone, Debug)]
 pub(crate) struct Spec {
-    /// Program and arguments, untouched.
+    /// Program and arguments, unchanged.
     pub(crate) argv: Vec<OsString>,
-    /// Added to the environment.
+    /// Additional environment variables.
     pub(crate) env: Vec<(String, String)>,
-    /// Whether the child reads our standard input.
+    /// Whether the child inherits our standard input.
     pub(crate) stdin: bool,
-    /// Inherited files that the child keeps, besides the standard ones.
+    /// Inherited file descriptors that the child keeps, in addition to the standard ones.
     pub(crate) keep: Vec<i32>,
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum Exit {
 }
 
 impl Exit {
-    /// The exit code that a shell would show.
+    /// Returns the exit code that a shell would show.
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Code(code) => code,
@@ -59,20 +59,20 @@ impl Exit {
         }
     }
 
-    /// Whether it ended well.
+    /// Returns whether it succeeded.
     pub(crate) fn success(self) -> bool {
         self == Self::Code(0)
     }
 }
 
-/// Makes this process the one that orphans of the group come to.
+/// Makes this process the new parent of orphans of the group.
 pub(crate) fn adopt_orphans() -> io::Result<()> {
     set_child_subreaper(Some(rustix::process::getpid())).map_err(Into::into)
 }
 
-/// In the watchdog: starts the command in a group of its own.
+/// In the watchdog: starts the command in its own group.
 ///
-/// The kernel ties the life of the command to the *thread* that started it; the watchdog has one.
+/// The kernel ties the command to the *thread* that started it; the watchdog has only one.
 pub(super) fn spawn(
     argv: &[OsString],
     keep: &str,
@@ -92,13 +92,13 @@ pub(super) fn spawn(
     leader.ok_or_else(|| io::Error::other("a running child has a positive id"))
 }
 
-/// The files to keep, as an argument.
+/// Formats the file descriptors to keep as an argument.
 pub(super) fn format_keep(keep: &[i32]) -> String {
     let keep: Vec<String> = keep.iter().map(ToString::to_string).collect();
     keep.join(",")
 }
 
-/// What [`format_keep`] wrote.
+/// Parses the output of [`format_keep`].
 pub(super) fn parse_keep(keep: &str) -> Vec<i32> {
     keep.split(',').filter_map(|fd| fd.parse().ok()).collect()
 }
@@ -108,42 +108,42 @@ impl Group {
         Self { leader }
     }
 
-    /// The id of the main child, and of the group.
+    /// Returns the pid of the main child, which is also the id of the group.
     pub(crate) fn id(self) -> Pid {
         self.leader
     }
 
-    /// Sends a signal to every member; an empty group is no error.
+    /// Sends a signal to every member; an empty group is not an error.
     pub(crate) fn signal(self, signal: Signal) {
         let _ = kill_process_group(self.leader, signal);
     }
 
-    /// Asks every member to end; one that stands still has to go on for that.
+    /// Asks every member to end. A stopped member is continued, so that it can react.
     pub(crate) fn ask(self, signal: Signal) {
         self.signal(signal);
         self.signal(Signal::CONT);
     }
 
-    /// Whether no member is left. One that may not be signalled, such as a program that became
-    /// another user, is still there.
+    /// Returns whether no member is left. A member that may not be signalled, such as a program that changed its user,
+    /// still counts.
     pub(crate) fn is_empty(self) -> bool {
         test_kill_process_group(self.leader) == Err(Errno::SRCH)
     }
 
-    /// Whether the main child has ended, where /proc tells: a stopped watchdog does not.
+    /// Returns whether the main child has ended, according to /proc, because a stopped watchdog does not report it.
     pub(super) fn has_ended(self) -> bool {
         Process::read(kin::raw(self.leader)).is_some_and(|process| process.zombie)
     }
 
-    /// Reaps the main child, which has become ours, and says how it ended.
+    /// Reaps the main child, which has become our child, and returns how it ended.
     pub(super) fn exit(self) -> Option<Exit> {
         let (_, status) = waitpid(Some(self.leader), WaitOptions::NOHANG).ok()??;
         exit_of(status)
     }
 
-    /// Continues the group after a member was stopped by a signal: a leader that sleeps while it holds the lease is of
-    /// no use to anybody. Whoever pressed ^Z waits for a prompt, and learns why there is none. Returns false
-    /// if it was stopped because it wants the terminal: it would be stopped again immediately, without end.
+    /// Continues the group after a member was stopped by a signal, because a suspended leader that holds the lease is
+    /// useless. Prints the reason for a user who pressed ^Z and expects a prompt. Returns false if the member was
+    /// stopped because it wants the terminal: it would be stopped again immediately, without end.
     pub(super) fn go_on(self, by: i32) -> bool {
         if [Signal::TTIN, Signal::TTOU]
             .map(Signal::as_raw)
@@ -161,8 +161,8 @@ impl Group {
     }
 }
 
-/// Closes every inherited file but the standard ones and those to keep. What this program opens
-/// itself is closed on exec anyway.
+/// Closes every inherited file descriptor except the standard ones and those to keep. Files that this program opens are
+/// closed on exec anyway.
 pub(crate) fn close_inherited(keep: &[i32]) {
     let open = std::fs::read_dir("/proc/self/fd").into_iter().flatten();
     let open: Vec<i32> = open
@@ -171,13 +171,13 @@ pub(crate) fn close_inherited(keep: &[i32]) {
         .filter(|fd| *fd > 2 && !keep.contains(fd))
         .collect();
     for fd in open {
-        // The one that listed them is closed already.
+        // The descriptor that listed them is already closed.
         let _ = nix::unistd::close(fd);
     }
 }
 
-/// `tenure __child PARENT KEEP CGROUP CMD ARG...`: ties its life to the parent's and becomes the command.
-/// Returns only if that failed, with the exit code for it.
+/// `tenure __child PARENT KEEP CGROUP CMD ARG...`: ties its life to the parent's and becomes the command. Returns only
+/// if that failed, with the exit code.
 pub(crate) fn become_child(args: &[OsString]) -> u8 {
     let parent = args
         .first()
@@ -192,7 +192,7 @@ pub(crate) fn become_child(args: &[OsString]) -> u8 {
         eprintln!("tenure: cannot tie the child to its parent: {error}");
         return 125;
     }
-    // The parent may have died before the line above; then nobody would ever send the signal.
+    // The parent may have died before the line above. In that case the signal would never be sent.
     if rustix::process::getppid()
         .map(Pid::as_raw_nonzero)
         .map(Into::into)

@@ -1,8 +1,8 @@
-//! The processes below another one, whichever group or session they went to.
+//! The descendants of a process, regardless of their group or session.
 //!
-//! The wrapper and its watchdog are both reapers of orphans, so the line of parents from a descendant of the
-//! command always leads to one of them. A process is signalled only if that line was seen: an id alone proves
-//! nothing, because the parent of an orphan may be the first process of the machine.
+//! The wrapper and its watchdog both adopt orphans, so the chain of parents of a descendant always leads to one of
+//! them. A process is signalled only if that chain was observed. A pid alone proves nothing, because the parent of an
+//! orphan may be the init process.
 
 use std::collections::HashMap;
 use std::fs;
@@ -12,30 +12,30 @@ use rustix::process::{
     pidfd_send_signal, waitpid,
 };
 
-/// What /proc says about a process.
+/// A process as shown by /proc.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
     pub(crate) pid: i32,
     parent: i32,
     group: i32,
     pub(crate) zombie: bool,
-    /// In clock ticks since the machine started.
+    /// Start time in clock ticks since boot.
     pub(crate) started: u64,
 }
 
 impl Process {
-    /// Reads one process; `None` if it is gone, or /proc does not tell.
+    /// Reads one process; `None` if it has ended, or if /proc does not show it.
     pub(crate) fn read(pid: i32) -> Option<Self> {
         parse(pid, &fs::read_to_string(format!("/proc/{pid}/stat")).ok()?)
     }
 
-    /// Sends a signal. A process that has gone meanwhile is not an error.
+    /// Sends a signal. A process that has ended in the meantime is not an error.
     pub(crate) fn signal(self, signal: Signal) {
         let Some(pid) = Pid::from_raw(self.pid) else {
             return;
         };
-        // The handle stays with the process that it was opened for. If that is still the one that was found,
-        // no other process can get the signal, even if the id is reused.
+        // The handle refers to the process for which it was opened. If that is still the one that was found, no other
+        // process can get the signal, even if the pid is reused.
         let handle = pidfd_open(pid, PidfdFlags::empty());
         if Self::read(self.pid).is_none_or(|now| now.started != self.started) {
             return;
@@ -47,9 +47,9 @@ impl Process {
     }
 }
 
-/// The living descendants of the command, as the wrapper sees them: all processes below this one, without the
-/// watchdog and without what belongs to this program itself. That is each direct child in our own group, such
-/// as a plugin that fetches credentials, with its descendants.
+/// Returns the living descendants of the command, from the wrapper's point of view: all processes below this one,
+/// except the watchdog and processes of this program itself. The latter are direct children in our own group, such as a
+/// plugin that fetches credentials, with their descendants.
 pub(crate) fn descendants(watchdog: i32) -> Vec<Process> {
     let (me, own_group) = (raw(getpid()), raw(getpgrp()));
     let own = |process: &Process| {
@@ -62,7 +62,7 @@ pub(crate) fn descendants(watchdog: i32) -> Vec<Process> {
     })
 }
 
-/// The living descendants of this process, which is the watchdog and has no others than those of the command.
+/// Returns the living descendants of this process, which is the watchdog and has no others than those of the command.
 pub(crate) fn own_descendants() -> Vec<Process> {
     confirmed(|| {
         let mut found = below(raw(getpid()), &by_parent(), |_| false);
@@ -71,15 +71,15 @@ pub(crate) fn own_descendants() -> Vec<Process> {
     })
 }
 
-/// Scans again before it reports that nothing is left: a process that forks and exits while /proc is read can hide its
+/// Scans again before it reports that nothing is left. A process that forks and exits while /proc is read can hide its
 /// child from one scan.
 fn confirmed(scan: impl Fn() -> Vec<Process>) -> Vec<Process> {
     let found = scan();
     if found.is_empty() { scan() } else { found }
 }
 
-/// Reaps orphans that came to this process from outside of its group, but not `main`: its exit code, and its id
-/// as that of a group, are needed until everything has gone.
+/// Reaps orphans from outside the group that became children of this process, but not `main`. The exit code of `main`,
+/// and its pid as that of a group, are needed until all other processes have ended.
 pub(crate) fn reap_orphans(main: Option<Pid>) {
     let (me, own_group) = (raw(getpid()), raw(getpgrp()));
     let main = main.map(raw);
@@ -90,7 +90,7 @@ pub(crate) fn reap_orphans(main: Option<Pid>) {
     }
 }
 
-/// All processes below one, without those that `skip` names and their descendants.
+/// Returns all processes below one, without those that `skip` selects and their descendants.
 fn below(
     root: i32,
     children: &HashMap<i32, Vec<Process>>,
@@ -100,7 +100,7 @@ fn below(
     let mut parents = vec![(root, 0)];
     while let Some((parent, started)) = parents.pop() {
         for process in children.get(&parent).into_iter().flatten() {
-            // A parent is never younger than its child. If it is, its id was reused while /proc was read.
+            // A parent is never younger than its child. If it seems younger, its pid was reused while /proc was read.
             if process.started >= started && process.pid != root && !skip(process) {
                 found.push(*process);
                 parents.push((process.pid, process.started));
@@ -124,12 +124,12 @@ fn by_parent() -> HashMap<i32, Vec<Process>> {
     children
 }
 
-/// `pid (name) state parent group ...`; the name may hold anything.
+/// Parses `pid (name) state parent group ...`; the name may contain anything.
 fn parse(pid: i32, stat: &str) -> Option<Process> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let ended = matches!(fields.next()?, "Z" | "X");
     let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    // A program whose first thread has ended looks like a zombie and goes on in the others.
+    // A program whose first thread has ended looks like a zombie, but its other threads continue.
     let threads: u32 = fields
         .nth(14)
         .and_then(|field| field.parse().ok())

@@ -1,4 +1,4 @@
-//! `tenure run`: a command that runs only while leading.
+//! `tenure run`: runs a command only while leading.
 
 mod args;
 mod cgroup;
@@ -41,10 +41,10 @@ pub(crate) use group::close_inherited;
 pub(crate) use group::{CHILD, become_child};
 pub(crate) use watchdog::{WATCHDOG, watch};
 
-/// A wrong command line, as flock(1) has it.
+/// Exit code of a wrong command line, as in flock(1).
 const USAGE: u8 = 64;
 
-/// Tenure itself failed, as timeout(1) has it.
+/// Exit code of a failure of Tenure itself, as in timeout(1).
 const FAILED: u8 = 125;
 
 impl Run {
@@ -95,7 +95,7 @@ impl Run {
             Ok(connected) => connected,
             Err(signal) => return Ok(code_of(signal)),
         };
-        // Only now: the local server, if it was started just then, is nobody's descendant.
+        // Called only now, so that a local server that was just started is not a descendant.
         adopt_orphans()?;
         let namespace = self.election.namespace(&connected.namespace);
         let limit = match self.nonblock || self.slots.is_none() {
@@ -121,7 +121,7 @@ impl Run {
             None => {}
         }
         if self.foreground == Foreground::Never && terminal::is_there() {
-            // As for `&` in a script: what may not have the terminal has nothing to read.
+            // As for `&` in a script: a process without access to the terminal has nothing to read.
             self.stdin = Stdin::Null;
         }
         let foreground = match self.foreground {
@@ -141,7 +141,7 @@ impl Run {
 }
 
 impl Run {
-    /// Says that there was no answer in time, and returns the exit code for that.
+    /// Reports that there was no response in time, and returns the exit code.
     fn unanswered(&self, why: &str) -> u8 {
         let election = &self.election.election;
         if self.nonblock {
@@ -171,7 +171,7 @@ impl Run {
         self.slots.is_some() && slot == 0
     }
 
-    /// The permissions that this command line needs: no more, and no fewer.
+    /// Returns the permissions that this command line needs: no more, and no fewer.
     fn needs(&self) -> Vec<Rule> {
         let (kind, election) = (self.election.lock, &self.election.election);
         let names: Vec<String> = match self.slots {
@@ -182,7 +182,7 @@ impl Run {
         };
         let mut rules = Vec::new();
         for (slot, name) in names.iter().enumerate() {
-            // The number of slots is noted on the first, and work that was done `--once` on its lock.
+            // The number of slots is stored on the first lease, and completed work of `--once` on its lock.
             let notes = self.once.is_some() || self.keeps_slots(slot);
             let delete = self.delete_on_exit && !self.keeps_slots(slot);
             let more = [("delete", delete), ("patch", notes)];
@@ -201,8 +201,7 @@ impl Run {
     }
 }
 
-/// Fails before campaigning if the command cannot be run: 127 if it does not exist, 126 if it is not
-/// executable.
+/// Fails before campaigning if the command cannot be run: 127 if it does not exist, 126 if it is not executable.
 fn runnable(program: &OsString) -> Result<(), u8> {
     let executable = |path: &Path| {
         path.metadata()

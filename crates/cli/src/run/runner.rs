@@ -1,4 +1,4 @@
-//! A campaign of `tenure run`: wait for a term, do its work, give it back, and again.
+//! A campaign of `tenure run`: waits for a term, runs its work, releases it, and repeats.
 
 use std::collections::BTreeMap;
 use std::io::IsTerminal;
@@ -22,34 +22,34 @@ use crate::signals::Signals;
 use crate::values::variable;
 use crate::waiting::{Limit, WORTH_A_WORD};
 
-/// How long the release may take after the work has ended.
+/// Time limit of the release after the work has ended.
 const RELEASE: Duration = Duration::from_secs(5);
 
-/// How long to wait for the end of a candidacy that holds nothing.
+/// Time limit for ending a candidacy that holds no lease.
 const FAREWELL: Duration = Duration::from_millis(400);
 
-/// How often `--nonblock` looks whether there is anything to wait for.
+/// Interval at which `--nonblock` checks whether there is a reason to wait.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// A campaign under way.
+/// A running campaign.
 pub(super) struct Runner {
     run: Run,
     client: Client,
-    /// Its address, for people.
+    /// Address of the server, for display.
     server: String,
     namespace: String,
     signals: Signals,
     running: Running,
     foreground: bool,
-    /// When this process was started, for `--once`.
+    /// Start time of this process, for `--once`.
     began: Timestamp,
     /// One candidacy, or one per slot until one of them leads.
     entries: Vec<Entered>,
-    /// The candidacies for other slots, which end.
+    /// The candidacies for other slots, which are ending.
     leaving: Vec<Candidate>,
     gate: Gate,
     hub: Hub,
-    /// The term that ended last, until it is known whether it was given back.
+    /// The term that ended last, until it is known whether it was released.
     ended: Option<Change>,
     retry: Duration,
     grace: Duration,
@@ -63,7 +63,7 @@ struct Entered {
     slot: Option<u32>,
 }
 
-/// The next event of any of them, and whose it is. Cancel safe.
+/// Returns the next event of any candidacy, and its index. Cancel safe.
 async fn next(entries: &mut [Entered]) -> (Option<Event>, usize) {
     let events = entries
         .iter_mut()
@@ -111,11 +111,11 @@ impl Runner {
         }
     }
 
-    /// Begins to campaign, for the election or for each of its slots.
+    /// Starts to campaign, for the election or for each of its slots.
     pub(super) fn enter(&mut self, last: Option<u32>) -> Result<()> {
         let election = self.run.election.election.clone();
         let Some(count) = self.run.slots else {
-            // Whoever has led once is still a candidate, and remembers what it was told about the next term.
+            // A candidate that has led is still running, and keeps orders about the next term.
             if self.entries.is_empty() {
                 self.enter_one(&election, None, &BTreeMap::new())?;
             }
@@ -124,7 +124,7 @@ impl Runner {
         let random =
             u64::from(std::process::id()) ^ self.began.subsec_nanosecond().unsigned_abs() as u64;
         for slot in slots::order(count, last, random) {
-            // The slot that is held, or just was, has its candidacy.
+            // The slot that is or was just held already has its candidacy.
             if self.entries.iter().any(|entry| entry.slot == Some(slot)) {
                 continue;
             }
@@ -160,7 +160,7 @@ impl Runner {
         Ok(())
     }
 
-    /// `patience` is for the first term.
+    /// `patience` applies to the first term.
     pub(super) async fn campaign(&mut self, patience: Limit, mut log: EventLog) -> Result<u8> {
         let election = self.run.election.election.clone();
         let mut patience = patience;
@@ -195,7 +195,7 @@ impl Runner {
             let change = change.ended(&term);
             log.write(What::Lost, &change);
             self.ended = Some(change);
-            // Only now may the lease be given back: everybody has gone.
+            // The lease may be released only now, because all processes have ended.
             drop(term);
             match end {
                 End::Exited(exit) | End::Asked(_, Some(exit)) => {
@@ -246,7 +246,7 @@ impl Runner {
                 () = tokio::time::sleep(LOOK), if self.run.nonblock => {}
             }
             if let Some((code, why)) = self.in_vain(began.elapsed()) {
-                // What was seen is about to be told.
+                // An observed state is about to be reported as an event.
                 let told = tokio::time::timeout(LOOK, next(&mut self.entries)).await;
                 if let Ok((Some(Event::NewLeader(holder)), at)) = told {
                     self.note_observed(&holder, at, log);
@@ -257,7 +257,7 @@ impl Runner {
         }
     }
 
-    /// With `--nonblock`: why to wait any longer is no use, and the exit code for that.
+    /// With `--nonblock`: returns why further waiting is useless, with the exit code.
     fn in_vain(&self, waited: Duration) -> Option<(u8, String)> {
         if !self.run.nonblock {
             return None;
@@ -269,7 +269,7 @@ impl Runner {
             .entries
             .iter()
             .all(|entry| entry.notes.heard().is_some());
-        // Whoever has seen that it is free gets the time for one more request, to take it.
+        // A candidate that has observed a free lock gets the time for one more request, to acquire it.
         let limit = self.request_timeout * if heard { 2 } else { 1 };
         if waited < limit {
             return None;
@@ -283,7 +283,7 @@ impl Runner {
         Some((FAILED, format!("cannot lead {election} now: {why}")))
     }
 
-    /// Whether no slot can be had: each is in another's hands, or nobody may acquire it.
+    /// Returns the reason if no slot is available: each is held by another candidate or paused.
     fn taken(&self) -> Option<String> {
         let election = &self.run.election.election;
         let mut why = None;
@@ -305,7 +305,8 @@ impl Runner {
         why
     }
 
-    /// A server that does not answer is worth a word to everybody, others who lead only to people.
+    /// Prints what it waits for. A server without a response is always reported; another leader is reported only on a
+    /// terminal.
     fn say_what_it_waits_for(&self) {
         let election = &self.run.election.election;
         let heard = |entry: &Entered| entry.notes.heard().is_some();
@@ -326,7 +327,7 @@ impl Runner {
         log.write(What::Observed, &seen);
     }
 
-    /// Why the wait was in vain: somebody else leads, or the API server is out of reach.
+    /// Prints why the wait failed: another candidate leads, or the API server is unreachable.
     fn explain(&self, waited: Duration) {
         let Some(entry) = self.entries.first() else {
             return;
@@ -341,14 +342,14 @@ impl Runner {
         eprintln!("tenure: not elected in {election} within {waited:?}: {why}");
     }
 
-    /// With `--once`: who did it since this process was started, or a little before.
+    /// With `--once`: returns who completed the work since this process was started, or a little before.
     fn done_before(&self) -> Option<(Timestamp, String)> {
         let window = SignedDuration::try_from(self.run.once?).unwrap_or_default();
         let since = self.began.checked_sub(window).ok()?;
         finish::completed_since(&self.entries.first()?.notes, since)
     }
 
-    /// Tells those who wait with `--once`, while the lease is still held.
+    /// Notifies candidates that wait with `--once`, while the lease is still held.
     async fn note_completed(&self, end: &End, term: &Term) {
         let done = matches!(end, End::Exited(exit) if exit.success());
         let Some(entry) = self
@@ -395,7 +396,7 @@ impl Runner {
         Some(slots::Slot::new(client, &self.namespace, election, slot))
     }
 
-    /// What the command learns about its term.
+    /// Returns the environment of the command with information about its term.
     fn environment(&self, term: &Term) -> Vec<(String, String)> {
         let election = &self.run.election;
         let entry = &self.entries[0];
@@ -434,7 +435,7 @@ impl Runner {
         }
     }
 
-    /// The work is over: gives the lease back and says so, but waits not for ever.
+    /// Releases the lease after the work has ended, and logs it. Waits for a limited time.
     async fn released(&mut self, log: &mut EventLog, code: u8) -> Result<u8> {
         if let Some(entry) = self.entries.first() {
             entry.candidate.shutdown();
@@ -476,7 +477,7 @@ impl Runner {
         Ok(code)
     }
 
-    /// Ends the candidacies that hold nothing. A hanging request ends with the process.
+    /// Ends the candidacies without a lease. A hanging request ends with the process.
     pub(super) async fn leave(&mut self) {
         let entries = self.entries.drain(..).map(|entry| entry.candidate);
         self.leaving.extend(entries.inspect(Candidate::shutdown));

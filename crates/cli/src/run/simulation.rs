@@ -1,32 +1,32 @@
-//! A deterministic simulation of wrapper, watchdog and command: who ends the command, and by when.
+//! A deterministic simulation of wrapper, watchdog and command: which process ends the command, and by when.
 //!
-//! The watchdog decides with [`time_left`], as it does in earnest; the wrapper, the kernel and the faults are
-//! modelled in steps of one millisecond. One seed decides everything. Each seeded bug must be found.
+//! The watchdog decides with the real [`time_left`]. The wrapper, the kernel and the faults are modelled in steps of
+//! one millisecond. One seed decides everything. Each seeded bug must be found.
 
 use super::watchdog::time_left;
 
 const MILLI: u64 = 1_000_000;
-/// From a renewal to the fence.
+/// Time from a renewal to the fence.
 const FENCE: u64 = 3_700;
 const RETRY: u64 = 300;
 const HEARTBEAT: u64 = 200;
-/// A process that wants to run waits for at most this long. The margin after the fence is longer.
+/// Maximum time that a runnable process waits for the CPU. The margin after the fence is longer.
 const LATE: u64 = 100;
 const LENGTH: u64 = 40_000;
 
-/// A way to get it wrong, as earlier versions did or others might.
+/// A bug of an earlier version, or one that a change might introduce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Bug {
     None,
-    /// Deadlines go through a pipe of this size, and a write to a full one blocks the wrapper.
+    /// Deadlines go through a pipe of limited size, and a write to a full pipe blocks the wrapper.
     BlockingPipe,
     /// Deadlines go through such a pipe, and are dropped when it is full.
     LossyPipe,
     /// The kernel does not wake a stopped watchdog when the wrapper dies.
     NoWake,
-    /// The wrapper goes on with the command after the death of the watchdog.
+    /// The wrapper continues the command after the death of the watchdog.
     GoesOnUnwatched,
-    /// The watchdog looks at the deadline only when the one that it knew has passed for a while.
+    /// The watchdog reads the deadline only some time after the known deadline has passed.
     LooksTooLate,
 }
 
@@ -36,16 +36,16 @@ const PIPE: usize = 4;
 struct Actor {
     alive: bool,
     stopped: bool,
-    /// Waits in a write without end.
+    /// Blocked in a write forever.
     blocked: bool,
-    /// When it takes its next turn.
+    /// Time of its next turn.
     wakes: u64,
-    /// Since when it has been able to run.
+    /// Time since which it could run.
     since: u64,
 }
 
 impl Actor {
-    /// Whether no fault keeps it from running.
+    /// Returns whether no fault keeps it from running.
     fn runs(self) -> bool {
         self.alive && !self.stopped
     }
@@ -70,12 +70,12 @@ struct World {
     /// The fence of the last renewal.
     fence: u64,
     renews: u64,
-    /// What the watchdog can read.
+    /// The deadline that the watchdog can read.
     shown: u64,
     pipe: Vec<u64>,
     /// Descendants of the command.
     tree: bool,
-    /// When the first of both died.
+    /// Time at which the first of both died.
     died: Option<u64>,
 }
 
@@ -111,7 +111,7 @@ impl World {
         (z ^ (z >> 31)) % bound
     }
 
-    /// The first promise that is broken, if one is.
+    /// Returns the first violated guarantee, if any.
     fn run(mut self) -> Result<(), String> {
         while self.now < LENGTH && self.tree {
             if self.below(1_500) == 0 {
@@ -132,7 +132,7 @@ impl World {
     fn fault(&mut self) {
         let now = self.now;
         match self.below(8) {
-            // A second fault after a death is more than is promised.
+            // There is no guarantee for a second fault after a death.
             0..=2 | 5 | 6 if self.died.is_some() => {}
             0 => self.wrapper.stopped = true,
             1 | 2 => self.watchdog.stopped = true,
@@ -151,7 +151,7 @@ impl World {
                 self.died = Some(now);
                 self.wrapper.wakes = now + self.below(LATE);
             }
-            // The API server does not answer for a while.
+            // The API server does not respond for some time.
             _ => self.renews = now + self.below(6_000),
         }
     }
@@ -213,7 +213,7 @@ impl World {
             )?;
         }
         let overdue = |since: u64| self.died.is_some_and(|died| now > died.max(since) + LATE);
-        // The kernel wakes the watchdog, so that it counts from the death of the wrapper on.
+        // The kernel wakes the watchdog, so its time counts from the death of the wrapper.
         let orphan = !wrapper.alive && overdue(0);
         broken(orphan, "the command outlives the wrapper", self)?;
         let unwatched = !watchdog.alive && wrapper.runs() && overdue(wrapper.since);

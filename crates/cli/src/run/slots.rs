@@ -1,9 +1,9 @@
-//! `--slots N`: a semaphore. N ordinary leases `<election>-0` to `<election>-<N-1>`, of which a
+//! `--slots N`: a semaphore. It consists of N ordinary leases `<election>-0` to `<election>-<N-1>`, of which a
 //! candidate holds at most one.
 //!
-//! Everybody must mean the same N: it is written on the lease of slot 0, and whoever says otherwise is
-//! refused unless it says `--resize`. After a shrink, holders of slots that are gone finish what
-//! runs, and start nothing else.
+//! All candidates must use the same N. It is written to the lease of slot 0, and a candidate with another number is
+//! rejected unless it uses `--resize`. After N was reduced, holders of removed slots finish their command and start
+//! nothing else.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -24,21 +24,21 @@ pub(super) const LABEL: &str = "tenure.dev/semaphore";
 /// The annotation with N on the lease of slot 0.
 const SLOTS: &str = "tenure.dev/slots";
 
-/// How often the number of slots is asked for before a slot that was won is given up.
+/// Number of reads of the number of slots before a slot that was won is given up.
 const ASKS: u32 = 5;
 
-/// The name of a slot's lease.
+/// Returns the name of a slot's lease.
 pub(super) fn name_of(election: &str, slot: u32) -> String {
     format!("{election}-{slot}")
 }
 
-/// The labels of every slot's lease.
+/// Returns the labels of every slot's lease.
 pub(super) fn labels(election: &str) -> BTreeMap<String, String> {
     [(LABEL.to_owned(), election.to_owned())].into()
 }
 
-/// The order in which a candidate tries the slots: the one it had, then the others from a random one
-/// on, so that candidates that start together do not all want the first.
+/// Returns the order in which a candidate tries the slots: its previous slot, then the others in order from a random
+/// one on. Candidates that start together therefore do not all try the first.
 pub(super) fn order(slots: u32, last: Option<u32>, random: u64) -> Vec<u32> {
     let start = u32::try_from(random % u64::from(slots.max(1))).unwrap_or(0);
     let others = (0..slots).map(|step| (start + step) % slots);
@@ -52,7 +52,7 @@ pub(super) fn order(slots: u32, last: Option<u32>, random: u64) -> Vec<u32> {
 #[derive(Clone)]
 pub(super) struct Slot {
     client: Client,
-    /// Of the lease that has the number of slots.
+    /// Path of the lease with the number of slots.
     path: String,
     election: String,
     slot: u32,
@@ -71,8 +71,7 @@ impl Slot {
         }
     }
 
-    /// Whether there are so few slots by now that this one is gone. An API server that does not answer has
-    /// changed nothing.
+    /// Returns a message if the number of slots was reduced so that this one is removed. A failed read changes nothing.
     pub(super) async fn gone(&self, limit: Duration) -> Option<String> {
         match Rules::default().may_start(self.slot, self.read(limit).await) {
             Start::Gone(left) => Some(self.has(left)),
@@ -80,9 +79,8 @@ impl Slot {
         }
     }
 
-    /// Why this slot, which was just won, may not be used, and the exit code for that. Each question takes at most
-    /// `limit`. Without an answer the slot is not used, because the number may have changed while this candidate
-    /// waited for it.
+    /// Returns why this slot, which was just won, may not be used, with the exit code. Each read takes at most `limit`.
+    /// Without a response the slot is not used, because the number may have changed while this candidate waited for it.
     pub(super) async fn refusal(&self, limit: Duration) -> Option<(u8, String)> {
         for ask in 0..ASKS {
             match Rules::default().may_start(self.slot, self.read(limit).await) {
@@ -97,7 +95,7 @@ impl Slot {
         Some((FAILED, self.unknown()))
     }
 
-    /// What is said if nobody tells the number of slots.
+    /// Returns the message for the case that the number of slots cannot be read.
     pub(super) fn unknown(&self) -> String {
         let Self { election, path, .. } = self;
         format!(
@@ -109,7 +107,7 @@ impl Slot {
         format!("the election {} has --slots {left} by now", self.election)
     }
 
-    /// The number of slots, if there is one; the outer `None` if there is no answer.
+    /// Returns the number of slots, if there is one; the outer `None` means that there was no response.
     async fn read(&self, limit: Duration) -> Option<Option<u32>> {
         let get = Request::get(&self.path).body(Vec::new()).ok()?;
         match tokio::time::timeout(limit, self.client.request::<Value>(get)).await {
@@ -191,7 +189,7 @@ fn agreed(lease: &Value) -> Option<u32> {
     text.parse().ok()
 }
 
-/// Makes sure that everybody means the same number of slots; the inner error is for the user.
+/// Makes sure that all candidates use the same number of slots. The inner error is for the user.
 pub(super) async fn agree(
     client: &Client,
     run: &Run,
@@ -207,7 +205,7 @@ pub(super) async fn agree(
     }
     let all = Resource::LEASE.path(namespace);
     let path = format!("{all}/{}", name_of(election, 0));
-    // A few rounds: somebody may create or delete it between our requests.
+    // Several attempts, because the lease may be created or deleted between our requests.
     for _ in 0..5 {
         let get = Request::get(&path).body(Vec::new())?;
         let lease = match client.request::<Value>(get).await {

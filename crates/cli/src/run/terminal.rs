@@ -1,5 +1,5 @@
-//! Giving the terminal to the group and taking it back, so that ^C and prompts work as if the
-//! command had been started directly.
+//! Passes the terminal to the group and takes it back, so that ^C and prompts work as if the command had been started
+//! directly.
 
 use std::io::stdin;
 use std::time::Duration;
@@ -8,15 +8,15 @@ use nix::sys::signal::{SigSet, Signal};
 use rustix::process::{Pid, getpgrp};
 use rustix::termios::{isatty, tcgetpgrp, tcsetpgrp};
 
-/// The environment variable that tells the child to wait for the terminal.
+/// The environment variable that makes the child wait for the terminal.
 pub(crate) const FOREGROUND: &str = "TENURE_INTERNAL_FOREGROUND";
 
-/// Whether standard input is a terminal.
+/// Returns whether standard input is a terminal.
 pub(crate) fn is_there() -> bool {
     isatty(stdin())
 }
 
-/// Whether standard input is a terminal whose foreground group we are.
+/// Returns whether standard input is a terminal whose foreground group is ours.
 pub(crate) fn in_foreground() -> bool {
     is_there() && tcgetpgrp(stdin()).is_ok_and(|group| group == getpgrp())
 }
@@ -38,8 +38,8 @@ pub(crate) fn take_back() {
     }
 }
 
-/// In the child: waits until the parent has handed the terminal over, so that the first read does
-/// not stop it. Bounded: a parent that cannot hand it over leaves the child in the background.
+/// In the child: waits until the parent has passed the terminal, so that the first read does not stop the child. The
+/// wait is limited: if the parent cannot pass the terminal, the child stays in the background.
 pub(crate) fn await_foreground() {
     if std::env::var_os(FOREGROUND).is_none() {
         return;

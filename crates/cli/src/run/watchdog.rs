@@ -1,13 +1,13 @@
-//! The process between the wrapper and the command, which ends the command when the wrapper cannot.
+//! The process between the wrapper and the command. It ends the command when the wrapper cannot.
 //!
-//! A stopped or killed wrapper runs no timers. The watchdog starts the command, so it is the parent of it, and it is
-//! the reaper of orphans: whatever the command starts stays below the watchdog, also after the wrapper has died.
+//! A stopped or killed wrapper runs no timers. The watchdog starts the command, so it is the parent of the command, and
+//! it adopts orphans: all processes that the command starts stay below the watchdog, even after the wrapper has died.
 //! It kills everything below itself when the deadline in the [`FenceFile`] passes, or when its socket closes, which
-//! says that the wrapper is gone. It never reaps the command: the id of the command stays taken, so that a signal
-//! to it can reach nobody else, and the wrapper inherits the exit code when it ends the watchdog.
+//! means that the wrapper has ended. It never reaps the command. The pid of the command therefore stays in use, so that
+//! a signal cannot reach another process, and the wrapper inherits the exit code when it ends the watchdog.
 //!
-//! What it has to say goes over the socket and is a hint: the wrapper does not depend on an answer of a process that
-//! may be stopped.
+//! The watchdog reports over the socket. Reports are hints: the wrapper does not depend on a process that may be
+//! stopped.
 
 use std::ffi::OsString;
 use std::io::{self, IoSliceMut};
@@ -34,20 +34,21 @@ use super::{group, kin};
 /// Hidden subcommand; see [`watch`].
 pub(crate) const WATCHDOG: &str = "__watchdog";
 
-/// Its exit code after it has killed what was left.
+/// Its exit code after it has killed remaining processes.
 pub(super) const ENDED_IT: u8 = 1;
 
-/// Its exit code when it could not begin.
+/// Its exit code if it could not start.
 const FAILED: u8 = 125;
 
-/// It looks at its clock and at orphans this often.
+/// Interval at which it checks its clock and orphans.
 const TURN: Duration = Duration::from_secs(1);
 
-/// How long, and how often, it tries to end what is left: a process that hangs in the kernel may take its time.
+/// Interval and number of attempts to end remaining processes. A process that is blocked in the kernel may take a long
+/// time.
 const ROUND: Duration = Duration::from_millis(20);
 const ROUNDS: u32 = 30_000;
 
-/// Signals to the watchdog that are meant for the wrapper: a command knows only its parent.
+/// Signals to the watchdog that are forwarded to the wrapper, because a command knows only its parent.
 const PASSED_ON: [nix::sys::signal::Signal; 6] = {
     use nix::sys::signal::Signal;
     [
@@ -60,16 +61,16 @@ const PASSED_ON: [nix::sys::signal::Signal; 6] = {
     ]
 };
 
-/// What the watchdog tells the wrapper: eight bytes, a kind and a value.
+/// A report of the watchdog to the wrapper: eight bytes, a kind and a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Report {
-    /// The command runs under this id, which is that of its group too.
+    /// The command runs with this pid, which is also the id of its group.
     Started(i32),
-    /// It could not be started, for this reason of the operating system.
+    /// The command could not be started, because of this error of the operating system.
     NotStarted(i32),
     /// A member of its group was stopped by this signal.
     Stopped(i32),
-    /// It has ended.
+    /// The command has ended.
     Ended,
 }
 
@@ -99,8 +100,8 @@ impl Report {
     }
 }
 
-/// `tenure __watchdog WRAPPER KEEP CGROUP`: see the module. Standard input is the socket to the wrapper, through
-/// which the files come. Returns the exit code when everything below has ended.
+/// `tenure __watchdog WRAPPER KEEP CGROUP`: see the module. Standard input is the socket to the wrapper, over which the
+/// file descriptors are received. Returns the exit code when everything below has ended.
 pub(crate) fn watch(args: &[OsString]) -> u8 {
     let text = |at: usize| args.get(at).and_then(|arg| arg.to_str());
     let wrapper = text(0).and_then(|pid| Pid::from_raw(pid.parse().ok()?));
@@ -138,13 +139,13 @@ fn run(wrapper: Pid, keep: &str, cgroup: Option<&Cgroup>) -> io::Result<u8> {
         }
     };
     tell(socket, Report::Started(kin::raw(main)));
-    // Whatever ended the guard, an error too: nobody looks after the command any more.
+    // Even after an error of the guard loop, nothing else watches the command any more.
     let _ = guard(wrapper, main, socket, &fence);
     end_everything(main, cgroup);
     Ok(ENDED_IT)
 }
 
-/// Takes the fence, and standard input for the command unless it has none.
+/// Receives the fence file, and standard input for the command unless it has none.
 fn receive(socket: BorrowedFd<'_>) -> io::Result<(FenceFile, Option<OwnedFd>)> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(2))];
     let mut control = RecvAncillaryBuffer::new(&mut space);
@@ -160,7 +161,7 @@ fn receive(socket: BorrowedFd<'_>) -> io::Result<(FenceFile, Option<OwnedFd>)> {
     Ok((fence.into(), files.next()))
 }
 
-/// Says something, unless the wrapper has stopped reading.
+/// Sends a report, unless the wrapper has stopped reading.
 fn tell(socket: BorrowedFd<'_>, report: Report) {
     let _ = send(
         socket,
@@ -169,9 +170,9 @@ fn tell(socket: BorrowedFd<'_>, report: Report) {
     );
 }
 
-/// Returns when the deadline has passed, or the wrapper has gone.
+/// Returns when the deadline has passed, or the wrapper has ended.
 fn guard(wrapper: Pid, main: Pid, socket: BorrowedFd<'_>, fence: &FenceFile) -> io::Result<()> {
-    // Only now, so that the command has not inherited the mask.
+    // Block signals only now, so that the command does not inherit the mask.
     let mut mask = SigSet::empty();
     mask.add(nix::sys::signal::Signal::SIGCHLD);
     PASSED_ON.into_iter().for_each(|signal| mask.add(signal));
@@ -199,7 +200,7 @@ fn guard(wrapper: Pid, main: Pid, socket: BorrowedFd<'_>, fence: &FenceFile) -> 
             let signal = i32::try_from(signal.ssi_signo).unwrap_or(0);
             match Signal::from_named_raw(signal) {
                 Some(Signal::CHILD) | None => {}
-                // The id of a wrapper that died may be another's.
+                // The pid of a wrapper that died may belong to another process.
                 Some(signal) if getppid() == Some(wrapper) => {
                     let _ = kill_process(wrapper, signal);
                 }
@@ -209,8 +210,8 @@ fn guard(wrapper: Pid, main: Pid, socket: BorrowedFd<'_>, fence: &FenceFile) -> 
     }
 }
 
-/// How long to sleep; `None` once the deadline has passed. At most one turn, because the clock of `poll` stands
-/// still while the machine sleeps, and that of the deadline does not.
+/// Returns how long to sleep; `None` once the deadline has passed. The sleep is at most one turn, because the clock of
+/// `poll` stops during suspend, and that of the deadline does not.
 pub(super) fn time_left(deadline: u64, now: u64) -> Option<Timespec> {
     let left = Duration::from_nanos(deadline.checked_sub(now).filter(|left| *left > 0)?);
     let wait = left.min(TURN);
@@ -220,7 +221,7 @@ pub(super) fn time_left(deadline: u64, now: u64) -> Option<Timespec> {
     })
 }
 
-/// Reads what the wrapper sent, which only says that the deadline has moved; or that it is gone.
+/// Reads the wrapper's bytes, which only mean that the deadline has moved. Returns whether the wrapper has ended.
 fn has_gone(socket: BorrowedFd<'_>) -> bool {
     let mut bytes = [0; 64];
     loop {
@@ -249,7 +250,7 @@ impl Children {
         }
     }
 
-    /// Tells what became of members of the group, and reaps orphans now and then.
+    /// Reports state changes of members of the group, and reaps orphans from time to time.
     fn look(&mut self, socket: BorrowedFd<'_>) {
         let group = WaitId::Pgid(Some(self.main));
         let stopped = WaitIdOptions::STOPPED | WaitIdOptions::NOHANG;
@@ -272,15 +273,15 @@ impl Children {
     }
 }
 
-/// Kills everything below this process. Nothing else is ever below it: it starts only the command.
+/// Kills everything below this process, which is only the command and its descendants.
 fn end_everything(main: Pid, cgroup: Option<&Cgroup>) {
-    // The command is not reaped here, so nobody else has its id.
+    // The command is not reaped here, so no other process has its pid.
     let _ = kill_process_group(main, Signal::KILL);
     for _ in 0..ROUNDS {
         if let Some(cgroup) = cgroup {
             cgroup.kill();
         }
-        // Whoever was born while /proc was read is found the next time.
+        // Processes that were created while /proc was read are found the next time.
         let left = kin::own_descendants();
         if left.is_empty() && !cgroup.is_some_and(Cgroup::is_populated) {
             break;

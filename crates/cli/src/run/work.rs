@@ -1,8 +1,8 @@
-//! The guarded work of `tenure run`: one group of processes while leading.
+//! The guarded work of `tenure run`: one process group while leading.
 //!
-//! Three things end a group when the term ends: this loop; the deadline thread, if the runtime is
-//! stuck; and the watchdog process, if this whole process is stopped or killed. All three know the fence
-//! before the group is there, and none of them ever moves it beyond the lease of a renewal that was answered.
+//! Three mechanisms end a group when the term ends: this loop; the deadline thread, if the runtime is stuck; and the
+//! watchdog process, if this whole process is stopped or killed. All three know the fence before the group starts. None
+//! of them ever moves it beyond the lease of a confirmed renewal.
 
 use std::io;
 use std::sync::atomic::{AtomicI32, Ordering};
@@ -23,34 +23,34 @@ use super::slots::Slot;
 use super::{kin, terminal};
 use crate::signals::{Asked, Signals};
 
-/// How often the fence is looked at. Well below any lease.
+/// Interval at which the fence is checked. Well below any lease.
 const HEARTBEAT: Duration = Duration::from_millis(200);
 
-/// How often processes are looked for at the fence: some may be born meanwhile.
+/// Number of scans for processes at the fence, because some may be created in the meantime.
 const ROUNDS: u32 = 5;
 
-/// A command that was asked to end gets this long, as long as its lease can be kept.
+/// Maximum time for a command to end after it was asked to, as long as its lease can be kept.
 const LONGEST_STOP: Duration = Duration::from_secs(30);
 
-/// How long after the end of the guard this loop counts as stuck.
+/// Time after the end of the guard at which this loop counts as stuck.
 const STUCK: Duration = Duration::from_millis(250);
 
-/// A group that wants the terminal it has not got is asked this often whether it still does.
+/// Interval at which a group that waits for the terminal is continued to check whether it still does.
 const TERMINAL: Duration = Duration::from_secs(1);
 
-/// How long a holder that was told to step down by a signal stays away.
+/// Time during which a holder that stepped down by a signal does not campaign.
 const SIT_OUT: Duration = Duration::from_secs(30);
 
-/// How whoever is not done at the fence ends.
+/// Exit status of processes that still run at the fence.
 const KILLED: Exit = Exit::Signal(9);
 
-/// A restarted child that ran this long starts again from the shortest pause.
+/// After a run of this length, a restarted child starts again with the shortest delay.
 const STEADY: Duration = Duration::from_secs(60);
 
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
-/// What runs now, for those who must end it from another thread.
+/// The running group, for other threads that must end it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Running(Arc<Ids>);
 
@@ -62,7 +62,7 @@ struct Ids {
 }
 
 impl Running {
-    /// Kills it, if there is something: the group immediately, then whoever left it.
+    /// Kills the running group, if there is one, and then the processes that left it.
     pub(crate) fn kill(&self) {
         let watchdog = self.0.watchdog.load(Ordering::SeqCst);
         if watchdog == 0 {
@@ -99,28 +99,28 @@ impl Running {
     }
 }
 
-/// What to run, and what to do when it ends.
+/// The command, and what to do when it ends.
 #[derive(Clone)]
 pub(crate) struct Work {
     pub(crate) spec: Spec,
     pub(crate) on_exit: OnExit,
     pub(crate) on_failure: OnExit,
     pub(crate) max_restarts: Option<u32>,
-    /// Sent to the group when the term ends; by default the signal that the wrapper got, else TERM.
+    /// Signal for the group when the term ends; by default the signal that the wrapper got, otherwise TERM.
     pub(crate) stop_signal: Option<Signal>,
     pub(crate) max_hold: Option<Duration>,
-    /// Nothing is started with less than this left of the guard.
+    /// Nothing is started with less remaining validity of the guard than this.
     pub(crate) min_validity: Duration,
-    /// From the end of the guard to the fence.
+    /// Time from the end of the guard to the fence.
     pub(super) grace: Duration,
-    /// This signal to the wrapper gives the term up.
+    /// Signal to the wrapper that gives up the term.
     pub(crate) step_down_signal: Option<Signal>,
-    /// These the group gets without being asked to end.
+    /// Signals that are forwarded to the group and do not end it.
     pub(crate) passed_on: Vec<Signal>,
     pub(crate) handle: Handle,
     pub(crate) foreground: bool,
     pub(crate) running: Running,
-    /// With `--slots`: nothing is started again in one that is gone.
+    /// With `--slots`: nothing is started again in a removed slot.
     pub(super) slot: Option<Slot>,
 }
 
@@ -129,18 +129,18 @@ pub(crate) struct Work {
 pub(crate) enum End {
     /// The child ended by itself.
     Exited(Exit),
-    /// Somebody asked the wrapper to end.
+    /// The wrapper was asked to end.
     Asked(Signal, Option<Exit>),
     /// The term ended.
     Lost,
-    /// It held the lease as long as it was allowed to.
+    /// It held the lease for the allowed time.
     HeldLongEnough,
     /// It could not be started.
     NotStarted(io::Error),
 }
 
 impl Work {
-    /// Runs the command until it, the term or the patience of whoever started us ends.
+    /// Runs the command until it ends, the term ends, a signal asks the wrapper to end, or the allowed time has passed.
     pub(crate) async fn run(&self, term: &Term, signals: &mut Signals) -> End {
         let mut pause = FIRST_PAUSE;
         let mut restarts = 0;
@@ -186,14 +186,14 @@ impl Work {
         }
     }
 
-    /// Starts one group and looks after it until it is empty.
+    /// Starts one group and supervises it until it is empty.
     async fn attend(
         &self,
         term: &Term,
         signals: &mut Signals,
         hold: Option<LocalTime>,
     ) -> io::Result<End> {
-        // This process may have been stopped or asleep since it won; a renewal makes up for it.
+        // This process may have been stopped or suspended since it won. A renewal restores the validity.
         while term.is_leading() && term.valid_for() < self.min_validity {
             tokio::select! {
                 () = term.cancelled() => {}
@@ -231,7 +231,8 @@ impl Work {
             terminal::take_back();
         }
         Ok(match ended? {
-            // After a stop of this process the watchdog was first, and this loop has not heard of the loss yet.
+            // After this process was stopped, the watchdog may have acted first, and this loop has not received the
+            // loss yet.
             None if exit == KILLED && !term.is_leading() => End::Lost,
             None => End::Exited(exit),
             Some(Why::Asked(signal)) => End::Asked(signal, Some(exit)),
@@ -240,7 +241,7 @@ impl Work {
         })
     }
 
-    /// Looks after the command until it and all that it started have gone. Returns why it was asked to end.
+    /// Supervises the command until it and all its descendants have ended. Returns why it was asked to end.
     async fn look_after(
         &self,
         group: Group,
@@ -255,7 +256,7 @@ impl Work {
         let mut patience = None;
         let mut terminal = Longing::default();
         let mut wants_terminal = false;
-        // A command without its watchdog would outlive this process, so it ends.
+        // A command without its watchdog could outlive this process, so it is ended.
         let unwatched = loop {
             if contained.is_unwatched() {
                 break true;
@@ -285,7 +286,7 @@ impl Work {
                 change = contained.next() => match change {
                     Change::Stopped(signal) => wants_terminal |= !group.go_on(signal),
                     Change::Ended => break false,
-                    // The next turn finds it dead.
+                    // The next iteration finds it dead.
                     Change::Unwatched => contained.end_watchdog(),
                 },
                 asked = signals.next() => match asked {
@@ -294,7 +295,7 @@ impl Work {
                         self.handle.step_down(SIT_OUT);
                     }
                     Asked::Forward(signal) => group.signal(signal),
-                    // The second request is meant: end now.
+                    // A second signal ends immediately.
                     Asked::End(_) if why.is_some() => group.signal(Signal::KILL),
                     Asked::End(signal) => {
                         why = Some(Why::Asked(signal));
@@ -313,39 +314,39 @@ impl Work {
         why.or(asked.map(Why::Asked))
     }
 
-    /// By when nothing of the group may be left.
+    /// Returns the instant by which nothing of the group may be left.
     fn fence(&self, term: &Term) -> LocalTime {
         let deadline = term.deadline();
         fence(deadline, term.until() + self.grace, term.reason().as_ref())
     }
 
-    /// If this loop is stuck, the deadline thread asks the group to end soon after the guard is out.
+    /// If this loop is stuck, the deadline thread asks the group to end soon after the guard has expired.
     fn ask_if_stuck(&self, term: &Term, group: Group) -> Deadline {
         let signal = self.stop_signal.unwrap_or(Signal::TERM);
         let at = SystemClock.now().local + term.valid_for() + STUCK;
         Deadline::new(at, move || group.ask(signal))
     }
 
-    /// The deadline thread kills what is left at the fence, whatever this loop does.
+    /// The deadline thread kills remaining processes at the fence, independently of this loop.
     fn kill_at_fence(&self, term: &Term) -> Deadline {
         let running = self.running.clone();
         Deadline::new(self.fence(term), move || running.kill())
     }
 }
 
-/// The end of the last renewal's lease, less the margin, is known as `counted`. Work that is told late, after a
-/// stop of this process, gets a last moment from the elector, beyond that perhaps; a group can be killed, and
-/// gets none.
+/// Computes the fence. `counted` is the end of the last renewal's lease, minus the margin. The elector gives work that
+/// was cancelled late, after a stop of this process, a little more time, possibly beyond `counted`. A group can be
+/// killed, so it gets no extra time.
 fn fence(deadline: LocalTime, counted: LocalTime, reason: Option<&StopReason>) -> LocalTime {
     match reason {
-        // The lease is kept meanwhile, and what was counted is of an older renewal.
+        // The lease is renewed in the meantime, and `counted` belongs to an older renewal.
         Some(reason) if reason.is_voluntary() => deadline,
         _ => deadline.min(counted),
     }
 }
 
-/// What a group does that stands still because it wants the terminal: it tries again now and then, for the
-/// terminal may be its own by now.
+/// State of a group that is stopped because it wants the terminal. It is continued from time to time, because it may
+/// have the terminal by then.
 #[derive(Default)]
 struct Longing {
     again: Option<LocalTime>,
@@ -368,7 +369,7 @@ impl Longing {
     }
 }
 
-/// Why a group was asked to end.
+/// Reason why a group was asked to end.
 enum Why {
     Asked(Signal),
     Lost,

@@ -1,6 +1,6 @@
 //! `tenure top`: shows all elections live in a terminal.
 //!
-//! The terminal is restored however the command ends: by a key, a signal or a panic.
+//! The terminal is restored regardless of how the command ends: by a key, a signal or a panic.
 
 mod screen;
 mod view;

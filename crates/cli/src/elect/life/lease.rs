@@ -1,4 +1,4 @@
-//! The Lease of an election for life, as an object that has an owner.
+//! The Lease of an election for life, which is an object with an owner.
 
 use std::time::Duration;
 
@@ -18,10 +18,10 @@ use crate::api;
 use crate::elect::outlets::{Queue, newest};
 use crate::elections;
 
-/// How often to try to write a Lease that others write too.
+/// Number of attempts to write a Lease that others write too.
 const ATTEMPTS: usize = 5;
 
-/// The longest pause between attempts to name the owner.
+/// Maximum delay between attempts to set the owner.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The Lease.
@@ -32,19 +32,19 @@ pub(in crate::elect) struct Lease {
     pub(in crate::elect) name: String,
 }
 
-/// What became of a change.
+/// Result of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Changed {
     Written,
-    /// It was not needed.
+    /// No change was needed.
     Unneeded,
-    /// There is no Lease.
+    /// The Lease does not exist.
     Missing,
 }
 
 impl Lease {
-    /// Keeps the Lease in the name of the own pod while leading, until there is no more news. News are
-    /// taken at once, whatever is under way: those of a loss hold back the release.
+    /// Keeps this candidate's pod as owner of the Lease while leading, until the queue is closed. Each item of the
+    /// queue is taken immediately, even during a request, because items about a loss delay the release.
     pub(in crate::elect) async fn keep_owned(self, own: OwnPod, handle: Handle, mut queue: Queue) {
         while newest(&mut queue).await.is_some() {
             loop {
@@ -56,8 +56,8 @@ impl Lease {
         }
     }
 
-    /// Names the pod as the owner, however often that takes while it leads. Without it the garbage
-    /// collector would leave the Lease of a gone pod where it is; the other candidates free it all the same.
+    /// Sets the pod as the owner, and repeats that while it leads. Without an owner the garbage collector would not
+    /// delete the Lease of a deleted pod; other candidates still free it.
     async fn own(&self, pod: &PodId, handle: &Handle) {
         let mut pause = AGAIN;
         while handle.is_leading() {
@@ -74,9 +74,9 @@ impl Lease {
         }
     }
 
-    /// Empties it for a holder whose pod is gone; another's is left alone, and so is a term of another mode. If
-    /// the Lease went with its owner, a free one takes its place: candidates that saw the old one would
-    /// otherwise wait for as long as it said. Returns whether this call freed it.
+    /// Empties the Lease for a holder whose pod is gone. A Lease of another holder, or of a term of another mode, is
+    /// not changed. If the Lease was deleted with its owner, a free one is created: otherwise candidates that observed
+    /// the old one would wait for its lease duration. Returns whether this call freed it.
     pub(super) async fn free(&self, vigil: &Vigil) -> Result<bool> {
         let now = format!("{:.6}", Timestamp::now());
         let changed = self.change(|lease| {
@@ -107,7 +107,7 @@ impl Lease {
         }
     }
 
-    /// Makes a Lease that nobody holds, unless there is one.
+    /// Creates a Lease without a holder, unless one exists.
     async fn create_free(&self, now: &str) -> Result<bool> {
         let lease = json!({
             "apiVersion": "coordination.k8s.io/v1",
@@ -135,7 +135,7 @@ impl Lease {
         }
     }
 
-    /// Reads, changes and writes what was read, until nobody else wrote in between.
+    /// Reads, changes and writes the Lease, and repeats this after a conflict.
     async fn change(&self, change: impl Fn(&mut Value) -> bool) -> Result<Changed> {
         let path = elections::path_of(LockKind::Leases, &self.namespace, &self.name);
         for _ in 0..ATTEMPTS {
@@ -160,7 +160,7 @@ impl Lease {
     }
 }
 
-/// Makes the pod the only one among the owners of a Lease that it holds; whether that changes anything.
+/// Sets the pod as the only pod among the owners of a Lease that it holds. Returns whether that changes anything.
 fn name_owner(lease: &mut Value, pod: &PodId) -> bool {
     let (identity, owner) = (pod.identity(), reference(pod));
     let mut owners = owners(lease);
@@ -173,7 +173,7 @@ fn name_owner(lease: &mut Value, pod: &PodId) -> bool {
     true
 }
 
-/// Holder and mode of a Lease.
+/// Parses holder and mode of a Lease.
 fn record(lease: &Value) -> Record {
     let spec = &lease["spec"];
     let seconds = spec["leaseDurationSeconds"].as_u64();
@@ -202,7 +202,7 @@ mod tests {
     use crate::elect::life::scripted::{self, Act};
     use crate::elect::outlets::{News, Notice, Outlets, Share};
 
-    /// Far more than anything here takes.
+    /// Far longer than any operation in these tests.
     const LIMIT: Duration = Duration::from_secs(60);
 
     const HOLDER: &str = "web-0_0b6c";
@@ -215,7 +215,7 @@ mod tests {
         }
     }
 
-    /// Of the holder's pod, which is there or has ended for good.
+    /// Returns a vigil of the holder's pod, which exists or has ended.
     fn vigil(stage: PodStage) -> Vigil {
         let mut vigil = Vigil::new(PodId::parse(HOLDER).unwrap(), Rules::default());
         let uid = vigil.pod().uid.clone();
@@ -234,7 +234,7 @@ mod tests {
         json!({ "metadata": metadata, "spec": spec })
     }
 
-    /// Frees a Lease that reads so, and returns whether it was freed and what was written.
+    /// Frees this Lease, and returns whether it was freed and the requests that were sent.
     async fn freed(stored: Option<Value>, created: StatusCode) -> (bool, Vec<(Method, Value)>) {
         freed_at(PodStage::Ended, stored, created).await
     }
@@ -346,7 +346,7 @@ mod tests {
         let written = timeout(LIMIT, owned.recv()).await.unwrap();
         let written = written.unwrap().unwrap();
         assert_eq!(written["metadata"]["ownerReferences"][0]["uid"], "0b6c");
-        // The next look hangs, and the term ends.
+        // The next read hangs, and the term ends.
         outlets.tell(&news(Notice::Changed, None));
         let hangs = timeout(LIMIT, owned.recv()).await.unwrap();
         assert_eq!(hangs, Some(None));

@@ -1,13 +1,13 @@
-//! `--mode=for-life`: a leader leads as long as its pod lives. No leader rather than two.
+//! `--mode=for-life`: a leader leads as long as its pod exists. The mode prefers no leader over two leaders.
 //!
-//! The holder is named by its pod and the pod's uid, and the Lease is owned by that pod. Nobody takes a
-//! held Lease over, however old it looks: that is the election's own rule. Invariants of this module:
+//! The holder's identity consists of the name and the uid of its pod, and the Lease is owned by that pod. No candidate
+//! takes over a held Lease, regardless of its age; the election itself enforces this. Invariants of this module:
 //!
-//! - A candidate campaigns only after it has read its own pod with the uid that it was given (`own_pod.rs`). With
-//!   every record it writes that uid as a label of the Lease, [`MARK`].
-//! - A Lease is freed only by its holder's order, or when `tenure_core::undertaker` says that the holder's
-//!   pod existed and is gone. A pod that was never seen, or whose node does not answer, waits for an operator.
-//! - A leader of another mode, whose lease is shorter, is left alone: its lease runs out.
+//! - A candidate campaigns only after it has read its own pod with the uid that it was given (`own_pod.rs`). With every
+//!   record it writes that uid as a label of the Lease, [`MARK`].
+//! - A Lease is freed only by its holder's order, or when `tenure_core::undertaker` decides that the holder's pod
+//!   existed and is gone. If a pod was never observed, or its node does not respond, an operator has to decide.
+//! - A leader of another mode, which has a shorter lease, is not touched: its lease expires.
 
 mod lease;
 mod own_pod;
@@ -28,39 +28,39 @@ pub(super) use lease::Lease;
 pub(super) use own_pod::OwnPod;
 pub(super) use undertaker::Undertaker;
 
-/// The label of the Lease that holds the uid of its holder's pod. The holder has read that pod with this uid.
+/// The label of the Lease with the uid of its holder's pod. The holder has read that pod with this uid.
 pub(super) const MARK: &str = "tenure.dev/holder-pod-uid";
 
-/// The longest that any candidate honours, so that candidates of another kind stay away as well. It also
-/// tells terms of this mode from others: names of others may look like those of pods.
+/// The longest duration that any candidate honours, so that candidates of other modes wait as well. It also
+/// distinguishes terms of this mode from others, because identities of other modes may look like those of pods.
 const LEASE: Duration = Duration::from_secs(LEASE_SECONDS as u64);
 
-/// The same as the Lease says it.
+/// The same in the unit of the Lease.
 const LEASE_SECONDS: u32 = 48 * 3600;
 
-/// How long a leader leads on without an API server.
+/// Time for which a leader continues without an API server.
 const RENEW: Duration = Duration::from_secs(40 * 3600);
 
-/// Renewals only show that the leader is there.
+/// Renewal interval. Renewals only show that the leader is alive.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// One request may take this long.
+/// Timeout of one request.
 const REQUEST: Duration = Duration::from_secs(10);
 
-/// After a failure.
+/// Delay after a failure.
 const AGAIN: Duration = Duration::from_secs(2);
 
-/// The pods of a certain name: one, or none.
+/// Returns the path of the pods with this name: one, or none.
 fn pod_path(namespace: &str, name: &str) -> String {
     format!("/api/v1/namespaces/{namespace}/pods?fieldSelector=metadata.name%3D{name}")
 }
 
-/// An owner reference to a pod.
+/// Returns an owner reference to a pod.
 fn reference(pod: &PodId) -> Value {
     json!({ "apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid })
 }
 
-/// The revision of an object or of a list.
+/// Returns the revision of an object or of a list.
 fn revision(object: &Value) -> ResourceVersion {
     ResourceVersion::new(object["metadata"]["resourceVersion"].as_str().unwrap_or(""))
 }
@@ -75,8 +75,8 @@ fn observation(object: &Value, now: Timestamp) -> PodObservation {
 
 fn stage(object: &Value, now: Timestamp) -> PodStage {
     let status = &object["status"];
-    // The kubelet says these when every container has ended and none will be started again. PodGC says
-    // Failed right before it deletes the pods of a deleted Node; see "For life" in docs/command.md.
+    // The kubelet sets these phases when every container has ended and none will be started again. PodGC sets Failed
+    // right before it deletes the pods of a deleted Node; see "For life" in docs/command.md.
     if status["phase"] == "Failed" || status["phase"] == "Succeeded" {
         return PodStage::Ended;
     }
@@ -92,7 +92,7 @@ fn stage(object: &Value, now: Timestamp) -> PodStage {
     }
 }
 
-/// Makes an election one for life; what is wrong with the flags otherwise.
+/// Configures an election for life. Returns the problem if the flags contradict that.
 pub(super) fn prepare(election: &mut Election, own: &OwnPod) -> Result<(), &'static str> {
     if election.lock != LockKind::Leases {
         return Err("--mode=for-life keeps its lock in a Lease: leave --lock out");

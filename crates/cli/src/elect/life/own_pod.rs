@@ -1,7 +1,7 @@
-//! The pod that this process runs in, proven before the first write.
+//! The pod of this process, verified before the first write.
 //!
-//! The uid of the downward API is the proof: a pod that is read with exactly that uid is this one, whatever told
-//! its name. A host name without that proof may be the name of a node, or of another pod.
+//! The uid from the downward API is the proof: a pod that is read with exactly that uid is this pod, regardless of the
+//! source of its name. A host name without that proof may be the name of a node, or of another pod.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,7 +15,7 @@ use super::{AGAIN, MARK, REQUEST, observation, pod_path};
 use crate::api;
 use crate::election::{pod_name, pod_namespace, variable};
 
-/// The variables from which a process learns which pod it runs in.
+/// The variables that identify the pod of a process.
 const DOWNWARD_API: &str = "\
 env:
 - name: POD_NAME
@@ -31,16 +31,16 @@ env:
     fieldRef:
       fieldPath: metadata.uid";
 
-/// The pod that this process says it runs in.
+/// The pod in which this process claims to run.
 #[derive(Clone, Debug)]
 pub(in crate::elect) struct OwnPod {
     pub(super) namespace: String,
     pub(super) pod: PodId,
-    /// Whether the name is the host name, because no variable says it.
+    /// Whether the name is the host name, because no variable contains it.
     guessed: bool,
 }
 
-/// Why this process cannot prove which pod it runs in, and what to do about it.
+/// Reason why this process cannot prove which pod it runs in, and what to do about it.
 #[derive(Debug)]
 pub(in crate::elect) struct NotProven {
     why: String,
@@ -63,8 +63,8 @@ impl NotProven {
 }
 
 impl OwnPod {
-    /// The pod as the environment says. The uid and the namespace have to be there. The name may be the host
-    /// name: the uid tells whether it is right.
+    /// Returns the pod according to the environment. The uid and the namespace are required. The name may be the host
+    /// name, because the uid shows whether it is correct.
     pub(in crate::elect) fn from_environment() -> Result<Self, NotProven> {
         let uid = variable("POD_UID")
             .ok_or_else(|| NotProven::new("needs the pod's uid, and POD_UID is not set"))?;
@@ -88,7 +88,7 @@ impl OwnPod {
         })
     }
 
-    /// A pod for tests.
+    /// Creates a pod for tests.
     #[cfg(test)]
     pub(super) fn scripted(namespace: &str, identity: &str) -> Self {
         Self {
@@ -98,16 +98,16 @@ impl OwnPod {
         }
     }
 
-    /// The labels that every write of this candidate sets on the Lease.
+    /// Returns the labels that every write of this candidate sets on the Lease.
     pub(in crate::elect) fn labels(&self) -> BTreeMap<String, String> {
         BTreeMap::from([(MARK.to_owned(), self.pod.uid.clone())])
     }
 
-    /// Reads the own pod, however often that takes, and checks its uid.
+    /// Reads the pod of this process, with retries, and checks its uid.
     pub(in crate::elect) async fn prove(&self, client: &Client) -> Result<(), NotProven> {
         let path = pod_path(&self.namespace, &self.pod.name);
         loop {
-            // Listing it needs no other permission than following the pods of leaders does.
+            // Listing the pod needs no other permission than following the pods of leaders.
             let failed = match timeout(REQUEST, api::get(client, &path)).await {
                 Ok(Ok(listed)) => {
                     let found = listed.body["items"].get(0);

@@ -1,4 +1,4 @@
-//! For tests: an API server that answers as it is told, and an election in this process.
+//! Test helpers: a scripted API server, and an election in this process.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -19,20 +19,20 @@ use tokio::sync::watch;
 use crate::elect::view::{Facts, Seen, View};
 use crate::sight::Notes;
 
-/// What to do with a request.
+/// Reaction to a request.
 pub(super) enum Act {
     Answer(StatusCode, String),
-    /// Say nothing, for ever.
+    /// Never respond.
     Hang,
 }
 
-/// An answer that has only a status.
+/// Returns a response that has only a status.
 pub(super) fn status(code: StatusCode) -> Act {
     let status = json!({ "kind": "Status", "code": code.as_u16(), "message": code.as_str() });
     Act::Answer(code, status.to_string())
 }
 
-/// A client of a server that does with each request what `act` says.
+/// Returns a client of a server that handles each request with `act`.
 pub(super) async fn server(act: impl Fn(&Parts, Value) -> Act + Send + Sync + 'static) -> Client {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -65,14 +65,14 @@ async fn answer(
     }
 }
 
-/// An elector of a lock that nobody else wants.
+/// Creates an elector of a lock without other candidates.
 pub(super) fn elector() -> Elector {
     let lock = Arc::new(MemoryLock::new("life"));
     let builder = Elector::builder(lock).on_overrun(Overrun::Log);
     builder.build().unwrap()
 }
 
-/// What the sidecar knows of it.
+/// Creates the sidecar's view of it.
 pub(super) fn view(elector: &Elector) -> View {
     View {
         facts: Arc::new(Facts {

@@ -1,6 +1,6 @@
-//! Follows the pods of leaders for life, and frees the locks of pods that are gone.
+//! Follows the pods of leaders for life, and frees the locks of deleted pods.
 //!
-//! What counts as gone is decided in `tenure_core::undertaker`; this file only asks the API server.
+//! `tenure_core::undertaker` decides whether a pod is gone; this file only sends requests to the API server.
 
 use std::time::{Duration, Instant};
 
@@ -20,28 +20,28 @@ use super::{AGAIN, LEASE_SECONDS, Lease, MARK, REQUEST, observation, pod_path, r
 use crate::api;
 use crate::elect::view::View;
 
-/// The API server ends a watch after this many seconds; we give it up a little later.
+/// Time in seconds after which the API server ends a watch; the client times out slightly later.
 const WATCH_SECONDS: u64 = 240;
 
-/// How often to look whether a pod is overdue, of which nothing is heard.
+/// Interval at which to check whether a pod without events is overdue.
 const LOOK: Duration = Duration::from_secs(15);
 
-/// Frees the lock of a leader whose pod is no more.
+/// Frees the lock of a leader whose pod is gone.
 pub(in crate::elect) struct Undertaker {
     pub(in crate::elect) client: Client,
     pub(in crate::elect) view: View,
     pub(in crate::elect) lease: Lease,
-    /// 1 while the leader's pod should be gone and is not, or was never seen.
+    /// 1 while the leader's pod should be gone and is not, or was never observed.
     pub(in crate::elect) overdue: Gauge,
 }
 
 impl Undertaker {
-    /// Follows the pod of every leader that there is. A Lease that is gone does not end that: the garbage
-    /// collector may be faster than we are.
+    /// Follows the pod of every leader. A deleted Lease does not stop this, because the garbage collector may be faster
+    /// than we are.
     pub(in crate::elect) async fn serve(self) {
         let mut seen = self.view.seen.subscribe();
         let mut warned = String::new();
-        // What was seen of a pod is kept for as long as it leads.
+        // Observations of a pod are kept as long as it leads.
         let mut vigil: Option<Vigil> = None;
         loop {
             let leader = seen.borrow_and_update().leader.clone();
@@ -54,7 +54,7 @@ impl Undertaker {
                 if let Some(vigil) = &mut vigil {
                     self.attend(vigil).await;
                 }
-                // The same name may come to stand for a term of this mode, or for one no more.
+                // The same identity may change to or from a term of this mode.
                 tokio::time::sleep(LOOK).await;
             };
             tokio::select! {
@@ -64,7 +64,7 @@ impl Undertaker {
         }
     }
 
-    /// The pod of a leader, if it is another's and the term is one of this mode.
+    /// Returns the pod of a leader, if it is not our own and the term is one of this mode.
     fn charge(&self, leader: &str, warned: &mut String) -> Option<PodId> {
         if leader.is_empty() || leader == self.view.handle.identity() {
             return None;
@@ -100,7 +100,7 @@ impl Undertaker {
                     }
                     return;
                 }
-                // A server that ends watches at once must not be asked in a tight loop.
+                // Wait, so that a server that ends watches immediately is not called in a tight loop.
                 Ok(None) if begun.elapsed() < AGAIN => tokio::time::sleep(AGAIN).await,
                 Ok(None) => {}
                 Err(error) => {
@@ -116,7 +116,7 @@ impl Undertaker {
         freed.context("free the lock: no answer in time")?
     }
 
-    /// Takes the mark from the Lease that names the leader, as it was last seen.
+    /// Reads the mark from the Lease that names the leader, as last observed.
     fn read_mark(&self, vigil: &mut Vigil) {
         let Some(held) = self.view.notes.held() else {
             return;
@@ -128,7 +128,7 @@ impl Undertaker {
         }
     }
 
-    /// Follows a pod until it is dead; false if its watch has come to a regular end before.
+    /// Follows a pod until it is dead. Returns false if its watch ended regularly before.
     async fn follow(&self, vigil: &mut Vigil) -> Result<bool> {
         self.read_mark(vigil);
         let path = pod_path(&self.lease.namespace, &vigil.pod().name);
@@ -140,7 +140,7 @@ impl Undertaker {
         if self.is_dead(vigil, &at, object.as_ref()) {
             return Ok(true);
         }
-        // With bookmarks, so that the watch of a quiet pod is not taken for a dead connection.
+        // With bookmarks, so that the watch of a pod without events does not look like a dead connection.
         let watch = format!(
             "{path}&watch=1&allowWatchBookmarks=true&timeoutSeconds={WATCH_SECONDS}&resourceVersion={at}"
         );
@@ -159,12 +159,12 @@ impl Undertaker {
                     }
                     Some(Ok(WatchEvent::Deleted(pod))) => {
                         at = revision(&pod);
-                        // It has been there until now, which counts if nobody saw it before.
+                        // The pod existed until now, which counts if it was not observed before.
                         vigil.observe_mark(&at, pod["metadata"]["uid"].as_str());
                         object = None;
                     }
                     Some(Ok(WatchEvent::Bookmark(_))) => {}
-                    // The server has forgotten where we were.
+                    // The server has compacted our revision.
                     Some(Ok(WatchEvent::Error(status))) if status.code == 410 => return Ok(false),
                     Some(Ok(WatchEvent::Error(status))) => bail!("watch pods: {}", status.message),
                     Some(Err(error)) => return Err(error).context("watch pods"),
@@ -179,7 +179,7 @@ impl Undertaker {
         }
     }
 
-    /// Takes what the API server shows of the pod; warns once when the leader becomes overdue.
+    /// Records the pod as shown by the API server. Warns once when the leader becomes overdue.
     fn is_dead(&self, vigil: &mut Vigil, at: &ResourceVersion, object: Option<&Value>) -> bool {
         let pod = object.map(|object| observation(object, Timestamp::now()));
         let verdict = vigil.observe_pod(at, pod.as_ref());
@@ -232,7 +232,7 @@ mod tests {
         Vigil::new(PodId::parse("web-0_0b6c").unwrap(), Rules::default())
     }
 
-    /// A server that lists no pods at revision 7, and whose watch shows this and ends.
+    /// Returns a client of a server that lists no pods at revision 7. Its watch delivers these events and ends.
     async fn without_pods(events: String) -> Client {
         scripted::server(move |request, _| {
             let watch = request.uri.query().unwrap_or_default().contains("watch=1");

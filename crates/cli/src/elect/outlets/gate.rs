@@ -1,5 +1,5 @@
-//! `--readiness-gate`: a condition of the pod that is true while it leads. A pod that names it among its
-//! readiness gates is Ready, and so behind its Services, while its containers are ready and it leads.
+//! `--readiness-gate`: a pod condition that is true while the pod leads. A pod with this readiness gate is Ready, and
+//! so receives traffic of its Services, while its containers are ready and it leads.
 
 use anyhow::{Context, Result};
 use http::{Request, header};
@@ -11,10 +11,10 @@ use tenure::Handle;
 use super::Queue;
 use super::rounds::Rounds;
 
-/// The type of `--readiness-gate` without a value.
+/// The default condition type of `--readiness-gate`.
 pub(crate) const DEFAULT_TYPE: &str = "tenure.dev/leader";
 
-/// The condition of the own pod.
+/// The condition of this candidate's pod.
 pub(crate) struct Gate {
     pub(crate) client: Client,
     pub(crate) handle: Handle,
@@ -24,11 +24,11 @@ pub(crate) struct Gate {
 }
 
 impl Gate {
-    /// Keeps the condition right until there is no more news.
+    /// Updates the condition until the queue is closed.
     pub(crate) async fn serve(self, queue: Queue) {
         let mut rounds = Rounds::new(queue);
         let what = format!("keep the readiness gate of pod {}", self.pod);
-        // Said again with the same time, the API server has nothing to write.
+        // If the time is unchanged too, the API server has nothing to write.
         let mut since = (false, Timestamp::now());
         while let Some(round) = rounds.next().await {
             let leads = self.handle.is_leading();
@@ -54,7 +54,7 @@ impl Gate {
             "/api/v1/namespaces/{}/pods/{}/status",
             self.namespace, self.pod
         );
-        // Merges by type: the kubelet's conditions stay.
+        // Merges by type, so the kubelet's conditions stay.
         let request = Request::patch(path)
             .header(
                 header::CONTENT_TYPE,

@@ -1,7 +1,7 @@
 //! Commands that run at a change, one after the other.
 //!
-//! Nobody waits for them but the release, and that not for long: a hook is killed after its time, and
-//! when the term that its news came from must end.
+//! Only the release waits for hooks, and only for a limited time. A hook is killed after its time limit, and when the
+//! term that it belongs to must end.
 
 use std::collections::VecDeque;
 use std::process::{ExitStatus, Stdio};
@@ -14,25 +14,25 @@ use tokio::process::Child;
 use super::{News, Notice, PATIENCE, Queue};
 use crate::values;
 
-/// What to run when.
+/// The commands for each change.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Hooks {
     pub(crate) elected: Option<String>,
     pub(crate) lost: Option<String>,
     pub(crate) changed: Option<String>,
     pub(crate) signal: Option<ProcessSignal>,
-    /// Further variables: where the state file and the HTTP answers are.
+    /// Additional variables: the places of the state file and the HTTP endpoints.
     pub(crate) env: Vec<(String, String)>,
 }
 
 impl Hooks {
-    /// Whether there is anything to do.
+    /// Returns whether there are any hooks.
     pub(crate) fn any(&self) -> bool {
         let commands = [&self.elected, &self.lost, &self.changed];
         commands.iter().any(|command| command.is_some()) || self.signal.is_some()
     }
 
-    /// Runs hooks until there is no more news.
+    /// Runs hooks until the queue is closed.
     pub(crate) async fn serve(self, mut queue: Queue) {
         let mut waiting = VecDeque::new();
         loop {
@@ -103,7 +103,7 @@ impl Hooks {
     }
 }
 
-/// How long a hook may run, given what waits behind it: the hook of a loss needs time too.
+/// Returns the time limit of a hook. Waiting items shorten it, because the hook of a loss needs time too.
 fn allowed(news: &News, waiting: &VecDeque<News>) -> Duration {
     let own = news.term.as_ref().map_or(PATIENCE, super::Share::left);
     let behind = waiting.iter().filter_map(|news| news.term.as_ref());
@@ -118,7 +118,7 @@ fn report(command: &str, status: std::io::Result<ExitStatus>) {
     }
 }
 
-/// Kills the hook and what it started.
+/// Kills the hook and the processes that it started.
 async fn kill(child: &mut Child) {
     let group = child.id().and_then(|id| i32::try_from(id).ok());
     if let Some(group) = group.and_then(Pid::from_raw) {
@@ -128,7 +128,7 @@ async fn kill(child: &mut Child) {
 }
 
 impl News {
-    /// What a hook learns.
+    /// Returns the environment of a hook.
     fn environment(&self) -> Vec<(String, String)> {
         let answer = &self.answer;
         let token = answer.fencing_token.clone().unwrap_or_default();
@@ -164,7 +164,7 @@ impl News {
     }
 }
 
-/// `NAME:SIGNAL`: a signal to every process of this name that can be seen.
+/// `NAME:SIGNAL`: sends a signal to every visible process of this name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProcessSignal {
     name: String,
@@ -178,7 +178,7 @@ impl ProcessSignal {
         for process in processes {
             let name = std::fs::read_to_string(process.path().join("comm"));
             let id = process.file_name().to_str().and_then(|id| id.parse().ok());
-            // The kernel cuts names to 15 bytes.
+            // The kernel truncates names to 15 bytes.
             let wanted: String = self.name.chars().take(15).collect();
             if let (Some(pid), Ok(name)) = (id.and_then(Pid::from_raw), name)
                 && name.trim_end() == wanted

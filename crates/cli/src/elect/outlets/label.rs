@@ -1,9 +1,9 @@
-//! `--label`: the leader's pod carries a label that a Service can select.
+//! `--label`: the leader's pod has a label that a Service can select.
 //!
-//! A controller and no one-shot: it looks again at every change and every few seconds, so that a label
-//! left behind by a leader that died goes away. Whoever leads takes it from the others before it has it
-//! itself: for a moment at a hand-over no pod has it. Two have it only if a request of a leader that has
-//! lost its lease arrives late; the annotation `tenure.dev/term` tells which is newer.
+//! This is a controller: it checks at every change and every few seconds, so that the label of a dead leader is
+//! removed. A leader removes the label from other pods before it sets its own, so at a hand-over no pod has it for a
+//! moment. Two pods have it only if a request of a former leader arrives late; the annotation `tenure.dev/term` shows
+//! which one is newer.
 
 use std::time::Duration;
 
@@ -16,10 +16,10 @@ use tenure::Handle;
 use super::Queue;
 use super::rounds::Rounds;
 
-/// The key of `--label` without a value.
+/// The default key of `--label`.
 pub(crate) const DEFAULT_KEY: &str = "tenure.dev/leader";
 
-/// The annotation that says in which term a pod got the label.
+/// The annotation with the term in which a pod got the label.
 const TERM: &str = "tenure.dev/term";
 
 /// The label of the leader.
@@ -29,18 +29,18 @@ pub(crate) struct Label {
     pub(crate) namespace: String,
     pub(crate) pod: String,
     pub(crate) key: String,
-    /// The values of the leader and of everybody else.
+    /// The values for the leader and for all other pods.
     pub(crate) values: (String, String),
-    /// Leadership is given up if the label cannot be set.
+    /// Whether the leader steps down if the label cannot be set.
     pub(crate) required: bool,
 }
 
 impl Label {
-    /// Keeps the labels right until there is no more news.
+    /// Updates the labels until the queue is closed.
     pub(crate) async fn serve(self, queue: Queue) {
         let mut rounds = Rounds::new(queue);
         let what = format!("keep the leader label of pod {}", self.pod);
-        // Once set, what keeps it from being looked at again is no reason to go.
+        // Once the label is set, a failure of a later check is not a reason to step down.
         let mut set = false;
         while let Some(round) = rounds.next().await {
             let done = rounds.make(round, &what, self.reconcile()).await;
@@ -53,7 +53,7 @@ impl Label {
         }
     }
 
-    /// While leading, everybody who still says that it leads; then the own pod.
+    /// While leading, removes the label from other pods; then updates this candidate's pod.
     async fn reconcile(&self) -> Result<()> {
         let (yes, no) = (&self.values.0, &self.values.1);
         let labelled = self.labelled().await?;
@@ -65,7 +65,7 @@ impl Label {
         let is_own = |pod: &&Value| pod["metadata"]["name"] == *self.pod;
         let mut cleared = Ok(());
         for pod in labelled.iter().filter(|pod| !is_own(pod)) {
-            // Looked at before each: whoever leads now may have labelled itself meanwhile.
+            // Checked before each pod, because a new leader may have labelled itself in the meantime.
             if value(pod).as_ref() == Some(yes) && self.handle.is_leading() {
                 let name = pod["metadata"]["name"].as_str().unwrap_or_default();
                 cleared = cleared.and(self.patch(name, no, None).await);
@@ -102,7 +102,7 @@ impl Label {
             .body(json!({ "metadata": metadata }).to_string().into_bytes())?;
         match self.client.request::<Value>(request).await {
             Ok(_) => Ok(()),
-            // A peer that has gone has no label either.
+            // A deleted pod of another candidate has no label either.
             Err(kube::Error::Api(status)) if status.code == 404 && pod != self.pod => Ok(()),
             Err(error) => Err(error).with_context(|| format!("cannot patch pod {pod}")),
         }

@@ -1,9 +1,8 @@
-//! Telling others: everything besides HTTP and standard output that hears of a change.
+//! Outlets: all receivers of changes other than HTTP and standard output.
 //!
-//! Each outlet has a task and a queue of its own, so a slow one delays neither the election nor the
-//! others. Invariant: the lease is given back only after every outlet that has to say "not any more"
-//! has said it, or its time was up: the news of a loss carry a share of the term, and the term ends
-//! with the last share.
+//! Each outlet has its own task and queue, so a slow one delays neither the election nor the others. Invariant: the
+//! lease is released only after every outlet that must report the loss has reported it, or its time has passed. Items
+//! about a loss contain a share of the term, and the term ends when the last share is dropped.
 
 pub(super) mod gate;
 pub(super) mod hooks;
@@ -26,13 +25,13 @@ use tokio::task::JoinHandle;
 
 use super::view::Answer;
 
-/// The longest that news of a loss may hold back the release.
+/// Maximum time by which an item about a loss may delay the release.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
 
-/// Kept free before the deadline of a term, to end what still runs.
+/// Time reserved before the deadline of a term, to end tasks that still run.
 const RESERVE: Duration = Duration::from_millis(200);
 
-/// What happened.
+/// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Notice {
@@ -43,17 +42,17 @@ pub(super) enum Notice {
     Changed,
 }
 
-/// One piece of news.
+/// One change for outlets.
 #[derive(Clone, Debug)]
 pub(super) struct News {
     pub(super) notice: Notice,
-    /// How things stood when it happened.
+    /// The state when it happened.
     pub(super) answer: Answer,
     pub(super) previous: String,
     pub(super) term: Option<Share>,
 }
 
-/// A share of a term that has ended. The lease is given back when the last one is dropped.
+/// A share of a term that has ended. The lease is released when the last share is dropped.
 #[derive(Clone, Debug)]
 pub(super) struct Share {
     term: Arc<Term>,
@@ -68,18 +67,18 @@ impl Share {
         }
     }
 
-    /// The term.
+    /// Returns the term.
     pub(super) fn term(&self) -> &Term {
         &self.term
     }
 
-    /// How long the lease can be kept for whoever holds a share.
+    /// Returns how long the lease can be kept for the owner of a share.
     pub(super) fn term_left(&self) -> Duration {
         let left = self.term.deadline().since(SystemClock.now().local);
         left.saturating_sub(RESERVE)
     }
 
-    /// How long this share may be kept to tell somebody.
+    /// Returns how long this share may be kept to report the loss.
     pub(super) fn left(&self) -> Duration {
         let end = self.term.deadline().min(self.told + PATIENCE);
         let left = end.since(SystemClock.now().local);
@@ -94,7 +93,7 @@ pub(super) struct Outlets {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// The end of a queue that an outlet reads.
+/// The receiving end of an outlet's queue.
 pub(super) type Queue = mpsc::UnboundedReceiver<News>;
 
 impl Outlets {
@@ -108,15 +107,15 @@ impl Outlets {
         self.tasks.push(tokio::spawn(outlet(receiver)));
     }
 
-    /// Tells all of them.
+    /// Sends a change to all outlets.
     pub(super) fn tell(&self, news: &News) {
         for queue in &self.queues {
-            // One that has ended has said why.
+            // An outlet that has ended has logged the reason.
             let _ = queue.send(news.clone());
         }
     }
 
-    /// No more news. Waits until everything was told, but not for ever.
+    /// Closes the queues. Waits until everything was delivered, for a limited time.
     pub(super) async fn close(self, patience: Duration) {
         drop(self.queues);
         let told = async {
@@ -128,8 +127,8 @@ impl Outlets {
     }
 }
 
-/// The newest of the waiting news, with the shares of all of them: for outlets that show a state and
-/// not its history. `None` when there will be no more.
+/// Returns the newest queued change, with the shares of all queued changes. For outlets that show a state and not its
+/// history. Returns `None` when the queue is closed.
 pub(super) async fn newest(queue: &mut Queue) -> Option<(News, Vec<Share>)> {
     let mut news = queue.recv().await?;
     let mut shares: Vec<Share> = news.term.take().into_iter().collect();

@@ -1,5 +1,5 @@
-//! The rounds of an outlet that keeps something in the cluster as it should be: one with every change, and one
-//! every few seconds, since others may have changed it.
+//! The rounds of an outlet that maintains an object in the cluster: one at every change, and one every few seconds,
+//! because others may have changed the object.
 
 use std::time::Duration;
 
@@ -8,10 +8,10 @@ use anyhow::Result;
 use super::{PATIENCE, Queue, Share, newest};
 use crate::api;
 
-/// How often to look whether everything still is as it should be.
+/// Interval at which the object is checked.
 const AGAIN: Duration = Duration::from_secs(5);
 
-/// After a failure.
+/// Delay after a failure.
 const RETRY: Duration = Duration::from_secs(1);
 
 /// The rounds.
@@ -20,7 +20,7 @@ pub(super) struct Rounds {
     failing: bool,
 }
 
-/// One of them. A term that has ended is not given back before its round is dropped.
+/// One round. A term that has ended is not released before its round is dropped.
 pub(super) struct Round {
     shares: Vec<Share>,
 }
@@ -33,7 +33,7 @@ impl Rounds {
         }
     }
 
-    /// Waits for the next one; `None` when there will be no more.
+    /// Waits for the next round; `None` when the queue is closed.
     pub(super) async fn next(&mut self) -> Option<Round> {
         let pause = if self.failing { RETRY } else { AGAIN };
         tokio::select! {
@@ -45,8 +45,8 @@ impl Rounds {
         }
     }
 
-    /// Goes through one, within the time that there is; whether that went well. What does not is said
-    /// once, until it goes well again.
+    /// Performs a round within the available time. Returns whether it succeeded. A failure is logged once, until a
+    /// round succeeds again.
     pub(super) async fn make(
         &mut self,
         round: Round,
@@ -69,7 +69,7 @@ impl Rounds {
 }
 
 impl Round {
-    /// It tells of the end of a term.
+    /// Returns whether the round reports the end of a term.
     pub(super) fn is_loss(&self) -> bool {
         !self.shares.is_empty()
     }

@@ -1,7 +1,7 @@
 //! `--service`: a Service that selects the leader's pod by name.
 //!
-//! The pod gets a label with its own name, and the Service a selector for it: there is never a moment
-//! with two pods behind the Service. It fights with tools that own the Service's selector.
+//! The pod gets a label with its own name, and the Service a selector for it. There is never a moment with two pods
+//! behind the Service. This conflicts with tools that manage the Service's selector.
 
 use anyhow::{Context, Result};
 use http::{Request, header};
@@ -25,7 +25,7 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Keeps the selector right until there is no more news. A lost term leaves it alone: the next
+    /// Updates the selector until the queue is closed. The selector is not changed after a loss, because the next
     /// leader replaces it.
     pub(crate) async fn serve(self, queue: Queue) {
         let mut rounds = Rounds::new(queue);

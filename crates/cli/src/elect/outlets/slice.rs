@@ -1,8 +1,7 @@
-//! `--endpointslice`: the one EndpointSlice behind a Service without a selector, with the leader's
-//! address in it.
+//! `--endpointslice`: the single EndpointSlice of a Service without a selector, with the leader's address.
 //!
-//! Invariant: a slice that a later term wrote is never changed. Every write names the version that it
-//! replaces, so whoever was overtaken fails and looks again.
+//! Invariant: a slice that a later term wrote is never changed. Every write names the version that it replaces, so an
+//! outdated write fails and the outlet reads again.
 
 use anyhow::{Context, Result};
 use http::{Method, Request, header};
@@ -13,8 +12,8 @@ use tenure::{FencingToken, Handle};
 use super::Queue;
 use super::rounds::Rounds;
 
-/// The annotation with the token of the term that wrote the slice. Transitions would not do: they start
-/// anew when the lock is deleted, and a slice of before would look later than every new term.
+/// The annotation with the token of the term that wrote the slice. The number of transitions would not work: it starts
+/// again when the lock is deleted, and an older slice would look later than every new term.
 const TOKEN: &str = "tenure.dev/fencing-token";
 
 /// The slice that follows the leader.
@@ -28,13 +27,13 @@ pub(crate) struct Slice {
     pub(crate) node: Option<String>,
 }
 
-/// The name of the slice of a Service.
+/// Returns the name of the slice of a Service.
 pub(crate) fn name_of(service: &str) -> String {
     format!("{service}-tenure")
 }
 
 impl Slice {
-    /// Keeps the slice right until there is no more news.
+    /// Updates the slice until the queue is closed.
     pub(crate) async fn serve(self, queue: Queue) {
         let mut rounds = Rounds::new(queue);
         let what = format!("keep the EndpointSlice of service {}", self.service);
@@ -50,7 +49,7 @@ impl Slice {
         }
     }
 
-    /// Puts the own address in while leading in this term, and takes it out otherwise.
+    /// Adds the address of this pod while leading in this term, and removes it otherwise.
     async fn reconcile(&self, term: Option<FencingToken>) -> Result<()> {
         let name = name_of(&self.service);
         let slice = self.get(&format!("{}/{name}", self.path())).await?;
@@ -148,8 +147,7 @@ impl Slice {
     }
 }
 
-/// A port of a slice for a port of a Service: where the target is a name, only the number of the
-/// Service is known.
+/// Returns a port of a slice for a port of a Service. If the target port is a name, only the Service's number is known.
 fn port_of(port: &Value) -> Value {
     let target = &port["targetPort"];
     let number = if target.is_number() {

@@ -1,4 +1,4 @@
-//! The present state in a file, replaced as a whole, so that readers never see half of it.
+//! The current state in a file, which is replaced as a whole, so that readers never see a part of it.
 
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::Write;
@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use super::{Queue, newest};
 use crate::elect::view::Answer;
 
-/// Keeps the file until there is no more news.
+/// Updates the file until the queue is closed.
 pub(crate) async fn serve(path: PathBuf, mut queue: Queue) {
     while let Some((news, shares)) = newest(&mut queue).await {
         let (file, answer) = (path.clone(), news.answer);
-        // A disk may hang.
+        // A disk may block.
         let written = tokio::task::spawn_blocking(move || write(&file, &answer));
         let limit = shares.iter().map(super::Share::left).min();
         let limit = limit.unwrap_or(super::PATIENCE);

@@ -1,5 +1,4 @@
-//! `--webhook`: every change is posted to a URL, in order, with the term, so that a receiver can drop
-//! what comes late.
+//! `--webhook`: every change is posted to a URL, in order and with the term, so that a receiver can drop late changes.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,15 +9,15 @@ use kube::{Client, Config};
 
 use super::{News, Notice, Queue};
 
-/// One attempt may take this long.
+/// Timeout of one attempt.
 const TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A receiver that is away gets this many attempts, ever further apart.
+/// Number of attempts for an unreachable receiver, with increasing delays.
 const ATTEMPTS: u32 = 6;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 
-/// Where to post.
+/// The URL to post to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Target {
     base: Uri,
@@ -52,9 +51,9 @@ impl FromStr for Target {
 }
 
 impl Target {
-    /// Asks the URL; anything but 2xx is an error.
+    /// Sends a GET to the URL. Any status other than 2xx is an error.
     ///
-    /// Makes a client each time: a check every few seconds should see what a new caller sees.
+    /// Creates a client each time, so that a periodic check sees the same as a new client.
     pub(crate) async fn get(&self) -> Result<(), String> {
         let client = Client::try_from(Config::new(self.base.clone()));
         let client = client.map_err(|error| error.to_string())?;
@@ -68,8 +67,8 @@ impl Target {
         good.ok_or_else(|| format!("{} answered {status}", self.shown))
     }
 
-    /// Posts until there is no more news. Nobody waits for a receiver: its share of a term is dropped
-    /// before the first attempt.
+    /// Posts until the queue is closed. The release does not wait for a receiver: its share of a term is dropped before
+    /// the first attempt.
     pub(crate) async fn serve(self, mut queue: Queue) {
         let client = match Client::try_from(Config::new(self.base.clone())) {
             Ok(client) => client,
