@@ -1,4 +1,4 @@
-//! Running other programs, with what they are shown before they run.
+//! Runs other programs, and prints their command lines first.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// Cargo, the one that runs this.
+    /// Returns the cargo that runs this program.
     pub(crate) fn cargo<A: AsRef<OsStr>>(args: impl IntoIterator<Item = A>) -> Self {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let mut run = Self::new(cargo, args);
@@ -21,7 +21,7 @@ impl Run {
         run
     }
 
-    /// Any program.
+    /// Returns any program.
     pub(crate) fn new<A: AsRef<OsStr>>(
         program: impl AsRef<OsStr>,
         args: impl IntoIterator<Item = A>,
@@ -38,8 +38,8 @@ impl Run {
         self
     }
 
-    /// As from a terminal: what a script starts in the background ignores ^C, and so does all that it starts
-    /// in turn; a test that interrupts a program would wait in vain.
+    /// Restores the handling of ^C as in a terminal. A script's background processes ignore ^C, and so do their
+    /// descendants, so a test that interrupts a program would wait forever.
     pub(crate) fn interruptible(mut self) -> Self {
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         if ignores_interrupts(&status) {
@@ -55,7 +55,7 @@ impl Run {
         self
     }
 
-    /// Elsewhere than in the root of the workspace.
+    /// Sets another working directory than the root of the workspace.
     pub(crate) fn inside(mut self, folder: &Path) -> Self {
         self.command.current_dir(folder);
         self
@@ -79,7 +79,7 @@ impl Run {
         Ok(())
     }
 
-    /// Runs it silently and returns what it printed.
+    /// Runs it silently and returns its output.
     pub(crate) fn output(mut self) -> Result<String> {
         let output = self
             .command
@@ -97,7 +97,7 @@ impl Run {
     }
 }
 
-/// The root of the workspace.
+/// Returns the root of the workspace.
 pub(crate) fn root() -> PathBuf {
     let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     own.parent()
@@ -105,19 +105,19 @@ pub(crate) fn root() -> PathBuf {
         .to_path_buf()
 }
 
-/// Where cargo builds.
+/// Returns cargo's target folder.
 pub(crate) fn target() -> PathBuf {
     let given = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     given.unwrap_or_else(|| root().join("target"))
 }
 
-/// Whether a program is on the path.
+/// Returns whether a program is on the path.
 pub(crate) fn on_path(program: &str) -> bool {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path).any(|folder| folder.join(program).is_file())
 }
 
-/// Whether the process of this `/proc/PID/status` ignores SIGINT.
+/// Returns whether the process of this `/proc/PID/status` ignores SIGINT.
 fn ignores_interrupts(status: &str) -> bool {
     let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
     let ignored = ignored.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok());

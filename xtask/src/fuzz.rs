@@ -1,8 +1,9 @@
-//! `cargo xtask fuzz`: the targets of `fuzz/` under libFuzzer, guided by coverage, from a corpus of recorded inputs.
+//! `cargo xtask fuzz`: runs the targets of `fuzz/` under libFuzzer, guided by coverage, with a corpus of recorded
+//! inputs.
 //!
-//! The flags are those of `cargo fuzz --sanitizer none`, which the stable toolchain knows: what is looked for is a
-//! broken promise, a panic, an overflow, endless work or memory; undefined behaviour has no place to come from in a
-//! workspace that denies unsafe code. Nothing needs to be installed but a C++ compiler.
+//! The flags are those of `cargo fuzz --sanitizer none`, which the stable toolchain supports. The fuzzers search for
+//! violated invariants, panics, overflows, and excessive time or memory. Undefined behaviour cannot occur in a
+//! workspace that denies unsafe code. Only a C++ compiler has to be installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +22,7 @@ const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-saniti
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
     -Cllvm-args=-sanitizer-coverage-trace-compares";
 
-/// `[TARGET...] [--seconds N]`.
+/// Parses `[TARGET...] [--seconds N]` and runs the targets.
 pub(crate) fn run(args: &[String]) -> Result<()> {
     let mut seconds = 60;
     let mut targets = Vec::new();
@@ -44,17 +45,17 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     fuzz(&targets, seconds)
 }
 
-/// Every target for a moment.
+/// Runs every target for a short time.
 pub(crate) fn briefly() -> Result<()> {
     fuzz(&TARGETS, 6)
 }
 
 fn fuzz(targets: &[&str], seconds: u32) -> Result<()> {
     let package = root().join("fuzz");
-    // What is fuzzed has the dependencies of what is shipped; cargo adds libFuzzer's to the list.
+    // The fuzzed code uses the dependencies of the shipped code; cargo adds those of libFuzzer to the list.
     fs::copy(root().join("Cargo.lock"), package.join("Cargo.lock"))?;
     let built = target().join("fuzz");
-    // Named, so that build scripts go without the flags.
+    // Name the target explicitly, so that build scripts are built without the flags.
     let host = host()?;
     Run::cargo(["build", "--release", "--bins", "--target", &host])
         .inside(&package)
@@ -78,7 +79,7 @@ fn fuzz(targets: &[&str], seconds: u32) -> Result<()> {
             format!("-max_total_time={seconds}"),
             format!("-artifact_prefix={}/", found.display()),
             format!("-dict={}", package.join("words.dict").display()),
-            // A machine with other things to do is not an endless loop.
+            // On a busy machine, a slow run must not count as an endless loop.
             "-timeout=120".to_owned(),
             "-print_final_stats=1".to_owned(),
             "-print_funcs=0".to_owned(),
@@ -107,14 +108,14 @@ fn fuzz(targets: &[&str], seconds: u32) -> Result<()> {
     Ok(())
 }
 
-/// The platform this runs on, as the compiler calls it.
+/// Returns the platform of this process, as named by the compiler.
 fn host() -> Result<String> {
     let said = Run::new("rustc", ["-vV"]).output()?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
     Ok(host.context("rustc -vV names no host")?.to_owned())
 }
 
-/// What the recorded conversations and the answers of the real decoder have to give.
+/// Returns seeds from the recorded exchanges and the responses of the real decoder.
 fn seeds(target: &str) -> Result<Vec<Vec<u8>>> {
     let fixtures = root().join("crates/apiserver/tests/fixtures");
     let lines = |name: &str| lines(&fixtures.join("oracle").join(name));
@@ -152,7 +153,7 @@ fn seeds(target: &str) -> Result<Vec<Vec<u8>>> {
     Ok(seeds)
 }
 
-/// `METHOD TARGET` of every recorded request.
+/// Returns `METHOD TARGET` of every recorded request.
 fn requests(folder: &Path) -> Result<Vec<String>> {
     let mut lines = Vec::new();
     for case in files(folder)? {
@@ -170,7 +171,7 @@ fn requests(folder: &Path) -> Result<Vec<String>> {
     Ok(lines)
 }
 
-/// The selectors in the query of a request line.
+/// Returns the selectors in the query of a request line.
 fn selectors(line: &str) -> Vec<String> {
     let query = line.split_once('?').map_or("", |(_, query)| query);
     let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
@@ -180,7 +181,7 @@ fn selectors(line: &str) -> Vec<String> {
         .collect()
 }
 
-/// Percent-encoded text as it is meant; what is no code stays.
+/// Decodes percent-encoded text; other text is unchanged.
 fn plain(text: &str) -> String {
     let mut pieces = text.split('%');
     let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
@@ -197,7 +198,7 @@ fn plain(text: &str) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// The JSON files of a folder.
+/// Returns the JSON files of a folder.
 fn files(folder: &Path) -> Result<Vec<Value>> {
     let mut paths: Vec<_> = fs::read_dir(folder)
         .with_context(|| folder.display().to_string())?
@@ -212,7 +213,7 @@ fn files(folder: &Path) -> Result<Vec<Value>> {
         .collect()
 }
 
-/// A file with one JSON value a line.
+/// Reads a file with one JSON value per line.
 fn lines(path: &Path) -> Result<Vec<Value>> {
     let text = fs::read_to_string(path).with_context(|| path.display().to_string())?;
     text.lines()

@@ -1,5 +1,5 @@
-//! `cargo xtask image`: the binaries that go into images, built as the Dockerfile does, and that they need
-//! nothing at run time: `FROM scratch` has no loader and no libraries.
+//! `cargo xtask image`: builds the binaries for the images like the Dockerfile, and checks that they need nothing at
+//! run time, because `FROM scratch` has no loader and no libraries.
 
 use std::process::Command;
 
@@ -10,12 +10,12 @@ use crate::command::{Run, on_path};
 const MUSL: &str = "x86_64-unknown-linux-musl";
 const GNU: &str = "x86_64-unknown-linux-gnu";
 
-/// Program headers and dynamic entries that mean "something else is needed".
+/// Program headers and dynamic entries that mean that another file is needed.
 const INTERPRETER: u32 = 3;
 const DYNAMIC: u32 = 2;
 const NEEDED: u64 = 1;
 
-/// What is built: its name, and what the Dockerfile gives cargo for it.
+/// The binaries: name, and the arguments of cargo in the Dockerfile.
 const IMAGES: [(&str, &[&str]); 3] = [
     ("tenure", &[]),
     ("tenure-sidecar", &["--no-default-features"]),
@@ -27,7 +27,7 @@ const IMAGES: [(&str, &[&str]); 3] = [
 
 const PROFILE: &str = "dist";
 
-/// Builds the named ones, or all, into `target/image`, and looks at them.
+/// Builds the named binaries, or all, into `target/image`, and checks them.
 pub(crate) fn run(names: &[String]) -> Result<()> {
     let known = |name: &String| IMAGES.iter().any(|(image, ..)| image == name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
@@ -42,16 +42,16 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
 }
 
 fn build(name: &str, features: &[&str]) -> Result<()> {
-    // The C parts of a musl build need its compiler; with glibc all of it can be linked in as well.
+    // The C parts of a musl build need its compiler. With glibc everything can be linked statically as well.
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
     let build = ["build", "--locked", "--profile", PROFILE];
     let what = ["--package", "tenure-cli", "--target", target];
-    // At a fixed address, as Go's programs are: no table of half a megabyte to walk through at each start, and no
-    // pages that are a process's own because of it.
+    // At a fixed address, like Go's programs. This avoids a relocation table of half a megabyte that is processed at
+    // each start, and the private memory pages that result from it.
     let mut flags = "-C target-feature=+crt-static -C relocation-model=static".to_owned();
     if target == GNU {
-        // Rust's own linker, which glibc's target uses, keeps one copy of functions that are the same, and leaves out
-        // what only unwinding would need.
+        // Rust's own linker, which the glibc target uses, merges identical functions, and omits code that only
+        // unwinding would need.
         flags += " -C link-arg=-Wl,--icf=all -C link-arg=-Wl,-T,deploy/no-unwinding.ld";
     }
     Run::cargo([&build, &what, features].concat())
@@ -60,7 +60,7 @@ fn build(name: &str, features: &[&str]) -> Result<()> {
     let target_dir = crate::command::target();
     let binary = target_dir.join("image").join(name);
     std::fs::create_dir_all(target_dir.join("image"))?;
-    // Under another name first: the one before may be running.
+    // Use another name first, because the previous binary may be running.
     let fresh = binary.with_extension("new");
     std::fs::copy(target_dir.join(target).join(PROFILE).join("tenure"), &fresh)?;
     std::fs::rename(&fresh, &binary)?;
@@ -72,7 +72,7 @@ fn build(name: &str, features: &[&str]) -> Result<()> {
             binary.display()
         );
     }
-    // Nothing of this machine's environment leads it to anything either.
+    // The environment is empty too, so it cannot lead to other files.
     let said = Command::new(&binary)
         .env_clear()
         .arg("--version")
@@ -80,7 +80,7 @@ fn build(name: &str, features: &[&str]) -> Result<()> {
     if !said.status.success() {
         bail!("{} --version ended with {}", binary.display(), said.status);
     }
-    // An error is told also to those who ask for backtraces, which it has no tables for.
+    // An error must be printed even if backtraces are requested, although the binary has no tables for them.
     let refused = Command::new(&binary)
         .env_clear()
         .env("RUST_BACKTRACE", "1")
@@ -98,7 +98,7 @@ fn build(name: &str, features: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// How many loaders and libraries a 64-bit ELF program names; `None` if it is none.
+/// Returns how many loaders and libraries a 64-bit ELF program names; `None` if it is not one.
 fn needs(elf: &[u8]) -> Option<usize> {
     let half = |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?));
     let word = |at: usize| Some(u32::from_le_bytes(elf.get(at..at + 4)?.try_into().ok()?));
@@ -132,7 +132,7 @@ mod tests {
 
     #[test]
     fn a_program_with_a_loader_is_told_from_text() {
-        // Tests are linked in the ordinary way: a loader and libc at least.
+        // Tests are linked in the ordinary way: with at least a loader and libc.
         let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
         assert!(needs(&own).unwrap() >= 2);
         assert_eq!(needs(b"#!/bin/sh\n"), None);

@@ -1,5 +1,5 @@
-//! `cargo xtask`: every check and tool of the project behind one command, so that a checkout needs
-//! nothing but cargo. `verify` only reads, `fix` rewrites.
+//! `cargo xtask`: every check and tool of the project behind one command, so that a checkout needs only cargo. `verify`
+//! only reads, `fix` rewrites.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -88,13 +88,13 @@ fn main() -> ExitCode {
     }
 }
 
-/// The mutation score, by a program of its own: this one stays quick to build.
+/// Computes the mutation score in a separate program, so that this one builds fast.
 fn mutants(rest: &[String]) -> anyhow::Result<()> {
     let program = ["run", "--quiet", "--package", "tenure-mutants", "--"];
     Run::cargo(program).args(rest).go()
 }
 
-/// Runs a program of the tests; what it starts is built as it ships.
+/// Runs a program of the tests. The programs that it starts are built as they ship.
 fn optimised(name: &str, rest: &[String]) -> anyhow::Result<()> {
     let built = ["--package", "tenure-cli", "--package", "tenure-tests"];
     Run::cargo(["build", "--release"].iter().chain(&built)).go()?;

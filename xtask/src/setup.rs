@@ -1,4 +1,4 @@
-//! Installing what a tier of tests needs: with apt when root, else into target/.
+//! Installs the requirements of a tier of tests: with apt as root, otherwise into target/.
 
 use std::cell::Cell;
 use std::path::PathBuf;
@@ -7,12 +7,12 @@ use anyhow::Result;
 
 use crate::command::{Run, on_path, root};
 
-/// What tests have to do without.
+/// A missing requirement of tests.
 #[derive(Debug)]
 pub(crate) enum Missing {
-    /// The machine lacks a whole toolchain; that is nobody's fault.
+    /// The machine lacks a whole toolchain, which is not an error.
     Toolchain(String),
-    /// Something that should have been installed is not there.
+    /// A package that should have been installed is missing.
     Package(String),
 }
 
@@ -27,7 +27,7 @@ thread_local! {
     static UPDATED: Cell<bool> = const { Cell::new(false) };
 }
 
-/// A toolchain that the project does not install.
+/// Checks for a toolchain that the project does not install.
 pub(crate) fn toolchain(program: &str) -> Result<(), Missing> {
     if on_path(program) {
         Ok(())
@@ -36,7 +36,7 @@ pub(crate) fn toolchain(program: &str) -> Result<(), Missing> {
     }
 }
 
-/// A program from a Debian package.
+/// Installs a program from a Debian package.
 pub(crate) fn debian(program: &str, package: &str) -> Result<(), Missing> {
     if on_path(program) {
         return Ok(());
@@ -69,8 +69,8 @@ pub(crate) fn debian(program: &str, package: &str) -> Result<(), Missing> {
     }
 }
 
-/// A file of a Debian package, unpacked under target/ and not installed: the machine may have another version on
-/// the PATH.
+/// Unpacks a file of a Debian package under target/ without installing it, because the machine may have another version
+/// on the PATH.
 pub(crate) fn unpacked(package: &str, file: &str) -> Result<(), Missing> {
     let folder = tools().join(package);
     if folder.join(file).exists() {
@@ -86,7 +86,7 @@ pub(crate) fn unpacked(package: &str, file: &str) -> Result<(), Missing> {
             download.inside(&folder).go()
         };
         if download().is_err() {
-            // The lists of packages may be old or missing; only root may fetch them.
+            // The package lists may be old or missing; only root may update them.
             Run::new("apt-get", ["update", "-qq"]).go()?;
             download()?;
         }
@@ -106,7 +106,7 @@ pub(crate) fn unpacked(package: &str, file: &str) -> Result<(), Missing> {
     }
 }
 
-/// A Python interpreter with packages, in a virtual environment under target/.
+/// Installs a Python interpreter with packages, in a virtual environment under target/.
 pub(crate) fn python(packages: &[&str]) -> Result<(), Missing> {
     toolchain("python3")?;
     let folder = tools().join("python");
@@ -124,7 +124,7 @@ pub(crate) fn python(packages: &[&str]) -> Result<(), Missing> {
     install().map_err(|error| Missing::Package(format!("python packages: {error:#}")))
 }
 
-/// Packages for Node.js, under target/.
+/// Installs packages for Node.js under target/.
 pub(crate) fn node(packages: &[&str]) -> Result<(), Missing> {
     toolchain("node")?;
     toolchain("npm")?;

@@ -1,4 +1,4 @@
-//! `cargo xtask test`: every tier of tests, and at the end what ran.
+//! `cargo xtask test`: runs every tier of tests, and prints a summary at the end.
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;
@@ -9,32 +9,32 @@ use crate::command::{Run, root, target};
 use crate::fuzz;
 use crate::setup::{self, Missing};
 
-/// A group of tests with the same needs.
+/// A group of tests with the same requirements.
 struct Tier {
     name: &'static str,
     about: &'static str,
-    /// Installs what it needs; what is not to be had.
+    /// Installs its requirements. Returns those that are missing.
     prepare: fn() -> Vec<Missing>,
-    /// Whether every test knows what it needs and says what it goes without.
+    /// Whether every test checks its own requirements and reports missing ones.
     in_parts: bool,
     run: fn(Given<'_>) -> Result<()>,
 }
 
-/// What a tier runs with.
+/// Parameters of a tier.
 #[derive(Clone, Copy)]
 struct Given<'a> {
-    /// Whether everything that it needs is there.
+    /// Whether all its requirements are met.
     complete: bool,
-    /// The kubeconfig of a cluster that is to be used instead of one of our own.
+    /// The kubeconfig of an existing cluster to use instead of our own.
     cluster: Option<&'a Path>,
-    /// Whether what can be repeated more often shall be.
+    /// Whether to run repeatable tests more often.
     long: bool,
 }
 
-/// How a tier ended.
+/// Result of a tier.
 #[derive(Debug, PartialEq, Eq)]
 enum Ended {
-    /// Without what is named.
+    /// Passed, without the named requirements.
     Passed(Vec<String>),
     Failed(String),
     Skipped(String),
@@ -194,7 +194,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
     summarise(&report)
 }
 
-/// Why a tier is not run at all. In CI, what should have been installed may not be missing.
+/// Returns why a tier is not run at all. In CI, packages that should have been installed must not be missing.
 fn hindrance(missing: &[Missing], in_parts: bool, strict: bool) -> Option<Ended> {
     let package = missing.iter().find(|m| matches!(m, Missing::Package(_)));
     if let Some(package) = package.filter(|_| strict) {
@@ -234,8 +234,8 @@ fn summarise(report: &[(&str, u64, Ended)]) -> Result<()> {
     Ok(())
 }
 
-/// The tests of real processes run the debug build of the command, and build the peers that are missing. Where
-/// everything is there, CI insists on every one of them.
+/// Runs the tests with real processes. They use the debug build of the command, and build missing peers. If all
+/// requirements are met, CI requires every one of them.
 fn process_tests(filter: &[&str], given: Given<'_>) -> Result<()> {
     const PEERS: &str = "TENURE_REAL";
     Run::cargo(["build", "--package", "tenure-cli"]).go()?;
@@ -254,7 +254,7 @@ fn process_tests(filter: &[&str], given: Given<'_>) -> Result<()> {
     tests.go()
 }
 
-/// Takes `--kubeconfig FILE` out of the arguments.
+/// Removes `--kubeconfig FILE` from the arguments, and returns both.
 fn existing(args: &[String]) -> Result<(Option<PathBuf>, Vec<String>)> {
     let mut rest = Vec::new();
     let mut file = None;

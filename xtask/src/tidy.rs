@@ -70,13 +70,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-mutants", &[]),
 ];
 
-/// How many crates the library may add to what kube's client brings.
+/// Maximum number of crates that the library may add to those of kube's client.
 const CRATE_BUDGET: usize = 15;
 
 /// Longer files need a reason in their module doc, with the words "one thing".
 const LONG_FILE: usize = 900;
 
-/// Texts that do not belong into the repository.
+/// Texts that must not be in the repository.
 const LEFT_OVERS: &[&str] = &["FIXME", "XXX", "todo!(", "unimplemented!(", "dbg!("];
 
 /// Runs all checks and reports every problem.
@@ -122,7 +122,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// The crates that a program with kube's client gets by adding the library, itself among them.
+/// Returns the crates that the library adds to a program with kube's client, including itself.
 fn added_to_kube() -> Result<BTreeSet<String>> {
     let tree = Run::cargo([
         "tree",
@@ -134,7 +134,7 @@ fn added_to_kube() -> Result<BTreeSet<String>> {
     ])
     .output()?;
     let (mut all, mut of_kube) = (BTreeSet::new(), BTreeSet::new());
-    // The depth of the line under which everything is kube's.
+    // The depth of the line below which everything belongs to kube.
     let mut inside = None;
     for line in tree.lines() {
         let mut words = line.split_whitespace();
@@ -175,7 +175,7 @@ fn arrows() -> Result<Vec<String>> {
         };
         for dependency in package["dependencies"].as_array().into_iter().flatten() {
             let to = dependency["name"].as_str().unwrap_or_default();
-            // Tests may look at anything: they do not ship.
+            // Tests may depend on anything, because they are not shipped.
             let ships = dependency["kind"].as_str() != Some("dev");
             if ships && ours.contains(to) && !allowed.contains(&to) {
                 problems.push(format!("{name} -> {to}: not an arrow of ARCHITECTURE.md"));
@@ -214,7 +214,7 @@ fn check_source(file: &str, text: &str, problems: &mut Vec<String>) {
     }
 }
 
-/// Relative links of Markdown files must lead somewhere.
+/// Checks that relative links of Markdown files lead to existing files.
 fn check_links(file: &str, text: &str, problems: &mut Vec<String>) {
     let folder = Path::new(file).parent().unwrap_or(Path::new(""));
     let mut code = false;

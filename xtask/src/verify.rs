@@ -1,11 +1,11 @@
-//! Checks that only read, and the fixes for what they find.
+//! Checks that only read, and the fixes for their findings.
 
 use anyhow::Result;
 
 use crate::command::Run;
 use crate::{setup, tidy};
 
-/// Format, lints, documentation, shape of the tree.
+/// Checks format, lints, documentation and the source tree.
 pub(crate) fn verify() -> Result<()> {
     Run::cargo(["fmt", "--all", "--check"]).go()?;
     tidy::run()?;
@@ -44,7 +44,7 @@ fn dependencies() -> Result<()> {
     deny(&["--offline", "check", "advisories"]).go()
 }
 
-/// Rewrites what can be rewritten.
+/// Applies all automatic fixes.
 pub(crate) fn fix() -> Result<()> {
     Run::cargo(["fmt", "--all"]).go()?;
     Run::cargo([

@@ -1,4 +1,4 @@
-//! The list of changes that make no difference, each with the reason.
+//! The list of equivalent changes, which make no difference, each with the reason.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ impl Equivalents {
         Ok(Self { used })
     }
 
-    /// Whether a change is listed.
+    /// Returns whether a change is listed.
     pub(crate) fn lists(&mut self, change: &Numbered<'_>) -> bool {
         self.used.get_mut(&change.key()).is_some_and(|used| {
             *used = true;
@@ -44,7 +44,7 @@ impl Equivalents {
         })
     }
 
-    /// A line that names nothing any more must go.
+    /// Fails if a line names a change that no longer exists.
     pub(crate) fn check_used(&self) -> Result<()> {
         let unused: Vec<_> = self
             .used

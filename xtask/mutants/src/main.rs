@@ -1,8 +1,8 @@
-//! `cargo xtask mutants`: the mutation score. Changes one operator, branch or function at a time, and counts the changes
-//! that a test or the simulator notices.
+//! `cargo xtask mutants`: the mutation score. Changes one operator, branch or function at a time, and counts the
+//! changes that a test or the simulator detects.
 //!
-//! All changes are compiled into one program, each behind a switch, so that thousands of changes need a handful of builds.
-//! Changes that make no difference are listed in `equivalent.txt`, each with the reason.
+//! All changes are compiled into one program, each behind a switch, so that thousands of changes need only a few
+//! builds. Equivalent changes are listed in `equivalent.txt`, each with the reason.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -40,26 +40,26 @@ cargo xtask mutants [TARGET...] [--file TEXT] [--sample N] [--seed S] [--again F
   --quick      only the first way to notice a change: no simulator
   --list       print the changes and make none";
 
-/// What is changed, and which programs shall notice.
+/// The code to change, and the programs that must detect the changes.
 struct Target {
     name: &'static str,
     /// The folder of the package.
     package: &'static str,
-    /// What is changed in it.
+    /// The changed paths in it.
     paths: &'static [&'static str],
     stages: &'static [Stage],
-    /// The score below which the command fails, in percent.
+    /// The minimum score in percent, below which the command fails.
     least: f64,
-    /// The same for the first stage alone, or for a sample.
+    /// The minimum score for the first stage alone, or for a sample.
     least_quick: f64,
 }
 
-/// One way to notice a change, quick ones first.
+/// One way to detect a change, fast ones first.
 struct Stage {
     name: &'static str,
     build: &'static [&'static str],
     args: &'static [&'static str],
-    /// How long one run may take at most; a change that makes it endless is noticed, too.
+    /// Time limit of one run. A change that makes it endless counts as detected.
     seconds: u64,
 }
 
@@ -147,7 +147,7 @@ struct Options {
     file: Option<String>,
     sample: Option<usize>,
     seed: u64,
-    /// The output of a former run.
+    /// The output of a previous run.
     again: Option<String>,
     jobs: Option<usize>,
     quick: bool,
@@ -169,7 +169,7 @@ struct Numbered<'a> {
 }
 
 impl Numbered<'_> {
-    /// How `equivalent.txt` names it: without a line number, which would not last.
+    /// Returns its name in `equivalent.txt`, without a line number, which would change.
     fn key(&self) -> String {
         let Change {
             name,
@@ -384,7 +384,7 @@ fn runs(
     Ok(false)
 }
 
-/// The changes to make: all, those of some files, or a sample.
+/// Returns the changes to make: all, those of some files, or a sample.
 fn choose<'a>(sources: &'a [Source], options: &Options) -> Vec<Numbered<'a>> {
     let mut chosen = Vec::new();
     for source in sources {

@@ -1,14 +1,14 @@
-//! Writes all changes of a file into its text at once, each behind a switch that is read at run time.
+//! Writes all changes of a file into its text, each behind a switch that is read at run time.
 //!
-//! One build then serves every change: a run with `TENURE_MUTATION=7` behaves as if change 7 alone had been made. Comments
-//! mark where a change stands, so that an error of the compiler leads to the change that does not compile.
+//! One build then serves every change: a run with `TENURE_MUTATION=7` behaves as if only change 7 had been made.
+//! Comments mark the position of each change, so that a compiler error leads to the change that does not compile.
 
 use std::collections::BTreeSet;
 use std::ops::Range;
 
 use crate::sites::{Shape, Site};
 
-/// What every changed crate gets at the end of its root.
+/// Code that is appended to the root of every changed crate.
 pub(crate) const SWITCH: &str = r#"
 #[doc(hidden)]
 pub mod mutation_switch {
@@ -20,7 +20,7 @@ pub mod mutation_switch {
 }
 "#;
 
-/// The text of a file with its changes, numbered from `first` on, except for those that do not compile.
+/// Returns the text of a file with its changes, numbered from `first` on, except for those that do not compile.
 pub(crate) fn render(source: &str, sites: &[Site], first: u32, unviable: &BTreeSet<u32>) -> String {
     let mut number = first;
     let mut numbered = Vec::new();
@@ -88,7 +88,8 @@ fn part(
     out
 }
 
-/// The change, or all changes of the site, at a place of a rendered text: what to leave out so that it compiles.
+/// Returns the change, or all changes of the site, at a position of a rendered text. They must be omitted so that it
+/// compiles.
 pub(crate) fn culprits(rendered: &str, at: usize, sites: &[Site], first: u32) -> Vec<u32> {
     if let Some(number) = innermost(rendered, at, "/*[", "/*]") {
         return vec![number];
@@ -107,7 +108,7 @@ pub(crate) fn culprits(rendered: &str, at: usize, sites: &[Site], first: u32) ->
     Vec::new()
 }
 
-/// The number of the innermost pair of marks around a place.
+/// Returns the number of the innermost pair of marks around a position.
 fn innermost(text: &str, at: usize, open: &str, close: &str) -> Option<u32> {
     let before = text.get(..at)?;
     let mut opened: Vec<u32> = Vec::new();

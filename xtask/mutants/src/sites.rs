@@ -1,4 +1,4 @@
-//! Finds what can be changed in a file: operators, conditions, match arms, function bodies.
+//! Finds possible changes of a file: operators, conditions, match arms, function bodies.
 //!
 //! The kinds of changes are those of cargo-mutants. Code of tests, of macros, of `const fn` and of seeded bugs is left out.
 
@@ -12,7 +12,7 @@ use crate::seeded::{self, Names};
 /// A place in the text, and the changes that can be made there.
 #[derive(Debug)]
 pub(crate) struct Site {
-    /// What is replaced.
+    /// The replaced text.
     pub(crate) range: Range<usize>,
     pub(crate) shape: Shape,
     pub(crate) changes: Vec<Change>,
@@ -23,27 +23,27 @@ pub(crate) struct Site {
 pub(crate) enum Shape {
     /// An expression; a change is another expression.
     Expression,
-    /// The empty place at the beginning of a body; a change is a statement.
+    /// The empty position at the beginning of a body; a change is a statement.
     Body,
-    /// The empty place after the pattern of a match arm without a guard; the change is to skip the arm.
+    /// The empty position after the pattern of a match arm without a guard; the change is to skip the arm.
     Arm,
 }
 
 /// One change.
 #[derive(Clone, Debug)]
 pub(crate) struct Change {
-    /// What it is called, for example `replace == with !=`.
+    /// Its name, for example `replace == with !=`.
     pub(crate) name: String,
-    /// The function that it is in.
+    /// The function that contains it.
     pub(crate) function: String,
-    /// The text that is changed.
+    /// The original text.
     pub(crate) original: String,
-    /// What is there instead.
+    /// The replacement.
     pub(crate) text: String,
     pub(crate) line: usize,
 }
 
-/// Everything that can be changed in a file.
+/// Returns all possible changes of a file.
 pub(crate) fn find(source: &str) -> Result<Vec<Site>, syn::Error> {
     let file = syn::parse_file(source)?;
     let mut finder = Finder {
@@ -65,7 +65,7 @@ struct Finder<'a> {
     sites: Vec<Site>,
     /// The type of the `impl`.
     owner: String,
-    /// The functions around.
+    /// The enclosing functions.
     function: Vec<String>,
     /// The variables of the function that are false unless a bug is seeded.
     seeded: Names,
@@ -268,7 +268,7 @@ impl<'ast> Visit<'ast> for Finder<'_> {
     }
 }
 
-/// What an operator is replaced with.
+/// Returns the replacements of an operator.
 fn others(op: &str) -> &'static [&'static str] {
     match op {
         "==" => &["!="],
@@ -302,7 +302,7 @@ fn others(op: &str) -> &'static [&'static str] {
     }
 }
 
-/// What a function may return at once, by its type. What does not compile is left out later.
+/// Returns values that a function may return immediately, by its type. Those that do not compile are omitted later.
 fn returns(output: &syn::ReturnType) -> Vec<String> {
     match output {
         syn::ReturnType::Default => vec![String::new()],
@@ -369,7 +369,7 @@ fn is_named(kind: &syn::Type, name: &str) -> bool {
     matches!(kind, syn::Type::Path(path) if path.path.is_ident(name))
 }
 
-/// Whether a condition binds something, which an expression of its own cannot.
+/// Returns whether a condition binds a variable, which a separate expression cannot.
 fn has_let(expression: &syn::Expr) -> bool {
     match expression {
         syn::Expr::Let(_) => true,
@@ -391,7 +391,7 @@ fn is_left_out(attributes: &[syn::Attribute]) -> bool {
     })
 }
 
-/// A text in one line.
+/// Returns a text in one line.
 pub(crate) fn one_line(text: &str) -> String {
     text.split_whitespace().collect::<Vec<_>>().join(" ")
 }

@@ -12,12 +12,12 @@ use serde_json::Value;
 use crate::render::{SWITCH, culprits, render};
 use crate::sites::{Site, find};
 
-/// How many times a build may fail because of changes that do not compile.
+/// Maximum number of builds that fail because of changes that do not compile.
 const BUILDS: usize = 12;
 
-/// A file with everything that can be changed in it.
+/// A file with its possible changes.
 pub(crate) struct Source {
-    /// From the root of the workspace.
+    /// Path from the root of the workspace.
     pub(crate) path: String,
     text: String,
     pub(crate) sites: Vec<Site>,
@@ -25,14 +25,14 @@ pub(crate) struct Source {
     pub(crate) first: u32,
 }
 
-/// Where a build failed: file, place, text.
+/// Location of a build error: file, position, text.
 type BuildError = (String, usize, String);
 
 /// The copy.
 pub(crate) struct Tree {
     root: PathBuf,
     folder: PathBuf,
-    /// What is shared with the builds of the workspace: the dependencies.
+    /// The dependencies, which are shared with the builds of the workspace.
     shared: PathBuf,
 }
 
@@ -77,7 +77,7 @@ impl Tree {
         let mut first = 1;
         for file in files {
             let path = file.strip_prefix(&self.root)?.display().to_string();
-            // Test modules in files of their own have no attribute inside.
+            // Test modules in separate files have no attribute inside.
             if path.contains("/tests")
                 || path.ends_with("/testing.rs")
                 || path.ends_with("/mutant.rs")
@@ -98,7 +98,7 @@ impl Tree {
         Ok(sources)
     }
 
-    /// Writes all changes but the unviable ones, and the switch into the roots of the package.
+    /// Writes all changes except the unviable ones, and adds the switch to the crate roots of the package.
     fn write(
         &self,
         package: &str,
@@ -128,7 +128,8 @@ impl Tree {
         Ok(texts)
     }
 
-    /// Builds with every change that compiles; returns the programs and the numbers of those that do not.
+    /// Builds with every change that compiles. Returns the programs, and the numbers of the changes that do not
+    /// compile.
     pub(crate) fn build(
         &self,
         package: &str,
@@ -162,7 +163,7 @@ impl Tree {
         bail!("{package} still does not compile after {BUILDS} builds")
     }
 
-    /// The programs of a build, or where it failed: file, place, text.
+    /// Returns the programs of a build, or its error locations: file, position, text.
     fn cargo(&self, args: &[&str]) -> Result<(Vec<PathBuf>, Vec<BuildError>)> {
         let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
         let output = Command::new(cargo)
@@ -205,7 +206,7 @@ impl Tree {
         Ok((programs, errors))
     }
 
-    /// Whether a program fails, or does not end in time, with one change switched on; 0 is none.
+    /// Returns whether a program fails, or does not end in time, with one change enabled; 0 is none.
     pub(crate) fn notices(
         &self,
         package: &str,
@@ -259,7 +260,7 @@ fn list(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file unless it says that already, so that cargo does not build it again.
+/// Writes a file if its content differs, so that cargo does not build it again without need.
 fn write(path: &Path, content: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|present| present == content) {
         return Ok(());
