@@ -1,4 +1,4 @@
-//! Candidates of one election, whatever they are made of.
+//! Candidates of one election, of any kind.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,28 +12,28 @@ use crate::process::{Process, Silence};
 use crate::real::{BuildError, Peer, build, build_rust_peer};
 use crate::{Skip, tools};
 
-/// What all candidates of an election agree on.
+/// Settings that all candidates of an election share.
 #[derive(Clone, Debug)]
 pub struct Election {
-    /// Where the lock is.
+    /// Kubeconfig of the lock's API server.
     pub kubeconfig: PathBuf,
     /// The lock's namespace.
     pub namespace: String,
     /// The lock's name.
     pub name: String,
-    /// The lock kind, as client-go spells it.
+    /// The lock kind, with client-go's name.
     pub lock: &'static str,
-    /// How long others wait after a renewal.
+    /// Time that other candidates wait after a renewal.
     pub lease_duration: Duration,
-    /// How long a leader tries to renew.
+    /// Time for which a leader tries to renew.
     pub renew_deadline: Duration,
-    /// The pause between attempts.
+    /// Interval between attempts.
     pub retry_period: Duration,
-    /// What is added to the environment of its candidates.
+    /// Additional environment variables of its candidates.
     pub environment: Vec<(&'static str, PathBuf)>,
 }
 
-/// Why a candidate did not start.
+/// Reason why a candidate did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -48,13 +48,13 @@ pub enum Error {
     Spawn {
         /// The candidate's identity.
         name: String,
-        /// What went wrong.
+        /// The reason.
         source: io::Error,
     },
 }
 
 impl Election {
-    /// An election on a Lease in `default` with client-go's usual timing: 15, 10 and 2 seconds.
+    /// Creates an election on a Lease in `default` with client-go's usual timing: 15, 10 and 2 seconds.
     pub fn new(kubeconfig: PathBuf, name: impl Into<String>) -> Self {
         Self {
             kubeconfig,
@@ -68,7 +68,7 @@ impl Election {
         }
     }
 
-    /// The same with 5, 3 and 0.5 seconds, for tests that wait for leases to run out.
+    /// Sets 5, 3 and 0.5 seconds, for tests that wait for leases to expire.
     #[must_use]
     pub fn quick(self) -> Self {
         Self {
@@ -79,10 +79,11 @@ impl Election {
         }
     }
 
-    /// Starts a candidate on client-go; on the old release for the lock kinds that today's no longer has.
+    /// Starts a candidate based on client-go. Uses the old release for lock kinds that the current one no longer has.
     ///
     /// # Errors
-    /// The program cannot be built or started.
+    ///
+    /// Fails if the program cannot be built or started.
     pub fn client_go(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
         let peer = if self.lock == "leases" {
             Peer::Elector
@@ -94,18 +95,20 @@ impl Election {
         self.spawn(command, id, extra)
     }
 
-    /// Starts a candidate on tenure.
+    /// Starts a candidate based on tenure.
     ///
     /// # Errors
-    /// The program is not built or cannot be started.
+    ///
+    /// Fails if the program is not built or cannot be started.
     pub fn tenure(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
         self.elect(tools::tenure()?, id, extra)
     }
 
-    /// Starts a candidate on tenure as the sidecar image has it.
+    /// Starts a candidate based on tenure, in the build of the sidecar image.
     ///
     /// # Errors
-    /// The program is not built or cannot be started.
+    ///
+    /// Fails if the program is not built or cannot be started.
     pub fn sidecar(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
         self.elect(tools::sidecar()?, id, extra)
     }
@@ -122,18 +125,20 @@ impl Election {
         self.spawn(command, id, extra)
     }
 
-    /// Starts a candidate on the library alone: it takes the flags of the client-go elector.
+    /// Starts a candidate based on the library alone. It accepts the flags of the client-go elector.
     ///
     /// # Errors
-    /// The program is not built or cannot be started.
+    ///
+    /// Fails if the program is not built or cannot be started.
     pub fn library(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
         self.contend(tools::candidate()?, id, extra)
     }
 
-    /// The same in the profile of what is shipped.
+    /// Starts the same in the shipped profile.
     ///
     /// # Errors
-    /// The program is not built or cannot be started.
+    ///
+    /// Fails if the program is not built or cannot be started.
     pub fn shipped_library(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
         self.contend(tools::shipped_candidate()?, id, extra)
     }
@@ -144,32 +149,35 @@ impl Election {
         self.spawn(command, id, extra)
     }
 
-    /// Starts a candidate that is like `leader-elector:0.5`; its ttl is the lease duration, and its lock is
+    /// Starts a candidate that behaves like `leader-elector:0.5`. Its ttl is the lease duration, and its lock is
     /// Endpoints.
     ///
     /// # Errors
-    /// The program is not built or cannot be started.
+    ///
+    /// Fails if the program is not built or cannot be started.
     pub fn old_sidecar(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
         let mut command = Command::new(tools::old_sidecar()?);
         command.args(["--namespace", &self.namespace, "--name", &self.name]);
         self.spawn(command, id, extra)
     }
 
-    /// Starts a candidate on the crate kube-lease-manager, which has no renew deadline and no retry period:
-    /// it renews as long before the end of the lease as the renew deadline is.
+    /// Starts a candidate based on the crate kube-lease-manager, which has no renew deadline and no retry period. The
+    /// time from its renewal to the end of the lease is set to the renew deadline.
     ///
     /// # Errors
-    /// The program cannot be built or started.
+    ///
+    /// Fails if the program cannot be built or started.
     pub fn kube_lease_manager(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
         let mut command = Command::new(build_rust_peer("rust-kube-lease-manager")?);
         command.args(["--namespace", &self.namespace, "--name", &self.name]);
         self.spawn(command, id, extra)
     }
 
-    /// Starts a candidate on the crate k8s-controller.
+    /// Starts a candidate based on the crate k8s-controller.
     ///
     /// # Errors
-    /// The program cannot be built or started.
+    ///
+    /// Fails if the program cannot be built or started.
     pub fn k8s_controller(&self, id: &str, extra: &[&str]) -> Result<Process, Error> {
         let mut command = Command::new(build_rust_peer("rust-k8s-controller")?);
         command.args(["--namespace", &self.namespace, "--name", &self.name]);
@@ -192,7 +200,7 @@ impl Election {
     }
 }
 
-/// The candidates of one election, dead ones included, because what they said still counts.
+/// The candidates of one election, including dead ones, because their event lines still count.
 #[derive(Debug, Default)]
 pub struct Fleet {
     members: Vec<Process>,
@@ -205,17 +213,18 @@ impl Fleet {
         self.members.push(member);
     }
 
-    /// A member by the name it was started with.
+    /// Returns a member by the name with which it was started.
     ///
     /// # Panics
-    /// There is none of that name.
+    ///
+    /// Panics if there is none of that name.
     pub fn member(&mut self, name: &str) -> &mut Process {
         let found = self.members.iter_mut().find(|member| member.name() == name);
         found.unwrap_or_else(|| panic!("no candidate is called {name}"))
     }
 
-    /// Frees a name: what its bearer said still counts, but it is no member any more. Returns how many
-    /// bore it.
+    /// Frees a name: the event lines of its process still count, but it is no longer a member. Returns how many
+    /// processes had the name.
     pub fn retire(&mut self, name: &str) -> usize {
         let (gone, stay) = self
             .members
@@ -228,10 +237,11 @@ impl Fleet {
         count
     }
 
-    /// Waits until a candidate other than `not` acquires at or after `since`; gives its name and when.
+    /// Waits until a candidate other than `not` acquires at or after `since`. Returns its name and the time.
     ///
     /// # Errors
-    /// Nobody did; what the first member said instead.
+    ///
+    /// Fails if there was none. The error contains the output of the first member.
     pub fn next_leader(
         &self,
         since: Nanos,
@@ -266,7 +276,7 @@ impl Fleet {
         }
     }
 
-    /// Everything that everybody said so far.
+    /// Returns the history of all event lines so far.
     pub fn history(&self) -> History {
         let mut history = History::default();
         for member in self.members.iter().chain(&self.retired) {

@@ -2,12 +2,12 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-/// A moment, in nanoseconds since the epoch: the `t` of event lines.
+/// An instant, in nanoseconds since the epoch: the `t` of event lines.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Nanos(pub i64);
 
 impl Nanos {
-    /// The time from `earlier` to here; zero if it is not earlier.
+    /// Returns the time since `earlier`; zero if it is not earlier.
     pub fn since(self, earlier: Self) -> Duration {
         Duration::from_nanos(self.0.saturating_sub(earlier.0).try_into().unwrap_or(0))
     }
@@ -24,7 +24,7 @@ impl std::ops::Add<Duration> for Nanos {
     }
 }
 
-/// The current moment. All processes of a test read this same clock.
+/// Returns the current instant. All processes of a test read this same clock.
 #[expect(
     clippy::disallowed_methods,
     reason = "event lines carry wall time, and one host has one"
@@ -36,7 +36,7 @@ pub fn now() -> Nanos {
     Nanos(i64::try_from(since_epoch.as_nanos()).unwrap_or(i64::MAX))
 }
 
-/// Asks again and again until there is an answer or the time is up.
+/// Calls a function repeatedly until it returns a value or the time limit is reached.
 pub fn poll<T>(limit: Duration, mut ask: impl FnMut() -> Option<T>) -> Option<T> {
     let end = now() + limit;
     loop {

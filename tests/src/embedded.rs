@@ -1,4 +1,4 @@
-//! Our own API server inside the test process, reached by clients over loopback: TLS, RBAC, an empty store.
+//! Our own API server inside the test process, accessed by clients over loopback: TLS, RBAC, an empty store.
 
 use std::io;
 use std::path::PathBuf;
@@ -20,15 +20,17 @@ impl Embedded {
     /// Starts a server on a free port, with everything in memory.
     ///
     /// # Errors
-    /// Why it does not start.
+    ///
+    /// Fails if it does not start.
     pub fn start() -> io::Result<Self> {
         Self::start_with(Server::builder())
     }
 
-    /// Starts a server that was set up otherwise. Its kubeconfig is written where the harness wants it.
+    /// Starts a server with another configuration. The harness decides where its kubeconfig is written.
     ///
     /// # Errors
-    /// Why it does not start.
+    ///
+    /// Fails if it does not start.
     pub fn start_with(server: Builder) -> io::Result<Self> {
         let folder = tempfile::Builder::new()
             .prefix("tenure-embedded-")
@@ -56,7 +58,7 @@ impl Embedded {
         })
     }
 
-    /// The kubeconfig of the administrator.
+    /// Returns the kubeconfig of the administrator.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
@@ -79,7 +81,7 @@ async fn serve(
     match server.start().await {
         Ok(server) => {
             _ = ready.send(Ok(()));
-            // The sender says nothing: that it is gone is the message.
+            // The sender sends nothing: dropping it is the signal.
             _ = stopped.await;
             server.shutdown().await;
         }

@@ -4,21 +4,21 @@ use serde::{Deserialize, Deserializer};
 
 use crate::clock::Nanos;
 
-/// What happened.
+/// Kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// A term began.
     Acquired,
-    /// A term ended and the lock was not given back.
+    /// A term ended and the lock was not released.
     Lost,
-    /// A term ended and the lock was given back.
+    /// A term ended and the lock was released.
     Released,
-    /// The lock names another holder than before.
+    /// The lock has another holder than before.
     Observed,
-    /// A piece of guarded work was done (peers only, with `--work`).
+    /// A step of guarded work was done (peers only, with `--work`).
     Working,
-    /// What a process counted, as its last line (peers only).
+    /// Counters of a process, as its last line (peers only).
     Stats,
     /// A line of a later version.
     #[serde(other)]
@@ -28,15 +28,15 @@ pub enum Kind {
 /// One line.
 #[derive(Clone, Debug, Deserialize)]
 pub struct Event {
-    /// When it was printed.
+    /// Time at which it was printed.
     #[serde(deserialize_with = "nanos")]
     pub t: Nanos,
-    /// What happened.
+    /// Kind of the event.
     pub event: Kind,
-    /// In which election.
+    /// Name of the election.
     #[serde(default)]
     pub election: String,
-    /// Who leads, as far as the printing process knows; empty for nobody.
+    /// The leader, as known by the printing process; empty for none.
     #[serde(default, deserialize_with = "null_is_empty")]
     pub leader: String,
     /// The identity of the printing process.
@@ -45,19 +45,19 @@ pub struct Event {
     /// The term's fencing token.
     #[serde(default, deserialize_with = "token")]
     pub token: Option<String>,
-    /// How often the holder had changed.
+    /// Number of changes of the holder.
     #[serde(default)]
     pub transitions: Option<u32>,
-    /// When guarded work ended, on `lost` and `released`.
+    /// End of guarded work, for `lost` and `released`.
     #[serde(default, deserialize_with = "maybe_nanos")]
     pub until: Option<Nanos>,
-    /// Everything else.
+    /// All other fields.
     #[serde(flatten)]
     pub rest: serde_json::Map<String, serde_json::Value>,
 }
 
 impl Event {
-    /// The line's event, or `None` for a line that is none, such as a log line.
+    /// Parses a line; `None` if it is not an event, for example a log line.
     pub fn parse(line: &str) -> Option<Self> {
         serde_json::from_str(line).ok()
     }
@@ -75,7 +75,7 @@ fn null_is_empty<'de, D: Deserializer<'de>>(from: D) -> Result<String, D::Error>
     Ok(Option::deserialize(from)?.unwrap_or_default())
 }
 
-/// Tokens are decimals of any length, so they travel as text; a number is accepted too.
+/// Parses a token. Tokens are decimal numbers of any length, so they are sent as text; a number is accepted too.
 fn token<'de, D: Deserializer<'de>>(from: D) -> Result<Option<String>, D::Error> {
     Ok(match Option::<serde_json::Value>::deserialize(from)? {
         None | Some(serde_json::Value::Null) => None,

@@ -1,5 +1,4 @@
-//! An HTTP proxy for tests: it answers CONNECT, finds every server on loopback whatever its name is, and keeps
-//! what it was asked for.
+//! An HTTP proxy for tests. It answers CONNECT, resolves every server name to loopback, and records the requests.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -12,7 +11,7 @@ use serde_json::{Value, json};
 /// A name that only the proxy resolves.
 pub const NAME: &str = "tenure.test";
 
-/// A running proxy. Dropping it ends it; connections that it made stay.
+/// A running proxy. Dropping it ends it; its connections stay.
 #[derive(Debug)]
 pub struct ForwardProxy {
     address: SocketAddr,
@@ -24,7 +23,8 @@ impl ForwardProxy {
     /// Starts it on a free port.
     ///
     /// # Errors
-    /// There is no port.
+    ///
+    /// Fails if there is no free port.
     pub fn start() -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let proxy = Self {
@@ -47,12 +47,12 @@ impl ForwardProxy {
         Ok(proxy)
     }
 
-    /// Its URL.
+    /// Returns its URL.
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
-    /// The servers that were asked for since the last call, as `host:port`; other requests by their first line.
+    /// Returns the requested servers since the last call, as `host:port`; other requests by their first line.
     pub fn asked(&self) -> Vec<String> {
         std::mem::take(&mut self.asked.lock().unwrap_or_else(PoisonError::into_inner))
     }
@@ -98,10 +98,11 @@ fn pass(mut from: TcpStream, mut to: TcpStream) {
     _ = from.shutdown(Shutdown::Both);
 }
 
-/// Copies a kubeconfig whose server is on loopback, with this host instead, and further fields of its cluster.
+/// Copies a kubeconfig whose server is on loopback, with this host instead and additional fields of its cluster.
 ///
 /// # Errors
-/// The kubeconfig is not like that, or the copy cannot be written.
+///
+/// Fails if the kubeconfig has another form, or if the copy cannot be written.
 pub fn under_name(kubeconfig: &Path, host: &str, more: &Value, to: &Path) -> io::Result<PathBuf> {
     let text = std::fs::read_to_string(kubeconfig)?;
     let mut config: Value = serde_saphyr::from_str(&text).map_err(io::Error::other)?;

@@ -1,4 +1,4 @@
-//! A home directory with nothing in it, so that `tenure` has a local server of its own there.
+//! An empty home directory, so that `tenure` has its own local server there.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 use crate::tools;
 
-/// A home; its local server ends with it.
+/// A home. Its local server ends with it.
 #[derive(Debug)]
 pub struct Home {
     folder: TempDir,
@@ -15,10 +15,11 @@ pub struct Home {
 }
 
 impl Home {
-    /// An empty one.
+    /// Creates an empty home.
     ///
     /// # Panics
-    /// If the command is not built or there is no room for a folder.
+    ///
+    /// Panics if the command is not built or the folder cannot be created.
     pub fn new() -> Self {
         let tenure = tools::tenure().expect("cargo build --package tenure-cli comes first");
         Self {
@@ -45,12 +46,13 @@ impl Home {
     /// Runs `tenure ARGS` to its end.
     ///
     /// # Panics
-    /// If it cannot be started.
+    ///
+    /// Panics if it cannot be started.
     pub fn tenure(&self, args: &[&str]) -> Output {
         self.command().args(args).output().expect("it was built")
     }
 
-    /// A file in the home.
+    /// Returns the path of a file in the home.
     pub fn path(&self, name: impl AsRef<Path>) -> PathBuf {
         self.folder.path().join(name)
     }

@@ -1,8 +1,7 @@
-//! The harness for tests with real processes: it builds and starts the real Kubernetes programs, runs
-//! candidates as separate processes, reads their event lines and checks what they say.
+//! The harness for tests with real processes. It builds and starts the real Kubernetes programs, runs candidates as
+//! separate processes, reads their event lines and checks them.
 //!
-//! Tests at this level share one host clock. That is what makes the overlap of two leaders a number
-//! instead of an argument ([`overlap`]).
+//! Tests at this level share one host clock, so the overlap of two leaders can be measured ([`overlap`]).
 
 pub mod bench;
 pub mod candidate;
@@ -26,16 +25,18 @@ pub mod wire;
 
 use std::io::Write;
 
-/// Why a tier of tests did not run. Says what to do about it.
+/// Reason why a tier of tests did not run, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Skip(pub String);
 
 impl Skip {
-    /// Passes what is available on. What is not is said on stderr, or fails the test where it is required.
+    /// Returns the value if it is available. Otherwise prints the reason on stderr, or fails the test if the tier is
+    /// required.
     ///
     /// # Panics
-    /// With the reason, if `TENURE_REAL=require` forbids skipping.
+    ///
+    /// Panics with the reason if `TENURE_REAL=require` forbids skipping.
     pub fn unless<T>(available: Result<T, Self>) -> Option<T> {
         match available {
             Ok(value) => Some(value),

@@ -1,9 +1,9 @@
-//! Who led when, and whether two ever led at once.
+//! Who led when, and whether two candidates ever led at the same time.
 //!
-//! Pure: it reads event lines and computes. A term is `[acquired.t, until)`, where `until` is the moment
-//! at which the process itself says that guarded work ended. A process that was killed says nothing, so
-//! the harness closes its term at the last step of work that it told of, or at the moment of the kill if it
-//! told of none: it may have been stopped or starved long before.
+//! This module is pure: it reads event lines and computes. A term is `[acquired.t, until)`, where `until` is the end of
+//! guarded work according to the process itself. A killed process reports nothing, and it may have been stopped or
+//! starved long before the kill. The harness therefore closes its term at the last reported step of work, or at the
+//! moment of the kill if there was no step.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -11,38 +11,38 @@ use std::time::Duration;
 use crate::clock::Nanos;
 use crate::event::{Event, Kind};
 
-/// One process's time as the leader.
+/// The period in which one process leads.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Term {
     /// The identity of the leader.
     pub who: String,
     /// Its fencing token.
     pub token: Option<String>,
-    /// The count of transitions it wrote.
+    /// The number of transitions that it wrote.
     pub transitions: u32,
-    /// The first moment of guarded work.
+    /// The first instant of guarded work.
     pub from: Nanos,
     /// The end of guarded work; `None` while it lasts.
     pub until: Option<Nanos>,
 }
 
-/// Two terms that share time.
+/// Two terms that overlap.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Overlap {
     /// The term that began first.
     pub first: Term,
     /// The term that began before the first had ended.
     pub second: Term,
-    /// How long both lasted, up to the given end of the history.
+    /// Length of the overlap, up to the given end of the history.
     pub length: Duration,
 }
 
-/// What is wrong with a history, one sentence for each finding.
+/// Problems of a history, one sentence per finding.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", .0.join("; "))]
 pub struct Violations(pub Vec<String>);
 
-/// The history of one election, gathered from the lines of every candidate.
+/// The history of one election, from the lines of every candidate.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     terms: Vec<Term>,
@@ -51,7 +51,7 @@ pub struct History {
 }
 
 impl History {
-    /// Adds the lines of one process. `ended` is when the process was killed, if it was.
+    /// Adds the lines of one process. `ended` is the time at which the process was killed, if it was.
     pub fn add(&mut self, events: &[Event], ended: Option<Nanos>) {
         let mut open: Option<Term> = None;
         let mut last_step = None;
@@ -92,7 +92,7 @@ impl History {
                             ..term
                         });
                     }
-                    // A candidate may say that its term ended, and later that it gave the lock back.
+                    // A candidate may report the end of its term, and later the release of the lock.
                     (None, _) if event.event == Kind::Released && ended_before => {}
                     (None, _) => {
                         self.malformed
@@ -114,12 +114,12 @@ impl History {
         self.terms.sort_by_key(|term| term.from);
     }
 
-    /// All terms, in the order in which they began.
+    /// Returns all terms, in the order in which they began.
     pub fn terms(&self) -> &[Term] {
         &self.terms
     }
 
-    /// Every pair of terms that share time. Terms without an end last until `now`.
+    /// Returns every pair of overlapping terms. Terms without an end last until `now`.
     pub fn overlaps(&self, now: Nanos) -> Vec<Overlap> {
         let end = |term: &Term| term.until.unwrap_or(now);
         let mut found = Vec::new();
@@ -138,9 +138,10 @@ impl History {
         found
     }
 
-    /// How long after a newer term began the given process still did guarded work; zero if it never did.
+    /// Returns how long after the beginning of a newer term the given process still did guarded work; zero if it never
+    /// did.
     ///
-    /// Unlike the overlap of terms this leaves out time in which the process was stopped.
+    /// Unlike the overlap of terms, this excludes time in which the process was stopped.
     pub fn stale_work(&self, who: &str) -> Duration {
         let own: Vec<&Term> = self.terms.iter().filter(|term| term.who == who).collect();
         let stale = |at: Nanos| {
@@ -158,14 +159,14 @@ impl History {
             .unwrap_or_default()
     }
 
-    /// The longest [`stale_work`](Self::stale_work) of anybody.
+    /// Returns the longest [`stale_work`](Self::stale_work) of all processes.
     pub fn longest_stale_work(&self) -> Duration {
         let everybody = self.work.keys().map(|who| self.stale_work(who));
         everybody.max().unwrap_or_default()
     }
 
-    /// Lines that contradict each other, and tokens that do not grow: what holds even where people delete
-    /// and edit the lock.
+    /// Returns contradictory lines and tokens that do not increase: properties that hold even if people delete and edit
+    /// the lock.
     pub fn disorder(&self) -> Vec<String> {
         let mut found = self.malformed.clone();
         for pair in self.terms.windows(2) {
@@ -182,11 +183,11 @@ impl History {
         found
     }
 
-    /// Checks everything that must hold for candidates that keep the rules.
+    /// Checks everything that must hold for candidates that follow the rules.
     ///
     /// # Errors
-    /// Overlapping terms, tokens that do not grow, transitions that go down, and lines that contradict
-    /// each other.
+    ///
+    /// Fails for overlapping terms, tokens that do not increase, transitions that decrease, and contradictory lines.
     pub fn check(&self, now: Nanos) -> Result<(), Violations> {
         let mut found = self.disorder();
         found.extend(self.overlaps(now).iter().map(|overlap| {
@@ -218,7 +219,7 @@ mod tests {
 
     const MS: i64 = 1_000_000;
 
-    /// `acquired@10#5/1` is the event, its time in ms, token and transitions; `lost@20<18` ends at 18.
+    /// Parses a script: `acquired@10#5/1` is the event, its time in ms, token and transitions; `lost@20<18` ends at 18.
     fn lines(me: &str, script: &str) -> Vec<Event> {
         script
             .split_whitespace()
@@ -325,7 +326,7 @@ mod tests {
         history.add(&frozen, Some(Nanos(50 * MS)));
         history.add(&lines("b", "acquired@31#2/1"), None);
         assert_eq!(history.check(Nanos(99 * MS)), Ok(()));
-        // One that went on is found.
+        // A term that continued is detected.
         let mut history = History::default();
         let busy = lines("a", "acquired@10#1/0 working@15 working@40");
         history.add(&busy, Some(Nanos(50 * MS)));

@@ -1,4 +1,4 @@
-//! A child process of a test: its event lines, signals to it, and its certain end.
+//! A child process of a test: its event lines, signals to it, and its guaranteed end.
 
 use std::io::{self, BufRead, BufReader};
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use crate::clock::{self, Nanos};
 use crate::event::{Event, Kind};
 
-/// A running program. Dropping it kills it; the kernel does so if the test run dies first.
+/// A running program. Dropping it kills it, and the kernel kills it if the test run dies first.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -20,7 +20,7 @@ pub struct Process {
     killed_at: Option<Nanos>,
 }
 
-/// What did not happen in time, and everything the process had said by then.
+/// The expected event that did not happen in time, and all output of the process until then.
 #[derive(Debug, thiserror::Error)]
 #[error("{name}: no {what} within {limit:?}; it said:\n{said}")]
 pub struct Silence {
@@ -56,10 +56,11 @@ struct Said {
 }
 
 impl Process {
-    /// Starts a program and reads its output. Lines that are no events are kept as text.
+    /// Starts a program and reads its output. Lines that are not events are kept as text.
     ///
     /// # Errors
-    /// The program could not be started.
+    ///
+    /// Fails if the program could not be started.
     pub fn spawn(name: impl Into<String>, mut command: Command) -> io::Result<Self> {
         command
             .stdin(Stdio::null())
@@ -84,23 +85,23 @@ impl Process {
         })
     }
 
-    /// The name given at the start.
+    /// Returns the name given at the start.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The process id.
+    /// Returns the process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
 
-    /// SIGTERM: asks it to end.
+    /// Sends SIGTERM, which asks it to end.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// SIGKILL, and waits until the process is gone. Returns the last moment at which it did anything: that
-    /// of the kill, or of the stop if it stood still.
+    /// Sends SIGKILL, and waits until the process has ended. Returns the last instant at which it did anything: that of
+    /// the kill, or of the stop if it was stopped.
     pub fn kill(&mut self) -> Nanos {
         self.signal(Signal::KILL);
         _ = self.child.wait();
@@ -108,51 +109,51 @@ impl Process {
         *self.killed_at.get_or_insert(at)
     }
 
-    /// SIGSTOP: the process stands still, wherever it is.
+    /// Sends SIGSTOP: the process is stopped immediately.
     pub fn stop(&mut self) {
         self.signal(Signal::STOP);
         self.stopped_at = Some(clock::now());
     }
 
-    /// SIGCONT: the process goes on.
+    /// Sends SIGCONT: the process continues.
     pub fn resume(&mut self) {
         self.stopped_at = None;
         self.signal(Signal::CONT);
     }
 
-    /// Whether it has ended by itself or by a signal.
+    /// Returns whether it has ended by itself or by a signal.
     pub fn has_ended(&mut self) -> bool {
         matches!(self.child.try_wait(), Ok(Some(_)))
     }
 
-    /// What [`kill`](Self::kill) returned, if it was called.
+    /// Returns the result of [`kill`](Self::kill), if it was called.
     pub fn killed_at(&self) -> Option<Nanos> {
         self.killed_at
     }
 
-    /// All events so far.
+    /// Returns all events so far.
     pub fn events(&self) -> Vec<Event> {
         self.lines.lock().events.clone()
     }
 
-    /// The last event so far of one of these kinds.
+    /// Returns the last event so far of one of these kinds.
     pub fn last_of(&self, kinds: &[Kind]) -> Option<Event> {
         let said = self.lines.lock();
         let mut events = said.events.iter().rev();
         events.find(|event| kinds.contains(&event.event)).cloned()
     }
 
-    /// All lines so far that are JSON but no events of an election.
+    /// Returns all lines so far that are JSON but not events of an election.
     pub fn json(&self) -> Vec<serde_json::Value> {
         self.lines.lock().json.clone()
     }
 
-    /// All other lines so far, of both streams.
+    /// Returns all other lines so far, of both streams.
     pub fn text(&self) -> Vec<String> {
         self.lines.lock().text.clone()
     }
 
-    /// Everything it said so far, for error messages.
+    /// Returns all output so far, for error messages.
     pub fn transcript(&self) -> String {
         self.lines.lock().transcript()
     }
@@ -160,7 +161,8 @@ impl Process {
     /// Waits for an event of this kind that was printed at or after `since`.
     ///
     /// # Errors
-    /// There was none in time, or the process ended without one.
+    ///
+    /// Fails if there was none in time, or if the process ended without one.
     pub fn wait_for(&self, kind: Kind, since: Nanos, limit: Duration) -> Result<Event, Silence> {
         self.wait_until(&format!("{kind:?}"), limit, |event| {
             event.event == kind && event.t >= since
@@ -170,7 +172,8 @@ impl Process {
     /// Waits for an event that `wanted` accepts; `what` names it in the error.
     ///
     /// # Errors
-    /// There was none in time, or the process ended without one.
+    ///
+    /// Fails if there was none in time, or if the process ended without one.
     pub fn wait_until(
         &self,
         what: &str,
@@ -197,7 +200,8 @@ impl Process {
     /// Waits for the end of the process and of its output.
     ///
     /// # Errors
-    /// It did not end in time.
+    ///
+    /// Fails if it did not end in time.
     pub fn wait(&mut self, limit: Duration) -> Result<ExitStatus, Silence> {
         let ended = clock::poll(limit, || {
             let status = self.child.try_wait().ok().flatten()?;
@@ -206,13 +210,13 @@ impl Process {
         ended.ok_or_else(|| Silence::new(&self.name, "end", limit, self.transcript()))
     }
 
-    /// Resident memory in bytes, where /proc tells.
+    /// Returns the resident memory in bytes, if /proc shows it.
     pub fn resident_bytes(&self) -> Option<u64> {
         resident_bytes(self.pid())
     }
 
-    /// The time for which its threads have run so far, where /proc tells: to the nanosecond, for what is too little
-    /// to be counted in clock ticks. Without threads that have ended.
+    /// Returns the run time of its threads so far in nanoseconds, if /proc shows it, for amounts that are too small for
+    /// clock ticks. Excludes threads that have ended.
     pub fn run_time(&self) -> Option<Duration> {
         let tasks = std::fs::read_dir(format!("/proc/{}/task", self.pid())).ok()?;
         let times = tasks.filter_map(|task| {
@@ -222,10 +226,10 @@ impl Process {
         Some(Duration::from_nanos(times.sum()))
     }
 
-    /// CPU time used so far, where /proc tells.
+    /// Returns the CPU time used so far, if /proc shows it.
     pub fn cpu_time(&self) -> Option<Duration> {
         let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.pid())).ok()?;
-        // The second field is the program's name in brackets and may hold anything.
+        // The second field is the program's name in brackets and may contain anything.
         let mut fields = stat.rsplit_once(')')?.1.split_whitespace().skip(11);
         let ticks: u64 =
             fields.next()?.parse::<u64>().ok()? + fields.next()?.parse::<u64>().ok()?;
@@ -237,7 +241,7 @@ impl Process {
     fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).ok().and_then(Pid::from_raw);
         if let Some(pid) = pid {
-            // A process that has ended and was not waited for keeps its id, so this never hits another.
+            // An ended process that was not waited for keeps its id, so the signal never reaches another process.
             _ = kill_process(pid, signal);
         }
     }
@@ -280,7 +284,7 @@ impl Lines {
 }
 
 impl Said {
-    /// Work is left out, and the text is cut: both can be thousands of lines.
+    /// Work is omitted, and the text is truncated, because both can be thousands of lines.
     fn transcript(&self) -> String {
         let events = self
             .events
@@ -300,13 +304,13 @@ impl Said {
     }
 }
 
-/// Whether a process is there and no zombie, where /proc tells.
+/// Returns whether a process exists and is not a zombie, if /proc shows it.
 pub fn is_alive(pid: i32) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     !stat.is_empty() && !stat.contains(") Z ")
 }
 
-/// A process and everything that it started, where /proc tells.
+/// Returns a process and all its descendants, if /proc shows them.
 pub fn family(pid: i32) -> Vec<i32> {
     let mut all = vec![pid];
     let parent = |child: i32| {
@@ -325,7 +329,7 @@ pub fn family(pid: i32) -> Vec<i32> {
     all
 }
 
-/// The process beside a `tenure run` that ends its group if it cannot, while there is one that lives.
+/// Returns the watchdog of a `tenure run`, which ends the group if the wrapper cannot, while a living one exists.
 pub fn watchdog_of(wrapper: u32) -> Option<i32> {
     let is_watchdog = |pid: &i32| {
         let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
@@ -336,7 +340,7 @@ pub fn watchdog_of(wrapper: u32) -> Option<i32> {
     family.find(|pid| is_watchdog(pid) && is_alive(*pid))
 }
 
-/// Whether a process has a handler for SIGINT, the second signal of the mask, where /proc tells.
+/// Returns whether a process has a handler for SIGINT, the second signal of the mask, if /proc shows it.
 pub fn catches_interrupts(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
     let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
@@ -344,7 +348,7 @@ pub fn catches_interrupts(pid: u32) -> bool {
     caught.is_some_and(|mask| mask & 0b10 != 0)
 }
 
-/// Resident memory of a process, where /proc tells.
+/// Returns the resident memory of a process, if /proc shows it.
 pub fn resident_bytes(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status
@@ -417,7 +421,7 @@ mod tests {
         let mut process = std::thread::spawn(|| shell("exec sleep 1000"))
             .join()
             .unwrap();
-        // The kernel sends the death signal as the thread ends, so this would be seen at once.
+        // The kernel sends the death signal when the thread ends, so this would be visible immediately.
         std::thread::sleep(Duration::from_millis(200));
         assert!(process.child.try_wait().unwrap().is_none());
     }

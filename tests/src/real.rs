@@ -1,11 +1,11 @@
-//! Real Kubernetes beside our own programs: kube-apiserver, etcd and client-go, built from `peers/`.
+//! Real Kubernetes for comparison with our own programs: kube-apiserver, etcd and client-go, built from `peers/`.
 //!
-//! The first build takes minutes, so tests run by hand only use what is built already and say what is missing.
-//! `TENURE_REAL=build`, as `cargo xtask test` has it, makes them build it, if there is Go. With
-//! `TENURE_REAL=require`, and where `CI=true` and nothing else is said, a missing Go is a failure too.
+//! The first build takes minutes, so tests that are run by hand use only what is already built, and report what is
+//! missing. `TENURE_REAL=build`, which `cargo xtask test` sets, makes them build it if Go is installed. With
+//! `TENURE_REAL=require`, and by default with `CI=true`, a missing Go is a failure too.
 //!
-//! `TENURE_KUBECONFIG=FILE` names a cluster that is there already: tests that share one use it, and those that
-//! need one of their own, because they restart parts of it or run its controllers, say so and pass.
+//! `TENURE_KUBECONFIG=FILE` names an existing cluster. Tests that can share a cluster use it. Tests that need their
+//! own, because they restart parts of it or run its controllers, print that and pass.
 
 mod build;
 mod cluster;
@@ -24,7 +24,7 @@ pub use etcd::Etcd;
 
 use crate::Skip;
 
-/// What is done about a missing part.
+/// Reaction to a missing part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Missing {
     Skip,
@@ -48,21 +48,22 @@ impl Missing {
     }
 }
 
-/// Whether missing parts are a failure rather than a reason to skip.
+/// Returns whether missing parts are a failure instead of a reason to skip.
 pub fn required() -> bool {
     existing().is_none() && Missing::of_this_run() == Missing::Require
 }
 
-/// The kubeconfig of a cluster that is there already, if one is to be used.
+/// Returns the kubeconfig of an existing cluster, if one is to be used.
 fn existing() -> Option<PathBuf> {
     let file = env::var_os("TENURE_KUBECONFIG")?;
     (!file.is_empty()).then(|| file.into())
 }
 
-/// Whether a test may start a cluster for itself alone.
+/// Checks whether a test may start its own cluster.
 ///
 /// # Errors
-/// Its programs are not there, or another cluster is to be used.
+///
+/// Fails if its programs are missing, or if another cluster is to be used.
 pub fn own_cluster() -> Result<(), Skip> {
     match existing() {
         Some(file) => Err(Skip(format!(
@@ -73,17 +74,18 @@ pub fn own_cluster() -> Result<(), Skip> {
     }
 }
 
-/// The cluster that all tests of one run share: starting one takes seconds. Built parts are needed, or a
-/// cluster that is there already.
+/// Returns the cluster that all tests of one run share, because starting one takes seconds. Needs built programs, or an
+/// existing cluster.
 ///
-/// Nothing drops it at the end of the run. Its processes end with this one, and its folder is removed by
-/// the next run.
+/// Nothing drops it at the end of the run. Its processes end with this one, and the next run removes its folder.
 ///
 /// # Errors
-/// Its programs are not there.
+///
+/// Fails if its programs are missing.
 ///
 /// # Panics
-/// They are there and do not start: that is a failure, never a reason to skip.
+///
+/// Panics if they exist and do not start, which is a failure and never a reason to skip.
 pub fn shared() -> Result<&'static Cluster, Skip> {
     static SHARED: OnceLock<Result<Cluster, Skip>> = OnceLock::new();
     let cluster = SHARED.get_or_init(|| {
@@ -111,10 +113,11 @@ pub fn shared() -> Result<&'static Cluster, Skip> {
     cluster.as_ref().map_err(Clone::clone)
 }
 
-/// Whether these programs are there, so that the tests that use them can run.
+/// Checks whether these programs exist, so that the tests that use them can run.
 ///
 /// # Errors
-/// Says which are missing and how to get them.
+///
+/// Names the missing ones and how to get them.
 pub fn available(peers: &[Peer]) -> Result<(), Skip> {
     if required() || Missing::of_this_run() == Missing::Build {
         for peer in peers {

@@ -1,4 +1,4 @@
-//! Every version of one object, as a watch tells them: what was written, and in which order.
+//! Records every version of one object from a watch: the writes, and their order.
 
 use std::io;
 use std::path::Path;
@@ -15,23 +15,23 @@ use tokio::sync::oneshot;
 
 use crate::clock;
 
-/// The annotation that holds the record where the lock is no Lease.
+/// The annotation with the record if the lock is not a Lease.
 const ANNOTATION: &str = "control-plane.alpha.kubernetes.io/leader";
 
-/// What is recorded of a lock.
+/// The recorded fields of a lock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Version {
-    /// Who holds it; empty for nobody.
+    /// The holder; empty for none.
     pub holder: String,
-    /// How often the holder has changed.
+    /// Number of changes of the holder.
     pub transitions: i64,
-    /// For how long others wait.
+    /// Lease duration in seconds.
     pub lease_seconds: i64,
-    /// Whether this is the end of the object.
+    /// Whether this is the deletion of the object.
     pub deleted: bool,
 }
 
-/// A watch on a lock object that keeps what it saw. Dropping it ends the watch.
+/// A watch of a lock object that keeps its events. Dropping it ends the watch.
 #[derive(Debug)]
 pub struct Recorder {
     versions: Arc<Mutex<Vec<Version>>>,
@@ -44,7 +44,8 @@ impl Recorder {
     /// `ConfigMap`.
     ///
     /// # Errors
-    /// The kubeconfig is unusable, or there is no runtime for the watch.
+    ///
+    /// Fails if the kubeconfig is unusable, or if there is no runtime for the watch.
     pub fn start(kubeconfig: &Path, kind: &str, name: &str) -> io::Result<Self> {
         let (group, plural) = match kind {
             "Lease" => ("coordination.k8s.io", "leases"),
@@ -109,13 +110,13 @@ impl Recorder {
         })
     }
 
-    /// Everything so far.
+    /// Returns all versions so far.
     pub fn versions(&self) -> Vec<Version> {
         let versions = self.versions.lock();
         versions.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until a version that `wanted` accepts has been seen, after the first `skip` ones.
+    /// Waits until a version that `wanted` accepts was observed, after the first `skip` ones.
     pub fn wait_for(
         &self,
         skip: usize,

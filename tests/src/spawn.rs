@@ -1,7 +1,7 @@
-//! Starting processes that cannot outlive the test run.
+//! Starts processes that cannot outlive the test run.
 //!
-//! Linux can kill a child when its parent dies, but by "parent" it means the thread that started it, and
-//! tests come and go with their threads. So one thread, which lives as long as the test run, starts all.
+//! Linux can kill a child when its parent dies. By "parent" it means the thread that started the child, and tests end
+//! with their threads. One thread, which lives as long as the test run, therefore starts all processes.
 
 use std::io;
 use std::process::{Child, Command};
@@ -14,7 +14,7 @@ static SPAWNER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
     let (orders, inbox) = channel::<Order>();
     std::thread::spawn(move || {
         for (mut command, answer) in inbox {
-            // An order whose giver has gone is an order for a process that nobody would end.
+            // If the caller has gone, nobody would end the process.
             if let Err(lost) = answer.send(command.spawn())
                 && let Ok(mut child) = lost.0
             {
@@ -25,7 +25,7 @@ static SPAWNER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
     Mutex::new(orders)
 });
 
-/// Starts a process that the kernel kills if this one ends, however it ends.
+/// Starts a process that the kernel kills when this one ends for any reason.
 pub(crate) fn spawn_bound(mut command: Command) -> io::Result<Child> {
     bind_to_parent(&mut command);
     let (answer, result) = channel();

@@ -1,7 +1,7 @@
-//! How long the machine lets a process wait for its turn.
+//! Measures how long the machine lets a process wait for the CPU.
 //!
-//! What is promised within a margin of half a second holds where a process that wants to run is let run. A test of
-//! such a promise looks here before it blames the product.
+//! Guarantees within a margin of half a second hold only if runnable processes get the CPU in time. A test of such a
+//! guarantee checks this before it blames the product.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -12,7 +12,7 @@ use crate::clock;
 
 const NAP: Duration = Duration::from_millis(5);
 
-/// A thread that sleeps and wakes, and notes how late it wakes. Ends when dropped.
+/// A thread that sleeps and wakes, and records how late it wakes. Ends when dropped.
 #[derive(Debug)]
 pub struct Stalls {
     longest: Arc<AtomicU64>,
@@ -21,7 +21,7 @@ pub struct Stalls {
 }
 
 impl Stalls {
-    /// Begins to measure.
+    /// Starts to measure.
     pub fn watch() -> Self {
         let (longest, over) = (Arc::<AtomicU64>::default(), Arc::<AtomicBool>::default());
         let (noted, ended) = (longest.clone(), over.clone());
@@ -41,7 +41,7 @@ impl Stalls {
         }
     }
 
-    /// The longest stall so far.
+    /// Returns the longest stall so far.
     pub fn longest(&self) -> Duration {
         Duration::from_nanos(self.longest.load(Ordering::Relaxed))
     }

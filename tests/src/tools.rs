@@ -8,10 +8,11 @@ use crate::Skip;
 
 const HINT: &str = "`cargo xtask test process` installs it";
 
-/// A Python interpreter with the Kubernetes client.
+/// Returns a Python interpreter with the Kubernetes client.
 ///
 /// # Errors
-/// It is not installed.
+///
+/// Fails if it is not installed.
 pub fn python() -> Result<PathBuf, Skip> {
     let python = folder().join("python/bin/python");
     let found = succeeds(Command::new(&python).args(["-c", "import kubernetes"]));
@@ -22,10 +23,11 @@ pub fn python() -> Result<PathBuf, Skip> {
     }
 }
 
-/// The file of the JavaScript client to import; Node.js is on the PATH then.
+/// Returns the file of the JavaScript client to import. Node.js is on the PATH in that case.
 ///
 /// # Errors
-/// One of them is not installed.
+///
+/// Fails if one of them is not installed.
 pub fn node_client() -> Result<PathBuf, Skip> {
     if !succeeds(Command::new("node").arg("--version")) {
         return Err(Skip("Node.js is not installed".to_owned()));
@@ -38,10 +40,11 @@ pub fn node_client() -> Result<PathBuf, Skip> {
     }
 }
 
-/// The file of the browser driver to import; Node.js and Chromium are there then.
+/// Returns the file of the browser driver to import. Node.js and Chromium are installed in that case.
 ///
 /// # Errors
-/// One of them is not installed.
+///
+/// Fails if one of them is not installed.
 pub fn playwright() -> Result<PathBuf, Skip> {
     if !succeeds(Command::new("node").arg("--version")) {
         return Err(Skip("Node.js is not installed".to_owned()));
@@ -57,10 +60,11 @@ pub fn playwright() -> Result<PathBuf, Skip> {
     }
 }
 
-/// A terminal that tests can look at.
+/// Checks for a terminal whose content tests can read.
 ///
 /// # Errors
-/// It is not installed.
+///
+/// Fails if it is not installed.
 pub fn tmux() -> Result<(), Skip> {
     if succeeds(Command::new("tmux").arg("-V")) {
         Ok(())
@@ -69,10 +73,11 @@ pub fn tmux() -> Result<(), Skip> {
     }
 }
 
-/// A program that writes its title over its environment.
+/// Checks for a program that overwrites its environment with its title.
 ///
 /// # Errors
-/// It is not installed.
+///
+/// Fails if it is not installed.
 pub fn perl() -> Result<(), Skip> {
     if succeeds(Command::new("perl").arg("-v")) {
         Ok(())
@@ -81,13 +86,15 @@ pub fn perl() -> Result<(), Skip> {
     }
 }
 
-/// The kubectl of the distribution, years older than the one in `peers/`. Which one it is, is said.
+/// Returns the kubectl of the distribution, which is years older than the one in `peers/`. Prints its version.
 ///
 /// # Errors
-/// It is not unpacked.
+///
+/// Fails if it is not unpacked.
 ///
 /// # Panics
-/// If it is another than Debian bookworm is known to have, 1.20, where that is the distribution.
+///
+/// Panics on Debian bookworm if it is not version 1.20, the known version of that distribution.
 pub fn distribution_kubectl() -> Result<PathBuf, Skip> {
     let kubectl = folder().join("kubernetes-client/usr/bin/kubectl");
     let version = Command::new(&kubectl)
@@ -114,7 +121,7 @@ pub fn distribution_kubectl() -> Result<PathBuf, Skip> {
     Ok(kubectl)
 }
 
-/// The name and version of the distribution, as `debian 12`.
+/// Returns the name and version of the distribution, for example `debian 12`.
 fn distribution() -> String {
     let text = std::fs::read_to_string("/etc/os-release").unwrap_or_default();
     let field = |name: &str| {
@@ -125,60 +132,67 @@ fn distribution() -> String {
     format!("{} {}", field("ID"), field("VERSION_ID"))
 }
 
-/// Our own command, from the build that the running test belongs to.
+/// Returns our own command, from the build of the running test.
 ///
 /// # Errors
-/// It is not built.
+///
+/// Fails if it is not built.
 pub fn tenure() -> Result<PathBuf, Skip> {
     beside("tenure", "tenure-cli")
 }
 
-/// A program on the manager, for tests.
+/// Returns a test program based on the manager.
 ///
 /// # Errors
-/// It has not been built.
+///
+/// Fails if it is not built.
 pub fn managed() -> Result<PathBuf, Skip> {
     beside("managed", "tenure-tests")
 }
 
-/// A candidate with the manners of `leader-elector:0.5`.
+/// Returns a candidate that behaves like `leader-elector:0.5`.
 ///
 /// # Errors
-/// It is not built.
+///
+/// Fails if it is not built.
 pub fn old_sidecar() -> Result<PathBuf, Skip> {
     beside("old_sidecar", "tenure-tests")
 }
 
-/// The library in a program of its own, for what the command has no flag for.
+/// Returns a separate program based on the library, for features without a flag in the command.
 ///
 /// # Errors
-/// It is not built.
+///
+/// Fails if it is not built.
 pub fn candidate() -> Result<PathBuf, Skip> {
     beside("candidate", "tenure-tests")
 }
 
-/// The same in the profile of what is shipped, `dist`.
+/// Returns the same in the shipped profile, `dist`.
 ///
 /// # Errors
-/// It is not built.
+///
+/// Fails if it is not built.
 pub fn shipped_candidate() -> Result<PathBuf, Skip> {
     let build = "cargo build --profile dist -p tenure-tests --bin candidate";
     below_target("dist/candidate")
         .ok_or_else(|| Skip(format!("no candidate as shipped: `{build}` makes it")))
 }
 
-/// One of the examples.
+/// Returns one of the examples.
 ///
 /// # Errors
-/// It is not built.
+///
+/// Fails if it is not built.
 pub fn example(name: &str) -> Result<PathBuf, Skip> {
     beside(name, "tenure-examples")
 }
 
-/// The command as the sidecar image has it.
+/// Returns the command in the build of the sidecar image.
 ///
 /// # Errors
-/// It is not built.
+///
+/// Fails if it is not built.
 pub fn sidecar() -> Result<PathBuf, Skip> {
     let missing = || {
         Skip("tenure-sidecar is not built: `cargo xtask image tenure-sidecar` does it".to_owned())
@@ -186,7 +200,7 @@ pub fn sidecar() -> Result<PathBuf, Skip> {
     below_target("image/tenure-sidecar").ok_or_else(missing)
 }
 
-/// A program of another build than the one that is running.
+/// Returns a program of another build than the running one.
 fn below_target(program: &str) -> Option<PathBuf> {
     let here = std::env::current_exe().unwrap_or_default();
     let mut programs = here
@@ -199,7 +213,7 @@ fn below_target(program: &str) -> Option<PathBuf> {
 
 fn beside(name: &str, package: &str) -> Result<PathBuf, Skip> {
     let here = std::env::current_exe().unwrap_or_default();
-    // Tests are in `deps` below the folder where binaries are.
+    // Tests are in `deps` below the folder of the binaries.
     let mut folders = here
         .ancestors()
         .skip(1)

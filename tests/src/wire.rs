@@ -1,5 +1,5 @@
-//! A plain client of an API server, for looking at what candidates wrote. Blocking, so that tests read
-//! from top to bottom; it knows paths and JSON and no types, so that nothing is lost in translation.
+//! A plain client of an API server, to read what candidates wrote. It blocks, so that tests read from top to bottom. It
+//! uses paths and JSON instead of types, so that no field is lost.
 
 use std::path::Path;
 
@@ -14,26 +14,26 @@ pub struct Wire {
     client: kube::Client,
 }
 
-/// Why there is no answer at all.
+/// Reason why there is no response.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// The kubeconfig is unusable.
     #[error("cannot use the kubeconfig: {0}")]
     Kubeconfig(#[from] kube::config::KubeconfigError),
-    /// The request failed before there was an answer.
+    /// The request failed without a response.
     #[error("{method} {path}: {source}")]
     Request {
         /// The request's method.
         method: Method,
         /// The request's path.
         path: String,
-        /// What went wrong.
+        /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
 }
 
-/// An answer: its code and its body, as text where it is not JSON.
+/// A response: its status and its body, as text if it is not JSON.
 #[derive(Clone, Debug)]
 pub struct Answer {
     /// The HTTP status.
@@ -43,10 +43,11 @@ pub struct Answer {
 }
 
 impl Wire {
-    /// Connects as a kubeconfig says.
+    /// Connects with a kubeconfig.
     ///
     /// # Errors
-    /// The kubeconfig cannot be read or used.
+    ///
+    /// Fails if the kubeconfig cannot be read or used.
     pub fn connect(kubeconfig: &Path) -> Result<Self, Error> {
         let failed = |source: Box<dyn std::error::Error + Send + Sync>| Error::Request {
             method: Method::CONNECT,
@@ -66,18 +67,20 @@ impl Wire {
         Ok(Self { runtime, client })
     }
 
-    /// GET.
+    /// Sends a GET.
     ///
     /// # Errors
-    /// There was no answer. Statuses of any kind are answers.
+    ///
+    /// Fails if there was no response. Any status counts as a response.
     pub fn get(&self, path: &str) -> Result<Answer, Error> {
         self.send(&Method::GET, path, None)
     }
 
-    /// Any request, with a JSON body where there is one.
+    /// Sends any request, optionally with a JSON body.
     ///
     /// # Errors
-    /// There was no answer. Statuses of any kind are answers.
+    ///
+    /// Fails if there was no response. Any status counts as a response.
     pub fn send(&self, method: &Method, path: &str, body: Option<&Value>) -> Result<Answer, Error> {
         let bytes = body.map(Value::to_string).unwrap_or_default().into_bytes();
         let kind = match *method {
@@ -87,10 +90,11 @@ impl Wire {
         self.send_as(method, path, kind, bytes)
     }
 
-    /// Any request, with any body.
+    /// Sends any request, with any body.
     ///
     /// # Errors
-    /// There was no answer. Statuses of any kind are answers.
+    ///
+    /// Fails if there was no response. Any status counts as a response.
     pub fn send_as(
         &self,
         method: &Method,
@@ -101,10 +105,11 @@ impl Wire {
         self.request(method, path, &[("content-type", kind)], bytes)
     }
 
-    /// Any request with further headers, and a JSON body where there is one.
+    /// Sends any request with additional headers, and optionally with a JSON body.
     ///
     /// # Errors
-    /// There was no answer. Statuses of any kind are answers.
+    ///
+    /// Fails if there was no response. Any status counts as a response.
     pub fn send_with(
         &self,
         method: &Method,
@@ -157,12 +162,12 @@ impl Wire {
     }
 }
 
-/// The path of a Lease, or of all Leases of a namespace if the name is empty.
+/// Returns the path of a Lease, or of all Leases of a namespace if the name is empty.
 pub fn lease_path(namespace: &str, name: &str) -> String {
     object_path("/apis/coordination.k8s.io/v1", namespace, "leases", name)
 }
 
-/// The path of a namespaced object, or of the whole collection if the name is empty.
+/// Returns the path of a namespaced object, or of the whole collection if the name is empty.
 pub fn object_path(group: &str, namespace: &str, resource: &str, name: &str) -> String {
     let path = format!("{group}/namespaces/{namespace}/{resource}/{name}");
     path.trim_end_matches('/').to_owned()

@@ -1,5 +1,4 @@
-//! What the `tenure` command costs: size, memory, start, hand-over. On its own local server, as a person
-//! would use it.
+//! Cost of the `tenure` command: size, memory, start, hand-over. Uses its own local server, as a user would.
 
 #![allow(
     clippy::disallowed_methods,
@@ -26,10 +25,11 @@ const COLD_STARTS: usize = 7;
 const STARTS: usize = 30;
 const HAND_OVERS: usize = 100;
 
-/// Measures what `cargo xtask image` built, if it did, else the profile `dist`, else this build.
+/// Measures the output of `cargo xtask image` if there is one, otherwise the profile `dist`, otherwise this build.
 ///
 /// # Errors
-/// The command is not built, or did not do what was waited for.
+///
+/// Fails if the command is not built, or did not do what was expected.
 pub fn bench(_real: bool) -> Result<String> {
     let (program, build) = super::shipped()?;
     let sidecar = program.with_file_name("tenure-sidecar");
@@ -79,7 +79,7 @@ pub fn bench(_real: bool) -> Result<String> {
     Ok(text)
 }
 
-/// A home of its own; its local server ends with it.
+/// A separate home directory. Its local server ends with it.
 struct Home {
     folder: tempfile::TempDir,
     program: PathBuf,
@@ -148,7 +148,7 @@ fn starts(home: &Home) -> Result<Vec<Duration>> {
     (0..STARTS).map(one).collect()
 }
 
-/// The sidecar's own build has no server, so it is told where the local one is.
+/// The sidecar's build contains no server, so it gets the address of the local one.
 fn resident(home: &Home, sidecar: &Path) -> Result<(u64, u64)> {
     let start = |id: &str| -> Result<Process> {
         let mut command = home.command_of(sidecar);
@@ -166,7 +166,7 @@ fn resident(home: &Home, sidecar: &Path) -> Result<(u64, u64)> {
     Ok((bytes(&leader)?, bytes(&follower)?))
 }
 
-/// Three wrappers; the one that leads is asked to end, and starts again as the last in the row.
+/// Runs three wrappers. The leader is asked to end, and is started again as the last one.
 fn hand_overs(home: &Home) -> Result<Vec<Duration>> {
     let started = home.folder.path().join("started");
     let script = "echo $TENURE_LEADER_ID $(date +%s%N) >> started; exec sleep 1000";
@@ -188,7 +188,7 @@ fn hand_overs(home: &Home) -> Result<Vec<Duration>> {
     let mut took = Vec::new();
     for at in 0..HAND_OVERS {
         let (leader, _) = nth(at)?;
-        // Long enough for the one that started last to follow.
+        // Long enough for the last started one to follow.
         sleep(Duration::from_millis(300));
         let place = fleet.iter().position(|(id, _)| *id == leader);
         let (_, mut child) = fleet.remove(place.context("a stranger leads")?);

@@ -1,4 +1,4 @@
-//! What candidates cost and how fast they hand over, measured from outside, the same way for everyone.
+//! Cost of candidates and the time of their hand-overs, measured from outside and in the same way for all.
 
 #![allow(clippy::print_stderr, reason = "people watch")]
 
@@ -23,23 +23,22 @@ const KILLS: usize = 20;
 const MANY: usize = 2000;
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A make of candidate: what it is called and how one is started.
+/// A kind of candidate: its name and how it is started.
 #[derive(Clone, Copy)]
 struct Make {
     name: &'static str,
     start: Start,
-    /// What makes it count its requests.
+    /// Flags that make it count its requests.
     count: &'static [&'static str],
-    /// What makes it stay when its elections have ended, if it can.
+    /// Flag that makes it stay after its elections have ended, if it has one.
     linger: Option<&'static str>,
-    /// How a process with one election is started as most have it, if that was built; its memory is
-    /// measured then.
+    /// How a process with one election is usually started, if that was built. Its memory is measured in that form.
     lean: Option<(Start, &'static str)>,
-    /// Whether one process can have many elections.
+    /// Whether one process can run many elections.
     many: bool,
-    /// How a process with many is started as it would be shipped, if that was built.
+    /// How a process with many elections is started in its shipped form, if that was built.
     shipped: Option<(Start, &'static str)>,
-    /// How often it is handed over: some take long.
+    /// Number of hand-overs, because some are slow.
     hand_overs: usize,
 }
 
@@ -87,10 +86,11 @@ const K8S_CONTROLLER: Make = Make {
     hand_overs: HAND_OVERS,
 };
 
-/// Every make on the real kube-apiserver if it can be had, and tenure on ours.
+/// Measures every kind on the real kube-apiserver if it is available, and tenure on ours.
 ///
 /// # Errors
-/// A server or a candidate did not start.
+///
+/// Fails if a server or a candidate did not start.
 pub fn bench(real: bool) -> anyhow::Result<String> {
     let mut columns = Vec::new();
     if real {
@@ -140,26 +140,26 @@ pub fn bench(real: bool) -> anyhow::Result<String> {
     Ok(section)
 }
 
-/// How candidates of one make are started.
+/// How candidates of one kind are started.
 pub type Start = fn(&Election, &str, &[&str]) -> Result<Process, candidate::Error>;
 
-/// Why there is no report.
+/// Reason why there is no report.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A candidate could not be started.
     #[error(transparent)]
     Candidate(#[from] candidate::Error),
-    /// A candidate did not do what was waited for.
+    /// A candidate did not do what was expected.
     #[error(transparent)]
     Silence(#[from] Silence),
-    /// The API server did not answer.
+    /// The API server did not respond.
     #[error(transparent)]
     Wire(#[from] crate::wire::Error),
-    /// The lock has no time in it.
+    /// The lock contains no time.
     #[error("no renewTime in {0}")]
     Record(String),
-    /// The machine does not tell what a process uses.
+    /// The resource usage of a process cannot be read.
     #[error("/proc says nothing about process {0}")]
     Proc(u32),
 }
@@ -175,7 +175,7 @@ fn column(make: Make, server: &'static str, kubeconfig: &Path) -> Result<Column,
 }
 
 fn measure(make: Make, kubeconfig: &Path) -> Result<Figures, Error> {
-    // Hand-overs, kills and quiet pairs wait most of the time, each on locks of its own.
+    // Hand-overs, kills and idle pairs mostly wait, each on its own locks.
     let mut figures = scope(|scope| -> Result<Figures, Error> {
         let quiet = scope.spawn(|| quiet_pair(make, kubeconfig));
         let kills: Vec<_> = (0..KILLS)
@@ -220,7 +220,8 @@ fn election(kubeconfig: &Path, what: &str) -> Election {
     Election::new(PathBuf::from(kubeconfig), name)
 }
 
-/// From SIGTERM of the leader to `acquired` of the next, with three replicas; and one process's memory.
+/// Measures the time from SIGTERM of the leader to `acquired` of the next one, with three replicas, and the memory of
+/// one process.
 fn hand_overs(make: Make, kubeconfig: &Path) -> Result<Figures, Error> {
     let election = election(kubeconfig, "hand-over");
     let mut fleet = Fleet::default();
@@ -239,14 +240,14 @@ fn hand_overs(make: Make, kubeconfig: &Path) -> Result<Figures, Error> {
         let (next, at) = fleet.next_leader(since, Some(&leader), LIMIT)?;
         figures.hand_overs.push(at.since(since));
         fleet.add((make.start)(&election, &format!("r{round}"), &[])?);
-        // Followers poll at random times; the pause lets the new one spread like the others.
+        // Followers poll at random times. The pause lets the new one spread like the others.
         sleep(Duration::from_secs(3));
         leader = next;
     }
     Ok(figures)
 }
 
-/// From the end of the lease of a killed leader to `acquired` of the next.
+/// Measures the time from the end of the lease of a killed leader to `acquired` of the next one.
 fn take_over(make: Make, kubeconfig: &Path, number: usize) -> Result<Duration, Error> {
     let election = election(kubeconfig, &format!("kill-{number}"));
     let mut fleet = Fleet::default();
@@ -254,7 +255,7 @@ fn take_over(make: Make, kubeconfig: &Path, number: usize) -> Result<Duration, E
         fleet.add((make.start)(&election, id, &[])?);
     }
     let (leader, _) = fleet.next_leader(Nanos(0), None, LIMIT)?;
-    // Each at another moment between two renewals.
+    // Each kill happens at another moment between two renewals.
     sleep(Duration::from_millis(
         8000 + 2000 * u64::try_from(number).unwrap_or(0) / KILLS as u64,
     ));
@@ -267,7 +268,7 @@ fn take_over(make: Make, kubeconfig: &Path, number: usize) -> Result<Duration, E
     Ok(at.since(renewed + election.lease_duration))
 }
 
-/// What a leader and a follower need whom nothing happens to.
+/// Resources of an idle leader and an idle follower.
 struct Quiet {
     follower_requests: Option<f64>,
     leader_requests: Option<f64>,
@@ -308,7 +309,7 @@ fn quiet_pair(make: Make, kubeconfig: &Path) -> Result<Quiet, Error> {
     })
 }
 
-/// Two thousand elections in one process: renewing them takes a thousand writes a second.
+/// Measures two thousand elections in one process. Their renewals need a thousand writes per second.
 fn many(make: Make, kubeconfig: &Path, figures: &mut Figures) -> Result<(), Error> {
     let election = election(kubeconfig, "many");
     let count = MANY.to_string();
@@ -357,7 +358,7 @@ fn many(make: Make, kubeconfig: &Path, figures: &mut Figures) -> Result<(), Erro
     Ok(())
 }
 
-/// The moment of a record's time.
+/// Parses the time of a record.
 fn wall_nanos(text: &str) -> Option<Nanos> {
     let time: k8s_openapi::jiff::Timestamp = text.parse().ok()?;
     i64::try_from(time.as_nanosecond()).ok().map(Nanos)

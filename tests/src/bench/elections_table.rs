@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-/// What was measured of one make on one server.
+/// Measurements of one kind of candidate on one server.
 #[derive(Clone, Debug)]
 pub struct Column {
-    /// The make.
+    /// The kind of candidate.
     pub make: &'static str,
     /// The server.
     pub server: &'static str,
@@ -14,48 +14,48 @@ pub struct Column {
     pub figures: Figures,
 }
 
-/// The figures of one make with 15, 10 and 2 seconds.
+/// Measurements of one kind with 15, 10 and 2 seconds.
 #[derive(Clone, Debug, Default)]
 pub struct Figures {
-    /// From SIGTERM of the leader to the next term, with three replicas.
+    /// Times from SIGTERM of the leader to the next term, with three replicas.
     pub hand_overs: Vec<Duration>,
-    /// From the end of a killed leader's lease to the next term, with three replicas.
+    /// Times from the end of a killed leader's lease to the next term, with three replicas.
     pub take_overs: Vec<Duration>,
     /// Requests per second of a follower.
     pub follower_requests: Option<f64>,
     /// Requests per second of a leader.
     pub leader_requests: Option<f64>,
-    /// The share of one core that a leader of one election uses.
+    /// CPU usage of a leader of one election, as a fraction of one core.
     pub leader_cpu: f64,
-    /// The same for a follower.
+    /// CPU usage of a follower, as a fraction of one core.
     pub follower_cpu: f64,
     /// Resident memory of a process with one election, in bytes.
     pub one_resident: u64,
-    /// The program that this was measured of, if not the one of the other rows.
+    /// The program that was measured, if it differs from the other rows.
     pub one_program: Option<&'static str>,
-    /// How many of two thousand elections one process leads.
+    /// Number of elections that one process leads, out of two thousand.
     pub many_led: Option<usize>,
     /// Resident memory of that process, in bytes.
     pub many_resident: Option<u64>,
-    /// What that process was, if not the library in this build.
+    /// The program of that process, if it is not the library in this build.
     pub many_program: Option<&'static str>,
-    /// The share of one core that it uses.
+    /// CPU usage of that process, as a fraction of one core.
     pub many_cpu: Option<f64>,
-    /// What is left in that process when all its elections have ended.
+    /// What remains in that process after all its elections have ended.
     pub left: Option<Left>,
 }
 
-/// What ended elections leave behind.
+/// What remains after elections have ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Left {
-    /// Tasks alive.
+    /// Number of live tasks.
     pub tasks: u64,
     /// Resident memory, in bytes.
     pub resident: u64,
 }
 
 impl Column {
-    /// The make and where it ran.
+    /// Returns the kind and the server.
     pub fn title(&self) -> String {
         format!("{} on {}", self.make, self.server)
     }
@@ -148,7 +148,7 @@ const ROWS: &[Row] = &[
     ),
 ];
 
-/// The section: what it ran on, the table, and the ratios of every column to the first.
+/// Returns the section: the machine, the table, and the ratios of every column to the first.
 pub fn section(columns: &[Column]) -> String {
     let mut out = format!("{}\n\n", super::machine());
     let counts: Vec<String> = columns
@@ -232,7 +232,7 @@ fn rate(per_second: Option<f64>) -> String {
     per_second.map_or_else(none, |rate| format!("{rate:.2}/s"))
 }
 
-/// A share of a core that is far below one in a hundred.
+/// Formats a fraction of a core that is far below one percent.
 fn permille(share: f64) -> String {
     format!("{:.2} ‰ of a core", share * 1000.0)
 }

@@ -1,4 +1,4 @@
-//! Lease PUTs of `tenure server` on etcd beside plain puts into the same etcd, in turns.
+//! Lease PUTs of `tenure server` on etcd, compared with plain puts into the same etcd, in turns.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
@@ -24,17 +24,18 @@ use tonic_prost::ProstCodec;
 use super::apiserver::{Ours, lease_puts};
 use crate::real::Etcd;
 
-/// How long puts are counted, each time.
+/// Duration of each measurement.
 const SPAN: Duration = Duration::from_secs(4);
-/// Turns of each; the better half of the machine's moods goes to neither.
+/// Number of alternating measurements of both programs, so that a temporarily faster machine favours neither.
 const TURNS: usize = 5;
-/// A Lease of [`lease_puts`] as the server stores it, with its managed fields.
+/// Size of a Lease of [`lease_puts`] as the server stores it, with its managed fields.
 const SIZE: usize = 635;
 
-/// Both at the same numbers of clients.
+/// Measures both with the same numbers of clients.
 ///
 /// # Errors
-/// Etcd or the server did not start or refused a write.
+///
+/// Fails if etcd or the server did not start or rejected a write.
 pub fn bench(_real: bool) -> Result<String> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -68,7 +69,7 @@ fn median(mut rates: Vec<f64>) -> f64 {
     rates.get(rates.len() / 2).copied().unwrap_or_default()
 }
 
-/// Each client has its own connection and its own key.
+/// Returns puts per second; each client has its own connection and its own key.
 async fn puts(port: u16, clients: usize) -> Result<f64> {
     let mut tasks = JoinSet::new();
     for index in 0..clients {
@@ -90,7 +91,7 @@ async fn puts(port: u16, clients: usize) -> Result<f64> {
     Ok(f64::from(count) / SPAN.as_secs_f64())
 }
 
-/// `etcdserverpb.PutRequest`, as far as it is needed.
+/// The needed fields of `etcdserverpb.PutRequest`.
 #[derive(Clone, PartialEq, prost::Message)]
 struct PutRequest {
     #[prost(string, tag = "1")]
@@ -99,7 +100,7 @@ struct PutRequest {
     value: Vec<u8>,
 }
 
-/// An answer of which nothing is read.
+/// A response whose content is ignored.
 #[derive(Clone, PartialEq, prost::Message)]
 struct Anything {}
 
@@ -112,7 +113,7 @@ impl Link {
         stream.set_nodelay(true)?;
         let builder = http2::Builder::new(TokioExecutor::new());
         let (send, connection) = builder.handshake(TokioIo::new(stream)).await?;
-        // It ends with its sender.
+        // The task ends when its sender is dropped.
         tokio::spawn(connection);
         Ok(Self(send))
     }

@@ -1,5 +1,5 @@
-//! The manager: how fast a server's controllers run, how fast a group changes hands, what a warm standby
-//! gains, what an idle manager weighs.
+//! The manager: start time of a server's controllers, hand-over time of a group, benefit of a warm standby, memory of
+//! an idle manager.
 
 #![allow(clippy::print_stderr, reason = "people watch")]
 #![allow(
@@ -40,10 +40,11 @@ const SHARDS: u32 = 64;
 const WARM_ROUNDS: usize = 10;
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// All figures, on the embedded server; there is no peer to compare with.
+/// Measures everything on the embedded server; there is no peer for comparison.
 ///
 /// # Errors
-/// Something did not start, or did not happen in time.
+///
+/// Fails if something did not start, or did not happen in time.
 pub fn bench(_real: bool) -> Result<String> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -126,7 +127,7 @@ async fn config(file: &Path) -> Result<Config> {
     Ok(config)
 }
 
-/// From the start of the process until a controller has made the first service account.
+/// Measures the time from the start of the process until a controller has created the first service account.
 async fn starts() -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for _ in 0..STARTS {
@@ -144,7 +145,7 @@ async fn starts() -> Result<Vec<Duration>> {
             }
             let client = Client::try_from(config(&file).await?)?;
             let accounts: Api<ServiceAccount> = Api::namespaced(client, "default");
-            // Also while it does not listen yet.
+            // The server may not listen yet.
             while !matches!(accounts.get_opt("default").await, Ok(Some(_))) {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
@@ -158,7 +159,7 @@ async fn starts() -> Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// A manager that runs until it is asked to stop.
+/// A manager that runs until it is stopped.
 struct Running {
     stop: oneshot::Sender<()>,
     task: JoinHandle<Result<(), tenure_manager::Error>>,
@@ -177,7 +178,8 @@ impl Running {
     }
 }
 
-/// From the signal to the leader until the last controller of the group has started elsewhere.
+/// Measures the time from the signal to the leader until the last controller of the group has started in another
+/// process.
 async fn hand_overs(file: &Path) -> Result<Vec<Duration>> {
     let (started, mut starts) = mpsc::channel(64);
     let replica = async || -> Result<(Running, Handle)> {
@@ -187,7 +189,7 @@ async fn hand_overs(file: &Path) -> Result<Vec<Duration>> {
             let work = Runnable::new(&format!("controller-{n}"), move |scope| {
                 let started = started.clone();
                 async move {
-                    // The reader outlives all of them.
+                    // The receiver outlives all senders.
                     let _ = started.send(Instant::now()).await;
                     scope.cancelled().await;
                 }
@@ -223,7 +225,7 @@ async fn hand_overs(file: &Path) -> Result<Vec<Duration>> {
     Ok(times)
 }
 
-/// Waits until a candidate has seen who leads.
+/// Waits until a candidate has observed the leader.
 async fn follows(election: &Handle) -> Result<()> {
     let mut status = election.watch();
     let follows = |status: &Status| matches!(status, Status::Follower { .. });
@@ -231,8 +233,8 @@ async fn follows(election: &Handle) -> Result<()> {
     Ok(())
 }
 
-/// From the write that wins, by the time in it, until the first object is reconciled by a standby whose
-/// cache is full.
+/// Measures the time from the winning write until a standby with a full cache reconciles the first object. The record
+/// of that write contains its time.
 async fn warm(file: &Path) -> Result<Vec<Duration>> {
     let client = Client::try_from(config(file).await?)?;
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
@@ -250,7 +252,7 @@ async fn warm(file: &Path) -> Result<Vec<Duration>> {
     made.into_iter().collect::<Result<()>>()?;
 
     let replica = async || -> Result<Standby> {
-        // Each has its own: only whoever leads reconciles, so the first line is that of its first term.
+        // Each has its own channel. Only the leader reconciles, so the first message belongs to its first term.
         let (reconciled, first) = mpsc::channel(1);
         let warm = Warm::new(
             "maps",
@@ -311,7 +313,7 @@ struct Standby {
     first: mpsc::Receiver<Nanos>,
 }
 
-/// How long it takes until shards are spread evenly.
+/// Times until shards are evenly distributed.
 struct Spread {
     more: Duration,
     fewer: Duration,
@@ -348,7 +350,7 @@ async fn shards(file: &Path) -> Result<Spread> {
     Ok(Spread { more, fewer })
 }
 
-/// Waits until every shard has an owner and no replica has much more than another.
+/// Waits until every shard has an owner and the shards are evenly distributed.
 async fn even(replicas: &[Shards]) -> Result<()> {
     let counts = || -> Vec<usize> { replicas.iter().map(|r| r.owned().len()).collect() };
     let even = async {
@@ -368,7 +370,7 @@ async fn even(replicas: &[Shards]) -> Result<()> {
     Ok(())
 }
 
-/// The memory of a program that leads ten controllers, each with cache, watch and queue, and does nothing.
+/// Returns the memory of an idle program that leads ten controllers, each with cache, watch and queue.
 async fn idle() -> Result<u64> {
     let server = Embedded::start()?;
     let file = server.kubeconfig();

@@ -1,5 +1,5 @@
-//! The benchmarks of `cargo xtask bench`: one file each. Ours and the real peers in one run on one machine,
-//! so that the ratios mean something even where the machine is noisy.
+//! The benchmarks of `cargo xtask bench`, one file each. Our programs and the real peers run in one run on one machine,
+//! so that the ratios are meaningful even on a noisy machine.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -18,16 +18,16 @@ mod provisioner_real;
 pub mod storage;
 pub mod svg;
 
-/// A benchmark: a name on the command line, and what measures and prints a table.
+/// A benchmark: a name for the command line, and a function that measures and returns a table.
 #[derive(Clone, Copy, Debug)]
 pub struct Bench {
-    /// As given on the command line.
+    /// Name on the command line.
     pub name: &'static str,
-    /// Measures, with the real peers if asked to, and gives the Markdown of its section.
+    /// Measures, with the real peers if requested, and returns the Markdown of its section.
     pub run: fn(real: bool) -> Result<String>,
 }
 
-/// In the order in which they run.
+/// In the order of execution.
 pub const ALL: &[Bench] = &[
     Bench {
         name: "cli",
@@ -59,7 +59,7 @@ pub const ALL: &[Bench] = &[
     },
 ];
 
-/// Whether the documentation is to be written, and not only the terminal.
+/// Whether to write the documentation in addition to the terminal output.
 static WRITING: AtomicBool = AtomicBool::new(false);
 
 /// From here on, benchmarks also write their plots.
@@ -67,18 +67,19 @@ pub fn write_documentation() {
     WRITING.store(true, Ordering::Relaxed);
 }
 
-/// Where plots go, if they are wanted.
+/// Returns the folder for plots, if they are requested.
 fn images() -> Option<PathBuf> {
     WRITING
         .load(Ordering::Relaxed)
         .then(|| docs().join("images"))
 }
 
-/// Puts a section between its marks in docs/benchmarks.md: `<!-- bench NAME -->` and `<!-- end -->`. A benchmark
-/// that has no marks there is left alone.
+/// Replaces a section between its marks in docs/benchmarks.md: `<!-- bench NAME -->` and `<!-- end -->`. Does nothing
+/// if there are no such marks.
 ///
 /// # Errors
-/// The file cannot be read or written.
+///
+/// Fails if the file cannot be read or written.
 pub fn write_section(name: &str, section: &str) -> Result<()> {
     let path = docs().join("benchmarks.md");
     let text = std::fs::read_to_string(&path)?;
@@ -98,8 +99,8 @@ fn replaced(text: &str, name: &str, section: &str) -> Option<String> {
     ))
 }
 
-/// The command as it is shipped, if it was built so, else as it is; and the folder it was found in: `image`, `dist`
-/// or `release`.
+/// Returns the shipped build of the command if there is one, otherwise this build, and its folder: `image`, `dist` or
+/// `release`.
 fn shipped() -> Result<(PathBuf, &'static str)> {
     let here = std::env::current_exe()?;
     let builds = here.ancestors().nth(2).context("no folder of builds")?;
@@ -117,7 +118,7 @@ fn docs() -> PathBuf {
     here.parent().unwrap_or(here).join("docs")
 }
 
-/// The nearest rank: the least of the times that at least so many percent of all do not exceed.
+/// Returns the nearest-rank percentile: the smallest of the times that at least this percentage of all does not exceed.
 fn percentile(times: &[Duration], percent: usize) -> Duration {
     let mut sorted = times.to_vec();
     sorted.sort_unstable();
@@ -125,7 +126,7 @@ fn percentile(times: &[Duration], percent: usize) -> Duration {
     sorted.get(place).copied().unwrap_or_default()
 }
 
-/// What it all ran on, in a line.
+/// Describes the machine in one line.
 fn machine() -> String {
     use crate::real::Peer;
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();

@@ -1,6 +1,5 @@
-//! The provisioner on the embedded server with the scripted driver: how fast claims become volumes, what that
-//! costs, how fast a replica takes over. Next to csi-provisioner, if `CSI_PROVISIONER` names its binary. And on the
-//! real control plane, if that is built.
+//! The provisioner on the embedded server with the scripted driver: rate of volumes, resource usage, take-over time.
+//! Compared with csi-provisioner if `CSI_PROVISIONER` names its binary, and on the real control plane if that is built.
 
 #![allow(clippy::print_stderr, reason = "people watch")]
 #![allow(
@@ -37,10 +36,12 @@ pub(super) const AT_ONCE: usize = 32;
 const TAKE_OVERS: usize = 10;
 pub(super) const LIMIT: Duration = Duration::from_secs(600);
 
-/// All figures. What `cargo xtask image tenure-provisioner` built is measured, if it did, else this build.
+/// Measures everything. Uses the output of `cargo xtask image tenure-provisioner` if there is one, otherwise this
+/// build.
 ///
 /// # Errors
-/// Something did not start, or did not happen in time.
+///
+/// Fails if something did not start, or did not happen in time.
 pub fn bench(real: bool) -> Result<String> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -98,7 +99,7 @@ struct Cost {
     peak: u64,
 }
 
-/// A provisioner that can be started.
+/// A provisioner program.
 #[derive(Clone, Debug)]
 pub(super) struct Program {
     pub(super) name: String,
@@ -150,7 +151,7 @@ impl Program {
     }
 }
 
-/// When each volume object was first seen.
+/// Returns when each volume object was first observed.
 pub(super) async fn seen_volumes(
     kubeconfig: &Path,
 ) -> Result<Arc<Mutex<HashMap<String, Instant>>>> {
@@ -181,7 +182,7 @@ pub(super) async fn class(api: &Api) -> Result<()> {
     Ok(())
 }
 
-/// A claim as the binder hands it over; the name of its volume.
+/// Creates a claim in the form that the binder produces. Returns the name of its volume.
 async fn claim(api: &Api, name: &str) -> Result<String> {
     let path = "/api/v1/namespaces/default/persistentvolumeclaims";
     let claim = api.create(path, &handed_over(name, "fast", DRIVER)).await?;
@@ -189,7 +190,7 @@ async fn claim(api: &Api, name: &str) -> Result<String> {
     Ok(format!("pvc-{uid}"))
 }
 
-/// Claims are made, get their volumes, and go again; their volumes are released as a binder does it.
+/// Creates claims, waits for their volumes, and deletes the claims. Releases the volumes as a binder would.
 async fn cost(program: &Program, claims: usize) -> Result<Cost> {
     let faults = Arc::new(Faults::default());
     let rig = Rig::start_with(Server::builder().faults(faults.clone())).await?;
@@ -203,10 +204,10 @@ async fn cost(program: &Program, claims: usize) -> Result<Cost> {
             .is_empty()
     })
     .await?;
-    // The informers too.
+    // Wait for the informers too.
     tokio::time::sleep(Duration::from_secs(2)).await;
 
-    // A fault that does nothing counts.
+    // A fault without effect counts requests.
     let asked = faults.add(Fault::latency(Duration::ZERO));
     let began = Instant::now();
     let made = futures_util::stream::iter(0..claims).map(|number| {
@@ -239,21 +240,21 @@ async fn cost(program: &Program, claims: usize) -> Result<Cost> {
     let released: Vec<Result<()>> = released.buffer_unordered(AT_ONCE).collect().await;
     released.into_iter().collect::<Result<()>>()?;
     wait(|| driver.volumes().is_empty()).await?;
-    // Objects and events go after the storage.
+    // Objects and Events are deleted after the storage.
     tokio::time::sleep(Duration::from_secs(3)).await;
     let at = |percent: usize| times.get(times.len() * percent / 100).copied();
     Ok(Cost {
         rate: claims as f64 / (last - began).as_secs_f64(),
         median: at(50).unwrap_or_default(),
         slow: at(99).unwrap_or_default(),
-        // Two of them are ours.
+        // Two of these requests are ours.
         requests: f64::from(asked.hits()) / claims as f64 - 2.0,
         cpu: process.cpu_time().context("it has ended")?,
         peak: peak_bytes(process.pid()).context("it has ended")?,
     })
 }
 
-/// From the signal to the leader until its successor asks the driver for a volume.
+/// Measures the time from the signal to the leader until its successor calls the driver for a volume.
 async fn take_overs(program: &Program) -> Result<Vec<Duration>> {
     let rig = Rig::start().await?;
     let driver = rig.driver("s", MockConfig::default())?;
@@ -270,11 +271,11 @@ async fn take_overs(program: &Program) -> Result<Vec<Duration>> {
     let mut times = Vec::new();
     for round in 0..TAKE_OVERS {
         let standby = replica()?;
-        // Its cache is warm by then, and it knows who leads.
+        // By then its cache is warm, and it has observed the leader.
         tokio::time::sleep(Duration::from_secs(3)).await;
         let told = Instant::now();
         leader.terminate();
-        // A leader that stops begins nothing new, so this one is the successor's.
+        // A leader that stops starts nothing new, so this call comes from the successor.
         let api = rig.api.clone();
         let name = format!("claim-{round}");
         let asked = tokio::spawn(async move {
@@ -307,7 +308,7 @@ pub(super) async fn wait(mut done: impl FnMut() -> bool) -> Result<()> {
     Ok(())
 }
 
-/// The most memory that a process ever had, where /proc tells.
+/// Returns the peak memory of a process, if /proc shows it.
 pub(super) fn peak_bytes(pid: u32) -> Option<u64> {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
     let line = status

@@ -1,5 +1,5 @@
-//! The provisioner on kube-apiserver and etcd, with the binder of kube-controller-manager: what it takes of a
-//! chain that others bound.
+//! The provisioner on kube-apiserver and etcd, with the binder of kube-controller-manager. Measures its share of a
+//! chain of components whose speed the others limit.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
@@ -22,7 +22,7 @@ use crate::storage::{Api, claim};
 
 const OBJECTS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
-/// A table, or why there is none.
+/// Returns a table, or the reason why there is none.
 pub(super) fn bench(runtime: &Runtime, programs: &[Program]) -> Result<String> {
     let peers = [Peer::Etcd, Peer::KubeApiserver, Peer::KubeControllerManager];
     if let Err(missing) = available(&peers) {
@@ -73,7 +73,7 @@ fn cost(runtime: &Runtime, program: &Program) -> Result<(f64, Duration, u64)> {
         let seen = seen_volumes(&file).await?;
         let count = || seen.lock().unwrap_or_else(PoisonError::into_inner).len();
         let process = program.start(&file, &socket, &[])?;
-        // Everybody is there before it begins: one claim has gone the whole way.
+        // All programs are running before the measurement: one claim has been processed completely.
         create(&api, "warm").await?;
         wait(|| count() == 1).await?;
 
@@ -95,7 +95,7 @@ fn cost(runtime: &Runtime, program: &Program) -> Result<(f64, Duration, u64)> {
         });
         gone.buffer_unordered(AT_ONCE).try_collect::<()>().await?;
         wait(|| driver.volumes().len() == 1).await?;
-        // Objects go after the storage.
+        // Objects are deleted after the storage.
         tokio::time::sleep(Duration::from_secs(3)).await;
         Ok((
             CLAIMS as f64 / took.as_secs_f64(),

@@ -1,5 +1,4 @@
-//! Storage and kinds of one's own: claims from creation to bound, server-side apply, a start with many
-//! definitions.
+//! Storage and custom kinds: claims from creation to bound, server-side apply, a start with many definitions.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
@@ -33,10 +32,11 @@ const STARTS: usize = 11;
 const LIMIT: Duration = Duration::from_secs(300);
 const DEFINED: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// All figures, on the redb engine; there is no peer to compare with.
+/// Measures everything on the redb engine; there is no peer for comparison.
 ///
 /// # Errors
-/// Something did not start, or did not happen in time.
+///
+/// Fails if something did not start, or did not happen in time.
 pub fn bench(_real: bool) -> Result<String> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()
@@ -73,7 +73,7 @@ pub fn bench(_real: bool) -> Result<String> {
     Ok(table)
 }
 
-/// Claims per second through our binder, `tenure provision` and a driver that does nothing.
+/// Returns claims per second through our binder, `tenure provision` and a driver that does nothing.
 async fn claims() -> Result<f64> {
     let served = Served::start(&[]).await?;
     let _driver = served.driver(MockConfig::default())?;
@@ -83,7 +83,7 @@ async fn claims() -> Result<f64> {
     served.api.create(classes, &class).await?;
     let client = Client::try_from(config(&served).await?)?;
     let objects: Api<PersistentVolumeClaim> = Api::namespaced(client, "default");
-    // Everybody is there before it begins: one claim has gone the whole way.
+    // All programs are running before the measurement: one claim has been processed completely.
     create(&served, "warm").await?;
     let warm = HashSet::from(["warm".to_owned()]);
     bound(objects.clone(), warm).await?;
@@ -106,7 +106,7 @@ async fn create(served: &Served, name: &str) -> Result<()> {
     served.api.create(path, &claim).await.map(drop)
 }
 
-/// Waits until these claims are bound: when the last one was seen to be.
+/// Waits until these claims are bound. Returns when the last one was observed as bound.
 async fn bound(
     claims: Api<PersistentVolumeClaim>,
     mut missing: HashSet<String>,
@@ -134,11 +134,11 @@ async fn config(served: &Served) -> Result<Config> {
     Ok(Config::from_custom_kubeconfig(file, &options).await?)
 }
 
-/// Applies per second, each changing one value of the client's own object, and the size of the object.
+/// Returns applies per second, each changing one value of the client's own object, and the size of the object.
 async fn applied() -> Result<(f64, usize)> {
     let served = Served::start(&[]).await?;
     let server = Server::new(&served.kubeconfig()).await?;
-    // Prepared text, so that on a small machine the server is what is measured.
+    // Prepared text, so that even on a small machine the server is what is measured.
     let value = "x".repeat(80);
     let keys: Vec<String> = (0..40)
         .map(|n| format!("\"key-{n:02}\":\"{value}\""))
@@ -174,7 +174,7 @@ async fn applied() -> Result<(f64, usize)> {
     Ok((done as f64 / began.elapsed().as_secs_f64(), size))
 }
 
-/// From the start of the process until a kind of a definition that is stored is served.
+/// Measures the time from the start of the process until a kind from a stored definition is served.
 async fn starts() -> Result<Duration> {
     let folder = tempfile::tempdir()?;
     let path = folder.path().to_owned();
@@ -199,7 +199,7 @@ async fn starts() -> Result<Duration> {
     Ok(times[times.len() / 2])
 }
 
-/// A definition of ordinary size.
+/// Returns a definition of typical size.
 fn definition(n: usize) -> Value {
     let fields: serde_json::Map<String, Value> = (0..30)
         .map(|n| {

@@ -1,4 +1,4 @@
-//! Plots for the documentation: text, no libraries, legible on light and dark pages.
+//! Plots for the documentation: text, without libraries, readable on light and dark pages.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -9,7 +9,7 @@ const RIGHT: f64 = 24.0;
 const ROW: f64 = 34.0;
 const TOP: f64 = 48.0;
 
-/// A row of points for each name, on a logarithmic scale of time; a bar marks the mean.
+/// Draws a row of points for each name, on a logarithmic time scale. A bar marks the mean.
 pub fn strips(title: &str, rows: &[(String, Vec<Duration>)]) -> String {
     let millis = |time: &Duration| (time.as_secs_f64() * 1e3).max(0.1);
     let all: Vec<f64> = rows

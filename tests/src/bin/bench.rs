@@ -1,4 +1,4 @@
-//! `cargo xtask bench`: figures for docs/benchmarks.md.
+//! `cargo xtask bench`: measurements for docs/benchmarks.md.
 #![allow(clippy::print_stdout, reason = "a tool for people")]
 
 use anyhow::{Result, bail};

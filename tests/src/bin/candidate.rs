@@ -1,5 +1,5 @@
-//! An ordinary user of the tenure library: the twin of the client-go elector in `peers/`, with the same
-//! flags and the same event lines, so that both can be measured in the same way.
+//! An ordinary program on the tenure library: the counterpart of the client-go elector in `peers/`, with the same flags
+//! and the same event lines, so that both can be measured in the same way.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -78,7 +78,7 @@ async fn main() -> Result<()> {
     let config = kube::Config::from_custom_kubeconfig(file, &KubeConfigOptions::default()).await?;
     let began = clock::now();
     let counter = Arc::new(Counter::since(began));
-    // As the documentation has it: one connection for many elections.
+    // As recommended in the documentation: one connection for many elections.
     let client = match options.elections {
         Some(_) => tenure::client_http2(config)?,
         None => tenure::client(config)?,
@@ -105,7 +105,7 @@ async fn main() -> Result<()> {
         blocking: options.blocking,
     });
     let work = work.map(Arc::new);
-    // Not a task each: what an election costs is what the library needs for it.
+    // Elections do not get a task each, so that the measured cost is only that of the library.
     let mut running = FuturesUnordered::new();
     for name in names {
         let elector = Elector::open(client.clone(), options.lock, &options.namespace, &name)
@@ -156,16 +156,16 @@ async fn main() -> Result<()> {
     Ok(())
 }
 
-/// Connections close in tasks of their own, when they get to it.
+/// Waits until connections are closed, which happens in separate tasks.
 #[expect(clippy::disallowed_methods, reason = "a pause, not a deadline")]
 async fn settle() {
     tokio::time::sleep(Duration::from_secs(1)).await;
 }
 
-/// How long a candidate takes to find out how things stand; requests count after that.
+/// Time for a candidate to observe the state of the election. Requests are counted after that.
 const SETTLING: Duration = Duration::from_secs(10);
 
-/// Requests as they leave.
+/// Counts requests when they are sent.
 struct Counter {
     began: Nanos,
     reads: AtomicU64,
@@ -240,7 +240,7 @@ fn contend(
                 }
                 Some(Event::Stop(_)) => {
                     if work.as_ref().is_some_and(|work| work.blocking) {
-                        // The thread goes on, and says when it has ended.
+                        // The thread continues, and reports when it has ended.
                         drop(term.take());
                     } else if let Some((term, worker)) = term.take() {
                         let until = match worker {
@@ -259,11 +259,11 @@ fn contend(
     }
 }
 
-/// The guarded work; tells when it could last have been done.
+/// Runs the guarded work, and returns the last instant at which work could have been done.
 ///
-/// Work that runs in small steps, each after a look at the guard, ends with the guard and not when this
-/// task gets to run again, which may be much later. A renewal after the last look may have moved the end
-/// of the guard, by no more than a retry period.
+/// Work runs in small steps, each after a check of the guard. It therefore ends with the guard, and not when this task
+/// runs again, which may be much later. A renewal after the last check may have moved the end of the guard by at most a
+/// retry period.
 async fn do_work(tenure: Tenure, began: Nanos, voice: Voice, work: Arc<Work>) -> Nanos {
     if work.stubborn {
         std::thread::spawn(move || {
@@ -279,15 +279,15 @@ async fn do_work(tenure: Tenure, began: Nanos, voice: Voice, work: Arc<Work>) ->
         None => None,
     };
     let mut ticks = tokio::time::interval(work.every);
-    // There is no step before the first look, however long this process is stopped before it.
+    // There is no step before the first check, regardless of how long this process is stopped before it.
     let mut guarded = began;
     loop {
         tokio::select! {
             () = tenure.cancelled() => return clock::now().min(guarded + work.renewed_within),
             _ = ticks.tick() => {}
         }
-        // The line says when the step began, which is before the look at the guard: a process that is
-        // stopped between the two looks at it afterwards.
+        // The line contains the start of the step, which is before the check of the guard. A process that is stopped
+        // between the two checks the guard afterwards.
         let (now, left) = (clock::now(), tenure.valid_for());
         if !left.is_zero() {
             voice.say_at(now, "working", &voice.me, Some(&tenure), None);
@@ -299,8 +299,8 @@ async fn do_work(tenure: Tenure, began: Nanos, voice: Voice, work: Arc<Work>) ->
     }
 }
 
-/// The guarded work on a thread that blocks. A term that was given up is still held until the thread ends, so
-/// it works on for a moment, as long as the last guard would have been good. A term that was lost ends it.
+/// Runs the guarded work on a blocking thread. A term that was given up is held until the thread ends, so the thread
+/// continues to work for a moment, as long as the last guard would have been valid. A lost term ends it.
 fn block_on_work(tenure: &Tenure, began: Nanos, voice: &Voice, work: &Work) {
     let store = work.store.as_ref();
     let mut store = store.and_then(|address| std::net::TcpStream::connect(address).ok());
@@ -332,10 +332,10 @@ fn block_on_work(tenure: &Tenure, began: Nanos, voice: &Voice, work: &Work) {
     voice.say("lost", "", Some(tenure), Some(until));
 }
 
-/// How long a blocking thread works on after its term was given up.
+/// Time for which a blocking thread continues after its term was given up.
 const OUTLIVES: Duration = Duration::from_millis(300);
 
-/// One effect in the fenced store. What it answers is its own business: it keeps the books.
+/// Sends one effect to the fenced store. The response is ignored, because the store keeps the records.
 async fn apply(store: &mut tokio::net::TcpStream, election: &str, tenure: &Tenure) {
     let line = format!("{election} {}\n", tenure.token());
     if store.write_all(line.as_bytes()).await.is_ok() {

@@ -1,5 +1,5 @@
-//! `cargo run -p tenure-tests --bin differential -- SEQUENCES [SEED]`: random requests to our API server and to the
-//! real one, and what they say differently.
+//! `cargo run -p tenure-tests --bin differential -- SEQUENCES [SEED]`: sends random requests to our API server and to
+//! the real one, and prints the differences of their responses.
 #![allow(clippy::print_stdout, reason = "a tool for people")]
 
 use anyhow::Result;

@@ -1,8 +1,8 @@
-//! A program on the manager for tests: it does one thing right or wrong, and says what it does.
+//! A test program based on the manager. It does one thing right or wrong, and prints what it does.
 //!
-//! `managed KUBECONFIG WHAT [FILE]`, where WHAT is one of the cases of [`run`]. What runs under a lock takes a
-//! lock of the kernel besides, on a file next to the kubeconfig, which ends with the process at the latest: so
-//! two processes that run the same at once say so.
+//! `managed KUBECONFIG WHAT [FILE]`, where WHAT is one of the cases of [`run`]. Work under a lock also takes a kernel
+//! lock on a file next to the kubeconfig, which is released at the end of the process at the latest. Two processes that
+//! run the same work at the same time therefore report it.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -29,10 +29,10 @@ use tenure_manager::{
 };
 use tokio::signal::unix::SignalKind;
 
-/// For hooks that hang and work that does not stop.
+/// Time limit for hooks that hang and work that does not stop.
 const SHORT: Duration = Duration::from_millis(500);
 
-/// Where the kubeconfig is, which all processes of a test share.
+/// Folder of the kubeconfig, which all processes of a test share.
 static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 
 #[tokio::main(worker_threads = 2)]
@@ -82,7 +82,7 @@ async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
         "block-all" => go(manager.leader("g", blocker("a")).leader("g", blocker("b"))).await,
         "deaf-leader" => go(manager.shutdown_timeout(SHORT).leader("g", deaf())).await,
         "stuck" => {
-            // It blocks a thread, and something else ends the manager.
+            // It blocks a thread, and another error ends the manager.
             let fails = Runnable::new("nodes", |_| async {
                 hung_up("nodes starts").await?;
                 Err::<(), _>(std::io::Error::other("no disk"))
@@ -126,7 +126,7 @@ async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
             }))
             .await
         }
-        // The first is given up, the second told to stop.
+        // The first one times out, the second one is stopped.
         "blocking-hook" => go(hook(manager.hook_timeout(SHORT), block)).await,
         "endless-hook" => go(hook(manager, block)).await,
         "panicking-hook" => {
@@ -146,7 +146,8 @@ async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
             let manager = manager.hand_over_every(Duration::from_millis(50));
             go(manager.shard("queue", 9, speaker("queue"))).await
         }
-        // As many shards as the argument says; with "change" before it, it waits until it may change them.
+        // The argument is the number of shards; with "change" before it, the process waits until it may change the
+        // number.
         "keys" => {
             let count = file.context("a number of shards")?;
             let (change, count) = match count.strip_prefix("change-") {
@@ -179,7 +180,7 @@ async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
         }
         "kcm" | "ccm" => {
             let text = std::fs::read_to_string(file.context("a migration file")?)?;
-            // Nobody dies here, so leases may be long.
+            // No process dies in these cases, so leases may be long.
             let manager = manager.elections(|election| election);
             let manager = manager.leader_migration(LeaderMigration::parse(&text)?, what);
             let controllers = [&format!("{what}-nodes"), "routes", "services"];
@@ -231,7 +232,7 @@ async fn go(manager: Builder) -> Result<()> {
     Ok(manager.run_until_signal().await?)
 }
 
-/// Says something, and waits for SIGHUP from then on.
+/// Prints a text, and then waits for SIGHUP.
 async fn hung_up(say: &str) -> std::io::Result<()> {
     let mut hangup = tokio::signal::unix::signal(SignalKind::hangup())?;
     println!("{say}");
@@ -239,7 +240,7 @@ async fn hung_up(say: &str) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Of what runs under a lock, only one is there on this machine.
+/// Checks that work under a lock runs only once on this machine.
 struct Alone(#[expect(dead_code, reason = "closed at the end")] Option<File>);
 
 impl Alone {
@@ -260,7 +261,7 @@ impl Alone {
 /// The keys that processes with different numbers of shards share.
 const KEYS: u32 = 16;
 
-/// Works on its keys, each under a lock of the kernel, for as long as it owns them.
+/// Works on its keys, each under a kernel lock, as long as it owns them.
 fn keys() -> Runnable {
     Runnable::new("keys", |scope| async move {
         let names = (0..KEYS).map(|n| format!("key-{n}"));
@@ -284,7 +285,7 @@ fn keys() -> Runnable {
     })
 }
 
-/// The name of what runs, with its shard.
+/// Returns the name of the work, with its shard.
 fn full_name(scope: &Scope) -> String {
     match scope.shard() {
         Some(shard) => format!("{}.{shard}", scope.name()),
@@ -292,7 +293,7 @@ fn full_name(scope: &Scope) -> String {
     }
 }
 
-/// Reconciles config maps, and says so.
+/// Reconciles ConfigMaps, and prints each one.
 fn controller(name: &str, maps: Api<ConfigMap>) -> Warm<ConfigMap> {
     let said = name.to_owned();
     Warm::new(name, maps, watcher::Config::default(), move |request| {
@@ -301,7 +302,7 @@ fn controller(name: &str, maps: Api<ConfigMap>) -> Warm<ConfigMap> {
     })
 }
 
-/// Does not hear that it has to end.
+/// Ignores its cancellation.
 fn deaf() -> Runnable {
     Runnable::new("deaf", |scope| async move {
         let _alone = Alone::new(&scope);
@@ -310,7 +311,7 @@ fn deaf() -> Runnable {
     })
 }
 
-/// A manager with this hook before its work.
+/// Returns a manager with this hook before its work.
 fn hook<F, W>(manager: Builder, hook: F) -> Builder
 where
     F: FnOnce(Startup) -> W + Send + 'static,
@@ -320,7 +321,7 @@ where
     manager.on_startup("seed", hook).every(speaker("work"))
 }
 
-/// A hook that blocks its thread for ever.
+/// A hook that blocks its thread forever.
 async fn block(startup: Startup) {
     println!("seed starts");
     while !startup.client.default_namespace().is_empty() {
@@ -328,7 +329,7 @@ async fn block(startup: Startup) {
     }
 }
 
-/// Blocks its thread for ever.
+/// Blocks its thread forever.
 fn blocker(name: &str) -> Runnable {
     let said = name.to_owned();
     Runnable::new(name, move |scope| {
@@ -343,7 +344,7 @@ fn blocker(name: &str) -> Runnable {
     })
 }
 
-/// Says which config maps come into the cache and which go.
+/// Prints the ConfigMaps that are added to and removed from the cache.
 fn teller(cache: Store<ConfigMap>) -> Runnable {
     Runnable::new("teller", move |scope| {
         let cache = cache.clone();
@@ -370,7 +371,7 @@ fn teller(cache: Store<ConfigMap>) -> Runnable {
     })
 }
 
-/// Says when it starts and when it has stopped.
+/// Prints when it starts and when it has stopped.
 fn speaker(name: &str) -> Runnable {
     Runnable::new(name, |scope| async move {
         let name = full_name(&scope);

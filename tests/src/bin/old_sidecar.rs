@@ -1,8 +1,8 @@
-//! A candidate with the manners of `leader-elector:0.5` on an Endpoints object, where they differ from today's:
-//! expiry by its own ttl, an empty holder is not free, the count of transitions is lost at the first renewal,
-//! and nothing is given back.
+//! A candidate that behaves like `leader-elector:0.5` on an Endpoints object where that differs from today's clients:
+//! expiry by its own ttl, an empty holder is not free, the number of transitions is lost at the first renewal, and
+//! nothing is released.
 //!
-//! It takes the flags of the other candidates and writes the same event lines.
+//! It accepts the flags of the other candidates and prints the same event lines.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -63,7 +63,7 @@ struct Record {
 struct Elector {
     endpoints: Api<Endpoints>,
     options: Options,
-    /// The record as last seen, and when it was seen for the first time.
+    /// The last observed record, and the time of its first observation.
     observed: Option<(Record, Instant)>,
     reported: String,
 }
@@ -88,7 +88,7 @@ async fn main() -> Result<()> {
     };
     let mut step = 0_u32;
     loop {
-        // Follower: somewhere in [1.0, 2.2] of the retry period.
+        // Follower: a random time in [1.0, 2.2] of the retry period.
         while !elector.try_once().await {
             step = step.wrapping_add(7);
             let stretch = 1.0 + 1.2 * f64::from(step % 10) / 10.0;
@@ -116,7 +116,7 @@ impl Elector {
         observed.map_or("", |(record, _)| record.holder_identity.as_str())
     }
 
-    /// Acquires or renews; whether it leads.
+    /// Acquires or renews the lock. Returns whether it leads.
     #[expect(clippy::disallowed_methods, reason = "as above")]
     async fn try_once(&mut self) -> bool {
         let ttl = self.options.lease_duration;
@@ -152,7 +152,7 @@ impl Elector {
             self.see(old.clone());
             let mine = old.holder_identity == self.options.id;
             let seen = self.observed.as_ref().map(|(_, at)| *at);
-            // Whether anybody is named makes no difference.
+            // It does not matter whether the record has a holder.
             if !mine && seen.is_some_and(|at| at.elapsed() < ttl) {
                 return false;
             }

@@ -1,4 +1,4 @@
-//! `cargo xtask real`: the real kube-apiserver and etcd, for trying things out and for tests.
+//! `cargo xtask real`: the real kube-apiserver and etcd, for experiments and for tests.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -72,7 +72,7 @@ fn run() -> Result<()> {
     }
 }
 
-/// The command's answer, on stdout; progress is on stderr.
+/// Prints the result on stdout; progress is on stderr.
 #[expect(clippy::print_stdout, reason = "the answer of a command")]
 fn say(line: &str) {
     println!("{line}");

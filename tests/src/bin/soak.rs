@@ -1,4 +1,4 @@
-//! `cargo xtask soak`: the faults of the tests, for hours.
+//! `cargo xtask soak`: runs the faults of the tests for hours.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -13,10 +13,10 @@ use tenure_tests::nemesis::seed::{self, Seeded};
 use tenure_tests::nemesis::server::Server;
 use tenure_tests::nemesis::squad::Make;
 
-/// Long enough for a fleet to have a past, short enough for its lines to be kept in memory.
+/// Long enough for a fleet to have a history, and short enough to keep its lines in memory.
 const CHAPTER: Duration = Duration::from_secs(600);
 
-/// An overlap of client-go below this may be chance.
+/// An overlap of client-go below this may be random.
 const WEAK: Duration = Duration::from_millis(300);
 
 /// Fleets of tenure and client-go through random faults, for hours; a line for each ten minutes
@@ -100,8 +100,8 @@ fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The overlaps that client-go is known for, first: if it does not have them here, this machine or this nemesis
-/// shows nothing about tenure either.
+/// First reproduces the known overlaps of client-go. If they do not occur here, this machine or this nemesis proves
+/// nothing about tenure either.
 fn control(server: &Server) -> Result<()> {
     let table = known::measure(&server.kubeconfig())?;
     say(table.to_string().trim_end());
@@ -118,7 +118,7 @@ fn control(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// What all chapters so far did.
+/// Totals of all chapters so far.
 #[derive(Default)]
 struct Total {
     chapters: u32,

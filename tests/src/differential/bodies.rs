@@ -1,4 +1,4 @@
-//! Objects of the kinds that are compared: good ones, and changes that make them bad in one place.
+//! Objects of the compared kinds: valid ones, and changes that make them invalid in one place.
 
 use serde_json::{Value, json};
 
@@ -8,23 +8,23 @@ use crate::nemesis::seed::Seeded;
 /// A kind.
 #[derive(Debug)]
 pub struct Kind {
-    /// `/api/v1` or `/apis/GROUP/VERSION`.
+    /// API path: `/api/v1` or `/apis/GROUP/VERSION`.
     pub api: &'static str,
-    /// As in paths.
+    /// Resource name, as in paths.
     pub resource: &'static str,
-    /// As in objects.
+    /// Kind, as in objects.
     pub kind: &'static str,
-    /// A good object, apart from its metadata, that differs a little each time.
+    /// Returns a valid object without metadata that differs a little each time.
     pub(super) good: fn(&mut Seeded) -> Value,
-    /// What makes it bad: a JSON pointer and a value.
+    /// Changes that make it invalid: a JSON pointer and a value.
     pub(super) bad: &'static [(&'static str, &'static str)],
-    /// Whether its objects are in namespaces.
+    /// Whether its objects are namespaced.
     pub(super) namespaced: bool,
-    /// Whether its objects are deleted in the same way on both servers.
+    /// Whether both servers delete its objects in the same way.
     pub(super) deletable: bool,
 }
 
-/// What most kinds of a namespace have in common.
+/// Common properties of most namespaced kinds.
 pub(super) const BASE: Kind = Kind {
     api: "/api/v1",
     resource: "",
@@ -35,13 +35,13 @@ pub(super) const BASE: Kind = Kind {
     deletable: true,
 };
 
-/// The same for kinds that are in no namespace.
+/// Common properties of cluster-scoped kinds.
 pub(super) const CLUSTER: Kind = Kind {
     namespaced: false,
     ..BASE
 };
 
-/// The kinds in question.
+/// Returns the compared kinds.
 pub fn kinds() -> Vec<&'static Kind> {
     OF_A_NAMESPACE.iter().chain(MORE_KINDS).collect()
 }
@@ -317,13 +317,13 @@ const OF_A_NAMESPACE: &[Kind] = &[
     },
 ];
 
-/// A template whose pods carry one label and end as told.
+/// Returns a pod template with one label and this restart policy.
 fn template(seeded: &mut Seeded, restart: &str) -> Value {
     json!({"metadata": {"labels": {"app": "a"}}, "spec": {"restartPolicy": restart,
         "containers": [{"name": "c", "image": word(seeded)}]}})
 }
 
-/// What most kinds that make pods look like.
+/// Returns an object with the structure that most workload kinds have.
 fn workload(seeded: &mut Seeded) -> Value {
     json!({"spec": {"replicas": seeded.below(3), "selector": {"matchLabels": {"app": "a"}},
         "template": template(seeded, "Always")}})
@@ -331,13 +331,13 @@ fn workload(seeded: &mut Seeded) -> Value {
 
 const LABELS: [&str; 3] = ["red", "green", "blue"];
 
-/// A word of a few.
+/// Returns a random word from a small set.
 pub(super) fn word(seeded: &mut Seeded) -> String {
     (*seeded.pick(&["one", "two", "three", "four"])).to_owned()
 }
 
 impl Kind {
-    /// The path of the collection.
+    /// Returns the path of the collection.
     pub(super) fn path(&self) -> String {
         match self.namespaced {
             true => format!("{}/namespaces/@namespace/{}", self.api, self.resource),
@@ -345,7 +345,7 @@ impl Kind {
         }
     }
 
-    /// The name of an object: outside of namespaces each sequence has names of its own.
+    /// Returns the name of an object. Outside namespaces each sequence has its own names.
     pub(super) fn name(&self, short: &str) -> String {
         match self.namespaced {
             true => short.to_owned(),
@@ -353,7 +353,7 @@ impl Kind {
         }
     }
 
-    /// A query for objects of this sequence and no others: outside of namespaces they have a label.
+    /// Returns a query for the objects of this sequence only. Outside namespaces they have a label.
     pub(super) fn query(&self, query: &str) -> String {
         const OWN: &str = "labelSelector=sequence%3D@namespace";
         if self.namespaced {
@@ -368,7 +368,7 @@ impl Kind {
         }
     }
 
-    /// A whole object of this name; now and then with a mistake.
+    /// Returns a whole object of this name; sometimes with a mistake.
     pub(super) fn object(&self, seeded: &mut Seeded, name: &str) -> Value {
         let mut object = (self.good)(seeded);
         let version = self
@@ -392,7 +392,7 @@ impl Kind {
         object
     }
 
-    /// A part of an object, for a merge.
+    /// Returns a part of an object, for a merge.
     pub(super) fn change(&self, seeded: &mut Seeded) -> Value {
         match seeded.below(8) {
             0 => json!({"metadata": {"labels": {"color": seeded.pick(&LABELS)}}}),
@@ -420,7 +420,7 @@ const BAD_METADATA: [(&str, &str); 8] = [
     ("/metadata/finalizers", r#"["nodomain"]"#),
 ];
 
-/// Sets what a JSON pointer names, with all that is missing on the way to it.
+/// Sets the value at a JSON pointer, and creates missing parents.
 pub(super) fn set(object: &mut Value, (pointer, value): (&str, &str)) {
     let mut place = object;
     for part in pointer.split('/').skip(1) {

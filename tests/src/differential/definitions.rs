@@ -1,7 +1,8 @@
-//! Definitions and applied configurations, good ones and bad ones, to two API servers.
+//! Valid and invalid definitions and applied configurations, sent to two API servers.
 //!
-//! What is wrong with a definition is asked for without creating it. Then one definition is made on both servers,
-//! and the same requests for its objects are compared as random ones are.
+//! Variants of a definition are first sent as dry runs, to compare the reported problems. Then one definition is
+//! created on both servers, and the responses to the same requests for its objects are compared, as in the random
+//! comparison.
 
 use std::time::Duration;
 
@@ -19,7 +20,7 @@ const APPLY: &str = "application/apply-patch+yaml";
 const MERGE: &str = "application/merge-patch+json";
 const JSON: &str = "application/json";
 
-/// Changes that make a definition bad, or still leave it good: JSON pointers and values.
+/// Changes that make a definition invalid, or keep it valid: JSON pointers and values.
 const CHANGES: &[&[(&str, &str)]] = &[
     &[],
     &[("/metadata/name", r#""other.example.com""#)],
@@ -113,7 +114,7 @@ const CHANGES: &[&[(&str, &str)]] = &[
         r#""set""#,
     )],
     &[("@/properties/spec/x-kubernetes-map-type", r#""loose""#)],
-    // Rules, around their expressions.
+    // Rules, without their expressions.
     &[(
         "@/properties/spec/x-kubernetes-validations",
         r#"[{"rule": "self.size > 0", "message": "size"}]"#,
@@ -134,7 +135,7 @@ const CHANGES: &[&[(&str, &str)]] = &[
     &[("@/properties/spec/default", r#"{"nothing": 1}"#)],
 ];
 
-/// A good definition; `@` stands for its schema in [`CHANGES`].
+/// Returns a valid definition; `@` stands for its schema in [`CHANGES`].
 fn definition(group: &str) -> Value {
     let spec = json!({"type": "object", "required": ["color"], "properties": {
         "color": {"type": "string", "enum": ["red", "green"], "maxLength": 10},
@@ -247,7 +248,7 @@ const OBJECTS: &[(&str, &str, &str, &str)] = &[
         JSON,
         r#"{@K, "metadata": {"name": "a"}, "spec": {"color": "green"}}"#,
     ),
-    // Apply: without a manager, with two of them, forced, and with parts that belong to several.
+    // Apply: without a manager, with two managers, forced, and with fields of several owners.
     (
         "PATCH",
         "/d",
@@ -343,7 +344,7 @@ const OBJECTS: &[(&str, &str, &str, &str)] = &[
     ("GET", "", JSON, ""),
 ];
 
-/// Changes of a definition that is there.
+/// Changes of an existing definition.
 const UPDATES: &[(&str, &str)] = &[
     ("/spec/scope", r#""Cluster""#),
     ("/spec/group", r#""other.example.com""#),
@@ -353,10 +354,11 @@ const UPDATES: &[(&str, &str)] = &[
     ("/spec/versions/0/name", r#""v2""#),
 ];
 
-/// Asks both servers, and tells what they say differently.
+/// Sends the requests to both servers, and returns the differences.
 ///
 /// # Errors
-/// A server does not answer, or refuses what is good.
+///
+/// Fails if a server does not respond, or rejects a valid request.
 pub fn compare(left: &mut Side, right: &mut Side) -> Result<Vec<Difference>> {
     let mut found = Vec::new();
     let group = format!("d{}.example.com", clock::now().0);
@@ -384,7 +386,7 @@ pub fn compare(left: &mut Side, right: &mut Side) -> Result<Vec<Difference>> {
         ensure!(made.status.is_success(), "{namespace}: {made:?}");
         let made = side.wire.send(&Method::POST, DEFINITIONS, Some(&good))?;
         ensure!(made.status.is_success(), "{made:?}");
-        // Creations come after lists by a moment there.
+        // On the real server, creation becomes possible slightly after listing.
         let body = json!({"apiVersion": format!("{group}/v1"), "kind": "Thing",
             "metadata": {"name": "first"}, "spec": {"color": "red"}});
         let served = clock::poll(LIMIT, || {
@@ -440,7 +442,7 @@ fn op(method: Method, path: String, content: &'static str, body: String) -> Op {
     }
 }
 
-/// Whether both say the same all through.
+/// Returns the difference if the responses are not equal.
 fn answers(
     left: &mut Side,
     right: &mut Side,
@@ -451,7 +453,8 @@ fn answers(
     Ok(difference(op, left, right))
 }
 
-/// Whether both refuse for the same reasons: what they accept has a status of each one's own.
+/// Returns the difference if the servers do not reject for the same reasons. Accepted objects have a server-specific
+/// status.
 fn verdicts(left: &mut Side, right: &mut Side, op: &Op) -> Result<Option<Difference>> {
     let verdict = |answer: Value| {
         let body = &answer["body"];

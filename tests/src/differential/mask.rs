@@ -1,4 +1,4 @@
-//! What is known about the objects of one server, and what of its answers is left out of the comparison.
+//! Known objects of one server, and the parts of its responses that are excluded from the comparison.
 
 use std::collections::BTreeMap;
 
@@ -7,10 +7,11 @@ use serde_json::{Value, json};
 use super::op::Op;
 use crate::wire::Answer;
 
-/// Names for what each server makes up: `R3` is the third revision that showed up, whatever its number.
+/// Placeholders for values that each server generates: `R3` is the third revision that occurred, regardless of its
+/// number.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Mask {
-    /// The latest uid and revision by `resource/name`, and the one before.
+    /// The latest uid and revision by `resource/name`, and the previous one.
     seen: BTreeMap<String, Vec<(String, String)>>,
     revisions: Vec<String>,
     uids: Vec<String>,
@@ -19,13 +20,13 @@ pub(super) struct Mask {
 }
 
 impl Mask {
-    /// The moment from which watches tell.
+    /// Sets the revision at which watches start.
     pub(super) fn start(&mut self, namespace: &Value) {
         let version = &namespace["metadata"]["resourceVersion"];
         version.as_str().unwrap_or("0").clone_into(&mut self.start);
     }
 
-    /// Fills in what an operation says about objects: `@rv(R/N)`, `@old(R/N)`, `@uid(R/N)`, `@generated`, `@start`.
+    /// Replaces the placeholders in an operation: `@rv(R/N)`, `@old(R/N)`, `@uid(R/N)`, `@generated`, `@start`.
     pub(super) fn resolve(&self, text: &str) -> String {
         let mut out = String::new();
         let mut rest = text;
@@ -65,11 +66,11 @@ impl Mask {
         value.cloned().unwrap_or_else(|| "1".to_owned())
     }
 
-    /// An answer without what differs by nature.
+    /// Returns a response without the parts that always differ.
     pub(super) fn answer(&mut self, answer: &Answer, op: &Op) -> Value {
         let mut body = answer.body.clone();
         if let Value::String(text) = &body {
-            // A watch: one event for each line.
+            // A watch: one event per line.
             let events: Vec<Value> = text
                 .lines()
                 .map(|line| serde_json::from_str(line).unwrap_or_else(|_| json!(line)))
@@ -85,7 +86,7 @@ impl Mask {
         json!({"code": answer.status.as_u16(), "body": body})
     }
 
-    /// Remembers the object that an operation gave back. A dry run changes nothing, so it teaches nothing.
+    /// Remembers the object in the response to an operation. A dry run changes nothing, so it is ignored.
     fn learn(&mut self, body: &Value, op: &Op) {
         let metadata = &body["metadata"];
         for name in [&metadata["name"], &body["details"]["name"]] {
@@ -118,7 +119,7 @@ impl Mask {
         match value {
             Value::Object(map) => {
                 map.remove("managedFields");
-                // The revision of a list is that of the whole store, where others write too.
+                // The revision of a list is that of the whole store, which other clients write too.
                 if map.contains_key("items")
                     && let Some(Value::Object(metadata)) = map.get_mut("metadata")
                 {
@@ -137,7 +138,7 @@ impl Mask {
                         ("creationTimestamp" | "deletionTimestamp", Value::String(_)) => {
                             *value = json!("T");
                         }
-                        // Both are the server's own choice.
+                        // The server chooses both values.
                         ("continue" | "clusterIP", Value::String(text))
                             if !text.is_empty() && text != "None" =>
                         {
@@ -166,7 +167,7 @@ impl Mask {
     }
 }
 
-/// Leaves out what is said in other words, on purpose: docs/wire.md lists it.
+/// Removes texts that differ on purpose, as listed in docs/wire.md.
 fn reword(body: &mut Value) {
     if body["kind"] != "Status" {
         return;
@@ -180,7 +181,7 @@ fn reword(body: &mut Value) {
     ]
     .iter()
     .any(|start| message.contains(start));
-    // What is invalid is compared by its causes, of which the message is the sum.
+    // Invalid objects are compared by their causes. The message is the sum of the causes.
     if matches!(reason, "BadRequest" | "Invalid") || stored {
         body["message"] = json!("(in other words)");
     }
@@ -189,10 +190,10 @@ fn reword(body: &mut Value) {
             if cause["field"] == "patch" {
                 cause["message"] = json!("(in other words)");
             }
-            // What comes after the sentence shows the structs of the real server's source.
+            // The text after the sentence shows structs of the real server's source.
             let message = cause["message"].as_str().unwrap_or_default();
             if let Some((sentence, _)) = message.split_once(", but isn't: ") {
-                // Which mistake it is, the libraries for patterns tell in their own words.
+                // The pattern libraries describe the mistake in their own words.
                 cause["message"] = json!(sentence);
             } else if let Some((sentence, _)) = message.split_once('\n') {
                 cause["message"] = json!(sentence);
@@ -203,17 +204,17 @@ fn reword(body: &mut Value) {
                     _ => None,
                 }
             {
-                // So do whole objects and lists of them.
+                // The same applies to whole objects and lists of them.
                 cause["message"] = json!(format!("Invalid value: {sentence}"));
             }
         }
-        // The real server checks some things twice and then says them twice.
+        // The real server checks some properties twice and reports them twice.
         causes.sort_by_key(ToString::to_string);
         causes.dedup();
     }
 }
 
-/// The version that ours follows has a status there, and shows it even if it is empty.
+/// Removes an empty status. The version that ours follows has a status and shows it even if it is empty.
 fn without_empty_status(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -227,7 +228,7 @@ fn without_empty_status(value: &mut Value) {
     }
 }
 
-/// The place of a text among those that showed up.
+/// Returns the index of a text among those that occurred.
 fn index(seen: &mut Vec<String>, text: &str) -> usize {
     seen.iter()
         .position(|known| known == text)

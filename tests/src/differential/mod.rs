@@ -1,8 +1,8 @@
-//! The same random requests to two API servers: ours must say what the real one says.
+//! The same random requests to two API servers: our responses must equal those of the real one.
 //!
-//! A sequence of operations plays in a namespace of its own. Answers are compared after everything that differs
-//! by nature is masked: uids, times, generated names, and revisions, of which only the order counts.
-//! The first difference ends a sequence, because everything after it may follow from it.
+//! A sequence of operations runs in its own namespace. Responses are compared after everything that always differs is
+//! masked: uids, times, generated names, and revisions, of which only the order counts. The first difference ends a
+//! sequence, because later differences may be its consequences.
 
 mod bodies;
 mod definitions;
@@ -23,30 +23,30 @@ pub use definitions::compare;
 use mask::Mask;
 pub use op::Op;
 
-/// How many operations a sequence has.
+/// Number of operations of a sequence.
 pub const LENGTH: usize = 40;
 
-/// What two servers said differently.
+/// A difference between the responses of two servers.
 #[derive(Clone, Debug)]
 pub struct Difference {
     /// The seed of the sequence.
     pub seed: u64,
-    /// The operations before, and the one in question as the last.
+    /// The previous operations, and the one with the difference as the last.
     pub history: Vec<String>,
-    /// What the first server said, masked.
+    /// Response of the first server, masked.
     pub left: Value,
-    /// What the second server said, masked.
+    /// Response of the second server, masked.
     pub right: Value,
 }
 
-/// One server, and what is known about its objects.
+/// One server, and the known state of its objects.
 pub struct Side {
     wire: Wire,
     mask: Mask,
 }
 
 impl Side {
-    /// A server that is reached by this client.
+    /// Creates a side for the server of this client.
     pub fn new(wire: Wire) -> Self {
         Self {
             wire,
@@ -75,8 +75,8 @@ impl Side {
     }
 }
 
-/// The two kinds of a sequence by its number, so that half as many sequences as there are kinds have all of them;
-/// then each comes again with another.
+/// Returns the two kinds of a sequence by its number. Half as many sequences as there are kinds cover all kinds. After
+/// that each kind is combined with another.
 fn pair(number: usize) -> [&'static Kind; 2] {
     let kinds = kinds();
     let (half, turn) = (kinds.len().div_ceil(2), number / kinds.len());
@@ -85,16 +85,17 @@ fn pair(number: usize) -> [&'static Kind; 2] {
     let both = [first, second];
     let parted = |kind: &&Kind| matches!(kind.resource, "services" | "endpoints");
     match both.iter().all(parted) {
-        // There the end of a Service is the end of the Endpoints of its name, here it is not.
+        // On the real server the deletion of a Service also deletes the Endpoints of its name; here it does not.
         true => [first, first],
         false => both,
     }
 }
 
-/// Plays a sequence on both servers: which kinds it is about is decided by its number, the rest by its seed.
+/// Runs a sequence on both servers. Its number decides the kinds, and its seed everything else.
 ///
 /// # Errors
-/// A server does not answer.
+///
+/// Fails if a server does not respond.
 pub fn play(
     left: &mut Side,
     right: &mut Side,
@@ -119,7 +120,7 @@ pub fn play(
             .chain(watches)
         {
             history.push(op.to_string());
-            // Both at once: a watch takes a second.
+            // Both at the same time, because a watch takes a second.
             let answers = std::thread::scope(|scope| {
                 let other = scope.spawn(|| left.play(&op, &namespace));
                 let answer = right.play(&op, &namespace);
@@ -169,7 +170,7 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Where two values differ.
+/// Collects the paths at which two values differ.
 fn differences(path: &str, left: &Value, right: &Value, found: &mut Vec<String>) {
     match (left, right) {
         _ if left == right => {}

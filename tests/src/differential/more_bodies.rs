@@ -1,4 +1,4 @@
-//! Objects of the kinds that are not a namespace's own, and of those that go with them: storage, devices, events.
+//! Cluster-scoped objects, and kinds related to them: storage, devices, events.
 
 use serde_json::json;
 
@@ -8,7 +8,7 @@ const RBAC: &str = "/apis/rbac.authorization.k8s.io/v1";
 const STORAGE: &str = "/apis/storage.k8s.io/v1";
 const DEVICES: &str = "/apis/resource.k8s.io/v1";
 
-/// The kinds in question.
+/// The kinds.
 pub(super) const MORE_KINDS: &[Kind] = &[
     Kind {
         resource: "events",
@@ -109,7 +109,7 @@ pub(super) const MORE_KINDS: &[Kind] = &[
     Kind {
         resource: "namespaces",
         kind: "Namespace",
-        // What becomes of a deleted one is the business of controllers there, and of the server here.
+        // Deletion is handled by controllers on the real server, and by the server itself here.
         deletable: false,
         good: |_| json!({}),
         bad: &[

@@ -1,4 +1,4 @@
-//! One request, with what only each server knows left to be filled in.
+//! One request, with placeholders for values that each server generates.
 
 use std::fmt;
 
@@ -21,19 +21,19 @@ pub struct Op {
     pub content: &'static str,
     /// Its body.
     pub body: String,
-    /// What it is about, as in paths.
+    /// Resource that it concerns, as in paths.
     pub resource: &'static str,
 }
 
 impl Op {
-    /// All events of a kind since the beginning of the sequence.
+    /// Returns a watch of all events of a kind since the beginning of the sequence.
     pub(super) fn watch(kind: &Kind) -> Self {
         let query = kind.query("?watch=true&resourceVersion=@start&timeoutSeconds=1");
         let path = kind.path() + &query;
         Self::new(kind, Method::GET, path, JSON, String::new())
     }
 
-    /// Any operation on objects of two kinds.
+    /// Returns a random operation on objects of two kinds.
     pub(super) fn random(seeded: &mut Seeded, kinds: [&Kind; 2]) -> Self {
         let kind = *seeded.pick(&kinds);
         let short = *seeded.pick(&["a", "b", "c"]);
@@ -73,7 +73,7 @@ impl Op {
 fn create(seeded: &mut Seeded, kind: &Kind, name: &str) -> Op {
     let mut object = kind.object(seeded, name);
     if seeded.percent(12) {
-        // Lists are sorted by name: the random end must not decide the order.
+        // Lists are sorted by name, so the random suffix must not decide the order.
         object["metadata"]["generateName"] = json!(format!("gen-{:04}-", seeded.below(10_000)));
         if seeded.percent(80) {
             object["metadata"]["name"] = json!("");
@@ -146,7 +146,7 @@ fn patch(seeded: &mut Seeded, kind: &Kind, name: &str) -> Op {
     Op::new(kind, Method::PATCH, path, content, body(seeded, &text))
 }
 
-/// Two managers who state what they want of the same objects, now and then without a name or with force.
+/// Returns an apply of one of two managers for the same objects, sometimes without a name or with force.
 fn apply(seeded: &mut Seeded, kind: &Kind, name: &str) -> Op {
     let object = kind.object(seeded, name);
     let query = *seeded.pick(&[
@@ -181,7 +181,7 @@ fn delete(seeded: &mut Seeded, kind: &Kind, name: &str) -> Op {
     } else {
         options.to_string()
     };
-    // A dry run in the body is one too: the mask looks for the word.
+    // A dry run in the body counts too: the mask searches for the word.
     let query = if text.contains("dryRun") {
         "?dryRun=All"
     } else {
@@ -235,7 +235,7 @@ fn write_query(seeded: &mut Seeded) -> &'static str {
     }
 }
 
-/// The text of a body, now and then one that is cut off or empty.
+/// Returns the text of a body, sometimes truncated or empty.
 fn body(seeded: &mut Seeded, value: &serde_json::Value) -> String {
     let text = value.to_string();
     match seeded.below(50) {

@@ -1,4 +1,4 @@
-//! A fleet of tenure and a fleet of client-go on one server, through one schedule of faults.
+//! A fleet of tenure and a fleet of client-go on one server, under one schedule of faults.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -19,13 +19,13 @@ use crate::clock::{self, Nanos};
 use crate::overlap::Overlap;
 use crate::wire::Wire;
 
-/// How many candidates a fleet has.
+/// Number of candidates of a fleet.
 const SIZE: usize = 3;
 
-/// How long a campaign goes on beyond its time for kinds of faults that have not struck yet.
+/// Maximum extra time of a campaign for kinds of faults that have not occurred yet.
 const PATIENCE: Duration = Duration::from_secs(300);
 
-/// Faults that are named with two leaders at once: those since the first one's term, and so long before.
+/// Faults that are named in a report of two leaders: those since the first one's term, and this much earlier.
 const RECENT: Duration = Duration::from_secs(10);
 
 /// A campaign.
@@ -42,69 +42,71 @@ pub struct Campaign {
     began: Nanos,
 }
 
-/// What came of it.
+/// Result of a campaign.
 #[derive(Clone, Debug)]
 pub struct Outcome {
-    /// What the schedule came from.
+    /// Seed of the schedule.
     pub seed: u64,
     /// The server's name.
     pub server: &'static str,
-    /// How long it took.
+    /// Duration of the campaign.
     pub time: Duration,
-    /// How often each kind of fault was done.
+    /// Number of faults by kind.
     pub faults: BTreeMap<Fault, u64>,
-    /// How often each pair of faults was done at the same time, in a campaign of pairs.
+    /// Number of simultaneous faults by pair, in a campaign of pairs.
     pub pairs: BTreeMap<(Fault, Fault), u64>,
     /// The kinds of faults of the schedule.
     pub kinds: Vec<Fault>,
-    /// Those that cannot be done here, and why.
+    /// Faults that are impossible here, and why.
     pub impossible: BTreeMap<Fault, &'static str>,
-    /// What the candidates of each make did.
+    /// Results of the candidates by kind.
     pub makes: Vec<(Make, Verdict)>,
 }
 
-/// What the candidates of one make did.
+/// Results of the candidates of one kind.
 #[derive(Clone, Debug, Default)]
 pub struct Verdict {
-    /// Terms begun.
+    /// Number of terms.
     pub terms: usize,
-    /// The longest time for which two did guarded work at once, apart from edits by hand.
+    /// The longest time during which two candidates did guarded work together, except after manual edits.
     pub overlap: Duration,
-    /// The same right after somebody had edited the lock by hand.
+    /// The same right after a manual edit of the lock.
     pub overlap_by_hand: Duration,
-    /// How long after a newer term had begun somebody still began a step of work.
+    /// The longest time after the beginning of a newer term at which an older one still started a step of work.
     pub stale_work: Duration,
-    /// How often a process ended itself because its work could not be ended in time.
+    /// Number of processes that ended themselves because their work exceeded its deadline.
     pub aborts: usize,
     /// Effects that the fenced store applied.
     pub accepted: u64,
-    /// Effects of older terms that it refused.
+    /// Effects of older terms that it rejected.
     pub refused: u64,
-    /// What must not be, one sentence each.
+    /// Violations, one sentence each.
     pub violations: Vec<String>,
 }
 
 impl Campaign {
-    /// Starts the fleets on a fresh server.
+    /// Starts the fleets on a new server.
     ///
     /// # Errors
-    /// A process does not start.
+    ///
+    /// Fails if a process does not start.
     pub fn start(server: Server, makes: &[Make], seed: u64) -> Result<Self> {
         let fleets: Vec<Vec<Make>> = makes.iter().map(|make| vec![*make; SIZE]).collect();
         Self::begin(server, &fleets, seed)
     }
 
-    /// Starts one fleet on a fresh server: two candidates of tenure and two of client-go, on one lock. The verdict is
-    /// on tenure: no two of its own candidates lead at the same time.
+    /// Starts one fleet on a new server: two candidates of tenure and two of client-go, on one lock. The result
+    /// concerns tenure: no two of its own candidates lead at the same time.
     ///
     /// # Errors
-    /// A process does not start.
+    ///
+    /// Fails if a process does not start.
     pub fn start_mixed(server: Server, seed: u64) -> Result<Self> {
         let fleet = vec![Make::Tenure, Make::ClientGo, Make::Tenure, Make::ClientGo];
         Self::begin(server, &[fleet], seed)
     }
 
-    /// Has two faults strike at the same time in every round.
+    /// Injects two simultaneous faults in every round.
     #[must_use]
     pub fn in_pairs(mut self) -> Self {
         self.pairs = Some(BTreeMap::new());
@@ -137,11 +139,12 @@ impl Campaign {
         })
     }
 
-    /// Runs through the schedule for so long, and longer until every kind of fault has struck, then heals
-    /// everything and waits for a leader.
+    /// Runs the schedule for this time, and longer until every kind of fault has occurred. Then heals everything and
+    /// waits for a leader.
     ///
     /// # Errors
-    /// A process does not start again.
+    ///
+    /// Fails if a process does not start again.
     pub fn run(mut self, time: Duration) -> Result<Outcome> {
         let lease = self.squads[0].election().lease_duration;
         let end = clock::now() + time;
@@ -169,7 +172,7 @@ impl Campaign {
             makes: Vec::new(),
         };
         for squad in &mut self.squads {
-            // L1: everything works again, so somebody leads, after at most a lease and two polls.
+            // L1: everything works again, so a candidate leads after at most a lease and two polls.
             let limit = squad.election().lease_duration + 5 * squad.election().retry_period;
             let led = squad.settled(Duration::from_secs(1), limit + Duration::from_secs(10));
             squad.revive()?;
@@ -190,10 +193,11 @@ impl Campaign {
         all.any(|fault| !self.faults.contains_key(fault) && !self.impossible.contains_key(fault))
     }
 
-    /// One round; gives back the faults that hit nobody.
+    /// Runs one round, and returns the faults without a target.
     fn round(&mut self, round: &Round) -> Result<Vec<Fault>> {
         if round.strikes.iter().any(|(fault, _)| fault.is_by_hand()) {
-            // Leaders that follow the lock, so that how soon they see the edit is theirs to answer for.
+            // Wait until each leader has settled and watches the lock. The time until it observes the edit then depends
+            // only on the leader itself.
             for squad in &self.squads {
                 squad.settled(Duration::from_secs(1), Duration::from_secs(15));
             }
@@ -221,7 +225,7 @@ impl Campaign {
         Ok(missed)
     }
 
-    /// Counts two faults that struck everybody, and says which.
+    /// Counts two faults that affected all fleets, and prints them.
     fn note_pair(&mut self, round: &Round, missed: &[Fault]) {
         let [(first, on_first), (second, on_second)] = round.strikes[..] else {
             return;
@@ -324,17 +328,17 @@ impl Campaign {
     }
 }
 
-/// Whom a fault hit.
+/// Which fleets a fault affected.
 enum Struck {
-    /// Every fleet that it can hit.
+    /// Every fleet that it can affect.
     Everybody,
-    /// Not so: one had no leader to hit, or no lock to edit.
+    /// Not all: one fleet had no leader, or no lock to edit.
     NotAll,
-    /// It cannot be done here.
+    /// The fault is impossible here.
     Impossible(&'static str),
 }
 
-/// What ends a fault that lasts.
+/// How to end a fault that lasts.
 #[derive(Clone, Copy)]
 enum Undo {
     Server(Fault),
@@ -374,14 +378,15 @@ fn strike_candidate(fault: Fault, squad: &mut Squad, index: usize, round: &Round
             match fault {
                 Fault::WallForward => clocks.jump_wall(millis.into()),
                 Fault::WallBack => clocks.jump_wall(-i64::from(millis)),
-                // A leader sleeps: more time has passed than it saw. It wakes up at the end of the round.
+                // The leader's machine is suspended: more time has passed than it noticed. It resumes at the end of the
+                // round.
                 _ => {
                     clocks.jump_boot(millis);
                     squad.process(index).stop();
                 }
             }
         }
-        // Those of the server and by hand have no candidate as their victim.
+        // Faults of the server and manual edits have no candidate as target.
         _ => {}
     }
 }
@@ -397,7 +402,7 @@ fn by_hand(fault: Fault, squad: &mut Squad, wire: &Wire) -> bool {
 
 fn judge(squad: &Squad, store: &FencedStore, struck: &[(Nanos, Fault, Victim)]) -> Verdict {
     let (history, now) = (squad.history(), clock::now());
-    // A leader sees an edit in its watch, or at the latest with its next renewal.
+    // A leader observes an edit through its watch, or at the latest with its next renewal.
     let sight = squad.election().retry_period + Duration::from_secs(2);
     let edited = |from: Nanos, to: Nanos| {
         let mut edits = squad.edits().iter();
@@ -442,7 +447,7 @@ fn judge(squad: &Squad, store: &FencedStore, struck: &[(Nanos, Fault, Victim)]) 
         )
     });
     verdict.violations.extend(overlapping);
-    // Terms of client-go come between those of tenure in a mixed fleet, with its own counts and its own late effects.
+    // In a mixed fleet, terms of client-go come between those of tenure, with their own counts and late effects.
     if !squad.is_mixed() {
         verdict.violations.extend(history.disorder());
         let misguided = book.misguided(|at| edited(at, at));
@@ -457,10 +462,11 @@ fn judge(squad: &Squad, store: &FencedStore, struck: &[(Nanos, Fault, Victim)]) 
 }
 
 impl Outcome {
-    /// What the candidates of a make did.
+    /// Returns the results of the candidates of one kind.
     ///
     /// # Panics
-    /// There were none.
+    ///
+    /// Panics if there were none.
     pub fn of(&self, make: Make) -> &Verdict {
         let found = self.makes.iter().find(|(of, _)| *of == make);
         &found
@@ -468,7 +474,7 @@ impl Outcome {
             .1
     }
 
-    /// The kinds of faults that could strike and did not.
+    /// Returns the kinds of faults that were possible but did not occur.
     pub fn missed(&self) -> Vec<Fault> {
         let mut all = self.kinds.clone();
         all.retain(|fault| {
@@ -477,7 +483,7 @@ impl Outcome {
         all
     }
 
-    /// How many faults there were.
+    /// Returns the number of faults.
     pub fn fault_count(&self) -> u64 {
         self.faults.values().sum()
     }
@@ -524,7 +530,7 @@ impl fmt::Display for Outcome {
     }
 }
 
-/// A line for whoever watches.
+/// Prints a line of progress.
 pub fn say(line: &str) {
     _ = writeln!(std::io::stderr(), "{line}");
 }

@@ -1,4 +1,4 @@
-//! Clocks that jump for one process: a preloaded library in C (`tests/shim/clock.c`), and the file it obeys.
+//! Clocks that jump for one process: a preloaded library in C (`tests/shim/clock.c`), and the file that controls it.
 
 use std::fs::{self, File};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -21,13 +21,14 @@ pub struct ClockShim {
 }
 
 impl ClockShim {
-    /// Whether there can be one: it is for Linux on x86-64.
+    /// Whether it is supported: only for Linux on x86-64.
     pub const IS_FOR_THIS_PLATFORM: bool = cfg!(all(target_os = "linux", target_arch = "x86_64"));
 
-    /// Clocks that show the true time. Compiles the library if need be.
+    /// Creates clocks that show the true time. Compiles the library if necessary.
     ///
     /// # Errors
-    /// There is no C compiler, or this is no Linux on x86-64.
+    ///
+    /// Fails if there is no C compiler, or if this is not Linux on x86-64.
     pub fn new() -> Result<Self, Skip> {
         let failed = |error: &dyn std::fmt::Display| Skip(format!("no clock shim: {error}"));
         if !Self::IS_FOR_THIS_PLATFORM {
@@ -43,7 +44,7 @@ impl ClockShim {
         })
     }
 
-    /// The environment in which a program has these clocks.
+    /// Returns the environment in which a program uses these clocks.
     pub fn environment(&self) -> Vec<(&'static str, PathBuf)> {
         vec![
             ("LD_PRELOAD", self.library.clone()),
@@ -56,7 +57,7 @@ impl ClockShim {
         self.jump(0, millis);
     }
 
-    /// Moves the clock that counts suspend, forward only.
+    /// Moves the clock that includes suspend, forward only.
     pub fn jump_boot(&self, millis: u32) {
         self.jump(1, millis.into());
     }
@@ -70,7 +71,7 @@ impl ClockShim {
     }
 }
 
-/// The library, compiled once for each version of its source.
+/// Returns the library, compiled once for each version of its source.
 fn compiled() -> Result<PathBuf, Skip> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _guard = ONE_AT_A_TIME.lock();

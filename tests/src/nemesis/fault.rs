@@ -1,21 +1,21 @@
-//! What can go wrong, and the schedule of it that a seed decides.
+//! The kinds of faults, and the schedule of faults for a seed.
 
 use std::time::Duration;
 
 use super::seed::Seeded;
 
-/// One thing that goes wrong.
+/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Fault {
-    /// Neither requests nor answers pass, until they do, late.
+    /// Neither requests nor responses pass until the end of the fault. Then they arrive late.
     BlackHole,
-    /// Requests do not pass, until they do, late.
+    /// Requests do not pass until the end of the fault. Then they arrive late.
     RequestsHeld,
-    /// Requests pass and are applied; answers come late.
+    /// Requests pass and are applied; responses arrive late.
     AnswersHeld,
-    /// As the black hole, and what it held is lost.
+    /// Like the black hole, but the held data are lost.
     Cut,
-    /// Every piece takes its time.
+    /// Every piece of data is delayed.
     Slow,
     /// Its connections are reset.
     Resets,
@@ -29,52 +29,52 @@ pub enum Fault {
     WallForward,
     /// The wall clock jumps back.
     WallBack,
-    /// The leader's machine sleeps: the clock that counts it jumps.
+    /// The leader's machine is suspended: the clock that includes suspend jumps.
     Suspend,
     /// The API server is killed and started again.
     ServerKill,
     /// The API server's store is killed and started again.
     StoreKill,
-    /// The API server is stopped and goes on.
+    /// The API server is stopped and continued.
     ServerStop,
-    /// The API server's disk is full, then has room again.
+    /// The API server's disk is full, then has space again.
     DiskFull,
-    /// Somebody deletes the lock.
+    /// A person deletes the lock.
     Delete,
-    /// Somebody empties the holder.
+    /// A person clears the holder.
     EmptyHolder,
-    /// Somebody writes another holder.
+    /// A person writes another holder.
     ForeignHolder,
-    /// Somebody shortens the lease in the record.
+    /// A person shortens the lease in the record.
     ShortLease,
 }
 
-/// Who is hit by a fault that has a victim.
+/// The target of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Victim {
-    /// Whoever leads.
+    /// The leader.
     Leader,
     /// A candidate by its number.
     Number(usize),
-    /// Everybody.
+    /// All candidates.
     All,
 }
 
-/// Some faults at once, for a while, and a pause after them.
+/// Simultaneous faults for some time, and a pause after them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Round {
     /// The faults.
     pub strikes: Vec<(Fault, Victim)>,
-    /// How long those last that last.
+    /// Duration of faults that last.
     pub hold: Duration,
-    /// How long nothing happens afterwards.
+    /// Duration of the pause.
     pub pause: Duration,
-    /// A number for what is still to choose: the size of a jump, the length of a delay.
+    /// A random number for other decisions: the size of a jump, the length of a delay.
     pub extra: u64,
 }
 
 impl Fault {
-    /// All of them.
+    /// All kinds of faults.
     pub const ALL: [Self; 20] = [
         Self::BlackHole,
         Self::RequestsHeld,
@@ -98,7 +98,8 @@ impl Fault {
         Self::ShortLease,
     ];
 
-    /// Whether it is somebody's hand on the lock object: then two may lead until they see it.
+    /// Returns whether it is a manual edit of the lock object. After such an edit two candidates may lead until they
+    /// observe it.
     pub fn is_by_hand(self) -> bool {
         matches!(
             self,
@@ -106,7 +107,7 @@ impl Fault {
         )
     }
 
-    /// Whether it hits the server and so everybody.
+    /// Returns whether it affects the server and therefore all candidates.
     pub fn is_of_the_server(self) -> bool {
         matches!(
             self,
@@ -114,12 +115,12 @@ impl Fault {
         )
     }
 
-    /// Whether it moves a candidate's clocks.
+    /// Returns whether it moves a candidate's clocks.
     pub fn is_of_the_clocks(self) -> bool {
         matches!(self, Self::WallForward | Self::WallBack | Self::Suspend)
     }
 
-    /// Whether it is a setting of a candidate's link, of which there is one at a time.
+    /// Returns whether it is a setting of a candidate's link, of which there is one at a time.
     fn is_of_the_link(self) -> bool {
         matches!(
             self,
@@ -128,9 +129,9 @@ impl Fault {
     }
 }
 
-/// Whether two faults can strike at the same time. An edit by hand comes alone, because how soon it is seen must
-/// depend on nothing else. A candidate has one setting of its link and one way to end or to sleep, and the server has one
-/// fault at a time.
+/// Returns whether two faults can occur at the same time. A manual edit must be the only fault, because the time until
+/// it is observed must not depend on others. A candidate has one link setting and one way to end or stop, and the
+/// server has one fault at a time.
 fn is_pair(first: Fault, second: Fault) -> bool {
     let both = |is: fn(Fault) -> bool| is(first) && is(second);
     let ends = |fault| matches!(fault, Fault::Kill | Fault::Terminate);
@@ -144,10 +145,10 @@ fn is_pair(first: Fault, second: Fault) -> bool {
         && !both(sleeps)
 }
 
-/// What a schedule opens with, the last one first.
+/// The first faults of a schedule, in reverse order.
 const OPENING: [Fault; 2] = [Fault::BlackHole, Fault::Stop];
 
-/// What comes along with another fault now and then.
+/// Faults that sometimes accompany another fault.
 const COMPANIONS: [Fault; 5] = [
     Fault::Stop,
     Fault::Kill,
@@ -156,9 +157,9 @@ const COMPANIONS: [Fault; 5] = [
     Fault::Resets,
 ];
 
-/// The schedule of a seed: it never ends. It opens with the two faults that every elector without a guard
-/// fails under, a stop and a black hole past the lease, so that even a short run tells one from the other. Every
-/// kind comes once before any comes again, so that a run of some length has seen all.
+/// The endless schedule of a seed. It starts with the two faults under which every elector without a guard fails: a
+/// stop, and a black hole longer than the lease. Even a short run therefore distinguishes electors with and without a
+/// guard. Every kind occurs once before any occurs again, so that a run of some length covers all.
 #[derive(Clone, Debug)]
 pub struct Schedule {
     seeded: Seeded,
@@ -170,7 +171,7 @@ pub struct Schedule {
 }
 
 impl Schedule {
-    /// Rounds for squads of this size with leases of this length.
+    /// Creates rounds for fleets of this size with leases of this length.
     pub fn new(seed: u64, lease: Duration, size: usize) -> Self {
         Self {
             seeded: Seeded::new(seed),
@@ -182,7 +183,7 @@ impl Schedule {
         }
     }
 
-    /// Rounds of two faults at the same time, for squads of this size with leases of this length.
+    /// Creates rounds of two simultaneous faults, for fleets of this size with leases of this length.
     pub fn of_pairs(seed: u64, lease: Duration, size: usize) -> Self {
         Self {
             opening: Vec::new(),
@@ -192,7 +193,7 @@ impl Schedule {
         }
     }
 
-    /// The kinds of faults that come, each once before any comes again.
+    /// Returns the kinds of faults that occur, each once before any occurs again.
     pub fn kinds(&self) -> Vec<Fault> {
         match self.pairs {
             true => pairable(),
@@ -200,7 +201,7 @@ impl Schedule {
         }
     }
 
-    /// Puts a fault back that could not be done when it came.
+    /// Schedules a fault again that was impossible at its turn.
     pub fn again(&mut self, fault: Fault) {
         self.bag.push(fault);
     }
@@ -213,7 +214,7 @@ impl Schedule {
         self.bag.swap_remove(index)
     }
 
-    /// One that goes with the first, out of those that are still to come.
+    /// Selects a fault that can accompany the first, from those that have not occurred yet.
     fn companion(&mut self, first: Fault) -> Option<Fault> {
         let fits = |fault: &Fault| {
             COMPANIONS.contains(fault) && !(fault.is_of_the_link() && first.is_of_the_link())
@@ -227,7 +228,7 @@ impl Schedule {
         Some(second)
     }
 
-    /// The other one of a pair: one that is still to come, or else any that fits.
+    /// Selects the other fault of a pair: one that has not occurred yet, or otherwise any that fits.
     fn partner(&mut self, first: Fault) -> Fault {
         let fits = |fault: &Fault| is_pair(first, *fault);
         let mut fitting: Vec<Fault> = self.bag.iter().copied().filter(fits).collect();
@@ -263,7 +264,7 @@ impl Iterator for Schedule {
         }
         let first = self.draw();
         let mut strikes = vec![(first, self.victim(first))];
-        // A hand on the lock is apart from everything else: how soon it is seen must depend on nothing.
+        // A manual edit must be the only fault, because the time until it is observed must not depend on others.
         if self.pairs {
             let second = self.partner(first);
             strikes.push((second, self.victim(second)));
@@ -272,7 +273,7 @@ impl Iterator for Schedule {
             strikes.extend(second.map(|second| (second, self.victim(second))));
         }
         let tenth = self.lease / 10;
-        // Shorter than a guard, about as long as one, and longer than a lease.
+        // Shorter than a guard, about as long as one, or longer than a lease.
         let hold = match self.seeded.below(3) {
             0 => self.seeded.time(tenth..tenth * 5),
             1 => self.seeded.time(tenth * 5..tenth * 10),
@@ -287,7 +288,7 @@ impl Iterator for Schedule {
     }
 }
 
-/// The faults that can be one of a pair.
+/// Returns the faults that can be part of a pair.
 fn pairable() -> Vec<Fault> {
     let mut all = Fault::ALL.to_vec();
     all.retain(|fault| !fault.is_by_hand());

@@ -1,5 +1,5 @@
-//! The three faults under which client-go is known to have two leaders at once, at its usual 15, 10 and 2
-//! seconds, one after the other and the same for every make.
+//! The three faults under which client-go is known to have two leaders, with its usual 15, 10 and 2 seconds. They are
+//! injected one after the other, and equally for every kind of candidate.
 
 use std::fmt;
 use std::path::Path;
@@ -14,18 +14,18 @@ use super::store::FencedStore;
 use crate::candidate::Election;
 use crate::clock;
 
-/// Followers of client-go poll at random times up to 4.4 s apart: with one follower a poll may come so late
-/// that the overlap is over.
+/// Followers of client-go poll at random times up to 4.4 s apart. With a single follower a poll may come so late that
+/// the overlap has already ended.
 const SIZE: usize = 5;
 
-/// A fault that hits the leader.
+/// A fault of the leader.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Known {
-    /// Nothing passes between the leader and the API server.
+    /// No data passes between the leader and the API server.
     BlackHole,
-    /// The leader's requests pass and are applied; the answers do not come.
+    /// The leader's requests pass and are applied, but the responses do not arrive.
     OneWay,
-    /// The leader is stopped until another leads, and goes on.
+    /// The leader is stopped until another candidate leads, and then continued.
     Stopped,
 }
 
@@ -33,10 +33,11 @@ impl Known {
     /// All three.
     pub const ALL: [Self; 3] = [Self::BlackHole, Self::OneWay, Self::Stopped];
 
-    /// Does it to a leader with four followers; tells for how long both did guarded work.
+    /// Injects the fault into a leader with four followers. Returns how long both did guarded work.
     ///
     /// # Errors
-    /// A process does not start, or nobody leads.
+    ///
+    /// Fails if a process does not start, or if nobody leads.
     pub fn overlap(self, make: Make, kubeconfig: &Path) -> Result<Duration> {
         let name = format!("known-{make:?}-{self:?}-{}", clock::now().0).to_lowercase();
         let election = Election::new(kubeconfig.to_owned(), name);
@@ -64,7 +65,7 @@ impl Known {
         sleep(renew + lease / 3);
         let history = squad.history();
         Ok(match self {
-            // Time in which it stood still is no work.
+            // Time during which it was stopped does not count as work.
             Self::Stopped => history.longest_stale_work(),
             _ => {
                 let overlaps = history.overlaps(clock::now());
@@ -75,14 +76,15 @@ impl Known {
     }
 }
 
-/// The overlaps of both makes under each fault, all measured at once.
+/// The overlaps of both kinds under each fault, measured together.
 #[derive(Clone, Debug)]
 pub struct Table(pub Vec<(Known, Duration, Duration)>);
 
 /// Measures client-go and tenure under each fault.
 ///
 /// # Errors
-/// A process does not start, or nobody leads.
+///
+/// Fails if a process does not start, or if nobody leads.
 pub fn measure(kubeconfig: &Path) -> Result<Table> {
     std::thread::scope(|scope| {
         let cell = |known: Known, make: Make| scope.spawn(move || known.overlap(make, kubeconfig));

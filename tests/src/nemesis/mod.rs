@@ -1,9 +1,9 @@
-//! Faults on real processes: proxies that hold or reset connections, signals, restarts of servers, edits by
-//! hand, clocks that jump and disks that are full.
+//! Faults on real processes: proxies that hold or reset connections, signals, restarts of servers, manual edits, clocks
+//! that jump and full disks.
 //!
-//! A [`campaign`] runs fleets of candidates through a schedule that one seed decides. All processes share one
-//! host clock, so what it says about two leaders at once is computed and not estimated. client-go goes through
-//! the same faults: if it comes out clean, the nemesis is too weak to say anything about tenure.
+//! A [`campaign`] runs fleets of candidates under a schedule that one seed decides. All processes share one host clock,
+//! so overlaps of two leaders are computed and not estimated. client-go runs under the same faults: if it shows no
+//! overlap, the nemesis is too weak to prove anything about tenure.
 
 pub mod campaign;
 pub mod clock_shim;

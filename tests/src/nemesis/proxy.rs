@@ -1,8 +1,8 @@
 //! A TCP proxy between one candidate and its API server, with a gate for each direction.
 //!
-//! It works on bytes that are TLS to it, so it loses nothing in the middle of a connection: what a closed gate
-//! holds back arrives when the gate opens, as packets do that TCP sends again after a partition has healed.
-//! That is where late writes and late answers come from. A reset throws the connection away with all it held.
+//! The proxied bytes are TLS, so the proxy drops nothing in the middle of a connection. Data that a closed gate holds
+//! arrive when the gate opens, like packets that TCP retransmits after a partition has healed. This produces late
+//! writes and late responses. A reset drops the connection with all held data.
 
 use std::io;
 use std::net::SocketAddr;
@@ -16,19 +16,19 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Runtime;
 use tokio::sync::watch;
 
-/// What one direction of a link does to bytes.
+/// What one direction of a link does with data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Gate {
-    /// Passes them on.
+    /// Forwards them.
     #[default]
     Open,
-    /// Keeps them until the gate opens.
+    /// Holds them until the gate opens.
     Held,
-    /// Passes each piece on after this time.
+    /// Forwards each piece after this time.
     Slow(Duration),
 }
 
-/// Both directions of a link, and how often it was reset.
+/// Both directions of a link, and the number of its resets.
 #[derive(Clone, Copy, Debug, Default)]
 struct Link {
     /// From the candidate to the server.
@@ -38,7 +38,7 @@ struct Link {
     resets: u64,
 }
 
-/// A proxy on a port of its own. Dropping it resets its connections.
+/// A proxy with its own port. Dropping it resets its connections.
 #[derive(Debug)]
 pub struct Proxy {
     address: SocketAddr,
@@ -46,7 +46,7 @@ pub struct Proxy {
     kubeconfig: tempfile::TempPath,
 }
 
-/// All proxies run here: they must go on while a test waits.
+/// The runtime of all proxies, which must run while a test waits.
 static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| {
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
@@ -60,7 +60,8 @@ impl Proxy {
     /// Starts a proxy to the server of a kubeconfig, which must be on loopback.
     ///
     /// # Errors
-    /// The kubeconfig names no such server, or there is no port.
+    ///
+    /// Fails if the kubeconfig names no such server, or if there is no free port.
     pub fn start(kubeconfig: &Path) -> io::Result<Self> {
         let text = std::fs::read_to_string(kubeconfig)?;
         let server = server_of(&text).ok_or_else(|| {
@@ -83,12 +84,12 @@ impl Proxy {
         })
     }
 
-    /// The kubeconfig that leads through the proxy.
+    /// Returns the kubeconfig for access through the proxy.
     pub fn kubeconfig(&self) -> PathBuf {
         self.kubeconfig.to_path_buf()
     }
 
-    /// Where it listens.
+    /// Returns the address of the proxy.
     pub fn address(&self) -> SocketAddr {
         self.address
     }
@@ -101,18 +102,18 @@ impl Proxy {
         });
     }
 
-    /// Opens both gates: what was held arrives late.
+    /// Opens both gates: held data arrive late.
     pub fn heal(&self) {
         self.set(Gate::Open, Gate::Open);
     }
 
-    /// Resets every connection, with what the gates held back, and leaves the gates as they are.
+    /// Resets every connection with its held data. The gates do not change.
     pub fn reset(&self) {
         self.link.send_modify(|link| link.resets += 1);
     }
 }
 
-/// `127.0.0.1:PORT` of the first server in a kubeconfig.
+/// Returns `127.0.0.1:PORT` of the first server in a kubeconfig.
 fn server_of(kubeconfig: &str) -> Option<SocketAddr> {
     let rest = kubeconfig.split_once("https://127.0.0.1:")?.1;
     let port: String = rest.chars().take_while(char::is_ascii_digit).collect();
@@ -123,7 +124,7 @@ async fn accept(listener: TcpListener, server: SocketAddr, mut orders: watch::Re
     loop {
         let accepted = tokio::select! {
             accepted = listener.accept() => accepted,
-            // The proxy is gone.
+            // The proxy was dropped.
             gone = closed(&mut orders) => return gone,
         };
         if let Ok((client, _)) = accepted {
@@ -136,10 +137,10 @@ async fn closed(orders: &mut watch::Receiver<Link>) {
     while orders.changed().await.is_ok() {}
 }
 
-/// One connection, until either side ends it or it is reset.
+/// Serves one connection until either side ends it or it is reset.
 async fn relay(mut client: TcpStream, server: SocketAddr, mut orders: watch::Receiver<Link>) {
     let resets = orders.borrow_and_update().resets;
-    // A server that is down refuses; so does the proxy, by a reset.
+    // A stopped server refuses connections; the proxy does the same with a reset.
     let Ok(mut upstream) = TcpStream::connect(server).await else {
         _ = client.set_zero_linger();
         return;
@@ -166,7 +167,7 @@ async fn relay(mut client: TcpStream, server: SocketAddr, mut orders: watch::Rec
             _ = reset => {}
         }
     }
-    // With no time to linger, dropping a connection resets it.
+    // With a zero linger time, dropping a connection resets it.
     for stream in [&client, &upstream] {
         _ = stream.set_zero_linger();
     }
@@ -191,7 +192,7 @@ async fn pump(
         if !delay.is_zero() {
             pause(delay).await;
         }
-        // The end of a stream is news too, and waited behind the gate like any other.
+        // The end of a stream is held by the gate like any other data.
         if length == 0 {
             _ = to.shutdown().await;
             return;
@@ -214,7 +215,7 @@ mod tests {
 
     use super::*;
 
-    /// A server that answers every byte with itself, and a client through a proxy.
+    /// Starts a server that echoes every byte, and connects to it through a proxy.
     fn echo() -> (Proxy, net::TcpStream) {
         let listener = net::TcpListener::bind("127.0.0.1:0").unwrap();
         let address = listener.local_addr().unwrap();

@@ -8,12 +8,12 @@ use std::time::Duration;
 pub struct Seeded(u64);
 
 impl Seeded {
-    /// The sequence of this seed.
+    /// Creates the sequence of this seed.
     pub fn new(seed: u64) -> Self {
         Self(seed)
     }
 
-    /// The next number.
+    /// Returns the next number.
     pub fn number(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
@@ -22,26 +22,27 @@ impl Seeded {
         z ^ (z >> 31)
     }
 
-    /// A number below `bound`; 0 if there is none.
+    /// Returns a number below `bound`; 0 if `bound` is 0.
     pub fn below(&mut self, bound: usize) -> usize {
         let bound = u64::try_from(bound).unwrap_or(u64::MAX);
         usize::try_from(self.number().checked_rem(bound).unwrap_or(0)).unwrap_or(0)
     }
 
-    /// Whether something of this probability, in percent, happens.
+    /// Returns true with this probability, in percent.
     pub fn percent(&mut self, chance: usize) -> bool {
         self.below(100) < chance
     }
 
-    /// One of these.
+    /// Selects one of these values.
     ///
     /// # Panics
-    /// If there are none.
+    ///
+    /// Panics if there are none.
     pub fn pick<'a, T>(&mut self, from: &'a [T]) -> &'a T {
         &from[self.below(from.len())]
     }
 
-    /// A time in this range, to the millisecond.
+    /// Returns a time in this range, in whole milliseconds.
     pub fn time(&mut self, range: Range<Duration>) -> Duration {
         let span = range.end.saturating_sub(range.start).as_millis();
         let extra = self.below(usize::try_from(span).unwrap_or(usize::MAX));
@@ -49,14 +50,13 @@ impl Seeded {
     }
 }
 
-/// The seed of a run: `$TENURE_SEED`, or one that no run had before. It is printed, so that a failing
-/// schedule can be had again.
+/// Returns the seed of a run: `$TENURE_SEED`, or a new one. It is printed, so that a failing schedule can be repeated.
 pub fn of_this_run() -> u64 {
     given().unwrap_or_else(|| Seeded::new(crate::clock::now().0.unsigned_abs()).number() >> 32)
 }
 
-/// The seed of the tests: `$TENURE_SEED`, or the same every time, so that a red run is about a change
-/// and not about luck. New schedules are what soaks are for.
+/// Returns the seed of the tests: `$TENURE_SEED`, or a constant, so that a failure is caused by a change and not by
+/// chance. Soak tests use new schedules.
 pub fn of_tests() -> u64 {
     given().unwrap_or(1)
 }

@@ -1,4 +1,4 @@
-//! The API server of a campaign: the real one with etcd, or ours, with what can be done to each.
+//! The API server of a campaign: the real one with etcd, or ours, with the faults that are possible for each.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -15,16 +15,16 @@ use crate::{clock, tools};
 
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// A server that may be killed, stopped and starved.
+/// A server that can be killed and stopped, and whose disk can be filled.
 #[derive(Debug)]
 pub enum Server {
     /// kube-apiserver and etcd.
     Real(Box<Cluster>),
-    /// `tenure server` as a process of its own.
+    /// `tenure server` as a separate process.
     Embedded(Box<Ours>),
 }
 
-/// `tenure server` with its durable store, on a disk of its own where that can be had.
+/// `tenure server` with its durable store, on a separate disk if possible.
 #[derive(Debug)]
 pub struct Ours {
     process: Process,
@@ -33,18 +33,20 @@ pub struct Ours {
 }
 
 impl Server {
-    /// A fresh real one.
+    /// Starts a new real server.
     ///
     /// # Errors
-    /// It does not come up.
+    ///
+    /// Fails if it does not start.
     pub fn real() -> Result<Self> {
         Ok(Self::Real(Box::new(Cluster::start()?)))
     }
 
-    /// A fresh one of ours.
+    /// Starts a new server of ours.
     ///
     /// # Errors
-    /// It does not come up.
+    ///
+    /// Fails if it does not start.
     pub fn embedded() -> Result<Self> {
         let disk = Disk::new()?;
         let port = std::net::TcpListener::bind("127.0.0.1:0")?
@@ -60,7 +62,7 @@ impl Server {
         Ok(server)
     }
 
-    /// How reports call it.
+    /// Returns its name in reports.
     pub fn name(&self) -> &'static str {
         match self {
             Self::Real(_) => "kube-apiserver + etcd",
@@ -68,7 +70,7 @@ impl Server {
         }
     }
 
-    /// The kubeconfig of its administrator.
+    /// Returns the kubeconfig of its administrator.
     pub fn kubeconfig(&self) -> PathBuf {
         match self {
             Self::Real(cluster) => cluster.kubeconfig(),
@@ -76,7 +78,7 @@ impl Server {
         }
     }
 
-    /// Kills it without warning; its store stays up if it is a process apart.
+    /// Kills it without warning. Its store stays up if it is a separate process.
     pub fn kill(&mut self) {
         match self {
             Self::Real(cluster) => cluster.kill(Program::KubeApiserver),
@@ -84,7 +86,7 @@ impl Server {
         }
     }
 
-    /// Kills its store without warning; ours has none apart and goes with it.
+    /// Kills its store without warning. Our server has no separate store and is killed instead.
     pub fn kill_store(&mut self) {
         match self {
             Self::Real(cluster) => cluster.kill(Program::Etcd),
@@ -92,10 +94,11 @@ impl Server {
         }
     }
 
-    /// Starts what [`kill`](Self::kill) killed.
+    /// Starts the process that [`kill`](Self::kill) killed.
     ///
     /// # Errors
-    /// It does not start.
+    ///
+    /// Fails if it does not start.
     pub fn start(&mut self) -> Result<()> {
         match self {
             Self::Real(cluster) => Ok(cluster.start_again(Program::KubeApiserver)?),
@@ -106,10 +109,11 @@ impl Server {
         }
     }
 
-    /// Starts what [`kill_store`](Self::kill_store) killed.
+    /// Starts the process that [`kill_store`](Self::kill_store) killed.
     ///
     /// # Errors
-    /// It does not start.
+    ///
+    /// Fails if it does not start.
     pub fn start_store(&mut self) -> Result<()> {
         match self {
             Self::Real(cluster) => Ok(cluster.start_again(Program::Etcd)?),
@@ -117,25 +121,26 @@ impl Server {
         }
     }
 
-    /// SIGSTOP for the API server.
+    /// Sends SIGSTOP to the API server.
     pub fn stop(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// SIGCONT for the API server.
+    /// Sends SIGCONT to the API server.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// Whether [`fill_disk`](Self::fill_disk) can do anything here.
+    /// Returns whether [`fill_disk`](Self::fill_disk) has an effect here.
     pub fn has_own_disk(&self) -> bool {
         matches!(self, Self::Embedded(ours) if ours.disk.mounted)
     }
 
-    /// Takes all space on the server's disk, to the last byte.
+    /// Fills the server's disk to the last byte.
     ///
     /// # Errors
-    /// The file that takes it cannot be made.
+    ///
+    /// Fails if the file that fills it cannot be created.
     pub fn fill_disk(&self) -> io::Result<()> {
         match self {
             Self::Embedded(ours) if ours.disk.mounted => ours.disk.fill(),
@@ -143,18 +148,19 @@ impl Server {
         }
     }
 
-    /// Gives the space back.
+    /// Frees the disk space.
     pub fn free_disk(&self) {
         if let Self::Embedded(ours) = self {
             ours.disk.free();
         }
     }
 
-    /// Waits until it answers. A kube-apiserver whose store is away while it starts gives up, and is started
-    /// again, as a kubelet would.
+    /// Waits until it responds. A kube-apiserver that starts without its store exits, and is started again, like a
+    /// kubelet would do.
     ///
     /// # Errors
-    /// It does not.
+    ///
+    /// Fails if it does not respond.
     pub fn wait_until_ready(&mut self) -> Result<()> {
         let kubeconfig = self.kubeconfig();
         let ready = clock::poll(LIMIT, || {
@@ -170,7 +176,7 @@ impl Server {
         ready.with_context(|| format!("{} is not ready in {LIMIT:?}\n{}", self.name(), self.said()))
     }
 
-    /// What it said last, where the harness listens.
+    /// Returns its last output, if the harness captures it.
     pub fn said(&self) -> String {
         match self {
             Self::Real(_) => String::new(),
@@ -197,7 +203,7 @@ fn run_ours(port: u16, dir: &Path) -> Result<Process> {
     Ok(Process::spawn("tenure server", command)?)
 }
 
-/// A folder; a file system of its own where this process may mount one.
+/// A folder; a separate file system if this process may mount one.
 #[derive(Debug)]
 struct Disk {
     folder: tempfile::TempDir,
@@ -228,7 +234,7 @@ impl Disk {
     fn fill(&self) -> io::Result<()> {
         use io::Write;
         let mut file = std::fs::File::create(self.filler())?;
-        // Smaller and smaller pieces, until not one byte goes in.
+        // Write smaller and smaller pieces, until not one byte fits.
         let mut piece = vec![0; 1 << 20];
         while !piece.is_empty() {
             if file.write_all(&piece).is_err() {

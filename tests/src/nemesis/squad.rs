@@ -1,4 +1,4 @@
-//! Candidates of one make, or of both, on one lock, each behind a proxy of its own and on clocks of its own.
+//! Candidates of one kind, or of both, on one lock. Each has its own proxy and its own clocks.
 
 use std::time::Duration;
 
@@ -16,15 +16,15 @@ use crate::overlap::History;
 use crate::process::Process;
 use crate::wire::{Wire, lease_path};
 
-/// How the library's last words begin when work outlives its guard.
+/// Beginning of the library's last message when work outlives its guard.
 const ABORTED: &str = "did not end in time; aborting";
 
-/// What a candidate is made of.
+/// Kind of a candidate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Make {
     /// The tenure library.
     Tenure,
-    /// client-go as its users have it: ReleaseOnCancel, and no limit on one request but the renew deadline.
+    /// client-go in its usual configuration: ReleaseOnCancel, and no limit on one request except the renew deadline.
     ClientGo,
 }
 
@@ -51,18 +51,20 @@ struct Member {
 }
 
 impl Squad {
-    /// Starts `size` candidates. Work is a step every `work`, which also goes to the store.
+    /// Starts `size` candidates. Work is a step every `work`, which is also sent to the store.
     ///
     /// # Errors
-    /// A candidate does not start.
+    ///
+    /// Fails if a candidate does not start.
     pub fn start(make: Make, election: Election, size: usize, store: &FencedStore) -> Result<Self> {
         Self::of(vec![make; size], election, store)
     }
 
-    /// Starts one candidate of each of these makes, all on the same lock.
+    /// Starts one candidate of each of these kinds, all on the same lock.
     ///
     /// # Errors
-    /// A candidate does not start.
+    ///
+    /// Fails if a candidate does not start.
     pub fn of(makes: Vec<Make>, election: Election, store: &FencedStore) -> Result<Self> {
         let mut squad = Self {
             makes: makes.clone(),
@@ -76,7 +78,7 @@ impl Squad {
         };
         for (index, make) in makes.into_iter().enumerate() {
             let proxy = Proxy::start(&squad.election.kubeconfig)?;
-            // Go reads the kernel's clocks by itself and is linked statically: nothing can be preloaded.
+            // Go reads the kernel's clocks directly and is linked statically, so nothing can be preloaded.
             let clocks = match make {
                 Make::Tenure => ClockShim::new().ok(),
                 Make::ClientGo => None,
@@ -93,47 +95,47 @@ impl Squad {
         Ok(squad)
     }
 
-    /// What its candidates are made of; of a mixed fleet, what its first candidate is made of.
+    /// Returns the kind of its candidates; for a mixed fleet, that of its first candidate.
     pub fn make(&self) -> Make {
         self.makes[0]
     }
 
-    /// Whether it has candidates of both makes.
+    /// Returns whether it has candidates of both kinds.
     pub fn is_mixed(&self) -> bool {
         self.makes.iter().any(|make| *make != self.make())
     }
 
-    /// The election.
+    /// Returns the election.
     pub fn election(&self) -> &Election {
         &self.election
     }
 
-    /// How many candidates there are.
+    /// Returns the number of candidates.
     pub fn size(&self) -> usize {
         self.members.len()
     }
 
-    /// The link of a candidate.
+    /// Returns the link of a candidate.
     pub fn proxy(&self, index: usize) -> &Proxy {
         &self.members[index].proxy
     }
 
-    /// The clocks of a candidate, if they can be moved.
+    /// Returns the clocks of a candidate, if they can be moved.
     pub fn clocks(&self, index: usize) -> Option<&ClockShim> {
         self.members[index].clocks.as_ref()
     }
 
-    /// The process of a candidate.
+    /// Returns the process of a candidate.
     pub fn process(&mut self, index: usize) -> &mut Process {
         &mut self.members[index].process
     }
 
-    /// Who leads, as far as its own lines say.
+    /// Returns the leader, according to its own event lines.
     pub fn leader(&self) -> Option<usize> {
         (0..self.size()).find(|index| self.leads(*index))
     }
 
-    /// Whether another than this one says that it leads.
+    /// Returns another candidate whose event lines say that it leads.
     pub fn leader_other_than(&self, index: usize) -> Option<usize> {
         (0..self.size()).find(|other| *other != index && self.leads(*other))
     }
@@ -144,7 +146,7 @@ impl Squad {
         last.is_some_and(|event| event.event == Kind::Acquired)
     }
 
-    /// Waits until somebody leads and has led for `age`.
+    /// Waits until a candidate leads and has led for `age`.
     pub fn settled(&self, age: Duration, limit: Duration) -> Option<usize> {
         clock::poll(limit, || {
             let leader = self.leader()?;
@@ -154,10 +156,11 @@ impl Squad {
         })
     }
 
-    /// Puts a fresh process in the place of an ended one.
+    /// Replaces an ended process by a new one.
     ///
     /// # Errors
-    /// It does not start.
+    ///
+    /// Fails if it does not start.
     pub fn restart(&mut self, index: usize) -> Result<()> {
         let incarnation = self.members[index].incarnation + 1;
         let member = &self.members[index];
@@ -170,10 +173,11 @@ impl Squad {
         Ok(())
     }
 
-    /// Restarts candidates that ended without being asked to, and remembers what they said.
+    /// Restarts candidates that ended unexpectedly, and keeps their output.
     ///
     /// # Errors
-    /// One does not start again.
+    ///
+    /// Fails if one does not start again.
     pub fn revive(&mut self) -> Result<()> {
         for index in 0..self.size() {
             let process = &mut self.members[index].process;
@@ -181,7 +185,7 @@ impl Squad {
                 let said = process.transcript();
                 let name = process.name().to_owned();
                 process.kill();
-                // One that was stopped or starved beyond its deadline ends itself before it may work again.
+                // A process that was stopped or starved beyond its deadline ends itself before it can work again.
                 if said.contains(ABORTED) {
                     self.aborts += 1;
                 } else {
@@ -194,12 +198,12 @@ impl Squad {
         Ok(())
     }
 
-    /// Deletes the lock object by hand; tells whether it is gone.
+    /// Deletes the lock object as a person would. Returns whether it is deleted.
     pub fn delete_lock(&mut self, wire: &Wire) -> bool {
         self.by_hand(wire, &Method::DELETE, None)
     }
 
-    /// Changes the record by hand; tells whether it is changed.
+    /// Changes the record as a person would. Returns whether it is changed.
     pub fn edit_lock(&mut self, wire: &Wire, spec: &Value) -> bool {
         self.by_hand(wire, &Method::PATCH, Some(&json!({"spec": spec})))
     }
@@ -210,23 +214,23 @@ impl Squad {
         answer.is_ok_and(|answer| answer.status.is_success())
     }
 
-    /// When somebody changed the lock by hand: from then on nobody keeps the rules for a moment.
+    /// Returns the times of manual edits of the lock. After each, the invariants do not hold for a moment.
     pub fn edits(&self) -> &[Nanos] {
         &self.edits
     }
 
-    /// How often one ended itself because its work could not be ended in time.
+    /// Returns how many processes ended themselves because their work exceeded its deadline.
     pub fn aborts(&self) -> usize {
         self.aborts
     }
 
-    /// What candidates said that ended by themselves for any other reason.
+    /// Returns the output of candidates that ended by themselves for any other reason.
     pub fn unexpected(&self) -> &[String] {
         &self.unexpected
     }
 
-    /// Everything that the candidates of its make said so far. In a mixed fleet those of the other make are left out,
-    /// because client-go's own gaps are known.
+    /// Returns the history of the candidates of its kind so far. A mixed fleet excludes the other kind, because
+    /// client-go's own gaps are known.
     pub fn history(&self) -> History {
         let mut history = History::default();
         let members = self.members.iter();
@@ -258,7 +262,7 @@ impl Squad {
         let id = format!("{make:?}-{index}-{incarnation}").to_lowercase();
         Ok(match make {
             Make::Tenure => {
-                // The work of every second one is a thread that outlives its term.
+                // The work of every second candidate is a thread that outlives its term.
                 extra.extend((index % 2 == 1).then_some("--blocking"));
                 election.library(&id, &extra)?
             }

@@ -1,5 +1,5 @@
-//! A store that takes effects with tokens and refuses a token below the greatest it has accepted: the
-//! resource of safety.md's S3. Candidates reach it over loopback, one line for each effect.
+//! A store that accepts effects with tokens and rejects a token below the greatest accepted one: the resource of S3 in
+//! safety.md. Candidates access it over loopback, with one line per effect.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -15,12 +15,12 @@ pub struct FencedStore {
     books: Arc<Mutex<BTreeMap<String, Book>>>,
 }
 
-/// What the store saw of one election.
+/// The effects of one election.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     /// Effects that were applied.
     pub accepted: u64,
-    /// Effects of older terms that were refused.
+    /// Effects of older terms that were rejected.
     pub refusals: Vec<Refusal>,
     greatest: String,
 }
@@ -30,7 +30,7 @@ pub struct Book {
 pub struct Refusal {
     /// The token of its term.
     pub token: String,
-    /// When it came.
+    /// Time of arrival.
     pub at: Nanos,
 }
 
@@ -38,7 +38,8 @@ impl FencedStore {
     /// Starts an empty store.
     ///
     /// # Errors
-    /// There is no port.
+    ///
+    /// Fails if there is no free port.
     pub fn start() -> io::Result<Self> {
         let listener = TcpListener::bind("127.0.0.1:0")?;
         let store = Self {
@@ -55,17 +56,17 @@ impl FencedStore {
         Ok(store)
     }
 
-    /// Where it listens, for `--store`.
+    /// Returns its address, for `--store`.
     pub fn address(&self) -> String {
         self.address.to_string()
     }
 
-    /// What it saw of this election.
+    /// Returns the effects of this election.
     pub fn book(&self, election: &str) -> Book {
         self.lock().get(election).cloned().unwrap_or_default()
     }
 
-    /// Lines are `ELECTION TOKEN`; answers are `accepted` or `refused`.
+    /// Lines are `ELECTION TOKEN`; responses are `accepted` or `refused`.
     fn serve(&self, stream: &TcpStream) {
         _ = stream.set_nodelay(true);
         for line in BufReader::new(stream).lines().map_while(Result::ok) {
@@ -93,13 +94,12 @@ impl FencedStore {
 }
 
 impl Book {
-    /// What its entries say against the guards of those who made them; not counting what was refused at a time
-    /// that is excused.
+    /// Returns violations of guards that its entries prove, except rejections at excused times.
     ///
-    /// A refusal alone says nothing against them. Between its last look at the guard and the effect a process
-    /// may be stopped for long: then the step has begun in time and arrives too late, and to refuse it is what
-    /// the store is there for. But a candidate takes its steps one by one, so this can be once in a term. A
-    /// second time, the guard was asked when a newer term had worked already, and it said yes.
+    /// A single rejection proves nothing. Between the last check of the guard and the effect a process may be stopped
+    /// for a long time. In that case the step began in time and arrives too late, and rejecting it is the purpose of
+    /// the store. A candidate performs its steps one by one, so this can happen once per term. At a second rejection,
+    /// the guard was checked after a newer term had already worked, and it was still valid.
     pub fn misguided(&self, excused: impl Fn(Nanos) -> bool) -> Vec<String> {
         let mut late = BTreeMap::<&str, u64>::new();
         for refusal in self.refusals.iter().filter(|late| !excused(late.at)) {
@@ -117,7 +117,7 @@ impl Book {
         found
     }
 
-    /// Whether an effect with this token is applied. The check and the effect are one step.
+    /// Returns whether an effect with this token is applied. The check and the effect are one step.
     fn take(&mut self, token: &str) -> bool {
         let stale = (token.len(), token) < (self.greatest.len(), &self.greatest);
         if stale {

@@ -1,7 +1,7 @@
-//! Fleets of `tenure run` whose commands start trees of processes that hide.
+//! Fleets of `tenure run` whose commands start trees of hidden processes.
 //!
-//! Each process of a tree has one file open that the command locked at its start. A command that finds the file
-//! locked has found a process of an earlier term. So has a check of the ids when the next tree is complete.
+//! Each process of a tree has a file open that the command locked at its start. A command that finds the file locked
+//! has detected a process of an earlier term. A check of the pids when the next tree is complete detects the same.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,17 +17,17 @@ use crate::clock::poll;
 use crate::home::Home;
 use crate::process::{Process, is_alive, watchdog_of};
 
-/// For each wait: on a busy machine a fail-over takes several leases.
+/// Time limit of each wait. On a busy machine a fail-over takes several leases.
 const LIMIT: Duration = Duration::from_secs(120);
 
 /// Lease, renew deadline and retry period.
 const TIMING: [&str; 3] = ["6s", "3s", "500ms"];
 
-/// A fault that ends no term is watched for longer than the lease.
+/// Observation time of a fault that ends no term, longer than the lease.
 const UNHARMED: Duration = Duration::from_secs(8);
 
-/// Five processes, each below the one before, and each hidden in another way. `$1` is the number of levels below,
-/// `$2` the token.
+/// Five processes, each a child of the previous one, and each hidden in another way. `$1` is the number of levels
+/// below, `$2` the token.
 const TREE: &str = r#"
 echo $$ >> members.$2
 next=$(($1-1))
@@ -45,14 +45,14 @@ const MEMBERS: usize = 5;
 const COMMAND: &str = "exec 9>lock; flock -n 9 || echo $TENURE_FENCING_TOKEN >> overlaps; \
      echo $TENURE_LEADER_ID $TENURE_FENCING_TOKEN >> terms; exec sh tree 4 $TENURE_FENCING_TOKEN";
 
-/// What happens to the wrapper that leads, and to its watchdog.
+/// A fault of the leading wrapper or its watchdog.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TreeFault {
     /// The wrapper is killed.
     KillWrapper,
     /// The watchdog is killed.
     KillWatchdog,
-    /// Both are killed, as nearly at the same moment as can be.
+    /// Both are killed, as simultaneously as possible.
     KillBoth,
     /// The watchdog is stopped, then the wrapper is killed.
     StopWatchdogKillWrapper,
@@ -60,14 +60,14 @@ pub enum TreeFault {
     StopWrapper,
     /// The watchdog is stopped for longer than the lease. The term must survive.
     StopWatchdog,
-    /// The watchdog is stopped, and the API server does not answer the wrapper.
+    /// The watchdog is stopped, and the API server does not respond to the wrapper.
     StopWatchdogBlackHole,
     /// The wrapper is asked to end.
     Terminate,
 }
 
 impl TreeFault {
-    /// All kinds. Processes that outlive both wrapper and watchdog can be found only in a control group.
+    /// Returns all kinds. Processes that outlive both wrapper and watchdog can be found only in a control group.
     pub fn all(cgroup: bool) -> Vec<Self> {
         let mut all = vec![
             Self::KillWrapper,
@@ -83,7 +83,7 @@ impl TreeFault {
     }
 }
 
-/// Each kind of fault once, in an order that the seed decides, and then `more` of them at random.
+/// Returns each kind of fault once, in an order that the seed decides, and then `more` random ones.
 pub fn schedule(seed: u64, cgroup: bool, more: usize) -> Vec<TreeFault> {
     let mut seeded = Seeded::new(seed);
     let all = TreeFault::all(cgroup);
@@ -96,7 +96,7 @@ pub fn schedule(seed: u64, cgroup: bool, more: usize) -> Vec<TreeFault> {
     faults
 }
 
-/// A term as its command introduced itself.
+/// A term as reported by its command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Term {
     id: String,
@@ -117,10 +117,11 @@ pub struct Fleet {
 }
 
 impl Fleet {
-    /// Starts so many wrappers.
+    /// Starts this many wrappers.
     ///
     /// # Errors
-    /// One of them does not start.
+    ///
+    /// Fails if one of them does not start.
     pub fn start(server: &Server, size: usize) -> Result<Self> {
         let home = Home::new();
         fs::write(home.path("tree"), TREE)?;
@@ -153,11 +154,12 @@ impl Fleet {
         Ok(())
     }
 
-    /// Lets one fault strike the leader. Returns when the next tree is complete.
+    /// Injects one fault into the leader. Returns when the next tree is complete.
     ///
     /// # Errors
-    /// A process of the old tree is alive when the new one is complete, the fault ended a term that it must not
-    /// end, or nobody leads any more.
+    ///
+    /// Fails if a process of the old tree is alive when the new one is complete, if the fault ended a term that it must
+    /// not end, or if nobody leads any more.
     pub fn strike(&mut self, fault: TreeFault) -> Result<()> {
         let (term, members) = self.settled()?;
         let at = self
@@ -173,7 +175,7 @@ impl Fleet {
             }
             TreeFault::KillWatchdog => signal(watchdog, Signal::KILL),
             TreeFault::KillBoth => {
-                // Neither can do anything about the death of the other.
+                // Neither can react to the death of the other.
                 wrapper.process.stop();
                 signal(watchdog, Signal::KILL);
                 wrapper.process.kill();
@@ -204,15 +206,16 @@ impl Fleet {
         self.repair(at)
     }
 
-    /// Whether a command ever found a process of an earlier term.
+    /// Returns whether a command ever found a process of an earlier term.
     pub fn overlapped(&self) -> bool {
         self.home.path("overlaps").exists()
     }
 
-    /// How many terms there were. Their tokens grow.
+    /// Returns the number of terms, and checks that their tokens increase.
     ///
     /// # Errors
-    /// A token is not above the one before.
+    ///
+    /// Fails if a token is not above the previous one.
     pub fn terms(&self) -> Result<usize> {
         let terms = self.read_terms();
         for pair in terms.windows(2) {
@@ -221,7 +224,7 @@ impl Fleet {
         Ok(terms.len())
     }
 
-    /// Ends everything, and says how many processes of all trees are left.
+    /// Ends everything, and returns how many processes of all trees are left.
     pub fn end(mut self) -> usize {
         for wrapper in &self.wrappers {
             wrapper.process.terminate();
@@ -240,7 +243,7 @@ impl Fleet {
         let wrapper = &mut self.wrappers[at];
         wrapper.process.resume();
         wrapper.proxy.heal();
-        // Those that were killed or asked to end, and those whose command was killed.
+        // Wrappers that were killed or asked to end, and those whose command was killed.
         if poll(Duration::from_secs(2), || {
             wrapper.process.has_ended().then_some(())
         })
@@ -307,7 +310,7 @@ impl std::fmt::Debug for Fleet {
 
 fn signal(pid: i32, signal: Signal) {
     if let Some(pid) = Pid::from_raw(pid) {
-        // It may have ended already.
+        // It may already have ended.
         let _ = kill_process(pid, signal);
     }
 }

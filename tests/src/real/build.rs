@@ -1,4 +1,4 @@
-//! Building the programs in `peers/`, once per version.
+//! Builds the programs in `peers/`, once per version.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -10,38 +10,38 @@ use std::time::Duration;
 
 use crate::clock;
 
-/// A program nobody here wrote, or a small one of ours on a library nobody here wrote.
+/// A third-party program, or a small one of ours based on a third-party library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Peer {
     /// The API server of Kubernetes.
     KubeApiserver,
     /// Its store.
     Etcd,
-    /// The command line of Kubernetes, of the same version as the API server.
+    /// The command line of Kubernetes, in the version of the API server.
     Kubectl,
-    /// Leader election by today's client-go.
+    /// Leader election with the current client-go.
     Elector,
-    /// Leader election by the last client-go that has every lock kind.
+    /// Leader election with the last client-go that has every lock kind.
     OldElector,
-    /// Shared informers by today's client-go.
+    /// Shared informers of the current client-go.
     Informer,
-    /// Server-side apply by today's client-go.
+    /// Server-side apply with the current client-go.
     Applier,
-    /// The controllers of Kubernetes, for their election and as the measure of ours.
+    /// The controllers of Kubernetes, for their election and as a reference for ours.
     KubeControllerManager,
     /// The scheduler of Kubernetes, for its election.
     KubeScheduler,
-    /// The suite that CSI drivers are tested with.
+    /// The test suite for CSI drivers.
     CsiSanity,
     /// Kubernetes' library that translates in-tree storage objects to CSI.
     Translation,
 }
 
-/// Why a program is not there.
+/// Reason why a program is missing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// No `go` command.
+    /// There is no `go` command.
     #[error("Go is not installed: {name} {version} is built with `go` from the PATH")]
     NoGo {
         /// The program.
@@ -49,22 +49,22 @@ pub enum BuildError {
         /// Its version.
         version: String,
     },
-    /// The compiler or the download failed; what it said is on stderr.
+    /// The compiler or the download failed. Its output is on stderr.
     #[error("building {name} {version} failed: its compiler ended with {status}")]
     Failed {
         /// The program.
         name: &'static str,
         /// Its version.
         version: String,
-        /// How it ended.
+        /// Its exit status.
         status: std::process::ExitStatus,
     },
-    /// Files could not be written or programs not be started.
+    /// Files could not be written, or programs could not be started.
     #[error("building {name}: {source}")]
     Io {
         /// The program.
         name: &'static str,
-        /// What went wrong.
+        /// The reason.
         source: io::Error,
     },
 }
@@ -85,7 +85,7 @@ impl Peer {
         Self::Translation,
     ];
 
-    /// The program's name, the same for all its versions.
+    /// Returns the program's name, the same for all its versions.
     pub fn name(self) -> &'static str {
         match self {
             Self::KubeApiserver => "kube-apiserver",
@@ -101,7 +101,7 @@ impl Peer {
         }
     }
 
-    /// The version of the module it stands for, as its go.mod pins it.
+    /// Returns the version of its main module, as its go.mod pins it.
     pub fn version(self) -> String {
         let module = match self {
             _ if self.is_kubernetes() => "k8s.io/kubernetes",
@@ -155,7 +155,8 @@ impl Peer {
         }
     }
 
-    /// Without a version linked in, programs of Kubernetes call themselves v0.0.0, which clients refuse.
+    /// Returns the linker flags that set the version. Otherwise programs of Kubernetes report v0.0.0, which clients
+    /// reject.
     fn link_flags(self) -> String {
         let mut flags = "-s -w".to_owned();
         if self.is_kubernetes() {
@@ -188,7 +189,7 @@ impl Peer {
     }
 }
 
-/// Where built programs are kept: `$TENURE_PEERS`, or `peers` in cargo's target folder.
+/// Returns the folder of built programs: `$TENURE_PEERS`, or `peers` in cargo's target folder.
 pub fn peers_dir() -> PathBuf {
     if let Some(dir) = std::env::var_os("TENURE_PEERS") {
         return dir.into();
@@ -199,23 +200,24 @@ pub fn peers_dir() -> PathBuf {
         .join("peers")
 }
 
-/// The program, if it is built from the sources as they are now.
+/// Returns the program, if it is built from the current sources.
 pub fn built(peer: Peer) -> Option<PathBuf> {
     let path = peer.path();
     let stamp = fs::read_to_string(stamp_file(&path)).ok()?;
     (path.exists() && stamp == fingerprint(peer).ok()?).then_some(path)
 }
 
-/// The program, built first if need be. Progress goes to stderr.
+/// Returns the program. Builds it first if necessary. Progress goes to stderr.
 ///
 /// # Errors
-/// There is no Go, or it failed.
+///
+/// Fails if there is no Go, or if it failed.
 pub fn build(peer: Peer) -> Result<PathBuf, BuildError> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if let Some(path) = built(peer) {
         return Ok(path);
     }
-    // Tests run side by side, and several want the same.
+    // Tests run in parallel, and several need the same program.
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(path) = built(peer) {
         return Ok(path);
@@ -229,7 +231,7 @@ pub fn build(peer: Peer) -> Result<PathBuf, BuildError> {
     let path = peer.path();
     let stamp = fingerprint(peer).map_err(failed)?;
     fs::create_dir_all(peers_dir()).map_err(failed)?;
-    // Built beside its place and moved there whole: two builds at once cannot harm each other.
+    // Built under another name and then renamed, so that two concurrent builds cannot harm each other.
     let fresh = path.with_extension(format!("{}.new", std::process::id()));
 
     let started = clock::now();
@@ -279,11 +281,12 @@ pub fn build(peer: Peer) -> Result<PathBuf, BuildError> {
     Ok(path)
 }
 
-/// A program on another crate for leader election, in a cargo project of its own below `peers/`; built as it
-/// would ship. Cargo knows by itself whether there is anything to do.
+/// Returns a program based on another crate for leader election, from a separate cargo project below `peers/`, built as
+/// it would ship. Cargo detects whether there is anything to do.
 ///
 /// # Errors
-/// Cargo failed.
+///
+/// Fails if cargo failed.
 pub fn build_rust_peer(name: &'static str) -> Result<PathBuf, BuildError> {
     let failed = |source| BuildError::Io { name, source };
     let target = peers_dir().join("rust");
@@ -309,7 +312,7 @@ pub fn build_rust_peer(name: &'static str) -> Result<PathBuf, BuildError> {
     })
 }
 
-/// Go's own version line.
+/// Returns Go's own version line.
 pub(super) fn go() -> io::Result<String> {
     let output = Command::new("go")
         .arg("version")
@@ -327,7 +330,7 @@ fn root() -> &'static Path {
     here.parent().unwrap_or(here)
 }
 
-/// The version that a go.mod requires of a module.
+/// Returns the version that a go.mod requires of a module.
 fn pinned<'text>(go_mod: &'text str, module: &str) -> Option<&'text str> {
     go_mod.lines().find_map(|line| {
         let line = line.trim().strip_prefix("require ").unwrap_or(line.trim());
@@ -346,7 +349,7 @@ fn stamp_file(program: &Path) -> PathBuf {
     name.into()
 }
 
-/// What a program is built from, in one number. Times of files would not do: a checkout changes them all.
+/// Returns a hash of the sources of a program. File times would not work, because a checkout changes all of them.
 fn fingerprint(peer: Peer) -> io::Result<String> {
     let mut hasher = DefaultHasher::new();
     let mut folders = vec![peer.folder()];

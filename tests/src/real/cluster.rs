@@ -1,4 +1,4 @@
-//! A control plane of one: etcd and kube-apiserver on loopback, with RBAC.
+//! A control plane with one instance of each: etcd and kube-apiserver on loopback, with RBAC.
 
 use std::fs::{self, File};
 use std::io;
@@ -23,7 +23,7 @@ const START_LIMIT: Duration = Duration::from_secs(120);
 pub struct Cluster {
     parts: Vec<Part>,
     dir: PathBuf,
-    /// Further flags of kube-apiserver.
+    /// Additional flags of kube-apiserver.
     flags: Vec<String>,
     ports: Ports,
     // Removed after the processes that write into it have ended.
@@ -49,38 +49,38 @@ struct Ports {
     secure: u16,
 }
 
-/// Why there is no cluster.
+/// Reason why there is no cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
     /// A program is missing and could not be built.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// Files or processes could not be made.
+    /// Files or processes could not be created.
     #[error("cannot start the cluster in {dir}: {source}")]
     Io {
-        /// Where its files are.
+        /// Folder of its files.
         dir: PathBuf,
-        /// What went wrong.
+        /// The reason.
         source: io::Error,
     },
-    /// The cluster that is there already cannot be reached with its kubeconfig.
+    /// The existing cluster cannot be accessed with its kubeconfig.
     #[error("cannot use the cluster of {file}: {source}")]
     Existing {
         /// Its kubeconfig.
         file: PathBuf,
-        /// What went wrong.
+        /// The reason.
         source: Box<dyn std::error::Error + Send + Sync>,
     },
-    /// The keys could not be made.
+    /// The keys could not be created.
     #[error("cannot make certificates: {0}")]
     Certificates(#[from] rcgen::Error),
     /// It started but never became ready.
     #[error("{what}; the end of its log:\n{log}")]
     NotReady {
-        /// What did not happen.
+        /// The condition that was not reached.
         what: String,
-        /// The end of the log of the program in question.
+        /// The end of the log of the failed program.
         log: String,
     },
 }
@@ -90,23 +90,25 @@ pub enum StartError {
 pub(super) enum Tie {
     /// They end with this process.
     Bound,
-    /// They go on until `real down`.
+    /// They continue until `real down`.
     Detached,
 }
 
 impl Cluster {
-    /// Builds what is missing, starts a fresh cluster in a temporary folder and waits until it is ready.
+    /// Builds missing programs, starts a new cluster in a temporary folder and waits until it is ready.
     ///
     /// # Errors
-    /// What is missing, or the log of the part that did not come up.
+    ///
+    /// Names the missing program, or contains the log of the part that did not start.
     pub fn start() -> Result<Self, StartError> {
         Self::start_with(&[])
     }
 
-    /// The same with further flags for kube-apiserver.
+    /// Same as [`start`](Self::start), with additional flags for kube-apiserver.
     ///
     /// # Errors
-    /// What is missing, or the log of the part that did not come up.
+    ///
+    /// Names the missing program, or contains the log of the part that did not start.
     pub fn start_with(flags: &[&str]) -> Result<Self, StartError> {
         let temporary = tempfile::Builder::new()
             .prefix("tenure-real-")
@@ -120,7 +122,7 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Starts in a folder that is kept, with what an earlier cluster left there.
+    /// Starts in a permanent folder, with the data of an earlier cluster there.
     pub(super) fn start_in(dir: &Path, tie: Tie) -> Result<Self, StartError> {
         Self::start_flagged(dir, tie, &[])
     }
@@ -159,14 +161,14 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// One that is there already, reached with this kubeconfig, of which a copy is kept in the folder. Nothing of
-    /// it is started and nothing ended.
+    /// Returns an existing cluster, accessed with this kubeconfig, of which a copy is stored in the folder. None of its
+    /// processes is started or ended.
     pub(super) fn existing(dir: &Path, file: &Path) -> Result<Self, StartError> {
         let failed = |source| StartError::Existing {
             file: file.to_owned(),
             source,
         };
-        // Paths in it are relative to it: reading it makes them absolute.
+        // Its paths are relative to it. Reading it makes them absolute.
         let text = kube::config::Kubeconfig::read_from(file)
             .map_err(|error| failed(error.into()))
             .and_then(|read| serde_json::to_string(&read).map_err(|error| failed(error.into())))?;
@@ -192,20 +194,21 @@ impl Cluster {
         Ok(cluster)
     }
 
-    /// Whether this is a cluster that was there already.
+    /// Returns whether this is an existing cluster that the harness did not start.
     pub fn is_existing(&self) -> bool {
         self.parts.is_empty()
     }
 
-    /// The kubeconfig of a member of `system:masters`.
+    /// Returns the kubeconfig of a member of `system:masters`.
     pub fn kubeconfig(&self) -> PathBuf {
         self.dir.join("admin.kubeconfig")
     }
 
-    /// The kubeconfig of the user `user`, who may do nothing until a role says otherwise.
+    /// Returns the kubeconfig of the user `user`, who has no permissions until a role grants some.
     ///
     /// # Errors
-    /// A cluster that was there already has no such user.
+    ///
+    /// Fails for an existing cluster, which has no such user.
     pub fn user_kubeconfig(&self) -> Result<PathBuf, Skip> {
         if self.is_existing() {
             let missing = "the cluster that was there already has no user without rights";
@@ -214,37 +217,39 @@ impl Cluster {
         Ok(self.dir.join("user.kubeconfig"))
     }
 
-    /// A plain client with all rights.
+    /// Returns a plain client with all permissions.
     ///
     /// # Errors
-    /// The kubeconfig is unusable.
+    ///
+    /// Fails if the kubeconfig is unusable.
     pub fn wire(&self) -> Result<Wire, crate::wire::Error> {
         Wire::connect(&self.kubeconfig())
     }
 
-    /// The process ids: etcd, kube-apiserver.
+    /// Returns the process ids: etcd, kube-apiserver.
     pub fn pids(&self) -> Vec<u32> {
         self.parts.iter().map(|part| part.0.id()).collect()
     }
 
-    /// Leaves the processes running and forgets them.
+    /// Leaves the processes running and drops the handle.
     pub(super) fn forget(mut self) {
         for part in self.parts.drain(..) {
             std::mem::forget(part);
         }
     }
 
-    /// SIGKILL for one of the processes.
+    /// Sends SIGKILL to one of the processes.
     pub fn kill(&mut self, program: Program) {
         let part = &mut self.parts[program as usize];
         _ = part.0.kill();
         _ = part.0.wait();
     }
 
-    /// Starts a killed process again, on its old ports and files, and does not wait until it is ready.
+    /// Starts a killed process again, with its old ports and files. Does not wait until it is ready.
     ///
     /// # Errors
-    /// It cannot be started.
+    ///
+    /// Fails if it cannot be started.
     pub fn start_again(&mut self, program: Program) -> Result<(), StartError> {
         let child = self.spawn(program, Tie::Bound)?;
         self.parts[program as usize] = Part(child);
@@ -282,7 +287,7 @@ impl Cluster {
         match tie {
             Tie::Bound => crate::spawn::spawn_bound(command),
             Tie::Detached => {
-                // A group of its own, so that ^C in the terminal is not for it.
+                // Its own group, so that ^C in the terminal does not reach it.
                 std::os::unix::process::CommandExt::process_group(&mut command, 0);
                 command.spawn()
             }
@@ -297,7 +302,7 @@ impl Cluster {
         })
     }
 
-    /// Ready is more than `/readyz`: the first things users touch are made a moment later.
+    /// Waits until it is ready. That is more than `/readyz`, because some default objects are created a moment later.
     fn wait_until_ready(&mut self) -> Result<(), StartError> {
         let not_ready = |what: String, log: &Path| StartError::NotReady {
             what,
@@ -332,7 +337,7 @@ impl Cluster {
         }
     }
 
-    /// A process that has ended.
+    /// Returns a process that has ended.
     pub(crate) fn dead(&mut self) -> Option<Program> {
         let ended = |part: &mut Part| !matches!(part.0.try_wait(), Ok(None));
         let index = self.parts.iter_mut().position(ended)?;
@@ -428,7 +433,7 @@ fn write_keys(dir: &Path) -> Result<(), StartError> {
     Ok(())
 }
 
-/// JSON is YAML too, so this needs no YAML writer.
+/// Returns the kubeconfig as JSON. JSON is valid YAML, so no YAML writer is needed.
 fn kubeconfig(dir: &Path, port: u16, user: &str, token: &str) -> serde_json::Value {
     json!({
         "apiVersion": "v1",
@@ -443,7 +448,7 @@ fn kubeconfig(dir: &Path, port: u16, user: &str, token: &str) -> serde_json::Val
     })
 }
 
-/// Ports that were free a moment ago; all are held until all are chosen, so they differ.
+/// Returns ports that were free a moment ago. All are held until all are chosen, so they differ.
 pub(super) fn free_ports<const N: usize>() -> io::Result<[u16; N]> {
     let mut ports = [0; N];
     let mut held = Vec::new();

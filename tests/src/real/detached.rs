@@ -1,7 +1,7 @@
-//! A cluster that outlives the command that started it: `cargo xtask real up`, and `down` ends it.
+//! A cluster that outlives the command that started it: `cargo xtask real up` starts it, and `down` ends it.
 //!
-//! A state file remembers which processes were started. A process id alone may by then belong to someone
-//! else, so the start time is kept with it and `down` ends only what matches both.
+//! A state file stores which processes were started. A process id alone may have been reused, so the start time is
+//! stored with it, and `down` ends only processes that match both.
 
 use std::fs;
 use std::io;
@@ -15,13 +15,13 @@ use super::build::peers_dir;
 use super::cluster::{Cluster, StartError, Tie};
 use crate::clock;
 
-/// Where such a cluster has its files: there is at most one in each place.
+/// Folder of such a cluster. There is at most one in each folder.
 #[derive(Clone, Debug)]
 pub struct Detached {
     folder: PathBuf,
 }
 
-/// What `up` started.
+/// The state that `up` stored.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct State {
     /// The kubeconfig of a member of `system:masters`.
@@ -32,15 +32,15 @@ pub struct State {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Known {
     pid: u32,
-    /// In clock ticks since boot, as /proc has it.
+    /// In clock ticks since boot, as in /proc.
     started: u64,
 }
 
-/// Why a cluster was not started or ended.
+/// Reason why a cluster was not started or ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DetachedError {
-    /// It did not come up.
+    /// It did not start.
     #[error(transparent)]
     Start(#[from] StartError),
     /// The state file is unusable.
@@ -48,7 +48,7 @@ pub enum DetachedError {
     State {
         /// The state file.
         path: PathBuf,
-        /// What went wrong.
+        /// The reason.
         source: io::Error,
     },
     /// A process does not end.
@@ -57,31 +57,32 @@ pub enum DetachedError {
 }
 
 impl Detached {
-    /// Beside the built programs.
+    /// Returns the folder next to the built programs.
     pub fn usual() -> Self {
         Self {
             folder: peers_dir(),
         }
     }
 
-    /// In another folder.
+    /// Uses another folder.
     pub fn in_folder(folder: PathBuf) -> Self {
         Self { folder }
     }
 
-    /// The running cluster, started if there is none. The second is whether it was started now.
+    /// Returns the running cluster. Starts it if there is none; the second value is whether it was started now.
     ///
-    /// One of which a part has ended is of no use: what is left of it is ended first.
+    /// A cluster with an ended process is unusable, so its other processes are ended first.
     ///
     /// # Errors
-    /// It does not come up, or the state cannot be written.
+    ///
+    /// Fails if it does not start, or if the state cannot be written.
     pub fn up(&self) -> Result<(State, bool), DetachedError> {
         match self.state()? {
             Some(state) if state.is_whole() => return Ok((state, false)),
             Some(_) => _ = self.down()?,
             None => {}
         }
-        // What an ended cluster left would be served again under new keys; a fresh one is what is asked for.
+        // The data of an ended cluster would be served again with new keys, but a new cluster is wanted.
         _ = fs::remove_dir_all(self.files());
         let cluster = Cluster::start_in(&self.files(), Tie::Detached)?;
         let known = |pid| {
@@ -101,15 +102,16 @@ impl Detached {
         Ok((state, true))
     }
 
-    /// Ends the cluster, or what is left of it, and removes its files. Returns whether there was anything.
+    /// Ends the cluster, or its remaining processes, and removes its files. Returns whether there was anything.
     ///
     /// # Errors
-    /// A process does not end.
+    ///
+    /// Fails if a process does not end.
     pub fn down(&self) -> Result<bool, DetachedError> {
         let Some(state) = self.state()? else {
             return Ok(false);
         };
-        // The API server first: it would only complain about its store.
+        // The API server first, because it would log errors about its store.
         for known in state.processes.iter().rev() {
             for (signal, limit) in [(Signal::TERM, 3), (Signal::KILL, 10)] {
                 if let Some(pid) = i32::try_from(known.pid).ok().and_then(Pid::from_raw)
@@ -129,10 +131,11 @@ impl Detached {
         Ok(true)
     }
 
-    /// The cluster, if any of its processes runs.
+    /// Returns the cluster, if any of its processes runs.
     ///
     /// # Errors
-    /// The state file cannot be read.
+    ///
+    /// Fails if the state file cannot be read.
     pub fn state(&self) -> Result<Option<State>, DetachedError> {
         let text = match fs::read_to_string(self.state_file()) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -160,7 +163,7 @@ impl Detached {
 }
 
 impl State {
-    /// The ids of the processes that still run: etcd, kube-apiserver.
+    /// Returns the ids of the processes that still run: etcd, kube-apiserver.
     pub fn running(&self) -> Vec<u32> {
         self.processes
             .iter()
@@ -169,7 +172,7 @@ impl State {
             .collect()
     }
 
-    /// Whether all of them run.
+    /// Returns whether all of them run.
     pub fn is_whole(&self) -> bool {
         self.processes.iter().all(Known::is_running)
     }
@@ -181,7 +184,7 @@ impl Known {
     }
 }
 
-/// The start time of a process that exists and is no zombie.
+/// Returns the start time of a process that exists and is not a zombie.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

@@ -1,4 +1,4 @@
-//! An etcd of one member, without an API server.
+//! An etcd with one member, without an API server.
 
 use std::io;
 use std::net::TcpStream;
@@ -12,7 +12,7 @@ use super::build::{Peer, build};
 use super::cluster::{etcd_command, free_ports};
 use crate::clock;
 
-/// A running etcd. Dropping it ends it; its data go with it.
+/// A running etcd. Dropping it ends it and removes its data.
 #[derive(Debug)]
 pub struct Etcd {
     child: Child,
@@ -21,10 +21,11 @@ pub struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one on a free port, built first if need be.
+    /// Starts one on a free port. Builds it first if necessary.
     ///
     /// # Errors
-    /// It cannot be built or started.
+    ///
+    /// Fails if it cannot be built or started.
     pub fn start() -> io::Result<Self> {
         let program = build(Peer::Etcd).map_err(io::Error::other)?;
         let folder = tempfile::Builder::new().prefix("tenure-etcd-").tempdir()?;
@@ -47,12 +48,12 @@ impl Etcd {
         Ok(etcd)
     }
 
-    /// SIGSTOP: it stands still.
+    /// Sends SIGSTOP: it is stopped.
     pub fn pause(&self) {
         self.signal(Signal::STOP);
     }
 
-    /// SIGCONT: it goes on.
+    /// Sends SIGCONT: it continues.
     pub fn resume(&self) {
         self.signal(Signal::CONT);
     }
@@ -64,12 +65,12 @@ impl Etcd {
         }
     }
 
-    /// Where it is.
+    /// Returns its URL.
     pub fn url(&self) -> String {
         format!("http://127.0.0.1:{}", self.port)
     }
 
-    /// Its port on loopback.
+    /// Returns its port on loopback.
     pub fn port(&self) -> u16 {
         self.port
     }

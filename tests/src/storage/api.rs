@@ -8,7 +8,7 @@ use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 use serde_json::{Value, json};
 
-/// An API server, as its administrator.
+/// An API server, accessed as its administrator.
 #[derive(Clone)]
 pub struct Api {
     client: Client,
@@ -21,10 +21,11 @@ impl std::fmt::Debug for Api {
 }
 
 impl Api {
-    /// The server that a kubeconfig names.
+    /// Connects to the server of a kubeconfig.
     ///
     /// # Errors
-    /// It cannot be read.
+    ///
+    /// Fails if it cannot be read.
     pub async fn open(kubeconfig: &Path) -> Result<Self> {
         let file = Kubeconfig::read_from(kubeconfig)?;
         let options = KubeConfigOptions::default();
@@ -34,10 +35,11 @@ impl Api {
         })
     }
 
-    /// The object at a path; nothing if there is none.
+    /// Returns the object at a path; nothing if it does not exist.
     ///
     /// # Errors
-    /// Any answer but 200 and 404.
+    ///
+    /// Fails for any status other than 200 and 404.
     pub async fn get(&self, path: &str) -> Result<Option<Value>> {
         match self.ask(Method::GET, path, None).await {
             Ok(object) => Ok(Some(object)),
@@ -46,10 +48,11 @@ impl Api {
         }
     }
 
-    /// Creates an object; one that is there already will do.
+    /// Creates an object. An existing one is accepted.
     ///
     /// # Errors
-    /// It was refused.
+    ///
+    /// Fails if it was rejected.
     pub async fn create(&self, path: &str, object: &Value) -> Result<Value> {
         match self.ask(Method::POST, path, Some(object)).await {
             Err(kube::Error::Api(status)) if status.code == 409 => Ok(Value::Null),
@@ -57,10 +60,11 @@ impl Api {
         }
     }
 
-    /// Merges into an object; one that is gone needs nothing.
+    /// Merges into an object. A deleted one is ignored.
     ///
     /// # Errors
-    /// It was refused.
+    ///
+    /// Fails if it was rejected.
     pub async fn merge(&self, path: &str, patch: &Value) -> Result<()> {
         match self.ask(Method::PATCH, path, Some(patch)).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -71,7 +75,8 @@ impl Api {
     /// Deletes an object, which stays as long as it has finalizers.
     ///
     /// # Errors
-    /// It was refused.
+    ///
+    /// Fails if it was rejected.
     pub async fn delete(&self, path: &str) -> Result<()> {
         match self.ask(Method::DELETE, path, None).await {
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
@@ -79,10 +84,11 @@ impl Api {
         }
     }
 
-    /// Deletes an object together with its finalizers, as if whoever they belong to agreed.
+    /// Deletes an object together with its finalizers, as if their owners had removed them.
     ///
     /// # Errors
-    /// It was refused.
+    ///
+    /// Fails if it was rejected.
     pub async fn remove(&self, path: &str) -> Result<()> {
         self.delete(path).await?;
         self.merge(path, &json!({ "metadata": { "finalizers": null } }))

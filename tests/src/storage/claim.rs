@@ -1,8 +1,8 @@
-//! The claims of all tests and benchmarks: one gibibyte, for one node to write.
+//! The claims of all tests and benchmarks: one gibibyte, writable by one node.
 
 use serde_json::{Value, json};
 
-/// A claim as a user creates it.
+/// Returns a claim as a user creates it.
 #[must_use]
 pub fn claim(name: &str, class: &str) -> Value {
     json!({
@@ -16,7 +16,7 @@ pub fn claim(name: &str, class: &str) -> Value {
     })
 }
 
-/// The same as the volume binder hands it over to the provisioner of a driver.
+/// Returns the same in the form in which the volume binder passes it to the provisioner of a driver.
 #[must_use]
 pub fn handed_over(name: &str, class: &str, driver: &str) -> Value {
     let mut claim = claim(name, class);

@@ -1,5 +1,5 @@
-//! Storage without kubelets: an API server, a scripted driver, our provisioner, and tests that play the
-//! volume binder.
+//! Storage without kubelets: an API server, a scripted driver, our provisioner, and tests that act as the volume
+//! binder.
 
 mod api;
 mod claim;

@@ -15,10 +15,11 @@ use crate::tools;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Looks until there is what is looked for, for long enough that only a defect takes longer.
+/// Repeats a check until it returns a value, for long enough that only a defect takes longer.
 ///
 /// # Panics
-/// It never is there.
+///
+/// Panics if there is never a value.
 #[allow(clippy::disallowed_methods, reason = "waits for other processes")]
 pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T {
     let end = tokio::time::Instant::now() + PATIENCE;
@@ -36,7 +37,7 @@ pub async fn until<T>(what: &str, mut look: impl AsyncFnMut() -> Option<T>) -> T
 pub struct Rig {
     /// The server.
     pub server: Embedded,
-    /// The server's administrator.
+    /// Client of the server's administrator.
     pub api: Api,
     folder: tempfile::TempDir,
 }
@@ -45,15 +46,17 @@ impl Rig {
     /// Starts the server.
     ///
     /// # Errors
-    /// It does not start.
+    ///
+    /// Fails if it does not start.
     pub async fn start() -> Result<Self> {
         Self::start_with(Server::builder()).await
     }
 
-    /// Starts a server that was set up otherwise.
+    /// Starts a server with another configuration.
     ///
     /// # Errors
-    /// It does not start.
+    ///
+    /// Fails if it does not start.
     pub async fn start_with(server: Builder) -> Result<Self> {
         let server = Embedded::start_with(server)?;
         let api = Api::open(&server.kubeconfig()).await?;
@@ -67,29 +70,31 @@ impl Rig {
     /// Starts a scripted driver in this process.
     ///
     /// # Errors
-    /// It does not start.
+    ///
+    /// Fails if it does not start.
     pub fn driver(&self, name: &str, config: MockConfig) -> Result<MockDriver> {
         Ok(MockDriver::start(config, self.socket(name))?)
     }
 
-    /// Where a driver listens.
+    /// Returns the socket of a driver.
     pub fn socket(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// `tenure provision` for the driver at a socket, with these flags and without pauses between
-    /// requests.
+    /// Returns `tenure provision` for the driver at a socket, with these flags and without pauses between requests.
     ///
     /// # Errors
-    /// It is not built.
+    ///
+    /// Fails if it is not built.
     pub fn command(&self, socket: &str, flags: &[&str]) -> Result<Command> {
         self.command_as(&self.server.kubeconfig(), socket, flags)
     }
 
-    /// The same with another kubeconfig.
+    /// Returns the same with another kubeconfig.
     ///
     /// # Errors
-    /// It is not built.
+    ///
+    /// Fails if it is not built.
     pub fn command_as(&self, kubeconfig: &Path, socket: &str, flags: &[&str]) -> Result<Command> {
         let mut command = Command::new(tools::tenure()?);
         command
@@ -105,19 +110,21 @@ impl Rig {
         Ok(command)
     }
 
-    /// Starts it.
+    /// Starts the provisioner.
     ///
     /// # Errors
-    /// It is not built.
+    ///
+    /// Fails if it is not built.
     pub fn provisioner(&self, socket: &str, flags: &[&str]) -> Result<Provisioner> {
         let command = self.command(socket, flags)?;
         Self::spawn(socket, command)
     }
 
-    /// Starts it as somebody made it.
+    /// Starts the provisioner with a command of the caller.
     ///
     /// # Errors
-    /// It is not there.
+    ///
+    /// Fails if it does not exist.
     pub fn spawn(socket: &str, command: Command) -> Result<Provisioner> {
         let process = Process::spawn(format!("provisioner {socket}"), command);
         Ok(Provisioner {
@@ -134,10 +141,11 @@ pub struct Provisioner {
 }
 
 impl Provisioner {
-    /// Asks it to end, and waits: its exit code.
+    /// Asks it to end, waits, and returns its exit code.
     ///
     /// # Errors
-    /// It does not end in time.
+    ///
+    /// Fails if it does not end in time.
     pub fn stop(mut self) -> Result<Option<i32>> {
         self.process.terminate();
         Ok(self.process.wait(Duration::from_secs(60))?.code())

@@ -1,4 +1,4 @@
-//! Replays what csi-provisioner did with the same claim, and lists what differs.
+//! Replays what csi-provisioner did with the same claim, and lists the differences.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +19,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 pub struct Case {
     /// Flags of the provisioner.
     pub flags: String,
-    /// Abilities of the controller.
+    /// Capabilities of the controller.
     pub driver_controller_capabilities: Vec<String>,
-    /// Abilities of the plugin.
+    /// Capabilities of the plugin.
     pub driver_plugin_capabilities: Vec<String>,
     cluster_objects: Vec<Value>,
     secrets: Vec<Value>,
@@ -48,10 +48,11 @@ struct Recorded {
     pv_left: bool,
 }
 
-/// Runs a case against a provisioner that is running: what differs, nothing if all is the same.
+/// Runs a case against a running provisioner. Returns the differences.
 ///
 /// # Errors
-/// The API server refused something.
+///
+/// Fails if the API server rejected a request.
 pub async fn replay(case: &Case, api: &Api, driver: &MockDriver) -> Result<Vec<String>> {
     let replay = Replay::begin(case, api, driver).await?;
     let mut differences = replay.until(false).await?;
@@ -117,7 +118,7 @@ impl<'a> Replay<'a> {
         })
     }
 
-    /// Waits until nothing differs, or for long enough.
+    /// Waits until there are no differences, for a limited time.
     async fn until(&self, released: bool) -> Result<Vec<String>> {
         let end = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -133,7 +134,7 @@ impl<'a> Replay<'a> {
         }
     }
 
-    /// What differs while the claim is there.
+    /// Returns the differences while the claim exists.
     async fn before(&self) -> Result<Vec<String>> {
         let expected = &self.case.result;
         let mut found = Vec::new();
@@ -180,7 +181,7 @@ impl<'a> Replay<'a> {
         let annotations: BTreeMap<String, String> =
             serde_json::from_value(claim["metadata"]["annotations"].clone()).unwrap_or_default();
         let mut wanted = expected.claim_annotations.clone();
-        // These are the binder's.
+        // These annotations belong to the binder.
         wanted.retain(|key, _| !key.starts_with("pv.kubernetes.io/b"));
         if annotations != wanted {
             found.push(format!(
@@ -190,7 +191,7 @@ impl<'a> Replay<'a> {
         Ok(found)
     }
 
-    /// Plays the binder for a claim that is deleted.
+    /// Acts as the binder for a claim that is deleted.
     async fn release(&self) -> Result<()> {
         if self.case.result.pv.is_some() {
             let path = format!("{}/status", self.volume_path());
@@ -201,7 +202,7 @@ impl<'a> Replay<'a> {
         self.api.remove(&self.claim_path()).await
     }
 
-    /// What differs after the claim is gone.
+    /// Returns the differences after the claim was deleted.
     async fn after(&self) -> Result<Vec<String>> {
         let expected = &self.case.result;
         let mut found = Vec::new();
@@ -217,7 +218,7 @@ impl<'a> Replay<'a> {
         let left = match &volume {
             Some(volume) => {
                 let meta = &volume["metadata"];
-                // The binder would let it go now.
+                // The binder would remove its finalizer now.
                 meta["deletionTimestamp"].is_null() || meta["finalizers"] != protected
             }
             None => false,
@@ -280,7 +281,7 @@ impl<'a> Replay<'a> {
         Ok(Some(self.neutral(&volume)))
     }
 
-    /// The calls about this claim's volume.
+    /// Returns the calls for this claim's volume.
     fn calls(&self, method: Method) -> Vec<Value> {
         let about = |call: &Value| {
             let name = call["name"].as_str().or_else(|| call["volume_id"].as_str());
@@ -297,7 +298,7 @@ impl<'a> Replay<'a> {
             .collect()
     }
 
-    /// Without what differs from run to run.
+    /// Replaces values that differ from run to run.
     fn neutral(&self, value: &Value) -> Value {
         let text = value
             .to_string()

@@ -1,4 +1,4 @@
-//! `tenure server` as a process, with provisioners beside it.
+//! `tenure server` as a process, with provisioners for it.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ pub const STORAGE_CONTROLLERS: &str =
 /// A server with its controllers. Dropping it ends it.
 #[derive(Debug)]
 pub struct Served {
-    /// The server's administrator.
+    /// Client of the server's administrator.
     pub api: Api,
     /// The server.
     pub process: Process,
@@ -33,7 +33,8 @@ impl Served {
     /// Starts it on an empty folder.
     ///
     /// # Errors
-    /// It is not built or does not answer.
+    ///
+    /// Fails if it is not built or does not respond.
     pub async fn start(flags: &[&str]) -> Result<Self> {
         Self::start_on(tempfile::tempdir()?, flags).await
     }
@@ -41,10 +42,11 @@ impl Served {
     /// Starts it on a folder.
     ///
     /// # Errors
-    /// It is not built or does not answer.
+    ///
+    /// Fails if it is not built or does not respond.
     pub async fn start_on(folder: tempfile::TempDir, flags: &[&str]) -> Result<Self> {
         let file = folder.path().join("kubeconfig");
-        // What an earlier server wrote there says nothing about this one.
+        // Files of an earlier server do not describe this one.
         _ = std::fs::remove_file(&file);
         let mut command = Command::new(tools::tenure()?);
         command
@@ -75,15 +77,16 @@ impl Served {
         }
     }
 
-    /// The kubeconfig of the administrator.
+    /// Returns the kubeconfig of the administrator.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Ends it without a warning, and gives its folder back.
+    /// Kills it, and returns its folder.
     ///
     /// # Errors
-    /// There is no room for another folder.
+    ///
+    /// Fails if no other folder can be created.
     pub fn stop(mut self) -> Result<tempfile::TempDir> {
         self.process.kill();
         Ok(std::mem::replace(&mut self.folder, tempfile::tempdir()?))
@@ -92,7 +95,8 @@ impl Served {
     /// Starts a scripted driver in this process.
     ///
     /// # Errors
-    /// It does not start.
+    ///
+    /// Fails if it does not start.
     pub fn driver(&self, config: MockConfig) -> Result<MockDriver> {
         Ok(MockDriver::start(config, self.socket())?)
     }
@@ -100,7 +104,8 @@ impl Served {
     /// Starts `tenure provision` for the driver, without pauses between requests.
     ///
     /// # Errors
-    /// It is not built.
+    ///
+    /// Fails if it is not built.
     pub fn provisioner(&self, flags: &[&str]) -> Result<Provisioner> {
         let mut command = Command::new(tools::tenure()?);
         command

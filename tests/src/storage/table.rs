@@ -1,5 +1,5 @@
-//! Cases as tables: what is in the cluster, the class, the claim; and what must come of it. Many cases share
-//! one server, one driver and one provisioner, each in a namespace of its own.
+//! Cases as tables: the content of the cluster, the class, the claim, and the expected result. Many cases share one
+//! server, one driver and one provisioner, each in its own namespace.
 //!
 //! In all texts, `<ns>` is the namespace of the case, which is also the name of its class, `<uid>` the uid of
 //! its claim, and `<uid:NAME>` the uid of an object that was created before.
@@ -35,11 +35,11 @@ pub struct Trial {
 
 #[derive(Clone, Debug, Default)]
 struct Wanted {
-    /// Part of the first CreateVolume; nothing must be asked if this is null.
+    /// Part of the first CreateVolume; null means that there must be no call.
     request: Option<Value>,
-    /// Part of the volume object; there must be none if this is null.
+    /// Part of the volume object; null means that there must be none.
     volume: Option<Value>,
-    /// In a Warning ProvisioningFailed of the claim.
+    /// Text in a Warning ProvisioningFailed of the claim.
     failure: Option<&'static str>,
     /// The reason of some event of the claim.
     event: Option<&'static str>,
@@ -47,11 +47,11 @@ struct Wanted {
     claim: Option<Value>,
     /// Parts of other objects, by kind and name.
     objects: Vec<Value>,
-    /// So many calls of CreateVolume and DeleteVolume at least.
+    /// Minimum number of calls of CreateVolume and DeleteVolume.
     calls: Option<(usize, usize)>,
 }
 
-/// A case with a plain class and a plain claim.
+/// Creates a case with a plain class and a plain claim.
 #[must_use]
 pub fn trial(name: &'static str) -> Trial {
     Trial {
@@ -61,73 +61,73 @@ pub fn trial(name: &'static str) -> Trial {
 }
 
 impl Trial {
-    /// There is this object; its status too.
+    /// Adds an object with its status to the cluster.
     #[must_use]
     pub fn with(mut self, object: Value) -> Self {
         self.objects.push(object);
         self
     }
 
-    /// Several of them.
+    /// Adds several objects.
     #[must_use]
     pub fn with_all(mut self, objects: impl IntoIterator<Item = Value>) -> Self {
         self.objects.extend(objects);
         self
     }
 
-    /// Merged into the class.
+    /// Merges fields into the class.
     #[must_use]
     pub fn class(mut self, class: Value) -> Self {
         merge(&mut self.class, &class);
         self
     }
 
-    /// The class has these parameters.
+    /// Sets parameters of the class.
     #[must_use]
     pub fn parameters(self, parameters: Value) -> Self {
         self.class(json!({ "parameters": parameters }))
     }
 
-    /// The driver does this for the class.
+    /// Sets the script of the driver for the class.
     #[must_use]
     pub fn script(self, script: Value) -> Self {
         self.parameters(json!({ "script": script.to_string() }))
     }
 
-    /// Merged into the claim.
+    /// Merges fields into the claim.
     #[must_use]
     pub fn claim(mut self, claim: Value) -> Self {
         merge(&mut self.claim, &claim);
         self
     }
 
-    /// Merged into the spec of the claim.
+    /// Merges fields into the spec of the claim.
     #[must_use]
     pub fn spec(self, spec: Value) -> Self {
         self.claim(json!({ "spec": spec }))
     }
 
-    /// The claim has these annotations.
+    /// Sets annotations of the claim.
     #[must_use]
     pub fn annotations(self, annotations: Value) -> Self {
         self.claim(json!({ "metadata": { "annotations": annotations } }))
     }
 
-    /// The driver is asked for this, among other things; `null`: it is not asked.
+    /// Expects a CreateVolume call that contains this; `null` expects no call.
     #[must_use]
     pub fn asks(mut self, request: Value) -> Self {
         self.wanted.request = Some(request);
         self
     }
 
-    /// The volume object has this, among other things; `null`: there is none.
+    /// Expects a volume object that contains this; `null` expects none.
     #[must_use]
     pub fn gives(mut self, volume: Value) -> Self {
         self.wanted.volume = Some(volume);
         self
     }
 
-    /// The claim gets a warning with this text, and no volume.
+    /// Expects a warning of the claim with this text, and no volume.
     #[must_use]
     pub fn fails(mut self, text: &'static str) -> Self {
         self.wanted.failure = Some(text);
@@ -135,40 +135,40 @@ impl Trial {
         self
     }
 
-    /// It fails before the driver is asked.
+    /// Expects a failure before the driver is called.
     #[must_use]
     pub fn refused(self, text: &'static str) -> Self {
         self.fails(text).asks(Value::Null)
     }
 
-    /// The claim gets an event with this reason.
+    /// Expects an event of the claim with this reason.
     #[must_use]
     pub fn event(mut self, reason: &'static str) -> Self {
         self.wanted.event = Some(reason);
         self
     }
 
-    /// Nobody does anything for the claim.
+    /// Expects that nothing happens for the claim.
     #[must_use]
     pub fn ignored(self) -> Self {
         self.asks(Value::Null).gives(Value::Null)
     }
 
-    /// The claim has this in the end.
+    /// Expects this in the claim at the end.
     #[must_use]
     pub fn leaves(mut self, claim: Value) -> Self {
         self.wanted.claim = Some(claim);
         self
     }
 
-    /// Another object has this in the end.
+    /// Expects this in another object at the end.
     #[must_use]
     pub fn leaves_object(mut self, object: Value) -> Self {
         self.wanted.objects.push(object);
         self
     }
 
-    /// At least so many calls of CreateVolume and DeleteVolume.
+    /// Expects at least this many calls of CreateVolume and DeleteVolume.
     #[must_use]
     pub fn calls(mut self, create: usize, delete: usize) -> Self {
         self.wanted.calls = Some((create, delete));
@@ -176,17 +176,18 @@ impl Trial {
     }
 }
 
-/// Runs cases side by side against a provisioner that is running: what is not as wanted.
+/// Runs cases concurrently against a running provisioner. Returns the differences from the expected results.
 ///
 /// # Errors
-/// The API server refused something.
+///
+/// Fails if the API server rejected a request.
 pub async fn run(api: &Api, driver: &MockDriver, trials: &[Trial]) -> Result<Vec<String>> {
     let mut begun = Vec::new();
     for trial in trials {
         begun.push(Running::begin(api, driver, trial).await?);
     }
     let mut found = join_all(begun.iter().map(Running::settle)).await.concat();
-    // Whoever comes after them all is served, so those who are not served are not meant to be.
+    // A claim that is created after all others is provisioned, so the others without a volume are ignored on purpose.
     let last = trial("after-all").gives(json!({}));
     let last = Running::begin(api, driver, &last).await?;
     found.extend(last.settle().await);
@@ -257,7 +258,7 @@ impl<'a> Running<'a> {
         serde_json::from_str(&text).unwrap_or_default()
     }
 
-    /// Waits until all is as wanted, or for long enough.
+    /// Waits until everything is as expected, for a limited time.
     async fn settle(&self) -> Vec<String> {
         let end = tokio::time::Instant::now() + PATIENCE;
         loop {
@@ -347,7 +348,7 @@ impl<'a> Running<'a> {
         Ok(found)
     }
 
-    /// The calls about this claim's volume.
+    /// Returns the calls for this claim's volume.
     fn calls(&self, method: Method) -> Vec<Value> {
         let about = |call: &Value| {
             let name = call["name"].as_str().or_else(|| call["volume_id"].as_str());
@@ -358,10 +359,11 @@ impl<'a> Running<'a> {
     }
 }
 
-/// Creates an object, with its status if it has one: its uid.
+/// Creates an object, with its status if it has one. Returns its uid.
 ///
 /// # Errors
-/// It was refused.
+///
+/// Fails if it was rejected.
 pub async fn put(api: &Api, object: &Value, namespace: &str) -> Result<String> {
     let path = place(object, namespace)?;
     let name = object["metadata"]["name"].as_str().unwrap_or_default();
@@ -378,7 +380,7 @@ pub async fn put(api: &Api, object: &Value, namespace: &str) -> Result<String> {
     Ok(uid.unwrap_or_default().to_owned())
 }
 
-/// Where objects of this kind are.
+/// Returns the path of objects of this kind.
 fn place(object: &Value, namespace: &str) -> Result<String> {
     let namespace = object["metadata"]["namespace"]
         .as_str()
@@ -413,10 +415,11 @@ fn place(object: &Value, namespace: &str) -> Result<String> {
     })
 }
 
-/// The kinds that are not built in: snapshots, their contents, and grants.
+/// Creates the kinds that are not built in: snapshots, their contents, and grants.
 ///
 /// # Errors
-/// They were refused.
+///
+/// Fails if they were rejected.
 pub async fn define_kinds(api: &Api) -> Result<()> {
     let snapshots = "snapshot.storage.k8s.io";
     for (group, version, kind, plural, scope) in [
@@ -475,8 +478,8 @@ pub async fn define_kinds(api: &Api) -> Result<()> {
     Ok(())
 }
 
-/// `wanted` is part of `seen`: objects may have more, `null` is not there, lists are equal but for what their
-/// objects have more.
+/// Returns whether `wanted` is part of `seen`. Objects may have additional fields, `null` means absent, and lists must
+/// be equal except for additional fields of their objects.
 fn is_part(seen: &Value, wanted: &Value) -> bool {
     match (seen, wanted) {
         (Value::Object(seen), Value::Object(wanted)) => wanted.iter().all(|(key, wanted)| {
@@ -497,7 +500,7 @@ fn compare(what: &str, seen: Option<&Value>, wanted: &Value, found: &mut Vec<Str
     }
 }
 
-/// A merge patch; with `null`, an entry is left out in the end.
+/// Applies a merge patch; an entry with `null` is omitted in the end.
 fn merge(into: &mut Value, from: &Value) {
     match from {
         Value::Object(entries) => {
@@ -511,13 +514,13 @@ fn merge(into: &mut Value, from: &Value) {
                 }
             }
         }
-        // Nothing was given at all.
+        // No value was given.
         Value::Null => {}
         _ => *into = from.clone(),
     }
 }
 
-/// Without the entries that are `null`.
+/// Removes the entries that are `null`.
 fn trimmed(value: Value) -> Value {
     match value {
         Value::Object(entries) => {

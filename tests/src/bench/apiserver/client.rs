@@ -1,5 +1,5 @@
-//! A client that costs little: one HTTP/1.1 connection over TLS, requests from prepared text, answers searched and
-//! not parsed. The same for every server, so that on a small machine the servers are what is measured.
+//! A cheap client: one HTTP/1.1 connection over TLS, requests from prepared text, and responses that are searched and
+//! not parsed. It is the same for every server, so that even on a small machine the servers are what is measured.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use rustls::pki_types::ServerName;
 use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 
-/// Where Leases are.
+/// Path of Leases.
 pub(super) const LEASES: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
 
-/// How to reach a server, as its kubeconfig says.
+/// Address and credentials of a server, from its kubeconfig.
 #[derive(Clone)]
 pub(in crate::bench) struct Server {
     host: String,
@@ -35,7 +35,8 @@ impl Server {
     /// Reads a kubeconfig.
     ///
     /// # Errors
-    /// It cannot be read or used.
+    ///
+    /// Fails if it cannot be read or used.
     pub(in crate::bench) async fn new(kubeconfig: &Path) -> Result<Self> {
         let file = Kubeconfig::read_from(kubeconfig)?;
         let plain = serde_json::to_value(&file)?;
@@ -54,17 +55,18 @@ impl Server {
         })
     }
 
-    /// Opens a connection of its own.
+    /// Opens a new connection.
     ///
     /// # Errors
-    /// There is no server.
+    ///
+    /// Fails if there is no server.
     pub(in crate::bench) async fn connect(&self) -> Result<Client> {
         let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
         stream.set_nodelay(true)?;
         let name = ServerName::try_from(self.host.clone())?;
         let stream = self.tls.connect(name, stream).await?;
         let (sender, connection) = http1::handshake(TokioIo::new(stream)).await?;
-        // It ends with its sender.
+        // The task ends when its sender is dropped.
         tokio::spawn(connection);
         Ok(Client {
             sender,
@@ -82,10 +84,11 @@ pub(in crate::bench) struct Client {
 }
 
 impl Client {
-    /// Sends a request and gives the whole answer.
+    /// Sends a request and returns the whole response.
     ///
     /// # Errors
-    /// The answer is no success.
+    ///
+    /// Fails if the response is not a success.
     pub(in crate::bench) async fn send(
         &mut self,
         method: Method,
@@ -96,17 +99,18 @@ impl Client {
         Ok(response.collect().await?.to_bytes())
     }
 
-    /// Sends a request and gives the body of its answer as it comes.
+    /// Sends a request and returns the body of its response as a stream.
     ///
     /// # Errors
-    /// The answer is no success.
+    ///
+    /// Fails if the response is not a success.
     pub(super) async fn open(
         &mut self,
         method: Method,
         path: &str,
         body: String,
     ) -> Result<Incoming> {
-        // The only patches sent here are applied on the server.
+        // The only patches sent here are server-side applies.
         let kind = match method {
             Method::PATCH => "application/apply-patch+yaml",
             _ => "application/json",
@@ -132,7 +136,7 @@ impl Client {
     }
 }
 
-/// A Lease that is written again and again.
+/// A Lease that is written repeatedly.
 pub(super) struct Lease {
     name: String,
     version: String,
@@ -140,10 +144,11 @@ pub(super) struct Lease {
 }
 
 impl Lease {
-    /// Creates it.
+    /// Creates the Lease.
     ///
     /// # Errors
-    /// The server refuses.
+    ///
+    /// Fails if the server rejects it.
     pub(super) async fn create(client: &mut Client, name: String) -> Result<Self> {
         let mut lease = Self {
             name,
@@ -155,10 +160,11 @@ impl Lease {
         Ok(lease)
     }
 
-    /// Renews it, as its holder does.
+    /// Renews the Lease, like its holder.
     ///
     /// # Errors
-    /// The server refuses.
+    ///
+    /// Fails if the server rejects it.
     pub(super) async fn renew(&mut self, client: &mut Client) -> Result<()> {
         self.writes += 1;
         let path = format!("{LEASES}/{}", self.name);
@@ -166,7 +172,7 @@ impl Lease {
         self.note(&answer)
     }
 
-    /// The resource version of the last write.
+    /// Returns the resource version of the last write.
     pub(super) fn version(&self) -> &str {
         &self.version
     }
@@ -195,7 +201,7 @@ impl Lease {
     }
 }
 
-/// The first resource version in a JSON text.
+/// Returns the first resource version in a JSON text.
 pub(super) fn version(json: &[u8]) -> Option<&str> {
     const MEMBER: &[u8] = b"\"resourceVersion\":\"";
     let at = json.windows(MEMBER.len()).position(|part| part == MEMBER)?;

@@ -1,7 +1,7 @@
-//! API servers side by side: start, memory, durable writes of Leases, watches.
+//! Comparison of API servers: start, memory, durable writes of Leases, watches.
 //!
-//! Every client has its own connection and its own Lease. The load comes from the same machine; see `client` for how
-//! little it takes.
+//! Every client has its own connection and its own Lease. The load comes from the same machine; see `client` for its
+//! low cost.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
@@ -26,22 +26,23 @@ pub use self::ours::Ours;
 use crate::process::resident_bytes;
 use crate::real::Cluster;
 
-/// How long writes are counted.
+/// Duration of a measurement of writes.
 const SPAN: Duration = Duration::from_secs(8);
-/// Starts of a server, of which the middle one counts.
+/// Number of starts of a server; the median is reported.
 const STARTS: usize = 11;
-/// Leases in the store for a slow start.
+/// Number of Leases in the store for a slow start.
 const STORED: usize = 100_000;
-/// What a busy server holds.
+/// Number of Leases in a busy server.
 const LEASES_HELD: usize = 10_000;
 const WATCHES: usize = 1_000;
-/// Updates whose events are waited for.
+/// Number of updates whose events are measured.
 const EVENTS: usize = 2_000;
 
-/// Both API servers under the same load, then what only ours can be asked.
+/// Measures both API servers under the same load, and then properties that only ours has.
 ///
 /// # Errors
-/// A server did not start or refused a request.
+///
+/// Fails if a server did not start or rejected a request.
 pub fn bench(real: bool) -> Result<String> {
     let mut reports = Vec::new();
     if real {
@@ -81,7 +82,7 @@ struct Report {
     stored: Option<Duration>,
     in_process: Option<Duration>,
     idle: u64,
-    /// Idle with the built-in controllers.
+    /// Memory when idle, with the built-in controllers.
     controllers: Option<u64>,
     busy: u64,
     one: Rate,
@@ -89,14 +90,14 @@ struct Report {
     event: Events,
 }
 
-/// One writer and one watcher.
+/// Measurements with one writer and one watcher.
 #[derive(Clone, Copy, Debug)]
 struct Events {
-    /// From the request to its answer, which comes after the sync.
+    /// Time from the request to its response, which comes after the sync.
     answer: Delay,
-    /// From the request to the event.
+    /// Time from the request to the event.
     event: Delay,
-    /// From the answer to the event; nothing where the event is first.
+    /// Time from the response to the event; zero if the event is first.
     beyond: Delay,
 }
 
@@ -112,7 +113,7 @@ struct Delay {
     p99: Duration,
 }
 
-/// Measures a server whose processes are known.
+/// Measures a server with known processes.
 fn run(name: &'static str, kubeconfig: &Path, pids: &[u32], ready: Duration) -> Result<Report> {
     let runtime = runtime()?;
     let memory = || {
@@ -146,7 +147,7 @@ fn run(name: &'static str, kubeconfig: &Path, pids: &[u32], ready: Duration) -> 
     })
 }
 
-/// Each client renews its Lease as fast as it goes.
+/// Measures writes; each client renews its Lease as fast as possible.
 async fn writes(server: &Server, clients: usize) -> Result<Rate> {
     let delays = renewals(server, "load", clients, SPAN).await?;
     Ok(Rate {
@@ -155,10 +156,11 @@ async fn writes(server: &Server, clients: usize) -> Result<Rate> {
     })
 }
 
-/// Lease PUTs per second by clients with a connection and a Lease each.
+/// Returns Lease PUTs per second of clients with a connection and a Lease each.
 ///
 /// # Errors
-/// The server refused one.
+///
+/// Fails if the server rejected one.
 pub(super) async fn lease_puts(
     kubeconfig: &Path,
     name: &str,
@@ -197,7 +199,7 @@ async fn renewals(
     Ok(delays)
 }
 
-/// How long a watcher waits for the event of a write, beside the writer that waits for its answer.
+/// Measures how long a watcher waits for the event of a write, and the writer for its response.
 async fn events(server: &Server) -> Result<Events> {
     let mut writer = server.connect().await?;
     let mut lease = Lease::create(&mut writer, "watched".to_owned()).await?;
@@ -236,7 +238,7 @@ async fn events(server: &Server) -> Result<Events> {
     })
 }
 
-/// Resident memory of `tenure server` as people start it, when its controllers have settled.
+/// Returns the resident memory of `tenure server` with default flags, after its controllers have settled.
 fn idle_with_controllers() -> Result<u64> {
     let ours = Ours::start_whole()?;
     std::thread::sleep(Duration::from_secs(5));
@@ -260,21 +262,21 @@ async fn hold(server: &Server) -> Result<()> {
     Ok(())
 }
 
-/// Watches one object each, on a connection each, as that many followers do.
+/// Opens watches of one object each, on a connection each, like that many followers.
 async fn watch(server: &Server) -> Result<Vec<(client::Client, hyper::body::Incoming)>> {
     let mut watches = Vec::with_capacity(WATCHES);
     for index in 0..WATCHES {
         let mut client = server.connect().await?;
         let path = format!("{LEASES}?watch=true&fieldSelector=metadata.name%3Dheld-{index}");
         let mut stream = client.open(Method::GET, &path, String::new()).await?;
-        // The object as it is: from here on the watch is complete.
+        // The first event is the current object. From here on the watch is complete.
         stream.frame().await.context("the watch ended")??;
         watches.push((client, stream));
     }
     Ok(watches)
 }
 
-/// A start on a store that is not empty, of which the middle one counts.
+/// Returns the median time of a start with a filled store.
 fn stored_start() -> Result<Duration> {
     let mut folder = Ours::start()?.stop()?;
     runtime()?.block_on(ours::fill(folder.path(), STORED))?;
@@ -287,7 +289,7 @@ fn stored_start() -> Result<Duration> {
     Ok(median(starts))
 }
 
-/// A start inside of a test.
+/// Returns the time of a start inside a test process.
 fn in_process() -> Result<Duration> {
     let runtime = runtime()?;
     let mut starts = Vec::new();

@@ -1,4 +1,4 @@
-//! `tenure server` as a process of its own, with the durable store.
+//! `tenure server` as a separate process, with the durable store.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -14,7 +14,7 @@ use tenure_apiserver::store::{Change, Expected, Key, RedbStore, Store, Write};
 use super::client::Server;
 use super::runtime;
 
-/// What leaves out all controllers: the real server runs without its controller manager, too.
+/// Disables all controllers, because the real server also runs without its controller manager.
 const ALONE: &str = "--disable=default-service-account,root-ca,garbage-collector,namespace-purge,\
     persistentvolume-binder,pvc-protection,pv-protection,first-consumer";
 
@@ -23,7 +23,7 @@ const ALONE: &str = "--disable=default-service-account,root-ca,garbage-collector
 pub struct Ours {
     child: Child,
     folder: TempDir,
-    /// From the start of the process to `ok` from readyz.
+    /// Time from the start of the process to `ok` from readyz.
     pub ready: Duration,
 }
 
@@ -31,23 +31,26 @@ impl Ours {
     /// Starts it on an empty folder.
     ///
     /// # Errors
-    /// It is not built or does not answer.
+    ///
+    /// Fails if it is not built or does not respond.
     pub fn start() -> Result<Self> {
         Self::start_on(tempfile::tempdir()?)
     }
 
-    /// Starts it on an empty folder with further arguments.
+    /// Starts it on an empty folder with additional arguments.
     ///
     /// # Errors
-    /// It is not built or does not answer.
+    ///
+    /// Fails if it is not built or does not respond.
     pub fn start_with(args: &[&str]) -> Result<Self> {
         Self::run(tempfile::tempdir()?, &[&[ALONE], args].concat())
     }
 
-    /// Starts it on an empty folder with its controllers, as people do.
+    /// Starts it on an empty folder with its controllers, which is the default.
     ///
     /// # Errors
-    /// It is not built or does not answer.
+    ///
+    /// Fails if it is not built or does not respond.
     pub fn start_whole() -> Result<Self> {
         Self::run(tempfile::tempdir()?, &[])
     }
@@ -55,13 +58,14 @@ impl Ours {
     /// Starts it on a folder.
     ///
     /// # Errors
-    /// It is not built or does not answer.
+    ///
+    /// Fails if it is not built or does not respond.
     pub fn start_on(folder: TempDir) -> Result<Self> {
         Self::run(folder, &[ALONE])
     }
 
     fn run(folder: TempDir, args: &[&str]) -> Result<Self> {
-        // What an earlier server wrote there says nothing about this one.
+        // Files of an earlier server do not describe this one.
         let _ = std::fs::remove_file(folder.path().join("kubeconfig"));
         let began = Instant::now();
         let child = Command::new(crate::bench::shipped()?.0)
@@ -90,7 +94,8 @@ impl Ours {
     /// Ends it and keeps its folder.
     ///
     /// # Errors
-    /// It does not end.
+    ///
+    /// Fails if it does not end.
     pub fn stop(mut self) -> Result<TempDir> {
         self.child.kill()?;
         self.child.wait()?;
@@ -98,12 +103,12 @@ impl Ours {
         Ok(folder)
     }
 
-    /// The kubeconfig of its administrator.
+    /// Returns the kubeconfig of its administrator.
     pub fn kubeconfig(&self) -> PathBuf {
         self.folder.path().join("kubeconfig")
     }
 
-    /// Its process id.
+    /// Returns its process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
     }
@@ -122,10 +127,11 @@ async fn is_ready(kubeconfig: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Puts so many Leases into the store of a server that does not run.
+/// Writes this many Leases to the store of a stopped server.
 ///
 /// # Errors
-/// The store does not open or refuses a write.
+///
+/// Fails if the store cannot be opened or rejects a write.
 pub(super) async fn fill(folder: &Path, leases: usize) -> Result<()> {
     let store = RedbStore::open(folder)?;
     let put = async |index: usize| {
