@@ -29,10 +29,10 @@ const ALLOW_LOCAL: &str = "TENURE_ALLOW_LOCAL";
 /// Flags that say where to connect.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Connect {
-    /// The kubeconfig file to use
+    /// Kubeconfig file
     #[arg(long, value_name = "FILE", env = "TENURE_KUBECONFIG", global = true)]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// The context of the kubeconfig to use
+    /// Context of the kubeconfig
     #[arg(long, value_name = "NAME", env = "TENURE_CONTEXT", global = true)]
     pub(crate) context: Option<String>,
     /// Use the embedded server of this machine, which other machines cannot see, and no cluster
@@ -42,7 +42,7 @@ pub(crate) struct Connect {
     /// Never use the embedded server of this machine
     #[arg(long, env = "TENURE_REQUIRE_CLUSTER", global = true)]
     pub(crate) require_cluster: bool,
-    /// The service account of this pod and nothing else.
+    /// Use only the service account of this pod.
     #[arg(skip)]
     pub(crate) in_cluster: bool,
 }

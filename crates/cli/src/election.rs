@@ -21,13 +21,13 @@ const SERVICE_ACCOUNT_NAMESPACE: &str = "/var/run/secrets/kubernetes.io/servicea
 /// Interval at which a credential plugin can renew a token ahead of time.
 const KEEP_CREDENTIALS: Duration = Duration::from_secs(10);
 
-/// Which election, and its timing.
+/// The election and its timing.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Election {
     /// Name of the election, and of its lock object
     #[arg(long, value_name = "NAME", env = "TENURE_ELECTION", value_parser = name)]
     pub(crate) election: String,
-    /// Namespace of the lock object; by default the pod's, else that of the kubeconfig's context
+    /// Namespace of the lock object [default: the pod's, otherwise that of the kubeconfig's context]
     #[arg(
         long,
         visible_alias = "namespace",
@@ -36,7 +36,7 @@ pub(crate) struct Election {
         value_parser = name
     )]
     pub(crate) election_namespace: Option<String>,
-    /// Kind of the lock: leases, configmaps, endpoints, configmapsleases, endpointsleases
+    /// Lock kind: leases, configmaps, endpoints, configmapsleases, endpointsleases
     #[arg(
         long,
         value_name = "KIND",
@@ -44,25 +44,25 @@ pub(crate) struct Election {
         default_value = "leases"
     )]
     pub(crate) lock: LockKind,
-    /// Identity of this candidate; by default pod or host name and a random part
+    /// Identity of this candidate [default: pod or host name and a random part]
     #[arg(long, value_name = "ID", env = "TENURE_ID", value_parser = name)]
     pub(crate) id: Option<String>,
-    /// How long others wait after the last renewal [default: 15s]
+    /// Lease duration: time after the last renewal before another candidate may take over [default: 15s]
     #[arg(long, value_name = "D", env = "TENURE_LEASE_DURATION", value_parser = duration)]
     pub(crate) lease_duration: Option<Duration>,
-    /// How long the leader acts without a renewal [default: 10s]
+    /// Renew deadline: time after which a leader without a renewal stops leading [default: 10s]
     #[arg(long, value_name = "D", env = "TENURE_RENEW_DEADLINE", value_parser = duration)]
     pub(crate) renew_deadline: Option<Duration>,
-    /// How often the leader renews [default: 2s]
+    /// Retry period: time between two renewals [default: 2s]
     #[arg(long, value_name = "D", env = "TENURE_RETRY_PERIOD", value_parser = duration)]
     pub(crate) retry_period: Option<Duration>,
-    /// Short for lease duration T, renew deadline T/2, retry period T/4
+    /// Short for a lease duration of T, a renew deadline of T/2 and a retry period of T/4
     #[arg(long, value_name = "T", env = "TENURE_TTL", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
-    /// Take durations that client-go takes although they leave no margin, with a warning.
+    /// Accept durations that client-go accepts although they leave no margin, with a warning.
     #[arg(skip)]
     pub(crate) client_go_compat: bool,
-    /// How long one request may take, where it does not follow from the durations.
+    /// Request timeout, if it does not follow from the durations.
     #[arg(skip)]
     pub(crate) request_timeout: Option<Duration>,
 }

@@ -3,8 +3,8 @@
 
 use clap::Args;
 
-/// What is accepted. Flags with underscores may also be spelled with dashes, except `--log_file`, because
-/// `--log-file` has a meaning here.
+/// Accepted flags. Flags with underscores may also be spelled with dashes, except `--log_file`, because `--log-file`
+/// has another meaning here.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Klog {
     #[arg(id = "klog_logtostderr", long = "logtostderr", hide = true, num_args = 0..=1, require_equals = true, default_missing_value = "true")]

@@ -12,13 +12,13 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-/// Flags about the log.
+/// Flags for logging.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Log {
-    /// Say more; twice for everything. `TENURE_LOG` chooses more finely, as `RUST_LOG` does elsewhere
+    /// Log more; `-vv` logs everything. `TENURE_LOG` sets a finer filter in the syntax of `RUST_LOG`
     #[arg(short, long, action = ArgAction::Count, global = true)]
     verbose: u8,
-    /// How to write log lines
+    /// Format of log lines
     #[arg(
         long,
         value_enum,
@@ -35,7 +35,7 @@ pub(crate) struct Log {
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 enum Format {
-    /// For people
+    /// Readable text
     #[default]
     Text,
     /// One JSON object per line

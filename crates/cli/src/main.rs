@@ -50,7 +50,7 @@ use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use connect::Connect;
 
-/// Leader election for Kubernetes: many replicas, one of them acts
+/// Leader election for Kubernetes: many replicas, one active
 #[derive(Parser, Debug)]
 #[command(
     name = "tenure",

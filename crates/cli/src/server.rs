@@ -23,12 +23,12 @@ use crate::page::{self, OnServer};
 use crate::signals::Signals;
 use crate::waiting;
 
-/// Run the embedded API server and its controllers, or look after one
+/// Run or manage a local Kubernetes-compatible API server
 ///
-/// With `--kubeconfig` it runs the controllers alone, for that API server; of several such servers one leads.
+/// With `--kubeconfig` it runs only the controllers, for that API server; several such servers elect one leader.
 #[derive(Args, Debug)]
 pub(crate) struct Server {
-    /// Where certificates, kubeconfig and data are kept
+    /// Directory of certificates, kubeconfig and data
     #[arg(long, value_name = "DIR", env = "TENURE_DATA_DIR", global = true)]
     data_dir: Option<PathBuf>,
     #[command(subcommand)]
@@ -39,54 +39,54 @@ pub(crate) struct Server {
 
 #[derive(Subcommand, Debug)]
 enum Action {
-    /// Run it in the foreground (the default)
+    /// Run the server in the foreground (the default)
     Run(Box<Options>),
-    /// Say whether one runs on the data directory, and where
+    /// Show whether a server runs on the data directory, and its address
     Status,
     /// Print the administrator's token, for `kubectl --token` and `curl`
     Token,
-    /// End the one that runs on the data directory
+    /// Stop the server that runs on the data directory
     Stop {
-        /// How long to wait for it
+        /// Maximum time to wait for its end
         #[arg(long, default_value = "30s", value_parser = crate::values::duration)]
         timeout: Duration,
     },
-    /// Copy the data into a file; the server may go on running
+    /// Copy the data into a file, even while the server runs
     Backup {
-        /// The file to write
+        /// File to write
         file: PathBuf,
     },
-    /// Replace the data of a stopped server; revisions go on well above all that were ever used
+    /// Replace the data of a stopped server; old resourceVersions are never reused
     Restore {
-        /// A file that `backup` wrote
+        /// File written by `backup`
         file: PathBuf,
     },
 }
 
 #[derive(Args, Clone, Debug)]
 struct Options {
-    /// Address to listen on with TLS; port 0 takes a free one
+    /// Address to listen on with TLS; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6443")]
     listen: SocketAddr,
-    /// Plain HTTP on this loopback address as well
+    /// Additional loopback address for plain HTTP
     #[arg(long, value_name = "HOST:PORT")]
     insecure_listen: Option<SocketAddr>,
-    /// Plain HTTP on this unix socket as well
+    /// Additional unix socket for plain HTTP
     #[arg(long, value_name = "PATH")]
     unix_socket: Option<PathBuf>,
-    /// Write the administrator's kubeconfig here as well
+    /// Additional file for the administrator's kubeconfig
     #[arg(long, value_name = "FILE")]
     write_kubeconfig: Option<PathBuf>,
-    /// Further names and addresses for the serving certificate
+    /// Additional names and addresses for the serving certificate
     #[arg(long, value_name = "NAME")]
     tls_san: Vec<String>,
-    /// Tokens in the format of kube-apiserver: token,user,uid,"group1,group2"
+    /// Token file in the format of kube-apiserver: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     token_auth_file: Option<PathBuf>,
-    /// Who may do what
+    /// Authorization mode
     #[arg(long, value_enum, default_value_t = Authorization::Rbac)]
     authorization_mode: Authorization,
-    /// Write the least Role that the observed requests of each user need
+    /// File for the minimal Role of each user, from the observed requests
     #[arg(long, value_name = "FILE")]
     record_rbac: Option<PathBuf>,
     #[command(flatten)]
@@ -95,19 +95,19 @@ struct Options {
     /// ends; `etcd=URL[,URL...]`, shared by all servers on that etcd
     #[arg(long, value_name = "ENGINE", default_value = "redb", value_parser = Store::parse)]
     store: Store,
-    /// Authority of etcd's certificates
+    /// Certificate authority of etcd
     #[arg(long, value_name = "FILE")]
     etcd_cafile: Option<PathBuf>,
-    /// Certificate to show to etcd
+    /// Client certificate for etcd
     #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
     etcd_certfile: Option<PathBuf>,
     /// Private key of that certificate
     #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
     etcd_keyfile: Option<PathBuf>,
-    /// What all keys in etcd begin with; servers share what is below it
+    /// Prefix of all keys in etcd; servers with the same prefix share data
     #[arg(long, value_name = "PATH", default_value = "/tenure")]
     etcd_prefix: String,
-    /// Compact etcd's history when it is older than this; 0s leaves it to others
+    /// Compact etcd's history when it is older than this; 0s disables it
     #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::values::duration)]
     etcd_compaction_interval: Duration,
     /// Apply the manifests in this folder at start and when they change, and delete what is removed from them; may be
@@ -117,7 +117,7 @@ struct Options {
     /// Built-in controllers to leave out
     #[arg(long, value_name = "CONTROLLER", value_delimiter = ',', value_parser = tenure_server::CONTROLLERS.to_vec())]
     disable: Vec<String>,
-    /// Run the controllers without an election; only for a server that is the only one
+    /// Run the controllers without an election; only if there is no other server
     #[arg(long)]
     no_leader_elect: bool,
     /// Time after the last renewal before another server's controllers may take over [default: 15s]
@@ -129,10 +129,10 @@ struct Options {
     /// Time between two renewals [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     retry_period: Option<Duration>,
-    /// Serve /healthz and /readyz of the controllers here
+    /// Serve /healthz and /readyz of the controllers on this address
     #[arg(long, value_name = "HOST:PORT")]
     probe_address: Option<SocketAddr>,
-    /// Serve /metrics of the controllers here
+    /// Serve /metrics of the controllers on this address
     #[arg(long, value_name = "HOST:PORT")]
     metrics_address: Option<SocketAddr>,
 }
@@ -142,7 +142,7 @@ enum Authorization {
     /// Roles and bindings
     #[value(name = "RBAC", alias = "rbac")]
     Rbac,
-    /// Everybody may do everything
+    /// Every request is allowed
     #[value(name = "AlwaysAllow", alias = "always-allow")]
     AlwaysAllow,
 }

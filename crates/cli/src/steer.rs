@@ -16,43 +16,43 @@ use crate::waiting;
 /// Maximum time in seconds that `step-down` waits for the next leader.
 const MOST_PATIENCE: u64 = 300;
 
-/// Which election.
+/// The election.
 #[derive(Args, Debug)]
 pub(crate) struct Which {
-    /// The election
+    /// Name of the election
     name: String,
-    /// In this namespace; by default that of the kubeconfig's context
+    /// Namespace of the election [default: the namespace of the kubeconfig's context]
     #[arg(short, long, env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
-    /// Kind of the lock
+    /// Lock kind of the election
     #[arg(long, default_value = "leases")]
     lock: LockKind,
 }
 
-/// Ask the holder to stop its work, release, and let another lead
+/// Ask the holder to stop its work and to release, so that another candidate leads
 #[derive(Args, Debug)]
 pub(crate) struct StepDown {
     #[command(flatten)]
     which: Which,
-    /// Who should lead next; others hold back for one retry period
+    /// Candidate that should lead next; other candidates wait one retry period
     #[arg(long, value_name = "ID")]
     to: Option<String>,
-    /// How long the present holder shall not campaign
+    /// Time during which the current holder does not campaign [default: 30s]
     #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
     sit_out: Option<Duration>,
-    /// Return at once instead of waiting for the next leader
+    /// Return immediately instead of waiting for the next leader
     #[arg(long)]
     no_wait: bool,
 }
 
-/// Let nobody acquire an election; its holder keeps its term
+/// Prevent every candidate from acquiring an election; its holder keeps its term
 #[derive(Args, Debug)]
 pub(crate) struct Pause {
     #[command(flatten)]
     which: Which,
 }
 
-/// Let a paused election go on
+/// Resume a paused election
 #[derive(Args, Debug)]
 pub(crate) struct Resume {
     #[command(flatten)]

@@ -27,30 +27,30 @@ use crate::waiting;
 /// Check access, timings, clocks, identities and latency
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Look at this election in particular
+    /// Check this election
     name: Option<String>,
-    /// In this namespace; by default that of the kubeconfig's context
+    /// Namespace of the election [default: the namespace of the kubeconfig's context]
     #[arg(short, long, env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
-    /// Kind of the lock
+    /// Lock kind of the election
     #[arg(long, default_value = "leases")]
     lock: LockKind,
-    /// Judge this lease duration
+    /// Lease duration to check
     #[arg(long, value_name = "D", default_value = "15s", value_parser = duration)]
     lease_duration: Duration,
-    /// Judge this renew deadline
+    /// Renew deadline to check
     #[arg(long, value_name = "D", default_value = "10s", value_parser = duration)]
     renew_deadline: Duration,
-    /// Judge this retry period
+    /// Retry period to check
     #[arg(long, value_name = "D", default_value = "2s", value_parser = duration)]
     retry_period: Duration,
-    /// How many requests to measure
+    /// Number of requests to measure
     #[arg(long, value_name = "N", default_value_t = 50)]
     samples: u32,
-    /// How long to watch renewals for signs of two processes with one identity
+    /// Time to watch renewals for signs of two processes with one identity
     #[arg(long, value_name = "D", default_value = "7s", value_parser = duration)]
     observe: Duration,
-    /// How to print
+    /// Output format
     #[arg(short, long, value_enum, default_value_t)]
     output: Format,
 }

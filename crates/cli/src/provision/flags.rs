@@ -8,48 +8,48 @@ use super::old::Old;
 use crate::klog::Klog;
 use crate::values::{duration, switch};
 
-/// Make volumes for claims with a CSI driver (drop-in for csi-provisioner)
+/// Create volumes for claims with a CSI driver (drop-in for csi-provisioner)
 #[derive(Args, Clone, Debug)]
 #[command(args_override_self = true)]
 pub(crate) struct Provision {
-    /// URL of the API server: with a kubeconfig it replaces the server and keeps the credentials, without one
-    /// no credentials are sent
+    /// URL of the API server; with a kubeconfig it replaces the server and keeps the credentials, otherwise no
+    /// credentials are sent
     #[arg(long, value_name = "URL")]
     pub(super) master: Option<String>,
-    /// The unix socket of the CSI driver
+    /// Unix socket of the CSI driver
     #[arg(long, default_value = "/run/csi/socket")]
     pub(super) csi_address: String,
-    /// How long a call to the driver may take
+    /// Timeout of a call to the driver
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub(super) timeout: Duration,
-    /// First part of the names of volumes
+    /// Prefix of volume names
     #[arg(long, default_value = "pvc")]
     pub(super) volume_name_prefix: String,
-    /// How many characters of the claim's uid the names of volumes end in; -1 means all, with dashes
+    /// Number of characters of the claim's uid at the end of volume names; -1 uses all, with dashes
     #[arg(long, default_value_t = -1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..=32))]
     pub(super) volume_name_uuid_length: i64,
-    /// First pause before a failed claim or volume is tried again; doubles each time
+    /// First delay before a failed claim or volume is retried; doubles each time
     #[arg(long, default_value = "1s", value_parser = duration)]
     pub(super) retry_interval_start: Duration,
-    /// Longest pause between two tries
+    /// Maximum delay before a retry
     #[arg(long, default_value = "5m", value_parser = duration)]
     pub(super) retry_interval_max: Duration,
-    /// How many claims, and how many volumes, are worked on at a time
+    /// Number of claims, and number of volumes, that are processed concurrently
     #[arg(long, default_value_t = 100)]
     pub(super) worker_threads: u32,
-    /// How many deleted sources of clones are worked on at a time
+    /// Number of deleted clone sources that are processed concurrently
     #[arg(long, default_value_t = 1)]
     pub(super) cloning_protection_threads: u32,
-    /// How often finalizers that were left on snapshots are looked for; 0 means never
+    /// Interval at which leftover finalizers on snapshots are searched; 0 disables it
     #[arg(long, default_value = "5m", value_parser = duration)]
     pub(super) snapshot_orphan_sweep_interval: Duration,
-    /// Late binding: ask for the topology of the selected node only
+    /// Late binding: request only the topology of the selected node
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) strict_topology: bool,
-    /// Immediate binding: ask for the topology of the whole cluster
+    /// Immediate binding: request the topology of the whole cluster
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) immediate_topology: bool,
-    /// Tell the driver the names of claim and volume
+    /// Send the names of claim and volume to the driver
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) extra_create_metadata: bool,
     /// File system of volumes whose class names none
@@ -58,53 +58,53 @@ pub(crate) struct Provision {
     /// Mark volumes that can only be read as read-only
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) controller_publish_readonly: bool,
-    /// A snapshot may not be restored in another volume mode without permission
+    /// Require permission to restore a snapshot in another volume mode
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) prevent_volume_mode_conversion: bool,
-    /// Switches, `Name=true,Other=false`: Topology, VolumeAttributesClass, ReleaseLeaderElectionOnExit,
+    /// Feature gates, `Name=true,Other=false`: Topology, VolumeAttributesClass, ReleaseLeaderElectionOnExit,
     /// CrossNamespaceVolumeDataSource
     #[arg(long, default_value = "")]
     pub(super) feature_gates: String,
-    /// Requests to the API server per second; events are counted apart
+    /// Requests per second to the API server; Events are counted separately
     #[arg(long, default_value_t = 5.0)]
     pub(super) kube_api_qps: f64,
-    /// Requests to the API server at once
+    /// Burst of requests to the API server
     #[arg(long, default_value_t = 10)]
     pub(super) kube_api_burst: u32,
-    /// Only the leader of all replicas provisions
+    /// Provision only on the elected leader of all replicas
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) leader_election: bool,
-    /// Namespace of the lock; by default that of the pod
+    /// Namespace of the lock [default: that of the pod]
     #[arg(long, default_value = "")]
     pub(super) leader_election_namespace: String,
-    /// Others wait this long after the last renewal they saw
+    /// Lease duration: time after the last renewal before another replica may take over
     #[arg(long, default_value = "15s", value_parser = duration)]
     pub(super) leader_election_lease_duration: Duration,
-    /// A leader that could not renew gives up after this time
+    /// Renew deadline: time after which a leader without a renewal stops leading
     #[arg(long, default_value = "10s", value_parser = duration)]
     pub(super) leader_election_renew_deadline: Duration,
-    /// A leader renews this often
+    /// Retry period: time between two renewals
     #[arg(long, default_value = "2s", value_parser = duration)]
     pub(super) leader_election_retry_period: Duration,
     /// Labels of the lock, `key:value,key:value`
     #[arg(long, default_value = "")]
     pub(super) leader_election_labels: String,
-    /// Where to serve metrics and health, `:8080`
+    /// Address of metrics and health, for example `:8080`
     #[arg(long, default_value = "")]
     pub(super) http_endpoint: String,
     /// Path of the metrics
     #[arg(long, default_value = "/metrics")]
     pub(super) metrics_path: String,
-    /// Keep claims until nothing can be lost even if this process dies
+    /// Keep claims until no volume can be lost even if this process dies
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) provision_journal: bool,
-    /// Put the fencing token of the term on volumes, as annotation tenure.dev/fencing-token
+    /// Set the fencing token of the term on volumes, as annotation tenure.dev/fencing-token
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) fencing_token_annotation: bool,
-    /// Watch while others lead, to be quick when it is our turn
+    /// Watch while another replica leads, for a faster take-over
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) warm_standby: bool,
-    /// Publish how much room there is, for the scheduler
+    /// Publish the available capacity for the scheduler
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) enable_capacity: bool,
     #[command(flatten)]
@@ -114,10 +114,10 @@ pub(crate) struct Provision {
     pub(super) node_deployment: bool,
     #[command(flatten)]
     pub(super) nodes: NodeFlags,
-    /// How much is logged: 4 shows decisions, 5 every call to the driver
+    /// Log level: 4 logs decisions, 5 every call to the driver
     #[arg(long = "v", default_value_t = 0, allow_negative_numbers = true)]
     pub(super) verbosity: i32,
-    /// text or json
+    /// Log format: text or json
     #[arg(long, default_value = "text", value_parser = ["text", "json"])]
     pub(super) logging_format: String,
     #[command(flatten)]
@@ -126,39 +126,39 @@ pub(crate) struct Provision {
     pub(super) klog: Klog,
 }
 
-/// More about `--enable-capacity`.
+/// Details of `--enable-capacity`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct CapacityFlags {
-    /// How many segments and classes are asked about at a time
+    /// Number of segments and classes that are queried concurrently
     #[arg(long, default_value_t = 1)]
     pub(super) capacity_threads: u32,
-    /// How often the driver is asked how much room there is
+    /// Interval at which the driver is queried for its capacity
     #[arg(long, default_value = "1m", value_parser = duration)]
     pub(super) capacity_poll_interval: Duration,
-    /// Also for classes with immediate binding
+    /// Also publish capacity for classes with immediate binding
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) capacity_for_immediate_binding: bool,
-    /// Who owns the objects: -1 nobody, 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment
+    /// Owner of the objects: -1 none, 0 the pod, 1 its StatefulSet or DaemonSet, 2 its Deployment
     #[arg(long, default_value_t = 1, allow_negative_numbers = true, value_parser = clap::value_parser!(i64).range(-1..=8))]
     pub(super) capacity_ownerref_level: i64,
     /// Requests per second to the API server about capacity
     #[arg(long, default_value_t = 1.0)]
     pub(super) kube_api_capacity_qps: f64,
-    /// Requests at once to the API server about capacity
+    /// Burst of requests to the API server about capacity
     #[arg(long, default_value_t = 5)]
     pub(super) kube_api_capacity_burst: u32,
 }
 
-/// More about `--node-deployment`.
+/// Details of `--node-deployment`.
 #[derive(Args, Clone, Debug)]
 pub(super) struct NodeFlags {
-    /// Share out the claims that no scheduler gives to a node
+    /// Distribute the claims that no scheduler assigns to a node
     #[arg(long, num_args = 0..=1, require_equals = true, default_value_t = true, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
     pub(super) node_deployment_immediate_binding: bool,
-    /// Each node waits for a random part of this before it takes such a claim
+    /// Maximum random delay before a node takes such a claim
     #[arg(long, default_value = "20s", value_parser = duration)]
     pub(super) node_deployment_base_delay: Duration,
-    /// And never longer than this
+    /// Upper limit of that delay
     #[arg(long, default_value = "60s", value_parser = duration)]
     pub(super) node_deployment_max_delay: Duration,
 }

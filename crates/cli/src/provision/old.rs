@@ -7,7 +7,7 @@ use tenure::LockKind;
 
 use crate::values::switch;
 
-/// What old deployments still pass, and what means nothing here.
+/// Flags of old deployments that still work, and flags without effect.
 #[derive(Args, Clone, Debug)]
 pub(super) struct Old {
     #[arg(long, hide = true, num_args = 0..=1, require_equals = true, default_value_t = false, default_missing_value = "true", action = ArgAction::Set, value_parser = switch)]
