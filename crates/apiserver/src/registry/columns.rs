@@ -11,22 +11,22 @@ use serde_json::{Value, json};
 pub(crate) struct Column {
     /// Heading.
     pub(crate) name: &'static str,
-    /// `string`, also for numbers.
+    /// JSON type of the column; `string` also for numbers.
     pub(crate) kind: &'static str,
-    /// What `kubectl explain` would say.
+    /// Description, in the words of `kubectl explain`.
     pub(crate) description: &'static str,
-    /// 0 is always shown, 1 with `-o wide`.
+    /// Priority: 0 is always shown, 1 only with `-o wide`.
     pub(crate) priority: i32,
-    /// How programs may show it; `name` for names.
+    /// Format hint for clients; `name` for names.
     pub(crate) format: &'static str,
-    /// The cell for an object, at a moment.
+    /// Computes the cell of an object at a given time.
     pub(crate) cell: fn(&Value, Timestamp) -> Value,
-    /// Where the value of a custom column is.
+    /// Path of the value of a custom column.
     pub(crate) path: Option<&'static crate::crd::Path>,
 }
 
 impl Column {
-    /// The cell for an object, at a moment.
+    /// Returns the cell of an object at a given time.
     pub(crate) fn of(&self, object: &Value, now: Timestamp) -> Value {
         let Some(path) = self.path else {
             return (self.cell)(object, now);
@@ -49,7 +49,7 @@ impl Column {
     }
 }
 
-/// Text of the `Name` column, which all kinds have.
+/// Description of the `Name` column, which all kinds have.
 pub(crate) const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required \
     when creating resources, although some resources may allow a client to request the generation \
     of an appropriate name automatically. Name is primarily intended for creation idempotence and \
@@ -476,7 +476,7 @@ fn pod_status(object: &Value, _: Timestamp) -> Value {
     json!(text.unwrap_or_default())
 }
 
-/// How long ago a moment was, in the short form that kubectl prints.
+/// Returns the time elapsed since `moment`, in the short form that kubectl prints.
 fn since(moment: Option<&str>, now: Timestamp) -> String {
     match moment.and_then(|text| text.parse::<Timestamp>().ok()) {
         Some(then) => human(now.as_second() - then.as_second()),
@@ -484,7 +484,7 @@ fn since(moment: Option<&str>, now: Timestamp) -> String {
     }
 }
 
-/// Seconds as text of about two figures (apimachinery duration.go, HumanDuration).
+/// Formats seconds with about two significant digits (apimachinery duration.go, HumanDuration).
 fn human(seconds: i64) -> String {
     let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
     let two = |big: i64, unit: &str, small: i64, small_unit: &str| match small {

@@ -13,7 +13,7 @@ use crate::auth::User;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Given, Key, Range, Write};
 
-/// How many random names are tried.
+/// Number of random names to try for `generateName`.
 const NAME_ATTEMPTS: usize = 8;
 
 impl Registry {
@@ -91,7 +91,7 @@ impl Registry {
         unreachable!("the loop ends by returning")
     }
 
-    /// Creates the object of a PUT or an apply to an absent name; `None` if somebody else was quicker.
+    /// Creates the object of a PUT or an apply to an absent name. Returns `None` if another writer created it first.
     pub(super) async fn create_by_update(
         &self,
         target: &Target<'_>,
@@ -113,7 +113,7 @@ impl Registry {
             .await
     }
 
-    /// A claim that names no class gets the default one.
+    /// Sets the default storage class on a claim that names no class.
     fn admit(&self, target: &Target<'_>, object: &mut Value) {
         if target.kind.resource() == ("", "persistentvolumeclaims")
             && object.pointer("/spec/storageClassName").is_none()
@@ -125,7 +125,7 @@ impl Registry {
         }
     }
 
-    /// The name of the default class: of several, the newest.
+    /// Returns the name of the default class. If there are several, the newest one is used.
     fn default_storage_class(&self) -> Option<String> {
         let kind = super::find("storage.k8s.io", "storageclasses")?;
         let range = Range {
@@ -151,7 +151,7 @@ impl Registry {
             .map(|(_, name)| name.0)
     }
 
-    /// `None` if there is an object of that name.
+    /// Creates the object. Returns `None` if an object of that name exists.
     async fn try_create(
         &self,
         target: &Target<'_>,
@@ -188,16 +188,17 @@ impl Registry {
         Err(Failure::try_again(why))
     }
 
-    /// Refuses new objects where there can be none; else what must be the same when the object is made,
-    /// by whichever server: its namespace and the definition of its kind, which are not ending. So nothing
-    /// is added to what is being emptied.
+    /// Rejects a new object if its namespace or the definition of its kind is missing or being deleted.
+    ///
+    /// Returns both as preconditions of the write, so that they also hold when another server processes the deletion.
+    /// Therefore no object is added to a namespace or kind that is being emptied.
     fn check_place(&self, target: &Target<'_>, name: &str) -> Result<Vec<Given>, Failure> {
         let definition = self.check_defined(target)?;
         let namespace = self.check_namespace_active(target, name)?;
         Ok(definition.into_iter().chain(namespace).collect())
     }
 
-    /// Namespaced objects are created only in namespaces that exist and are not ending.
+    /// Rejects namespaced objects unless their namespace exists and is not being deleted.
     fn check_namespace_active(
         &self,
         target: &Target<'_>,
@@ -234,7 +235,7 @@ impl Registry {
     }
 }
 
-/// The body may leave the namespace out, but not name another one.
+/// Checks the namespace in the body: it may be omitted, but it must not differ from the namespace in the path.
 fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
     let own = text(object, "/metadata/namespace");
     let expected = if target.kind.namespaced {
@@ -251,20 +252,20 @@ fn check_namespace(target: &Target<'_>, object: &Value) -> Result<(), Failure> {
     }
 }
 
-/// A dry run writes nothing that could have a version, so the client gets its own back.
+/// Restores the version that the client sent, because a dry run writes nothing and has no new version to return.
 fn give_back_version(object: &mut Value, sent: Option<&Value>, options: &WriteOptions) {
     if let Some(version) = sent.filter(|_| options.dry_run) {
         meta::metadata(object).insert("resourceVersion".into(), version.clone());
     }
 }
 
-/// Defaults, system metadata and validation of a new object.
+/// Applies defaults and system metadata to a new object, and validates it.
 fn prepare(target: &Target<'_>, object: &mut Value) -> Result<(), Failure> {
     let kind = target.kind;
     meta::fill_new(kind, target.namespace, object, Timestamp::now());
     (kind.prepare)(object);
     if target.version.custom.is_some() && target.has_status() {
-        // The status of a new object is not its writer's to tell.
+        // A client cannot set the status of a new object.
         object.as_object_mut().map(|map| map.remove("status"));
     }
     target.default(object);

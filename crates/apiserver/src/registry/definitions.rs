@@ -1,7 +1,7 @@
-//! The kinds that clients defined: which are served now, and what becomes of them.
+//! The kinds that clients defined: which are served, and how their deletion proceeds.
 //!
-//! Invariant: a definition's kind is served before the write that established it is answered, and its
-//! objects are gone before the definition is.
+//! Invariants: the kind of a definition is served before the write that established it is answered. The objects of a
+//! kind are deleted before its definition is.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, PoisonError, Weak};
@@ -18,17 +18,17 @@ use crate::crd::{self, definition};
 use crate::status::Failure;
 use crate::store::{Given, Key, Object, Range, WatchEnd};
 
-/// How long the removal of objects waits between looks at what holds them.
+/// Interval at which the removal of objects checks whether any are left.
 const PURGE_PERIOD: Duration = Duration::from_millis(50);
 
-/// What is served beside the built-in kinds.
+/// The custom kinds that are served in addition to the built-in kinds.
 #[derive(Default)]
 pub(crate) struct Served {
-    /// The revision of the store that all this is of.
+    /// The store revision at which the definitions were read.
     revision: u64,
     kinds: Vec<&'static Kind>,
     by_resource: HashMap<(&'static str, &'static str), &'static Kind>,
-    /// What these kinds were made from, by their storage names.
+    /// The definitions of these kinds, by storage name.
     definitions: HashMap<&'static str, Definition>,
 }
 
@@ -39,20 +39,20 @@ struct Definition {
 }
 
 impl Kind {
-    /// Whether objects of this kind define kinds.
+    /// Whether objects of this kind define kinds (CustomResourceDefinition).
     pub(crate) fn is_definition(&self) -> bool {
         self.resource() == (crd::GROUP, crd::PLURAL)
     }
 }
 
 impl Registry {
-    /// The kind that serves a resource.
+    /// Returns the kind that serves a resource.
     pub(crate) fn find(&self, group: &str, plural: &str) -> Option<&'static Kind> {
         let custom = || self.served().by_resource.get(&(group, plural)).copied();
         super::find(group, plural).or_else(custom)
     }
 
-    /// All kinds, in the order discovery shows them.
+    /// Returns all kinds in the order of discovery.
     pub(crate) fn kinds(&self) -> Vec<&'static Kind> {
         let served = self.served();
         super::all().iter().chain(&served.kinds).copied().collect()
@@ -63,15 +63,15 @@ impl Registry {
         Arc::clone(&served)
     }
 
-    /// Refuses new objects of a kind that is going away; else the definition, if it has one, which must
-    /// be the same when the object is made.
+    /// Rejects new objects of a kind that is being deleted. Otherwise returns the definition, if the kind has one, as a
+    /// precondition of the write.
     pub(super) fn check_defined(&self, target: &Target<'_>) -> Result<Option<Given>, Failure> {
         if target.version.custom.is_none() {
             return Ok(None);
         }
         match self.served().definitions.get(target.kind.storage) {
             None => Err(Failure::no_resource()),
-            // What was sent was read as something else than the definition says now.
+            // The request was decoded with another version of the definition than the current one.
             Some(definition) if !std::ptr::eq(definition.kind, target.kind) => {
                 let name = &definition.seen.key.name;
                 let why = format!("the definition {name:?} was changed meanwhile; try again");
@@ -85,7 +85,7 @@ impl Registry {
         }
     }
 
-    /// Serves what is defined from now on, and takes up unfinished deletions.
+    /// Serves defined kinds from now on, and resumes unfinished deletions.
     pub(crate) fn follow_definitions(self: &Arc<Self>) {
         self.refresh_definitions();
         self.end_definitions();
@@ -96,7 +96,7 @@ impl Registry {
                 let watch = strong.store.watch(definitions(), after);
                 drop(strong);
                 let Ok(mut watch) = watch else {
-                    // Cut off from history: what is there now is all there is to know.
+                    // The watch cannot start because its revision is compacted, so the current state is read instead.
                     let Some(strong) = registry.upgrade() else {
                         return;
                     };
@@ -123,7 +123,7 @@ impl Registry {
         });
     }
 
-    /// Reads all definitions anew.
+    /// Reads all definitions again.
     pub(super) fn refresh_definitions(&self) {
         let Ok(listing) = self.store.list(&definitions(), None) else {
             return;
@@ -156,13 +156,13 @@ impl Registry {
             served.by_resource.insert(kind.resource(), kind);
         }
         let mut slot = self.served.write().unwrap_or_else(PoisonError::into_inner);
-        // Somebody who began later may have been quicker.
+        // A concurrent call that started later may have finished first.
         if slot.revision <= served.revision {
             *slot = Arc::new(served);
         }
     }
 
-    /// Reads them anew if this one is not known as it is now.
+    /// Reads all definitions again if the current version of this one is not known yet.
     pub(super) fn refresh_definition(&self, key: &Key) {
         let present = self.store.get(key);
         let known = self.served().revision;
@@ -180,7 +180,7 @@ impl Registry {
             .collect()
     }
 
-    /// Settles the names of a new definition.
+    /// Accepts or refuses the names of a new definition.
     pub(super) fn settle_new_names(&self, target: &Target<'_>, object: &mut Value) {
         if target.kind.is_definition() {
             object["status"] = json!({});
@@ -188,7 +188,7 @@ impl Registry {
         }
     }
 
-    /// Settles the names of a definition: the first to claim a name in a group has it.
+    /// Accepts or refuses the names of a definition: the first definition to claim a name in a group owns it.
     pub(super) fn settle_names(&self, target: &Target<'_>, object: &mut Value) {
         if !target.kind.is_definition() {
             return;
@@ -217,7 +217,7 @@ impl Registry {
         definition::settle(object, conflict.as_deref());
     }
 
-    /// Looks again at definitions that were refused a name: who had it may have let it go.
+    /// Checks the definitions with refused names again, because the owner of a name may have released it.
     async fn settle_refused(self: &Arc<Self>) {
         let refused = self.definitions().into_iter().filter(|definition| {
             definition::is_refused(definition) && !meta::is_deleting(definition)
@@ -227,7 +227,7 @@ impl Registry {
                 name: text(&definition, "/metadata/name"),
                 ..target()
             };
-            // Every write settles the names; one that changes nothing else is made only if they change.
+            // Every update decides about the names. An unchanged object is written only if that decision differs.
             let again = |old: &Value| Ok(old.clone());
             let (system, options) = (User::default(), WriteOptions::default());
             let source = Source::Patch(&again);
@@ -239,7 +239,7 @@ impl Registry {
         }
     }
 
-    /// What a definition looks like whose deletion was asked for.
+    /// Sets the conditions of a definition whose deletion was requested.
     pub(super) fn mark_definition(definition: &mut Value) {
         let finalizers = meta::metadata(definition)
             .entry("finalizers")
@@ -261,7 +261,7 @@ impl Registry {
         );
     }
 
-    /// Starts the removal of objects whose definition is being deleted, one task for each.
+    /// Starts one task per deleted definition that removes its objects.
     fn end_definitions(self: &Arc<Self>) {
         for definition in self.definitions() {
             let held = items(&definition, "/metadata/finalizers")
@@ -293,7 +293,7 @@ impl Registry {
         }
     }
 
-    /// Deletes the objects of a kind; once none is left, lets the definition go.
+    /// Deletes the objects of a kind and, once none is left, removes the finalizer of its definition.
     async fn end_definition(self: &Arc<Self>, kind: Option<&'static Kind>, name: &str) -> bool {
         if let Some(kind) = kind {
             for object in self.objects(kind) {
@@ -303,7 +303,7 @@ impl Registry {
                     namespace: &object.key.namespace,
                     name: &object.key.name,
                 };
-                // Gone meanwhile is as good; what stays is seen below.
+                // An object that is already gone is not an error. Objects that remain are found below.
                 _ = self.delete(&target, &DeleteOptions::default()).await;
             }
             if !self.objects(kind).is_empty() {
@@ -348,7 +348,7 @@ fn target() -> Target<'static> {
     }
 }
 
-/// Whether this is an object that defines a kind.
+/// Whether this is the key of a definition.
 pub(super) fn is_definition(key: &Key) -> bool {
     key.resource == definitions().resource
 }
@@ -361,8 +361,8 @@ fn definitions() -> Range {
     }
 }
 
-/// The kind whose objects end with this definition. One that never served anything has none: its group
-/// and plural may be those of a built-in kind, or of another definition.
+/// Returns the kind whose objects are deleted together with this definition. A definition that was never served has
+/// none: its group and plural may belong to a built-in kind or to another definition.
 fn purged_kind(definition: &Value) -> Option<&'static Kind> {
     let plural = text(definition, "/spec/names/plural");
     let own_name = format!("{plural}.{}", text(definition, "/spec/group"));
@@ -374,7 +374,7 @@ fn purged_kind(definition: &Value) -> Option<&'static Kind> {
         .pointer_mut("/spec/versions")
         .and_then(Value::as_array_mut);
     for version in versions.into_iter().flatten() {
-        // Objects may be left of versions that are not served any more.
+        // Objects may remain from versions that are no longer served.
         version["served"] = json!(true);
     }
     crd::compile(&whole).filter(|kind| {

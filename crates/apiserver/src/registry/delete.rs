@@ -1,4 +1,4 @@
-//! Deleting objects: at once, after a grace period, or when the last finalizer goes.
+//! Deletes objects: immediately, after a grace period, or when the last finalizer is removed.
 
 use std::sync::Arc;
 
@@ -12,40 +12,40 @@ use super::rules::{items, pod, text};
 use crate::status::Failure;
 use crate::store::{Change, Expected, Object};
 
-/// The finalizers of a garbage collector: dependents stay, or go first.
+/// Finalizers for a garbage collector: `orphan` keeps the dependents, `foregroundDeletion` deletes them first.
 const ORPHAN: &str = "orphan";
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What a client asks of a deletion.
+/// Options of a deletion.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeleteOptions {
-    /// Seconds to wait, where the kind waits at all.
+    /// Grace period in seconds, for kinds that have one.
     pub(crate) grace_seconds: Option<i64>,
-    /// The object must have this uid.
+    /// Precondition: the uid of the object.
     pub(crate) uid: Option<String>,
-    /// The object must be at this version.
+    /// Precondition: the version of the object.
     pub(crate) resource_version: Option<String>,
     /// `Orphan`, `Background` or `Foreground`.
     pub(crate) propagation: Option<String>,
-    /// The client said `orphanDependents: false`.
+    /// The client sent `orphanDependents: false`.
     pub(crate) cascade_in_old_way: bool,
-    /// How to write.
+    /// Options of the write.
     pub(crate) write: WriteOptions,
 }
 
-/// What became of the object.
+/// Result of a deletion.
 pub(crate) enum Deleted {
-    /// It is gone; its last state.
+    /// The object is deleted. Contains its last state.
     Gone(Bytes),
-    /// It goes when finalizers or time allow; its present state.
+    /// The object waits for its finalizers or its grace period. Contains its current state.
     Ending(Bytes),
 }
 
-/// What is to be done next.
+/// Next step of a deletion.
 enum Step {
     Remove,
     Mark(Value),
-    /// Marks it, for watchers to see, and removes it in the same breath.
+    /// Marks the object, so that watchers see the deletion timestamp, and then removes it.
     MarkAndRemove(Value),
     Nothing,
 }
@@ -102,7 +102,7 @@ impl Registry {
                     let Some(marked) = marked else { continue };
                     let expected = Expected::Revision(marked.revision);
                     let (key, change) = (target.key(), Change::Delete);
-                    // If somebody else was quicker it is their removal; it is over in any case.
+                    // Another client may have removed the object in between. It is deleted in either case.
                     let removed = self
                         .write(target, key, expected, change, &options.write)
                         .await?;
@@ -193,10 +193,10 @@ fn next_step(
         .and_then(Value::as_i64)
         .unwrap_or(0);
     if deleting {
-        // A later request can shorten the wait, never lengthen it.
+        // A later request can shorten the grace period, but cannot extend it.
         let shorter = target.kind.graceful && options.grace_seconds.is_some() && grace < remaining;
         let waits = target.kind.graceful && remaining > 0 && !shorter;
-        // Nothing remains to wait for if it was marked so, and the removal that follows was cut off.
+        // An earlier request may have marked the object and failed before it could remove it.
         if !held && !waits && (grace == 0 || remaining == 0) {
             return Step::Remove;
         }
@@ -224,7 +224,7 @@ fn next_step(
         metadata.insert("generation".into(), json!(generation + 1));
     }
     if is_namespace {
-        // Namespaces end when their content is gone; there is no time involved.
+        // A namespace is removed when its content is gone, without a grace period.
         metadata.remove("deletionGracePeriodSeconds");
         new["status"]["phase"] = json!("Terminating");
     }
@@ -234,7 +234,7 @@ fn next_step(
     Step::Mark(new)
 }
 
-/// Adds or takes away the finalizers that tell a garbage collector what to do with dependents.
+/// Adds or removes the finalizers that instruct a garbage collector about dependents.
 fn set_collector_finalizers(object: &mut Value, propagation: Option<&str>) -> bool {
     let wanted = match propagation {
         Some("Orphan") => Some(ORPHAN),

@@ -1,7 +1,7 @@
-//! The verbs over the store: what they share.
+//! The parts that the verbs share, on top of the store.
 //!
-//! Invariant: every change is one compare-and-set on exactly the version that was read and
-//! validated; nothing is written blindly.
+//! Invariant: every change is one compare-and-set on exactly the version that was read and validated. There are no
+//! unconditional writes.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
@@ -17,31 +17,31 @@ use crate::limits;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Fence, Key, Object, Store, Write, WriteError};
 
-/// How often a write without a resourceVersion is tried against concurrent writers.
+/// Maximum number of attempts of a write without a resourceVersion against concurrent writers.
 pub(super) const ATTEMPTS: usize = 64;
 
-/// The store with the semantics of the API on top.
+/// The store together with the semantics of the API.
 pub(crate) struct Registry {
     pub(crate) store: Arc<dyn Store>,
     pub(super) access: Arc<dyn Access>,
-    /// Namespaces that are being emptied; true if there is a reason to look again.
+    /// Namespaces that are being emptied; true if the namespace has to be checked again.
     pub(super) purges: Mutex<HashMap<String, bool>>,
     /// The kinds that clients defined.
     pub(super) served: std::sync::RwLock<Arc<super::definitions::Served>>,
     /// Definitions whose objects are being removed.
     pub(super) ends: Mutex<HashSet<String>>,
-    /// Whether namespaces that are being deleted are emptied here, or by somebody else.
+    /// Whether this server empties namespaces that are being deleted. Otherwise a controller does it.
     pub(super) empties_namespaces: bool,
-    /// What was changed a moment ago, for the next change.
+    /// Recently written objects in parsed form, for the next update.
     pub(super) recent: Recent,
 }
 
-/// What a call is about.
+/// The object or collection that a request addresses.
 #[derive(Clone, Copy)]
 pub(crate) struct Target<'a> {
-    /// The kind.
+    /// The kind of the object.
     pub(crate) kind: &'static Kind,
-    /// The version that the client speaks.
+    /// The API version of the request.
     pub(crate) version: &'static Version,
     /// Empty for cluster scope, or for all namespaces.
     pub(crate) namespace: &'a str,
@@ -49,14 +49,14 @@ pub(crate) struct Target<'a> {
     pub(crate) name: &'a str,
 }
 
-/// How to write.
+/// Options of a write.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WriteOptions {
-    /// Do everything but store.
+    /// Do everything except storing the result.
     pub(crate) dry_run: bool,
-    /// A further precondition.
+    /// An additional precondition on a Lease.
     pub(crate) fence: Option<Fence>,
-    /// Who writes, as the owner of what it sets; empty leaves the owners alone.
+    /// The field manager that owns the fields set by this write. Empty leaves the owners unchanged.
     pub(crate) manager: String,
 }
 
@@ -79,7 +79,7 @@ impl Target<'_> {
         }
     }
 
-    /// Fills in what the client left out.
+    /// Applies the defaults of the kind.
     pub(super) fn default(&self, object: &mut Value) {
         match self.version.custom {
             // An object that is not filled completely is too large, and the store refuses it.
@@ -88,7 +88,7 @@ impl Target<'_> {
         }
     }
 
-    /// Checks an object on its own.
+    /// Validates an object.
     pub(super) fn validate(&self, object: &Value, causes: &mut Vec<Cause>) {
         match self.version.custom {
             Some(custom) => custom.validate(object, causes),
@@ -96,7 +96,7 @@ impl Target<'_> {
         }
     }
 
-    /// Checks a changed object.
+    /// Validates the change from `old` to `new`.
     pub(super) fn validate_update(&self, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
         match self.version.custom {
             Some(custom) => custom.validate_update(old, new, causes),
@@ -105,7 +105,7 @@ impl Target<'_> {
         (self.kind.validate_update)(old, new, causes);
     }
 
-    /// Whether the status has a path of its own.
+    /// Whether the version has a `status` subresource.
     pub(super) fn has_status(&self) -> bool {
         let subresources = self.kind.subresources(self.version);
         subresources.contains(&Subresource::Status)
@@ -129,21 +129,21 @@ impl Registry {
         }
     }
 
-    /// Leaves it to somebody else to empty namespaces that are being deleted.
+    /// Disables the emptying of deleted namespaces, for servers where a controller does it.
     pub(crate) fn without_purges(mut self) -> Self {
         self.empties_namespaces = false;
         self
     }
 
-    /// The present version, or 404.
+    /// Returns the current version, or 404.
     pub(crate) fn get(&self, target: &Target<'_>) -> Result<Arc<Object>, Failure> {
         self.store
             .get(&target.key())
             .ok_or_else(|| target.not_found())
     }
 
-    /// Refuses a write that would grant more than the writer has. `old` is the very version that
-    /// the write replaces.
+    /// Rejects a write that grants more permissions than the writer has. `old` is exactly the version that the write
+    /// replaces.
     pub(super) fn check_grant(
         &self,
         target: &Target<'_>,
@@ -159,7 +159,7 @@ impl Registry {
             .check_grant(user, plural, target.namespace, old, object)
             .map_err(|why| {
                 if let NotGranted::NoRole { name, .. } = &why {
-                    // The real server puts the role's name to the binding's kind.
+                    // The real server combines the role's name with the binding's kind.
                     return Failure::not_found((group, plural), name);
                 }
                 let name = super::rules::text(object, "/metadata/name");
@@ -169,7 +169,7 @@ impl Registry {
             })
     }
 
-    /// A further permission that turned out to be needed.
+    /// Checks an additional permission that the request turned out to need.
     pub(super) fn check_permission(
         &self,
         target: &Target<'_>,
@@ -198,11 +198,11 @@ impl Registry {
         }
     }
 
-    /// Whether a refusal may come from a state that other servers had left behind already. If so, what
-    /// they made of it is published by now, and the request is to be looked at once more.
+    /// Whether a rejection may rest on stale data because other servers have written since. If it returns true, their
+    /// writes are published here and the request must be evaluated again.
     ///
-    /// `seen` is the revision before the first look. What was done is done on the version that etcd
-    /// compared, so only refusals need this.
+    /// `seen` is the revision before the first evaluation. Only rejections need this check: a successful write was
+    /// compared with the current version by etcd.
     pub(super) async fn outdated(&self, seen: u64, failure: &Failure) -> Result<bool, Failure> {
         if !self.store.shared() || failure.code >= 500 || failure.code == 429 {
             return Ok(false);
@@ -211,8 +211,8 @@ impl Registry {
         Ok(self.store.revision() > seen)
     }
 
-    /// Whether a version is still the present one after all that any server has acknowledged: what
-    /// writes nothing has no compare-and-set to find out.
+    /// Whether a version is still current after all writes that any server has acknowledged. Requests that write
+    /// nothing need this check, because they have no compare-and-set.
     pub(super) async fn is_current(&self, version: &Object) -> Result<bool, Failure> {
         if !self.store.shared() {
             return Ok(true);
@@ -237,7 +237,7 @@ impl Registry {
         }
     }
 
-    /// Refuses a fence on a Lease that the user may not read, as if there was no such Lease.
+    /// Rejects a fence on a Lease that the user may not read, with the same error as for an absent Lease.
     pub(crate) fn check_fence_is_readable(
         &self,
         target: &Target<'_>,
@@ -260,7 +260,7 @@ impl Registry {
         Err(write_failure(target, WriteError::Fenced(fence.absent())))
     }
 
-    /// One compare-and-set. `Ok(None)` tells a lost race.
+    /// Performs one compare-and-set. Returns `Ok(None)` if another write came first.
     pub(super) async fn write(
         &self,
         target: &Target<'_>,
@@ -276,14 +276,14 @@ impl Registry {
         self.write_given(target, write).await
     }
 
-    /// [`Registry::write`] with every precondition there is.
+    /// Like [`Registry::write`], with additional preconditions.
     pub(super) async fn write_given(
         &self,
         target: &Target<'_>,
         write: Write,
     ) -> Result<Option<Arc<Object>>, Failure> {
-        // What could not be read again must not be stored; the owners of fields nest deeper than the
-        // fields.
+        // The store must not contain an object that cannot be parsed again. The managed fields are nested deeper than
+        // the fields themselves.
         if let Change::Put(value) = &write.change
             && limits::depth(value) > limits::MAX_STORED_DEPTH
         {
@@ -308,7 +308,7 @@ impl Registry {
     }
 }
 
-/// What a client gets for a write that the store refused.
+/// Converts an error of the store to a response.
 fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
     let resource = target.kind.resource();
     match error {
@@ -352,18 +352,18 @@ fn write_failure(target: &Target<'_>, error: WriteError) -> Failure {
     }
 }
 
-/// A stored version as a value.
+/// Parses a stored version.
 pub(super) fn parsed(object: &Object) -> Result<Value, Failure> {
     serde_json::from_slice(&object.json)
         .map_err(|error| Failure::internal(format!("stored object is not JSON: {error}")))
 }
 
-/// A value as it would be stored.
+/// Serializes a value in the stored form.
 pub(super) fn unparsed(value: &Value) -> Bytes {
     Bytes::from(value.to_string())
 }
 
-/// 422 with all causes, if there are any.
+/// Returns 422 with all causes, if there are any.
 pub(super) fn refuse_invalid(
     target: &Target<'_>,
     name: &str,

@@ -1,4 +1,4 @@
-//! Events live for an hour after they were last heard of.
+//! Deletes events one hour after their last update.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::engine::{Registry, Target, parsed};
 use super::rules::text;
 use crate::store::Range;
 
-/// How long an event is kept.
+/// Time after its last update for which an event is kept.
 const LIFETIME_SECONDS: i64 = 3_600;
-/// How often old ones are looked for.
+/// Interval between searches for expired events.
 const PERIOD: Duration = Duration::from_secs(60);
 
 impl Registry {
-    /// Removes old events from now on, until the registry is dropped.
+    /// Deletes expired events until the registry is dropped.
     pub(crate) fn expire_events(self: &Arc<Self>) {
         let registry: Weak<Self> = Arc::downgrade(self);
         tokio::spawn(async move {
@@ -54,7 +54,7 @@ impl Registry {
                     resource_version: Some(object.revision.to_string()),
                     ..DeleteOptions::default()
                 };
-                // An event that was renewed meanwhile stays.
+                // The version precondition keeps an event that was updated in the meantime.
                 _ = self.delete(&target, &unchanged).await;
             }
         }

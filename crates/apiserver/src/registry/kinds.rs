@@ -17,7 +17,7 @@ const V1: Version = Version {
     custom: None,
 };
 
-/// What most kinds are: namespaced, stored, PUT without resourceVersion allowed.
+/// Defaults of most kinds: namespaced, stored, PUT without resourceVersion allowed.
 pub(super) const BASE: Kind = Kind {
     group: "",
     versions: &[V1],
@@ -54,7 +54,7 @@ const RBAC: &str = "rbac.authorization.k8s.io";
 const AUTHORIZATION: &str = "authorization.k8s.io";
 const AUTHENTICATION: &str = "authentication.k8s.io";
 
-/// All of them, in the order discovery shows them.
+/// All built-in kinds, in the order of discovery.
 pub(super) static KINDS: LazyLock<Vec<&'static Kind>> = LazyLock::new(|| {
     let families = [GENERAL, storage::KINDS, workloads::KINDS, devices::KINDS];
     families.into_iter().flatten().collect()
@@ -405,7 +405,7 @@ static GENERAL: &[Kind] = &[
     ),
 ];
 
-/// A question that is answered and not stored.
+/// Declares a review: a kind that is answered and not stored.
 const fn review(
     group: &'static str,
     kind: &'static str,

@@ -1,4 +1,4 @@
-//! `metadata`: what the server sets, what it keeps, what it refuses.
+//! `metadata`: the members that the server sets, preserves and rejects.
 
 use std::collections::HashSet;
 
@@ -10,11 +10,11 @@ use super::{Generation, Kind, NameRule};
 use crate::names;
 use crate::status::Cause;
 
-/// Longest prefix of a generated name; the rest are random characters.
+/// Maximum length of the prefix of a generated name, before the random characters.
 const GENERATED_PREFIX: usize = 58;
-/// No vowels and nothing that looks like another character.
+/// Omits vowels and characters that are easily confused.
 const ALPHABET: &[u8] = b"bcdfghjklmnpqrstvwxz2456789";
-/// Most bytes of all annotations together.
+/// Maximum size of all annotations together, in bytes.
 const ANNOTATIONS_LIMIT: usize = 256 * 1024;
 
 /// Members that only the server sets.
@@ -29,13 +29,13 @@ const SYSTEM: &[&str] = &[
     "resourceVersion",
 ];
 
-/// A moment in the form of `creationTimestamp`.
+/// Formats a time like `creationTimestamp`.
 pub(crate) fn rfc3339(moment: Timestamp) -> String {
     let whole = Timestamp::from_second(moment.as_second()).unwrap_or(moment);
     whole.to_string()
 }
 
-/// The metadata of an object, made if it is not there.
+/// Returns the metadata of an object, creating it if absent.
 pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
     if !object.is_object() {
         *object = json!({});
@@ -48,7 +48,7 @@ pub(crate) fn metadata(object: &mut Value) -> &mut Map<String, Value> {
     slot.as_object_mut().expect("made an object just now")
 }
 
-/// Fills in what the server decides about a new object.
+/// Sets the system metadata of a new object.
 pub(crate) fn fill_new(kind: &Kind, namespace: &str, object: &mut Value, now: Timestamp) {
     let metadata = metadata(object);
     for member in SYSTEM {
@@ -66,7 +66,7 @@ pub(crate) fn fill_new(kind: &Kind, namespace: &str, object: &mut Value, now: Ti
     }
 }
 
-/// Makes a name from `generateName` if there is no name; tells whether it did.
+/// Generates a name from `generateName` if there is no name. Returns whether it did.
 pub(crate) fn generate_name(object: &mut Value) -> bool {
     let metadata = metadata(object);
     let empty = |key: &str| {
@@ -91,7 +91,7 @@ pub(crate) fn generate_name(object: &mut Value) -> bool {
     true
 }
 
-/// Carries over what an update cannot change.
+/// Preserves the members that an update cannot change.
 pub(crate) fn keep_system(old: &Value, new: &mut Value) {
     let old = old.get("metadata").and_then(Value::as_object);
     let metadata = metadata(new);
@@ -114,7 +114,7 @@ pub(crate) fn is_deleting(object: &Value) -> bool {
     at(object, "/metadata/deletionTimestamp").is_some_and(|t| !t.is_null())
 }
 
-/// Checks metadata on its own.
+/// Validates metadata.
 pub(crate) fn validate(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
     let check: names::Check = match kind.names {
         NameRule::Subdomain => names::dns1123_subdomain,
@@ -173,7 +173,7 @@ pub(crate) fn validate(kind: &Kind, object: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Finalizers without a domain are those that Kubernetes itself knows.
+/// Rejects finalizers without a domain, except those that Kubernetes defines.
 fn validate_finalizer_domains(object: &Value, causes: &mut Vec<Cause>) {
     let known = ["kubernetes", "orphan", "foregroundDeletion"];
     for (index, finalizer) in items(object, "/metadata/finalizers").iter().enumerate() {
@@ -186,7 +186,7 @@ fn validate_finalizer_domains(object: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Checks what an update does to metadata; system members are already carried over.
+/// Validates the change of metadata. System members must already be preserved.
 pub(crate) fn validate_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     if !is_deleting(old) {
         if is_deleting(new) {
@@ -213,7 +213,7 @@ pub(crate) fn validate_update(old: &Value, new: &Value, causes: &mut Vec<Cause>)
     }
 }
 
-/// Drops repeated owner references; the texts are warnings for the client.
+/// Removes duplicate owner references. Returns warnings for the client.
 pub(crate) fn unique_owners(object: &mut Value) -> Vec<String> {
     let owners = object
         .pointer_mut("/metadata/ownerReferences")

@@ -1,8 +1,7 @@
-//! The kinds this server knows, as a table, and what the verbs do to them.
+//! The table of kinds, and the verbs on their objects.
 //!
-//! A new kind is one entry in [`kinds`] plus, where it needs them, functions for defaults and
-//! validation. The verbs know kinds by the table alone, with one exception: a claim that names no class is
-//! given the default one when it is created.
+//! A new kind is one entry in [`kinds`] plus, where needed, functions for defaults and validation. The verbs depend on
+//! the table alone, with one exception: creating a claim without a storage class sets the default class.
 
 pub(crate) mod columns;
 mod create;
@@ -30,7 +29,7 @@ pub(crate) use engine::{Registry, Target, WriteOptions};
 pub(crate) use owners::Configuration;
 pub(crate) use update::Source;
 
-/// One entry of the table.
+/// One entry of the table of kinds.
 pub(crate) struct Kind {
     /// API group, empty for core.
     pub(crate) group: &'static str,
@@ -42,64 +41,64 @@ pub(crate) struct Kind {
     pub(crate) plural: &'static str,
     /// `lease`.
     pub(crate) singular: &'static str,
-    /// Abbreviations that kubectl takes.
+    /// Short names for kubectl.
     pub(crate) short: &'static [&'static str],
-    /// Groups of kinds that kubectl takes.
+    /// Categories for kubectl, for example `all`.
     pub(crate) categories: &'static [&'static str],
-    /// Whether objects live in a namespace.
+    /// Whether objects belong to a namespace.
     pub(crate) namespaced: bool,
-    /// Objects are namespaces: others live in them, and they end when they are empty.
+    /// Whether objects are namespaces. They contain other objects and are removed when they are empty.
     pub(crate) is_namespace: bool,
-    /// Storage name, `group/plural`; kinds that are two views of one thing share it.
+    /// Storage name, `group/plural`. Kinds that are two views of the same objects share it.
     pub(crate) storage: &'static str,
-    /// Nothing is stored: only `create`, answered from what the server knows.
+    /// Whether the kind is a review: it supports only `create`, which is answered and not stored.
     pub(crate) review: bool,
-    /// What hangs below an object, if the kind is built in.
+    /// Subresources, if the kind is built in.
     pub(crate) subresources: &'static [Subresource],
-    /// PUT to an absent name creates.
+    /// Whether PUT to an absent name creates the object.
     pub(crate) create_on_update: bool,
-    /// PUT without resourceVersion overwrites.
+    /// Whether PUT without resourceVersion overwrites the object.
     pub(crate) unconditional_update: bool,
-    /// DELETE answers with the object instead of a Status.
+    /// Whether DELETE returns the object instead of a Status.
     pub(crate) returns_deleted: bool,
-    /// DELETE leaves dependents alone unless the client says otherwise.
+    /// Whether DELETE keeps dependents unless the client requests otherwise.
     pub(crate) orphans: bool,
-    /// Objects grant permissions: a writer must not grant more than it has.
+    /// Whether objects grant permissions. A writer must not grant more than it has.
     pub(crate) grants: bool,
-    /// Deletion waits for a grace period.
+    /// Whether deletion waits for a grace period.
     pub(crate) graceful: bool,
-    /// What `metadata.generation` counts the changes of.
+    /// The changes that `metadata.generation` counts.
     pub(crate) generation: Generation,
     /// Field selectors beyond `metadata.name` and `metadata.namespace`, if the kind is built in.
     pub(crate) fields: &'static [Field],
-    /// Columns of the Table form after the name.
+    /// Columns of the Table form, after the name.
     pub(crate) columns: &'static [Column],
-    /// What a name must look like.
+    /// Syntax of names.
     pub(crate) names: NameRule,
-    /// Fills in what the client left out. Idempotent; runs on every write.
+    /// Applies defaults. Must be idempotent, because it runs on every write.
     pub(crate) default: fn(&mut Value),
     /// Changes a new object before validation.
     pub(crate) prepare: fn(&mut Value),
-    /// Checks an object on its own.
+    /// Validates an object.
     pub(crate) validate: fn(&Value, &mut Vec<Cause>),
-    /// Checks a change, old to new, after `validate`.
+    /// Validates a change, old to new, after `validate`.
     pub(crate) validate_update: fn(&Value, &Value, &mut Vec<Cause>),
     /// Completes a change of the status, old to new.
     pub(crate) change_status: fn(&Value, &mut Value),
-    /// Checks an object whose status was changed.
+    /// Validates an object whose status was changed.
     pub(crate) validate_status: fn(&Value, &mut Vec<Cause>),
 }
 
-/// What `metadata.generation` counts the changes of.
+/// The changes that `metadata.generation` counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Generation {
-    /// The kind has none.
+    /// The kind has no generation.
     None,
-    /// Everything but metadata and status.
+    /// Changes of everything except metadata and status.
     Content,
-    /// Content and labels.
+    /// Changes of content and labels.
     Labels,
-    /// Content, from nothing: a new object has no generation.
+    /// Changes of content, starting without a value: a new object has no generation.
     Changes,
 }
 
@@ -107,50 +106,50 @@ pub(crate) enum Generation {
 pub(crate) struct Version {
     /// `v1`.
     pub(crate) name: &'static str,
-    /// Text for the `Warning` header of every request.
+    /// Text of the `Warning` header in every response, if the version is deprecated.
     pub(crate) deprecated: Option<&'static str>,
-    /// How this version differs from what is stored.
+    /// Conversion between this version and the stored version, if they differ.
     pub(crate) conversion: Option<Conversion>,
-    /// Its schema and columns, if clients defined it.
+    /// Schema and columns, if a client defined the version.
     pub(crate) custom: Option<&'static crate::crd::CustomVersion>,
 }
 
-/// A lossless change of form between the stored version and another.
+/// A lossless conversion between the stored version and another version.
 #[derive(Clone, Copy)]
 pub(crate) struct Conversion {
-    /// From what the client sent to what is stored.
+    /// Converts the client's version to the stored version.
     pub(crate) to_stored: fn(Value) -> Value,
-    /// Back.
+    /// Converts the stored version to the client's version.
     pub(crate) from_stored: fn(Value) -> Value,
 }
 
-/// A part of an object with a path of its own.
+/// A subresource of an object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Subresource {
-    /// `status`: writes change nothing but the status.
+    /// `status`: writes change only the status.
     Status,
-    /// `finalize` of a namespace: writes change nothing but `spec.finalizers`.
+    /// `finalize` of a namespace: writes change only `spec.finalizers`.
     Finalize,
-    /// `token` of a service account: POST makes a token.
+    /// `token` of a service account: POST issues a token.
     Token,
-    /// `binding` of a pod: POST places it on a node.
+    /// `binding` of a pod: POST assigns it to a node.
     Binding,
     /// `eviction` of a pod: POST deletes it.
     Eviction,
     /// `ephemeralcontainers` of a pod.
     EphemeralContainers,
-    /// `scale`: writes change nothing but the number of replicas.
+    /// `scale`: writes change only the number of replicas.
     Scale,
 }
 
-/// A field selector: its label and where the value is.
+/// A field selector: its label and the location of its value.
 #[derive(Debug)]
 pub(crate) struct Field {
-    /// What clients write.
+    /// The label, as clients write it.
     pub(crate) label: &'static str,
-    /// JSON pointers of the value in the stored form; the first that is there counts.
+    /// JSON pointers of the value in the stored form; the first that exists is used.
     pub(crate) pointers: &'static [&'static str],
-    /// The text of a value that is not there.
+    /// The text that stands for an absent value.
     pub(crate) absent: &'static str,
 }
 
@@ -171,7 +170,7 @@ impl Field {
         }
     }
 
-    /// The text that a selector compares with.
+    /// Returns the text that a selector compares with.
     pub(crate) fn value(&self, object: &Value) -> String {
         let found = self
             .pointers
@@ -185,7 +184,7 @@ impl Field {
     }
 }
 
-/// What a name must look like.
+/// Syntax of names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum NameRule {
     /// RFC 1123 subdomain.
@@ -194,14 +193,14 @@ pub(crate) enum NameRule {
     Label,
     /// RFC 1035 label.
     Rfc1035,
-    /// Anything that fits into one path segment.
+    /// Any text that fits into one path segment.
     PathSegment,
     /// A key of a ConfigMap.
     ConfigKey,
 }
 
 impl Subresource {
-    /// The path segment.
+    /// Returns the path segment of the subresource.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Status => "status",
@@ -216,12 +215,12 @@ impl Subresource {
 }
 
 impl Kind {
-    /// `(group, plural)`, as errors about objects name it.
+    /// `(group, plural)`, the form used in errors about objects.
     pub(crate) fn resource(&self) -> (&'static str, &'static str) {
         (self.group, self.plural)
     }
 
-    /// `(group, kind)`, as errors about fields name it: the group of the stored form.
+    /// `(group, kind)`, the form used in errors about fields, with the group of the stored form.
     pub(crate) fn group_kind(&self) -> (&'static str, &'static str) {
         match self.storage.split_once('/') {
             Some((group, _)) if !self.review => (group, self.kind),
@@ -229,29 +228,29 @@ impl Kind {
         }
     }
 
-    /// The version of this name.
+    /// Returns the version of this name.
     pub(crate) fn version(&self, name: &str) -> Option<&'static Version> {
         self.versions.iter().find(|version| version.name == name)
     }
 
-    /// What hangs below an object in a version of this kind.
+    /// Returns the subresources of a version of this kind.
     pub(crate) fn subresources(&self, version: &Version) -> &'static [Subresource] {
         let custom = version.custom.map(|custom| custom.subresources);
         custom.unwrap_or(self.subresources)
     }
 
-    /// The subresource of this name.
+    /// Returns the subresource of this name.
     pub(crate) fn subresource(&self, version: &Version, name: &str) -> Option<Subresource> {
         let mut all = self.subresources(version).iter().copied();
         all.find(|sub| sub.name() == name)
     }
 
-    /// What selectors may name in a version of this kind.
+    /// Returns the field selectors of a version of this kind.
     pub(crate) fn fields(&self, version: &Version) -> &'static [Field] {
         version.custom.map_or(self.fields, |custom| custom.fields)
     }
 
-    /// The storage name, shared.
+    /// Returns the shared storage name.
     pub(crate) fn storage_key(&self) -> Arc<str> {
         TABLE
             .storage
@@ -290,23 +289,23 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| Table {
         .collect(),
 });
 
-/// All built-in kinds, in the order discovery shows them.
+/// All built-in kinds, in the order of discovery.
 pub(crate) fn all() -> &'static [&'static Kind] {
     &kinds::KINDS
 }
 
-/// What custom kinds have in common.
+/// Settings that custom kinds share.
 pub(crate) fn custom_base() -> Kind {
     kinds::BASE
 }
 
-/// The built-in kind that serves a resource.
+/// Returns the built-in kind that serves a resource.
 pub(crate) fn find(group: &str, plural: &str) -> Option<&'static Kind> {
     TABLE.by_resource.get(&(group, plural)).copied()
 }
 
-/// The groups with their versions, in the order discovery shows them: core first, then by first
-/// appearance in the table; versions by preference.
+/// Returns the groups with their versions in the order of discovery: core first, then by first appearance in the table.
+/// Versions are sorted by preference.
 pub(crate) fn groups(kinds: &[&'static Kind]) -> Vec<(&'static str, Vec<&'static str>)> {
     let mut out: Vec<(&'static str, Vec<&'static str>)> = Vec::new();
     for kind in kinds {

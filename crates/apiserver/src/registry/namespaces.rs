@@ -1,9 +1,14 @@
-//! The life of namespaces: the four that always exist, and the end of the others.
+//! The life cycle of namespaces: the four permanent ones, and the deletion of others.
 //!
-//! Deleting a namespace marks it; then everything in it is deleted, and when nothing is left the
-//! server takes its own finalizer off, which removes the namespace. Content with finalizers of its
-//! own delays that; each removal of such an object looks at its namespace again. Where a controller does all
-//! that instead, namespaces are marked here and removed once it has taken the finalizer off.
+//! Deletion of a namespace proceeds as follows:
+//!
+//! 1. The request marks the namespace.
+//! 2. The server deletes all objects in it.
+//! 3. When no object is left, the server removes its finalizer, which removes the namespace.
+//!
+//! Objects with finalizers delay this. Each removal of such an object triggers another check of its namespace. If a
+//! controller empties namespaces instead, this server only marks them, and removes them after the controller has
+//! removed the finalizer.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -26,15 +31,15 @@ use crate::store::{Key, Object, Range, WriteError};
 /// Namespaces that exist from the start and cannot be deleted.
 const PERMANENT: &[&str] = &["default", "kube-node-lease", "kube-public", "kube-system"];
 
-/// The pauses before a purge that failed is tried again.
+/// Delays before a failed purge is retried.
 const FIRST_RETRY: Duration = Duration::from_millis(100);
 const LAST_RETRY: Duration = Duration::from_secs(30);
 
-/// How often servers that share a store look for deletions that none of them carries on.
+/// Interval at which servers that share a store search for deletions that no server continues.
 const ADOPT: Duration = Duration::from_secs(30);
 
 impl Registry {
-    /// Makes the permanent namespaces and takes up unfinished deletions.
+    /// Creates the permanent namespaces and resumes unfinished deletions.
     pub(crate) async fn open_namespaces(self: &Arc<Self>) -> Result<(), WriteError> {
         let system = User {
             name: "system:apiserver".into(),
@@ -58,7 +63,7 @@ impl Registry {
                 _ => Ok(()),
             }
         });
-        // Together, so that they take one turn of the disk.
+        // Concurrent writes share one disk commit.
         for made in join_all(made).await {
             made?;
         }
@@ -66,7 +71,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Takes up deletions that another server began and did not finish, until the registry is dropped.
+    /// Periodically resumes deletions that another server started and did not finish, until the registry is dropped.
     pub(crate) fn adopt_purges(self: &Arc<Self>) {
         if !self.store.shared() {
             return;
@@ -106,7 +111,7 @@ impl Registry {
         })
     }
 
-    /// The permanent namespaces stay.
+    /// Rejects the deletion of permanent namespaces.
     pub(super) fn check_deletable(&self, target: &Target<'_>) -> Result<(), Failure> {
         if target.kind.is_namespace && PERMANENT.contains(&target.name) {
             let name = target.name;
@@ -123,7 +128,7 @@ impl Registry {
         Ok(())
     }
 
-    /// Looks after the namespace of an object that has just gone.
+    /// Checks the namespace of a removed object, which may be empty now.
     pub(super) fn after_removal(self: &Arc<Self>, target: &Target<'_>) {
         if !target.kind.namespaced {
             return;
@@ -138,8 +143,8 @@ impl Registry {
 
     /// Starts to empty a namespace that is being deleted.
     ///
-    /// One purge runs per namespace; what happens meanwhile makes it look again at its end, and
-    /// after a failure, as of a full disk, it tries again until the namespace or the server is gone.
+    /// At most one purge runs per namespace. Calls during a purge make it check the namespace again at its end. After a
+    /// failure, for example of a full disk, it retries until the namespace or the server is gone.
     pub(super) fn purge_later(self: &Arc<Self>, name: &str) {
         if !self.empties_namespaces {
             return;
@@ -181,13 +186,13 @@ impl Registry {
         self.purges.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Deletes what is in a namespace that is being deleted, and the namespace when that is all gone.
+    /// Deletes the objects in a namespace that is being deleted, and then the namespace when it is empty.
     async fn purge(self: &Arc<Self>, name: &str) -> Result<(), Failure> {
         let Some(uid) = self.ending_uid(name)? else {
             return Ok(());
         };
         let mut left = 0;
-        // Another server may have defined a kind, and made objects of it, a moment ago.
+        // Another server may just have defined a kind and created objects of it.
         self.refresh_definitions();
         let kinds = self.kinds();
         let stored = kinds
@@ -195,8 +200,8 @@ impl Registry {
             .filter(|kind| kind.namespaced && !kind.review);
         for kind in stored {
             let content = self.content(kind, name);
-            // Nothing is created in an ending namespace. So if it is still the same one now, what was
-            // listed before is its content, and not that of a successor of the same name.
+            // No object is created in a namespace that is being deleted. Therefore, if the uid is still the same, the
+            // objects listed before belong to this namespace and not to a successor of the same name.
             if self.ending_uid(name)?.as_ref() != Some(&uid) {
                 return Ok(());
             }
@@ -258,7 +263,7 @@ impl Registry {
         gone_is_fine(Box::pin(self.delete(&target, &background)).await)
     }
 
-    /// The uid of a namespace that is being deleted and waits for its content to go.
+    /// Returns the uid of a namespace that is being deleted and waits for its content.
     fn ending_uid(&self, name: &str) -> Result<Option<String>, Failure> {
         let Some(namespace) = self.namespace(name) else {
             return Ok(None);
@@ -284,7 +289,7 @@ impl Registry {
     }
 }
 
-/// What is gone, or has a successor of the same name, need not be deleted.
+/// Treats an absent object, or a successor of the same name, as success.
 fn gone_is_fine<T>(done: Result<T, Failure>) -> Result<(), Failure> {
     match done {
         Err(failure) if !matches!(failure.code, 404 | 409) => Err(failure),
@@ -294,7 +299,7 @@ fn gone_is_fine<T>(done: Result<T, Failure>) -> Result<(), Failure> {
 
 /// Whether a stored namespace is being deleted.
 pub(super) fn is_ending(namespace: &Object) -> bool {
-    // Every creation asks this, so the common answer is given without parsing.
+    // Every create calls this, so the common case avoids parsing.
     mentions_deletion(&namespace.json)
         && parsed(namespace).is_ok_and(|value| meta::is_deleting(&value))
 }

@@ -1,7 +1,7 @@
-//! The owners of fields: what the verbs remember of who wrote what.
+//! Managed fields: how the verbs record which manager wrote which field.
 //!
-//! Owners are worked out on the object as the client meant it, after defaults and before the server's
-//! own additions, as the real server does.
+//! Owners are computed on the object as the client intends it: after defaults, but before values that the server
+//! assigns. The real server does the same.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -21,15 +21,15 @@ use crate::status::{Cause, Failure};
 
 const LIST: &str = "/metadata/managedFields";
 
-/// An apply patch on its way.
+/// An apply patch during its execution.
 pub(crate) struct Configuration<'a> {
-    /// What it says it is.
+    /// `apiVersion` of the configuration.
     pub(crate) api_version: String,
     pub(crate) kind: String,
-    /// What the client wants, without the two.
+    /// The configuration without `apiVersion` and `kind`.
     pub(crate) object: Value,
     pub(crate) force: bool,
-    /// Makes the stored form of what comes out.
+    /// Converts the result to the stored form.
     pub(crate) store: &'a (dyn Fn(Value) -> Result<Value, Failure> + Send + Sync),
 }
 
@@ -41,7 +41,7 @@ impl Configuration<'_> {
         whole
     }
 
-    /// Refuses what is not of this version and kind, or does not fit its schema.
+    /// Rejects a configuration of another version or kind, or one that does not match the schema.
     pub(crate) fn check(&self, group: &str, version: &str, kind: &str) -> Result<(), Failure> {
         check_type(&super::group_version(group, version), kind, self)?;
         let Some(message) = schema::message(group, version, kind) else {
@@ -51,23 +51,23 @@ impl Configuration<'_> {
     }
 }
 
-/// A stored object apart from its owners.
+/// A stored object, separated from its owners.
 #[derive(Clone, Copy)]
 pub(super) struct Stored<'a> {
     pub(super) object: &'a Value,
     pub(super) owners: Option<&'a Value>,
 }
 
-/// What a client means an object to become, apart from the owners of its fields.
+/// The intended state of an object, separated from the owners of its fields.
 pub(super) struct Meant {
     pub(super) new: Value,
     pub(super) owners: Owners,
-    /// The owners so far, taken out of the stored object.
+    /// The previous owners, taken from the stored object.
     pub(super) before: Option<Value>,
 }
 
 impl Meant {
-    /// By sending all of the object, its owners maybe among it.
+    /// From a complete object, which may include owners.
     pub(super) fn by_update(
         target: &Target<'_>,
         subresource: Option<Subresource>,
@@ -90,7 +90,7 @@ impl Meant {
         }
     }
 
-    /// By stating a part of it.
+    /// From an applied configuration.
     pub(super) fn by_apply(
         target: &Target<'_>,
         subresource: Option<Subresource>,
@@ -112,7 +112,7 @@ impl Meant {
     }
 }
 
-/// Fills in what the client means by leaving it out, and nothing that is the server's to give.
+/// Applies the defaults that a client implies by omitting a field, but no values that the server assigns.
 pub(super) fn default(target: &Target<'_>, object: &mut Value) {
     match target.kind.resource() {
         ("", "services") => super::rules::service::default_meant(object),
@@ -121,7 +121,7 @@ pub(super) fn default(target: &Target<'_>, object: &mut Value) {
     }
 }
 
-/// Takes the owners that a client sent out of its object.
+/// Removes the owners from an object and returns them.
 pub(super) fn take(object: &mut Value) -> Option<Value> {
     meta::metadata(object).remove("managedFields")
 }
@@ -135,8 +135,8 @@ pub(super) fn put(object: &mut Value, owners: Option<Value>) {
     };
 }
 
-/// The owners after a create or an update, both in the stored form. `sent` are those that the client
-/// sent along: it may change them.
+/// Returns the owners after a create or an update, both in the stored form. `sent` are the owners in the request, which
+/// a client may change.
 pub(super) fn updated(
     target: &Target<'_>,
     subresource: Option<Subresource>,
@@ -182,7 +182,7 @@ pub(super) fn updated(
         }
     };
     if managed.is_empty() && old.is_some() {
-        // Nobody owns anything since before owners were kept; only an apply changes that.
+        // The object was written before owners were recorded. Only an apply adds owners to it.
         return Owners::List(None);
     }
     if change.is_empty() && leaves_owners {
@@ -195,7 +195,7 @@ pub(super) fn updated(
     Owners::List(apply::update(managed, &writer, &change, &others, &now).encode())
 }
 
-/// The object after an apply, in the stored form, and its owners.
+/// Returns the object after an apply, in the stored form, and its owners.
 pub(super) fn applied(
     target: &Target<'_>,
     subresource: Option<Subresource>,
@@ -250,7 +250,7 @@ pub(super) fn applied(
     };
     apply.note(&mut new, || configuration.whole());
     match (old, owners) {
-        // What came out as it was is as it was stored, defaults and all.
+        // An unchanged result keeps the stored form, including its defaults.
         (Some(old), owners) if new == *live => Ok((
             old.object.clone(),
             match owners {
@@ -262,7 +262,7 @@ pub(super) fn applied(
     }
 }
 
-/// The shape of a version of a kind.
+/// Returns the shape of a version of a kind.
 fn shape(kind: &Kind, version: &Version) -> Shape {
     if let Some(custom) = version.custom {
         return Shape::Custom(&custom.schema);
@@ -271,7 +271,7 @@ fn shape(kind: &Kind, version: &Version) -> Shape {
     message.map_or(Shape::Free, Shape::Struct)
 }
 
-/// An object of the kind with nothing in it.
+/// Returns an empty object of the kind.
 fn empty(kind: &Kind, version: &Version) -> Value {
     let message = schema::message(kind.group, version.name, kind.kind);
     let empty = message.and_then(|message| crate::canonical::canonicalise(message, json!({})).ok());
@@ -290,7 +290,7 @@ fn in_version<'a>(version: &Version, stored: &'a Value) -> Cow<'a, Value> {
     }
 }
 
-/// The kind and version behind an `apiVersion`, among the views of what this kind stores.
+/// Returns the kind and version of an `apiVersion`, among all kinds that share this storage.
 fn find_version(
     kind: &'static Kind,
     api_version: &str,
@@ -301,7 +301,7 @@ fn find_version(
     views.find_map(|view| Some((view, view.version(version)?)))
 }
 
-/// What a write by this way cannot change.
+/// Returns the fields that this kind of write cannot change.
 fn reset(target: &Target<'_>, subresource: Option<Subresource>) -> Set {
     match subresource {
         Some(Subresource::Status) if target.version.custom.is_some() => {
@@ -338,7 +338,7 @@ fn writer(
     }
 }
 
-/// A configuration names what it is, exactly, and leaves owners to the server.
+/// Checks that a configuration names exactly this version and kind, and sets no owners.
 fn check_type(
     wanted_version: &str,
     wanted_kind: &str,
@@ -380,7 +380,7 @@ fn refused(config: &Configuration<'_>, refusal: Refusal) -> Failure {
     }
 }
 
-/// A scale has one field to write, and a version of its own, whatever it is a scale of.
+/// Adapts conflicts to a scale: it has one writable field and its own API version, independent of the scaled kind.
 fn of_scale(conflicts: Vec<Conflict>) -> Vec<Conflict> {
     let told = conflicts.into_iter().map(|conflict| {
         let (owner, by_update) = match conflict.owner.split_once(" using ") {
@@ -395,7 +395,7 @@ fn of_scale(conflicts: Vec<Conflict>) -> Vec<Conflict> {
     told.collect()
 }
 
-/// 409 with one cause per field.
+/// Returns 409 with one cause per field.
 fn conflict(conflicts: &[Conflict]) -> Failure {
     let noun = if conflicts.len() == 1 {
         "conflict"

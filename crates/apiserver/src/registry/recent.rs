@@ -1,8 +1,10 @@
-//! Objects that were changed a moment ago, as values.
+//! A cache of recently written objects in parsed form.
 //!
-//! A lease is renewed again and again, and each renewal begins with what the one before has made. That is kept
-//! here for some, so that it need not be parsed again. Invariant: what is taken for a version is what parsing that
-//! version would give; a slot holds on to the version that it belongs to, so no other can be taken for it.
+//! A lease is renewed repeatedly, and each renewal starts from the result of the previous one. The cache avoids parsing
+//! that result again.
+//!
+//! Invariant: the value returned for a version equals the result of parsing that version. Each slot contains the
+//! version of its value, and returns the value only for that version.
 
 use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,10 +14,10 @@ use serde_json::Value;
 use super::meta;
 use crate::store::{Key, Object};
 
-/// So many are kept; two that want the same place drive each other out.
+/// Number of slots. Two objects with the same slot evict each other.
 const SLOTS: usize = 256;
 
-/// The longest text of an object that is kept, in bytes: one of these slots is to cost kilobytes.
+/// Maximum size of a cached object in serialized form, in bytes, so that a slot costs only kilobytes.
 const LONGEST: usize = 4096;
 
 type Slot = Mutex<Option<(Arc<Object>, Value)>>;
@@ -33,7 +35,7 @@ impl Recent {
         }
     }
 
-    /// The value of a version, if it is here. It is not here any more afterwards.
+    /// Removes and returns the value of a version, if it is cached.
     pub(super) fn take(&self, version: &Arc<Object>) -> Option<Value> {
         let mut slot = self.slot(&version.key);
         let is_it = slot
@@ -47,7 +49,7 @@ impl Recent {
         Some(value)
     }
 
-    /// Keeps the value that was stored as this version.
+    /// Caches the value that was stored as this version.
     pub(super) fn keep(&self, version: &Arc<Object>, mut value: Value) {
         if version.json.len() <= LONGEST {
             let revision = Value::String(version.revision.to_string());
@@ -58,7 +60,7 @@ impl Recent {
 
     fn slot(&self, key: &Key) -> std::sync::MutexGuard<'_, Option<(Arc<Object>, Value)>> {
         let place = usize::try_from(self.hasher.hash_one(key) % SLOTS as u64).unwrap_or_default();
-        // What a slot holds is whole at every moment.
+        // A slot is consistent even if a panic poisoned its lock.
         self.slots[place]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)

@@ -1,4 +1,4 @@
-//! Changing objects: PUT and PATCH, whole or one subresource.
+//! Updates objects: PUT and PATCH, of the whole object or one subresource.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::crd::definition;
 use crate::status::{Cause, Failure};
 use crate::store::{Change, Expected, Object};
 
-/// Where the new state comes from, in the stored form.
+/// The source of the new state, in the stored form.
 pub(crate) enum Source<'a> {
-    /// The client sent all of it.
+    /// A complete object from the client.
     Replace(Value),
-    /// The client sent a change, to be applied to what is there.
+    /// A patch, to be applied to the stored object.
     Patch(&'a (dyn Fn(&Value) -> Result<Value, Failure> + Send + Sync)),
-    /// The client stated what it wants of the object, absent or not.
+    /// A configuration to apply, whether or not the object exists.
     Apply(Configuration<'a>),
 }
 
 impl Registry {
-    /// Changes an object. Returns it as stored, and whether it was created.
+    /// Updates an object. Returns it as stored, and whether it was created.
     pub(crate) async fn update(
         self: &Arc<Self>,
         target: &Target<'_>,
@@ -95,8 +95,8 @@ impl Registry {
             } = match &mut *source {
                 Source::Replace(body) => {
                     check_uid(target, Some(&old), body)?;
-                    // With a version there is no second attempt that would need the body again, unless
-                    // the first was made on an old state.
+                    // A request with a version is not retried, so the body is not needed again. The exception is a
+                    // shared store, where the first attempt may have used stale data.
                     let body = if demanded && !self.store.shared() {
                         std::mem::take(body)
                     } else {
@@ -113,14 +113,14 @@ impl Registry {
                 }
             };
             check_version(target, is_patch, &current, &new)?;
-            // A scale is a way to write the object, not a part of its own.
+            // A scale writes the whole object; it is not a separate part.
             let part = subresource.filter(|part| *part != Subresource::Scale);
             let mut new = prepare(target, part, &old, new)?;
             if subresource.is_none() {
                 self.settle_names(target, &mut new);
             }
-            // Where nothing else is new, times are not either: a write that changes nothing must not
-            // become one that does.
+            // If only the times of the owners differ, the old owners are kept, so that a request without changes writes
+            // nothing.
             let unchanged = new == old && owners.same_but_times(before.as_ref());
             let owners = if unchanged {
                 before
@@ -144,7 +144,7 @@ impl Registry {
             if options.dry_run {
                 return Ok((unparsed(&new), false));
             }
-            // The answer to removing the last finalizer is the object as it would have been.
+            // The response to removing the last finalizer contains the object as it would have been stored.
             let last = is_over(target, &new).then(|| unparsed(&new));
             let new = Arc::new(new);
             let change = if last.is_some() {
@@ -176,19 +176,19 @@ impl Registry {
 }
 
 impl Registry {
-    /// Keeps what was stored at hand for the next change of it.
+    /// Caches the stored object for its next update.
     fn remember(&self, stored: &Arc<Object>, value: Value) {
         if !self.store.shared() {
             return self.recent.keep(stored, value);
         }
-        // What a shared store serves is what it was shown, and not what was sent to it.
+        // A shared store returns the object that its watch delivered, not the one passed to the write.
         let shown = self.store.get(&stored.key);
         if let Some(shown) = shown.filter(|shown| shown.revision == stored.revision) {
             self.recent.keep(&shown, value);
         }
     }
 
-    /// A claim grows only if its class says that volumes can.
+    /// Rejects the growth of a claim unless its class allows volume expansion.
     fn check_resize(&self, target: &Target<'_>, old: &Value, new: &Value) -> Result<(), Failure> {
         let resource = target.kind.resource();
         if resource != ("", "persistentvolumeclaims") || !volume::grows(old, new) {
@@ -219,7 +219,7 @@ impl Registry {
     }
 }
 
-/// A uid in the body of a PUT is a precondition.
+/// Checks the precondition that a uid in the body of a PUT expresses.
 fn check_uid(target: &Target<'_>, old: Option<&Value>, body: &Value) -> Result<(), Failure> {
     let wanted = text(body, "/metadata/uid");
     let present = old.map_or("", |old| text(old, "/metadata/uid"));
@@ -232,7 +232,7 @@ fn check_uid(target: &Target<'_>, old: Option<&Value>, body: &Value) -> Result<(
     Err(Failure::conflict(target.kind.resource(), target.name, &why))
 }
 
-/// A uid in a configuration is that of an object that is there.
+/// Rejects a configuration with a uid for an absent object.
 fn check_no_uid(target: &Target<'_>, configuration: &Value) -> Result<(), Failure> {
     let uid = text(configuration, "/metadata/uid");
     if uid.is_empty() {
@@ -244,13 +244,13 @@ fn check_no_uid(target: &Target<'_>, configuration: &Value) -> Result<(), Failur
     Err(Failure::conflict(target.kind.resource(), target.name, &why))
 }
 
-/// Whether the client says which version it replaces.
+/// Whether the client names the version that it replaces.
 fn has_version(body: &Value) -> bool {
     !matches!(text(body, "/metadata/resourceVersion"), "" | "0")
 }
 
-/// Compares the client's resourceVersion with the stored one. A patch is applied to the stored
-/// object, so there the version is the client's only if it differs.
+/// Compares the client's resourceVersion with the stored one. A patch is applied to the stored object, so its result
+/// contains the client's version only if that version differs.
 fn check_version(
     target: &Target<'_>,
     patched: bool,
@@ -276,7 +276,7 @@ fn check_version(
     Err(Failure::invalid(resource, target.name, vec![cause]))
 }
 
-/// Carries over what this update cannot change, fills in defaults, validates.
+/// Preserves the members that this update cannot change, applies defaults and validates.
 fn prepare(
     target: &Target<'_>,
     subresource: Option<Subresource>,
@@ -287,7 +287,7 @@ fn prepare(
     let mut causes = Vec::new();
     let uid = text(&new, "/metadata/uid");
     if !uid.is_empty() && uid != text(old, "/metadata/uid") {
-        // The real server checks twice, and says so twice.
+        // The real server checks this twice and reports two causes.
         let cause = Cause::invalid("metadata.uid", &json!(uid), "field is immutable");
         causes.extend([cause.clone(), cause]);
     }
@@ -302,7 +302,7 @@ fn prepare(
         Some(Subresource::Status) => {
             keep_all_but(old, &mut new, "status");
             if target.version.custom.is_some() {
-                // Of metadata, a custom status takes the owners only.
+                // The status of a custom object can change only the owners in the metadata.
                 keep(old, &mut new, "metadata");
             } else if kind.resource() != ("", "nodes") {
                 // A kubelet writes the labels of its node with the status.
@@ -355,7 +355,7 @@ fn prepare(
     Ok(new)
 }
 
-/// Whether nothing holds a deleted object back any more.
+/// Whether a deleted object can be removed because no finalizer and no grace period is left.
 fn is_over(target: &Target<'_>, object: &Value) -> bool {
     let grace = at(object, "/metadata/deletionGracePeriodSeconds").and_then(Value::as_i64);
     let held = target.kind.is_namespace && !items(object, "/spec/finalizers").is_empty();
@@ -389,7 +389,7 @@ fn keep_all_but(old: &Value, new: &mut Value, changed: &str) {
     }
 }
 
-/// Of an object's metadata, what others select, own and delete it by: no part of a status.
+/// Preserves the metadata by which others select, own and delete an object. A status write cannot change it.
 fn keep_identity(old: &Value, new: &mut Value) {
     let empty = json!({});
     let was = old.get("metadata").unwrap_or(&empty);
@@ -414,7 +414,7 @@ fn keep_all_but_ephemeral(old: &Value, new: &mut Value) {
     }
 }
 
-/// Ephemeral containers are added; those that are there stay as they are.
+/// Checks that ephemeral containers are only added, and existing ones are unchanged.
 fn check_ephemeral(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let listed = items(new, EPHEMERAL).iter();
     let by_name: HashMap<&str, &Value> = listed.map(|c| (text(c, "/name"), c)).collect();
@@ -447,10 +447,10 @@ fn keep_spec_finalizers(old: &Value, new: &mut Value) {
     }
 }
 
-/// Whether a change is one that `metadata.generation` counts.
+/// Whether `metadata.generation` counts this change.
 fn counts(target: &Target<'_>, old: &Value, new: &Value) -> bool {
-    // Where a custom kind has a status with a path of its own, it has been kept by now; where it has none,
-    // it is a member like any other.
+    // If a custom kind has a `status` subresource, the status has already been preserved here. Otherwise it counts like
+    // any other member.
     let custom = target.version.custom.is_some();
     let content = |object| -> Vec<(&String, &Value)> {
         let members = Value::as_object(object).into_iter().flatten();

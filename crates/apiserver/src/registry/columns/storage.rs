@@ -137,7 +137,7 @@ pub(in crate::registry) const ATTACHMENT: &[Column] = &[
     AGE_COLUMN,
 ];
 
-/// Whether claims that name no class get this one.
+/// Whether this is the default class, which claims without a class get.
 pub(in crate::registry) fn is_default(class: &Value) -> bool {
     let annotations = class.pointer("/metadata/annotations");
     [

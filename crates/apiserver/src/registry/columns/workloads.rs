@@ -1,4 +1,4 @@
-//! Columns of what makes pods, of what limits how they go, and of the devices that they claim.
+//! Columns of workloads, disruption budgets and device claims.
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
@@ -168,7 +168,7 @@ fn members(object: &Value, containers: &str, member: &str) -> Value {
     })
 }
 
-/// The labels of a selector in either of its forms.
+/// Returns the labels of a selector in either of its forms.
 fn selector(object: &Value, pointer: &str) -> Value {
     let selector = object.pointer(pointer);
     let labels = selector

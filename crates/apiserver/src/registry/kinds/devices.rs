@@ -1,11 +1,11 @@
-//! Devices that pods claim: the group `resource.k8s.io`. Allocating them is a scheduler's.
+//! Devices that pods claim: the group `resource.k8s.io`. A scheduler allocates them, not this server.
 
 use super::{BASE, Kind};
 use crate::registry::columns::workloads as columns;
 use crate::registry::rules::{apps, resource};
 use crate::registry::{Field, Generation, Subresource};
 
-/// What the kinds of the group have in common.
+/// Settings that the kinds of the group share.
 const DEVICE: Kind = Kind {
     group: "resource.k8s.io",
     returns_deleted: true,

@@ -7,7 +7,7 @@ use crate::registry::{Generation, Subresource};
 
 const GROUP: &str = "storage.k8s.io";
 
-/// What the kinds of the group have in common.
+/// Settings that the kinds of the group share.
 const CLUSTER: Kind = Kind {
     group: GROUP,
     namespaced: false,

@@ -1,12 +1,12 @@
-//! What makes pods and what limits how they go: the groups `apps`, `batch` and `policy`, and
-//! replication controllers. Nothing here makes pods; schedulers and controllers read these kinds.
+//! Workloads and disruption budgets: the groups `apps`, `batch` and `policy`, and replication controllers. This server
+//! creates no pods from them; schedulers and controllers read these kinds.
 
 use super::{BASE, Kind};
 use crate::registry::columns::workloads as columns;
 use crate::registry::rules::{apps, batch, policy};
 use crate::registry::{Field, Generation, NameRule, Subresource};
 
-/// What these kinds have in common.
+/// Settings that these kinds share.
 const WORKLOAD: Kind = Kind {
     categories: &["all"],
     generation: Generation::Content,

@@ -1,4 +1,4 @@
-//! What makes pods: what clients write and read back. Nothing here makes any.
+//! Workload kinds that create pods: their defaults and validation. This server creates no pods.
 
 use serde_json::{Value, json};
 
@@ -6,12 +6,12 @@ use super::{at, child, immutable, items, pod, set_default, set_default_text, tex
 use crate::names;
 use crate::status::Cause;
 
-/// A new object has no status yet.
+/// Removes the status of a new object.
 pub(in crate::registry) fn clear_status(object: &mut Value) {
     object["status"] = json!({});
 }
 
-/// None of its pods are there yet.
+/// Sets the status of a new object to zero replicas.
 pub(in crate::registry) fn prepare_replicas(object: &mut Value) {
     object["status"] = json!({"replicas": 0});
 }
@@ -53,7 +53,7 @@ pub(in crate::registry) fn default_replica_set(set: &mut Value) {
     default_template(set);
 }
 
-/// The labels of the template select, and are those of the controller, where nothing else is said.
+/// Uses the labels of the template as default for the selector and for the labels of the controller.
 pub(in crate::registry) fn default_replication_controller(controller: &mut Value) {
     let labels = controller
         .pointer("/spec/template/metadata/labels")
@@ -133,7 +133,7 @@ pub(in crate::registry) fn validate_deployment(deployment: &Value, causes: &mut 
 pub(in crate::registry) fn validate_replica_set(set: &Value, causes: &mut Vec<Cause>) {
     let spec = set.get("spec").unwrap_or(&Value::Null);
     not_negative(spec, "spec", &["replicas", "minReadySeconds"], causes);
-    // The real server names its sibling here.
+    // The real server reports this check with the kind `deployment`.
     check_selector(spec, "deployment", causes);
     check_carried(spec, causes);
     check_template(spec, "ReplicaSet", causes);
@@ -264,7 +264,7 @@ pub(in crate::registry) fn validate_stateful_set(set: &Value, causes: &mut Vec<C
     check_template(spec, "StatefulSet", causes);
 }
 
-/// What is selected stays.
+/// Rejects changes of the selector.
 pub(in crate::registry) fn validate_selector_update(
     old: &Value,
     new: &Value,
@@ -300,7 +300,7 @@ pub(in crate::registry) fn validate_stateful_set_update(
     }
 }
 
-/// Reports numbers below zero.
+/// Reports negative numbers.
 pub(super) fn not_negative(spec: &Value, path: &str, members: &[&str], causes: &mut Vec<Cause>) {
     for member in members {
         if let Some(number) = spec
@@ -313,7 +313,7 @@ pub(super) fn not_negative(spec: &Value, path: &str, members: &[&str], causes: &
     }
 }
 
-/// Reports what is neither a number of pods nor a share of them.
+/// Reports values that are neither a number of pods nor a percentage.
 pub(super) fn check_share(value: &Value, field: &str, causes: &mut Vec<Cause>) {
     let percent = value.as_str().map(|text| {
         let digits = text.strip_suffix('%').unwrap_or_default();
@@ -338,18 +338,18 @@ pub(super) fn check_share(value: &Value, field: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Checks the pods that a template makes, with the paths of the whole.
+/// Validates the pod template, with field paths relative to the whole object.
 pub(super) fn check_pods(spec: &Value, causes: &mut Vec<Cause>) {
     let mut inner = Vec::new();
     pod::validate_pod(spec.get("template").unwrap_or(&Value::Null), &mut inner);
     moved(inner, "spec.template", causes);
 }
 
-/// A template must carry what its selector asks for.
+/// Checks that the labels of the template match the selector.
 pub(super) fn check_carried(spec: &Value, causes: &mut Vec<Cause>) {
     let labels = spec.pointer("/template/metadata/labels");
     let selector = spec.get("selector").filter(|selector| !selector.is_null());
-    // Without a selector nothing is selected, which is not the same as everything.
+    // An absent selector matches nothing, unlike an empty one.
     if !selector.is_some_and(|selector| selects(selector, labels)) {
         mismatch(labels, causes);
     }
@@ -390,7 +390,7 @@ fn check_selector(spec: &Value, kind: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Pods of these kinds run until they are told to end.
+/// Checks the template of kinds whose pods run until they are stopped.
 fn check_template(spec: &Value, kind: &str, causes: &mut Vec<Cause>) {
     check_pods(spec, causes);
     let restart = text(spec, "/template/spec/restartPolicy");
@@ -412,7 +412,7 @@ fn mismatch(labels: Option<&Value>, causes: &mut Vec<Cause>) {
     causes.push(Cause::invalid("spec.template.metadata.labels", labels, why));
 }
 
-/// Whether a label selector takes an object with these labels.
+/// Whether a label selector matches these labels.
 fn selects(selector: &Value, labels: Option<&Value>) -> bool {
     let label = |key: &str| labels.and_then(|labels| labels.get(key));
     let equal =
@@ -430,7 +430,7 @@ fn selects(selector: &Value, labels: Option<&Value>) -> bool {
     equal && items(selector, "/matchExpressions").iter().all(holds)
 }
 
-/// Whether a selector says nothing, and so selects everything.
+/// Whether a selector is empty, which matches everything.
 fn is_all(selector: &Value) -> bool {
     selector.is_object()
         && is_empty(selector.get("matchLabels"))
@@ -442,7 +442,7 @@ fn is_empty(map: Option<&Value>) -> bool {
         .is_none_or(serde_json::Map::is_empty)
 }
 
-/// A share of pods as a number: of percent or of pods.
+/// Returns the number of a percentage or of a number of pods.
 fn share(value: &Value) -> i64 {
     let text = value.as_str().and_then(|text| text.strip_suffix('%'));
     text.and_then(|digits| digits.parse().ok())

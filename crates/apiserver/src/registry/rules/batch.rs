@@ -1,4 +1,4 @@
-//! Jobs, once and by the clock: what clients write and read back. Nothing here runs any.
+//! Jobs and CronJobs: their defaults and validation. This server runs no jobs.
 
 use serde_json::{Value, json};
 
@@ -6,11 +6,11 @@ use super::apps::{check_carried, check_pods, clear_status, not_negative};
 use super::{child, immutable, set_default, set_default_text, text};
 use crate::status::Cause;
 
-/// The labels by which the pods of a job are known; the short ones are of old.
+/// Labels that identify the pods of a job. The unqualified ones are deprecated.
 const NAME_LABELS: [&str; 2] = ["job-name", "batch.kubernetes.io/job-name"];
 const UID_LABELS: [&str; 2] = ["controller-uid", "batch.kubernetes.io/controller-uid"];
 
-/// What the name of a job may add to that of its CronJob: 11 of 63 characters.
+/// Maximum length of the name of a CronJob: its jobs append 11 of the 63 characters.
 const CRON_NAME: usize = 52;
 
 pub(in crate::registry) fn default_job(job: &mut Value) {
@@ -49,10 +49,10 @@ pub(in crate::registry) fn default_job(job: &mut Value) {
     }
 }
 
-/// A job that does not choose its own selector gets one that nothing else matches.
+/// Generates a unique selector for a job that does not set its own.
 pub(in crate::registry) fn prepare_job(job: &mut Value) {
     clear_status(job);
-    // The labels of the job are those that its writer gave the pods.
+    // Copies the labels of the template to the job before the generated labels are added.
     default_job(job);
     if job.pointer("/spec/manualSelector") == Some(&json!(true)) {
         return;
@@ -115,11 +115,11 @@ pub(in crate::registry) fn validate_job_update(old: &Value, new: &Value, causes:
         "managedBy",
         "successPolicy",
     ] {
-        // A job by index may be made longer or shorter together with its parallelism.
+        // An indexed job may change its completions together with its parallelism.
         let elastic = member == "completions"
             && indexed
             && new.pointer("/spec/completions") == new.pointer("/spec/parallelism");
-        // What a job that does not run makes later is still open.
+        // The template of a suspended job may still change.
         let open = member == "template" && old.pointer("/spec/suspend") == Some(&json!(true));
         if !elastic && !open {
             let (pointer, field) = (format!("/spec/{member}"), format!("spec.{member}"));
@@ -167,7 +167,7 @@ fn default_pods(job: &mut Value) {
     }
 }
 
-/// What jobs and the templates of jobs have in common.
+/// Validates the parts that jobs and job templates share.
 fn check_job(spec: &Value, causes: &mut Vec<Cause>) {
     let counts = [
         "parallelism",
@@ -216,7 +216,7 @@ fn check_job(spec: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Where the selector is the server's, so are the labels that it needs.
+/// Checks the labels that a generated selector requires.
 fn check_generated(job: &Value, causes: &mut Vec<Cause>) {
     let labels = job.pointer("/spec/template/metadata/labels");
     let at = "spec.template.metadata.labels";
@@ -238,7 +238,7 @@ fn check_generated(job: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What is wrong with the five fields of a schedule.
+/// Returns the error in the five fields of a schedule.
 fn schedule_problem(schedule: &str) -> Option<String> {
     if schedule.contains("TZ") {
         let why = "cannot use TZ or CRON_TZ in schedule, use timeZone field instead";
@@ -278,7 +278,7 @@ const MONTHS: [&str; 12] = [
 ];
 const DAYS: [&str; 7] = ["sun", "mon", "tue", "wed", "thu", "fri", "sat"];
 
-/// What is wrong with `*`, `a`, `a-b` and any of them with a `/step`.
+/// Returns the error in one term of a schedule: `*`, `a` or `a-b`, each with an optional `/step`.
 fn term_problem(term: &str, least: u64, most: u64, words: &[&str]) -> Option<String> {
     let number = |text: &str| -> Result<u64, String> {
         let word = words

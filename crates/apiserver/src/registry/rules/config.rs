@@ -8,7 +8,7 @@ use super::{entries, immutable, set_default_text, text};
 use crate::names;
 use crate::status::Cause;
 
-/// Most bytes of data in one object.
+/// Maximum size of the data of one object, in bytes.
 const DATA_LIMIT: usize = 1024 * 1024;
 
 pub(in crate::registry) fn validate_config_map(map: &Value, causes: &mut Vec<Cause>) {
@@ -42,7 +42,7 @@ pub(in crate::registry) fn validate_config_map_update(
     check_frozen(old, new, &["data", "binaryData"], causes);
 }
 
-/// Folds `stringData` into `data` and sets the type.
+/// Merges `stringData` into `data` and sets the default type.
 pub(in crate::registry) fn default_secret(secret: &mut Value) {
     let Some(map) = secret.as_object_mut() else {
         return;
@@ -62,7 +62,7 @@ pub(in crate::registry) fn default_secret(secret: &mut Value) {
     set_default_text(map, "type", "Opaque");
 }
 
-/// Of references to secrets only the name counts.
+/// Removes everything except the name from references to secrets.
 pub(in crate::registry) fn default_service_account(account: &mut Value) {
     let secrets = account.get_mut("secrets").and_then(Value::as_array_mut);
     for secret in secrets
@@ -120,7 +120,7 @@ pub(in crate::registry) fn validate_secret_update(
     check_frozen(old, new, &["data"], causes);
 }
 
-/// Once `immutable` is true, it stays so and the data stays as it is.
+/// Rejects changes of immutable objects: `immutable` cannot be reset, and the data cannot change.
 fn check_frozen(old: &Value, new: &Value, members: &[&str], causes: &mut Vec<Cause>) {
     if old.get("immutable") != Some(&json!(true)) {
         return;

@@ -1,4 +1,4 @@
-//! Events: one storage, two groups. The core form is stored.
+//! Events: two API groups share one storage, which contains the core form.
 
 use serde_json::{Map, Value, json};
 
@@ -7,7 +7,7 @@ use super::{set_default_text, text};
 use crate::names;
 use crate::status::Cause;
 
-/// Members that only change their name between the forms: core, events.k8s.io.
+/// Members that have different names in the two forms: core, events.k8s.io.
 const RENAMED: &[(&str, &str)] = &[
     ("involvedObject", "regarding"),
     ("message", "note"),
@@ -53,7 +53,7 @@ pub(in crate::registry) fn to_core(event: Value) -> Value {
 pub(in crate::registry) fn from_core(event: Value) -> Value {
     let mut event = rename(event, |pair| *pair);
     if let Some(map) = event.as_object_mut() {
-        // The new form leaves out what the core form always shows.
+        // The events.k8s.io form omits empty members that the core form always contains.
         for member in ["reportingController", "reportingInstance"] {
             if map.get(member).and_then(Value::as_str) == Some("") {
                 map.remove(member);
@@ -63,7 +63,7 @@ pub(in crate::registry) fn from_core(event: Value) -> Value {
     event
 }
 
-/// The core form always shows these, empty or not.
+/// Sets the members that the core form always contains, even if they are empty.
 pub(in crate::registry) fn default_event(event: &mut Value) {
     let Some(map) = event.as_object_mut() else {
         return;
@@ -82,7 +82,7 @@ pub(in crate::registry) fn default_event(event: &mut Value) {
     }
 }
 
-/// Events of the core group keep the loose rules of old, unless they look like new ones.
+/// Validates events of the core group with the older, looser rules, unless they use members of the new form.
 pub(in crate::registry) fn validate_core(event: &Value, causes: &mut Vec<Cause>) {
     check_namespace(event, causes);
     if !event["eventTime"].is_null() {

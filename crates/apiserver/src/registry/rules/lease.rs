@@ -77,7 +77,7 @@ pub(in crate::registry) fn validate_candidate_update(
     immutable(old, new, "/spec/leaseName", "spec.leaseName", causes);
 }
 
-/// Known strategies have no `/`; others must be qualified names, which have one.
+/// Checks a strategy: known strategies contain no `/`, others must be qualified names, which contain one.
 fn check_strategy(strategy: &str, field: &str, causes: &mut Vec<Cause>) {
     if strategy.contains('/') {
         for why in names::qualified_name(strategy) {
@@ -98,7 +98,7 @@ fn check_version(text: &str, field: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// `MAJOR.MINOR.PATCH`, with anything after `-` or `+` left out of the order.
+/// Parses `MAJOR.MINOR.PATCH`. Anything after `-` or `+` does not affect the order.
 fn version(text: &str) -> Option<(u64, u64, u64)> {
     let core = text.split(['-', '+']).next()?;
     let mut parts = core.split('.').map(|part| {

@@ -1,7 +1,7 @@
 //! Defaults and validation, one file per family of kinds.
 //!
-//! All functions work on the canonical stored form: types are already right, unknown fields are
-//! already gone. Defaults are idempotent, because they also run after patches.
+//! All functions work on the canonical stored form: types are checked and unknown fields are removed. Defaults are
+//! idempotent, because they also run after patches.
 
 pub(crate) mod apps;
 pub(crate) mod batch;
@@ -31,22 +31,22 @@ pub(super) fn no_change_to_make(_: &Value, _: &mut Value) {}
 
 pub(super) fn no_change_to_check(_: &Value, _: &Value, _: &mut Vec<Cause>) {}
 
-/// The value at a JSON pointer without escapes and indices, as all in this crate are: `Value::pointer`
-/// copies every segment, and each write looks dozens of times.
+/// Returns the value at a JSON pointer without escapes and indices; this crate uses no others. `Value::pointer` copies
+/// every segment, which matters because each write looks up dozens of pointers.
 pub(crate) fn at<'a>(object: &'a Value, pointer: &str) -> Option<&'a Value> {
     let mut members = pointer.split('/');
     members.next();
     members.try_fold(object, |value, member| value.as_object()?.get(member))
 }
 
-/// The text at a JSON pointer, empty if it is not there.
+/// Returns the text at a JSON pointer, or an empty text if it is absent.
 pub(crate) fn text<'a>(object: &'a Value, pointer: &str) -> &'a str {
     at(object, pointer)
         .and_then(Value::as_str)
         .unwrap_or_default()
 }
 
-/// The list at a JSON pointer, empty if it is not there.
+/// Returns the list at a JSON pointer, or an empty list if it is absent.
 pub(crate) fn items<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
     at(object, pointer)
         .and_then(Value::as_array)
@@ -54,7 +54,7 @@ pub(crate) fn items<'a>(object: &'a Value, pointer: &str) -> &'a [Value] {
         .unwrap_or_default()
 }
 
-/// The entries of the map at a JSON pointer.
+/// Returns the entries of the map at a JSON pointer.
 pub(crate) fn entries<'a>(
     object: &'a Value,
     pointer: &str,
@@ -65,7 +65,7 @@ pub(crate) fn entries<'a>(
         .flatten()
 }
 
-/// Sets a member unless it is there and not null.
+/// Sets a member if it is absent or null.
 fn set_default(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>) {
     let slot = map.entry(key).or_insert(Value::Null);
     if slot.is_null() {
@@ -73,7 +73,7 @@ fn set_default(map: &mut Map<String, Value>, key: &str, value: impl Into<Value>)
     }
 }
 
-/// Sets a text member unless it is there and not empty.
+/// Sets a text member if it is absent or empty.
 fn set_default_text(map: &mut Map<String, Value>, key: &str, value: &str) {
     let slot = map.entry(key).or_insert(Value::Null);
     if slot.is_null() || slot.as_str() == Some("") {
@@ -81,7 +81,7 @@ fn set_default_text(map: &mut Map<String, Value>, key: &str, value: &str) {
     }
 }
 
-/// The map at a key, made if it is not there.
+/// Returns the map at a key, creating it if absent.
 fn child<'a>(object: &'a mut Value, key: &str) -> Option<&'a mut Map<String, Value>> {
     let slot = object.as_object_mut()?.entry(key).or_insert(Value::Null);
     if slot.is_null() {
@@ -90,7 +90,7 @@ fn child<'a>(object: &'a mut Value, key: &str) -> Option<&'a mut Map<String, Val
     slot.as_object_mut()
 }
 
-/// Reports a value that a change must not touch.
+/// Reports a change of an immutable value.
 fn immutable(old: &Value, new: &Value, pointer: &str, field: &str, causes: &mut Vec<Cause>) {
     let (was, is) = (old.pointer(pointer), new.pointer(pointer));
     if was.unwrap_or(&Value::Null) != is.unwrap_or(&Value::Null) {

@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::{child, set_default_text, text};
 
-/// The finalizer that keeps a namespace until its content is gone.
+/// The finalizer that keeps a namespace until it is empty.
 pub(crate) const FINALIZER: &str = "kubernetes";
 
-/// The label that every namespace carries.
+/// The label that every namespace has.
 const NAME_LABEL: &str = "kubernetes.io/metadata.name";
 
 pub(in crate::registry) fn default_namespace(namespace: &mut Value) {
@@ -26,7 +26,7 @@ pub(in crate::registry) fn default_namespace(namespace: &mut Value) {
     }
 }
 
-/// A new namespace is active and waits for its content at the end.
+/// Sets the phase and the finalizer of a new namespace.
 pub(in crate::registry) fn prepare_namespace(namespace: &mut Value) {
     if let Some(map) = namespace.as_object_mut() {
         map.insert("status".into(), json!({"phase": "Active"}));

@@ -6,10 +6,10 @@ use super::{child, items, set_default, text};
 use crate::names;
 use crate::status::Cause;
 
-/// What a taint does to pods.
+/// Effects of a taint.
 const EFFECTS: [&str; 3] = ["NoSchedule", "PreferNoSchedule", "NoExecute"];
 
-/// The two forms of the pod network follow each other.
+/// Keeps `podCIDR` and `podCIDRs` equal.
 pub(in crate::registry) fn default_node(node: &mut Value) {
     let one = text(node, "/spec/podCIDR").to_owned();
     let first = items(node, "/spec/podCIDRs").first().cloned();
@@ -25,7 +25,7 @@ pub(in crate::registry) fn default_node(node: &mut Value) {
     }
 }
 
-/// Nothing is scheduled to a new node before it says that it is ready.
+/// Taints a new node, so that nothing is scheduled to it before it reports that it is ready.
 pub(in crate::registry) fn prepare_node(node: &mut Value) {
     let taint = json!({"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"});
     let Some(spec) = child(node, "spec") else {
@@ -48,7 +48,7 @@ pub(in crate::registry) fn validate_node(node: &Value, causes: &mut Vec<Cause>) 
         }
     }
     for (index, taint) in items(node, "/spec/taints").iter().enumerate() {
-        // The real server says `metadata` here.
+        // The real server reports `metadata` in this path.
         let at = format!("metadata.taints[{index}]");
         for (member, check) in [
             ("key", names::qualified_name as fn(&str) -> Vec<String>),

@@ -1,4 +1,4 @@
-//! Pod: the defaults and checks that clients notice; nothing here runs containers.
+//! Pods: the defaults and checks that clients notice. This server runs no containers.
 
 use std::collections::HashSet;
 
@@ -51,7 +51,7 @@ pub(in crate::registry) fn default_pod(pod: &mut Value) {
     }
 }
 
-/// What a pod and the template of one have in common.
+/// Applies the defaults that pods and pod templates share.
 pub(super) fn default_template(template: &mut Value) {
     let Some(spec) = child(template, "spec") else {
         return;
@@ -61,7 +61,7 @@ pub(super) fn default_template(template: &mut Value) {
     set_default_text(spec, "schedulerName", "default-scheduler");
     set_default(spec, "terminationGracePeriodSeconds", DEFAULT_GRACE_SECONDS);
     set_default(spec, "securityContext", json!({}));
-    // Two names of one field; the old one follows the new one.
+    // Both names denote the same field; the deprecated name gets the value of the current one.
     let account = ["serviceAccountName", "serviceAccount"]
         .iter()
         .find_map(|key| spec.get(*key)?.as_str().filter(|name| !name.is_empty()))
@@ -143,8 +143,8 @@ pub(in crate::registry) fn validate_pod(pod: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// After creation only images, deadlines and additional tolerations change. The node is set by a binding, which
-/// does not come by here.
+/// Rejects changes after creation, except of images, deadlines and additional tolerations. A binding sets the node
+/// without this check.
 pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     for list in ["containers", "initContainers"] {
         let at = format!("/spec/{list}");
@@ -169,8 +169,8 @@ pub(in crate::registry) fn validate_pod_update(old: &Value, new: &Value, causes:
     }
 }
 
-/// How long a pod may take to end: what the client says, else its own setting; nothing at all for
-/// pods that run nowhere.
+/// Returns the grace period of a pod: the requested one, otherwise that of its spec. Pods that are not assigned to a
+/// node have none.
 pub(crate) fn grace_seconds(pod: &Value, asked: Option<i64>) -> i64 {
     let over = matches!(text(pod, "/status/phase"), "Succeeded" | "Failed");
     if over || text(pod, "/spec/nodeName").is_empty() {
@@ -196,7 +196,7 @@ fn default_container(container: &mut Map<String, Value>) {
         .next()
         .and_then(|last| last.split_once(':'))
         .map(|(_, tag)| tag);
-    // An empty name has no tag, not even the one that is left out.
+    // An empty image name has no tag, not even the default one.
     let latest = !image.is_empty() && !image.contains('@') && tag.is_none_or(|tag| tag == "latest");
     set_default_text(
         container,
@@ -207,7 +207,7 @@ fn default_container(container: &mut Map<String, Value>) {
     for port in ports.into_iter().flatten().filter_map(Value::as_object_mut) {
         set_default_text(port, "protocol", "TCP");
     }
-    // What is limited and not requested is requested up to the limit.
+    // A resource with a limit and without a request gets a request equal to the limit.
     let resources = container
         .get_mut("resources")
         .and_then(Value::as_object_mut);
@@ -223,7 +223,7 @@ fn default_container(container: &mut Map<String, Value>) {
     }
 }
 
-/// A pod stays five minutes on a node in trouble, unless it says something else.
+/// Adds the default toleration: a pod stays five minutes on a failing node, unless it sets its own.
 fn tolerate(spec: &mut Map<String, Value>, key: &str) {
     if let Some(list) = spec.get_mut("tolerations").and_then(Value::as_array_mut)
         && !list.iter().any(|toleration| toleration["key"] == key)
@@ -267,7 +267,7 @@ fn qos_class(pod: &Value) -> &'static str {
     }
 }
 
-/// The spec without the parts that an update may change.
+/// Returns the spec without the parts that an update may change.
 fn frozen(pod: &Value) -> Value {
     let mut spec = pod.get("spec").cloned().unwrap_or_default();
     if let Some(map) = spec.as_object_mut() {

@@ -1,4 +1,4 @@
-//! PodDisruptionBudget: how many pods must stay. Counting them is a controller's.
+//! PodDisruptionBudget: the number of pods that must remain. A controller counts the pods.
 
 use serde_json::{Value, json};
 
@@ -6,7 +6,7 @@ use super::apps::check_share;
 use super::{text, volume};
 use crate::status::Cause;
 
-/// Nobody has counted pods yet.
+/// Sets the status of a new budget, for which no pods have been counted yet.
 pub(in crate::registry) fn prepare_budget(budget: &mut Value) {
     budget["status"] = json!({"disruptionsAllowed": 0, "currentHealthy": 0, "desiredHealthy": 0,
         "expectedPods": 0});

@@ -21,7 +21,7 @@ pub(in crate::registry) fn validate_cluster_role(role: &Value, causes: &mut Vec<
     }
 }
 
-/// Fills in API groups; a ServiceAccount's is the core group, so it stays empty.
+/// Sets default API groups. The group of a ServiceAccount is the core group, so it stays empty.
 pub(in crate::registry) fn default_binding(binding: &mut Value) {
     if let Some(role) = binding.get_mut("roleRef").and_then(Value::as_object_mut) {
         set_default_text(role, "apiGroup", GROUP);
@@ -50,7 +50,7 @@ pub(in crate::registry) fn validate_binding_update(
     causes: &mut Vec<Cause>,
 ) {
     if old.get("roleRef") != new.get("roleRef") {
-        // The real server shows this value under the names of its own struct.
+        // The real server prints this value with the field names of its Go struct.
         let value = json!({
             "APIGroup": text(new, "/roleRef/apiGroup"),
             "Kind": text(new, "/roleRef/kind"),

@@ -1,5 +1,4 @@
-//! Devices that pods claim. Expressions that choose devices are kept as they are; who allocates
-//! devices evaluates them.
+//! Device claims. Selector expressions are stored without evaluation; the allocator of devices evaluates them.
 
 use std::collections::HashSet;
 
@@ -26,7 +25,7 @@ pub(in crate::registry) fn validate_claim_template(template: &Value, causes: &mu
     check_devices(devices, "spec.spec.devices", causes);
 }
 
-/// What is asked for stays; what else is wrong with another request is beside the point.
+/// Rejects changes of the spec. Other errors in the new spec are not reported.
 pub(in crate::registry) fn validate_spec_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     causes.retain(|cause| !cause.field.starts_with("spec."));
     immutable(old, new, "/spec", "spec", causes);
@@ -90,7 +89,7 @@ pub(in crate::registry) fn validate_slice_update(
     }
 }
 
-/// A request is for one device unless it says otherwise.
+/// Defaults a request to one device.
 fn default_requests(devices: Option<&mut Value>) {
     let requests = devices
         .and_then(|devices| devices.get_mut("requests"))

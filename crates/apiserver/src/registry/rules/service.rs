@@ -1,4 +1,4 @@
-//! Service. Cluster addresses are given out at random; nothing routes them.
+//! Services. Cluster addresses are assigned at random; this server does not route them.
 
 use std::collections::HashSet;
 
@@ -15,7 +15,7 @@ pub(in crate::registry) fn default_service(service: &mut Value) {
     give_address(service);
 }
 
-/// The families and the address of a service that has none.
+/// Assigns families and an address to a service that has none.
 fn give_address(service: &mut Value) {
     let Some(spec) = child(service, "spec") else {
         return;
@@ -23,7 +23,7 @@ fn give_address(service: &mut Value) {
     if spec.get("type").and_then(Value::as_str) == Some("ExternalName") {
         return;
     }
-    // Without a selector, nobody knows the families of a headless service.
+    // Without a selector, the address families of a headless service are unknown.
     let selected = spec
         .get("selector")
         .and_then(Value::as_object)
@@ -49,7 +49,7 @@ fn give_address(service: &mut Value) {
     set_default(spec, "clusterIPs", json!([address]));
 }
 
-/// What a client means that leaves it out; the address is the server's to give.
+/// Applies the defaults that a client implies by omitting a field. The server assigns the address separately.
 pub(in crate::registry) fn default_meant(service: &mut Value) {
     let Some(spec) = child(service, "spec") else {
         return;
@@ -87,7 +87,7 @@ pub(in crate::registry) fn default_meant(service: &mut Value) {
     }
 }
 
-/// The state of a new service is not the client's to tell.
+/// Resets the status of a new service, because clients cannot set it.
 pub(in crate::registry) fn prepare_service(service: &mut Value) {
     if let Some(map) = service.as_object_mut() {
         map.insert("status".into(), json!({"loadBalancer": {}}));
@@ -158,7 +158,7 @@ pub(in crate::registry) fn validate_service(service: &Value, causes: &mut Vec<Ca
     }
 }
 
-/// The address stays while the service has one.
+/// Rejects a change of the address while the service has one.
 pub(in crate::registry) fn validate_service_update(
     old: &Value,
     new: &Value,
@@ -174,7 +174,7 @@ pub(in crate::registry) fn validate_service_update(
     }
 }
 
-/// Keeps the address of the old state where the client leaves it out.
+/// Preserves the old address if the client omits it.
 pub(crate) fn keep_address(old: &Value, new: &mut Value) {
     if text(new, "/spec/type") == "ExternalName" {
         return;
@@ -190,7 +190,7 @@ pub(crate) fn keep_address(old: &Value, new: &mut Value) {
     }
 }
 
-/// An address in 10.96.0.0/12, the range that clusters commonly use.
+/// Returns a random address in 10.96.0.0/12, the range that clusters commonly use.
 fn random_address() -> String {
     let bits: u32 = rand::random_range(1..(1 << 20) - 1);
     std::net::Ipv4Addr::from_bits(0x0a60_0000 | bits).to_string()

@@ -273,7 +273,7 @@ pub(in crate::registry) fn validate_node(node: &Value, causes: &mut Vec<Cause>) 
     }
 }
 
-/// What a node says about a driver stays; drivers come and go.
+/// Rejects changes of an existing driver entry of a node, except of `allocatable`. Entries may be added and removed.
 pub(in crate::registry) fn validate_node_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let kept = |driver: &Value| {
         let mut driver = driver.clone();

@@ -20,12 +20,12 @@ const VOLUME_MODES: &[&str] = &["Block", "Filesystem"];
 /// The annotation that named the class before there was a field for it.
 pub(in crate::registry) const BETA_CLASS: &str = "volume.beta.kubernetes.io/storage-class";
 
-/// Whether a claim names its class in the old way.
+/// Whether a claim names its class by the deprecated annotation.
 pub(in crate::registry) fn has_beta_class(claim: &Value) -> bool {
     entries(claim, "/metadata/annotations").any(|(key, _)| key == BETA_CLASS)
 }
 
-/// The members of a volume's spec of which exactly one is there, in the order of the checks.
+/// The volume sources, in the order of the checks. A spec contains exactly one of them.
 const SOURCES: &[&str] = &[
     "hostPath",
     "gcePersistentDisk",
@@ -64,7 +64,7 @@ pub(in crate::registry) fn default_volume(volume: &mut Value) {
     }
 }
 
-/// A new volume is pending from now on, and protected from deletion while it is in use.
+/// Sets the phase of a new volume to pending, and adds the finalizer that protects it while it is in use.
 pub(in crate::registry) fn prepare_volume(volume: &mut Value) {
     let since = rfc3339(Timestamp::now());
     volume["status"] = json!({"phase": "Pending", "lastPhaseTransitionTime": since});
@@ -74,7 +74,7 @@ pub(in crate::registry) fn prepare_volume(volume: &mut Value) {
 pub(in crate::registry) fn prepare_claim(claim: &mut Value) {
     claim["status"] = json!({"phase": "Pending"});
     protect(claim, "kubernetes.io/pvc-protection");
-    // The old name of the source knows two kinds; others are dropped without a word.
+    // The deprecated member supports two kinds. References to other kinds are dropped silently.
     let source = claim.pointer("/spec/dataSource").unwrap_or(&Value::Null);
     let known = matches!(
         (text(source, "/apiGroup"), text(source, "/kind")),
@@ -93,7 +93,7 @@ pub(in crate::registry) fn default_claim(claim: &mut Value) {
     }
 }
 
-/// What a client means that leaves it out.
+/// Applies the defaults that a client implies by omitting a field.
 pub(in crate::registry) fn default_meant(claim: &mut Value) {
     if let Some(spec) = child(claim, "spec") {
         set_default_text(spec, "volumeMode", "Filesystem");
@@ -103,7 +103,7 @@ pub(in crate::registry) fn default_meant(claim: &mut Value) {
     }
 }
 
-/// Two names of one field: a source in the claim's own namespace is in both.
+/// Keeps the two names of the data source equal, if the source is in the claim's namespace.
 fn same_sources(spec: &mut Map<String, Value>) {
     let absent = |spec: &Map<String, Value>, key: &str| spec.get(key).is_none_or(Value::is_null);
     let (old, new) = ("dataSource", "dataSourceRef");
@@ -130,7 +130,7 @@ fn protect(object: &mut Value, finalizer: &str) {
     }
 }
 
-/// The moment of a change of phase is the server's to tell unless the client does.
+/// Sets the time of a phase change, unless the client set it.
 pub(in crate::registry) fn change_volume_status(old: &Value, new: &mut Value) {
     const SINCE: &str = "/status/lastPhaseTransitionTime";
     let changed = text(old, "/status/phase") != text(new, "/status/phase");
@@ -175,7 +175,7 @@ pub(in crate::registry) fn validate_volume(volume: &Value, causes: &mut Vec<Caus
     }
 }
 
-/// The spec of a volume, on its own or inline in an attachment.
+/// Validates the spec of a volume, either its own or inline in an attachment.
 pub(in crate::registry) fn validate_volume_spec(
     spec: &Value,
     at: &str,
@@ -373,7 +373,7 @@ fn validate_affinity(affinity: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// One expression of a selector, of nodes or of labels: they differ in the operators that they know.
+/// Validates one expression of a node or label selector, which differ in their operators.
 fn validate_requirement(wanted: &Value, at: &str, known: &[&str], causes: &mut Vec<Cause>) {
     let values = items(wanted, "/values");
     match text(wanted, "/operator") {
@@ -629,7 +629,7 @@ fn validate_mode(spec: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The name of a CSI driver.
+/// Validates the name of a CSI driver.
 pub(in crate::registry) fn validate_driver_name(name: &str, at: &str, causes: &mut Vec<Cause>) {
     if name.is_empty() {
         causes.push(Cause::required(at, ""));
@@ -649,7 +649,7 @@ fn check_class(class: &str, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// A label selector: keys, values, and operators with what they need.
+/// Validates a label selector: keys, values, and operators with their number of values.
 pub(in crate::registry) fn validate_selector(selector: &Value, at: &str, causes: &mut Vec<Cause>) {
     for (key, value) in entries(selector, "/matchLabels") {
         let at = format!("{at}.matchLabels");
@@ -667,7 +667,7 @@ pub(in crate::registry) fn validate_selector(selector: &Value, at: &str, causes:
     }
 }
 
-/// Whether a claim in use asks for more than it has asked for before.
+/// Whether a bound claim requests more storage than before.
 pub(in crate::registry) fn grows(old: &Value, new: &Value) -> bool {
     let amount = |claim: &Value| -> Option<Quantity> {
         text(claim, "/spec/resources/requests/storage").parse().ok()
@@ -675,7 +675,7 @@ pub(in crate::registry) fn grows(old: &Value, new: &Value) -> bool {
     text(old, "/status/phase") == "Bound" && amount(new) > amount(old)
 }
 
-/// Whether a member is there and not null.
+/// Whether a member exists and is not null.
 pub(in crate::registry) fn has(value: &Value, member: &str) -> bool {
     value.get(member).is_some_and(|value| !value.is_null())
 }
