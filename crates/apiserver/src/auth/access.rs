@@ -1,4 +1,4 @@
-//! What the API asks of security while it handles a request.
+//! The security checks that the API performs while it handles a request.
 
 use serde_json::{Value, json};
 

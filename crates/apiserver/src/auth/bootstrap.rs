@@ -1,6 +1,6 @@
-//! The roles and bindings that a new server starts with, under the names that Kubernetes gives them.
+//! The roles and bindings of a new server, under their Kubernetes names.
 //!
-//! They are written only where absent, so what a user made of them stays.
+//! They are written only if absent, so changes by users are preserved.
 
 use std::sync::Arc;
 
@@ -64,10 +64,10 @@ const WORKLOADS: &[&str] = &[
     "statefulsets/scale",
 ];
 
-/// Writes what is absent.
+/// Writes the absent roles and bindings.
 ///
 /// # Errors
-/// If the store takes no writes.
+/// Returns an error if the store rejects the write.
 pub async fn run(store: &Arc<dyn Store>) -> Result<(), WriteError> {
     let now = Timestamp::now()
         .round(Unit::Second)
@@ -326,7 +326,7 @@ fn role(name: &'static str, rules: &[Value]) -> Named {
     )
 }
 
-/// A role whose rules go into another one.
+/// A role whose rules are aggregated into another role.
 fn part(name: &'static str, into: &str, rules: &[Value]) -> Named {
     let labels = json!({ label(into): "true" });
     (
@@ -336,7 +336,7 @@ fn part(name: &'static str, into: &str, rules: &[Value]) -> Named {
     )
 }
 
-/// A role that gathers others, and may go into another one itself.
+/// A role that aggregates other roles, and may be aggregated into another role itself.
 fn aggregated(name: &'static str, from: &str, into: Option<&str>, rules: &[Value]) -> Named {
     let labels = into.map_or_else(|| json!({}), |into| json!({ label(into): "true" }));
     let selectors = json!([{ "matchLabels": { label(from): "true" } }]);

@@ -1,4 +1,4 @@
-//! `Impersonate-*` headers: one caller acting as another, if roles allow the verb `impersonate`.
+//! `Impersonate-*` headers: a caller acts as another user if its roles grant the verb `impersonate`.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::status::Failure;
 const PREFIX: &str = "impersonate-";
 const EXTRA: &str = "impersonate-extra-";
 
-/// The caller that a request asks to be.
+/// The user that a request impersonates.
 #[derive(Debug, Default)]
 pub(super) struct Wanted {
     user: String,
@@ -71,7 +71,7 @@ impl Wanted {
         }
     }
 
-    /// Asks for every permission that this needs; ends with the first that is refused.
+    /// Checks every permission that the impersonation needs. Stops at the first one that is denied.
     pub(super) fn permissions(
         &self,
         permit: impl Fn(Attributes<'_>) -> Result<(), Failure>,
@@ -144,7 +144,7 @@ fn service_account(user: &str) -> Option<(&str, &str)> {
     (!namespace.is_empty() && !name.is_empty() && !name.contains(':')).then_some((namespace, name))
 }
 
-/// Keys may hold characters that header names may not, as `%xx`.
+/// Decodes `%xx` in a key, because keys may contain characters that header names may not.
 fn percent_decoded(key: &str) -> String {
     let mut bytes = Vec::with_capacity(key.len());
     let mut rest = key.as_bytes();

@@ -1,8 +1,8 @@
-//! What observed traffic needs: the least roles, written as YAML.
+//! Computes the minimal roles for observed traffic, as YAML.
 //!
-//! Every request counts, also one that was denied or that a member of `system:masters` made: run a
-//! program once as administrator, and the file says what it takes to run it as anybody else. What
-//! every authenticated user may do anyway (discovery, health, asking about oneself) is left out.
+//! Every request counts, including denied requests and those of members of `system:masters`. Run a program once as
+//! administrator, and the file contains the permissions that it needs to run as another user. Permissions that every
+//! authenticated user has (discovery, health, self reviews) are omitted.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -10,10 +10,10 @@ use std::sync::{Mutex, PoisonError};
 
 use super::{Attributes, Target, User};
 
-/// Rules limited to more names than this would be outdated as soon as they are written.
+/// Maximum number of names in a rule. A longer list would soon be outdated.
 const MAX_NAMES: usize = 8;
 
-/// Collects what callers do.
+/// Records the requests of callers.
 #[derive(Debug, Default)]
 pub struct Recorder {
     seen: Mutex<Seen>,
@@ -25,7 +25,7 @@ struct Seen {
     changes: u64,
 }
 
-/// What one user did: by namespace (empty for the cluster), by resource, by verb.
+/// The requests of one user: by namespace (empty for the cluster), by resource, by verb.
 #[derive(Debug, Default)]
 struct Needs {
     resources: BTreeMap<String, BTreeMap<Resource, BTreeMap<String, Names>>>,
@@ -35,7 +35,8 @@ struct Needs {
 /// API group and `resource[/subresource]`.
 type Resource = (String, String);
 
-/// The names that a verb was used with; none once it was used without, or with too many.
+/// The names that a verb was used with. The list is dropped once the verb was used without a name or with too many
+/// names.
 #[derive(Debug)]
 enum Names {
     Some(BTreeSet<String>),
@@ -43,13 +44,13 @@ enum Names {
 }
 
 impl Recorder {
-    /// Starts with nothing.
+    /// Creates an empty recorder.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Notes one request.
+    /// Records one request.
     pub fn observe(&self, user: &User, attributes: &Attributes<'_>) {
         if granted_to_everyone(attributes) {
             return;
@@ -65,7 +66,7 @@ impl Recorder {
         seen.changes += u64::from(changed);
     }
 
-    /// How often something new was seen; the YAML is out of date when this has grown.
+    /// Number of observations that added something new. The YAML is outdated once this has grown.
     #[must_use]
     pub fn changes(&self) -> u64 {
         self.seen
@@ -74,7 +75,7 @@ impl Recorder {
             .changes
     }
 
-    /// The least Roles and ClusterRoles with their bindings, as a stream of YAML documents.
+    /// Returns the minimal Roles and ClusterRoles with their bindings, as a stream of YAML documents.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
@@ -112,7 +113,7 @@ impl Needs {
                     .or_default()
                     .entry((group.to_owned(), whole))
                     .or_default();
-                // A rule with names never grants the creation of an object.
+                // A rule with names never grants creation.
                 let name = if verb == "create" && subresource.is_empty() {
                     ""
                 } else {
@@ -165,7 +166,7 @@ impl Names {
         }
     }
 
-    /// Whether that says something new.
+    /// Adds a name. Returns whether it is new.
     fn add(&mut self, name: &str) -> bool {
         let Self::Some(names) = self else {
             return false;
@@ -181,7 +182,7 @@ impl Names {
     }
 }
 
-/// Verbs that were used with the same names make one rule.
+/// Combines the verbs that were used with the same names into one rule.
 fn resource_rules((group, resource): &Resource, verbs: &BTreeMap<String, Names>) -> String {
     let mut by_names: BTreeMap<Option<&BTreeSet<String>>, Vec<&String>> = BTreeMap::new();
     for (verb, names) in verbs {
@@ -236,7 +237,7 @@ fn write_role(out: &mut String, user: &str, name: &str, namespace: &str, rules: 
     );
 }
 
-/// What the bootstrap roles grant to every authenticated user.
+/// Whether the bootstrap roles grant the request to every authenticated user.
 fn granted_to_everyone(attributes: &Attributes<'_>) -> bool {
     match attributes.target {
         Target::Path(path) => attributes.verb == "get" && super::bootstrap::is_discovery(path),
@@ -258,7 +259,7 @@ fn granted_to_everyone(attributes: &Attributes<'_>) -> bool {
     }
 }
 
-/// A JSON string is a YAML string, whatever it holds.
+/// Quotes a text; every JSON string is a valid YAML string.
 fn quoted(text: &str) -> String {
     serde_json::Value::from(text).to_string()
 }

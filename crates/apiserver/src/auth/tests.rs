@@ -1,4 +1,4 @@
-//! Decisions over a real store, with the bootstrap roles in it.
+//! Decisions with a real store that contains the bootstrap roles.
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -96,7 +96,7 @@ impl World {
     }
 }
 
-/// `group/resource` in a namespace.
+/// Returns a request for `group/resource` in a namespace.
 fn request<'a>(verb: &'a str, resource: &'a str, namespace: &'a str) -> Attributes<'a> {
     let (group, resource) = resource.split_once('/').unwrap();
     let (subresource, name) = ("", "");
@@ -250,7 +250,7 @@ async fn bootstrap_roles_grant_what_they_say() {
     ));
     assert!(world.may(&User::admin(), "escalate", "x/y", "z"));
 
-    // admin gathers edit, which gathers view, each through labels.
+    // admin aggregates edit, which aggregates view, each through labels.
     world
         .bind("a", "b", ("ClusterRole", "admin"), named("User", "eve"))
         .await;
@@ -300,7 +300,7 @@ async fn nobody_grants_more_than_they_have() {
         .bind("a", "b", ("Role", "r"), named("User", "alice"))
         .await;
 
-    // Covered by two rules together.
+    // Two rules cover it only together.
     let both =
         role(json!([{ "apiGroups": [""], "resources": ["pods", "secrets"], "verbs": ["get"] }]));
     assert_eq!(grant("roles", "a", &both), Ok(()));
@@ -327,7 +327,7 @@ async fn nobody_grants_more_than_they_have() {
         })
     );
 
-    // An update that leaves the rules alone is nobody's concern.
+    // An update that keeps the rules grants nothing.
     world
         .role("a", "big", json!([rule("*", "*", &["*"])]))
         .await;
@@ -339,11 +339,12 @@ async fn nobody_grants_more_than_they_have() {
         auth.check_grant(&alice, "roles", "a", Some(old), &same)
     };
     assert_eq!(update(&same), Ok(()));
-    // To create what another has is to grant it, and so is to replace something else by it.
+    // Creating a role with rules that another role has grants them. So does an update of a role to rules it did not
+    // have.
     assert!(grant("roles", "a", &same).is_err());
     assert!(update(&both).is_err());
 
-    // The verbs that lift the check.
+    // The verbs that disable the check.
     world
         .role(
             "a",
@@ -474,7 +475,7 @@ async fn a_service_account_token_ends_with_its_account() {
     let old = world.auth.issue_token(&old).unwrap().token;
     assert!(who(&old, &["vault"]).is_err());
 
-    // A bound token ends with what it is bound to.
+    // A bound token becomes invalid when the object that it is bound to is deleted.
     let named = [
         ("Pod", "/pods", "ns"),
         ("Secret", "/secrets", "ns"),

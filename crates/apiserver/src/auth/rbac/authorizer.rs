@@ -1,8 +1,8 @@
-//! The policy kept in step with the store.
+//! Keeps the policy in sync with the store.
 //!
-//! There is no task in the background: a decision first takes in what was committed since the last
-//! one, which costs a comparison of two numbers when nothing was. So a role is in force as soon as
-//! its write is acknowledged.
+//! There is no background task. Each decision first applies the changes that were committed since the previous
+//! decision. If nothing was committed, this costs one comparison of two numbers. Therefore a role is in force as soon
+//! as its write is acknowledged.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
@@ -15,11 +15,11 @@ use crate::auth::{Attributes, MASTERS, User};
 use crate::http::Decision;
 use crate::store::{EventKind, Range, Store, Watch};
 
-/// Decides by the roles and bindings in a store.
+/// Authorizes requests by the roles and bindings in a store.
 pub(crate) struct Authorizer {
     store: Arc<dyn Store>,
     policy: RwLock<Policy>,
-    /// The store's revision that `policy` is known to be current at.
+    /// The store revision up to which `policy` is known to be current.
     revision: AtomicU64,
     /// Grows with every change of `policy`.
     generation: AtomicU64,
@@ -27,7 +27,7 @@ pub(crate) struct Authorizer {
 }
 
 impl Authorizer {
-    /// Reads what the store holds now.
+    /// Reads the current roles and bindings of the store.
     pub(crate) fn new(store: Arc<dyn Store>) -> Self {
         let this = Self {
             store,
@@ -42,7 +42,7 @@ impl Authorizer {
 
     /// Whether one request is allowed.
     pub(crate) fn allows(&self, user: &User, attributes: &Attributes<'_>) -> bool {
-        // What masters may do is in no role, so there is nothing to take in first.
+        // No role restricts the members of `system:masters`, so the policy need not be updated first.
         user.is_in(MASTERS) || self.read(|policy| policy.allows(user, attributes))
     }
 
@@ -51,7 +51,7 @@ impl Authorizer {
         self.read(|policy| policy.decide(user, attributes))
     }
 
-    /// Every rule that the user has in a namespace.
+    /// Returns every rule that the user has in a namespace.
     pub(crate) fn rules(&self, user: &User, namespace: &str) -> Vec<Rule> {
         self.read(|policy| policy.rules(user, namespace))
     }
@@ -69,7 +69,7 @@ impl Authorizer {
 
     fn refresh(&self) {
         let now = self.store.revision();
-        // A new store is at revision 0, and so is an authorizer that has read nothing: nothing to do.
+        // A new store and an authorizer that has read nothing are both at revision 0.
         if self.revision.load(Ordering::Acquire) == now {
             return;
         }
@@ -81,7 +81,7 @@ impl Authorizer {
             .iter_mut()
             .zip(RESOURCES)
             .any(|(watch, resource)| match watch {
-                // Most writes are none of roles, and to know that is cheaper than to ask for the next.
+                // Most writes do not concern roles. Comparing the revision is cheaper than polling the watch.
                 Some(watch) if watch.revision() >= now => false,
                 Some(watch) => !self.drain(watch.as_mut(), resource),
                 None => true,
@@ -92,7 +92,7 @@ impl Authorizer {
         self.revision.fetch_max(now, Ordering::AcqRel);
     }
 
-    /// Applies the events that are there; false if some were lost.
+    /// Applies the pending events. Returns false if events were lost.
     fn drain(&self, watch: &mut dyn Watch, resource: &str) -> bool {
         loop {
             match watch.next().now_or_never() {
@@ -108,8 +108,8 @@ impl Authorizer {
         }
     }
 
-    /// Lists everything again and watches from there. A watch that cannot be had is tried again with
-    /// the next decision.
+    /// Lists everything again and starts watches at that revision. A watch that fails to start is retried with the next
+    /// decision.
     fn reload(&self, watches: &mut [Option<Box<dyn Watch>>]) {
         let mut fresh = Policy::default();
         for (watch, resource) in watches.iter_mut().zip(RESOURCES) {
@@ -145,7 +145,7 @@ mod tests {
     const NAMES: [&str; 3] = ["x", "y", "z"];
     const USERS: [&str; 3] = ["u", "v", "system:serviceaccount:a:s"];
 
-    /// One write: which kind, where, and its content (`None` removes).
+    /// One write: kind, location and content (`None` removes the object).
     #[derive(Clone, Debug)]
     struct Step {
         kind: usize,
@@ -228,7 +228,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// What is followed step by step is what one would read anew.
+        /// Incremental updates give the same policy as a full read.
         #[test]
         fn following_equals_reading_anew(steps in prop::collection::vec(step(), 1..30)) {
             let store: Arc<dyn Store> = Arc::new(MemoryStore::new());

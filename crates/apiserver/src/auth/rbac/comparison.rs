@@ -1,31 +1,30 @@
-//! Whether some rules grant everything that others do, at a cost that is bounded.
+//! Checks whether a set of rules grants everything that another set grants, at bounded cost.
 //!
-//! A rule stands for every combination of its verbs, groups, resources and names: a few kilobytes stand
-//! for billions. So combinations are not made. They are narrowed down verb by verb, group by group and
-//! resource by resource; a part that one of the remaining rules grants as a whole is left out; and the
-//! comparison ends after [`MOST_MISSING`] grants that are missing, or [`MOST_STEPS`] comparisons.
+//! A rule stands for every combination of its verbs, groups, resources and names. A few kilobytes can stand for
+//! billions of combinations, so they are not enumerated. Instead, the comparison narrows the rules verb by verb, group
+//! by group and resource by resource. It skips a part that one of the remaining rules grants as a whole. It ends after
+//! [`MOST_MISSING`] missing grants or [`MOST_STEPS`] steps.
 
 use std::collections::HashSet;
 
 use super::Rule;
 use super::rule::{has, resource_covers, url_covers};
 
-/// How many missing grants are found before the comparison ends.
+/// Number of missing grants after which the comparison ends.
 pub(super) const MOST_MISSING: usize = 20;
 
-/// How many pairs of names are compared before the comparison ends: some tens of milliseconds.
+/// Number of compared pairs of names after which the comparison ends: some tens of milliseconds.
 const MOST_STEPS: usize = 5_000_000;
 
-/// A comparison of what is wanted with what somebody has.
+/// A comparison of wanted rules with the rules that a user has.
 pub(super) struct Comparison<'a> {
     had: Vec<&'a Rule>,
     steps: usize,
-    /// Single grants that nobody has: one verb on one resource of one group with at most one name, or on
-    /// one path.
+    /// Single grants that are missing: one verb on one resource of one group with at most one name, or on one path.
     pub(super) missing: Vec<Rule>,
 }
 
-/// The comparison ends here.
+/// The comparison reached one of its limits.
 struct Ended;
 
 impl<'a> Comparison<'a> {
@@ -37,19 +36,19 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// Whether there were too many combinations.
+    /// Whether the limit of steps is exceeded.
     pub(super) fn is_spent(&self) -> bool {
         self.steps > MOST_STEPS
     }
 
-    /// How many pairs of names were compared.
+    /// Number of compared pairs of names.
     #[cfg(test)]
     pub(super) fn steps(&self) -> usize {
         self.steps
     }
 
-    /// Adds to `missing` what a rule grants and nobody has. False if the comparison ended early: there may
-    /// be more.
+    /// Adds to `missing` the grants of a rule that the user does not have. Returns false if the comparison ended early,
+    /// so that more grants may be missing.
     pub(super) fn compare(&mut self, wanted: &Rule) -> bool {
         self.try_compare(wanted).is_ok()
     }
@@ -84,7 +83,7 @@ impl<'a> Comparison<'a> {
                 let had = self.narrow(&had, |rule| {
                     (has(&rule.api_groups, group), rule.api_groups.len())
                 })?;
-                // The common case: somebody who has everything in a group.
+                // Fast path: a rule that grants all resources of the group.
                 let whole = |rule: &&Rule| {
                     rule.resource_names.is_empty() && rule.resources.iter().any(|r| r == "*")
                 };
@@ -102,7 +101,7 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// Whether one rule grants all of it, as the same rule does.
+    /// Whether a single rule grants all of it. This is fast for identical rules.
     fn one_covers(&mut self, wanted: &Rule) -> Result<bool, Ended> {
         let (mine, theirs): (Vec<&Rule>, usize) = (self.had.clone(), size(wanted));
         for rule in mine {
@@ -131,7 +130,7 @@ impl<'a> Comparison<'a> {
         names: &[&str],
         had: &[&Rule],
     ) -> Result<(), Ended> {
-        // A rule for every name is covered only by a rule for every name.
+        // Only a rule for every name covers a rule for every name.
         if had.iter().any(|rule| rule.resource_names.is_empty()) {
             return Ok(());
         }
@@ -159,7 +158,7 @@ impl<'a> Comparison<'a> {
         Ok(())
     }
 
-    /// The rules for which something is so. It says how many names it looked at, too.
+    /// Returns the rules for which `so` returns true. `so` also returns the number of names that it compared.
     fn narrow(
         &mut self,
         rules: &[&'a Rule],
@@ -196,7 +195,7 @@ fn covers_resource(rule: &Rule, wanted: &str) -> bool {
     mine.any(|mine| mine == wanted || resource_covers(mine, resource, sub))
 }
 
-/// How many names a rule lists.
+/// Number of names that a rule lists.
 fn size(rule: &Rule) -> usize {
     let lists = [
         &rule.verbs,
@@ -211,7 +210,7 @@ fn set(list: &[String]) -> HashSet<&str> {
     list.iter().map(String::as_str).collect()
 }
 
-/// Each text once, in order.
+/// Removes duplicates and keeps the order.
 fn unique(list: &[String]) -> Vec<&str> {
     let mut seen = HashSet::with_capacity(list.len());
     let texts = list.iter().map(String::as_str);
@@ -258,7 +257,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2_000))]
 
-        /// The same is missing as by making every combination.
+        /// The result equals that of comparing every combination.
         #[test]
         fn missing_grants_are_those_of_every_combination(
             wanted in rule(), had in prop::collection::vec(rule(), 0..5),
@@ -283,7 +282,7 @@ mod tests {
         }
     }
 
-    /// `n` names in each list.
+    /// A rule with `n` names in each list.
     fn wide(n: usize) -> Rule {
         let list = |prefix: &str| (0..n).map(|i| format!("{prefix}{i}")).collect::<Vec<_>>();
         Rule {
@@ -319,7 +318,7 @@ mod tests {
             assert!(comparison.missing.is_empty());
             steps.push(comparison.steps());
         }
-        // Verbs by groups, which is the square of one list and less than the fourth power of it.
+        // The cost is verbs times groups, the square of one list, not its fourth power.
         assert!(
             steps.windows(2).all(|pair| pair[1] <= 5 * pair[0]),
             "{steps:?}"
@@ -332,7 +331,7 @@ mod tests {
         let mut comparison = Comparison::new(&same);
         assert!(comparison.compare(&wide(300)) && comparison.missing.is_empty());
         assert!(comparison.steps() < 10_000, "{}", comparison.steps());
-        // Two rules that grant it together only.
+        // Two rules that cover it only together.
         let mut had = [wide(300), wide(300)];
         had[0].resource_names.remove(0);
         had[1].resource_names.truncate(1);

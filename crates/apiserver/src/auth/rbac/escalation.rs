@@ -1,8 +1,8 @@
-//! Nobody grants more than they have.
+//! Privilege escalation checks: no user can grant more than they have.
 //!
-//! A role may be written only by a caller who already has each of its rules in that scope, or who has
-//! the verb `escalate` on the role; a binding only by a caller who has each rule of the role it names,
-//! or the verb `bind` on that role.
+//! A role may be written only by a caller that already has each of its rules in that scope, or that has the verb
+//! `escalate` on the role. A binding may be written only by a caller that has each rule of the role it names, or that
+//! has the verb `bind` on that role.
 
 use serde_json::Value;
 
@@ -12,10 +12,10 @@ use super::{Comparison, GROUP, Rule};
 use crate::auth::{Attributes, Target, User};
 use crate::http::NotGranted;
 
-/// How many characters of a name an answer repeats.
+/// Maximum number of characters of a name that a response repeats.
 const MOST_SHOWN: usize = 253;
 
-/// What a write of a role or a binding grants.
+/// The permissions that a write of a role or a binding grants.
 #[derive(Debug)]
 pub(crate) struct Grant<'a> {
     namespace: &'a str,
@@ -26,15 +26,15 @@ pub(crate) struct Grant<'a> {
 
 #[derive(Debug)]
 enum Granted<'a> {
-    /// These rules, to whoever has or gets the role of this name.
+    /// These rules, granted to the subjects of the role of this name.
     Rules(&'a str, Vec<Rule>),
-    /// A role, to the subjects of a binding.
+    /// A role, granted to the subjects of a binding.
     Role(RoleRef),
 }
 
 impl<'a> Grant<'a> {
-    /// What a write grants, by the plural name of its kind; `None` if nothing. What the version that it
-    /// replaces grants already is not granted anew.
+    /// Returns the grant of a write, by the plural name of its kind, or `None` if it grants nothing. Grants of the
+    /// replaced version do not count.
     pub(crate) fn of(
         resource: &str,
         namespace: &'a str,
@@ -44,7 +44,7 @@ impl<'a> Grant<'a> {
         let unchanged = |fields: [&str; 2]| {
             old.is_some_and(|old| fields.iter().all(|f| old.get(f) == new.get(f)))
         };
-        // Labels say which aggregates a ClusterRole is gathered into.
+        // Labels decide which aggregated roles include a ClusterRole.
         let labels = |role: &Value| role.pointer("/metadata/labels").cloned();
         let relabelled =
             || resource == "clusterroles" && old.is_some_and(|old| labels(old) != labels(new));
@@ -54,7 +54,7 @@ impl<'a> Grant<'a> {
             {
                 let name = new.pointer("/metadata/name").and_then(Value::as_str);
                 let mut rules = rules(new);
-                // Which roles an aggregation will gather, nobody knows yet: it counts as everything.
+                // The roles that an aggregation will select are not known yet, so it counts as granting everything.
                 if new.get("aggregationRule").is_some_and(|a| !a.is_null()) {
                     rules.extend(everything());
                 }
@@ -80,7 +80,7 @@ impl<'a> Grant<'a> {
         })
     }
 
-    /// The permission to write this whatever one has.
+    /// Returns the permission that allows the write regardless of the caller's rules.
     pub(crate) fn lifted_by(&self) -> Attributes<'_> {
         let (verb, name) = match &self.granted {
             Granted::Rules(name, _) => ("escalate", *name),
@@ -101,7 +101,7 @@ impl Authorizer {
     /// Checks a write of a role or a binding.
     ///
     /// # Errors
-    /// Says what the write would grant beyond what the caller has.
+    /// Returns the grants that the caller does not have.
     pub(crate) fn check_grant(&self, user: &User, grant: &Grant<'_>) -> Result<(), NotGranted> {
         if self.allows(user, &grant.lifted_by()) {
             return Ok(());
@@ -179,7 +179,7 @@ fn everything() -> [Rule; 2] {
     ]
 }
 
-/// The beginning of a name that is too long to be one.
+/// Shortens a text that is too long for a valid name.
 fn shortened(text: &str) -> &str {
     match text.char_indices().nth(MOST_SHOWN) {
         Some((end, _)) => &text[..end],

@@ -1,13 +1,12 @@
-//! Role based access control over the Role, ClusterRole, RoleBinding and ClusterRoleBinding objects
-//! in the store.
+//! Role-based access control by the Role, ClusterRole, RoleBinding and ClusterRoleBinding objects in the store.
 //!
-//! | file | is about |
+//! | file | contents |
 //! |---|---|
-//! | `rule` | when a rule matches a request, when a rule covers another |
-//! | `comparison` | whether some rules grant everything that others do |
+//! | `rule` | whether a rule matches a request, and whether a rule covers another |
+//! | `comparison` | whether a set of rules grants everything that another set grants |
 //! | `policy` | roles and bindings, indexed by subject |
-//! | `authorizer` | the policy kept in step with the store |
-//! | `escalation` | nobody grants more than they have |
+//! | `authorizer` | keeps the policy in sync with the store |
+//! | `escalation` | privilege escalation checks |
 
 mod authorizer;
 mod comparison;

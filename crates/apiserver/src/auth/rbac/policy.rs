@@ -1,4 +1,4 @@
-//! Roles and bindings, indexed by subject so that a decision looks only at the caller's own.
+//! Roles and bindings, indexed by subject, so that a decision reads only the caller's bindings.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::auth::{Attributes, MASTERS, Target, User};
 use crate::http::Decision;
 use crate::store::Object;
 
-/// Storage names of the four kinds, in the order in which they are followed.
+/// Storage names of the four kinds, in the order of the watches.
 pub(super) const RESOURCES: [&str; 4] = [
     "rbac.authorization.k8s.io/clusterroles",
     "rbac.authorization.k8s.io/roles",
@@ -18,21 +18,21 @@ pub(super) const RESOURCES: [&str; 4] = [
     "rbac.authorization.k8s.io/rolebindings",
 ];
 
-/// Everything that the store says about access at one moment.
+/// The roles and bindings of the store at one revision.
 ///
-/// A decision allocates nothing unless it has something to explain.
+/// A decision allocates only if it returns an explanation.
 #[derive(Debug, Default)]
 pub(super) struct Policy {
     roles: Scoped<Role>,
-    /// By user, then by group: the bindings that name them.
+    /// The bindings of each user and each group.
     users: HashMap<String, Scoped<Arc<Binding>>>,
     groups: HashMap<String, Scoped<Arc<Binding>>>,
     bindings: Scoped<Arc<Binding>>,
-    /// Rules of the ClusterRoles that gather those of others, worked out when a ClusterRole changes.
+    /// Rules of the ClusterRoles that aggregate others. They are recomputed when a ClusterRole changes.
     aggregated: HashMap<String, Arc<[Rule]>>,
 }
 
-/// Things by namespace (empty for the cluster) and name.
+/// Items by namespace (empty for the cluster) and name.
 #[derive(Debug)]
 struct Scoped<T>(HashMap<String, BTreeMap<String, T>>);
 
@@ -90,11 +90,11 @@ struct Binding {
 pub(super) struct RoleRef {
     /// `Role` or `ClusterRole`.
     pub(super) kind: String,
-    /// Its name.
+    /// Name of the role.
     pub(super) name: String,
 }
 
-/// Who a binding names.
+/// The subject of a binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Subject {
     User(String),
@@ -146,7 +146,7 @@ struct Expression {
 }
 
 impl Policy {
-    /// Takes in a new version of an object, or its removal.
+    /// Applies a new version of an object, or its removal.
     pub(super) fn apply(&mut self, resource: &str, object: &Object, removed: bool) {
         let (namespace, name) = (&object.key.namespace, &object.key.name);
         if resource.ends_with("bindings") {
@@ -159,7 +159,7 @@ impl Policy {
         if removed {
             self.roles.remove(namespace, name);
         } else {
-            // An object that does not read as a role grants nothing.
+            // An object that does not parse as a role grants nothing.
             let role: RoleObject = serde_json::from_slice(&object.json).unwrap_or_default();
             let selectors = role.aggregation_rule.map(|a| a.cluster_role_selectors);
             let role = Role {
@@ -199,7 +199,7 @@ impl Policy {
         }
     }
 
-    /// Every rule that the user has in the namespace, cluster-wide ones included.
+    /// Returns every rule that the user has in the namespace, including cluster-wide ones.
     pub(super) fn rules(&self, user: &User, namespace: &str) -> Vec<Rule> {
         let mut rules = Vec::new();
         for binding in self.bindings_of(user, namespace) {
@@ -209,8 +209,8 @@ impl Policy {
         rules
     }
 
-    /// The rules of the role that a binding in `namespace` (empty for cluster-wide) names; `None` if
-    /// there is no such role.
+    /// Returns the rules of the role that a binding in `namespace` (empty for cluster-wide) names, or `None` if the
+    /// role does not exist.
     pub(super) fn rules_of(&self, namespace: &str, role: &RoleRef) -> Option<&[Rule]> {
         let namespace = if role.is_local() { namespace } else { "" };
         if namespace.is_empty()
@@ -229,7 +229,7 @@ impl Policy {
             })
     }
 
-    /// The roles that bindings of the user name and that do not exist, as a sentence.
+    /// Returns a sentence about the missing roles to which bindings of the user refer.
     fn missing(&self, user: &User, attributes: &Attributes<'_>) -> String {
         let missing: Vec<String> = self
             .bindings_of(user, namespace_of(attributes))
@@ -243,7 +243,7 @@ impl Policy {
         }
     }
 
-    /// The user's bindings that hold in a namespace: cluster-wide ones first.
+    /// Returns the user's bindings that apply in a namespace, cluster-wide ones first.
     fn bindings_of<'a, 'b>(
         &'a self,
         user: &'b User,
@@ -306,8 +306,8 @@ impl Policy {
         self.aggregated = gathered.collect();
     }
 
-    /// Adds the rules of one ClusterRole; for a role that aggregates those of the roles it selects,
-    /// which may aggregate in turn. `seen` ends circles.
+    /// Adds the rules of one ClusterRole. For an aggregated role, adds the rules of the roles that it selects, which
+    /// may be aggregated as well. `seen` prevents infinite recursion.
     fn gather<'a>(&'a self, name: &'a str, seen: &mut BTreeSet<&'a str>, rules: &mut Vec<Rule>) {
         let Some(role) = self.roles.get("", name).filter(|_| seen.insert(name)) else {
             return;
@@ -333,7 +333,7 @@ impl RoleRef {
         self.kind == "Role"
     }
 
-    /// The sentence for a role that does not exist.
+    /// Returns the error text for a role that does not exist.
     pub(super) fn not_found(&self) -> String {
         let kind = if self.is_local() {
             "role"
@@ -351,7 +351,7 @@ impl Binding {
             .filter_map(|s| s.resolve(&self.namespace))
     }
 
-    /// Why the user has what this binding grants.
+    /// Returns the reason why this binding applies to the user.
     fn describe(&self, user: &User) -> String {
         let is_meant = |subject: &&SubjectRef| match subject.resolve(&self.namespace) {
             Some(Subject::User(name)) => name == user.name,
@@ -373,7 +373,7 @@ impl Binding {
 }
 
 impl SubjectRef {
-    /// The user or group that is meant; `None` for a subject that names nobody.
+    /// Returns the user or group of a subject, or `None` for an invalid subject.
     fn resolve(&self, namespace: &str) -> Option<Subject> {
         match self.kind.as_str() {
             "User" => Some(Subject::User(self.name.clone())),

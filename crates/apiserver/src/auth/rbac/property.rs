@@ -1,5 +1,5 @@
-//! A random sequence of writes by somebody who may write roles and bindings, but neither escalate nor
-//! bind, gives nobody more than that writer had in the beginning.
+//! Property test: a user may write roles and bindings but has neither `escalate` nor `bind`. No random sequence of its
+//! writes gives any user more than that writer had at the start.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -25,10 +25,10 @@ const KINDS: [&str; 2] = ["pods", "secrets"];
 /// A permission: scope, verb, resource.
 type Rights = BTreeSet<(&'static str, &'static str, &'static str)>;
 
-/// Objects by kind, as `RESOURCES` lists them, namespace and name.
+/// Objects by kind (index into `RESOURCES`), namespace and name.
 type Objects = BTreeMap<(usize, &'static str, String), Value>;
 
-/// What the objects grant, worked out from what Kubernetes documents and not from the authorizer.
+/// Computes what the objects grant from the documented rules of Kubernetes, independently of the authorizer.
 fn rights(objects: &Objects, user: &str) -> Rights {
     let mut rights = Rights::new();
     for ((kind, namespace, _), binding) in objects.iter().filter(|((kind, ..), _)| *kind >= 2) {
@@ -85,7 +85,7 @@ fn gather(objects: &Objects, name: &str, seen: &mut BTreeSet<String>, rules: &mu
         let label = role.pointer("/metadata/labels/x").and_then(Value::as_str);
         let matches = match selector.pointer("/matchLabels/x") {
             Some(wanted) => label == wanted.as_str(),
-            // The only expression here.
+            // The selectors of this test contain no other expression.
             None => label != Some("p"),
         };
         if *kind == 0 && matches {
@@ -100,7 +100,7 @@ fn pick<T: Clone>(rng: &mut SmallRng, from: &[T]) -> T {
 
 fn role(rng: &mut SmallRng, cluster: bool, old: Option<&Value>) -> Value {
     let mut role = match old {
-        // Half of the changes leave the rules alone.
+        // Half of the updates keep the rules.
         Some(old) if rng.random_bool(0.5) => old.clone(),
         _ => {
             let rules: Vec<Value> = (0..rng.random_range(0..3))
@@ -148,7 +148,7 @@ fn binding(rng: &mut SmallRng, local: bool) -> Value {
     json!({ "metadata": {}, "roleRef": { "kind": kind, "name": name }, "subjects": subjects })
 }
 
-/// One write: where, and what; nothing removes.
+/// One write: location and content. No write removes an object.
 fn write(rng: &mut SmallRng, objects: &Objects) -> ((usize, &'static str, String), Option<Value>) {
     let kind = rng.random_range(0..4usize);
     let scope = if kind % 2 == 0 { "" } else { "a" };
@@ -181,7 +181,7 @@ fn put(store: &dyn Store, (kind, namespace, name): &(usize, &str, String), objec
     written.unwrap().unwrap();
 }
 
-/// Returns how many writes of the attacker were allowed.
+/// Returns the number of allowed writes of the attacker.
 fn sequence(seed: u64) -> usize {
     let rng = &mut SmallRng::seed_from_u64(seed);
     let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
@@ -223,7 +223,7 @@ fn sequence(seed: u64) -> usize {
                 gained.is_empty(),
                 "seed {seed}, step {step}: {user} gained {gained:?}"
             );
-            // The model is the authorizer's.
+            // The model agrees with the authorizer.
             for scope in SCOPES {
                 for (verb, resource) in VERBS.into_iter().flat_map(|v| KINDS.map(|k| (v, k))) {
                     let target = Target::Resource {
@@ -250,6 +250,6 @@ fn sequence(seed: u64) -> usize {
 #[test]
 fn writes_without_escalate_and_bind_give_nobody_more_than_the_writer_had() {
     let allowed: usize = (0..SEQUENCES).map(sequence).sum();
-    // Otherwise nothing was tried.
+    // Otherwise the test would not have exercised anything.
     assert!(allowed > usize::try_from(SEQUENCES).unwrap(), "{allowed}");
 }

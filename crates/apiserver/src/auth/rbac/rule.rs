@@ -1,10 +1,10 @@
-//! One policy rule: what it matches, and what it covers.
+//! One policy rule: the requests that it matches and the rules that it covers.
 
 use serde::Deserialize;
 
 use crate::auth::{Attributes, Target};
 
-/// A `PolicyRule`. Empty lists grant nothing, except that no `resource_names` means every name.
+/// A `PolicyRule`. Empty lists grant nothing, except that empty `resource_names` stands for every name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
@@ -17,10 +17,10 @@ pub struct Rule {
     /// `resource`, `resource/sub`, `*/sub` or `*`.
     #[serde(deserialize_with = "null_is_empty")]
     pub resources: Vec<String>,
-    /// Names that the rule is limited to.
+    /// Names to which the rule is limited.
     #[serde(deserialize_with = "null_is_empty")]
     pub resource_names: Vec<String>,
-    /// Paths outside the resources; a trailing `*` stands for any rest.
+    /// Non-resource paths; a trailing `*` matches any suffix.
     #[serde(rename = "nonResourceURLs", deserialize_with = "null_is_empty")]
     pub non_resource_urls: Vec<String>,
 }
@@ -55,7 +55,7 @@ impl Rule {
         }
     }
 
-    /// Whether everything that `other`, an [atom](Self::atoms), grants is granted by this rule too.
+    /// Whether this rule grants everything that `other`, an [atom](Self::atoms), grants.
     #[cfg(test)]
     pub(super) fn covers(&self, other: &Self) -> bool {
         let all = |mine: &[String], theirs: &[String]| theirs.iter().all(|t| has(mine, t));
@@ -65,7 +65,7 @@ impl Rule {
                 .iter()
                 .any(|mine| mine == theirs || resource_covers(mine, resource, sub))
         });
-        // A rule for every name is covered only by a rule for every name.
+        // Only a rule for every name covers a rule for every name.
         let names = self.resource_names.is_empty()
             || (!other.resource_names.is_empty()
                 && other
@@ -84,8 +84,8 @@ impl Rule {
             && urls
     }
 
-    /// The rule as single grants: one verb on one resource of one group with at most one name, or on
-    /// one path. A rule may be covered by several others together, an atom only by one.
+    /// Splits the rule into single grants (atoms): one verb on one resource of one group with at most one name, or on
+    /// one path. Several rules together may cover a rule, but only a single rule can cover an atom.
     #[cfg(test)]
     pub(super) fn atoms(&self) -> Vec<Self> {
         let mut atoms = Vec::new();
