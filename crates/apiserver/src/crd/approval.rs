@@ -1,4 +1,4 @@
-//! Groups of the Kubernetes project: what a definition in one of them says about its approval.
+//! Approval annotations of definitions in the groups of the Kubernetes project.
 
 use serde_json::{Value, json};
 
@@ -6,12 +6,12 @@ use super::definition::set_condition;
 use crate::registry::rules::text;
 use crate::status::Cause;
 
-/// The annotation that says where the Kubernetes project agreed to a definition.
+/// The annotation that refers to the approval of a definition by the Kubernetes project.
 const APPROVED: &str = "api-approved.kubernetes.io";
-/// Where the rules about it are.
+/// Location of the policy.
 const POLICY: &str = "https://github.com/kubernetes/enhancements/pull/1111";
 
-/// Tells of a definition in a group of the Kubernetes project whether the project agreed to it.
+/// Sets the condition about the approval of a definition in a group of the Kubernetes project.
 pub(super) fn note(definition: &mut Value) {
     const CONDITION: &str = "KubernetesAPIApprovalPolicyConformant";
     if !is_protected(text(definition, "/spec/group")) {
@@ -49,7 +49,7 @@ pub(super) fn note(definition: &mut Value) {
     );
 }
 
-/// Groups of the Kubernetes project are not for everybody to define kinds in.
+/// Rejects definitions in groups of the Kubernetes project without the annotation.
 pub(super) fn validate(definition: &Value, group: &str, causes: &mut Vec<Cause>) {
     if !is_protected(group) {
         return;
@@ -69,7 +69,7 @@ pub(super) fn validate(definition: &Value, group: &str, causes: &mut Vec<Cause>)
     }
 }
 
-/// What a definition says about its approval.
+/// Approval state according to the annotation.
 enum Approval<'a> {
     Missing,
     Invalid(&'a str),

@@ -1,4 +1,4 @@
-//! From a definition to an entry of the table of kinds.
+//! Compiles a definition into an entry of the table of kinds.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,17 +14,17 @@ use crate::registry::{Field, Generation, Kind, Subresource, Version, custom_base
 /// One served version of a custom kind.
 #[derive(Debug)]
 pub(crate) struct CustomVersion {
-    /// How its objects look.
+    /// Structural schema of the objects.
     pub(crate) schema: Structural,
-    /// The same as the definition has it, for documents.
+    /// The schema as the definition contains it, for OpenAPI documents.
     pub(crate) openapi: Value,
-    /// What it prints after the name.
+    /// Columns of the Table form, after the name.
     pub(crate) columns: &'static [Column],
-    /// What hangs below an object.
+    /// Subresources of an object.
     pub(crate) subresources: &'static [Subresource],
-    /// What selectors may name.
+    /// Field selectors.
     pub(crate) fields: &'static [Field],
-    /// Where the scale subresource finds its numbers.
+    /// Locations of the values of the scale subresource.
     pub(crate) scale: Option<Scale>,
 }
 
@@ -36,7 +36,7 @@ pub(crate) struct Scale {
     pub(crate) selector: Option<String>,
 }
 
-/// The entry of a definition; `None` if no version is served.
+/// Compiles a definition. Returns `None` if no version is served.
 pub(crate) fn compile(definition: &Value) -> Option<&'static Kind> {
     static KNOWN: Mutex<Option<HashMap<String, Option<&'static Kind>>>> = Mutex::new(None);
     let spec = definition.get("spec")?;
@@ -95,7 +95,8 @@ fn entry(spec: &Value) -> Option<Kind> {
     })
 }
 
-/// Stable before beta before alpha, then the larger numbers; other names last, by alphabet.
+/// Sort key of versions: stable, then beta, then alpha, each with larger numbers first. Other names come last, in
+/// alphabetical order.
 fn preference(name: &str) -> (u8, u64, u64, std::cmp::Reverse<String>) {
     let parse = || -> Option<(u8, u64, u64)> {
         let rest = name.strip_prefix('v')?;

@@ -1,4 +1,4 @@
-//! CustomResourceDefinition: its defaults, its checks, and what it says about itself.
+//! CustomResourceDefinition: defaults, validation and status.
 
 use std::borrow::Cow;
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ use crate::registry::meta::rfc3339;
 use crate::registry::rules::{items, text};
 use crate::status::Cause;
 
-/// Most fields that selectors may name.
+/// Maximum number of selectable fields.
 const SELECTABLE: usize = 8;
 
 pub(crate) fn default_definition(definition: &mut Value) {
@@ -47,13 +47,13 @@ pub(crate) fn default_definition(definition: &mut Value) {
     }
 }
 
-/// A new definition is established at once unless another one has its names.
+/// Prepares a new definition. It is established immediately unless another definition owns one of its names.
 pub(crate) fn prepare_definition(definition: &mut Value) {
     definition["status"] = json!({});
     settle(definition, None);
 }
 
-/// Brings the status in line with the spec. `taken` tells which name another definition has.
+/// Updates the status for the spec. `taken` describes a name that another definition owns.
 pub(crate) fn settle(definition: &mut Value, taken: Option<&str>) {
     let names = definition
         .pointer("/spec/names")
@@ -98,7 +98,7 @@ pub(crate) fn settle(definition: &mut Value, taken: Option<&str>) {
     }
 }
 
-/// Remembers the version that objects are stored in from now on.
+/// Adds the current storage version to `status.storedVersions`.
 pub(crate) fn note_storage(definition: &mut Value) {
     let versions = items(definition, "/spec/versions");
     let storage = versions.iter().find(|version| version["storage"] == true);
@@ -117,14 +117,14 @@ pub(crate) fn note_storage(definition: &mut Value) {
     }
 }
 
-/// Whether another definition has one of its names.
+/// Whether another definition owns one of its names.
 pub(crate) fn is_refused(definition: &Value) -> bool {
     items(definition, "/status/conditions")
         .iter()
         .any(|condition| condition["type"] == "NamesAccepted" && condition["status"] == "False")
 }
 
-/// The definition with the names that it has, whatever others it asks for.
+/// Returns the definition with its accepted names instead of the requested ones.
 pub(crate) fn accepted(definition: &Value) -> Cow<'_, Value> {
     let names = definition.pointer("/status/acceptedNames");
     match names.filter(|_| is_refused(definition)) {
@@ -137,7 +137,7 @@ pub(crate) fn accepted(definition: &Value) -> Cow<'_, Value> {
     }
 }
 
-/// Sets a condition; its time changes with its status only.
+/// Sets a condition. Its transition time changes only if its status changes.
 pub(crate) fn set_condition(
     status: &mut Value,
     kind: &str,
@@ -172,7 +172,7 @@ pub(crate) fn is_established(definition: &Value) -> bool {
 }
 
 pub(crate) fn validate_definition(definition: &Value, causes: &mut Vec<Cause>) {
-    // Each of them is compiled later.
+    // The patterns are compiled below, so their total cost is checked first.
     if !super::pattern::check_all(definition, causes) {
         return;
     }
@@ -288,7 +288,7 @@ fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
             causes.push(Cause::required(field, ""));
         }
     }
-    // Schemas that are all the same were once written beside the versions, and errors say so still.
+    // Schemas that are equal in all versions were once written at the top level, and errors still report that path.
     let same = |member: &dyn Fn(&Value) -> Option<Value>| {
         let first = versions.first().map(member);
         versions
@@ -309,7 +309,7 @@ fn validate_versions(spec: &Value, causes: &mut Vec<Cause>) {
             let why = problems.join(",");
             causes.push(Cause::invalid(field, &json!(name), &why));
             if index == 0 {
-                // The first version was once the only one, and has a field for it still.
+                // The first version was once the only one, and errors still report its field.
                 causes.push(Cause::invalid("spec.version", &json!(name), &why));
             }
         }
@@ -378,7 +378,7 @@ fn validate_schema(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// A default must itself be a value of its schema, with nothing unknown in it.
+/// Validates defaults: each must match its schema and contain no unknown fields.
 fn validate_defaults(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     if let Some(default) = schema.get("default") {
         let compiled = Structural::root(&json!({"properties": {"default": schema}}));
@@ -574,7 +574,7 @@ fn validate_names(spec: &Value, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What objects are stored under does not change once there may be some.
+/// Rejects changes of the properties that determine the storage name, because objects may exist.
 pub(crate) fn validate_definition_update(old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     let mut fixed = vec!["group"];
     if is_established(old) {
@@ -588,7 +588,7 @@ pub(crate) fn validate_definition_update(old: &Value, new: &Value, causes: &mut 
             causes.push(Cause::invalid(field, value, "field is immutable"));
         }
     }
-    // The name follows from names that cannot change, so it is not at fault.
+    // The name is derived from names that cannot change, so it is not reported.
     let name = |object: &Value| {
         let (plural, group) = (
             text(object, "/spec/names/plural"),
@@ -601,7 +601,7 @@ pub(crate) fn validate_definition_update(old: &Value, new: &Value, causes: &mut 
     }
 }
 
-/// The names that a definition claims in its group.
+/// Returns the names that a definition claims in its group.
 pub(crate) fn claimed_names(names: &Value) -> Map<String, Value> {
     let mut out = Map::new();
     for member in ["plural", "singular", "kind", "listKind"] {

@@ -1,10 +1,10 @@
-//! Formats of texts that schemas ask for.
+//! String formats of schemas.
 
 use base64::Engine as _;
 
 use crate::quantity::Quantity;
 
-/// The formats that the real server checks (kube-openapi, `strfmt`); others pass.
+/// Checks the formats that the real server checks (kube-openapi, `strfmt`). Other formats are accepted.
 pub(super) fn has_format(format: &str, text: &str) -> bool {
     match format {
         "date-time" | "datetime" => text.parse::<jiff::Timestamp>().is_ok(),
@@ -37,7 +37,7 @@ pub(super) fn has_format(format: &str, text: &str) -> bool {
     }
 }
 
-/// 6, 8 or 20 bytes, between colons or hyphens, or in groups of two between dots.
+/// Accepts 6, 8 or 20 bytes, separated by colons or hyphens, or in groups of two separated by dots.
 fn is_mac(text: &str) -> bool {
     let parts = |separator: char, digits: usize, counts: [usize; 3]| {
         let parts: Vec<&str> = text.split(separator).collect();
@@ -68,7 +68,7 @@ fn is_hostname(text: &str) -> bool {
 }
 
 fn is_email(text: &str) -> bool {
-    // A display name before an address in angle brackets is fine, as it is in a header.
+    // A display name before an address in angle brackets is accepted, as in a mail header.
     let address = text
         .strip_suffix('>')
         .and_then(|text| text.rsplit_once('<'));
@@ -84,7 +84,7 @@ fn is_email(text: &str) -> bool {
     })
 }
 
-/// Absolute, or a path from the root.
+/// Accepts absolute URIs and paths from the root.
 fn is_uri(text: &str) -> bool {
     let scheme = text.split_once(':').map(|(scheme, _)| scheme);
     let scheme = scheme.is_some_and(|scheme| {
@@ -96,7 +96,7 @@ fn is_uri(text: &str) -> bool {
     (scheme || text.starts_with('/')) && !text.contains(|c: char| c.is_ascii_control() || c == ' ')
 }
 
-/// As Go writes them, or numbers with units up to weeks.
+/// Accepts durations in Go's format, or numbers with units up to weeks.
 fn is_duration(text: &str) -> bool {
     const UNITS: &[&str] = &[
         "ns",

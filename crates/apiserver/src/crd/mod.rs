@@ -1,9 +1,9 @@
 //! Custom resources: kinds that clients define.
 //!
-//! A definition is compiled into an entry of the same table that the built-in kinds are in, so that
-//! all verbs, lists and watches are the same code. A compiled entry lives as long as the process: the
-//! table hands out plain references. Definitions with the same spec share one, so what is kept is
-//! bounded by the number of different definitions seen.
+//! A definition is compiled into an entry of the table that also contains the built-in kinds, so that all verbs, lists
+//! and watches share one implementation. A compiled entry is never freed, because the table returns plain references.
+//! Definitions with the same spec share one entry. Therefore the memory is bounded by the number of different
+//! definitions.
 
 mod approval;
 mod compile;
@@ -28,13 +28,13 @@ use crate::status::Cause;
 
 /// The group of definitions.
 pub(crate) const GROUP: &str = "apiextensions.k8s.io";
-/// Their plural name.
+/// Plural name of definitions.
 pub(crate) const PLURAL: &str = "customresourcedefinitions";
-/// The finalizer that holds a definition until its objects are gone.
+/// The finalizer that keeps a definition until its objects are deleted.
 pub(crate) const CLEANUP: &str = "customresourcecleanup.apiextensions.k8s.io";
 
 impl CustomVersion {
-    /// The stored form of an object, and the paths that were not known and went.
+    /// Returns the stored form of an object, and the paths of unknown fields that were removed.
     pub(crate) fn canonical(
         &self,
         mut object: Value,
@@ -59,13 +59,13 @@ impl CustomVersion {
         Ok((object, unknown))
     }
 
-    /// Checks an object on its own.
+    /// Validates an object.
     pub(crate) fn validate(&self, object: &Value, causes: &mut Vec<Cause>) {
         value::check(&self.schema, object, causes);
     }
 
-    /// Checks an object that was changed: what is wrong in parts that are as they were is let be, so that
-    /// objects from before a rule can still be changed.
+    /// Validates an updated object. Errors in unchanged parts are ignored, so that objects that are older than a rule
+    /// can still be changed.
     pub(crate) fn validate_update(&self, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
         value::check_change(&self.schema, old, new, causes);
     }

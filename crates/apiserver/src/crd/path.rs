@@ -1,4 +1,4 @@
-//! The part of JSONPath that definitions use: members, indices, and filters that compare one member.
+//! The subset of JSONPath that definitions use: members, indices, and filters that compare one member.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ enum Step {
 }
 
 impl Path {
-    /// Parses a path; `None` if it is not of the known part.
+    /// Parses a path. Returns `None` if it is outside the supported subset.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let text = text
             .strip_prefix('{')
@@ -50,7 +50,7 @@ impl Path {
         (!steps.is_empty()).then_some(Self(steps))
     }
 
-    /// All values at the path.
+    /// Returns all values at the path.
     pub(crate) fn find<'a>(&self, value: &'a Value) -> Vec<&'a Value> {
         let mut found = vec![value];
         for step in &self.0 {
@@ -62,7 +62,7 @@ impl Path {
         found
     }
 
-    /// The names, if the path is of members only.
+    /// Returns the names, if the path consists only of members.
     pub(crate) fn names(&self) -> Option<Vec<&str>> {
         self.0
             .iter()
@@ -73,14 +73,14 @@ impl Path {
             .collect()
     }
 
-    /// The path as a JSON pointer, if it is of members only.
+    /// Returns the path as a JSON pointer, if it consists only of members.
     pub(crate) fn pointer(&self) -> Option<String> {
         let escaped = |name: &str| format!("/{}", name.replace('~', "~0").replace('/', "~1"));
         Some(self.names()?.into_iter().map(escaped).collect())
     }
 }
 
-/// Where the name at the start ends; a backslash keeps the next character in it.
+/// Returns the end of the name at the start of the text; a backslash escapes the next character.
 fn name_end(text: &str) -> usize {
     let mut escaped = false;
     for (at, c) in text.char_indices() {

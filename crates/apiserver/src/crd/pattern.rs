@@ -1,7 +1,7 @@
-//! The regular expressions of schemas, compiled once for each text and within limits.
+//! Regular expressions of schemas. Each text is compiled only once, and within limits.
 //!
-//! A few characters compile to megabytes (`\w{1000}`), and a definition can repeat them thousands of
-//! times. So a pattern has a limit, the different patterns of a definition have one together, and equal
+//! A few characters can compile to megabytes (`\w{1000}`), and a definition can repeat them thousands of times.
+//! Therefore a single pattern has a limit, the distinct patterns of a definition have a common limit, and equal
 //! patterns share one compiled form.
 
 use std::collections::{HashMap, HashSet};
@@ -12,13 +12,13 @@ use serde_json::Value;
 
 use crate::status::Cause;
 
-/// Bytes of one compiled pattern, tried in this order: the first that is enough is what it costs.
+/// Size limits of one compiled pattern in bytes, in the order of attempts. The first sufficient one is its cost.
 const SIZES: [usize; 4] = [64 << 10, 256 << 10, 1 << 20, 4 << 20];
 
-/// Bytes that the different patterns of one definition may cost.
+/// Maximum cost of the distinct patterns of one definition, in bytes.
 const MOST_IN_DEFINITION: usize = 16 << 20;
 
-/// Bytes of compiled patterns that are kept for the next schema with the same text.
+/// Maximum size of the cache of compiled patterns, in bytes.
 const MOST_KEPT: usize = 32 << 20;
 
 static KEPT: Mutex<Option<Kept>> = Mutex::new(None);
@@ -29,13 +29,13 @@ struct Kept {
     cost: usize,
 }
 
-/// A pattern with its cost, or what is wrong with it.
+/// A pattern with its cost, or its error.
 type Compiled = Result<(Regex, usize), String>;
 
 /// Compiles a pattern.
 ///
 /// # Errors
-/// It is not a regular expression, or one that is too large.
+/// Returns an error if the pattern is not a regular expression, or is too large.
 pub(super) fn compile(pattern: &str) -> Result<Regex, String> {
     cost(pattern).map(|(regex, _)| regex)
 }
@@ -47,7 +47,7 @@ fn cost(pattern: &str) -> Compiled {
         return found.clone();
     }
     let compiled = compile_anew(pattern);
-    // Each reported problem costs its text.
+    // A cached error costs the memory of its text.
     let cost = pattern.len() + compiled.as_ref().map_or(1_024, |(_, cost)| *cost);
     if kept.cost + cost > MOST_KEPT {
         *kept = Kept::default();
@@ -69,13 +69,13 @@ fn compile_anew(pattern: &str) -> Compiled {
     Err(last)
 }
 
-/// Checks what all patterns of a definition cost together. False if it is too much, and said.
+/// Checks the total cost of all patterns of a definition. Returns false and adds a cause if it is too high.
 pub(super) fn check_all(definition: &Value, causes: &mut Vec<Cause>) -> bool {
     let mut patterns = HashSet::new();
     collect(definition, &mut patterns);
     let mut sum = 0;
     for pattern in patterns {
-        // A pattern that is wrong is found with its place, later.
+        // Invalid patterns are reported later, with their paths.
         sum += cost(pattern).map_or(0, |(_, cost)| cost);
         if sum > MOST_IN_DEFINITION {
             let why = format!(
@@ -89,7 +89,7 @@ pub(super) fn check_all(definition: &Value, causes: &mut Vec<Cause>) -> bool {
     true
 }
 
-/// Adds every text under a member `pattern`.
+/// Collects every text under a member named `pattern`.
 fn collect<'a>(value: &'a Value, patterns: &mut HashSet<&'a str>) {
     match value {
         Value::Array(list) => list.iter().for_each(|value| collect(value, patterns)),

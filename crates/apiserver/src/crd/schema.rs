@@ -1,4 +1,4 @@
-//! Structural schemas: compiled once, then used to prune, to default and to say how apply merges.
+//! Structural schemas. They are compiled once and used for pruning, defaulting and the merge rules of apply.
 
 use std::collections::BTreeMap;
 
@@ -8,12 +8,12 @@ use serde_json::{Map, Value};
 use super::pattern;
 use crate::limits::MAX_STORED_BYTES;
 
-/// What a schema says about a value and what is in it.
+/// The schema of a value and of its members.
 #[derive(Debug, Default)]
 pub(crate) struct Structural {
     pub(crate) kind: Kind,
     pub(crate) properties: BTreeMap<String, Structural>,
-    /// The schema of members beside the properties.
+    /// The schema of members that are not in the properties.
     pub(crate) additional: Option<Box<Structural>>,
     pub(crate) items: Option<Box<Structural>>,
     pub(crate) nullable: bool,
@@ -22,7 +22,7 @@ pub(crate) struct Structural {
     default_bytes: usize,
     /// Members that no schema knows are kept.
     pub(crate) preserve: bool,
-    /// An object with a kind and metadata of its own, as is the root.
+    /// Whether the value is an object with its own kind and metadata, like the root.
     pub(crate) resource: bool,
     pub(crate) list: ListKind,
     pub(crate) atomic: bool,
@@ -43,7 +43,7 @@ pub(crate) enum Kind {
     IntOrString,
 }
 
-/// How elements of a list are told apart.
+/// How the elements of a list are identified.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) enum ListKind {
     #[default]
@@ -52,7 +52,7 @@ pub(crate) enum ListKind {
     Map(Vec<String>),
 }
 
-/// What a value must be beyond its type.
+/// Restrictions of a value beyond its type.
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     pub(crate) required: Vec<String>,
@@ -139,7 +139,7 @@ impl Structural {
         }
     }
 
-    /// What a value of the wrong type should have been, as apply words it.
+    /// Returns the expected type of a value of the wrong type, in the words of apply.
     pub(crate) fn wants(&self, value: &Value) -> Option<&'static str> {
         let (fits, wanted) = match self.kind {
             _ if value.is_null() => return None,
@@ -154,12 +154,12 @@ impl Structural {
         (!fits).then_some(wanted)
     }
 
-    /// The schema of a member.
+    /// Returns the schema of a member.
     pub(crate) fn member(&self, name: &str) -> Option<&Self> {
         self.properties.get(name).or(self.additional.as_deref())
     }
 
-    /// Takes out what no schema knows; `unknown` gets the paths.
+    /// Removes the members without a schema. Adds their paths to `unknown`.
     pub(crate) fn prune(&self, value: &mut Value, path: &str, unknown: &mut Vec<String>) {
         match value {
             Value::Object(map) => {
@@ -284,7 +284,7 @@ impl Rules {
     }
 }
 
-/// Whether a map is there with something in it.
+/// Returns the map at a member if it is not empty.
 pub(super) fn members<'a>(schema: &'a Value, name: &str) -> Option<&'a Map<String, Value>> {
     schema
         .get(name)

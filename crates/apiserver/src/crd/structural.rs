@@ -1,4 +1,4 @@
-//! Whether a schema is structural: every value has a type, and nothing but values is restricted.
+//! Checks whether a schema is structural: every value has a type, and only values are restricted.
 
 use std::collections::HashSet;
 
@@ -8,7 +8,7 @@ use super::pattern;
 use super::schema::members;
 use crate::status::Cause;
 
-/// Where a schema stands.
+/// The position of a schema.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Level {
     Root,
@@ -16,7 +16,7 @@ enum Level {
     Item,
 }
 
-/// Finds what keeps a schema from being structural, sorted as the real server sorts it.
+/// Finds the violations of the structural rules, in the order of the real server.
 pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     let before = causes.len();
     forbidden(schema, at, causes);
@@ -39,7 +39,7 @@ pub(super) fn check(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     causes.extend(found);
 }
 
-/// Whether a schema fills anything in.
+/// Whether a schema contains a default.
 pub(super) fn has_default(schema: &Value) -> bool {
     schema.get("default").is_some()
         || inner_schemas(schema, "")
@@ -47,7 +47,7 @@ pub(super) fn has_default(schema: &Value) -> bool {
             .any(|(inner, _)| has_default(inner))
 }
 
-/// Members of JSON schema that no definition may use.
+/// Reports members of JSON schema that definitions must not use.
 fn forbidden(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     let refuse = |causes: &mut Vec<Cause>, member: &str, why: &str| {
         causes.push(Cause::forbidden(format!("{at}.{member}"), why));
@@ -109,7 +109,7 @@ fn forbidden(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// What is wrong with rules around their expressions, which are kept as they are.
+/// Validates the members of CEL rules other than the expressions, which are stored without evaluation.
 fn expression_rules(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     let rules = schema
         .get("x-kubernetes-validations")
@@ -229,7 +229,7 @@ fn list_rules(schema: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The schemas inside a schema that describe values of their own.
+/// Returns the schemas inside a schema that describe separate values.
 fn inner_schemas<'a>(schema: &'a Value, at: &str) -> Vec<(&'a Value, String)> {
     let mut out = Vec::new();
     for (name, inner) in members(schema, "properties").into_iter().flatten() {
@@ -321,7 +321,7 @@ fn walk(schema: &Value, level: Level, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// The metadata of the root is known; only its names may be restricted.
+/// Reports restrictions of the metadata of the root, except of `name` and `generateName`.
 fn metadata_only_names(metadata: &Value, at: &str, causes: &mut Vec<Cause>) {
     let mut rest = metadata.clone();
     if let Some(map) = rest.as_object_mut() {
@@ -343,12 +343,13 @@ fn metadata_only_names(metadata: &Value, at: &str, causes: &mut Vec<Cause>) {
     }
 }
 
-/// Alternatives restrict values; types and defaults belong to the schema around them.
+/// Checks alternatives (`allOf` and similar): they may restrict values, but types and defaults belong to the enclosing
+/// schema.
 fn nested(schema: &Value, int_or_string: bool, at: &str, causes: &mut Vec<Cause>) {
     for member in ["allOf", "anyOf", "oneOf"] {
         let list = schema.get(member).and_then(Value::as_array);
         for (index, inner) in list.into_iter().flatten().enumerate() {
-            // int-or-string is written with alternatives of the two types.
+            // An int-or-string schema contains alternatives of its two types.
             let pattern = int_or_string && member != "oneOf";
             restricts_only(inner, pattern, &format!("{at}.{member}[{index}]"), causes);
         }

@@ -1,4 +1,4 @@
-//! Checks values against their schema, with the words of the real server.
+//! Validates values against their schema, with the error texts of the real server.
 
 use serde_json::{Value, json};
 
@@ -7,13 +7,13 @@ use super::schema::{Kind, ListKind, Structural};
 use crate::apply;
 use crate::status::Cause;
 
-/// Finds all that is wrong with an object of the root schema.
+/// Finds all errors in an object of the root schema.
 pub(crate) fn check(schema: &Structural, object: &Value, causes: &mut Vec<Cause>) {
     check_value(schema, object, None, "", causes);
     check_lists(schema, object, "", causes);
 }
 
-/// Finds what is wrong with an object in those parts of it that were changed.
+/// Finds the errors in the changed parts of an object.
 pub(crate) fn check_change(schema: &Structural, old: &Value, new: &Value, causes: &mut Vec<Cause>) {
     if content(old).eq(content(new)) {
         return;
@@ -26,13 +26,13 @@ pub(crate) fn check_change(schema: &Structural, old: &Value, new: &Value, causes
     }
 }
 
-/// What the schema of an object speaks of: its metadata changes with every write, and has checks of its own.
+/// Returns the members that the schema describes. Metadata changes with every write and is validated separately.
 fn content(object: &Value) -> impl Iterator<Item = (&String, &Value)> {
     let members = object.as_object().into_iter().flatten();
     members.filter(|(name, _)| *name != "metadata")
 }
 
-/// What an element of a list was before: told for maps only, whose elements have a name.
+/// Returns the previous version of a list element. It is known only for lists of type `map`, whose elements have keys.
 fn element_before<'a>(
     schema: &Structural,
     item: &Value,
@@ -44,7 +44,7 @@ fn element_before<'a>(
     before.find(|before| identity(before).as_ref() == Some(&wanted))
 }
 
-/// Elements of sets and maps are there once. Looked at after all else, as the real server does.
+/// Reports duplicate elements of sets and maps. This check runs last, as in the real server.
 fn check_lists(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Cause>) {
     match value {
         Value::Object(map) => {
@@ -66,7 +66,7 @@ fn check_lists(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Ca
     }
 }
 
-/// With what was there before, if it is known: what is as it was is let be.
+/// Validates a value. If the previous value is known, unchanged parts are skipped.
 fn check_value(
     schema: &Structural,
     value: &Value,
@@ -192,7 +192,7 @@ fn check_rules(schema: &Structural, value: &Value, at: &str, causes: &mut Vec<Ca
         }
     }
     if let Value::String(text) = value {
-        // Of a text, the first thing that is wrong is told.
+        // Only the first error of a text is reported.
         let length = text.chars().count() as u64;
         if let Some(most) = rules.max_length.filter(|most| length > *most) {
             let most = usize::try_from(most).unwrap_or(usize::MAX);
@@ -260,7 +260,7 @@ fn check_alternatives(schema: &Structural, value: &Value, at: &str, causes: &mut
         check_value(inner, value, None, at, causes);
     }
     let invalid = |causes: &mut Vec<Cause>, why: &str| {
-        // The real server has lost the place by then.
+        // The real server reports `<nil>` as the path here.
         causes.push(Cause::invalid(
             "<nil>",
             &json!(""),
@@ -309,7 +309,7 @@ fn check_unique(schema: &Structural, list: &[Value], at: &str, causes: &mut Vec<
     }
 }
 
-/// What tells an element of a set or map from the others.
+/// Returns the identity of an element within its set or map.
 fn identity(schema: &Structural, item: &Value) -> Option<String> {
     match &schema.list {
         ListKind::Atomic => None,
