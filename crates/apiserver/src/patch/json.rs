@@ -1,4 +1,4 @@
-//! JSON patch (RFC 6902), with the bounds that keep a short patch from making a huge object.
+//! JSON patch (RFC 6902), with limits that prevent a short patch from creating a huge object.
 
 use json_patch::{AddOperation, Patch, PatchOperation, jsonptr::PointerBuf};
 use serde_json::{Map, Value};
@@ -6,23 +6,24 @@ use serde_json::{Map, Value};
 use super::Error;
 use crate::limits::{MAX_DEPTH, depth};
 
-/// More operations than this in one patch are refused.
+/// Maximum number of operations in one patch.
 pub const MAX_OPERATIONS: usize = 10_000;
 
-/// Bytes that the copy operations of one patch may copy in all, so that copies of copies end.
+/// Maximum number of bytes that all copy operations of one patch may copy, which bounds repeated doubling.
 const MAX_COPIED: usize = 3 * 1024 * 1024;
 
-/// List elements that the operations of one patch may move in all: each insertion into a list and each
-/// removal moves those behind it. Some tens of milliseconds.
+/// Maximum number of list elements that the operations of one patch may move: each insertion and each removal moves the
+/// elements behind it. The limit is some tens of milliseconds of work.
 const MAX_MOVED: usize = 20_000_000;
 
-/// How often the depth of the object is measured while one patch is applied.
+/// Maximum number of depth measurements of the object during one patch.
 const MAX_LOOKS: usize = 100;
 
 /// Applies a JSON patch.
 ///
 /// # Errors
-/// The body is no list of operations (400), too long a list (413), or an operation fails (422).
+/// Returns an error if the body is not a list of operations (400), the list is too long (413), or an operation fails
+/// (422).
 pub fn json(mut target: Value, body: &[u8]) -> Result<Value, Error> {
     let operations: Vec<Map<String, Value>> =
         serde_json::from_slice(body).map_err(|error| Error::Malformed(error.to_string()))?;
@@ -54,8 +55,9 @@ pub fn json(mut target: Value, body: &[u8]) -> Result<Value, Error> {
     Ok(target)
 }
 
-/// The real server is laxer than the RFC about a missing key of an existing map: replacing it adds
-/// it, a copy of it is null, and testing it for null holds. `None` if nothing is left to do.
+/// Adapts an operation to the real server, which is laxer than the RFC about a missing key of an existing map:
+/// replacing it adds it, a copy of it is null, and a test for null succeeds. Returns `None` if nothing remains to be
+/// done.
 fn as_upstream(operation: PatchOperation, target: &Value) -> Option<PatchOperation> {
     let missing = |path: &PointerBuf| {
         let parent = path.parent().and_then(|parent| parent.resolve(target).ok());
@@ -75,7 +77,7 @@ fn as_upstream(operation: PatchOperation, target: &Value) -> Option<PatchOperati
     })
 }
 
-/// What the patch may still do. `depth` is never less than the object's true depth.
+/// The remaining budget of the patch. `depth` is never less than the actual depth of the object.
 struct Bounds {
     copied: usize,
     moved: usize,
@@ -122,7 +124,8 @@ impl Bounds {
         };
         self.depth = self.depth.max(reached);
         if self.depth > 2 * MAX_DEPTH {
-            // The estimate only grows; look again before refusing. Each look costs the whole object.
+            // The estimate only grows, so the depth is measured again before the patch is rejected. Each measurement
+            // visits the whole object.
             self.looks += 1;
             if self.looks > MAX_LOOKS {
                 return Err(too_deep());

@@ -1,4 +1,4 @@
-//! Lists under a strategic merge patch: elements meet by key or, for scalars, by value.
+//! Lists in a strategic merge patch: elements are matched by key or, for scalars, by value.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -9,7 +9,7 @@ use super::Error;
 use super::strategic::{Shape, cleaned, merge_map};
 use crate::schema::{Field, Type};
 
-/// How the elements of one list field meet.
+/// How the elements of one list field are matched.
 pub(super) struct Merge {
     key: Option<&'static str>,
     merges: bool,
@@ -29,7 +29,7 @@ impl Merge {
         }
     }
 
-    /// Merges a list of the patch into the object's.
+    /// Merges a list of the patch into the list of the object.
     pub(super) fn merge(&self, old: Vec<Value>, patch: Vec<Value>) -> Result<Vec<Value>, Error> {
         if !self.merges {
             return Ok(patch.into_iter().filter_map(cleaned).collect());
@@ -46,7 +46,8 @@ impl Merge {
         self.ordered(merged, &patch, &server_order)
     }
 
-    /// The same with a `$setElementOrder` list, which decides the order of the elements it names.
+    /// Like [`merge`](Self::merge), with a `$setElementOrder` list, which determines the order of the elements it
+    /// names.
     pub(super) fn merge_ordered(
         &self,
         old: Option<Vec<Value>>,
@@ -63,8 +64,8 @@ impl Merge {
         self.ordered(merged, order, &server_order)
     }
 
-    /// The order of the object's own elements. Upstream reads it from an array in which the first
-    /// added elements have taken the places of the deleted ones, and clients see the difference.
+    /// Returns the order of the object's elements. The real server takes it from an array in which the first added
+    /// elements have replaced the deleted ones, and clients can observe the difference.
     fn live_order(&self, old: Option<&[Value]>, patch: Option<&[Value]>) -> Vec<Value> {
         let (old, patch) = (old.unwrap_or_default(), patch.unwrap_or_default());
         let is_delete = |element: &&Value| element.get("$patch").is_some_and(|how| how == "delete");
@@ -87,7 +88,7 @@ impl Merge {
         order
     }
 
-    /// Obeys the elements with a `$patch` directive; answers the rest of both lists.
+    /// Applies the elements with a `$patch` directive. Returns the rest of both lists.
     fn special_elements(
         &self,
         mut old: Vec<Value>,
@@ -148,8 +149,8 @@ impl Merge {
         Ok(old)
     }
 
-    /// Puts the elements named by `order` into that order and weaves the others in between: each
-    /// stands before the first named element that followed it in the object.
+    /// Sorts the elements named by `order` and inserts the others between them: each other element is placed before the
+    /// first named element that followed it in the object.
     fn ordered(
         &self,
         merged: Vec<Value>,
@@ -187,7 +188,7 @@ impl Merge {
         Ok(woven)
     }
 
-    /// The patch's elements must follow the order list that comes with them.
+    /// Checks that the patch's elements follow the order list in the patch.
     fn check_order(&self, patch: &[Value], order: &[Value]) -> Result<(), Error> {
         if order.is_empty() || patch.is_empty() {
             return Ok(());
@@ -223,7 +224,7 @@ impl Merge {
         self.id(one).is_some() && self.id(one) == self.id(other)
     }
 
-    /// What an element is known by: its key's value, or the scalar itself.
+    /// Returns the identity of an element: the value of its key, or the scalar itself.
     fn id<'v>(&self, element: &'v Value) -> Option<&'v Value> {
         match self.key {
             Some(key) => element.get(key),
@@ -231,7 +232,7 @@ impl Merge {
         }
     }
 
-    /// Where each element first stands. Hashing keeps long lists from taking quadratic time.
+    /// Returns the first index of each element. Hashing prevents quadratic time for long lists.
     fn places<'v>(&self, list: &'v [Value]) -> HashMap<&'v Value, usize> {
         let mut places = HashMap::with_capacity(list.len());
         for (at, element) in list.iter().enumerate() {
@@ -256,7 +257,7 @@ impl Merge {
     }
 }
 
-/// Removes the scalars of a `$deleteFromPrimitiveList` directive.
+/// Removes the scalars that a `$deleteFromPrimitiveList` directive lists.
 pub(super) fn delete(mut old: Vec<Value>, doomed: &[Value]) -> Result<Vec<Value>, Error> {
     if of_maps(old.iter().chain(doomed))? {
         return Err(Error::Malformed(
@@ -268,7 +269,7 @@ pub(super) fn delete(mut old: Vec<Value>, doomed: &[Value]) -> Result<Vec<Value>
     Ok(old)
 }
 
-/// Whether the elements are maps; they must be all maps or all scalars of one type.
+/// Whether the elements are maps. They must be all maps or all scalars of one type.
 fn of_maps<'v>(elements: impl Iterator<Item = &'v Value>) -> Result<bool, Error> {
     let mut first: Option<&Value> = None;
     for element in elements {

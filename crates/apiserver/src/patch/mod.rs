@@ -1,8 +1,8 @@
 //! The three patch formats that clients send to built-in kinds.
 //!
-//! A patch is applied to the stored object's JSON; the caller then canonicalises and validates the
-//! result like any other body. Merge and JSON patches know nothing of kinds; a strategic merge patch
-//! reads merge keys and strategies from the schema table.
+//! A patch is applied to the JSON of the stored object. The caller then canonicalises and validates the result like any
+//! other body. Merge and JSON patches are independent of the kind; a strategic merge patch takes merge keys and
+//! strategies from the schema table.
 
 mod json;
 mod list;
@@ -20,7 +20,7 @@ pub enum Error {
     /// The patch is not a document of its format: 400.
     #[error("{0}")]
     Malformed(String),
-    /// The patch is too large to be worth applying: 413.
+    /// The patch is too large: 413.
     #[error("{0}")]
     TooLarge(String),
     /// The patch does not fit the object: 422.
@@ -29,7 +29,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The HTTP code of the answer.
+    /// Returns the HTTP code of the response.
     pub fn code(&self) -> u16 {
         match self {
             Self::Malformed(_) => 400,
@@ -42,7 +42,7 @@ impl Error {
 /// Applies a JSON merge patch (RFC 7396).
 ///
 /// # Errors
-/// The patch is not a JSON object.
+/// Returns an error if the patch is not a JSON object.
 pub fn merge(target: Value, patch: Value) -> Result<Value, Error> {
     match patch {
         Value::Object(_) => Ok(merge_value(target, patch)),
@@ -78,7 +78,7 @@ mod tests {
 
     use super::*;
 
-    /// The examples of RFC 7396, Appendix A, whose patch is an object.
+    /// The examples of RFC 7396, Appendix A, in which the patch is an object.
     #[test]
     fn the_examples_of_the_rfc() {
         for (target, patch, expected) in [

@@ -1,14 +1,14 @@
 //! Strategic merge patch: a merge patch whose lists merge by key, with directives.
 //!
-//! | directive | means |
+//! | directive | effect |
 //! |---|---|
-//! | `$patch: replace` | the map, or the list it stands in, is replaced by the rest |
+//! | `$patch: replace` | the map, or the list that contains it, is replaced by the rest |
 //! | `$patch: delete` | the map is emptied; in a list, the element with this key is removed |
 //! | `$deleteFromPrimitiveList/f` | these scalars are removed from list `f` |
 //! | `$setElementOrder/f` | the order of list `f` after the merge |
 //! | `$retainKeys` | all other keys of the map are removed |
 //!
-//! Order matters to clients: elements of the patch keep the patch's order, the others the object's.
+//! Clients depend on the order: elements of the patch keep the order of the patch, the others that of the object.
 
 use serde_json::{Map, Value};
 
@@ -24,7 +24,7 @@ const SET_ORDER: &str = "$setElementOrder";
 /// Applies a strategic merge patch to an object of this message.
 ///
 /// # Errors
-/// The patch is no object or has a malformed directive (400), or does not fit the object (422).
+/// Returns an error if the patch is not an object or has a malformed directive (400), or does not fit the object (422).
 pub fn strategic(message: &'static Message, target: Value, patch: Value) -> Result<Value, Error> {
     let (Value::Object(target), Value::Object(patch)) = (target, patch) else {
         return Err(Error::Malformed("invalid JSON document".to_owned()));
@@ -32,7 +32,7 @@ pub fn strategic(message: &'static Message, target: Value, patch: Value) -> Resu
     merge_map(Shape::Message(message), target, patch).map(Value::Object)
 }
 
-/// What the table knows about a map.
+/// The shape of a map according to the schema table.
 #[derive(Clone, Copy)]
 pub(super) enum Shape {
     Message(&'static Message),
@@ -135,7 +135,7 @@ fn merge_list(
     }
 }
 
-/// `$retainKeys` names every key that may stay; the patch itself may set no other.
+/// Applies `$retainKeys`, which lists every key that remains. The patch itself must not set other keys.
 fn retain_keys(
     target: &mut Map<String, Value>,
     patch: &mut Map<String, Value>,
@@ -157,7 +157,7 @@ fn retain_keys(
     Ok(())
 }
 
-/// Merges the lists that come with an order, and takes them out of the patch.
+/// Merges the lists that have an order directive, and removes them from the patch.
 fn set_order(
     shape: Shape,
     target: &mut Map<String, Value>,
@@ -193,7 +193,7 @@ fn set_order(
     Ok(())
 }
 
-/// Takes a list out of a map.
+/// Removes a list from a map and returns it.
 fn list_at(map: &mut Map<String, Value>, name: &str) -> Result<Option<Vec<Value>>, Error> {
     match map.remove(name) {
         None | Some(Value::Null) => Ok(None),
@@ -204,7 +204,7 @@ fn list_at(map: &mut Map<String, Value>, name: &str) -> Result<Option<Vec<Value>
     }
 }
 
-/// The field that a directive such as `$setElementOrder/ports` is about.
+/// Returns the field that a directive such as `$setElementOrder/ports` refers to.
 fn directive<'a>(key: &'a str, prefix: &str, malformed: &str) -> Result<Option<&'a str>, Error> {
     match key.strip_prefix(prefix) {
         None => Ok(None),
@@ -215,8 +215,8 @@ fn directive<'a>(key: &'a str, prefix: &str, malformed: &str) -> Result<Option<&
     }
 }
 
-/// A value of the patch that meets nothing to merge with: its directives have nothing to act on,
-/// and its nulls nothing to remove. `None` if the value is itself a directive.
+/// Cleans a value of the patch that has no counterpart in the object: removes its directives and nulls, which would
+/// have no effect. Returns `None` if the value itself is a directive.
 pub(super) fn cleaned(value: Value) -> Option<Value> {
     Some(match value {
         Value::Object(map) if map.contains_key(PATCH) => return None,
