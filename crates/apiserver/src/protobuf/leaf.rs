@@ -9,7 +9,7 @@ use super::wire::{Fields, Payload};
 use crate::schema::Type;
 use crate::timestamp;
 
-/// The JSON of one leaf.
+/// Converts one leaf to JSON.
 pub(super) fn scalar(ty: &Type, payload: Payload<'_>) -> Result<Value, Error> {
     Ok(match ty {
         Type::String => Value::from(payload.text()?),
@@ -29,7 +29,7 @@ pub(super) fn scalar(ty: &Type, payload: Payload<'_>) -> Result<Value, Error> {
     })
 }
 
-/// The numbers of a packed list.
+/// Returns the numbers of a packed list.
 pub(super) fn packed(bytes: &[u8]) -> Result<Vec<u64>, Error> {
     let mut numbers = Vec::new();
     let mut rest = bytes;
@@ -40,7 +40,7 @@ pub(super) fn packed(bytes: &[u8]) -> Result<Vec<u64>, Error> {
             .ok_or(Error::Truncated)?
             + 1;
         let (one, tail) = rest.split_at(length);
-        // A lone varint behind a made-up tag, so that there is one reader of varints.
+        // Prepends an artificial tag, so that the only varint reader can be used.
         let mut tagged = vec![0x08];
         tagged.extend_from_slice(one);
         if let Some((_, Payload::Varint(number))) = Fields::new(&tagged).next()? {
@@ -51,14 +51,14 @@ pub(super) fn packed(bytes: &[u8]) -> Result<Vec<u64>, Error> {
     Ok(numbers)
 }
 
-/// JSON text inside a message.
+/// Parses JSON text inside a message.
 pub(super) fn json(bytes: &[u8]) -> Result<Value, Error> {
     crate::strict::decode(None, bytes)
         .map(|decoded| decoded.value)
         .map_err(|error| Error::Json(error.to_string()))
 }
 
-/// Go keeps the low half of an integer that is too long for its field.
+/// Truncates an integer that is too long for its field, as Go does.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "the wire carries 32-bit numbers as 64 bits"
@@ -67,7 +67,7 @@ fn low_half(number: i64) -> i32 {
     number as i32
 }
 
-/// {1: seconds, 2: nanos}; no bytes at all stand for no time.
+/// {1: seconds, 2: nanos}; an empty message is an absent time.
 fn time(bytes: &[u8], format: fn(i64, i32) -> Option<String>) -> Result<Value, Error> {
     if bytes.is_empty() {
         return Ok(Value::Null);
@@ -89,7 +89,7 @@ fn time(bytes: &[u8], format: fn(i64, i32) -> Option<String>) -> Result<Value, E
     Ok(Value::String(text))
 }
 
-/// {1: text}; no text is zero.
+/// {1: text}; an absent text is zero.
 fn quantity(bytes: &[u8]) -> Result<Value, Error> {
     let mut text = "";
     let mut fields = Fields::new(bytes);
@@ -101,7 +101,7 @@ fn quantity(bytes: &[u8]) -> Result<Value, Error> {
     Ok(Value::from(if text.is_empty() { "0" } else { text }))
 }
 
-/// {1: which, 2: number, 3: text}.
+/// {1: type, 2: number, 3: text}.
 fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
     let (mut which, mut number, mut text) = (0, 0, "");
     let mut fields = Fields::new(bytes);
@@ -120,7 +120,7 @@ fn int_or_string(bytes: &[u8]) -> Result<Value, Error> {
     })
 }
 
-/// {1: JSON text}; no text is null.
+/// {1: JSON text}; an absent text is null.
 fn raw(bytes: &[u8]) -> Result<Value, Error> {
     let mut text: &[u8] = b"";
     let mut fields = Fields::new(bytes);

@@ -1,9 +1,8 @@
-//! Kubernetes protobuf request bodies, transcoded to JSON by the schema table.
+//! Transcodes Kubernetes protobuf request bodies to JSON, using the schema table.
 //!
-//! A body is the four bytes `k8s\0` and a message `Unknown` that names kind and version and holds
-//! the object. The wire does not tell an absent plain field from a zero one, and does tell it for
-//! pointer fields; [`canonicalise`] settles both, so a body in protobuf and the same body in JSON
-//! give the same value.
+//! A body consists of the four bytes `k8s\0` and a message `Unknown` that names kind and version and contains the
+//! object. On the wire, an absent field differs from a zero one only if it is a pointer field. [`canonicalise`]
+//! resolves both cases, so that a protobuf body and the same body in JSON give the same value.
 //!
 //! Invariant: any input gives a value or an error, within bounded depth and memory.
 
@@ -20,10 +19,10 @@ use wire::{Fields, Payload};
 /// The four bytes at the start of every body.
 pub const MAGIC: &[u8; 4] = b"k8s\0";
 
-/// Messages inside messages; real objects stay far below.
+/// Maximum nesting of messages; real objects are far below.
 const MAX_DEPTH: usize = 40;
 
-/// A body that cannot be decoded; the answer is 400.
+/// A body that cannot be decoded; the response is 400.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -32,7 +31,7 @@ pub enum Error {
         "provided data does not appear to be a protobuf message, expected prefix [107 56 115 0]"
     )]
     Magic,
-    /// The table has no such kind.
+    /// The table does not contain the kind.
     #[error("no kind {kind:?} is registered for version {api_version:?}")]
     UnknownKind {
         /// The version in the envelope.
@@ -40,7 +39,7 @@ pub enum Error {
         /// The kind in the envelope.
         kind: String,
     },
-    /// The object is in a form other than protobuf or JSON.
+    /// The object is encoded neither as protobuf nor as JSON.
     #[error("unsupported content in protobuf envelope: type {0:?}")]
     ContentType(String),
     /// The bytes end inside a field.
@@ -52,7 +51,7 @@ pub enum Error {
     /// A field number or wire type that does not exist.
     #[error("protobuf: illegal tag")]
     Tag,
-    /// A field has another wire type than its type allows.
+    /// A field has a wire type that its type does not allow.
     #[error("protobuf: wrong wire type")]
     WireType,
     /// A text is not UTF-8.
@@ -67,7 +66,7 @@ pub enum Error {
     /// JSON inside the object does not parse.
     #[error("protobuf: embedded JSON: {0}")]
     Json(String),
-    /// A field holds what its type cannot mean.
+    /// A field has a value that is invalid for its type.
     #[error(transparent)]
     Value(#[from] canonical::Error),
 }
@@ -101,15 +100,15 @@ pub struct Envelope<'a> {
 /// Decodes a body.
 ///
 /// # Errors
-/// The bytes are no Kubernetes protobuf, or the kind in the envelope is not in the table.
+/// Returns an error if the bytes are not Kubernetes protobuf, or if the kind in the envelope is not in the table.
 pub fn decode(body: &[u8]) -> Result<Object, Error> {
     decode_as(body, None)
 }
 
-/// Decodes a body; `default` is the kind to assume if the envelope names none.
+/// Decodes a body. `default` is the kind to use if the envelope names none.
 ///
 /// # Errors
-/// As for [`decode`].
+/// See [`decode`].
 pub fn decode_as(body: &[u8], default: Option<&'static Message>) -> Result<Object, Error> {
     let envelope = envelope(body)?;
     let Envelope {
@@ -147,10 +146,10 @@ pub fn decode_as(body: &[u8], default: Option<&'static Message>) -> Result<Objec
     })
 }
 
-/// Reads the envelope of a body without looking at the object.
+/// Parses the envelope of a body without decoding the object.
 ///
 /// # Errors
-/// The bytes are no Kubernetes protobuf.
+/// Returns an error if the bytes are not Kubernetes protobuf.
 pub fn envelope(body: &[u8]) -> Result<Envelope<'_>, Error> {
     let unknown = body.strip_prefix(MAGIC).ok_or(Error::Magic)?;
     let mut envelope = Envelope::default();
@@ -175,7 +174,7 @@ pub fn envelope(body: &[u8]) -> Result<Envelope<'_>, Error> {
     Ok(envelope)
 }
 
-/// Decodes the bytes of one message to JSON that is not canonical yet.
+/// Decodes the bytes of one message to JSON, which is not canonical yet.
 fn decode_message(message: &'static Message, bytes: &[u8]) -> Result<Value, Error> {
     let mut decoder = Decoder {
         values: 0,
@@ -192,7 +191,7 @@ struct Decoder {
 }
 
 impl Decoder {
-    /// Adds the fields of a message to a map. A field given twice merges, as protobuf demands.
+    /// Adds the fields of a message to a map. A repeated field is merged, as protobuf requires.
     fn message(
         &mut self,
         message: &'static Message,
@@ -206,7 +205,7 @@ impl Decoder {
         let mut fields = Fields::new(bytes);
         while let Some((number, payload)) = fields.next()? {
             self.count()?;
-            // Newer clients know more fields than the table does; those are skipped.
+            // Clients may be newer than the table; their additional fields are skipped.
             if let Some(field) = message.by_number(number) {
                 self.field(field, payload, map)?;
             }
@@ -261,7 +260,7 @@ impl Decoder {
         Ok(())
     }
 
-    /// One entry of a map: a message {1: key, 2: value}, where either may be left out.
+    /// One entry of a map: a message {1: key, 2: value}, in which either may be absent.
     fn entry(
         &mut self,
         of: &'static Type,
@@ -350,7 +349,7 @@ impl Decoder {
     }
 }
 
-/// The place of a field, made on first use; elements of a list come one by one.
+/// Returns the slot of a field, created on first use because elements of a list arrive one by one.
 fn slot<'m>(map: &'m mut Map<String, Value>, name: &str, new: fn() -> Value) -> &'m mut Value {
     if !map.contains_key(name) {
         map.insert(name.to_owned(), new());

@@ -1,4 +1,4 @@
-//! Recorded pairs of JSON and protobuf, and bytes that are neither.
+//! Recorded pairs of JSON and protobuf, and malformed bytes.
 
 use std::fs;
 use std::path::Path;

@@ -2,7 +2,7 @@
 
 use super::Error;
 
-/// What stands behind a tag.
+/// The payload of a tag.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) enum Payload<'a> {
     Varint(u64),
@@ -12,7 +12,7 @@ pub(super) enum Payload<'a> {
 }
 
 impl<'a> Payload<'a> {
-    /// The bytes of a string, bytes or message field.
+    /// Returns the bytes of a string, bytes or message field.
     pub(super) fn bytes(self) -> Result<&'a [u8], Error> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
@@ -20,7 +20,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// A whole number; negative ones are two's complement.
+    /// Returns a whole number; negative ones are two's complement.
     pub(super) fn number(self) -> Result<i64, Error> {
         match self {
             Self::Varint(number) => Ok(number.cast_signed()),
@@ -28,7 +28,7 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// A double.
+    /// Returns a double.
     pub(super) fn float(self) -> Result<f64, Error> {
         match self {
             Self::Fixed64(bits) => Ok(f64::from_bits(bits)),
@@ -36,13 +36,13 @@ impl<'a> Payload<'a> {
         }
     }
 
-    /// A text.
+    /// Returns a text.
     pub(super) fn text(self) -> Result<&'a str, Error> {
         std::str::from_utf8(self.bytes()?).map_err(|_| Error::Utf8)
     }
 }
 
-/// The fields of a message, one after the other.
+/// Iterates over the fields of a message.
 pub(super) struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -52,7 +52,7 @@ impl<'a> Fields<'a> {
         Self { rest: message }
     }
 
-    /// The next field's number and payload, `None` at the end.
+    /// Returns the number and payload of the next field, or `None` at the end.
     pub(super) fn next(&mut self) -> Result<Option<(u32, Payload<'a>)>, Error> {
         if self.rest.is_empty() {
             return Ok(None);
@@ -70,7 +70,7 @@ impl<'a> Fields<'a> {
                 Payload::Bytes(self.take(length)?)
             }
             5 => Payload::Fixed32(u32::from_le_bytes(self.array()?)),
-            // Groups are not used by the API; their numbers are as good as noise.
+            // The API does not use groups, so their wire types are rejected like invalid ones.
             _ => return Err(Error::Tag),
         };
         Ok(Some((number, payload)))
