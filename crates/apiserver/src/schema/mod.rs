@@ -1,9 +1,8 @@
-//! The one table of field facts: names, wire numbers, types, merge keys, list types.
+//! The single table of field facts: names, wire numbers, types, merge keys, list types.
 //!
-//! Protobuf decoding, canonicalisation, strict field validation and strategic merge patch all read
-//! this table, so they cannot disagree about a field. The facts stand in `fields.txt`, written by
-//! `peers/schemagen` from the Go types of the kinds; this module indexes that text on first use and
-//! parses a message's lines when the message is first asked for.
+//! Protobuf decoding, canonicalisation, strict field validation and strategic merge patch all read this table, so that
+//! they cannot disagree about a field. `peers/schemagen` generates the table, `fields.txt`, from the Go types of the
+//! kinds. This module indexes the text on first use, and parses the lines of a message when it is first requested.
 //!
 //! The format of `fields.txt`:
 //!
@@ -14,10 +13,9 @@
 //! NAME NUMBER TYPE FLAGS...        a field; NAME is "-" for a member inlined in JSON
 //! ```
 //!
-//! `TYPE` is a leaf or a message name behind any of `*` (pointer), `[]` (list), `{}` (map with string
-//! keys) and `<>` (a list that is a message of its own on the wire). Flags: `e` omitempty, `z`
-//! omitzero, `i` inlined, `p=` patch strategies, `k=` patch merge key, `l=` list type with its keys,
-//! `s=` struct or map type, `d=` default.
+//! `TYPE` is a leaf or a message name after any of `*` (pointer), `[]` (list), `{}` (map with string keys) and `<>` (a
+//! list that is a separate message on the wire). Flags: `e` omitempty, `z` omitzero, `i` inlined, `p=` patch
+//! strategies, `k=` patch merge key, `l=` list type with its keys, `s=` struct or map type, `d=` default.
 
 mod parse;
 
@@ -25,10 +23,10 @@ use std::collections::HashMap;
 use std::fmt;
 use std::sync::{LazyLock, OnceLock};
 
-/// The message of a kind, `None` for kinds outside the table such as custom resources.
+/// Returns the message of a kind, or `None` for kinds outside the table such as custom resources.
 ///
-/// Option kinds (`DeleteOptions` and the like) and `Status` are found under any group and version,
-/// because clients send them with the version of the resource that they act on.
+/// Option kinds (`DeleteOptions` and similar) and `Status` are found under any group and version, because clients send
+/// them with the version of the resource that they act on.
 pub fn message(group: &str, version: &str, kind: &str) -> Option<&'static Message> {
     let table = table();
     let found = table.kinds.get(&(group, version, kind));
@@ -41,7 +39,7 @@ pub fn message(group: &str, version: &str, kind: &str) -> Option<&'static Messag
     found.or_else(shared).and_then(|name| message_by_name(name))
 }
 
-/// The message with this name in the table, such as `core/v1.Pod` or `meta/v1.ObjectMeta`.
+/// Returns the message with this name in the table, such as `core/v1.Pod` or `meta/v1.ObjectMeta`.
 pub fn message_by_name(name: &str) -> Option<&'static Message> {
     table().messages.get(name)
 }
@@ -73,22 +71,22 @@ struct Parsed {
 }
 
 impl Message {
-    /// The table's name, such as `core/v1.Pod`.
+    /// Name in the table, such as `core/v1.Pod`.
     pub fn name(&self) -> &'static str {
         self.name
     }
 
-    /// The Go type's own name, such as `Pod`; decode errors speak of it.
+    /// Name of the Go type, such as `Pod`; decode errors contain it.
     pub fn go_name(&self) -> &'static str {
         self.name.rsplit('.').next().unwrap_or(self.name)
     }
 
-    /// The fields as the Go struct has them: inlined members are one field with [`Field::inline`].
+    /// The fields as in the Go struct: inlined members are one field with [`Field::inline`].
     pub fn fields(&'static self) -> &'static [Field] {
         &self.parsed().fields
     }
 
-    /// The fields as JSON shows them, sorted by name: inlined members are replaced by their fields.
+    /// The fields as in JSON, sorted by name: inlined members are replaced by their fields.
     pub fn json_fields(&'static self) -> &'static [&'static Field] {
         self.parsed().by_json.get_or_init(|| {
             let mut flat = Vec::with_capacity(self.fields().len());
@@ -98,7 +96,7 @@ impl Message {
         })
     }
 
-    /// The fields that JSON shows even when they were not given; see [`Field::shown_when_absent`].
+    /// The fields that JSON contains even if they are absent in the input; see [`Field::shown_when_absent`].
     pub fn always_shown(&'static self) -> &'static [&'static Field] {
         self.parsed().always_shown.get_or_init(|| {
             let fields = self.json_fields().iter().copied();
@@ -106,7 +104,7 @@ impl Message {
         })
     }
 
-    /// The field with this JSON name, looking through inlined members.
+    /// Returns the field with this JSON name, including the fields of inlined members.
     pub fn field(&'static self, json: &str) -> Option<&'static Field> {
         let fields = self.json_fields();
         fields
@@ -115,7 +113,7 @@ impl Message {
             .map(|at| fields[at])
     }
 
-    /// The field with this protobuf number; inlined members are fields here.
+    /// Returns the field with this protobuf number; an inlined member is one field here.
     pub fn by_number(&'static self, number: u32) -> Option<&'static Field> {
         self.fields()
             .iter()
@@ -142,7 +140,7 @@ impl Message {
 }
 
 impl fmt::Debug for Message {
-    /// Only the name: messages refer to each other, some to themselves.
+    /// Prints only the name, because messages refer to each other and some to themselves.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Message({})", self.name)
     }
@@ -162,32 +160,32 @@ pub struct Field {
     pub json: &'static str,
     /// The protobuf field number; 0 for fields that are not on the wire (`kind`, `apiVersion`).
     pub number: u32,
-    /// The type behind the pointer, if there is one.
+    /// The type, without the pointer.
     pub ty: Type,
-    /// Whether Go holds a pointer, so that a present zero value differs from an absent one.
+    /// Whether the Go type is a pointer, so that a present zero value differs from an absent one.
     pub pointer: bool,
-    /// Whether empty values are left out of JSON.
+    /// Whether JSON omits empty values.
     pub omitempty: bool,
-    /// Whether a zero struct is left out of JSON.
+    /// Whether JSON omits a zero struct.
     pub omitzero: bool,
-    /// Whether the member's fields stand beside its siblings in JSON (but nested in protobuf).
+    /// Whether the fields of the member appear next to its siblings in JSON; in protobuf they are nested.
     pub inline: bool,
-    /// What strategic merge patch does with the field.
+    /// How strategic merge patch treats the field.
     pub patch: PatchStrategy,
     /// The key by which strategic merge patch matches list elements.
     pub merge_key: Option<&'static str>,
-    /// What apply does with the list.
+    /// How apply treats the list.
     pub list_type: ListType,
     /// Whether apply treats the map or struct in this field as one value.
     pub atomic: bool,
-    /// Whether apply looks into the struct in this field although its type says otherwise.
+    /// Whether apply tracks the struct's fields separately although its type is atomic.
     pub granular: bool,
-    /// The default as JSON text, where the type declares one; apply needs it for list keys.
+    /// The default as JSON text, if the type declares one; apply needs it for list keys.
     pub default: Option<&'static str>,
 }
 
 impl Field {
-    /// Whether JSON shows the field when it is absent: as null, as a zero, or as an empty struct.
+    /// Whether JSON contains the field when it is absent: as null, as a zero value, or as an empty struct.
     pub fn shown_when_absent(&self) -> bool {
         match (self.pointer, self.omitempty) {
             (true, omitempty) => !omitempty,
@@ -201,7 +199,7 @@ impl Field {
 #[derive(Debug, PartialEq)]
 #[non_exhaustive]
 pub enum Type {
-    /// A string, named string types included.
+    /// A string, including named string types.
     String,
     /// A boolean.
     Bool,
@@ -221,11 +219,11 @@ pub enum Type {
     Quantity,
     /// A number or a string.
     IntOrString,
-    /// Any JSON object, kept as it came (`RawExtension`).
+    /// Any JSON object, stored unchanged (`RawExtension`).
     Raw,
-    /// The field set of a managedFields entry, kept as it came.
+    /// The field set of a managedFields entry, stored unchanged.
     FieldsV1,
-    /// Any JSON value, kept as it came (apiextensions `JSON`).
+    /// Any JSON value, stored unchanged (apiextensions `JSON`).
     Json,
     /// A JSON schema or a list of them.
     SchemaOrArray,
@@ -237,14 +235,14 @@ pub enum Type {
     Message(&'static Message),
     /// A list.
     List(Box<Type>),
-    /// A list that protobuf wraps in a message of its own.
+    /// A list that protobuf wraps in a separate message.
     WrappedList(Box<Type>),
     /// A map with string keys.
     Map(Box<Type>),
 }
 
 impl Type {
-    /// Whether Go holds a struct, which `omitempty` never leaves out.
+    /// Whether the Go type is a struct, which `omitempty` never omits.
     pub fn is_struct(&self) -> bool {
         use Type::{IntOrString, Json, Message, MicroTime, Quantity, Raw, Time};
         matches!(
@@ -253,7 +251,7 @@ impl Type {
         )
     }
 
-    /// The type of the elements of a list or of the values of a map.
+    /// Returns the type of the elements of a list or of the values of a map.
     pub fn element(&self) -> Option<&Type> {
         match self {
             Self::List(of) | Self::WrappedList(of) | Self::Map(of) => Some(of),
@@ -261,7 +259,7 @@ impl Type {
         }
     }
 
-    /// The message reached through this type: the type itself, or its elements.
+    /// Returns the message of this type or of its elements.
     pub fn as_message(&self) -> Option<&'static Message> {
         match self {
             Self::Message(message) => Some(message),
@@ -274,11 +272,11 @@ impl Type {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PatchStrategy {
-    /// Lists are merged by element instead of replaced.
+    /// Whether lists are merged by element instead of replaced.
     pub merge: bool,
-    /// Structs are replaced instead of merged.
+    /// Whether structs are replaced instead of merged.
     pub replace: bool,
-    /// A `$retainKeys` directive is expected from writers of patches.
+    /// Whether writers of patches are expected to add a `$retainKeys` directive.
     pub retain_keys: bool,
 }
 

@@ -1,12 +1,12 @@
-//! Reads `fields.txt`. The text is part of the program, so a line that does not parse is a bug of
-//! the generator; the tests read every line.
+//! Parses `fields.txt`. The text is part of the program, so a line that does not parse is a bug of the generator. The
+//! tests parse every line.
 
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 use super::{Field, ListType, Message, Parsed, PatchStrategy, Table, Type, message_by_name};
 
-/// Finds the kinds and the place of every message, without looking into the messages.
+/// Finds the kinds and the location of every message, without parsing the messages.
 pub(super) fn table(text: &'static str) -> Table {
     let (head, rest) = text.split_once("\n@").unwrap_or((text, ""));
     let kinds = head.lines().filter_map(kind).collect();
