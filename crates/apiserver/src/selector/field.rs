@@ -24,17 +24,17 @@ pub struct FieldSelector {
 }
 
 impl FieldSelector {
-    /// Whether there is nothing to compare.
+    /// Whether the selector has no terms.
     pub fn is_empty(&self) -> bool {
         self.terms.is_empty()
     }
 
-    /// The comparisons, in the order of their text.
+    /// The terms, in the order of the text.
     pub fn terms(&self) -> &[FieldTerm] {
         &self.terms
     }
 
-    /// The value that this field must have, if some term demands one.
+    /// Returns the value that this field must have, if a term requires one.
     pub fn required(&self, field: &str) -> Option<&str> {
         let found = self
             .terms
@@ -43,11 +43,11 @@ impl FieldSelector {
         found.map(|term| term.value.as_str())
     }
 
-    /// Refuses fields that a kind cannot be selected by: every kind has `metadata.name` and
-    /// `metadata.namespace`, and `extra` names the others.
+    /// Rejects fields that the kind does not support. Every kind supports `metadata.name` and `metadata.namespace`;
+    /// `extra` names the others.
     ///
     /// # Errors
-    /// Names the first field that is not supported.
+    /// Returns the first field that is not supported.
     pub fn check(&self, extra: &[&str]) -> Result<(), Error> {
         let known = |field: &str| {
             matches!(field, "metadata.name" | "metadata.namespace") || extra.contains(&field)
@@ -63,7 +63,7 @@ impl FieldSelector {
         }
     }
 
-    /// Whether an object fulfils every term; `value` gives a field's text, empty when it has none.
+    /// Whether an object matches every term. `value` returns the text of a field, empty if it is absent.
     pub fn matches<S: AsRef<str>>(&self, value: impl Fn(&str) -> S) -> bool {
         let holds = |term: &FieldTerm| (value(&term.field).as_ref() == term.value) == term.equal;
         self.terms.iter().all(holds)
@@ -79,7 +79,7 @@ impl FromStr for FieldSelector {
         let parts = parts.into_iter().filter(|part| !part.is_empty());
         let terms = parts.map(|part| term(text, part));
         let mut terms = terms.collect::<Result<Vec<_>, _>>()?;
-        // A comparison of nothing with nothing holds for everything, whatever its operator.
+        // A term with an empty field and an empty value matches everything, with any operator.
         terms.retain(|term| !(term.field.is_empty() && term.value.is_empty()));
         Ok(Self { terms })
     }
@@ -104,7 +104,7 @@ impl fmt::Display for FieldSelector {
     }
 }
 
-/// Splits at commas that no backslash stands before.
+/// Splits at commas that are not escaped by a backslash.
 fn split_terms(text: &str) -> Vec<&str> {
     let (mut parts, mut start, mut escaped) = (Vec::new(), 0, false);
     for (at, c) in text.char_indices() {

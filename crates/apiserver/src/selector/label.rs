@@ -8,21 +8,21 @@ use super::Error;
 use super::lexer::{self, Kind, Token};
 use crate::names;
 
-/// How a label must relate to the values of a [`Requirement`].
+/// The relation of a label to the values of a [`Requirement`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operator {
-    /// Present with one of the values; `=` and `==` are this with one value.
+    /// The label has one of the values; `=` and `==` are this with one value.
     In,
-    /// Absent, or present with another value; `!=` is this with one value.
+    /// The label is absent or has another value; `!=` is this with one value.
     NotIn,
-    /// Present.
+    /// The label is present.
     Exists,
-    /// Absent.
+    /// The label is absent.
     DoesNotExist,
-    /// Present with a greater whole number.
+    /// The label is a greater whole number.
     GreaterThan,
-    /// Present with a smaller whole number.
+    /// The label is a smaller whole number.
     LessThan,
 }
 
@@ -32,14 +32,14 @@ pub enum Operator {
 pub struct Requirement {
     /// The label's key.
     pub key: String,
-    /// The relation.
+    /// The relation between the label and the values.
     pub operator: Operator,
-    /// The values, sorted and without repetition.
+    /// The values, sorted and without duplicates.
     pub values: Vec<String>,
 }
 
 impl Requirement {
-    /// Whether the labels fulfil this condition.
+    /// Whether the labels match this requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.holds(labels.get(&self.key).map(String::as_str))
     }
@@ -72,22 +72,22 @@ pub struct LabelSelector {
 }
 
 impl LabelSelector {
-    /// Whether there is nothing to require.
+    /// Whether the selector has no requirements.
     pub fn is_empty(&self) -> bool {
         self.requirements.is_empty()
     }
 
-    /// The conditions, sorted by key.
+    /// The requirements, sorted by key.
     pub fn requirements(&self) -> &[Requirement] {
         &self.requirements
     }
 
-    /// Whether the labels fulfil every condition.
+    /// Whether the labels match every requirement.
     pub fn matches(&self, labels: &BTreeMap<String, String>) -> bool {
         self.requirements.iter().all(|r| r.matches(labels))
     }
 
-    /// The same over labels that are still JSON (`metadata.labels`); absent labels are none.
+    /// Like [`matches`](Self::matches), for labels in JSON form (`metadata.labels`). Absent labels count as empty.
     pub fn matches_json(&self, labels: Option<&serde_json::Value>) -> bool {
         let value = |key: &str| labels.and_then(|l| l.get(key)).and_then(|v| v.as_str());
         self.requirements.iter().all(|r| r.holds(value(&r.key)))
@@ -215,7 +215,7 @@ impl<'a> Parser<'a> {
         Err(found(token, ", expected: identifier"))
     }
 
-    /// `(x,,y)`: a missing value is the empty one, and `()` holds just that.
+    /// Parses `(x,,y)`. A missing value is the empty text, so `()` contains one empty value.
     fn values(&mut self) -> Result<Vec<String>, Error> {
         let token = self.consume();
         if token.kind != Kind::Open {
@@ -249,7 +249,7 @@ impl<'a> Parser<'a> {
     }
 }
 
-/// `in` and `notin` are words where no operator is expected.
+/// Whether a token is a word. `in` and `notin` are words where no operator is expected.
 fn is_word(kind: Kind) -> bool {
     matches!(kind, Kind::Identifier | Kind::In | Kind::NotIn)
 }

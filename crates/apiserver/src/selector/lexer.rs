@@ -1,6 +1,6 @@
-//! Words of a label selector.
+//! Lexer of label selectors.
 
-/// One word, with the text that complaints quote.
+/// One token, with the text that errors quote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Token<'a> {
     pub(super) kind: Kind,
@@ -24,9 +24,9 @@ pub(super) enum Kind {
     Less,
 }
 
-/// Takes the next word off the front of `rest`.
+/// Removes the next token from the front of `rest`.
 ///
-/// A NUL byte ends the text, as upstream's lexer has it; no valid key or value holds one.
+/// A NUL byte ends the text, as in the upstream lexer. No valid key or value contains one.
 pub(super) fn next<'a>(rest: &mut &'a str) -> Token<'a> {
     let text = rest.trim_start_matches([' ', '\t', '\r', '\n']);
     let (kind, length) = match text.as_bytes() {

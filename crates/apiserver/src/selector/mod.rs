@@ -1,7 +1,7 @@
-//! Label and field selectors: their text forms and what they match.
+//! Label and field selectors: parsing and matching.
 //!
-//! Both parsers accept and refuse what the real server does and word their complaints alike; the
-//! answer to a bad selector is 400 with [`Error`]'s text as message.
+//! Both parsers accept and reject the same texts as the real server, with the same error texts. The response to an
+//! invalid selector is 400 with [`Error`]'s text as message.
 
 mod field;
 mod label;
@@ -10,7 +10,7 @@ mod lexer;
 pub use field::{FieldSelector, FieldTerm};
 pub use label::{LabelSelector, Operator, Requirement};
 
-/// A selector that cannot be understood; the text is the message of a 400 answer.
+/// An invalid selector. The text is the message of the 400 response.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);
