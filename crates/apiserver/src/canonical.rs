@@ -1,11 +1,15 @@
-//! The one form in which an object of a built-in kind is stored and answered.
+//! The canonical form in which an object of a built-in kind is stored and returned.
 //!
-//! The real server decodes a body into a Go struct and writes that struct out again; what this does
-//! to the JSON is what clients see: unknown fields and nulls vanish, empty values vanish where the
-//! field says so and appear as zeros where it does not, times and quantities are rewritten, and a
-//! value of the wrong type is refused. [`canonicalise`] does the same by the schema table.
+//! The real server decodes a body into a Go struct and encodes that struct again. Clients see the effects on the JSON:
 //!
-//! Invariant: the result is a fixed point, so patches and updates that change nothing compare equal.
+//! - Unknown fields and nulls are removed.
+//! - Empty values are removed or replaced by zeros, depending on the field.
+//! - Times and quantities are rewritten.
+//! - A value of the wrong type is rejected.
+//!
+//! [`canonicalise`] does the same, using the schema table.
+//!
+//! Invariant: the result is a fixed point, so that patches and updates that change nothing compare equal.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -14,16 +18,16 @@ use serde_json::{Map, Number, Value};
 use crate::schema::{Field, Message, Type, message_by_name};
 use crate::{quantity, timestamp};
 
-/// A value that the real server's decoder refuses; the answer is 400 with this text in its message.
+/// A value that the decoder of the real server rejects. The response is 400 with this text in its message.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The JSON type does not fit the field.
+    /// The JSON type does not match the field.
     #[error("json: cannot unmarshal {got} into Go {place} of type {want}")]
     Type {
-        /// The JSON type, for numbers with their text where that matters.
+        /// The JSON type, with the text of the number where that matters.
         got: String,
-        /// `struct field LeaseSpec.spec.holderIdentity`, or `value` at the top.
+        /// `struct field LeaseSpec.spec.holderIdentity`, or `value` at the top level.
         place: String,
         /// The Go type.
         want: String,
@@ -31,18 +35,18 @@ pub enum Error {
     /// Bytes that are not base64.
     #[error("illegal base64 data in field {field:?}")]
     Base64 {
-        /// The field's path.
+        /// Path of the field.
         field: String,
     },
-    /// A text that its field cannot parse, such as a time or a quantity.
+    /// A text that cannot be parsed as the type of its field, such as a time or a quantity.
     #[error("{0}")]
     Text(String),
 }
 
-/// Brings an object into its canonical form.
+/// Converts an object to its canonical form.
 ///
 /// # Errors
-/// A field holds a value of the wrong type, or a text that its type cannot parse.
+/// Returns an error if a field has a value of the wrong type, or a text that cannot be parsed as its type.
 pub fn canonicalise(message: &'static Message, value: Value) -> Result<Value, Error> {
     let mut walk = Walk {
         path: Vec::new(),
@@ -55,7 +59,7 @@ pub fn canonicalise(message: &'static Message, value: Value) -> Result<Value, Er
     }
 }
 
-/// Where the walk is, for error texts. Go names the innermost struct and all field names.
+/// The current position, for error texts. Go reports the innermost struct and all field names.
 struct Walk {
     path: Vec<&'static str>,
     owner: &'static Message,
@@ -68,7 +72,7 @@ impl Walk {
         mut map: Map<String, Value>,
     ) -> Result<Map<String, Value>, Error> {
         let outer = std::mem::replace(&mut self.owner, message);
-        // Only the outermost object names its kind; inside, the store's protobuf has no place for it.
+        // Only the outermost object has a kind. The protobuf encoding of nested objects has no field for it.
         let nested = !self.path.is_empty();
         let mut failure = None;
         map.retain(|name, value| {
@@ -103,7 +107,7 @@ impl Walk {
         Ok(map)
     }
 
-    /// The value to show for a field, `None` to leave it out. A null is as good as no value.
+    /// Returns the value of a field in the output, or `None` to omit it. A null counts as absent.
     fn field(&mut self, field: &Field, given: Value) -> Result<Option<Value>, Error> {
         if given.is_null() {
             return if field.shown_when_absent() {
@@ -120,7 +124,7 @@ impl Walk {
         };
         match (shown, &value) {
             (false, _) if field.omitempty || field.omitzero => Ok(None),
-            // The store's protobuf does not tell empty lists and maps from absent ones.
+            // The protobuf encoding in the store does not distinguish empty lists and maps from absent ones.
             (true, Value::Array(list)) if list.is_empty() => Ok(Some(Value::Null)),
             (true, Value::Object(map)) if map.is_empty() && matches!(field.ty, Type::Map(_)) => {
                 Ok(Some(Value::Null))
@@ -129,7 +133,7 @@ impl Walk {
         }
     }
 
-    /// What an absent field shows. A nil pointer, list or map is null in Go's JSON.
+    /// Returns the output for an absent field. Go encodes a nil pointer, list or map as null.
     fn zero(&mut self, field: &Field) -> Result<Value, Error> {
         match field.ty {
             _ if field.pointer => Ok(Value::Null),
@@ -138,7 +142,7 @@ impl Walk {
         }
     }
 
-    /// The canonical form of a value; null stands for the type's zero.
+    /// Returns the canonical form of a value; null stands for the zero value of the type.
     fn value(&mut self, ty: &Type, value: Value) -> Result<Value, Error> {
         match (ty, value) {
             (Type::Message(message), Value::Object(map)) => {
@@ -153,7 +157,7 @@ impl Walk {
                 .collect::<Result<_, _>>()
                 .map(Value::Array),
             (Type::List(_), Value::Null) => Ok(Value::Null),
-            // On the wire this list is a message, and an empty message is an empty list.
+            // In protobuf this list is a message, and an empty message is an empty list.
             (Type::WrappedList(_), Value::Null) => Ok(Value::Array(Vec::new())),
             (Type::Map(of), Value::Object(mut map)) => {
                 for value in map.values_mut() {
@@ -220,8 +224,7 @@ impl Walk {
         }
     }
 
-    /// Base64 is kept when it is canonical already, which it nearly always is. Line breaks are
-    /// allowed, as in Go.
+    /// Validates base64. Text that is already canonical, the common case, is kept. Line breaks are accepted, as in Go.
     fn bytes(&self, text: String) -> Result<Value, Error> {
         if STANDARD.decode(&text).is_ok() {
             return Ok(Value::String(text));
@@ -258,7 +261,7 @@ impl Walk {
     }
 }
 
-/// What Go's omitempty leaves out: zero scalars, and lists and maps without entries.
+/// Whether Go's omitempty omits the value: zero scalars, and empty lists and maps.
 fn is_empty(ty: &Type, value: &Value) -> bool {
     match (ty, value) {
         (ty, _) if ty.is_struct() => false,
@@ -279,7 +282,7 @@ fn fits_i32(n: &Number) -> bool {
     n.as_i64().is_some_and(|n| i32::try_from(n).is_ok())
 }
 
-/// Go writes a float without a fraction as a whole number.
+/// Converts a float without a fraction to a whole number, as Go encodes it.
 fn shortest(n: Number) -> Number {
     const EXACT: f64 = 9_007_199_254_740_992.0;
     match n.as_f64() {

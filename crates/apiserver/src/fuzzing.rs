@@ -1,6 +1,6 @@
-//! Entry points of the fuzz targets in `fuzz/`, which the normal tests call as well.
+//! Entry points of the fuzz targets in `fuzz/`. The normal tests call them as well.
 //!
-//! Each takes any bytes, and panics only if one of our own promises is broken.
+//! Each function accepts any bytes, and panics only if an invariant of this crate is violated.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::schema::{self, Message};
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::{patch, protobuf, strict};
 
-/// A protobuf body: what decodes is canonical and can be stored.
+/// A protobuf body: every decoded object is canonical and can be stored.
 pub fn protobuf(bytes: &[u8]) {
     if let Ok(object) = protobuf::decode(bytes) {
         let api_version = &object.api_version;
@@ -28,14 +28,14 @@ pub fn protobuf(bytes: &[u8]) {
     }
 }
 
-/// A JSON body: what decodes is canonical afterwards, and complaints have a path.
+/// A JSON body: canonicalising a decoded object gives a fixed point, and every unknown field is reported.
 pub fn json(bytes: &[u8]) {
     for message in messages() {
         let Ok(decoded) = strict::decode(Some(message), bytes) else {
             return;
         };
         assert!(strict::unknown_fields(message, &decoded.value).is_empty());
-        // Skipped values may hold escapes that a full reading refuses.
+        // Skipped values may contain escapes that a full parse rejects.
         if let Ok(plain) = serde_json::from_slice::<Value>(bytes) {
             let unknown = !strict::unknown_fields(message, &plain).is_empty();
             assert!(
@@ -105,7 +105,7 @@ pub fn selector(bytes: &[u8]) {
     }
 }
 
-/// A request line, `METHOD TARGET`: what is authorized is what the path says, however it is written.
+/// A request line, `METHOD TARGET`: the authorized resource equals that of the path, for every spelling of the path.
 pub fn path(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -144,7 +144,7 @@ pub fn path(bytes: &[u8]) {
         );
     }
 
-    // The plain way to write the same path is the same request.
+    // The canonical spelling of the same path gives the same request.
     let mut plain = vec![
         if parts.group.is_empty() {
             "api"

@@ -1,4 +1,4 @@
-//! Kubeconfig files: everything that a client needs in one place.
+//! Kubeconfig files: the address, the authority and the credentials for a client.
 
 use std::path::Path;
 
@@ -7,19 +7,19 @@ use base64::engine::general_purpose::STANDARD;
 
 use crate::pki::Identity;
 
-/// What a kubeconfig says.
+/// Contents of a kubeconfig.
 pub struct Kubeconfig<'a> {
     /// Address of the server, `https://...` or `http://...`.
     pub server: &'a str,
-    /// PEM certificate of the authority to trust, for `https`.
+    /// PEM certificate of the trusted authority, for `https`.
     pub ca: Option<&'a str>,
-    /// How to prove who one is.
+    /// Credentials of the client.
     pub credentials: Credentials<'a>,
 }
 
-/// Proof of who one is.
+/// Credentials of a client.
 pub enum Credentials<'a> {
-    /// None: the server is open.
+    /// No credentials: the server does not authenticate clients.
     None,
     /// A bearer token.
     Token(&'a str),
@@ -28,7 +28,7 @@ pub enum Credentials<'a> {
 }
 
 impl Kubeconfig<'_> {
-    /// The file's text. Every value is a JSON string, which is a YAML string.
+    /// Returns the text of the file. Every value is a JSON string, which is also a YAML string.
     #[must_use]
     pub fn to_yaml(&self) -> String {
         let quoted = |text: &str| serde_json::Value::from(text).to_string();
@@ -56,10 +56,10 @@ impl Kubeconfig<'_> {
         )
     }
 
-    /// Writes the file, readable by its owner only.
+    /// Writes the file with access for its owner only.
     ///
     /// # Errors
-    /// If the file or the folder it goes into cannot be written.
+    /// Returns an error if the file or its folder cannot be written.
     pub fn write(&self, path: &Path) -> std::io::Result<()> {
         if let Some(folder) = path.parent().filter(|p| !p.as_os_str().is_empty()) {
             std::fs::create_dir_all(folder)?;

@@ -1,16 +1,16 @@
-//! The embedded API server: Kubernetes semantics over one small store.
+//! The embedded API server: Kubernetes semantics on top of a small store.
 //!
-//! Place in the picture: this crate depends on no other crate of the project, and they meet it only
-//! over HTTP. It must never learn about elections: a Lease is one more kind in its table.
+//! Of the crates of this project, it depends only on `tenure-exposition`. Clients in other crates use it only over
+//! HTTP. It must not contain knowledge about elections: a Lease is one more kind in its table.
 //!
-//! | module | is about |
+//! | module | contents |
 //! |---|---|
 //! | [`store`] | revisions, compare-and-set, history, durability |
-//! | [`schema`] | the one table of field names, numbers, merge keys behind codec, patch and validation |
+//! | [`schema`] | the table of field names, numbers and merge keys for codec, patch and validation |
 //! | [`protobuf`] | Kubernetes protobuf bodies to JSON |
 //! | [`canonical`], [`strict`] | the stored form of a body; unknown and duplicate fields |
-//! | [`limits`] | how large a decoded body may become |
-//! | [`quantity`], [`timestamp`] | leaf types with a text of their own |
+//! | [`limits`] | size limits of decoded bodies |
+//! | [`quantity`], [`timestamp`] | leaf types with their own text format |
 //! | [`patch`] | merge, JSON and strategic merge patches |
 //! | `crd` | kinds that clients define |
 //! | `apply` | server-side apply, and who owns which field |
@@ -21,8 +21,8 @@
 //! | [`http`] | requests to calls, results to answers |
 //! | `registry` | the table of kinds, and what the verbs do to them |
 //! | [`status`] | error bodies |
-//! | [`server`] | listeners, limits, the way of a request, the data directory |
-//! | [`test_server`] | a server for tests, with faults on demand |
+//! | [`server`] | listeners, limits, the request pipeline, the data directory |
+//! | [`test_server`] | a server for tests, with fault injection |
 #![allow(
     clippy::disallowed_methods,
     reason = "wall time stamps objects and monotonic time bounds requests; no election is decided here"

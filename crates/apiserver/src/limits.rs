@@ -1,23 +1,23 @@
-//! How large a decoded body may become, whatever its format.
+//! Size limits of decoded bodies, for all formats.
 //!
-//! The size of a body is bounded by the HTTP layer; these bounds keep a short body from growing far
-//! beyond that when it is decoded, filled in or patched, and keep every stored object readable.
+//! The HTTP layer limits the size of a body. These limits prevent a short body from growing far beyond that when it is
+//! decoded, defaulted or patched. They also ensure that every stored object can be parsed again.
 
 use serde_json::Value;
 
-/// Values in one body, counting fields and list elements.
+/// Maximum number of values in one body, counting fields and list elements.
 pub const MAX_VALUES: usize = 200_000;
 
-/// Levels of nesting. The JSON reader stops at 128, so what is stored stays well below.
+/// Maximum nesting of a body. The JSON parser stops at 128, so stored objects stay well below.
 pub const MAX_DEPTH: usize = 100;
 
-/// How deeply an object with its owners of fields may nest. The reader of JSON ends at 128.
+/// Maximum nesting of an object including its managed fields. The JSON parser stops at 128.
 pub const MAX_STORED_DEPTH: usize = 120;
 
-/// Bytes of a stored object, as many as etcd takes in a request unless it is told otherwise.
+/// Maximum size of a stored object in bytes: the default limit of a request to etcd.
 pub const MAX_STORED_BYTES: usize = 3 << 19;
 
-/// The levels of nesting of a value; a scalar has none.
+/// Returns the levels of nesting of a value; a scalar has none.
 pub fn depth(value: &Value) -> usize {
     match value {
         Value::Array(list) => 1 + list.iter().map(depth).max().unwrap_or(0),

@@ -1,7 +1,7 @@
-//! Which names, label keys, label values and data keys are well formed, in the real server's words.
+//! Syntax checks of names, label keys, label values and data keys, with the error texts of the real server.
 //!
-//! Every check gives the list of complaints, empty when the value is fine; a complaint is the text
-//! that stands behind `Invalid value: "...": ` in an error. Lengths are counted in bytes.
+//! Every check returns a list of errors, which is empty for a valid value. An error is the text that follows `Invalid
+//! value: "...": ` in a response. Lengths are counted in bytes.
 
 const LABEL: &str = "[a-z0-9]([-a-z0-9]*[a-z0-9])?";
 const SUBDOMAIN: &str = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*";
@@ -9,10 +9,10 @@ const LABEL_1035: &str = "[a-z]([-a-z0-9]*[a-z0-9])?";
 const KEY: &str = "([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]";
 const VALUE: &str = "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?";
 
-/// A check of this module; kinds name theirs in a table.
+/// A check of this module; the table of kinds refers to it.
 pub type Check = fn(&str) -> Vec<String>;
 
-/// An RFC 1123 subdomain of at most 253 bytes: the name of most kinds.
+/// Checks an RFC 1123 subdomain of at most 253 bytes: the name of most kinds.
 pub fn dns1123_subdomain(value: &str) -> Vec<String> {
     let mut complaints = too_long(value, 253, "characters");
     if !value.split('.').all(is_dns1123_label) {
@@ -21,7 +21,7 @@ pub fn dns1123_subdomain(value: &str) -> Vec<String> {
     complaints
 }
 
-/// An RFC 1123 label of at most 63 bytes: the name of a namespace.
+/// Checks an RFC 1123 label of at most 63 bytes: the name of a namespace.
 pub fn dns1123_label(value: &str) -> Vec<String> {
     let mut complaints = too_long(value, 63, "characters");
     if !is_dns1123_label(value) {
@@ -35,7 +35,7 @@ pub fn dns1123_label(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A DNS-1035 label of at most 63 bytes, starting with a letter: the name of a service.
+/// Checks a DNS-1035 label of at most 63 bytes, starting with a letter: the name of a service.
 pub fn dns1035_label(value: &str) -> Vec<String> {
     let mut complaints = too_long(value, 63, "characters");
     if !is_dns1123_label(value) || !value.starts_with(|c: char| c.is_ascii_lowercase()) {
@@ -45,7 +45,7 @@ pub fn dns1035_label(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A name that is safe as one segment of a path: RBAC kinds.
+/// Checks that a name is valid as one path segment: RBAC kinds.
 pub fn path_segment(value: &str) -> Vec<String> {
     match value {
         "." | ".." => vec![format!("may not be '{value}'")],
@@ -53,13 +53,13 @@ pub fn path_segment(value: &str) -> Vec<String> {
     }
 }
 
-/// A prefix of a name that is safe as one segment of a path.
+/// Checks that a prefix of a name is valid as one path segment.
 pub fn path_segment_prefix(value: &str) -> Vec<String> {
     let bad = ["/", "%"].into_iter().filter(|bad| value.contains(bad));
     bad.map(|bad| format!("may not contain '{bad}'")).collect()
 }
 
-/// A qualified name, optionally with a DNS prefix: label and annotation keys, finalizers.
+/// Checks a qualified name, optionally with a DNS prefix: label and annotation keys, finalizers.
 pub fn qualified_name(value: &str) -> Vec<String> {
     let what = "must consist of alphanumeric characters, '-', '_' or '.', and must start and end with an alphanumeric character";
     let what = pattern(what, KEY, &["MyName", "my.name", "123-abc"]);
@@ -98,7 +98,7 @@ pub fn qualified_name(value: &str) -> Vec<String> {
     complaints
 }
 
-/// The value of a label: empty, or like the name part of a key.
+/// Checks the value of a label: empty, or like the name part of a key.
 pub fn label_value(value: &str) -> Vec<String> {
     let mut complaints = too_long(value, 63, "bytes");
     if !value.is_empty() && !is_key(value) {
@@ -108,7 +108,7 @@ pub fn label_value(value: &str) -> Vec<String> {
     complaints
 }
 
-/// A key of a config map or secret: a file name.
+/// Checks a key of a config map or secret, which must be a valid file name.
 pub fn config_map_key(value: &str) -> Vec<String> {
     let mut complaints = too_long(value, 253, "characters");
     if value.is_empty() || !value.bytes().all(is_key_byte) {
@@ -124,8 +124,8 @@ pub fn config_map_key(value: &str) -> Vec<String> {
     complaints
 }
 
-/// Applies a name check to the prefix of a generated name, where a trailing dash is fine: the last
-/// two characters are taken for a letter, as the real server does.
+/// Applies a name check to the prefix of a generated name, which may end with a dash. Like the real server, it replaces
+/// the last two characters by a letter.
 pub fn generated(check: Check, prefix: &str) -> Vec<String> {
     let Some(rest) = prefix.strip_suffix('-').filter(|rest| !rest.is_empty()) else {
         return check(prefix);
@@ -153,7 +153,8 @@ fn is_key(value: &str) -> bool {
         && bytes.iter().all(|&b| is_key_byte(b))
 }
 
-/// Names count their limit in "characters", keys and values in "bytes"; both mean bytes.
+/// Returns the error about the length. Names state the limit in "characters", keys and values in "bytes"; both mean
+/// bytes.
 fn too_long(value: &str, limit: usize, unit: &str) -> Vec<String> {
     if value.len() > limit {
         vec![format!("must be no more than {limit} {unit}")]

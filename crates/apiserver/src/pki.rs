@@ -1,10 +1,10 @@
-//! The server's own certificate authority: made on the first start, used again afterwards.
+//! The server's certificate authority. It is created on the first start and reused afterwards.
 //!
-//! Files in the `pki` folder of the data directory: `ca.crt`, `ca.key`, `server.crt`, `server.key`,
-//! `admin.crt`, `admin.key`, all PEM, ECDSA P-256. Keys are readable by their owner only.
+//! Files in the `pki` folder of the data directory: `ca.crt`, `ca.key`, `server.crt`, `server.key`, `admin.crt`,
+//! `admin.key`, all PEM, ECDSA P-256. Only their owner can read the keys.
 //!
-//! Invariant: the serving certificate always covers the names that the server was started with; it is
-//! made anew, by the same authority, when a name is added or when it nears its end.
+//! Invariant: the serving certificate always covers the names that the server was started with. The same authority
+//! issues a new one when a name is added or when the certificate expires soon.
 
 use std::collections::BTreeSet;
 use std::io::{self, Write as _};
@@ -24,17 +24,17 @@ const LEAF_DAYS: i64 = 365;
 /// A certificate with less left than this is replaced.
 const RENEW_DAYS: i64 = 30;
 
-/// Why certificates cannot be had.
+/// An error about certificates.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PkiError {
     /// A file cannot be read or written.
     #[error("{0}: {1}")]
     File(String, #[source] io::Error),
-    /// A file does not hold what it should.
+    /// A file has unexpected contents.
     #[error("{0} is not usable: {1}; remove the pki folder to have new certificates made")]
     Unusable(String, String),
-    /// A certificate could not be made.
+    /// A certificate could not be generated.
     #[error("cannot make a certificate: {0}")]
     Generate(#[from] rcgen::Error),
     /// A name is neither a DNS name nor an address.
@@ -47,22 +47,22 @@ pub enum PkiError {
 pub struct Identity {
     /// The certificate.
     pub certificate: String,
-    /// Its private key.
+    /// The private key.
     pub key: String,
 }
 
-/// Everything that TLS needs.
+/// The certificates and keys for TLS.
 #[derive(Clone)]
 pub struct Pki {
-    /// The authority's certificate, PEM; clients trust it.
+    /// The certificate of the authority, PEM; clients trust it.
     pub ca: String,
-    /// What the server shows.
+    /// The serving certificate.
     pub server: Identity,
     /// The administrator's client certificate (`kubernetes-admin` of `system:masters`).
     pub admin: Identity,
 }
 
-/// The names of every serving certificate, besides those that the user gives and the host's own.
+/// The names in every serving certificate, in addition to the configured names and the host name.
 pub const NAMES: [&str; 8] = [
     "127.0.0.1",
     "::1",
@@ -75,15 +75,15 @@ pub const NAMES: [&str; 8] = [
 ];
 
 impl Pki {
-    /// Certificates that live in memory only.
+    /// Creates certificates that exist only in memory.
     ///
     /// # Errors
-    /// If a name is not usable.
+    /// Returns an error if a name is invalid.
     pub fn ephemeral(names: &[String]) -> Result<Self, PkiError> {
         Self::under(new_authority()?, names)
     }
 
-    /// Certificates by an authority that is kept elsewhere; they live in memory only.
+    /// Issues certificates with an authority that is stored elsewhere. The certificates exist only in memory.
     pub(crate) fn under(authority: Identity, names: &[String]) -> Result<Self, PkiError> {
         let authority = Authority::new(authority)
             .map_err(|e| PkiError::Unusable("the certificate authority".to_owned(), e))?;
@@ -94,10 +94,10 @@ impl Pki {
         })
     }
 
-    /// Reads the certificates from a folder, and makes those that are absent or no longer good.
+    /// Reads the certificates from a folder, and creates those that are absent or no longer valid.
     ///
     /// # Errors
-    /// If the folder cannot be used, holds something else, or if a name is not usable.
+    /// Returns an error if the folder is not usable, if a file has unexpected contents, or if a name is invalid.
     pub fn load_or_generate(folder: &Path, names: &[String]) -> Result<Self, PkiError> {
         create_private_folder(folder)?;
         let authority = match read_identity(folder, "ca")? {
@@ -143,20 +143,20 @@ impl Pki {
     }
 }
 
-/// The authority in a folder, if there is one.
+/// Reads the authority in a folder, if there is one.
 #[cfg(feature = "etcd")]
 pub(crate) fn read_authority(folder: &Path) -> Result<Option<Identity>, PkiError> {
     read_identity(folder, "ca")
 }
 
-/// Puts an authority into a folder that has none.
+/// Writes an authority to a folder that has none.
 #[cfg(feature = "etcd")]
 pub(crate) fn write_authority(folder: &Path, authority: &Identity) -> Result<(), PkiError> {
     create_private_folder(folder)?;
     write_identity(folder, "ca", authority)
 }
 
-/// A new authority, not stored anywhere.
+/// Creates a new authority without storing it.
 pub(crate) fn new_authority() -> Result<Identity, PkiError> {
     Ok(Authority::generate()?.identity)
 }
@@ -236,13 +236,13 @@ impl Authority {
     }
 }
 
-/// Writes a file that only its owner can read, as a whole or not at all. A power failure may lose it:
-/// for files that every start writes anew.
+/// Writes a file that only its owner can read, atomically. A power failure may lose it, so use this only for files that
+/// every start writes again.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
     write_file(path, content, |_| Ok(()))
 }
 
-/// The same for files that must last.
+/// Like [`write_private`], but the file survives a power failure.
 pub(crate) fn write_private_durably(path: &Path, content: &[u8]) -> io::Result<()> {
     write_file(path, content, std::fs::File::sync_all)
 }
@@ -263,7 +263,7 @@ fn write_file(
     std::fs::rename(&temporary, path)
 }
 
-/// Creates a folder, and the ones above it, for its owner only. A folder that exists is left alone.
+/// Creates a folder and its parents with access for the owner only. An existing folder is not changed.
 pub(crate) fn create_private_folder(path: &Path) -> Result<(), PkiError> {
     use std::os::unix::fs::DirBuilderExt as _;
     std::fs::DirBuilder::new()
@@ -279,7 +279,7 @@ fn store(folder: &Path, name: &str, identity: Identity) -> Result<Identity, PkiE
 }
 
 fn write_identity(folder: &Path, name: &str, identity: &Identity) -> Result<(), PkiError> {
-    // The key first: a certificate whose key is absent counts as absent.
+    // The key is written first, because a certificate without a key counts as absent.
     for (extension, content) in [("key", &identity.key), ("crt", &identity.certificate)] {
         let path = folder.join(format!("{name}.{extension}"));
         write_private_durably(&path, content.as_bytes())
@@ -288,7 +288,7 @@ fn write_identity(folder: &Path, name: &str, identity: &Identity) -> Result<(), 
     Ok(())
 }
 
-/// `None` unless both files are there.
+/// Returns `None` unless both files exist.
 fn read_identity(folder: &Path, name: &str) -> Result<Option<Identity>, PkiError> {
     let read = |extension| {
         let path = folder.join(format!("{name}.{extension}"));
@@ -334,12 +334,12 @@ fn san(name: &str) -> Result<SanType, PkiError> {
 fn set_lifetime(params: &mut CertificateParams, days: i64) {
     let now = std::time::SystemTime::now();
     let span = |days: i64| std::time::Duration::from_secs((days * DAY).unsigned_abs());
-    // A client whose clock is a day behind is still served.
+    // Clients whose clock is up to a day behind accept the certificate.
     params.not_before = (now - span(1)).into();
     params.not_after = (now + span(days)).into();
 }
 
-/// Whether the certificate is by this authority, covers the names and lasts a while.
+/// Whether this authority issued the certificate, and it covers the names and does not expire soon.
 fn is_good(identity: &Identity, ca: &str, names: &BTreeSet<String>) -> bool {
     let check = || {
         let (_, ca) = x509_parser::pem::parse_x509_pem(ca.as_bytes()).ok()?;

@@ -1,31 +1,31 @@
 //! Resource quantities such as `500m`, `1536Mi` and `1e3`: parsing, comparison, canonical text.
 //!
-//! The canonical text is the one the real server stores: the largest suffix that leaves a whole
-//! number, in the family of suffixes that the writer used. Numbers that already look canonical keep
-//! their text, even where the rules would shorten them (`1.500` stays).
+//! The canonical text is the one that the real server stores: it has the largest suffix that leaves a whole number, in
+//! the same family of suffixes. Numbers that already look canonical keep their text, even where the rules would shorten
+//! them (`1.500` is kept).
 
 use std::cmp::Ordering;
 use std::fmt;
 use std::str::FromStr;
 
-/// What is wrong with a quantity; the text is the real server's.
+/// An invalid quantity. The text is that of the real server.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// It does not look like a number with a suffix.
+    /// The text is not a number with a suffix.
     #[error(
         "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
     )]
     Format,
-    /// The digits do not make a number, or one too long to hold.
+    /// The digits are not a number, or the number is too long.
     #[error("unable to parse numeric part of quantity")]
     Numeric,
-    /// There is no such suffix.
+    /// The suffix does not exist.
     #[error("unable to parse quantity's suffix")]
     Suffix,
 }
 
-/// A quantity: `mantissa * 10^scale`, exact to the nano.
+/// A quantity: `mantissa * 10^scale`, exact to one nano.
 #[derive(Debug, Clone)]
 pub struct Quantity {
     mantissa: i128,
@@ -64,7 +64,7 @@ const BINARY: [(&str, u32); 6] = [
 ];
 
 impl Quantity {
-    /// The sign: -1, 0 or 1.
+    /// Returns the sign: -1, 0 or 1.
     pub fn signum(&self) -> i32 {
         match self.mantissa.cmp(&0) {
             Ordering::Less => -1,
@@ -73,7 +73,7 @@ impl Quantity {
         }
     }
 
-    /// The value in nanos; every quantity has one, since parsing rounds up to nanos and bounds size.
+    /// Returns the value in nanos. Every quantity has one, because parsing rounds up to nanos and limits the size.
     fn nanos(&self) -> i128 {
         let factor = 10i128.checked_pow(self.scale.saturating_sub(NANO).unsigned_abs());
         factor
@@ -169,10 +169,10 @@ impl fmt::Display for Quantity {
     }
 }
 
-/// The canonical text of a quantity.
+/// Returns the canonical text of a quantity.
 ///
 /// # Errors
-/// The text is no quantity.
+/// Returns an error if the text is not a quantity.
 pub fn canonical(text: &str) -> Result<String, Error> {
     text.trim()
         .parse::<Quantity>()
@@ -205,7 +205,7 @@ fn suffix(text: &str) -> Result<(Format, i32), Error> {
     }
 }
 
-/// Upstream keeps the text of numbers that its fast path takes for canonical.
+/// Whether the text is kept: the fast path of the real server takes these numbers for canonical.
 fn keeps_text(format: Format, exponent: i32, whole: &str, fraction: &str, value: i128) -> bool {
     let scale = exponent.saturating_sub(length(fraction));
     match format {
@@ -224,7 +224,7 @@ fn keeps_text(format: Format, exponent: i32, whole: &str, fraction: &str, value:
     }
 }
 
-/// Rounds away from zero to nanos, and caps binary quantities at the largest 64-bit number.
+/// Rounds away from zero to nanos, and limits binary quantities to the largest 64-bit number.
 fn bounded(
     mut mantissa: i128,
     mut scale: i32,

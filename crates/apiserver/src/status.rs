@@ -1,30 +1,30 @@
-//! The error body of the API: a `Status`, built the way clients tell failures apart.
+//! The error body of the API: a `Status`.
 //!
-//! Invariant: the HTTP code equals `code`, and `reason`, `details` and `causes` are what the real
-//! server gives for the same mistake; clients branch on them. `details` is present or absent as
-//! there: [`Failure::details`] is an `Option` on purpose.
+//! Invariant: the HTTP code equals `code`, and `reason`, `details` and `causes` equal those of the real server for the
+//! same error, because clients branch on them. The real server omits `details` for some errors; therefore
+//! [`Failure::details`] is an `Option`.
 
 use std::collections::HashSet;
 use std::fmt::{self, Write as _};
 
 use serde_json::{Map, Value, json};
 
-/// Why a request failed.
+/// A failed request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Failure {
     /// HTTP code.
     pub code: u16,
-    /// CamelCase reason; clients match on it. Empty for failures that have none.
+    /// CamelCase reason, which clients compare. Empty for failures that have none.
     pub reason: &'static str,
-    /// For people.
+    /// Human-readable message.
     pub message: String,
-    /// What it is about.
+    /// The object that the failure is about, and its causes.
     pub details: Option<Box<Details>>,
-    /// A token to go on with an expired list, inconsistently.
+    /// A token to continue an expired list, without consistency.
     pub continue_token: Option<String>,
 }
 
-/// The object a failure is about, and single causes.
+/// The object that a failure is about, and its causes.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Details {
     /// Object name, may be empty.
@@ -35,24 +35,24 @@ pub struct Details {
     pub kind: String,
     /// Object uid, may be empty.
     pub uid: String,
-    /// One entry per field at fault.
+    /// One entry per invalid field.
     pub causes: Vec<Cause>,
-    /// When to try again, if that helps.
+    /// Seconds after which a retry may succeed.
     pub retry_after_seconds: Option<u32>,
 }
 
-/// One field at fault.
+/// One invalid field.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Cause {
-    /// `FieldValueInvalid` and the like.
+    /// Machine-readable reason, for example `FieldValueInvalid`.
     pub reason: &'static str,
-    /// What is wrong.
+    /// Description of the error.
     pub message: String,
-    /// Path of the field; empty when there is none.
+    /// Path of the field, empty if there is none.
     pub field: String,
 }
 
-/// Names a resource in messages: `leases.coordination.k8s.io`, `configmaps`.
+/// Returns the name of a resource for messages: `leases.coordination.k8s.io`, `configmaps`.
 #[must_use]
 pub fn qualified(name: &str, group: &str) -> String {
     if group.is_empty() {
@@ -69,7 +69,7 @@ impl From<crate::store::Unavailable> for Failure {
 }
 
 impl Failure {
-    /// A failure without details.
+    /// Creates a failure without details.
     pub fn new(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             code,
@@ -80,7 +80,7 @@ impl Failure {
         }
     }
 
-    /// The same with empty details, which the real server sends in some cases.
+    /// Creates a failure with empty details, which the real server sends in some cases.
     pub fn generic(code: u16, reason: &'static str, message: impl Into<String>) -> Self {
         Self {
             details: Some(Box::default()),
@@ -88,7 +88,7 @@ impl Failure {
         }
     }
 
-    /// A failure about one object of a resource.
+    /// Creates a failure about one object of a resource.
     pub fn about(
         code: u16,
         reason: &'static str,
@@ -108,18 +108,18 @@ impl Failure {
         }
     }
 
-    /// 400: the request makes no sense.
+    /// 400: the request is malformed.
     pub fn bad_request(message: impl Into<String>) -> Self {
         Self::new(400, "BadRequest", message)
     }
 
-    /// 401: the credentials are wrong.
+    /// 401: the credentials are invalid.
     #[must_use]
     pub fn unauthorized() -> Self {
         Self::new(401, "Unauthorized", "Unauthorized")
     }
 
-    /// 403 for a request that authorization refused.
+    /// 403: authorization denied the request.
     #[must_use]
     pub fn forbidden(user: &str, attributes: &crate::auth::Attributes<'_>, why: &str) -> Self {
         use crate::auth::Target;
@@ -167,14 +167,14 @@ impl Failure {
         }
     }
 
-    /// 404: no such object.
+    /// 404: the object does not exist.
     #[must_use]
     pub fn not_found((group, resource): (&str, &str), name: &str) -> Self {
         let message = format!("{} {name:?} not found", qualified(resource, group));
         Self::about(404, "NotFound", (group, resource), name, message)
     }
 
-    /// 404: no such resource in a group that exists.
+    /// 404: the resource does not exist in an existing group.
     #[must_use]
     pub fn no_resource() -> Self {
         Self::generic(
@@ -184,7 +184,7 @@ impl Failure {
         )
     }
 
-    /// 405: the resource does not do that.
+    /// 405: the resource does not support the method.
     #[must_use]
     pub fn method_not_allowed() -> Self {
         Self::generic(
@@ -194,14 +194,14 @@ impl Failure {
         )
     }
 
-    /// 409: the object exists.
+    /// 409: the object already exists.
     #[must_use]
     pub fn already_exists((group, resource): (&str, &str), name: &str) -> Self {
         let message = format!("{} {name:?} already exists", qualified(resource, group));
         Self::about(409, "AlreadyExists", (group, resource), name, message)
     }
 
-    /// 409: a precondition does not hold.
+    /// 409: a precondition failed.
     #[must_use]
     pub fn conflict((group, resource): (&str, &str), name: &str, why: &str) -> Self {
         let message = format!(
@@ -211,7 +211,7 @@ impl Failure {
         Self::about(409, "Conflict", (group, resource), name, message)
     }
 
-    /// 409: somebody else wrote first.
+    /// 409: another client wrote first.
     #[must_use]
     pub fn modified(resource: (&str, &str), name: &str) -> Self {
         Self::conflict(
@@ -222,7 +222,7 @@ impl Failure {
         )
     }
 
-    /// 422: fields are wrong. `causes` must not be empty.
+    /// 422: fields are invalid. `causes` must not be empty.
     #[must_use]
     pub fn invalid((group, kind): (&str, &str), name: &str, causes: Vec<Cause>) -> Self {
         let mut causes = causes;
@@ -250,18 +250,18 @@ impl Failure {
         failure
     }
 
-    /// 422: a query parameter is wrong; `options` is `ListOptions`, `CreateOptions` and so on.
+    /// 422: a query parameter is invalid; `options` is `ListOptions`, `CreateOptions` and so on.
     #[must_use]
     pub fn invalid_options(options: &str, cause: Cause) -> Self {
         Self::invalid(("meta.k8s.io", options), "", vec![cause])
     }
 
-    /// 410: the asked revision is gone.
+    /// 410: the requested revision is no longer available.
     pub fn expired(message: impl Into<String>) -> Self {
         Self::new(410, "Expired", message)
     }
 
-    /// 503: what keeps the data cannot be asked; nothing was changed.
+    /// 503: the storage is unavailable; nothing was changed.
     pub fn unavailable(message: impl Into<String>) -> Self {
         let mut failure = Self::generic(503, "ServiceUnavailable", message);
         if let Some(details) = &mut failure.details {
@@ -270,7 +270,7 @@ impl Failure {
         failure
     }
 
-    /// 429: nothing was done, and the same may work in a moment. Clients see to that themselves.
+    /// 429: nothing was done, and a retry may succeed soon. Clients retry on their own.
     pub fn try_again(message: impl Into<String>) -> Self {
         let mut failure = Self::generic(429, "TooManyRequests", message);
         if let Some(details) = &mut failure.details {
@@ -279,7 +279,7 @@ impl Failure {
         failure
     }
 
-    /// 500: our fault.
+    /// 500: an internal error.
     pub fn internal(message: impl Into<String>) -> Self {
         let message = message.into();
         let mut failure = Self::generic(
@@ -297,7 +297,7 @@ impl Failure {
         failure
     }
 
-    /// The `Status` object.
+    /// Returns the `Status` object.
     #[must_use]
     pub fn to_value(&self) -> Value {
         let mut metadata = Map::new();
@@ -323,7 +323,7 @@ impl Failure {
 }
 
 impl Details {
-    /// The JSON form, without what is empty.
+    /// Returns the JSON form without empty members.
     #[must_use]
     pub fn to_value(&self) -> Value {
         let mut out = Map::new();
@@ -351,7 +351,7 @@ impl Details {
 }
 
 impl Cause {
-    /// A value that breaks a rule.
+    /// An invalid value.
     pub fn invalid(field: impl Into<String>, value: &Value, why: &str) -> Self {
         let message = format!("Invalid value: {}: {why}", shown(value));
         Self {
@@ -361,7 +361,7 @@ impl Cause {
         }
     }
 
-    /// A value that must be there.
+    /// A required value that is missing.
     pub fn required(field: impl Into<String>, why: &str) -> Self {
         let message = if why.is_empty() {
             "Required value".to_owned()
@@ -375,7 +375,7 @@ impl Cause {
         }
     }
 
-    /// A value that must not be there.
+    /// A value that is not allowed here.
     pub fn forbidden(field: impl Into<String>, why: &str) -> Self {
         let message = format!("Forbidden: {why}");
         Self {
@@ -385,7 +385,7 @@ impl Cause {
         }
     }
 
-    /// A value outside a closed set.
+    /// A value outside a fixed set.
     pub fn unsupported(field: impl Into<String>, value: &Value, supported: &[&str]) -> Self {
         let list: Vec<String> = supported.iter().map(|s| format!("{s:?}")).collect();
         let message = format!(
@@ -400,7 +400,7 @@ impl Cause {
         }
     }
 
-    /// A value that is there twice.
+    /// A duplicate value.
     pub fn duplicate(field: impl Into<String>, value: &Value) -> Self {
         let message = format!("Duplicate value: {}", shown(value));
         Self {
@@ -436,13 +436,13 @@ impl Cause {
     }
 }
 
-/// How many causes an answer lists.
+/// Maximum number of causes in a response.
 const MOST_CAUSES: usize = 100;
 
-/// How many bytes of a value an answer repeats.
+/// Maximum number of bytes of a value that a response repeats.
 const MOST_SHOWN: usize = 4_096;
 
-/// A value as JSON; of a long one the beginning.
+/// Returns a value as JSON, truncated if it is long.
 fn shown(value: &Value) -> String {
     struct Beginning(String);
     impl fmt::Write for Beginning {
@@ -454,7 +454,7 @@ fn shown(value: &Value) -> String {
             }
             let end = (0..=rest).rev().find(|end| text.is_char_boundary(*end));
             self.0.push_str(&text[..end.unwrap_or(0)]);
-            // Ends the writing: the rest of the value is not even looked at.
+            // Stops the serializer, so that the rest of the value is not visited.
             Err(fmt::Error)
         }
     }

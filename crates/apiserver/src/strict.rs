@@ -1,8 +1,8 @@
-//! Reading JSON with an eye for mistakes: fields that do not exist and fields given twice.
+//! Parses JSON and reports unknown and duplicate fields.
 //!
-//! `fieldValidation=Strict` refuses such a body with [`strict_error`], `Warn` answers one `Warning`
-//! header per [`Problem`], `Ignore` drops the list. Duplicates are only visible in the text, which
-//! is why parsing and checking are one pass here.
+//! `fieldValidation=Strict` rejects such a body with [`strict_error`], `Warn` adds one `Warning` header per
+//! [`Problem`], and `Ignore` drops the list. Duplicates are visible only in the text, so parsing and checking are one
+//! pass.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,25 +13,25 @@ use serde_json::{Map, Value};
 use crate::limits::MAX_VALUES;
 use crate::schema::{Message, Type};
 
-/// More problems than this are not listed, as in the real server.
+/// Maximum number of reported problems, as in the real server.
 const MAX_PROBLEMS: usize = 100;
 
-/// A body and what is odd about it.
+/// A parsed body and its problems.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Decoded {
-    /// The JSON without its unknown fields; of a field given twice, the last value.
+    /// The JSON without unknown fields. A duplicate field has its last value.
     pub value: Value,
     /// Unknown and duplicate fields, in the order of the text.
     pub problems: Vec<Problem>,
 }
 
-/// A field that strict validation complains about.
+/// A field that strict validation rejects.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Problem {
-    /// The kind has no such field.
+    /// The kind does not have the field.
     Unknown(String),
-    /// The field was given more than once.
+    /// The field occurs more than once.
     Duplicate(String),
 }
 
@@ -49,16 +49,16 @@ impl fmt::Display for Problem {
 #[error("json parse error: {0}")]
 pub struct SyntaxError(#[from] serde_json::Error);
 
-/// Parses a body and looks for unknown and duplicate fields; without a message, only duplicates.
+/// Parses a body and finds unknown and duplicate fields; without a message, only duplicates.
 ///
-/// Values of the wrong type are kept for [`canonicalise`](crate::canonical::canonicalise) to refuse.
+/// Values of the wrong type are kept; [`canonicalise`](crate::canonical::canonicalise) rejects them.
 ///
 /// # Errors
-/// The body is not JSON, nested too deeply, or has too many values.
+/// Returns an error if the body is not JSON, is nested too deeply, or has too many values.
 pub fn decode(message: Option<&'static Message>, body: &[u8]) -> Result<Decoded, SyntaxError> {
     let mut findings = Findings::default();
     let shape = message.map_or(Shape::Free, Shape::Message);
-    // Values of unknown fields are skipped unread, so their bytes are checked here.
+    // The parser skips the values of unknown fields, so their encoding is checked here.
     let text =
         std::str::from_utf8(body).map_err(<serde_json::Error as serde::de::Error>::custom)?;
     let mut reader = serde_json::Deserializer::from_str(text);
@@ -74,14 +74,14 @@ pub fn decode(message: Option<&'static Message>, body: &[u8]) -> Result<Decoded,
     })
 }
 
-/// The unknown fields of a value that did not come from one JSON text: YAML, or a patched object.
+/// Returns the unknown fields of a value that does not come from one JSON text: YAML, or a patched object.
 pub fn unknown_fields(message: &'static Message, value: &Value) -> Vec<Problem> {
     let mut findings = Findings::default();
     walk(Shape::Message(message), value, &mut findings);
     findings.problems
 }
 
-/// The text of the 400 answer under strict validation.
+/// Returns the text of the 400 response under strict validation.
 pub fn strict_error(problems: &[Problem]) -> String {
     let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
     format!("strict decoding error: {}", texts.join(", "))
@@ -108,7 +108,7 @@ impl Findings {
         format!("{}{dot}{name}", self.path)
     }
 
-    /// Goes into a field; the answer is where to cut the path on the way back.
+    /// Appends a field to the path. Returns the length to truncate the path to afterwards.
     fn enter(&mut self, name: &str) -> usize {
         let length = self.path.len();
         if length > 0 {
@@ -125,15 +125,15 @@ impl Findings {
     }
 }
 
-/// What the table says about the value at hand.
+/// The shape of the current value according to the table.
 #[derive(Clone, Copy)]
 enum Shape {
     Message(&'static Message),
     /// A list or map whose elements have this type.
     Elements(&'static Type),
-    /// Untyped: duplicates count, names do not.
+    /// Untyped: duplicates are reported, unknown names are not.
     Free,
-    /// Kept as it came, without any check.
+    /// Kept unchanged, without any check.
     Opaque,
 }
 
@@ -146,7 +146,7 @@ impl Shape {
         }
     }
 
-    /// The shape of a member, `None` if there is no such field.
+    /// Returns the shape of a member, or `None` if the field does not exist.
     fn member(self, name: &str) -> Option<Self> {
         match self {
             Self::Message(message) => message.field(name).map(|field| Self::of(&field.ty)),

@@ -1,4 +1,4 @@
-//! A server for tests: in this process, in memory, on a random port, with faults on demand.
+//! A server for tests: in this process, in memory, on a random port, with fault injection.
 //!
 //! ```no_run
 //! # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -15,7 +15,7 @@
 //! # }
 //! ```
 //!
-//! With the feature `client` there is a ready kube client, so a test of a controller is short:
+//! The feature `client` provides a ready kube client, so that a test of a controller is short:
 //!
 //! ```
 //! # #[cfg(feature = "client")]
@@ -85,7 +85,7 @@ use crate::auth::User;
 use crate::server::{Builder, Faults, Handle, Server, StartError};
 use crate::store::{Store, WriteError};
 
-/// A server for one test; ends when dropped.
+/// A server for one test. It stops when it is dropped.
 #[must_use = "dropping the server ends it"]
 pub struct TestServer {
     handle: Handle,
@@ -93,26 +93,26 @@ pub struct TestServer {
 }
 
 impl TestServer {
-    /// Starts a server with plain HTTP on a random port of 127.0.0.1, in memory, with RBAC on.
+    /// Starts a server with plain HTTP on a random port of 127.0.0.1, in memory, with RBAC enabled.
     ///
     /// # Errors
-    /// If there is no free port.
+    /// Returns an error if there is no free port.
     pub async fn start() -> Result<Self, StartError> {
         Self::start_with(Server::builder().no_tls()).await
     }
 
-    /// The same with TLS, and certificates made for this server alone.
+    /// Like [`start`](Self::start), with TLS and certificates for this server alone.
     ///
     /// # Errors
-    /// If there is no free port.
+    /// Returns an error if there is no free port.
     pub async fn start_tls() -> Result<Self, StartError> {
         Self::start_with(Server::builder()).await
     }
 
-    /// Starts what the builder describes, with plain HTTP besides.
+    /// Starts a server as configured by the builder, with plain HTTP in addition.
     ///
     /// # Errors
-    /// If the server does not start.
+    /// Returns an error if the server does not start.
     pub async fn start_with(builder: Builder) -> Result<Self, StartError> {
         let token = uuid::Uuid::new_v4().simple().to_string();
         let handle = builder
@@ -123,25 +123,25 @@ impl TestServer {
         Ok(Self { handle, token })
     }
 
-    /// Where clients connect; `https` if the server has TLS.
+    /// URL for clients; `https` if the server has TLS.
     #[must_use]
     pub fn url(&self) -> &str {
         self.handle.url()
     }
 
-    /// The administrator's token.
+    /// Token of the administrator.
     #[must_use]
     pub fn token(&self) -> &str {
         &self.token
     }
 
-    /// The administrator's kubeconfig, as text.
+    /// Kubeconfig of the administrator, as text.
     #[must_use]
     pub fn kubeconfig(&self) -> &str {
         self.handle.kubeconfig()
     }
 
-    /// Faults to come.
+    /// The faults to inject.
     #[must_use]
     pub fn faults(&self) -> &Arc<Faults> {
         self.handle.faults()
@@ -153,37 +153,37 @@ impl TestServer {
         self.handle.store()
     }
 
-    /// Raises the revision as a restore from a backup does: watches and lists from before expire.
+    /// Raises the revision like a restore from a backup: earlier watches and lists expire.
     ///
     /// # Errors
-    /// If the store takes no writes.
+    /// Returns an error if the store rejects the write.
     pub async fn jump_revision(&self, by: u64) -> Result<u64, WriteError> {
         self.handle.store().jump(by).await
     }
 
-    /// The server itself.
+    /// The handle of the server.
     pub fn handle(&self) -> &Handle {
         &self.handle
     }
 
-    /// Ends cleanly, as on SIGTERM.
+    /// Shuts down gracefully, as on SIGTERM.
     pub async fn shutdown(self) {
         self.handle.shutdown().await;
     }
 
-    /// A kube client of the administrator.
+    /// Returns a kube client for the administrator.
     ///
     /// # Errors
-    /// If the client cannot be set up.
+    /// Returns an error if the client cannot be created.
     #[cfg(any(test, feature = "client"))]
     pub fn client(&self) -> Result<kube::Client, kube::Error> {
         self.client_with_token(&self.token)
     }
 
-    /// A kube client that shows this token, for tests as somebody else.
+    /// Returns a kube client that uses this token, for tests as another user.
     ///
     /// # Errors
-    /// If the client cannot be set up.
+    /// Returns an error if the client cannot be created.
     #[cfg(any(test, feature = "client"))]
     pub fn client_with_token(&self, token: &str) -> Result<kube::Client, kube::Error> {
         use kube::config::AuthInfo;

@@ -1,20 +1,20 @@
 //! The two time formats of the API: seconds (`Time`) and microseconds (`MicroTime`), RFC 3339 in UTC.
 //!
-//! Parsing is as strict as the real server's: a `Time` may carry a fraction, which is dropped, and a
-//! `MicroTime` must have exactly six digits of it. Complaints have the words of Go's `time.Parse`.
+//! Parsing is as strict as in the real server: a `Time` may have a fraction, which is dropped, and a `MicroTime` must
+//! have a fraction of exactly six digits. The error texts are those of Go's `time.Parse`.
 
 use jiff::{Timestamp, civil, tz::Offset};
 
-/// The second before which a time counts as unset: year 1 in UTC, Go's zero time.
+/// Go's zero time, the start of year 1 in UTC. A time equal to it counts as unset.
 const GO_ZERO: i64 = -62_135_596_800;
 
-/// Formats whole seconds, `None` for a time that JSON cannot show.
+/// Formats whole seconds. Returns `None` for a time that JSON cannot represent.
 pub fn format_seconds(seconds: i64) -> Option<String> {
     let time = Offset::UTC.to_datetime(Timestamp::from_second(seconds).ok()?);
     Some(format!("{}Z", clock(time)))
 }
 
-/// Formats seconds and nanoseconds to six digits, `None` for a time that JSON cannot show.
+/// Formats seconds and nanoseconds with six digits. Returns `None` for a time that JSON cannot represent.
 pub fn format_micros(seconds: i64, nanos: i32) -> Option<String> {
     let micros = nanos / 1000;
     let time = Offset::UTC.to_datetime(Timestamp::new(seconds, micros * 1000).ok()?);
@@ -34,7 +34,7 @@ fn clock(t: civil::DateTime) -> String {
 /// Normalises a `Time` to UTC seconds; `None` stands for the unset time.
 ///
 /// # Errors
-/// The text is no RFC 3339 time.
+/// Returns an error if the text is not an RFC 3339 time.
 pub fn normalise_seconds(text: &str) -> Result<Option<String>, String> {
     normalise(
         text,
@@ -48,7 +48,7 @@ pub fn normalise_seconds(text: &str) -> Result<Option<String>, String> {
 /// Normalises a `MicroTime` to UTC with six digits; `None` stands for the unset time.
 ///
 /// # Errors
-/// The text is no RFC 3339 time with exactly six fractional digits.
+/// Returns an error if the text is not an RFC 3339 time with exactly six fractional digits.
 pub fn normalise_micros(text: &str) -> Result<Option<String>, String> {
     normalise(
         text,
@@ -106,7 +106,7 @@ fn normalise(text: &str, layout: &Layout) -> Result<Option<String>, String> {
         .ok_or_else(|| format!("parsing time {text:?}: year out of range"))
 }
 
-/// Two decimal digits fit.
+/// Converts a number of at most two decimal digits, which always fits into `i8`.
 fn narrow(number: i16) -> i8 {
     i8::try_from(number).unwrap_or(i8::MAX)
 }
@@ -136,7 +136,7 @@ fn scan(text: &str, micros: bool) -> Result<Parts, Problem<'_>> {
     literal(&mut rest, "-")?;
     let day = digits(&mut rest, 2, "02")?;
     literal(&mut rest, "T")?;
-    // One digit is enough for the hour, here and in Go.
+    // The hour may have one digit, as in Go.
     let one_digit = rest.as_bytes().get(1).is_some_and(|b| !b.is_ascii_digit());
     let hour = digits(&mut rest, if one_digit { 1 } else { 2 }, "15")?;
     check(hour, 0, 23, "hour")?;
@@ -206,7 +206,7 @@ fn six_digits<'a>(rest: &mut &'a str) -> Result<i32, Problem<'a>> {
     Ok(micros * 1000)
 }
 
-/// A fraction that the layout does not mention is read over, as Go does.
+/// Skips a fraction that the layout does not contain, as Go does.
 fn skip_fraction(rest: &mut &str) -> i32 {
     if let Some(after) = rest.strip_prefix(['.', ',']) {
         let end = after.trim_start_matches(|c: char| c.is_ascii_digit());

@@ -1,4 +1,4 @@
-//! TLS for the listener, and the user that a client certificate names.
+//! TLS configuration of the listener, and the user of a client certificate.
 
 use std::sync::Arc;
 
@@ -10,26 +10,26 @@ use rustls::{RootCertStore, ServerConfig};
 use crate::auth::User;
 use crate::pki::Pki;
 
-/// Why there is no TLS.
+/// An error of the TLS configuration.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
-    /// A certificate or a key does not read.
+    /// A certificate or a key cannot be parsed.
     #[error("a certificate or key is not usable: {0}")]
     Pem(#[from] rustls::pki_types::pem::Error),
-    /// They do not fit together.
+    /// The certificate and the key do not match.
     #[error("TLS cannot be set up: {0}")]
     Config(#[from] rustls::Error),
-    /// The authority cannot be used to check clients.
+    /// The authority cannot be used to verify clients.
     #[error("client certificates cannot be checked: {0}")]
     Verifier(#[from] rustls::server::VerifierBuilderError),
 }
 
-/// The listener's side: the serving certificate, h2 and http/1.1, client certificates welcome but
-/// not required.
+/// Creates the configuration of the listener: the serving certificate, h2 and http/1.1, and optional client
+/// certificates.
 ///
 /// # Errors
-/// If the certificates do not fit together.
+/// Returns an error if the certificates do not match.
 pub fn server_config(pki: &Pki) -> Result<ServerConfig, TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let mut roots = RootCertStore::empty();
@@ -49,7 +49,7 @@ pub fn server_config(pki: &Pki) -> Result<ServerConfig, TlsError> {
     Ok(config)
 }
 
-/// The user of a verified client certificate: CN is the name, each O a group. `None` without a CN.
+/// Returns the user of a verified client certificate: CN is the name, each O is a group. Returns `None` without a CN.
 #[must_use]
 pub fn certificate_user(certificate: &CertificateDer<'_>) -> Option<User> {
     let (_, parsed) = x509_parser::parse_x509_certificate(certificate).ok()?;
