@@ -1,4 +1,4 @@
-//! Conversations recorded from the real kube-apiserver, replayed over HTTP.
+//! Replays conversations recorded from the real kube-apiserver over HTTP.
 #![allow(
     clippy::disallowed_methods,
     reason = "tests wait for a server in this process; no election is decided here"

@@ -1,5 +1,5 @@
-//! The entry points of the fuzz targets, run over generated and mutated input for a bounded number
-//! of cases. `cargo xtask fuzz` runs the same functions under libFuzzer.
+//! Runs the entry points of the fuzz targets over generated and mutated input for a bounded number of cases. `cargo
+//! xtask fuzz` runs the same functions under libFuzzer.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::fs;
@@ -25,7 +25,7 @@ fn fixtures() -> Vec<(Vec<u8>, Vec<u8>)> {
     pairs
 }
 
-/// A change to some bytes: overwrite, cut, insert or repeat a piece.
+/// A mutation of bytes: overwrite, cut, insert or repeat a piece.
 #[derive(Debug, Clone)]
 enum Mutation {
     Set(usize, u8),

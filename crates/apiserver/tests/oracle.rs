@@ -1,7 +1,7 @@
-//! What the real libraries make of generated input, against what this crate makes of it.
+//! Compares this crate with the real libraries on generated input.
 //!
-//! The fixtures come from `peers/schemagen/oracle`. `TENURE_ORACLE` names another folder of them,
-//! written with another seed or a larger factor.
+//! `peers/schemagen/oracle` writes the fixtures. `TENURE_ORACLE` names another folder of fixtures, written with another
+//! seed or a larger factor.
 #![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
 
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ use tenure_apiserver::schema::{self, Message};
 use tenure_apiserver::selector::{FieldSelector, LabelSelector};
 use tenure_apiserver::{names, patch, protobuf, quantity, strict, timestamp};
 
-/// Runs a check over every line of a topic; the check answers what is wrong.
+/// Runs a check over every line of a topic. The check returns the difference.
 fn each(topic: &str, check: impl Fn(&Value) -> Result<(), String>) {
     let folder = env::var_os("TENURE_ORACLE").map_or_else(
         || PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/oracle"),
@@ -75,7 +75,7 @@ fn objects_in_both_encodings() {
     });
 }
 
-/// Every object in the recorded answers of the real server is in canonical form already.
+/// Every object in the recorded responses of the real server is already canonical.
 #[test]
 fn recorded_answers_are_canonical() {
     let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/cases");
@@ -104,7 +104,7 @@ fn check_recorded(value: &Value, seen: &mut usize) -> Result<(), String> {
     };
     let api_version = text(value, "apiVersion");
     let (group, version) = api_version.split_once('/').unwrap_or(("", api_version));
-    // Without metadata it is a reference to an object.
+    // A value without metadata is a reference to an object.
     let message = schema::message(group, version, text(value, "kind"));
     if let Some(message) = message.filter(|_| map.contains_key("metadata")) {
         *seen += 1;
@@ -114,7 +114,7 @@ fn check_recorded(value: &Value, seen: &mut usize) -> Result<(), String> {
     map.values().try_for_each(|v| check_recorded(v, seen))
 }
 
-/// Like [`same`], but names the place where two documents part.
+/// Like [`same`], but reports the path of the first difference.
 fn compare(what: &str, ours: &Value, theirs: &Value) -> Result<(), String> {
     match (ours, theirs) {
         (Value::Object(a), Value::Object(b)) => {
@@ -270,7 +270,7 @@ fn bodies_with_mistakes() {
                 compare(body, &ours, &theirs)
             }
             (Err(error), "") => Err(format!("refused: {error}: {body}")),
-            // Which of several mistakes is named first differs.
+            // If there are several errors, the first reported one may differ.
             (Err(_), _) => Ok(()),
             (Ok(_), theirs) => Err(format!("should be refused: {theirs}: {body}")),
         }

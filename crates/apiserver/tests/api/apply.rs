@@ -1,4 +1,4 @@
-//! Server-side apply, and the owners that every write leaves.
+//! Server-side apply, and the managed fields that every write records.
 
 use serde_json::{Value, json};
 
@@ -297,7 +297,7 @@ async fn conflicts_are_told_manager_by_manager() {
     let message = "Apply failed with 2 conflicts: conflicts with \"one\":\n- .data.x\n\
                    conflicts with \"two\":\n- .data.y";
     assert_eq!(both.json()["message"], message);
-    // A uid is that of an object that is there.
+    // A configuration with a uid is rejected if the object does not exist.
     let absent = "/api/v1/namespaces/default/configmaps/n";
     let body =
         json!({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "n", "uid": "u"}});
@@ -305,7 +305,7 @@ async fn conflicts_are_told_manager_by_manager() {
     is(&refused, 409, "Conflict");
 }
 
-/// A deployment with two replicas, made by POST.
+/// Creates a deployment with two replicas by POST.
 async fn with_deployment(server: &Server) -> String {
     let pod = json!({"metadata": {"labels": {"app": "a"}},
         "spec": {"containers": [{"name": "c", "image": "i"}]}});
@@ -400,7 +400,7 @@ async fn what_kubectl_applied_by_itself_is_its_own() {
     let by_other = format!("{path}?fieldManager=other");
     server.call("PATCH", &by_other, Some(taken)).await;
 
-    // Another manager has no such claim, and nobody has one on what was changed since.
+    // Another manager cannot take over the fields. Nobody can take over a field that was changed since.
     let next = map(&json!({"a": "3"}));
     let answer = apply(&server, &path, "fieldManager=else", &next).await;
     is(&answer, 409, "Conflict");
@@ -415,7 +415,7 @@ async fn what_kubectl_applied_by_itself_is_its_own() {
     assert_eq!(answer.status, 200, "{}", answer.json());
     let new = answer.json();
     assert_eq!(new["data"], json!({"a": "3", "b": "2"}));
-    // The next apply by the client compares with what was applied last.
+    // The client's next apply compares with this annotation.
     let annotations = &new["metadata"]["annotations"];
     let last = annotations["kubectl.kubernetes.io/last-applied-configuration"].as_str();
     let last: Value = serde_json::from_str(last.expect("a text")).expect("JSON");

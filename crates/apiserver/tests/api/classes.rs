@@ -1,4 +1,4 @@
-//! The class of claims that name none.
+//! The default storage class of claims that name none.
 
 use serde_json::{Value, json};
 use tenure_apiserver::store::{Change, Expected, Key, Write};
@@ -16,7 +16,7 @@ fn class(name: &str, annotations: &Value) -> Value {
     json!({"metadata": {"name": name, "annotations": annotations}, "provisioner": "p.example"})
 }
 
-/// The class that a new claim gets, asked for in a dry run.
+/// Returns the class that a new claim gets, using a dry run.
 async fn class_of(server: &Server, annotations: Value, spec: Value) -> Value {
     let mut claim = json!({"metadata": {"name": "c", "annotations": annotations},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
@@ -38,7 +38,7 @@ async fn a_claim_that_names_none_gets_the_default_class() {
     create(&server, CLASSES, class("one", &json!({DEFAULT: "true"}))).await;
     assert_eq!(plain().await, "one");
 
-    // What a claim says about its class stays, nothing at all included.
+    // The class of a claim is preserved, even if it is empty.
     let named = class_of(&server, json!({}), json!({"storageClassName": "other"})).await;
     assert_eq!(named, "other");
     let none = class_of(&server, json!({}), json!({"storageClassName": ""})).await;
@@ -46,7 +46,7 @@ async fn a_claim_that_names_none_gets_the_default_class() {
     let annotated = class_of(&server, json!({CLASS_BETA: "other"}), json!({})).await;
     assert_eq!(annotated, Value::Null, "the annotation names one");
 
-    // An apply and a PUT that create are no different; a claim that is there gets none by being changed.
+    // A creating apply or PUT also sets the default class. An update of an existing claim does not.
     let apply = json!({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "a"},
         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}});
     let kind = [("content-type", "application/apply-patch+yaml")];
@@ -62,7 +62,7 @@ async fn a_claim_that_names_none_gets_the_default_class() {
 #[tokio::test]
 async fn of_several_default_classes_the_newest_is_taken() {
     let server = Server::start().await;
-    // The server gives the time of creation, to the second; these are older by more than that.
+    // The server sets the creation time with a resolution of one second. These times are older by more than that.
     let put = async |name: &str, since: &str, annotation: &str| {
         let mut class = class(name, &json!({annotation: "true"}));
         class["metadata"]["creationTimestamp"] = json!(since);

@@ -1,4 +1,4 @@
-//! Writers that race.
+//! Concurrent writers.
 
 use std::sync::Arc;
 
@@ -7,7 +7,7 @@ use serde_json::json;
 use crate::support::Server;
 use crate::{LEASES, MAPS, create, map};
 
-/// Every successful PUT with a version is the only one from that version.
+/// Only one PUT with a given version succeeds.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn compare_and_set_has_one_winner_per_round() {
     let server = Arc::new(Server::start().await);
@@ -28,7 +28,7 @@ async fn compare_and_set_has_one_winner_per_round() {
     }
 }
 
-/// Patches without a version are applied again when somebody else was quicker: none is lost.
+/// Patches without a version are retried after a conflict, so that none is lost.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn no_patch_is_lost() {
     let server = Arc::new(Server::start().await);
@@ -51,7 +51,7 @@ async fn no_patch_is_lost() {
     assert_eq!(data["data"].as_object().map(serde_json::Map::len), Some(81));
 }
 
-/// Racing creations of one name have one winner, also through PUT.
+/// Exactly one of several concurrent creates of a name succeeds, including creates by PUT.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn creation_has_one_winner() {
     let server = Arc::new(Server::start().await);

@@ -460,7 +460,7 @@ async fn definitions_of_the_storage_and_gateway_worlds() {
     );
 }
 
-/// A definition that was never served owns no objects, whatever names it gives.
+/// Deleting a definition that was never served deletes no objects, even if it has the names of another kind.
 #[tokio::test]
 async fn the_end_of_a_definition_spares_the_kind_that_it_imitates() {
     let server = Server::start().await;
@@ -487,7 +487,7 @@ async fn the_end_of_a_definition_spares_the_kind_that_it_imitates() {
     assert_eq!(kept.status, 200);
 }
 
-/// What is stored can be read again, with the owners of its fields.
+/// Every stored object can be parsed again, including its managed fields.
 #[tokio::test]
 async fn objects_that_nest_too_deeply_are_refused() {
     let server = Server::start().await;
@@ -505,7 +505,7 @@ async fn objects_that_nest_too_deeply_are_refused() {
     );
 }
 
-/// A definition of one kind with one version for each of these.
+/// Returns a definition of a kind with these versions.
 fn definition(plural: &str, kind: &str, versions: &[Value]) -> Value {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true,
         "properties": {"spec": {"type": "object", "x-kubernetes-preserve-unknown-fields": true,
@@ -624,7 +624,7 @@ async fn names_are_given_to_the_first_and_pass_on_when_it_goes() {
     let seconds = "/apis/t.example/v1/namespaces/default/seconds";
     assert_eq!(server.call("GET", seconds, None).await.status, 404);
 
-    // Who asks for another name is looked at again, and so is who asks for one that is taken.
+    // An update of the names is evaluated again: a free name is accepted, a taken one is refused.
     let ask = async |name: &str, short: &str| {
         let path = format!("{DEFINITIONS}/{name}.t.example");
         let names = json!({"spec": {"names": {"shortNames": [short]}}});

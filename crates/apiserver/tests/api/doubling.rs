@@ -1,7 +1,6 @@
-//! Twice the input costs at most three times the work, for every kind of list that the server accepts.
+//! Doubling the input costs at most three times the work, for every kind of list that the server accepts.
 //!
-//! Work is the CPU time of this thread, on which client and server run, so that a loaded machine changes
-//! nothing.
+//! Work is the CPU time of this thread, which runs client and server, so that other load on the machine has no effect.
 
 use std::time::Duration;
 
@@ -11,13 +10,13 @@ use serde_json::{Map, Value, json};
 use crate::support::Server;
 use crate::{MAPS, create, map};
 
-/// Entries of the shortest list. A path that is quadratic shows from a few thousand on.
+/// Entries of the shortest list. Quadratic behaviour is visible from a few thousand entries on.
 const LEAST: usize = 1_500;
 
-/// How often the list is doubled.
+/// Number of times that the list is doubled.
 const DOUBLINGS: u32 = 2;
 
-/// Work below this is not compared: noise is a large part of it.
+/// Smaller amounts of work are not compared, because they are mostly noise.
 const FLOOR: Duration = Duration::from_millis(60);
 
 fn cpu_time() -> Duration {
@@ -39,7 +38,7 @@ fn entries(n: usize, make: impl Fn(usize) -> (String, Value)) -> Value {
     Value::Object((0..n).map(make).collect::<Map<_, _>>())
 }
 
-/// An object of which all but the metadata is given.
+/// Adds metadata to an object.
 fn named(mut object: Value) -> Value {
     object["metadata"] = json!({ "name": "x" });
     object
@@ -62,8 +61,7 @@ fn definition(schema: &Value) -> Value {
             "schema": { "openAPIV3Schema": schema } }] } })
 }
 
-/// Where bodies go, and bodies by size: good ones and, where lists are checked for repetitions or values, bad
-/// ones.
+/// Paths, and bodies by size: valid ones and, for lists that are checked for duplicates or values, invalid ones.
 const CREATIONS: &[(&str, &str, Body)] = &[
     ("labels", MAPS, |n| {
         with_metadata("labels", entries(n, |i| (format!("l{i}"), json!("v"))))
@@ -226,7 +224,7 @@ const PATCHES: &[(&str, &str, Body)] = &[
     }),
 ];
 
-/// The CPU time of one request, and the size of its answer.
+/// Returns the CPU time of one request and the size of its response.
 async fn cost(
     server: &Server,
     method: &str,
@@ -244,7 +242,7 @@ async fn cost(
     (cpu_time() - before, answer.bytes.len())
 }
 
-/// Measures one case and says what is wrong.
+/// Checks the costs of one case and adds the problems.
 fn check(name: &str, costs: &[(Duration, usize)], problems: &mut Vec<String>) {
     let growth = 3_u32.pow(DOUBLINGS);
     let (first, last) = (costs[0], costs[costs.len() - 1]);
@@ -277,7 +275,7 @@ async fn twice_the_input_is_at_most_three_times_the_work() {
             let path = format!("{MAPS}/x?fieldManager=t");
             let body = body(LEAST << doubling);
             costs.push(cost(&server, "PATCH", &path, kind, &body).await);
-            // Once more, when all of it is there.
+            // The second patch changes an object that already contains everything.
             costs[doubling as usize].0 += cost(&server, "PATCH", &path, kind, &body).await.0;
             let free = json!([{ "op": "add", "path": "/metadata/finalizers", "value": [] }]);
             cost(

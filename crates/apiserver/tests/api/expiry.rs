@@ -1,4 +1,4 @@
-//! Events that were last heard of an hour ago go by themselves.
+//! Events are deleted one hour after their last update.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ async fn a_running_server_removes_an_old_event_and_keeps_a_young_one() {
             "involvedObject": {"kind": "Pod", "name": "p", "namespace": "default"}});
         create(&server, EVENTS, event).await;
     }
-    // As one that was stored long ago: nobody can make such a one by a request.
+    // The event is written to the store directly, because a request cannot set an old time.
     let key = Key {
         resource: "/events".into(),
         namespace: "default".to_owned(),
@@ -31,7 +31,7 @@ async fn a_running_server_removes_an_old_event_and_keeps_a_young_one() {
     let write = Write::new(key.clone(), expected, Change::Put(event.into()));
     server.store.write(write).await.expect("it is stored");
 
-    // The minutes until the server looks again pass at once.
+    // A paused clock advances immediately to the next search of the server.
     tokio::time::pause();
     let gone = async {
         while server.store.get(&key).is_some() {

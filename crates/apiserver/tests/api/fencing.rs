@@ -5,7 +5,7 @@ use serde_json::json;
 use crate::support::{Answer, Server};
 use crate::{LEASES, MAPS, create, is, map};
 
-/// A server with a Lease, the fence of its present holder, and that of the one before.
+/// A server with a Lease, the fence of its current holder, and that of the previous one.
 async fn fenced() -> (Server, String, String) {
     let server = Server::start().await;
     let held = json!({"metadata": {"name": "l"},
@@ -21,7 +21,7 @@ async fn fenced() -> (Server, String, String) {
     (server, good, old)
 }
 
-/// 409 because of the token, and of nothing else.
+/// Asserts a 409 because of the token.
 fn is_stale(answer: &Answer, what: &str) {
     assert_eq!(answer.status, 409, "{what}: {}", answer.json());
     let cause = &answer.json()["details"]["causes"][0];
@@ -65,7 +65,7 @@ async fn every_way_to_write_is_fenced() {
         ("POST", format!("{pods}/p/eviction"), JSON, eviction),
         ("POST", format!("{accounts}/sa/token"), JSON, json!({})),
         ("DELETE", MAPS.to_owned(), JSON, json!({})),
-        // Nothing is left that could be deleted, and the answer is the same.
+        // The collection is already empty, and the response is the same.
         ("DELETE", MAPS.to_owned(), JSON, json!({})),
     ] {
         let what = format!("{method} {path}");
@@ -104,7 +104,7 @@ async fn only_the_present_holder_writes() {
     assert_eq!(write("one", fence("a", first)).await.status, 201);
     is(&write("two", fence("b", first)).await, 409, "Conflict");
 
-    // A renewal keeps the term, a new holder begins another.
+    // A renewal keeps the token; a new holder gets a new one.
     let mut lease = server
         .call("GET", &format!("{LEASES}/l"), None)
         .await
@@ -153,7 +153,7 @@ async fn only_the_present_holder_writes() {
             "Conflict",
         );
     }
-    // Also where nothing would be written: a dry run, and a change that is none.
+    // Requests that write nothing are checked as well: a dry run and a patch without changes.
     let present = server.call("GET", &path, None).await;
     for (method, query) in [
         ("PUT", ""),

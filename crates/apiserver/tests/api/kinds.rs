@@ -1,4 +1,4 @@
-//! What single kinds do beyond the common rules.
+//! Behaviour of single kinds beyond the common rules.
 
 use serde_json::json;
 
@@ -174,7 +174,7 @@ async fn what_makes_pods_is_stored_scaled_and_deleted() {
         "Invalid",
     );
 
-    // Both leave their pods alone unless they are told otherwise.
+    // By default, deleting either kind orphans its pods.
     for path in [controllers, jobs] {
         let path = format!("{path}/x");
         server.call("DELETE", &path, None).await;

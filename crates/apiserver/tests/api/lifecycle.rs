@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use crate::support::Server;
 use crate::{LEASES, MAPS, create, is, map};
 
-/// Waits for a path to answer 404.
+/// Waits until a path returns 404.
 async fn gone(server: &Server, path: &str) {
     let end = Instant::now() + Duration::from_secs(20);
     while server.call("GET", path, None).await.status != 404 {
@@ -105,7 +105,7 @@ async fn a_namespace_can_be_finalized_by_hand_and_by_a_new_server() {
         .await
         .json();
     namespace["spec"]["finalizers"] = json!([]);
-    // The main resource keeps the finalizers; only the subresource takes them off.
+    // A write of the main resource keeps the finalizers; only the subresource removes them.
     let main = server
         .call("PUT", "/api/v1/namespaces/n", Some(namespace.clone()))
         .await

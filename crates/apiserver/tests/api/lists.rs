@@ -40,7 +40,7 @@ async fn all_pages_show_the_moment_of_the_first() {
                 .get("remainingItemCount")
                 .and_then(Value::as_u64),
         );
-        // Changes between the pages are not seen: one removed, one added, one changed.
+        // Later pages do not show changes after the first page: one object removed, one added, one changed.
         let round = versions.len();
         server
             .call("DELETE", &format!("{MAPS}/m{:02}", 24 - round), None)

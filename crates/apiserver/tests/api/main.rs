@@ -40,14 +40,14 @@ fn map(name: &str, value: &str) -> Value {
     json!({"metadata": {"name": name}, "data": {"k": value}})
 }
 
-/// Creates what must be creatable.
+/// Creates an object and asserts success.
 async fn create(server: &Server, path: &str, body: Value) -> Answer {
     let answer = server.call("POST", path, Some(body)).await;
     assert_eq!(answer.status, 201, "{}", answer.json());
     answer
 }
 
-/// Code and reason of a failure, which must be a proper Status.
+/// Returns code and reason of a failure, and asserts that it is a valid Status.
 fn failure(answer: &Answer) -> (u16, String) {
     let status = answer.json();
     assert_eq!(status["kind"], "Status", "{status}");

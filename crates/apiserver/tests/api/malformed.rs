@@ -1,4 +1,4 @@
-//! Nonsense in, a proper Status out.
+//! Malformed requests get a valid Status.
 
 use serde_json::json;
 
@@ -159,7 +159,7 @@ async fn large_bodies_are_refused_and_the_server_goes_on() {
         413,
         "RequestEntityTooLarge",
     );
-    // Without a length it shows only on the way.
+    // Without a Content-Length, the server detects the size only while it reads the body.
     let pieces = large_pieces();
     is(
         &server.send_pieces("POST", MAPS, pieces).await,
@@ -184,7 +184,7 @@ fn large_pieces() -> Vec<Vec<u8>> {
     std::iter::once(start).chain(middle).chain([end]).collect()
 }
 
-/// What one request of etcd would not carry is not stored here either, so that a store can move there.
+/// The size limit equals that of a request to etcd, so that a store can be moved to etcd.
 #[tokio::test]
 async fn objects_are_stored_up_to_a_size() {
     let server = Server::start().await;
@@ -299,7 +299,7 @@ async fn delete_options_of_a_wrong_type_delete_nothing() {
         let answer = server.send("DELETE", &path, &json, body.into()).await;
         assert_eq!(answer.status, 400, "{body}: {}", answer.json());
     }
-    // Typed clients send them in the version of what they delete.
+    // Typed clients send DeleteOptions with the API version of the object that they delete.
     let body = r#"{"kind":"DeleteOptions","apiVersion":"coordination.k8s.io/v1"}"#;
     assert_eq!(
         server

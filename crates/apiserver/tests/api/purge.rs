@@ -1,4 +1,4 @@
-//! Ending namespaces when the store is in trouble, or somebody is quicker.
+//! Deletion of namespaces with a failing store or concurrent writers.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
@@ -16,14 +16,14 @@ use crate::{create, map};
 
 const MAPS: &str = "/api/v1/namespaces/n/configmaps";
 
-/// A store that refuses removals for a while, and that has somebody else write at the right moment.
+/// A store that rejects removals for a while, and that injects writes of another client at defined points.
 struct Odd {
     inner: MemoryStore,
-    /// So many removals of ConfigMaps fail for want of space.
+    /// Number of removals of ConfigMaps that fail because the disk is full.
     refusals: AtomicUsize,
-    /// Once the content of the namespace is looked at, it has a successor with content of its own.
+    /// Replaces the namespace by a successor with its own content as soon as its content is listed.
     succeed: AtomicBool,
-    /// Just before the next ConfigMap is made, the namespace begins to end, or is only changed.
+    /// Changes the namespace just before the next ConfigMap is created: sets this member of its metadata.
     before: Mutex<Option<&'static str>>,
 }
 
@@ -181,7 +181,7 @@ async fn a_purge_leaves_the_successor_alone() {
         !store.succeed.load(Ordering::SeqCst)
     })
     .await;
-    // Long enough for what the purge would do next, which is immediate.
+    // Long enough for the next step of the purge, which is immediate.
     tokio::time::sleep(Duration::from_millis(200)).await;
     let content = server.call("GET", &format!("{MAPS}/new"), None).await;
     assert_eq!(content.status, 200, "the successor keeps its content");

@@ -1,4 +1,4 @@
-//! What users cannot do, whatever they send.
+//! Operations that users cannot perform with any request.
 
 use serde_json::{Value, json};
 
@@ -24,7 +24,7 @@ async fn send_as(
     Answer::of(request(server.address, method, path, &all, body).await).await
 }
 
-/// Lets a user do something everywhere.
+/// Grants a user a permission in all namespaces.
 async fn allow(server: &Server, user: &str, name: &str, rules: &Value) {
     let role = json!({ "metadata": { "name": name }, "rules": rules });
     create(server, &format!("{RBAC}/clusterroles"), role).await;
@@ -85,7 +85,7 @@ async fn aggregation_label_needs_every_permission_of_the_role() {
     assert_eq!(done.status, 403, "{}", done.json());
     assert_eq!(reads().await, 403);
 
-    // A role whose permissions she has may be gathered.
+    // A user may label a role for aggregation if she has all its permissions.
     let small = json!({ "metadata": { "name": "small" }, "rules": [rule("", "pods", &["get"])] });
     create(&server, &format!("{RBAC}/clusterroles"), small).await;
     let path = format!("{RBAC}/clusterroles/small");
@@ -145,7 +145,7 @@ async fn fence_on_a_lease_that_the_user_may_not_read_is_like_one_on_no_lease() {
             assert_eq!(answers[0], answers[1], "{method} {path} {who}");
         }
     }
-    // Somebody who may read the Lease hears more, and the present holder writes.
+    // A user who may read the Lease gets a more detailed error, and the current holder can write.
     allow(
         &server,
         "alice",
@@ -254,7 +254,7 @@ async fn subresources_change_only_what_they_own() {
         assert_eq!(after[other], before[other], "{part}");
         assert_ne!(after[own], before[own], "{part}");
     }
-    // An ephemeral container is added, never changed or taken away.
+    // Ephemeral containers can be added, but not changed or removed.
     let path = format!("{pods}/p/ephemeralcontainers");
     for list in [json!([]), json!([{ "name": "d", "image": "other" }])] {
         let mut whole = read().await;
@@ -262,7 +262,7 @@ async fn subresources_change_only_what_they_own() {
         let done = server.call("PUT", &path, Some(whole)).await;
         assert_eq!(done.status, 422, "{}", done.json());
     }
-    // The finalizers of a namespace's spec are all that finalize changes.
+    // `finalize` changes only the finalizers in the spec of a namespace.
     let namespaces = "/api/v1/namespaces";
     let made = create(&server, namespaces, json!({ "metadata": { "name": "n" } })).await;
     let mut namespace = made.json();
@@ -282,7 +282,7 @@ async fn subresources_change_only_what_they_own() {
     assert_eq!(after["spec"]["finalizers"], json!(["kubernetes", "x.io/f"]));
 }
 
-/// Every combination of these would be billions of grants.
+/// The combinations of these lists are billions of grants.
 #[tokio::test]
 async fn wide_role_is_refused_with_a_short_answer() {
     let server = Server::start().await;
@@ -312,7 +312,7 @@ async fn wide_role_is_refused_with_a_short_answer() {
         assert_eq!(message.matches("APIGroups").count(), 20, "{message}");
         assert!(message.ends_with("\n... and more"), "{message}");
         assert!(answer.bytes.len() < 8_192, "{}", answer.bytes.len());
-        // The administrator has all of it.
+        // The administrator has all permissions.
         let path = format!("{roles}?dryRun=All");
         assert_eq!(server.call("POST", &path, Some(role)).await.status, 201);
     }

@@ -1,4 +1,4 @@
-//! Watches: order, completeness, selection, bookmarks, ends.
+//! Watches: order, completeness, selection, bookmarks, end of streams.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -244,8 +244,8 @@ async fn tables_and_metadata_stream_too() {
     assert!(part["object"].get("data").is_none());
 }
 
-/// Many writers, several watchers from different points: each sees a gapless order that adds up to
-/// the final state.
+/// Many writers, and several watchers that start at different revisions: each watcher receives all events in order, and
+/// they result in the final state.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn watchers_agree_under_load() {
     let server = Arc::new(Server::start().await);

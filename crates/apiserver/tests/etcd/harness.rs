@@ -1,4 +1,4 @@
-//! A real etcd for a test, and a way to it that can be cut.
+//! A real etcd for a test, and a connection to it that can be interrupted.
 
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -17,10 +17,10 @@ use tokio::sync::watch;
 
 use crate::support;
 
-/// Everything that waits, waits at most so long: for slow machines, and never for the test to pass.
+/// Upper limit of all waits, for slow machines. No test needs it to pass.
 pub(crate) const LIMIT: Duration = Duration::from_secs(120);
 
-/// One etcd, alone in its cluster. Dropping it kills it.
+/// One etcd as the only member of its cluster. It is killed when dropped.
 pub(crate) struct Etcd {
     child: Child,
     program: PathBuf,
@@ -30,8 +30,8 @@ pub(crate) struct Etcd {
 }
 
 impl Etcd {
-    /// Starts one; `None`, with a word on stderr, where there is no program. `TENURE_ETCD=require` makes that a
-    /// failure.
+    /// Starts an etcd. Returns `None` and prints a message on stderr if the program is missing. With
+    /// `TENURE_ETCD=require` a missing program is a failure.
     pub(crate) async fn start() -> Option<Self> {
         Self::start_with(|_| Vec::new()).await
     }
@@ -83,7 +83,7 @@ impl Etcd {
         }
     }
 
-    /// A store that reaches it by this way only.
+    /// Opens a store that connects only through this `Way`.
     pub(crate) async fn store_by(&self, way: &Way) -> Arc<EtcdStore> {
         let config = EtcdConfig {
             endpoints: vec![way.url.clone()],
@@ -92,12 +92,12 @@ impl Etcd {
         Arc::new(EtcdStore::open(config).await.unwrap())
     }
 
-    /// One more server's store.
+    /// Opens the store of another server.
     pub(crate) async fn store(&self) -> Arc<EtcdStore> {
         Arc::new(EtcdStore::open(self.config()).await.unwrap())
     }
 
-    /// kill -9, and the same etcd again.
+    /// Kills etcd with SIGKILL and starts it again with the same data.
     pub(crate) fn crash(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -110,7 +110,7 @@ impl Etcd {
         kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
     }
 
-    /// A call of etcd's own API in JSON, past our store.
+    /// Calls etcd's own API in JSON, bypassing the store.
     pub(crate) async fn raw(&self, path: &str, body: &Value) -> Value {
         let address = ([127, 0, 0, 1], self.ports[0]).into();
         let headers = [("content-type", "application/json")];
@@ -149,13 +149,13 @@ fn revision(answer: &Value) -> u64 {
 
 impl Drop for Etcd {
     fn drop(&mut self) {
-        // A stopped process is killed all the same.
+        // SIGKILL also ends a stopped process.
         _ = self.child.kill();
         _ = self.child.wait();
     }
 }
 
-/// A short memory, to let watches expire.
+/// A short history, so that watches expire.
 pub(crate) fn retention(max_events: usize) -> Retention {
     Retention {
         min_events: 0,
@@ -164,7 +164,7 @@ pub(crate) fn retention(max_events: usize) -> Retention {
     }
 }
 
-/// A way to etcd that can be cut and mended, and on which answers can be held up.
+/// A connection to etcd that can be cut and mended, and on which responses can be delayed.
 pub(crate) struct Way {
     pub(crate) url: String,
     open: watch::Sender<bool>,
@@ -200,7 +200,7 @@ impl Way {
         Self { url, open, held }
     }
 
-    /// Nothing that etcd says arrives until it is let go.
+    /// Holds back everything that etcd sends until it is released.
     pub(crate) fn hold(&self) {
         self.held.send_replace(true);
     }
@@ -233,7 +233,7 @@ async fn deliver(
     }
 }
 
-/// Waits for something to become true.
+/// Waits until a condition is true.
 pub(crate) async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     let wait = async {
         while !is().await {
@@ -244,7 +244,7 @@ pub(crate) async fn until(what: &str, mut is: impl AsyncFnMut() -> bool) {
     assert!(waited.is_ok(), "not in time: {what}");
 }
 
-/// Built from `peers/`, or the distribution's.
+/// Returns the etcd built from `peers/`, or that of the distribution.
 fn program() -> Option<PathBuf> {
     let target = std::env::current_exe().unwrap();
     let target = target.ancestors().nth(3).unwrap().to_owned();

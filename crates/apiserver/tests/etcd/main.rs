@@ -1,4 +1,4 @@
-//! The etcd engine on a real etcd: what every engine promises, and what several servers on one store do.
+//! The etcd engine with a real etcd: the guarantees of every engine, and several servers on one store.
 #![allow(
     clippy::disallowed_methods,
     reason = "tests wait for processes; no election is decided here"
@@ -64,7 +64,7 @@ async fn create(store: &dyn Store, name: &str, n: u64) -> Arc<Object> {
     store.write(write).await.unwrap()
 }
 
-/// What a client of any replica sees.
+/// Reads an object as a client of any server does.
 async fn read(store: &dyn Store, name: &str) -> Option<Arc<Object>> {
     store.fresh().await.unwrap();
     store.get(&key(name))

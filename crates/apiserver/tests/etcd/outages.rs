@@ -1,4 +1,4 @@
-//! Etcd goes away, comes back, and forgets.
+//! Etcd becomes unavailable, returns, or compacts its history.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -58,7 +58,7 @@ async fn nothing_acknowledged_is_lost_when_etcd_is_killed() {
     }
     let all = again.list(&everything(), None).unwrap().objects;
     assert!(all.len() <= acknowledged.len() + unknown.len());
-    // The watch went through all of it without a gap and without a repeat.
+    // The watch delivered every event exactly once.
     let mut revisions: Vec<u64> = all.iter().map(|object| object.revision).collect();
     revisions.sort_unstable();
     for revision in revisions {
@@ -89,7 +89,7 @@ async fn without_an_answer_a_write_is_unknown_and_the_server_says_why_it_is_not_
     let stale = tokio::time::timeout(LIMIT, store.fresh()).await.unwrap();
     assert!(stale.is_err(), "nobody knows what is the present state");
     assert!(store.get(&key("before")).is_some(), "the past can be read");
-    // By now it is known that nothing can be sent.
+    // The store has already noticed that it cannot send.
     let write = put(&key("later"), Expected::Absent, json!({}));
     let refused = tokio::time::timeout(LIMIT, store.write(write))
         .await
@@ -114,7 +114,7 @@ async fn a_lost_watch_goes_on_and_a_compacted_one_expires() {
     let (far, near) = (etcd.store_by(&way).await, etcd.store().await);
     let mut watch = far.watch(everything(), far.revision()).unwrap();
 
-    // Cut off for a while: all of it arrives.
+    // After a short interruption, all events arrive.
     way.cut();
     until("it notices", async || far.failure().is_some()).await;
     let mut last = create(&*near, "x", 0).await;
@@ -125,7 +125,7 @@ async fn a_lost_watch_goes_on_and_a_compacted_one_expires() {
         last = near.write(write).await.unwrap();
         missed.push(last.revision);
     }
-    // A revision of somebody else shows by nothing below our prefix.
+    // A revision outside our prefix produces no event below it.
     let foreign = etcd.raw_put("/somebody/else", "x").await;
     way.mend();
     until("it is back", async || far.failure().is_none()).await;
@@ -138,7 +138,8 @@ async fn a_lost_watch_goes_on_and_a_compacted_one_expires() {
         assert_eq!(event.unwrap().revision, revision);
     }
 
-    // Cut off until etcd has forgotten what happened meanwhile: expired, and then right again.
+    // After an interruption during which etcd compacted its history, the watch expires and then the state is correct
+    // again.
     way.cut();
     until("it notices", async || far.failure().is_some()).await;
     let seen = far.revision();
@@ -278,7 +279,7 @@ async fn tls_with_certificates_of_both_sides() {
         key_file: None,
         ..good
     };
-    // Together, since each is tried for a while.
+    // Both run concurrently, because each retries for a while.
     let (stranger, nameless) = tokio::join!(EtcdStore::open(stranger), EtcdStore::open(nameless));
     let error = stranger.unwrap_err().to_string();
     assert!(error.contains("TLS"), "{error}");
@@ -287,7 +288,7 @@ async fn tls_with_certificates_of_both_sides() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_full_etcd_is_told_from_a_change_that_nobody_knows_of() {
-    // It looks at its size with every write.
+    // With these options etcd checks its size with every write.
     let quota = |_: &std::path::Path| {
         ["--quota-backend-bytes=4194304", "--backend-batch-limit=1"]
             .map(str::to_owned)
@@ -299,7 +300,7 @@ async fn a_full_etcd_is_told_from_a_change_that_nobody_knows_of() {
     let store = etcd.store().await;
     let text = "x".repeat(200_000);
     let mut full = Vec::new();
-    // Many at once, so that some pass etcd's first look at its size and fail the second.
+    // Many concurrent writes, so that some pass etcd's first check of its size and fail the second.
     for round in 0..20 {
         let writes = (0..100).map(|n| {
             let (store, text) = (&store, &text);

@@ -1,4 +1,4 @@
-//! Several API servers on one etcd: to a client they are one.
+//! Several API servers on one etcd behave like one server.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ const MAPS: &str = "/api/v1/namespaces/default/configmaps";
 
 const DEFINITIONS: &str = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
 
-/// The definition of a kind.
+/// Returns the definition of a kind.
 fn boats() -> Value {
     let schema = json!({"type": "object", "x-kubernetes-preserve-unknown-fields": true});
     json!({"metadata": {"name": "boats.example.com"}, "spec": {
@@ -46,7 +46,7 @@ async fn what_one_server_acknowledged_the_other_knows() {
         let (name, namespace) = (format!("x{n}"), format!("ns{n}"));
         let path = format!("{MAPS}/{name}");
         ok(&here.call("POST", MAPS, Some(map(&name, "1"))).await);
-        // Read, replace with the version from elsewhere, change, and change nothing.
+        // Reads, replaces with a version from the other server, patches, and patches without a change.
         let mut read = ok(&there.call("GET", &path, None).await);
         read["data"]["k"] = json!("2");
         let replaced = ok(&there.call("PUT", &path, Some(read.clone())).await);
@@ -67,7 +67,7 @@ async fn what_one_server_acknowledged_the_other_knows() {
         let list = ok(&there.call("GET", MAPS, None).await);
         let mut items = list["items"].as_array().unwrap().iter();
         assert!(items.any(|item| item["metadata"]["name"] == name));
-        // Gone is gone, and the name is free.
+        // A deleted object is gone everywhere, and its name can be used again.
         ok(&here.call("DELETE", &path, None).await);
         assert_eq!(there.call("GET", &path, None).await.status, 404);
         ok(&there.call("POST", MAPS, Some(map(&name, "3"))).await);
@@ -75,7 +75,7 @@ async fn what_one_server_acknowledged_the_other_knows() {
         assert_eq!(exists.status, 409);
         ok(&here.call("DELETE", &path, None).await);
         assert_eq!(there.call("DELETE", &path, None).await.status, 404);
-        // A namespace from one server can be used at the other at once.
+        // A namespace that one server created can be used immediately at the other.
         let body = json!({"metadata": {"name": namespace}});
         ok(&here.call("POST", "/api/v1/namespaces", Some(body)).await);
         let maps = format!("/api/v1/namespaces/{namespace}/configmaps");
@@ -184,7 +184,7 @@ async fn what_etcd_finds_too_large_is_not_to_be_tried_again() {
     };
     let server = Server::start_on(etcd.store().await).await;
     let leases = "/apis/coordination.k8s.io/v1/namespaces/default/leases";
-    // Larger than etcd takes, and larger than it even reads.
+    // One size exceeds the request limit of etcd, the other exceeds the limit of what it reads.
     for size in [1_700_000, 2_500_000] {
         let holder = "x".repeat(size);
         let lease = json!({"metadata": {"name": "x"}, "spec": {"holderIdentity": holder}});
@@ -196,7 +196,7 @@ async fn what_etcd_finds_too_large_is_not_to_be_tried_again() {
     ok(&server.call("POST", leases, Some(lease)).await);
 }
 
-/// A server, and another that can be kept from hearing of anything.
+/// A server, and another one whose events can be held back.
 async fn pair_with_way(etcd: &Etcd) -> (Server, Server, Way) {
     let way = Way::to(etcd.port()).await;
     let (one, two) = (etcd.store().await, etcd.store_by(&way).await);
@@ -204,7 +204,7 @@ async fn pair_with_way(etcd: &Etcd) -> (Server, Server, Way) {
     (one, two, way)
 }
 
-/// Posts at a server that hears of nothing before the call has been made.
+/// Sends a POST to a server whose events are released only after the call has started.
 async fn behind(server: &Server, way: &Way, path: &str, body: &Value) -> Answer {
     let call = server.call("POST", path, Some(body.clone()));
     let let_go = async {
@@ -232,7 +232,7 @@ async fn nothing_is_made_where_another_server_is_clearing_up() {
     .await;
     let maps = |namespace: &str| format!("/api/v1/namespaces/{namespace}/configmaps");
 
-    // A namespace that was only changed is looked at again.
+    // After an unrelated change of the namespace the request is evaluated again and succeeds.
     way.hold();
     let label = json!({"metadata": {"labels": {"a": "b"}}});
     ok(&here
@@ -240,7 +240,7 @@ async fn nothing_is_made_where_another_server_is_clearing_up() {
         .await);
     ok(&behind(&there, &way, &maps("named"), &map("x", "1")).await);
 
-    // One that has begun to end, and one that is gone.
+    // A namespace that is being deleted, and one that is already gone.
     ok(&here.call("POST", &maps("ends"), Some(held("x"))).await);
     for (namespace, status) in [("ends", 403), ("gone", 404)] {
         let path = format!("/api/v1/namespaces/{namespace}");
@@ -255,7 +255,7 @@ async fn nothing_is_made_where_another_server_is_clearing_up() {
         assert_eq!(refused.status, status, "{}", refused.json());
     }
 
-    // Nor in a rehearsal.
+    // A dry run is rejected as well.
     let body = json!({"metadata": {"name": "other"}});
     ok(&here.call("POST", "/api/v1/namespaces", Some(body)).await);
     ok(&there.call("GET", &maps("other"), None).await);
@@ -265,7 +265,7 @@ async fn nothing_is_made_where_another_server_is_clearing_up() {
     let refused = behind(&there, &way, &dry, &map("y", "1")).await;
     assert!(matches!(refused.status, 403 | 404), "{}", refused.json());
 
-    // A kind that has changed, and one that has begun to end.
+    // A kind whose definition has changed, and one whose definition is being deleted.
     let boat = |name: &str| {
         json!({"apiVersion": "example.com/v1", "kind": "Boat",
             "metadata": {"name": name, "finalizers": ["example.com/anchor"]}})
@@ -283,7 +283,7 @@ async fn nothing_is_made_where_another_server_is_clearing_up() {
     assert_eq!(refused.status, 405, "{}", refused.json());
 }
 
-/// A ConfigMap that stays until somebody lets it go.
+/// Returns a ConfigMap with a finalizer.
 fn held(name: &str) -> Value {
     json!({"metadata": {"name": name, "finalizers": ["example.com/held"]}})
 }

@@ -1,4 +1,4 @@
-//! The promises of a store, with one and with several servers on the same etcd.
+//! The guarantees of a store, with one and with several servers on the same etcd.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -66,7 +66,7 @@ async fn states_events_and_conflicts_are_those_of_every_engine() {
             (EventKind::Added, third.revision, None),
         ]
     );
-    // Exact lists of the past, in pages.
+    // Exact lists at past revisions, in pages.
     let past = store.list(&everything(), Some(second.revision)).unwrap();
     assert_eq!(value(&past.objects[0])["n"], 2);
     assert!(
@@ -107,7 +107,7 @@ async fn what_is_there_is_read_at_the_start_with_its_revisions_and_terms() {
         return;
     };
     let store = etcd.store().await;
-    // More than a page.
+    // More than one page.
     let made = join_all((0..1200).map(|n| {
         let store = &store;
         async move { create(&**store, &format!("x{n:04}"), n).await }
@@ -139,7 +139,7 @@ async fn compare_and_set_is_linearizable_over_two_servers() {
         .iter()
         .map(|store| store.watch(everything(), start))
         .collect();
-    // A watch of the second server begins at a revision that it may not have seen yet.
+    // A watch of the second server starts at a revision that the server may not have received yet.
     let (writers, each) = (8, 25);
     let work = join_all((0..writers).map(|writer| {
         let stores = stores.clone();
@@ -204,7 +204,7 @@ async fn a_fence_holds_at_every_server_and_while_the_lease_is_renewed() {
     let (here, there) = (etcd.store().await, etcd.store().await);
     let mut lock = create_lease(&*here, "a", 0).await;
     let token = lock.revision;
-    // Renewals here, fenced writes there: no renewal makes the token stale.
+    // Renewals run on one server and fenced writes on the other; no renewal makes the token stale.
     let renewing = tokio::spawn({
         let here = Arc::clone(&here);
         async move {
@@ -219,8 +219,8 @@ async fn a_fence_holds_at_every_server_and_while_the_lease_is_renewed() {
     for n in 0..50 {
         let write = put(&key(&format!("x{n}")), Expected::Absent, json!({}));
         let write = under(fence("a", token), write);
-        // Under renewals without a pause a write may be told to come again, each time after dozens of
-        // them: there are not enough of them for a fourth time.
+        // During continuous renewals a write may return `Busy`, each time after dozens of renewals. There are not
+        // enough renewals for a fourth time.
         let mut written = there.write(write.clone()).await;
         for _ in 0..3 {
             if matches!(written, Err(WriteError::Busy)) {
@@ -230,7 +230,7 @@ async fn a_fence_holds_at_every_server_and_while_the_lease_is_renewed() {
         written.unwrap();
     }
     let lock = renewing.await.unwrap();
-    // Another holder wins here; the next write there is refused, whatever its mirror shows.
+    // Another holder wins on this server. The other server rejects the next write even if its mirror is outdated.
     let expected = Expected::Revision(lock.revision);
     let won = here
         .write(put(&key("lock"), expected, lease("b", 0)))
@@ -258,7 +258,7 @@ async fn prefixes_are_apart_and_foreign_revisions_delay_no_read() {
     let (mine, other) = (etcd.store().await, EtcdStore::open(other).await.unwrap());
     create(&*mine, "x", 1).await;
     assert!(read(&other, "x").await.is_none());
-    // Nothing in our part of etcd changes, and a fresh read comes all the same.
+    // A fresh read returns even if nothing below our prefix changes.
     for n in 0..3 {
         let foreign = etcd.raw_put("/somebody/else", &n.to_string()).await;
         read(&*mine, "x").await.unwrap();

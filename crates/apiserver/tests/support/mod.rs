@@ -1,4 +1,4 @@
-//! A server on loopback with the whole pipeline, and a plain HTTP client.
+//! A server on loopback with the whole request pipeline, and a plain HTTP client.
 #![allow(dead_code, reason = "each test binary uses a part")]
 
 use std::convert::Infallible;
@@ -22,7 +22,7 @@ use tokio::net::TcpStream;
 const TOKENS: &str = "admintoken,admin,admin,\"system:masters\"\n\
     alicetoken,alice,alice,\"devs\"\nbobtoken,bob,bob\n";
 
-/// A running server, as `tenure server` runs one; it ends when dropped.
+/// A running server, configured like `tenure server`. It stops when dropped.
 pub(crate) struct Server {
     pub(crate) address: SocketAddr,
     pub(crate) api: Arc<Api>,
@@ -30,7 +30,7 @@ pub(crate) struct Server {
     _handle: Handle,
 }
 
-/// A complete answer.
+/// A complete response.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -38,7 +38,7 @@ pub(crate) struct Answer {
     pub(crate) bytes: Bytes,
 }
 
-/// An answer that is still coming.
+/// A streamed response.
 pub(crate) struct Stream {
     pub(crate) status: u16,
     body: Incoming,
@@ -46,12 +46,12 @@ pub(crate) struct Stream {
 }
 
 impl Server {
-    /// Starts on an empty memory store.
+    /// Starts with an empty memory store.
     pub(crate) async fn start() -> Self {
         Self::start_on(Arc::new(MemoryStore::new())).await
     }
 
-    /// Starts on a store.
+    /// Starts with the given store.
     pub(crate) async fn start_on(store: Arc<dyn Store>) -> Self {
         let tokens = tempfile::NamedTempFile::new().expect("a file for a test");
         std::fs::write(tokens.path(), TOKENS).expect("a writable file");
@@ -72,7 +72,7 @@ impl Server {
         }
     }
 
-    /// Sends a request as the administrator and reads the whole answer.
+    /// Sends a request as the administrator and reads the whole response.
     pub(crate) async fn call(&self, method: &str, path: &str, body: Option<Value>) -> Answer {
         let body = body.map(|body| body.to_string().into_bytes());
         let kind = match method {
@@ -88,7 +88,7 @@ impl Server {
         .await
     }
 
-    /// Sends a request as the administrator, with headers of its own.
+    /// Sends a request as the administrator, with additional headers.
     pub(crate) async fn send(
         &self,
         method: &str,
@@ -101,7 +101,7 @@ impl Server {
         Answer::of(request(self.address, method, path, &all, body).await).await
     }
 
-    /// Sends JSON as the administrator, in pieces whose number the server is not told.
+    /// Sends JSON as the administrator in chunks, without a Content-Length.
     pub(crate) async fn send_pieces(
         &self,
         method: &str,
@@ -137,13 +137,13 @@ impl Answer {
         }
     }
 
-    /// The body as JSON.
+    /// Parses the body as JSON.
     pub(crate) fn json(&self) -> Value {
         serde_json::from_slice(&self.bytes)
             .unwrap_or_else(|error| panic!("{error}: {}", String::from_utf8_lossy(&self.bytes)))
     }
 
-    /// The resourceVersion of an object or list.
+    /// Returns the resourceVersion of an object or list.
     pub(crate) fn version(&self) -> u64 {
         let json = self.json();
         let text = json["metadata"]["resourceVersion"]
@@ -163,7 +163,7 @@ impl Stream {
         }
     }
 
-    /// The next event; `None` when the server ended the stream.
+    /// Returns the next event, or `None` if the server ended the stream.
     pub(crate) async fn next(&mut self) -> Option<Value> {
         loop {
             if let Some(end) = self.rest.iter().position(|byte| *byte == b'\n') {
@@ -177,14 +177,14 @@ impl Stream {
         }
     }
 
-    /// The next event, which must come soon.
+    /// Returns the next event; fails if it does not arrive soon.
     pub(crate) async fn expect(&mut self) -> Value {
         let next = tokio::time::timeout(Duration::from_secs(20), self.next()).await;
         next.expect("an event in time").expect("the stream goes on")
     }
 }
 
-/// Sends one request on a connection of its own.
+/// Sends one request on a new connection.
 pub(crate) async fn request(
     address: SocketAddr,
     method: &str,

@@ -1,8 +1,8 @@
-//! Replays recorded conversations and compares the answers by role.
+//! Replays recorded conversations and compares the responses by role.
 //!
-//! Values that differ from run to run are compared by what they are: uids and resourceVersions by
-//! identity and order within the conversation, times by their format, continue tokens by presence.
-//! Differences in message texts, warnings and content type are soft; all others are hard.
+//! Values that differ between runs are compared by their role: uids and resourceVersions by identity and order within
+//! the conversation, times by their format, continue tokens by presence. Differences in message texts, warnings and
+//! content type are soft; all others are hard.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, LazyLock, Mutex};
@@ -32,14 +32,14 @@ const TIMES: &[&str] = &[
 /// Marks a resourceVersion until its rank is known.
 const RV: &str = "<rv>";
 
-/// A difference between what the real server said and what this one says.
+/// A difference between the response of the real server and that of this one.
 #[derive(Debug)]
 pub(crate) struct Difference {
     pub(crate) hard: bool,
     pub(crate) text: String,
 }
 
-/// Plays a case and compares every recorded answer.
+/// Replays a case and compares every recorded response.
 pub(crate) async fn play(server: &Server, case: &Value, run: &str) -> Vec<Difference> {
     let steps = case["steps"].as_array().expect("steps");
     let mut player = Player::new(server, case, run);
@@ -75,7 +75,7 @@ struct Player<'a> {
     roles: Roles,
 }
 
-/// What has been seen, by role.
+/// The values observed so far, by role.
 struct Roles {
     run: String,
     uids: Vec<(String, String)>,
@@ -252,7 +252,7 @@ impl Watcher {
         while !enough() && Instant::now() < end {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
-        // Too many events are a difference too, so they get a moment to arrive.
+        // Surplus events are a difference too, so they get time to arrive.
         tokio::time::sleep(Duration::from_millis(100)).await;
         let state = self.state.lock().expect("lock");
         json!({"status": self.status, "events": state.0, "closed": state.1})
@@ -383,7 +383,7 @@ fn time(text: &str) -> &str {
     }
 }
 
-/// Replaces marked versions by their rank among all that were seen.
+/// Replaces marked versions by their rank among all observed versions.
 fn rank(value: Value, versions: &[u64]) -> Value {
     match value {
         Value::Object(map) => {
