@@ -1,4 +1,4 @@
-//! Every example runs, against the API server of this project.
+//! Runs every example against the API server of this project.
 #![allow(clippy::unwrap_used, reason = "these are tests")]
 
 use std::process::Stdio;
@@ -10,7 +10,7 @@ use tenure_apiserver::TestServer;
 use tokio::io::{AsyncBufReadExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdout, Command};
 
-/// No example takes longer for its next line.
+/// Maximum time until the next line of an example.
 const LIMIT: Duration = Duration::from_secs(60);
 
 struct Example {
@@ -32,7 +32,7 @@ impl Example {
         Self { child, lines }
     }
 
-    /// Reads until a line that contains the text, and returns it.
+    /// Reads lines until one contains the text, and returns it.
     async fn line(&mut self, text: &str) -> String {
         let found = async {
             while let Some(line) = self.lines.next_line().await.unwrap() {
@@ -46,7 +46,7 @@ impl Example {
         found.unwrap_or_else(|_| panic!("no {text:?} in time"))
     }
 
-    /// Ctrl-C.
+    /// Sends SIGINT, like Ctrl-C, and returns the remaining lines.
     async fn interrupt(mut self) -> Vec<String> {
         let id = self.child.id().unwrap().to_string();
         let kill = Command::new("kill").args(["-INT", &id]).status();
@@ -189,7 +189,7 @@ async fn operator_two_groups_and_a_warm_standby() {
     let made = maps.create(&kube::api::PostParams::default(), &map).await;
     made.unwrap();
     let mut first = Example::start(env!("CARGO_BIN_EXE_operator"), &[], &config);
-    // Two groups start in no order.
+    // The two groups start in any order.
     let mut lines = Vec::new();
     while lines.len() < 3 {
         lines.push(first.line("").await);

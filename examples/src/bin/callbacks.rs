@@ -1,11 +1,11 @@
-//! client-go's callbacks, and what is promised about them.
+//! client-go's callbacks, and the guarantees about them.
 //!
-//! - `on_stopped_leading` comes only if `on_started_leading` did, after its future has ended, and
-//!   before the lease is given back. (In client-go it comes in any case, waits for nothing, and the
-//!   lease may already be somebody else's.)
-//! - `on_new_leader` comes in the order of the changes.
+//! - `on_stopped_leading` is called only if `on_started_leading` was called, after its future has ended, and before the
+//!   lease is released. (client-go calls it in any case and waits for nothing, so the lease may already belong to
+//!   another candidate.)
+//! - `on_new_leader` is called in the order of the changes.
 //!
-//! `run_or_die` panics on an invalid configuration and returns after one term, like client-go's.
+//! Like client-go's function, `run_or_die` panics on an invalid configuration and returns after one term.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
@@ -28,7 +28,7 @@ async fn main() -> anyhow::Result<()> {
             println!("started leading");
             tenure.cancelled().await;
             println!("winding down");
-            // Nobody else leads yet: the lease is kept alive for this, within bounds.
+            // The lease is still renewed here, within limits, so no other candidate leads yet.
             tokio::time::sleep(Duration::from_millis(200)).await;
         },
         |reason| println!("stopped leading: {}", reason.as_str()),

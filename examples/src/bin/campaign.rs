@@ -1,9 +1,8 @@
-//! Lead, lose, and campaign again: no need to exit the process.
+//! Leads, loses and campaigns again without exiting the process.
 //!
-//! The work is an ordinary future. It gets a handle that knows, from the clock, whether the term goes
-//! on. When the work returns, the term ends and others have their turn; when the term is lost, the
-//! work is told, joined, and started anew with the next term. Every minute this one steps down by
-//! itself, to show a hand-over.
+//! The work is an ordinary future. It gets a handle that determines from the clock whether the term continues. When the
+//! work returns, the term ends and other candidates can lead. When the term is lost, the work is notified and joined,
+//! and it is started again with the next term. This example steps down every minute to show a hand-over.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,

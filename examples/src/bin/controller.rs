@@ -1,8 +1,8 @@
 //! A kube-rs controller that runs only on the leader.
 //!
-//! Every ConfigMap with the label `example=seen` gets an annotation. The stream of the controller is
-//! started with the term and ends with it; the reconciler checks the tenure once more just before its
-//! write, because a check at the start of a long reconciliation says little about its end.
+//! Every ConfigMap with the label `example=seen` gets an annotation. The stream of the controller starts and ends with
+//! the term. The reconciler checks the tenure again just before its write, because a check at the start of a long
+//! reconciliation may be outdated at its end.
 #![allow(clippy::print_stdout, reason = "this is what the example shows")]
 
 use std::sync::Arc;
@@ -25,7 +25,7 @@ struct Context {
 async fn main() -> anyhow::Result<()> {
     tracing_subscriber::fmt::init();
     let config = kube::Config::infer().await?;
-    // The election has connections of its own: work must not hold up a renewal.
+    // The election uses its own connections, so that the work cannot delay a renewal.
     let client = Client::try_from(config.clone())?;
     let elector =
         Elector::lease(tenure::client(config)?, "default", "controller-example").build()?;

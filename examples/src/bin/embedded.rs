@@ -1,8 +1,8 @@
-//! The classic: several processes, one of them does the work.
+//! The basic case: several processes, of which one does the work.
 //!
-//! Run it in three terminals. One prints that it leads; the others print who does. Stop the leader
-//! with Ctrl-C and another takes over at once; kill it with `kill -9` and another takes over when
-//! its lease has run out. `kubectl get lease my-lease -o yaml` shows what they see.
+//! Run it in three terminals. One process prints that it leads; the others print the name of the leader. Stop the
+//! leader with Ctrl-C and another process takes over immediately. Kill it with `kill -9` and another one takes over
+//! when its lease has expired. `kubectl get lease my-lease -o yaml` shows the record.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,

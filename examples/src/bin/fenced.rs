@@ -1,9 +1,9 @@
-//! Fencing: a store that refuses a former leader.
+//! Fencing: a store that rejects a former leader.
 //!
-//! No election can keep a leader that is paused between its check and its effect from acting late;
-//! only the resource can. The fencing token of a term grows from term to term, so the resource keeps
-//! the greatest it has seen and refuses smaller ones. Here the resource is a ConfigMap: its writes
-//! carry the token and the version that was read, so check and write are one step.
+//! An election cannot prevent a late effect of a leader that was paused between its check and its effect. Only the
+//! resource can. The fencing token increases with every term, so the resource stores the greatest token it has seen and
+//! rejects smaller ones. The resource in this example is a ConfigMap. Its writes contain the token and the version that
+//! was read, so that check and write are one step.
 #![allow(clippy::print_stdout, reason = "this is what the example shows")]
 
 use std::collections::BTreeMap;
@@ -16,7 +16,7 @@ use tenure::{Elector, FencingToken, Tenure};
 
 const KEY: &str = "token";
 
-/// A store of one value that only the present leader can write.
+/// A store of one value that only the current leader can write.
 struct FencedStore {
     maps: Api<ConfigMap>,
 }
@@ -40,7 +40,7 @@ impl FencedStore {
         }
         data.insert(KEY.to_owned(), token.to_string());
         data.insert("value".to_owned(), value.to_owned());
-        // The version that was read must still be the present one, or this is a conflict.
+        // The write conflicts unless the version that was read is still current.
         self.maps
             .replace("fenced-store", &PostParams::default(), &map)
             .await?;
@@ -60,7 +60,7 @@ async fn main() -> anyhow::Result<()> {
         .run(tokio::signal::ctrl_c(), async |tenure: Tenure| {
             store.write(tenure.token(), "from the first term").await?;
             println!("term {} has written", tenure.token());
-            // Suppose that this leader is paused here for a minute, and another leads meanwhile.
+            // Assume that this leader is paused here for a minute and another one leads in the meantime.
             Ok::<_, anyhow::Error>(tenure.observer())
         })
         .await;
@@ -80,7 +80,7 @@ async fn main() -> anyhow::Result<()> {
         .output()
         .transpose()?;
 
-    // It wakes up and goes on, as if nothing had happened.
+    // The former leader resumes and continues as if it still led.
     match store.write(former.token(), "too late").await {
         Ok(()) => println!("the late write went through"),
         Err(error) => println!("{error}"),

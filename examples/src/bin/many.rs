@@ -1,7 +1,8 @@
 //! Many elections in one process: shards, queues, tenants.
 //!
-//! A hub drives them all on one task, with one watch for the namespace, and one connection for all
-//! renewals where the server speaks HTTP/2 (feature `http2`). Run two of these: the second waits, and takes over everything when the first is stopped.
+//! A hub drives all elections on one task, with one watch for the namespace. If the server supports HTTP/2 (feature
+//! `http2`), all renewals share one connection. Run two of these: the second one waits, and takes over everything when
+//! the first is stopped.
 #![allow(clippy::print_stdout, reason = "this is what the example shows")]
 
 use futures_util::StreamExt as _;
@@ -17,7 +18,7 @@ async fn main() -> anyhow::Result<()> {
     let client = tenure::client_http2(kube::Config::infer().await?)?;
     let hub = Hub::new(client.clone());
 
-    // Two candidacies of one process, or of two runs, must not look alike.
+    // Two candidates of one process, or of two runs, must have different identities.
     let identity = tenure::identity::host_uuid();
     let mut events = FuturesUnordered::new();
     for shard in 0..shards {
@@ -29,7 +30,7 @@ async fn main() -> anyhow::Result<()> {
         events.push(next(elector.start()));
     }
 
-    // Holding a `Term` is leading; dropping it gives the shard away.
+    // A `Term` that is held leads; dropping it releases the shard.
     let mut terms = Vec::new();
     let mut shutdown = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
@@ -61,7 +62,7 @@ async fn main() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The next event of a candidate, and the candidate again.
+/// Returns the next event of a candidate, together with the candidate.
 async fn next(mut candidate: Candidate) -> (Candidate, Option<Event>) {
     let event = candidate.next().await;
     (candidate, event)

@@ -1,8 +1,8 @@
-//! An operator on the manager: two leader groups, one of them with a warm standby.
+//! An operator with the manager: two leader groups, one of them with a warm standby.
 //!
-//! Run it twice. Both replicas keep a cache of ConfigMaps; one of them leads `operator-example` and looks
-//! at each map, and one of them, maybe the other, leads `operator-example-audit`. Stop a leader: the
-//! standby goes on at once, because its cache is full already.
+//! Run it twice. Both replicas keep a cache of ConfigMaps. One of them leads `operator-example` and processes each map.
+//! Either of them leads `operator-example-audit`. Stop a leader: the standby continues immediately, because its cache
+//! is already filled.
 #![allow(clippy::print_stdout, reason = "this is what the example shows")]
 
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -39,7 +39,7 @@ async fn main() -> anyhow::Result<()> {
 }
 
 async fn reconcile(request: Request<ConfigMap>) -> Result<Next, Cause> {
-    // Just before an effect: does this replica still lead?
+    // A check at the start may be outdated, so leadership is checked again just before the effect.
     request.scope.check()?;
     match request.object {
         Some(_) => println!("{} is there", request.key.name),

@@ -1,7 +1,7 @@
-//! A server with controllers of one's own: the shape of k3s and rke2.
+//! A server with your own controllers, similar to k3s and rke2.
 //!
-//! The API server, its built-in controllers and two more in one process, on a folder that is its only
-//! state. `own_server FOLDER`
+//! The API server, its built-in controllers and two more run in one process. The folder contains all its state. Usage:
+//! `own_server FOLDER`
 #![allow(clippy::print_stdout, reason = "this is what the example shows")]
 
 use anyhow::Context as _;
@@ -25,7 +25,7 @@ async fn main() -> anyhow::Result<()> {
         let greet = Warm::new("greeter", namespaces, watcher::Config::default(), greet);
         manager
             .on_startup("manifests", |mut startup| async move {
-                // The API server may take its time; the hook does not hold up the others.
+                // The API server may take a while to start; this task does not delay the other hooks.
                 tokio::spawn(async move {
                     startup.api_ready().await;
                     println!("manifests applied");
