@@ -1,6 +1,6 @@
-// Command schemagen writes the field table of the API server: one line per field of every message
-// that is reachable from the kinds listed in package kinds. All facts come from the Go types themselves
-// (struct tags, pointer-ness) and from the marker comments beside them.
+// Command schemagen writes the field table of the API server: one line per field of every message that is reachable
+// from the kinds listed in package kinds. All facts come from the Go types themselves (struct tags, pointers) and from
+// their marker comments.
 package main
 
 import (
@@ -15,7 +15,7 @@ import (
 	"tenure.dev/peers/schemagen/kinds"
 )
 
-// table collects messages while the types are walked.
+// table collects messages during the walk of the types.
 type table struct {
 	names    map[reflect.Type]string
 	messages map[string][]string
@@ -50,7 +50,7 @@ func main() {
 	}
 }
 
-// message gives the table's name for a struct type and makes sure that it will be written.
+// message returns the table's name of a struct type and ensures that the struct will be written.
 func (t *table) message(typ reflect.Type) string {
 	if name, ok := t.names[typ]; ok {
 		return name
@@ -116,7 +116,7 @@ func (t *table) fields(typ reflect.Type) []string {
 	return lines
 }
 
-// leaves are the types with a JSON form of their own.
+// leaves contains the types with their own JSON form.
 var leaves = map[string]string{
 	"k8s.io/apimachinery/pkg/apis/meta/v1.Time":                                             "Time",
 	"k8s.io/apimachinery/pkg/apis/meta/v1.MicroTime":                                        "MicroTime",
@@ -138,7 +138,7 @@ var protoMessageType = reflect.TypeFor[protoMessage]()
 func (t *table) typeName(typ reflect.Type) string {
 	if leaf, ok := leaves[typ.PkgPath()+"."+typ.Name()]; ok {
 		if leaf == "SchemaOrArray" {
-			// The alternatives hold schemas, so their message must be in the table.
+			// The alternatives contain schemas, so their message must be in the table.
 			t.message(typ.Field(0).Type.Elem())
 		}
 		return leaf

@@ -26,8 +26,8 @@ func (m *markers) ofType(typ reflect.Type) map[string]string {
 	return m.types[typ.PkgPath()+"."+typ.Name()]
 }
 
-// flags gives the table flags that come from the markers of one field: list type and keys, atomic
-// maps and structs, and the default that list keys may have.
+// flags returns the table flags from the markers of one field: list type and keys, atomic maps and structs, and the
+// default that list keys may have.
 func (m *markers) flags(owner reflect.Type, f reflect.StructField) []string {
 	m.load(owner.PkgPath())
 	found := m.fields[owner.PkgPath()+"."+owner.Name()+"."+f.Name]

@@ -1,5 +1,5 @@
-//! The twin of the client-go elector on k8s-controller's `LeaderElection`: the same flags as far as it has them, the
-//! same lines.
+//! The counterpart of the client-go elector for k8s-controller's `LeaderElection`: the same flags as far as they are
+//! supported, and the same lines.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -39,12 +39,12 @@ async fn main() -> Result<(), Failure> {
             _ = terminate.recv() => break,
         }
     }
-    // As its documentation has it: the work is dropped, then the lease is given back.
+    // This is the documented order: the work is dropped, then the lease is released.
     election.release().await;
     Ok(())
 }
 
-/// Says when the work was dropped.
+/// Prints the time at which the work was dropped.
 struct End<'a>(&'a str);
 
 impl Drop for End<'_> {

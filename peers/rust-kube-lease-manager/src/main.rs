@@ -1,4 +1,5 @@
-//! The twin of the client-go elector on kube-lease-manager: the same flags as far as it has them, the same lines.
+//! The counterpart of the client-go elector for kube-lease-manager: the same flags as far as they are supported, and
+//! the same lines.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -27,7 +28,7 @@ async fn main() -> Result<(), Failure> {
         .with_namespace(flag("--namespace")?)
         .with_identity(&id)
         .with_duration(lease)
-        // The lease is renewed so long before its end: as early as client-go would, at the retry period.
+        // The lease is renewed this long before it expires, as early as client-go would renew it: at the retry period.
         .with_grace(lease - seconds("--renew-deadline")?)
         .build()
         .await?;

@@ -36,13 +36,13 @@ type Entry struct {
 	object         any
 }
 
-// Type is the Go struct of the kind.
+// Type returns the Go struct of the kind.
 func (e Entry) Type() reflect.Type { return reflect.TypeOf(e.object) }
 
-// Kind is the name of the kind.
+// Kind returns the name of the kind.
 func (e Entry) Kind() string { return e.Type().Name() }
 
-// All are the roots of the table. A new kind of the server is one line here.
+// All contains the roots of the table. A new kind of the server is one line here.
 var All = []Entry{
 	{"", "v1", core.Binding{}},
 	{"", "v1", core.ConfigMap{}},

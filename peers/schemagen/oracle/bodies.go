@@ -21,7 +21,7 @@ type bodyCase struct {
 	Result     json.RawMessage `json:"result,omitempty"`
 }
 
-// bodies are JSON texts with wrong, unknown and duplicate fields.
+// bodies emits JSON texts with wrong, unknown and duplicate fields.
 func bodies(r *rand.Rand, emit func(any)) {
 	scheme := runtime.NewScheme()
 	lease, pod := &coordination.Lease{}, &core.Pod{}

@@ -1,6 +1,5 @@
-// Command oracle writes what the real libraries make of generated input, one JSON object per line
-// and one file per topic, for the tests of the API server to compare with. The same seed gives the
-// same files.
+// Command oracle writes the results of the real libraries for generated input, one JSON object per line and one file
+// per topic. The tests of the API server compare with them. The same seed gives the same files.
 package main
 
 import (
@@ -49,7 +48,7 @@ func write(name string, topic func(*rand.Rand, func(any))) {
 	})
 }
 
-// text gives an error's text, empty without an error.
+// text returns the text of an error, empty without an error.
 func text(err error) string {
 	if err == nil {
 		return ""

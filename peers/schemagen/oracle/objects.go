@@ -20,8 +20,8 @@ import (
 	"tenure.dev/peers/schemagen/kinds"
 )
 
-// object is one random object: the JSON that a client would write, the protobuf that it would write,
-// and the JSON that a server answers after storing it in protobuf.
+// object is one random object: the JSON and the protobuf that a client would send, and the JSON that a server returns
+// after storing it as protobuf.
 type object struct {
 	APIVersion string          `json:"apiVersion"`
 	Kind       string          `json:"kind"`
@@ -87,7 +87,7 @@ func filler(r *rand.Rand) *randfill.Filler {
 		func(t *meta.MicroTime, c randfill.Continue) {
 			*t = pick(c.Rand, meta.MicroTime{}, meta.NewMicroTime(time.Unix(1767323045, 123456789)), meta.NewMicroTime(time.Unix(1, 0)))
 		},
-		// A pointer to the unset time is null in JSON and therefore not a thing that JSON can say.
+		// JSON cannot represent a pointer to the unset time, because it is null in JSON.
 		func(t **meta.Time, c randfill.Continue) {
 			*t = pick(c.Rand, nil, &meta.Time{Time: time.Unix(1767323045, 0)})
 		},

@@ -16,7 +16,7 @@ type patchCase struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// patches are JSON merge patches and JSON patches of small random documents.
+// patches emits JSON merge patches and JSON patches of small random documents.
 func patches(r *rand.Rand, emit func(any)) {
 	for i := 0; i < 150**factor; i++ {
 		c := patchCase{Type: "merge", Target: marshal(document(r, 3)), Patch: marshal(document(r, 3))}

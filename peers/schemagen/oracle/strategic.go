@@ -19,8 +19,8 @@ type strategicCase struct {
 	Error  string          `json:"error,omitempty"`
 }
 
-// strategic computes patches between two pods and applies them to a third, which is what happens
-// when somebody else has changed the object in between. Some patches get broken on purpose.
+// strategic computes patches between two pods and applies them to a third one, as if another client had changed the
+// object in between. Some patches are broken on purpose.
 func strategic(r *rand.Rand, emit func(any)) {
 	for i := 0; i < 100**factor; i++ {
 		before, after := pod(r), pod(r)
@@ -38,12 +38,12 @@ func strategic(r *rand.Rand, emit func(any)) {
 		result, err := strategicpatch.StrategicMergePatch(marshal(target), patch, core.Pod{})
 		c := strategicCase{Target: marshal(target), Patch: patch, Error: text(err)}
 		if bytes.Contains(result, []byte(`"$`)) {
-			// Directives inside elements that are new to the object are left behind as fields, and a
-			// deletion turns into an element. The server under test does not copy that.
+			// Upstream keeps directives inside new elements as fields, and turns a deletion into an element. The server under
+			// test does not imitate that.
 			continue
 		}
 		if err == nil {
-			// Typed, as the server does it: what is no field of a pod is gone.
+			// The result is decoded into the Go type, as in the server, which removes unknown fields.
 			var typed core.Pod
 			if json.Unmarshal(result, &typed) != nil {
 				continue
@@ -107,13 +107,13 @@ func labels(r *rand.Rand) map[string]string {
 	return found
 }
 
-// subset is some of the words in a random order.
+// subset returns some of the words in random order.
 func subset(r *rand.Rand, words ...string) []string {
 	r.Shuffle(len(words), func(i, j int) { words[i], words[j] = words[j], words[i] })
 	return words[:r.Intn(len(words)+1)]
 }
 
-// tamper takes something out of a patch or puts a directive into it.
+// tamper removes something from a patch or adds a directive to it.
 func tamper(r *rand.Rand, patch []byte) []byte {
 	var doc map[string]any
 	if json.Unmarshal(patch, &doc) != nil {

@@ -33,7 +33,7 @@ var labelSets = []map[string]string{
 	{}, {"a": "1"}, {"a": "2", "b": ""}, {"a": "x", "in": "y"}, {"x.io/y": "1", "b": "z"}, {"a": "-3", "notin": "in"},
 }
 
-// selectors are words of the two selector languages, thrown together.
+// selectors emits random sequences of tokens of the two selector languages.
 func selectors(r *rand.Rand, emit func(any)) {
 	words := []string{"a", "a", "b", "in", "notin", "(", ")", ",", ",", "=", "=", "==", "!=", "!", ">", "<", " ", " ", "1", "x", "x.io/y", "-", "A_b", `\`}
 	for i := 0; i < 400**factor; i++ {
@@ -71,7 +71,7 @@ func fieldsCase(in string) selectorCase {
 	return c
 }
 
-// texts are names, quantities and times.
+// texts emits names, quantities and times.
 func texts(r *rand.Rand, emit func(any)) {
 	names := map[string]func(string) []string{
 		"subdomain": util.IsDNS1123Subdomain, "label": util.IsDNS1123Label, "label1035": util.IsDNS1035Label,
@@ -86,7 +86,7 @@ func texts(r *rand.Rand, emit func(any)) {
 
 		amount := word(r, "1", "0", "5", "12", ".", "-", "+", "e", "E", "3", "k", "Ki", "M", "Mi", "Gi", "m", "n", "u", "i", "1024", "000")
 		if strings.ContainsAny(amount, "eE") && len(amount) > 3 || !strings.ContainsAny(amount, "0123456789") {
-			// Beyond exa, and without digits, upstream has surprises that nobody relies on.
+			// Beyond exa, and without digits, upstream has unexpected results that no client relies on.
 			amount = pick(r, "1e3", "3E", "1E2", "e", "12e-3", "")
 		}
 		if q, err := resource.ParseQuantity(amount); err != nil {
@@ -119,7 +119,7 @@ func word(r *rand.Rand, parts ...string) string {
 	return b.String()
 }
 
-// moment is nearly a time: most parts are right.
+// moment returns a text that is nearly a time: most parts are valid.
 func moment(r *rand.Rand) string {
 	mostly := func(right string, wrong ...string) string {
 		if r.Intn(8) > 0 {
