@@ -1,5 +1,5 @@
-// Server-side apply by client-go, of the version that ../client-go has. Apart from it, so that the electors need not be built
-// anew when this changes.
+// Server-side apply by client-go, with the same version as ../client-go. It is a separate module, so that a change here
+// does not rebuild the electors.
 module tenure/peers/applier
 
 go 1.26.0

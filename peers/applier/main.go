@@ -1,6 +1,6 @@
-// Command applier is an ordinary user of client-go's server-side apply: typed apply configurations, what they
-// extract, conflicts, force, the status of a claim, and the dynamic client for a kind that a definition brought. It
-// says nothing and ends with 0 if all is as client-go's documentation has it.
+// Command applier is an ordinary user of client-go's server-side apply: typed apply configurations, extraction,
+// conflicts, force, the status of a claim, and the dynamic client for a custom resource. It prints nothing and exits
+// with 0 if everything matches the documentation of client-go.
 package main
 
 import (
@@ -62,7 +62,7 @@ func run(ctx context.Context, kubeconfig string) error {
 	return nil
 }
 
-// Two managers share a map, quarrel about a key, and one gives up what it no longer applies.
+// maps lets two managers share a map and conflict about a key. A key that its manager no longer applies is removed.
 func maps(ctx context.Context, client kubernetes.Interface) error {
 	maps := client.CoreV1().ConfigMaps(namespace)
 	as := func(manager string) metav1.ApplyOptions { return metav1.ApplyOptions{FieldManager: manager} }
@@ -84,7 +84,7 @@ func maps(ctx context.Context, client kubernetes.Interface) error {
 	if _, err := maps.Apply(ctx, of(map[string]string{"a": "2", "c": "2"}), force); err != nil {
 		return err
 	}
-	// The other one no longer applies b, which goes; a is not its own any more.
+	// Manager one no longer applies b, which is removed. It no longer owns a.
 	now, err := maps.Apply(ctx, of(map[string]string{}), as("one"))
 	if err != nil {
 		return err
@@ -109,7 +109,7 @@ func maps(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
-// Conditions of a status are a list by type: each manager has its own.
+// claims applies conditions of a status, a list by type in which each manager owns its own elements.
 func claims(ctx context.Context, client kubernetes.Interface) error {
 	claims := client.CoreV1().PersistentVolumeClaims(namespace)
 	applied := apply.PersistentVolumeClaim("applied", namespace).WithSpec(apply.PersistentVolumeClaimSpec().
@@ -139,7 +139,7 @@ func claims(ctx context.Context, client kubernetes.Interface) error {
 	return nil
 }
 
-// A kind that a definition brought, through the dynamic client.
+// things applies a custom resource through the dynamic client.
 func things(ctx context.Context, client dynamic.Interface) error {
 	things := client.Resource(schema.GroupVersionResource{Group: "t.example", Version: "v1", Resource: "things"})
 	thing := func(spec map[string]any) *unstructured.Unstructured {

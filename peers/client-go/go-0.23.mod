@@ -1,4 +1,4 @@
-// The elector on the last client-go release that has every lock kind; used with -modfile.
+// The elector on the last client-go release that supports every lock kind; used with -modfile.
 module tenure/peers/client-go
 
 go 1.26.0

@@ -24,7 +24,7 @@ type event struct {
 	Until       int64  `json:"until,omitempty"`
 }
 
-// candidate contends for one election until its context ends, term after term.
+// candidate contends for one election until its context ends, for any number of terms.
 type candidate struct {
 	options
 	client   kubernetes.Interface
@@ -48,7 +48,7 @@ func (c *candidate) contend(ctx context.Context) {
 	}
 }
 
-// elector makes a fresh elector: one serves one term only.
+// elector creates a new elector, because an elector serves only one term.
 func (c *candidate) elector() (*leaderelection.LeaderElector, *watchedLock, error) {
 	lock, err := resourcelock.New(c.lock, c.namespace, c.election, c.client.CoreV1(), c.client.CoordinationV1(),
 		resourcelock.ResourceLockConfig{Identity: c.id})
@@ -73,16 +73,16 @@ func (c *candidate) elector() (*leaderelection.LeaderElector, *watchedLock, erro
 	return elector, watched, err
 }
 
-// term is what the callbacks of one elector share.
+// term is the state that the callbacks of one elector share.
 type term struct {
 	*candidate
 	lock  *watchedLock
 	ended chan struct{}
-	// until is written before ended is closed and read after.
+	// until is written before ended is closed, and read afterwards.
 	until time.Time
 }
 
-// work is the guarded work. It goes by its context alone, as client-go's users do.
+// work is the guarded work. It depends on its context alone, like the work of other users of client-go.
 func (t *term) work(ctx context.Context) {
 	t.print(time.Now(), "acquired", t.id, time.Time{})
 	for t.tick(ctx) {
@@ -91,7 +91,7 @@ func (t *term) work(ctx context.Context) {
 	close(t.ended)
 }
 
-// tick does one piece of work and reports whether the context lets it go on.
+// tick does one piece of work and reports whether the context allows to continue.
 func (t *term) tick(ctx context.Context) bool {
 	if t.workTick == 0 {
 		<-ctx.Done()
@@ -102,7 +102,7 @@ func (t *term) tick(ctx context.Context) bool {
 		return false
 	case <-time.After(t.workTick):
 	}
-	// The line says when the step began: a process that is stopped before the check makes it afterwards.
+	// The line contains the start time of the step, because a process may be suspended before the check and make it later.
 	began := time.Now()
 	if ctx.Err() != nil {
 		return false
@@ -115,7 +115,7 @@ func (t *term) tick(ctx context.Context) bool {
 	return true
 }
 
-// stopped runs at the end of every elector, also of one that never led.
+// stopped runs at the end of every elector, even if it never led.
 func (t *term) stopped() {
 	if !t.lock.led() {
 		return

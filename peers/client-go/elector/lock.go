@@ -7,8 +7,8 @@ import (
 	"k8s.io/client-go/tools/leaderelection/resourcelock"
 )
 
-// watchedLock passes everything on and remembers what the elector does not tell: the version its winning write
-// got, the count of transitions, and whether the release was written.
+// watchedLock forwards all calls and records what the elector does not report: the version of its winning write, the
+// number of transitions, and whether the release was written.
 type watchedLock struct {
 	resourcelock.Interface
 

@@ -106,8 +106,8 @@ func (o options) names() []string {
 	return names
 }
 
-// connect makes the client as resourcelock.NewFromKubeconfig does: one request may take half the renew deadline.
-// The client's own rate limit is off, because it would measure itself where there are many elections.
+// connect creates the client like resourcelock.NewFromKubeconfig: one request may take half the renew deadline. The
+// client's rate limit is disabled, because with many elections the benchmark would measure the limit.
 func connect(o options, counter *counter) (kubernetes.Interface, error) {
 	config, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {

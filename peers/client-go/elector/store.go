@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// store is a store outside that refuses the tokens of older terms and keeps the books about it.
+// store is an external store that rejects the tokens of older terms and records the attempts.
 type store struct {
 	mu      sync.Mutex
 	conn    net.Conn
@@ -25,7 +25,7 @@ func openStore(address string) (*store, error) {
 	return &store{conn: conn, answers: bufio.NewReader(conn)}, nil
 }
 
-// apply sends one effect and waits for the answer.
+// apply sends one effect and waits for the response.
 func (s *store) apply(election, token string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

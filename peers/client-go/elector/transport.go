@@ -14,10 +14,10 @@ import (
 	"tenure/peers/client-go/jsonline"
 )
 
-// settling is how long a candidate takes to find out how things stand; requests count after that.
+// settling is the time in which a candidate reads the initial state; requests are counted afterwards.
 const settling = 10 * time.Second
 
-// counter counts requests as they leave, by what they do to the lock.
+// counter counts requests as they are sent, by their effect on the lock.
 type counter struct {
 	started       time.Time
 	reads, writes atomic.Int64
@@ -68,7 +68,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 
 func (f roundTripper) RoundTrip(request *http.Request) (*http.Response, error) { return f(request) }
 
-// versionsKey asks, through a request's context, for the versions of what was written.
+// versionsKey requests, through the context of a request, the versions of the written objects.
 type versionsKey struct{}
 
 // versions are the resourceVersions of the objects written under one context, in order: a multi lock writes two.
@@ -86,7 +86,7 @@ func (v *versions) first() string {
 	return v.list[0]
 }
 
-// read takes the version out of an answer, JSON or protobuf, and puts the body back.
+// read extracts the version from a response, JSON or protobuf, and restores the body.
 func (v *versions) read(response *http.Response) error {
 	body, err := io.ReadAll(response.Body)
 	if err != nil {

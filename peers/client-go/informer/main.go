@@ -1,8 +1,8 @@
-// Command informer is an ordinary user of client-go's shared informers. It prints every notification, and at the
-// end what its caches hold, so that a harness can compare them with the server.
+// Command informer is an ordinary user of client-go's shared informers. It prints every notification and, at the end,
+// the contents of its caches, so that a harness can compare them with the server.
 //
-// With KUBE_WATCHLIST_INCONSISTENCY_DETECTOR=true client-go itself compares each streamed list with a plain one
-// and panics where they differ.
+// With KUBE_WATCHLIST_INCONSISTENCY_DETECTOR=true client-go itself compares each streamed list with a plain one and
+// panics if they differ.
 package main
 
 import (
@@ -119,7 +119,7 @@ func printer(out *jsonline.Writer, resource string) cache.ResourceEventHandler {
 	}
 }
 
-// contents spells a cache as sorted "namespace/name@version".
+// contents formats a cache as sorted "namespace/name@version".
 func contents(informer cache.SharedIndexInformer) []string {
 	var objects []string
 	for _, object := range informer.GetStore().List() {

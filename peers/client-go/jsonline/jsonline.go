@@ -1,4 +1,4 @@
-// Package jsonline prints events as lines of JSON, whole lines even from many goroutines.
+// Package jsonline prints events as lines of JSON. Lines of concurrent goroutines are never mixed.
 package jsonline
 
 import (
@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Writer serialises lines. Its zero value is not usable: make one with New.
+// Writer serializes lines. Its zero value is not usable; create one with New.
 type Writer struct {
 	mu  sync.Mutex
 	out *json.Encoder
@@ -21,14 +21,14 @@ func New(out io.Writer) *Writer {
 	return &Writer{out: encoder}
 }
 
-// Print writes one line. A harness that has gone away is no reason to stop an election, so errors are dropped.
+// Print writes one line. Errors are ignored, because an election must continue when the harness has exited.
 func (w *Writer) Print(line any) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_ = w.out.Encode(line)
 }
 
-// Stamp is a moment in both spellings that event lines carry.
+// Stamp is a time in both formats of event lines.
 type Stamp struct {
 	// Time is RFC 3339 with microseconds.
 	Time string `json:"time"`
@@ -36,7 +36,7 @@ type Stamp struct {
 	T int64 `json:"t"`
 }
 
-// At spells a moment.
+// At formats a time.
 func At(now time.Time) Stamp {
 	return Stamp{Time: now.UTC().Format("2006-01-02T15:04:05.000000Z"), T: now.UnixNano()}
 }
