@@ -1,5 +1,5 @@
-//! The acceptance list of the command, items 1 to 5 and 9: drop-in, hand-over, start, mixed fleets, release,
-//! durations. `acceptance_run` has item 6, `acceptance_tokens` item 7; docs/command.md has the whole table.
+//! Acceptance list of the command, items 1 to 5 and 9: drop-in, hand-over, start, mixed fleets, release, durations.
+//! `acceptance_run` contains item 6, `acceptance_tokens` item 7. docs/command.md has the whole table.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -26,8 +26,8 @@ use crate::sidecar::{Sidecar, free_port, sidecar};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How the sidecar is called in real deployments; ports are replaced by free ones. The old image put the host
-/// name before what its users gave.
+/// Command lines of the sidecar in real deployments, with free ports. The old image put the host name before the
+/// arguments of its users.
 const COMMAND_LINES: [(&str, &str); 6] = [
     (
         "--election=elect-nginx-deploy --http=0.0.0.0:4444",
@@ -52,7 +52,7 @@ const COMMAND_LINES: [(&str, &str); 6] = [
     ),
 ];
 
-/// The whole answer, head and body.
+/// Returns the whole response, head and body.
 fn answer(port: u16, method: &str, path: &str) -> Option<(String, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream.set_read_timeout(Some(LIMIT)).ok()?;
@@ -87,7 +87,7 @@ fn acceptance_01_command_lines_in_use_start_unchanged_and_answer_as_before() {
                 .args(first)
                 .args(args);
             let mut process = Process::spawn(line, command).unwrap();
-            // What the client in the old README does: ask, parse, compare with the host name.
+            // The client in the old README does the same: request, parse, compare with the host name.
             let leads = poll(LIMIT, || {
                 let (_, body) = answer(port, "GET", "/")?;
                 let body: Value = serde_json::from_str(&body).ok()?;
@@ -129,7 +129,7 @@ fn acceptance_01_the_last_of_two_ids_counts_as_it_did() {
     sidecar.shows("of-the-user");
 }
 
-/// The best of a few rounds is within the time that was promised: one slow round may be the machine's.
+/// Asserts that the fastest of a few rounds meets the promised time, because the machine may slow down a single round.
 fn within(what: &str, promised: Duration, mut round: impl FnMut() -> Duration) {
     let mut best = Duration::MAX;
     for _ in 0..5 {
@@ -157,7 +157,7 @@ fn acceptance_02_every_replica_shows_the_next_leader_in_time() {
     }
     let mut next = 3;
     let mut round = |how: Signal| {
-        // Everybody agrees on a leader; it goes, and everybody else names another.
+        // All replicas agree on a leader. It ends, and all others name another one.
         let named = |(_, replica): &(String, Sidecar)| {
             let (_, body) = replica.request("GET", "/")?;
             let body: Value = serde_json::from_str(&body).ok()?;
@@ -189,7 +189,7 @@ fn acceptance_02_every_replica_shows_the_next_leader_in_time() {
     });
 }
 
-/// Answers take so long that all of them have asked for the lock in vain before the first makes it.
+/// Responses are so slow that all replicas have read the absent lock before the first one creates it.
 #[test]
 fn acceptance_03_replicas_that_create_the_lock_at_once_all_stay() {
     let home = Home::new();
@@ -230,7 +230,7 @@ fn acceptance_03_replicas_that_create_the_lock_at_once_all_stay() {
         refused_creations(&admin) > before
     };
     for lock in crate::interop::LOCKS {
-        // Who comes later than that sees what others made.
+        // A replica that reads later sees the lock that another one created, so several rounds may be needed.
         let raced = (0..5).any(|n| round(lock, &format!("{lock}-{n}")));
         assert!(raced, "{lock}: never did two make it at once");
     }
@@ -238,7 +238,7 @@ fn acceptance_03_replicas_that_create_the_lock_at_once_all_stay() {
 
 const NOBODY: &str = r#"{"name":""}"#;
 
-/// How many creations the server has refused because somebody else was first.
+/// Returns the number of creates that the server rejected because the object existed.
 fn refused_creations(admin: &Wire) -> u64 {
     let metrics = admin.get("/metrics").unwrap().body;
     let lines = metrics.as_str().unwrap().lines().filter(|line| {
@@ -276,7 +276,7 @@ fn acceptance_03_a_busy_port_and_an_empty_election_end_with_one_line() {
     }
 }
 
-/// client-go and ours on every kind of lock: `apiserver_interop` and `real_interop`. Here the old sidecar.
+/// `apiserver_interop` and `real_interop` test client-go and tenure on every lock kind. This test uses the old sidecar.
 #[test]
 fn acceptance_04_with_old_sidecars_on_endpoints_there_is_one_holder_and_no_lost_count() {
     let server = Embedded::start().unwrap();
@@ -310,7 +310,7 @@ fn acceptance_04_with_old_sidecars_on_endpoints_there_is_one_holder_and_no_lost_
             });
         seen.unwrap_or_else(|silence| panic!("{silence}"));
         let since = clock::now();
-        // Ours goes once in good order, which the old one does not take notice of, and once without.
+        // Tenure releases once, which the old sidecar does not notice, and is killed once.
         match round {
             2 => fleet.member(&leader).terminate(),
             _ => _ = fleet.member(&leader).kill(),
@@ -366,7 +366,7 @@ fn acceptance_05_a_release_is_what_client_go_writes_and_waits_for() {
     let (next, at) = fleet.next_leader(since, Some("ours"), LIMIT).unwrap();
     assert_eq!(next, "go-1");
     let took = at.since(since);
-    // Its next attempt comes within 2.2 retry periods; a lease that must run out takes all of it.
+    // The next attempt follows within 2.2 retry periods, whereas an expiry takes the whole lease.
     assert!(took < election.lease_duration, "{took:?}");
     let last = recorder.wait_for(known, LIMIT, |version| version.holder == "go-1");
     assert_eq!(last.expect("the next term").transitions, 2);

@@ -1,8 +1,8 @@
-//! The acceptance list of the command, item 6: children of `tenure run` never overlap, whatever happens to the
-//! API server, the network and the wrappers. docs/command.md has the whole table.
+//! Acceptance list of the command, item 6: children of `tenure run` never overlap, despite faults of the API server,
+//! the network and the wrappers. docs/command.md has the whole table.
 //!
-//! Every child takes a lock on one file and never gives it back; its own children inherit it. Whoever finds it
-//! taken says so.
+//! Every child locks one file and never unlocks it; its own children inherit the lock. A child that finds the file
+//! locked reports an overlap.
 
 use std::fs;
 use std::time::Duration;
@@ -24,18 +24,18 @@ const LIMIT: Duration = Duration::from_secs(120);
 const CHILD: &str = "exec 9>lock; flock -n 9 || echo overlap >> overlaps; \
      echo $TENURE_LEADER_ID $TENURE_FENCING_TOKEN $$ >> terms; sleep 1000 & wait";
 
-/// The same, and a request to end is noted and no more.
+/// Like `CHILD`, but only records a request to end.
 const DEAF: &str = "exec 9>lock; flock -n 9 || echo overlap >> overlaps; trap 'echo $$ >> asked' TERM; \
      echo $TENURE_LEADER_ID $TENURE_FENCING_TOKEN $$ >> terms; while :; do sleep 1000 & wait; done";
 
-/// The same without the file: for hosts that sleep, where overlap cannot be prevented.
+/// Like `CHILD`, but without the file, for suspended hosts, where overlap cannot be prevented.
 const SLEEPER: &str = "echo $TENURE_LEADER_ID $TENURE_FENCING_TOKEN $$ >> terms; sleep 1000 & wait";
 
 /// Lease, renew deadline and retry period.
 const QUICK: [&str; 3] = ["4s", "2s", "300ms"];
 
-/// With the margin of the default lease: the time from the moment at which the last of a group is killed to the
-/// first at which another may lead.
+/// Timing with the margin of the default lease: the time between the kill of the last process of a group and the
+/// earliest possible next term.
 const PATIENT: [&str; 3] = ["15s", "3s", "500ms"];
 const MARGIN: Duration = Duration::from_millis(500);
 
@@ -53,7 +53,7 @@ impl Wrapper {
         Self::told(home, server, id, child, timing, "rejoin")
     }
 
-    /// `on_lost` is what it does after a loss.
+    /// `on_lost` is the value of `--on-lost`.
     fn told(
         home: &Home,
         server: &Server,
@@ -75,7 +75,7 @@ impl Wrapper {
     }
 }
 
-/// A child as it introduced itself.
+/// The values that one child reported about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Term {
     id: String,
@@ -96,7 +96,7 @@ fn terms(home: &Home) -> Vec<Term> {
     text.lines().filter_map(term).collect()
 }
 
-/// Waits for the term after the first `count`.
+/// Waits for the next term after the first `count` terms.
 fn next(home: &Home, count: usize, wrappers: &[Wrapper]) -> Term {
     let found = poll(LIMIT, || terms(home).get(count).cloned());
     found.unwrap_or_else(|| {
@@ -111,7 +111,7 @@ fn gone(pid: i32) -> bool {
 }
 
 fn signal(pid: i32, signal: Signal) {
-    // It may have ended already.
+    // The process may have ended already.
     let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
 }
 
@@ -129,27 +129,27 @@ fn acceptance_06_children_never_overlap() {
     };
     let first = next(&home, 0, &wrappers);
 
-    // The API server is a black hole for the leader.
+    // The leader's requests to the API server are held back.
     let cut = &wrappers[at(&wrappers, &first)].proxy;
     cut.set(Gate::Held, Gate::Held);
     let second = next(&home, 1, &wrappers);
     assert_ne!(second.id, first.id);
     cut.heal();
 
-    // It answers later than any renewal can wait.
+    // Responses arrive later than any renewal can wait.
     let slow = &wrappers[at(&wrappers, &second)].proxy;
     slow.set(Gate::Slow(Duration::from_secs(3)), Gate::Open);
     let third = next(&home, 2, &wrappers);
     assert_ne!(third.id, second.id);
     slow.heal();
 
-    // It does what it is asked to and says so later than that: the lease is renewed, but who knows.
+    // The server applies the write but responds too late: the lease is renewed, but the leader does not know it.
     let unsure = &wrappers[at(&wrappers, &third)].proxy;
     unsure.set(Gate::Open, Gate::Slow(Duration::from_secs(3)));
     let fourth = next(&home, 3, &wrappers);
     unsure.heal();
 
-    // The wrapper is killed: its child goes with it, and the other waits for the lease.
+    // The wrapper is killed: its child ends with it, and the other wrapper waits for the lease to expire.
     let killed = at(&wrappers, &fourth);
     wrappers[killed].process.kill();
     assert!(gone(fourth.pid));
@@ -157,14 +157,14 @@ fn acceptance_06_children_never_overlap() {
     let fifth = next(&home, 4, &wrappers);
     wrappers.push(Wrapper::start(&home, &server, "w-2", CHILD));
 
-    // The API server is away for longer than the guard, and comes back on the same data.
+    // The API server is down for longer than the guard lasts, and returns with the same data.
     server.kill();
     assert!(gone(fifth.pid));
     server.start().unwrap();
     server.wait_until_ready().unwrap();
     next(&home, 5, &wrappers);
 
-    // And for a moment only: whether the term survives is the machine's affair, that none overlaps is not.
+    // The API server is down for a moment. The term may or may not survive, but no two terms may overlap.
     server.kill();
     server.start().unwrap();
     server.wait_until_ready().unwrap();
@@ -189,8 +189,8 @@ fn acceptance_06_children_never_overlap() {
     }
 }
 
-/// Repeats a round in which children overlapped if the machine itself stood still meanwhile, for so long that
-/// nobody could have ended them in time.
+/// Repeats a round with an overlap if the machine itself stalled for so long that no process could have been killed in
+/// time.
 fn undisturbed(round: impl Fn(&Home)) {
     for _ in 0..5 {
         let stalls = Stalls::watch();
@@ -208,8 +208,8 @@ fn undisturbed(round: impl Fn(&Home)) {
     panic!("this machine is too busy to tell whether children overlap");
 }
 
-/// The API server is a black hole for the leader, whose child does not listen and whose watchdog sleeps: the
-/// wrapper itself kills it at the fence, and what was not over in time is not given back.
+/// The leader's requests are held back, its child ignores signals and its watchdog is stopped. The wrapper itself kills
+/// the child at the fence. A lease whose work did not end in time is not released.
 #[test]
 fn acceptance_06_a_child_that_does_not_listen_is_killed_before_another_starts() {
     undisturbed(|home| {
@@ -233,7 +233,7 @@ fn acceptance_06_a_child_that_does_not_listen_is_killed_before_another_starts() 
         let versions = recorder.versions();
         let released = versions.iter().any(|version| version.holder.is_empty());
         assert!(led.is_some() && !released, "{versions:?}");
-        // It is a candidate again, and leads when it is its turn.
+        // The wrapper is a candidate again, and leads after the other one has ended.
         wrappers[0].proxy.heal();
         wrappers[1].process.terminate();
         assert_eq!(next(home, 2, &wrappers).id, "w-0");
@@ -241,8 +241,9 @@ fn acceptance_06_a_child_that_does_not_listen_is_killed_before_another_starts() 
     });
 }
 
-/// The wrapper alone stands still, and its child would go on: the watchdog kills it. Whoever wakes up has lost,
-/// and leaves the lease to whom it belongs by now: it is a candidate as before, or it ends, as it was told.
+/// Only the wrapper is stopped, and its child would continue: the watchdog kills the child. When the wrapper resumes,
+/// it has lost leadership and does not touch the lease of the new holder. It then campaigns again or exits, depending
+/// on `--on-lost`.
 #[test]
 fn acceptance_06_the_child_of_a_wrapper_that_stands_still_is_killed_before_another_starts() {
     undisturbed(|home| {
@@ -268,13 +269,13 @@ fn acceptance_06_the_child_of_a_wrapper_that_stands_still_is_killed_before_anoth
         let versions = recorder.versions();
         let mut holders: Vec<&str> = versions.iter().map(|v| v.holder.as_str()).collect();
         holders.dedup();
-        // Nobody writes into another's term, and nobody gives back what has run out.
+        // No wrapper writes during the term of another one, and none releases an expired lease.
         assert_eq!(holders, ["w-0", "w-1", "w-0", ""], "{versions:?}");
         assert!(released.is_some());
     });
 }
 
-/// A host that sleeps: everything of one wrapper stands still for longer than the lease.
+/// A suspended host: all processes of one wrapper are stopped for longer than the lease.
 #[test]
 fn acceptance_06_after_a_sleep_the_child_is_killed_before_anything_is_written() {
     let home = Home::new();
@@ -296,7 +297,7 @@ fn acceptance_06_after_a_sleep_the_child_is_killed_before_anything_is_written() 
         signal(*pid, Signal::CONT);
     }
     assert!(gone(first.pid));
-    // What it still sends under its token is refused.
+    // Writes with the token of the old term are rejected.
     let admin = Wire::connect(&server.kubeconfig()).unwrap();
     let late = json!({ "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "late" } });
     let write = |term: &Term| {
@@ -330,7 +331,7 @@ fn acceptance_06_an_interrupt_while_waiting_ends_within_a_second_although_a_requ
     let mut best = Duration::MAX;
     for round in 0..5 {
         let mut waiting = Wrapper::start(&home, &server, &format!("w-{round}"), CHILD);
-        // It takes interrupts, connects and follows; then nothing is answered any more.
+        // The wrapper handles interrupts, connects and follows. Then no more responses arrive.
         let ready = poll(LIMIT, || {
             catches_interrupts(waiting.process.pid()).then_some(())
         });

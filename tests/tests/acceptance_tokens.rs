@@ -1,4 +1,4 @@
-//! The acceptance list of the command, item 7: fencing tokens grow, whatever becomes of the lock and its holders.
+//! Acceptance list of the command, item 7: fencing tokens increase across all changes of the lock and its holders.
 //! docs/command.md has the whole table.
 
 use std::time::Duration;
@@ -15,13 +15,13 @@ use tenure_tests::wire::{Wire, lease_path};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// How many hand-overs; the whole list has ten thousand (`cargo xtask test process --long`).
+/// Number of hand-overs. The full acceptance run has ten thousand (`cargo xtask test process --long`).
 fn hand_overs() -> usize {
     let wanted = std::env::var("TENURE_HAND_OVERS").ok();
     wanted.and_then(|text| text.parse().ok()).unwrap_or(1_000)
 }
 
-/// Elections side by side, so that ten thousand hand-overs take no hour.
+/// Number of concurrent elections, so that ten thousand hand-overs take less than an hour.
 const SIDE_BY_SIDE: usize = 20;
 
 #[test]
@@ -50,8 +50,8 @@ fn acceptance_07_tokens_grow_over_hand_overs_deletions_and_restarts_under_one_na
     assert!(given >= hand_overs(), "{given}");
 }
 
-/// Two candidates take turns. The one that leaves comes back under its old name, and now and then somebody
-/// deletes the lock, held or free.
+/// Two candidates alternate. The one that leaves returns under its old name. Occasionally the lock is deleted, held or
+/// free.
 async fn hand_over_again(client: Client, name: String, rounds: usize) -> Vec<FencingToken> {
     let hub = Hub::new(client.clone());
     let candidate = |id: &str| {
@@ -74,14 +74,14 @@ async fn hand_over_again(client: Client, name: String, rounds: usize) -> Vec<Fen
         if round % 10 == 3 {
             leases.delete(&name, &Default::default()).await.unwrap();
         }
-        // Every seventh time the same one comes back, with nobody in between.
+        // Every seventh time the same candidate returns, with no other holder in between.
         let same = round % 7 == 6;
         let successor = (!same).then(|| candidate(id));
         leader.shutdown();
         drop(term);
         while !matches!(leader.next().await, Some(Event::Finished) | None) {}
         if round % 10 == 8 {
-            // It may have been taken already, or deleted above.
+            // The lease may already be held again, or deleted above.
             let _ = leases.delete(&name, &Default::default()).await;
         }
         leader = successor.unwrap_or_else(|| candidate("same"));
@@ -125,7 +125,7 @@ fn acceptance_07_tokens_grow_over_processes_that_remove_the_lock() {
     }
 }
 
-/// Whoever was killed and comes back under its name finds a lease that still names it, or none.
+/// A killed candidate that returns under its name finds a lease that still names it, or no lease.
 #[test]
 fn acceptance_07_tokens_grow_over_processes_that_are_killed_and_come_back() {
     let home = Home::new();

@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote, on the embedded API server.
+//! Third-party clients on the embedded API server.
 
 use tenure_tests::embedded::Embedded;
 use tenure_tests::real::{Peer, build};

@@ -1,4 +1,4 @@
-//! Faults on real processes, on our API server.
+//! Faults on real processes, with the embedded API server.
 
 use http::{Method, StatusCode};
 use serde_json::json;
@@ -23,7 +23,7 @@ fn campaign() {
         .and(tools::tenure());
     if Skip::unless(programs).is_some() {
         let server = Server::embedded().unwrap();
-        // Without a disk that can be full, the rest is still worth a run.
+        // The remaining faults are still tested if there is no disk that can be filled.
         _ = Skip::unless(own_disk(&server));
         nemesis::campaign(server);
     }
@@ -59,11 +59,11 @@ fn known_overlaps() {
     }
 }
 
-/// A kill must have its effect within the margin. Where the machine lets a process wait for half of that, an overlap
-/// says nothing.
+/// A kill must take effect within the margin. If the machine delays a process for half of that, an overlap proves
+/// nothing.
 const HALF_MARGIN: std::time::Duration = std::time::Duration::from_millis(125);
 
-/// No two trees of processes of `tenure run` exist at the same time, whatever happens to wrapper and watchdog.
+/// No two process trees of `tenure run` exist at the same time, despite faults of wrapper and watchdog.
 #[test]
 fn command_trees() {
     if Skip::unless(tools::tenure().and(tools::perl())).is_none() {
@@ -106,7 +106,7 @@ fn command_trees() {
     panic!("this machine is too busy to tell whether trees overlap");
 }
 
-/// Whether `tenure run` has a control group of version 2 for its commands here.
+/// Whether `tenure run` has a version 2 control group for its commands here.
 fn has_cgroup(server: &Server) -> bool {
     let mut doctor = Home::new().command();
     doctor.env("KUBECONFIG", server.kubeconfig());
@@ -124,8 +124,8 @@ fn own_disk(server: &Server) -> Result<(), Skip> {
     server.has_own_disk().then_some(()).ok_or_else(missing)
 }
 
-/// A full disk refuses writes, is readable, needs no restart once there is room again, and has lost nothing
-/// of what it took, nor after a crash.
+/// A full disk rejects writes and stays readable. It needs no restart once there is space again, and it loses no
+/// acknowledged write, not even after a crash.
 #[test]
 fn disk_full() {
     if Skip::unless(tools::tenure()).is_none() {
@@ -143,7 +143,7 @@ fn disk_full() {
     };
     assert_eq!(create("before", 10).status, StatusCode::CREATED);
     server.fill_disk().unwrap();
-    // The store has some room of its own: it takes a few writes until it has to grow.
+    // The database file has some free space, so it accepts a few writes before it has to grow.
     let mut taken = vec![("before".to_owned(), 10)];
     let mut names = (0..200).map(|n| format!("during-{n}"));
     let refused = names.find_map(|name| {

@@ -1,6 +1,6 @@
-//! What clients that nobody here wrote do with an API server. Each function is one client; it gets a
-//! kubeconfig and panics on the first thing that is not as on a real cluster. `real_clients` runs them on
-//! the real kube-apiserver, which shows that they ask nothing unfair; `apiserver_clients` on ours.
+//! Third-party clients against an API server. Each function is one client. It gets a kubeconfig and panics on the first
+//! difference from a real cluster. `real_clients` runs them against the real kube-apiserver, which shows that their
+//! expectations are correct; `apiserver_clients` runs them against the embedded server.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -44,7 +44,7 @@ pub(crate) fn client_go_election(kubeconfig: &Path) {
     assert_eq!(lease["spec"]["leaseTransitions"], 2);
 }
 
-/// client-go's elector of 1.23 on the kinds of lock that today's no longer has.
+/// client-go's elector of 1.23, on the lock kinds that the current client-go no longer supports.
 pub(crate) fn old_client_go_election(kubeconfig: &Path) {
     for lock in [
         "configmaps",
@@ -111,7 +111,8 @@ pub(crate) fn informer(kubeconfig: &Path) {
     for resource in resources {
         wait(&process, "synced", "resource", resource);
     }
-    // Says so before it compares. A list that was not streamed is not compared, and nobody would notice.
+    // The informer logs this before it compares. A list that was not streamed is not compared, which would otherwise go
+    // unnoticed.
     let count = || {
         let lines = process.text();
         let told = |line: &&String| line.contains("data consistency check is enabled");
@@ -168,7 +169,7 @@ pub(crate) fn informer(kubeconfig: &Path) {
     assert_eq!(cached.map(|line| &line["objects"]), Some(&json!(wanted)));
 }
 
-/// client-go's server-side apply: typed, of a status, and of a kind that a definition brings.
+/// client-go's server-side apply: typed, of a status, and of a custom resource.
 pub(crate) fn applier(kubeconfig: &Path) {
     let wire = Wire::connect(kubeconfig).expect("the harness wrote it");
     let text = json!({"type": "string"});
@@ -190,7 +191,7 @@ pub(crate) fn applier(kubeconfig: &Path) {
     succeed(command.arg(kubeconfig));
 }
 
-/// kubectl: the commands people use every day, in a namespace made by it.
+/// kubectl: the most common commands, in a namespace that it creates.
 pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let kubectl = Kubectl {
@@ -295,7 +296,7 @@ pub(crate) fn kubectl(program: &Path, kubeconfig: &Path, namespace: &str) {
     kubectl.ok("delete namespace NS --wait=false");
 }
 
-/// kubectl with server-side apply, scale, and a kind of its own: columns, explain, waiting for a path.
+/// kubectl with server-side apply, scale, and a custom resource: columns, explain, waiting for a path.
 pub(crate) fn kubectl_applies_and_defines(program: &Path, kubeconfig: &Path, namespace: &str) {
     let cache = tempfile::tempdir().expect("a temporary folder");
     let kubectl = Kubectl {
@@ -388,13 +389,13 @@ pub(crate) fn node(kubeconfig: &Path) {
     succeed(&mut command);
 }
 
-/// Whether a program of `peers/` is there; says so if not.
+/// Whether a program of `peers/` is available. Prints a message if not.
 pub(crate) fn peer(peer: Peer) -> bool {
     Skip::unless(available(&[peer])).is_some()
 }
 
 struct Kubectl<'a> {
-    /// Stands for `NS` in command lines.
+    /// Replaces `NS` in command lines.
     namespace: &'a str,
     program: &'a Path,
     kubeconfig: &'a Path,
@@ -404,7 +405,7 @@ struct Kubectl<'a> {
 impl Kubectl<'_> {
     fn command(&self, line: &str) -> Command {
         let mut command = Command::new(self.program);
-        // Its caches would otherwise carry over from one server to another on the same port.
+        // Otherwise kubectl would reuse its caches for another server on the same port.
         command
             .env("HOME", self.home)
             .env("KUBECONFIG", self.kubeconfig);
@@ -418,7 +419,7 @@ impl Kubectl<'_> {
             .expect("checked before the test")
     }
 
-    /// Runs a command that calls an editor, which here is sed.
+    /// Runs a command that calls an editor, here sed.
     fn edit(&self, change: &str, line: &str) {
         let output = self
             .command(line)
@@ -428,7 +429,7 @@ impl Kubectl<'_> {
         assert!(output.status.success(), "kubectl {line}: {}", said(&output));
     }
 
-    /// Runs a command that prints a line at once and again for a change.
+    /// Runs a command that prints a line immediately and again after a change.
     fn watch(&self, line: &str, prints: &str, change: impl FnOnce()) {
         let process =
             Process::spawn("kubectl", self.command(line)).expect("checked before the test");
@@ -443,8 +444,8 @@ impl Kubectl<'_> {
         );
     }
 
-    /// Waits for the end of the Lease in a file. Old versions refuse to wait for what is gone already, and how
-    /// long one takes to begin is not known, so it gets more and more time.
+    /// Waits until the Lease in a file is deleted. Old versions refuse to wait for an object that is already gone.
+    /// Their start-up time is unknown, so each attempt allows more time.
     fn waits_for_deletion(&self, file: &Path) {
         let line = "-n NS wait --for=delete lease/applied --timeout=60s";
         let waited = [1, 5, 20].into_iter().any(|seconds| {

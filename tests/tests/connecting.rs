@@ -1,5 +1,5 @@
-//! Which API server the command talks to: a flag before a variable, a variable before the cluster of the pod, that
-//! before the file in the home. Every one has a server of its own, and the one that was meant has the lease.
+//! The API server that the command connects to. A flag takes precedence over a variable, a variable over the cluster of
+//! the pod, and that over the file in the home directory. Each has its own server, and the expected one has the lease.
 
 use std::fs;
 use std::io::Write;
@@ -13,7 +13,7 @@ use tenure_tests::embedded::Embedded;
 use tenure_tests::home::Home;
 use tenure_tests::wire::{Wire, lease_path};
 
-/// A server, and whether it was asked for a lease since somebody last looked.
+/// A server, and whether a lease was requested since the last check.
 struct Place {
     server: Embedded,
     wire: Wire,
@@ -32,7 +32,7 @@ impl Place {
     }
 }
 
-/// Runs it, and says which of the servers has the lease afterwards.
+/// Runs the command and returns which server has the lease afterwards.
 fn which(places: &[(&str, &Place)], command: &mut Command) -> String {
     let output = command.output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
@@ -69,7 +69,7 @@ fn connecting_a_flag_a_variable_and_the_home_in_this_order() {
     assert_eq!(which(&places, &mut command), "flag");
     assert_eq!(which(&places, with_variable().args(RUN)), "variable");
     assert_eq!(which(&places, home.command().args(RUN)), "home");
-    // A file with two contexts, of which the second is named.
+    // A file with two contexts, of which the second one is selected.
     let read = |place: &Place| -> Value {
         let text = fs::read_to_string(place.server.kubeconfig()).unwrap();
         serde_saphyr::from_str(&text).unwrap()
@@ -102,7 +102,7 @@ fn connecting_a_flag_a_variable_and_the_home_in_this_order() {
     assert!(said.contains("three"), "{said}");
 }
 
-/// A process that sees the folder where pods have the one of their service account.
+/// Returns the command with the folder mounted where pods have their service account.
 fn in_pod(command: &Command, account: &Path) -> Command {
     let script = "mount -t tmpfs none /run && mkdir -p /run/secrets/kubernetes.io && \
         cp -r \"$0\" /run/secrets/kubernetes.io/serviceaccount && exec \"$@\"";
@@ -147,7 +147,7 @@ fn connecting_from_a_pod() {
     ];
     fs::create_dir(home.path(".kube")).unwrap();
     fs::copy(file.server.kubeconfig(), home.path(".kube/config")).unwrap();
-    // What the kubelet would put there.
+    // The files that the kubelet would write.
     let post = |path: &str, body: Value| {
         let answer = cluster.wire.send(&Method::POST, path, Some(&body)).unwrap();
         assert!(answer.status.is_success(), "{}", answer.body);
@@ -204,7 +204,7 @@ fn connecting_from_a_pod() {
     };
     assert_eq!(which(&places, &mut pod(&RUN, None)), "cluster");
     assert_eq!(which(&places, &mut pod(&RUN, Some(&variable))), "variable");
-    // The old sidecar's flag: the service account, whatever else there is.
+    // The old sidecar's flag: the service account takes precedence over everything else.
     let line = [
         "elect",
         "--election=e",

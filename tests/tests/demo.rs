@@ -1,4 +1,4 @@
-//! `tenure demo`: it measures hand-overs and leaves nothing behind.
+//! `tenure demo` measures hand-overs and leaves no processes behind.
 
 use std::process::Command;
 use std::time::Duration;
@@ -17,7 +17,8 @@ fn demo(args: &[&str]) -> Process {
     Process::spawn("demo", command).unwrap()
 }
 
-/// Candidates of the demo with this process id, by the name of its folder in their command line.
+/// Returns the number of candidates of the demo with this process id. Their command line contains the name of its
+/// folder.
 fn candidates(demo: u32) -> usize {
     let mark = format!("tenure-demo-{demo}/");
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
@@ -42,7 +43,7 @@ fn demo_kills_leaders_and_takes_the_time() {
             .to_owned()
     };
     assert!(line("1. SIGTERM").contains("->"));
-    // Its lease has to run out first.
+    // The lease has to expire first.
     let crash = line("2. SIGKILL");
     let seconds: f64 = crash
         .rsplit(' ')
@@ -57,7 +58,7 @@ fn demo_kills_leaders_and_takes_the_time() {
     assert_eq!(candidates(pid), 0);
 }
 
-/// ^C in a terminal reaches the demo and its candidates alike, and still it ends as it should.
+/// ^C in a terminal reaches both the demo and its candidates, and the demo still ends cleanly.
 #[test]
 fn demo_ends_cleanly_on_an_interrupt_from_the_terminal() {
     if Skip::unless(tools::tmux()).is_none() {

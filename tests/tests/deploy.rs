@@ -1,4 +1,4 @@
-//! The files in `deploy/`: roles as printed, and everything taken by an API server.
+//! The files in `deploy/`: roles equal the printed ones, and an API server accepts all objects.
 
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ fn text(output: &Output) -> String {
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The kinds of lock, with the objects that each is made of.
+/// The lock kinds, with the objects of each.
 const KINDS: [(&str, &[&str]); 5] = [
     ("leases", &["leases"]),
     ("configmaps", &["configmaps"]),
@@ -72,7 +72,7 @@ fn apply(admin: &Wire, file: &str) {
     }
 }
 
-/// A kubeconfig of the service account of the manifests.
+/// Returns a kubeconfig of the service account in the manifests.
 fn as_account(home: &Home, server: &Embedded, admin: &Wire, name: &str) -> PathBuf {
     let request = json!({
         "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -90,7 +90,7 @@ fn as_account(home: &Home, server: &Embedded, admin: &Wire, name: &str) -> PathB
     file
 }
 
-/// Under each role its kind of lock works from the first write to the release, and no other kind does.
+/// Each role allows its lock kind, from the first write to the release, and no other kind.
 #[test]
 fn deploy_roles_are_enough_for_their_kind_of_lock_and_for_no_other() {
     let home = Home::new();
@@ -127,7 +127,7 @@ fn deploy_roles_are_enough_for_their_kind_of_lock_and_for_no_other() {
     }
 }
 
-/// Every document of a file.
+/// Returns every document of a file.
 fn documents(file: &str) -> Vec<Value> {
     let text = std::fs::read_to_string(folder().join(file)).unwrap();
     let documents = text.split("\n---\n");
@@ -136,8 +136,8 @@ fn documents(file: &str) -> Vec<Value> {
         .collect()
 }
 
-/// The command line of the native sidecar runs under the role beside it, which is the one it prints, and its
-/// pods are nobody else's.
+/// The command line of the native sidecar runs under the role that ships with it, which equals the printed role. Its
+/// selector differs from that of the classic sidecar.
 #[test]
 fn deploy_native_sidecar_has_the_role_that_its_command_line_needs() {
     let home = Home::new();
@@ -203,7 +203,7 @@ fn deploy_native_sidecar_has_the_role_that_its_command_line_needs() {
     assert!(selected.is_some(), "{}", process.transcript());
 }
 
-/// What the image is built from is there, and nothing else than the binary goes into it.
+/// The files for the image exist, and the image contains only the binary.
 #[test]
 fn deploy_image_has_the_binary_alone_and_no_root() {
     let file = std::fs::read_to_string(folder().join("Dockerfile")).unwrap();
@@ -228,7 +228,7 @@ fn deploy_image_has_the_binary_alone_and_no_root() {
     assert!(workspace.contains("[profile.dist]"));
 }
 
-/// What kubectl says.
+/// Runs kubectl and returns its output.
 fn run(kubectl: &Path, kubeconfig: &Path, home: &Home, args: &[&str], path: &str) -> String {
     let output = Command::new(kubectl)
         .env_clear()
@@ -242,7 +242,7 @@ fn run(kubectl: &Path, kubeconfig: &Path, home: &Home, args: &[&str], path: &str
     text(&output)
 }
 
-/// Has kubectl apply the files of the sidecar, twice.
+/// Applies the files of the sidecar twice with kubectl.
 pub(crate) fn applied(kubeconfig: &Path, home: &Home) {
     let kubectl = build(Peer::Kubectl).unwrap();
     for file in [
@@ -256,7 +256,7 @@ pub(crate) fn applied(kubeconfig: &Path, home: &Home) {
         let apply = ["apply", "-f", path.to_str().unwrap()];
         let said = run(&kubectl, kubeconfig, home, &apply, "");
         assert!(said.contains("created"), "{file}: {said}");
-        // Nothing is lost or filled in that a second apply would change.
+        // The server drops no field and adds none that a second apply would change.
         let said = run(&kubectl, kubeconfig, home, &apply, "");
         assert!(
             said.contains("unchanged") && !said.contains("configured"),
@@ -280,7 +280,7 @@ fn deploy_is_taken_by_an_api_server_and_the_plugin_is_found_by_kubectl() {
     let home = Home::new();
     let server = Embedded::start().unwrap();
     applied(&server.kubeconfig(), &home);
-    // As kubectl's plugin, by its name on the PATH.
+    // The binary as a kubectl plugin, by its name on the PATH.
     let plugins = home.path("plugins");
     std::fs::create_dir(&plugins).unwrap();
     symlink(tools::tenure().unwrap(), plugins.join("kubectl-tenure")).unwrap();

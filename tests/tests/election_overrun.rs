@@ -1,4 +1,4 @@
-//! Work that ignores its cancellation, in a real process: the process ends before another may lead, and
+//! Work that ignores its cancellation, in a real process: the process ends before another candidate may lead, and
 //! nothing is released.
 
 use std::os::unix::process::ExitStatusExt as _;
@@ -16,7 +16,7 @@ use tenure_tests::{Skip, tools};
 const LIMIT: Duration = Duration::from_secs(60);
 const SIGABRT: i32 = 6;
 
-/// A leader whose work cannot be stopped, and one that waits for its place.
+/// A leader whose work cannot be stopped, and a candidate that waits.
 struct Pair {
     stubborn: Process,
     heir: Process,
@@ -35,7 +35,7 @@ impl Pair {
         Some((Self { stubborn, heir }, election))
     }
 
-    /// The leader aborts, and only then the other leads.
+    /// Asserts that the leader aborts and that the other one leads only afterwards.
     fn check(mut self) {
         let status = self.stubborn.wait(LIMIT).unwrap();
         let said = self.stubborn.transcript();
@@ -78,7 +78,7 @@ fn a_lost_lock_ends_the_process_whose_work_goes_on() {
     let Some((pair, election)) = Pair::start(&server, "overrun-lost") else {
         return;
     };
-    // Somebody gives the lease to a name that nobody bears; it runs out after five seconds.
+    // The lease is assigned to a name without a process. It expires after five seconds.
     let client = Wire::connect(&server.kubeconfig()).unwrap();
     let path = lease_path(&election.namespace, &election.name);
     loop {
@@ -92,7 +92,7 @@ fn a_lost_lock_ends_the_process_whose_work_goes_on() {
     pair.check();
 }
 
-/// A term that is given up is not released before the thread that works for it has ended.
+/// A lost term is not released before the thread that works for it has ended.
 #[test]
 fn a_blocking_thread_that_outlives_its_term_keeps_the_lock_until_it_ends() {
     let server = Embedded::start().unwrap();

@@ -1,5 +1,5 @@
-//! Fleets of tenure and client-go on one lock. Each function gets a kubeconfig and a lock kind; `real_interop`
-//! runs them on the real kube-apiserver, `apiserver_interop` on ours.
+//! Fleets of tenure and client-go on one lock. Each function gets a kubeconfig and a lock kind. `real_interop` runs
+//! them on the real kube-apiserver, `apiserver_interop` on the embedded one.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use tenure_tests::process::Process;
 use tenure_tests::real::{Peer, available};
 use tenure_tests::wire::{Wire, lease_path, object_path};
 
-/// Every kind of lock.
+/// All lock kinds.
 pub(crate) const LOCKS: [&str; 5] = [
     "leases",
     "configmaps",
@@ -25,10 +25,10 @@ const WORK: [&str; 2] = ["--work", "10ms"];
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How a candidate of ours is started: by the command, or by the library in a program of its own.
+/// How a tenure candidate is started: by the command, or by a program that uses the library.
 pub(crate) type Start = fn(&Election, &str, &[&str]) -> Result<Process, candidate::Error>;
 
-/// Whether client-go's elector for this lock is there, and ours.
+/// Whether client-go's elector for this lock and the tenure candidate are available.
 pub(crate) fn both<T>(lock: &str, ours: Result<T, Skip>) -> bool {
     let peer = if lock == "leases" {
         Peer::Elector
@@ -38,7 +38,7 @@ pub(crate) fn both<T>(lock: &str, ours: Result<T, Skip>) -> bool {
     Skip::unless(available(&[peer]).and(ours)).is_some()
 }
 
-/// Leaders come and go by SIGTERM and SIGKILL, and each is followed by one of the other make.
+/// Leaders end by SIGTERM and SIGKILL, and a candidate of the other implementation takes over each time.
 pub(crate) fn hand_overs(mut election: Election, lock: &'static str, ours: Start) {
     election.lock = lock;
     let election = election.quick();
@@ -82,7 +82,7 @@ pub(crate) fn hand_overs(mut election: Election, lock: &'static str, ours: Start
     assert_eq!(history.check(clock::now()), Ok(()));
 }
 
-/// A tenure leader that was stopped past its lease leads no more when it wakes up, not for an instant.
+/// A tenure leader that was stopped for longer than its lease does not lead when it resumes, not even for an instant.
 pub(crate) fn stopped(election: Election, ours: Start) {
     let election = election.quick();
     let mut fleet = Fleet::default();
@@ -102,7 +102,7 @@ pub(crate) fn stopped(election: Election, ours: Start) {
         let since = clock::now();
         fleet.member("b").terminate();
         next(&fleet, since, Some("b"));
-        // The next round needs a fresh "b" under the same name.
+        // The next round needs a new "b" under the same name.
         let gone = fleet.retire("b");
         assert_eq!(gone, 1);
         fleet.add(run(Election::client_go, &election, "b", &WORK));
@@ -122,7 +122,7 @@ fn next(fleet: &Fleet, since: Nanos, not: Option<&str>) -> (String, Nanos) {
         .unwrap_or_else(|silence| panic!("{silence}"))
 }
 
-/// The records of a lock, one for each object it has, with times reduced to their form.
+/// Returns the records of a lock, one per object, with times replaced by their format.
 fn records(wire: &Wire, election: &Election) -> Vec<Value> {
     let mut records = Vec::new();
     if election.lock.contains("leases") {
@@ -151,7 +151,7 @@ fn records(wire: &Wire, election: &Election) -> Vec<Value> {
     records
 }
 
-/// What client-go would have written, in the form that `like` has: of a Lease or of an annotation.
+/// Returns the record that client-go would have written, in the form of `like`: of a Lease or of an annotation.
 fn record_of(holder: &str, transitions: u32, like: &Value) -> Value {
     let (count, time) = match like.get("leaseTransitions") {
         Some(_) => ("leaseTransitions", "0000-00-00T00:00:00.000000Z"),

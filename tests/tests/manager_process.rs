@@ -1,4 +1,4 @@
-//! Programs on the manager as processes: exit codes, last words, and that nothing runs twice.
+//! Programs with the manager as processes: exit codes, final messages, and that nothing runs twice.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
@@ -29,7 +29,7 @@ pub(crate) fn spawn(server: &Embedded, args: &[&str], env: &[(&str, &str)]) -> P
     Process::spawn(args[0], command).unwrap()
 }
 
-/// One that leads, whose work has said this, and one that follows.
+/// Starts a leader whose work has printed this line, and a follower.
 fn pair(server: &Embedded, what: &str, starts: &str) -> (Process, Process) {
     let leader = managed(server, what, &[]);
     says(&leader, starts);
@@ -38,7 +38,7 @@ fn pair(server: &Embedded, what: &str, starts: &str) -> (Process, Process) {
     (leader, heir)
 }
 
-/// The heir of a leader that has ended does the work now, and did not do so earlier.
+/// Asserts that the successor of an ended leader does the work now, and did not do it before.
 fn inherits(heir: &Process, starts: &str) {
     says(heir, starts);
     runs_once(heir);
@@ -92,7 +92,7 @@ fn holder(server: &Embedded, namespace: &str, lease: &str) -> Option<String> {
         .and_then(|spec| spec.holder_identity)
 }
 
-/// Somebody else takes the lease.
+/// Assigns the lease to another holder.
 pub(crate) fn steal(server: &Embedded, namespace: &str, lease: &str) {
     call(server, namespace, async |leases| {
         let patch = Patch::Merge(json!({ "spec": { "holderIdentity": "thief" } }));
@@ -169,7 +169,7 @@ fn manager_hook_that_fails_exits_1_with_the_hook_and_nothing_runs() {
     }
 }
 
-/// The runtime would wait for the thread of the hook for ever.
+/// The runtime would wait for the thread of the hook without limit.
 #[test]
 fn manager_hook_that_blocks_its_thread_does_not_keep_the_process() {
     let server = Embedded::start().unwrap();
@@ -188,7 +188,7 @@ fn manager_hook_that_blocks_its_thread_does_not_keep_the_process() {
     assert!(!process.transcript().contains("work starts"));
 }
 
-/// Its start takes long; meanwhile somebody else takes the lease.
+/// The controller starts slowly, and another holder takes the lease in the meantime.
 #[test]
 fn manager_lease_lost_during_the_start_of_a_controller_exits_1() {
     let server = Embedded::start().unwrap();
@@ -217,12 +217,12 @@ fn manager_controller_that_ignores_cancellation_exits_1_with_its_name() {
         &process,
         "still running 0.5 s after they were told to stop: deaf",
     );
-    // Dropped, then released: the heir takes the lease at once, and finds nobody at work.
+    // The work is dropped before the release: the successor acquires the lease immediately and no other work runs.
     inherits(&heir, "deaf starts");
     assert_ne!(holder(&server, "default", "g"), before);
 }
 
-/// A runtime waits for its threads; a process that has ended its work must not.
+/// A runtime waits for its threads. A process that has ended its work must not wait.
 #[test]
 fn manager_blocked_thread_does_not_keep_a_process_that_has_failed() {
     let server = Embedded::start().unwrap();
@@ -258,7 +258,7 @@ fn manager_controller_that_blocks_its_thread_is_named_and_the_process_aborted() 
     steal(&server, "default", "g");
     let status = ends(&mut process);
     assert_eq!(status.signal(), Some(6), "{status}");
-    // Alone: who is not of the group is not in its way.
+    // Only the blocked controller is named. A controller outside the group does not delay the end of the process.
     says(
         &process,
         "tenure: stuck of leader group g did not end in time after the term of lease default/g ended",
@@ -266,7 +266,7 @@ fn manager_controller_that_blocks_its_thread_is_named_and_the_process_aborted() 
     inherits(&heir, "stuck starts");
 }
 
-/// No task runs any more, not even the renewals: the process ends before another may lead.
+/// No task runs any more, not even the renewals: the process ends before another candidate may lead.
 #[test]
 fn manager_controllers_that_block_the_whole_runtime_are_named_and_the_process_aborted() {
     let server = Embedded::start().unwrap();
@@ -359,7 +359,7 @@ fn wrangler_exits_1_on_loss() {
     says(&process, "leaderelection lost for w: foreign-holder");
 }
 
-/// The panic ends the term, so the next process need not wait for the lease to run out.
+/// The panic ends the term, so the next process need not wait for the lease to expire.
 #[test]
 fn wrangler_exits_1_when_the_work_panics_after_the_release() {
     let server = Embedded::start().unwrap();
@@ -383,7 +383,7 @@ fn wrangler_names_a_bad_variable_its_value_and_the_cause() {
         "tenure: failed to start leader election for w: CATTLE_ELECTION_LEASE_DURATION=\"soon\": \
          \"soon\" is not a duration such as \"10m\" or \"1h30m\"",
     );
-    // Bytes that are no text count as a value, too.
+    // Bytes that are not valid text count as a value, too.
     let mut command = Command::new(tools::managed().unwrap());
     command.arg(server.kubeconfig()).arg("wrangler");
     command.env("CATTLE_ELECTION_RETRY_PERIOD", OsStr::from_bytes(b"\xff"));
@@ -423,8 +423,8 @@ fn run_or_die_exits_0_when_asked_to_stop() {
     says(&process, "tunnel stopped");
 }
 
-/// A roll-out of two programs, two replicas each: the file that they read gives two controllers to
-/// the other.
+/// A roll-out of two programs with two replicas each: the file that they read assigns two controllers to the other
+/// program.
 #[test]
 fn manager_migration_moves_controllers_between_two_programs_and_nothing_runs_twice() {
     let server = Embedded::start().unwrap();
@@ -446,7 +446,7 @@ fn manager_migration_moves_controllers_between_two_programs_and_nothing_runs_twi
     let mut old = Vec::new();
     for program in ["kcm", "ccm", "kcm", "ccm"] {
         old.push(spawn(&server, &[program, &before], &[]));
-        // The first two lead, the others stand by.
+        // The first two lead, the others are standbys.
         let first = &old[(old.len() - 1) % 2];
         says(first, &format!("{program}-nodes starts"));
     }

@@ -1,5 +1,5 @@
-//! Programs on the manager and an API server that is late, restarts, or has forgotten its history: `tenure
-//! server` as a process on its data directory, killed and started again.
+//! Programs with the manager and an API server that starts late, restarts, or has lost its history. `tenure server`
+//! runs as a process on its data directory and is killed and started again.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::Command;
@@ -26,13 +26,13 @@ fn count(process: &Process, line: &str) -> usize {
     process.text().iter().filter(|said| *said == line).count()
 }
 
-/// Waits until a line was said so many times.
+/// Waits until a line was printed this many times.
 fn says(process: &Process, line: &str, times: usize) {
     let said = poll(LIMIT, || (count(process, line) >= times).then_some(()));
     assert!(said.is_some(), "{line:?}\n{}", process.transcript());
 }
 
-/// Waits until a text was said; the last words of a process are read after its end.
+/// Waits until a text was printed. The last lines of a process are read after its end.
 fn mentions(process: &Process, text: &str) {
     let said = poll(LIMIT, || process.transcript().contains(text).then_some(()));
     assert!(said.is_some(), "no {text:?} in\n{}", process.transcript());
@@ -46,13 +46,13 @@ fn make(server: &Server, name: &str) {
     assert!(made.status.is_success(), "{}", made.body);
 }
 
-/// Nothing starts before the API server is ready, and everything does afterwards.
+/// Nothing starts before the API server is ready, and everything starts afterwards.
 #[test]
 fn manager_api_server_that_is_late_is_waited_for() {
     let mut server = Server::embedded().unwrap();
     server.kill();
     let mut process = managed(&server, "gated");
-    // Long enough for more than one question.
+    // Long enough for more than one request.
     std::thread::sleep(Duration::from_secs(3));
     assert!(!process.has_ended(), "{}", process.transcript());
     assert_eq!(count(&process, "work starts"), 0);
@@ -73,7 +73,7 @@ fn manager_api_server_that_never_comes_ends_the_process() {
     assert_eq!(count(&process, "work starts"), 0);
 }
 
-/// `OnLoss::Exit`: the work stops while nobody else may lead, and the process says why it ends.
+/// `OnLoss::Exit`: the work stops before another candidate may lead, and the process prints the reason for its exit.
 #[test]
 fn manager_api_server_that_goes_away_ends_the_process_with_the_group() {
     let mut server = Server::embedded().unwrap();
@@ -92,7 +92,7 @@ fn manager_api_server_that_goes_away_ends_the_process_with_the_group() {
     assert_eq!(count(&heir, "work runs twice"), 0);
 }
 
-/// `OnLoss::Demote`: the work stops, and starts once more when the API server is back on its data.
+/// `OnLoss::Demote`: the work stops, and starts again when the API server is back with its data.
 #[test]
 fn manager_api_server_that_restarts_gets_a_second_term_of_the_same_process() {
     let mut server = Server::embedded().unwrap();
@@ -114,7 +114,7 @@ fn manager_api_server_that_restarts_gets_a_second_term_of_the_same_process() {
     assert_eq!(count(&process, "work stopped"), 2);
 }
 
-/// A restored API server has other revisions and no history: caches are filled anew, and what is gone is gone.
+/// A restored API server has other revisions and no history: caches are filled again, and deleted objects disappear.
 #[test]
 fn manager_api_server_that_lost_its_watch_history_is_listed_again() {
     let mut server = Server::embedded().unwrap();

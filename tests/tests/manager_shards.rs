@@ -1,4 +1,4 @@
-//! Shards over processes: one that is killed leaves its shards to the others, and none has two owners.
+//! Shards across processes: the others take over the shards of a killed process, and no shard has two owners.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(180);
 
 const SHARDS: usize = 9;
 
-/// The shards that a replica works on, by what it has said.
+/// Returns the shards that a replica works on, according to its output.
 fn owned(replica: &Process) -> BTreeSet<String> {
     let mut owned = BTreeSet::new();
     for line in replica.text() {
@@ -36,7 +36,7 @@ fn keys(replicas: &[Process]) {
     assert!(poll(LIMIT, all).is_some(), "not all keys:\n{}", text());
 }
 
-/// Waits until every shard has an owner among these replicas, and they have so many.
+/// Waits until every shard has an owner among these replicas, and each replica has the wanted number.
 fn even(replicas: &[Process], wanted: &[usize]) {
     let is_even = || {
         let owned: Vec<_> = replicas.iter().map(owned).collect();
@@ -63,7 +63,7 @@ fn manager_shards_of_a_killed_replica_are_taken_over_and_none_has_two_owners() {
         replica.terminate();
         assert_eq!(ends(replica).code(), Some(0), "{}", replica.transcript());
     }
-    // Each holds a lock of the kernel while it works on a shard, the killed one until its end.
+    // Each replica holds a kernel lock while it works on a shard, and the killed one until its end.
     replicas.iter().chain([&killed]).for_each(runs_once);
 }
 
@@ -73,7 +73,7 @@ fn manager_shards_of_another_count_are_refused_and_no_key_has_two_owners() {
     let mut replicas = vec![spawn(&server, &["keys", "64"], &[])];
     keys(&replicas);
     let mut other = spawn(&server, &["keys", "128"], &[]);
-    // Without an agreement it works on keys of the first, and does not end.
+    // Without an agreement, the process would work on keys of the first one and would not exit.
     let done = poll(LIMIT, || {
         (other.has_ended() || !owned(&other).is_empty()).then_some(())
     });
@@ -102,10 +102,10 @@ fn manager_shards_change_their_count_in_a_rolling_update_and_no_key_has_two_owne
     assert_eq!(ends(&mut old[0]).code(), Some(0), "{}", old[0].transcript());
     keys(&old[1..]);
     assert!(new.iter().all(|replica| owned(replica).is_empty()));
-    // The last of the old ones dies without a word.
+    // The last of the old replicas is killed without a release.
     old[1].kill();
     keys(&new);
-    // Whoever comes back with the old number is refused now.
+    // A replica that returns with the old number is rejected now.
     let mut late = spawn(&server, &["keys", "16"], &[]);
     assert_eq!(ends(&mut late).code(), Some(1), "{}", late.transcript());
     says(&late, "the group has agreed on 24 shards, not 16");

@@ -1,10 +1,10 @@
-//! Two candidates of tenure and two of client-go that contend for one lock all the time, on several locks at once,
-//! while whoever leads is ended, killed, stopped or cut off. `real_interop` runs this on the real kube-apiserver,
-//! `apiserver_interop` on ours.
+//! Two candidates of tenure and two of client-go contend continuously for one lock, on several locks concurrently,
+//! while leaders are terminated, killed, stopped or disconnected. `real_interop` runs this on the real kube-apiserver,
+//! `apiserver_interop` on the embedded one.
 //!
-//! Leases are short so that there are many hand-overs in little time. On a slow machine client-go may then be late
-//! by itself, and when it is stopped or cut off it leads on as it is known to: what is checked is that no guard of
-//! tenure lasts into the term of another, and that the records are those of one unbroken sequence.
+//! Leases are short so that there are many hand-overs in little time. On a slow machine client-go may then be late by
+//! itself. When it is stopped or disconnected, it is known to keep leading too long. Therefore the test checks that no
+//! guard of tenure lasts into the term of another candidate, and that the records are one unbroken sequence.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,12 +24,12 @@ use tenure_tests::wire::{Answer, Wire, lease_path};
 
 const LOCKS: usize = 5;
 
-/// How often the leader of each lock is struck.
+/// Number of faults per lock.
 const BLOWS: usize = 30;
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// How a leader goes.
+/// How a leader loses its lock.
 #[derive(Clone, Copy, Debug)]
 enum Blow {
     Terminate,
@@ -38,7 +38,7 @@ enum Blow {
     BlackHole,
 }
 
-/// The quick one comes between the others, which wait for the end of a lease.
+/// The fast fault alternates with the others, which wait for the lease to expire.
 const ORDER: [Blow; 6] = [
     Blow::Terminate,
     Blow::Kill,
@@ -48,7 +48,7 @@ const ORDER: [Blow; 6] = [
     Blow::Stop,
 ];
 
-/// Runs all locks at once and checks what came of each.
+/// Runs all locks concurrently and checks each result.
 pub(crate) fn contention(kubeconfig: &Path) {
     let wire = Wire::connect(kubeconfig).unwrap();
     let namespace = format!("mixed-{}", clock::now().0);
@@ -97,13 +97,13 @@ pub(crate) fn contention(kubeconfig: &Path) {
         "mixed fleets: {tenure} hand-overs to tenure, {client_go} to client-go"
     ));
     assert!(tenure + client_go >= LOCKS * BLOWS, "{successors:?}");
-    // Two of three successors are of the other make.
+    // Two of three successors are of the other implementation.
     let enough = |count: usize| count >= LOCKS * BLOWS / 4;
     assert!(enough(tenure) && enough(client_go), "{successors:?}");
 }
 
-/// Whether it is tenure that should have ended: the token tells whose term is the older one. One of client-go that
-/// was stopped after it had won begins its work late, when a newer term has begun.
+/// Whether tenure should have ended: the token shows which term is older. A client-go candidate that was stopped after
+/// it had won starts its work late, when a newer term has begun.
 fn is_ours(overlap: &Overlap) -> bool {
     let token = |term: &Term| {
         let token = term.token.clone().unwrap_or_default();
@@ -132,15 +132,15 @@ struct Seat {
     incarnation: u32,
 }
 
-/// One lock from its first leader to its last.
+/// Runs one lock from its first leader to its last.
 fn struck(election: Election, number: usize) -> Table {
     let wire = Wire::connect(&election.kubeconfig).unwrap();
     let mut table = Table::new(election);
     for round in 0..BLOWS {
         let leader = clock::poll(LIMIT, || table.holder(&wire));
         let leader = leader.unwrap_or_else(|| panic!("nobody leads: {}", table.said()));
-        // tenure is told of a free lock and client-go asks for one now and then: the other make follows only if
-        // nobody of the leader's own is there.
+        // tenure watches for a free lock and client-go polls now and then. Therefore the other implementation takes
+        // over only if no other candidate of the leader's implementation is there.
         let make = table.seats[leader].make;
         let kin = |seat: &usize| *seat != leader && table.seats[*seat].make == make;
         let held: Vec<usize> = (0..table.seats.len()).filter(kin).collect();
@@ -195,8 +195,9 @@ impl Table {
         }
     }
 
-    /// Who has the lock, if it is somebody that is still there. The record tells, and not the candidates: client-go
-    /// that was stopped takes a lock back without a word if it was given back meanwhile.
+    /// Returns the holder of the lock, if its process is still there. The record decides, not the output of the
+    /// candidates: a client-go process that was stopped reacquires a lock that was released in the meantime without
+    /// reporting it.
     fn holder(&self, wire: &Wire) -> Option<usize> {
         std::thread::sleep(Duration::from_millis(20));
         let lease = lease_path(&self.election.namespace, &self.election.name);
@@ -206,12 +207,12 @@ impl Table {
         seats.position(|seat| seat.process.name() == holder)
     }
 
-    /// Puts fresh candidates in the places of ended ones.
+    /// Replaces ended candidates by new ones.
     fn revive(&mut self) {
         for index in 0..self.seats.len() {
             let seat = &mut self.seats[index];
             if seat.process.has_ended() {
-                // What it did not say itself has ended by now.
+                // Marks every term as ended that the process did not report as ended itself.
                 seat.process.kill();
                 seat.incarnation += 1;
                 let fresh = launch(
@@ -262,7 +263,7 @@ fn launch(
     started.unwrap_or_else(|error| panic!("{error}"))
 }
 
-/// Every record of every lock, in the order in which they were written.
+/// Returns every record of every lock, in the order of the writes.
 fn watch(
     kubeconfig: &Path,
     namespace: &str,
@@ -273,7 +274,7 @@ fn watch(
     let mut records = BTreeMap::<String, Vec<Value>>::new();
     let path = lease_path(namespace, "");
     loop {
-        // One more look after the end, for what was written since the last.
+        // One more watch after the end, for writes since the previous one.
         let last = over.load(Ordering::Relaxed);
         let query = format!("?watch=true&timeoutSeconds=2&resourceVersion={version}");
         let answer = wire
@@ -298,7 +299,7 @@ fn watch(
     }
 }
 
-/// One line is an event; a single one has been read as JSON already.
+/// One line is an event; a single line has already been parsed as JSON.
 fn events(answer: Answer) -> Vec<Value> {
     match answer.body {
         Value::String(text) => {
@@ -312,7 +313,7 @@ fn events(answer: Answer) -> Vec<Value> {
     }
 }
 
-/// Checks the records of one lock from the first on; gives everybody who got it from another.
+/// Checks the records of one lock from the first on. Returns every holder that took it over from another one.
 fn checked(records: &[Value]) -> Vec<String> {
     let mut successors = Vec::new();
     for pair in records.windows(2) {
@@ -320,7 +321,7 @@ fn checked(records: &[Value]) -> Vec<String> {
         let holder = |record: &Value| record["holderIdentity"].as_str().unwrap().to_owned();
         let count = |record: &Value| record["leaseTransitions"].as_i64().unwrap();
         let given = !holder(after).is_empty() && holder(after) != holder(before);
-        // One that lost the lock and got it again begins a term too.
+        // A candidate that lost the lock and acquired it again starts a new term, too.
         let again =
             holder(after) == holder(before) && after["acquireTime"] != before["acquireTime"];
         let began = i64::from(given || again);

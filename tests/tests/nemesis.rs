@@ -1,4 +1,5 @@
-//! Faults on real processes. `real_nemesis` runs them on the real kube-apiserver, `apiserver_nemesis` on ours.
+//! Faults on real processes. `real_nemesis` runs them on the real kube-apiserver, `apiserver_nemesis` on the embedded
+//! one.
 
 use std::time::Duration;
 
@@ -13,11 +14,11 @@ use tenure_tests::nemesis::squad::Make;
 
 use std::path::Path;
 
-/// Long enough for every kind of fault, with some twice; five minutes on both servers together.
+/// Long enough for every kind of fault, with some twice: five minutes for both servers together.
 const TIME: Duration = Duration::from_secs(150);
 
-/// tenure comes out of every fault with one leader at a time; client-go, in the same faults, does not. If it
-/// did, this would show nothing.
+/// tenure has one leader at a time under every fault. client-go does not, under the same faults. If it did, the test
+/// would prove nothing.
 pub(crate) fn campaign(server: Server) {
     let seed = seed::of_tests();
     say(&format!(
@@ -49,10 +50,10 @@ pub(crate) fn campaign(server: Server) {
     );
 }
 
-/// Long enough for every kind of fault to be one of a pair.
+/// Long enough for every kind of fault to be part of a pair.
 const PAIRS_TIME: Duration = Duration::from_secs(100);
 
-/// tenure comes out of any two faults at the same time with one leader at a time.
+/// tenure has one leader at a time under any two concurrent faults.
 pub(crate) fn fault_pairs(server: Server) {
     let seed = seed::of_tests();
     say(&format!(
@@ -70,7 +71,7 @@ pub(crate) fn fault_pairs(server: Server) {
     assert!(tenure.terms > 3, "{outcome}");
 }
 
-/// Two candidates of tenure and two of client-go on one lock: whatever client-go does, no two guards of tenure overlap.
+/// Two candidates of tenure and two of client-go on one lock: no two guards of tenure overlap, regardless of client-go.
 pub(crate) fn mixed_fleet(server: Server) {
     let seed = seed::of_tests();
     say(&format!(

@@ -1,4 +1,4 @@
-//! The page in real Chromium: `tenure ui`, `tenure elect --http` and `tenure server` serve it.
+//! The page in a real Chromium: `tenure ui`, `tenure elect --http` and `tenure server` serve it.
 
 use std::fs;
 use std::net::TcpListener;
@@ -15,7 +15,7 @@ use crate::seeing::Place;
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A browser at work.
+/// A running browser.
 struct Browser(Process);
 
 impl Browser {
@@ -23,12 +23,12 @@ impl Browser {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("clients/page.mjs");
         let mut command = Command::new("node");
         command.arg(script).args([scenario, url]).arg(library);
-        // Where to put pictures for people, if somebody wants to look.
+        // Folder for screenshots, if set.
         command.args(std::env::var_os("TENURE_SCREENSHOTS"));
         Self(Process::spawn("browser", command).unwrap())
     }
 
-    /// The nth line that begins like this, without its beginning.
+    /// Returns the rest of the nth line that starts with this text.
     fn line(&self, start: &str, nth: usize) -> String {
         let said = poll(LIMIT, || {
             let lines = self.0.text();
@@ -49,7 +49,7 @@ impl Browser {
     }
 }
 
-/// The first text of a process that holds `mark`, from there on.
+/// Returns the first output of a process that contains `mark`, from there on.
 fn said(process: &Process, mark: &str) -> String {
     let found = poll(LIMIT, || {
         let lines = process.text();
@@ -76,7 +76,7 @@ fn page_shows_the_next_leader_without_reload_and_steps_it_down() {
     candidates[0].kill();
     let second = browser.line("shown ", 1);
     assert!(["b", "c"].contains(&second.as_str()), "{second}");
-    // Only one is left that has neither been killed nor sent away.
+    // Only one candidate is left that was neither killed nor ordered to step down.
     let third = browser.line("shown ", 2);
     assert_ne!(third, second);
     browser.ends_well();

@@ -1,4 +1,4 @@
-//! `deploy/provisioner`: the roles are enough for everything a provisioner does, and enforced.
+//! `deploy/provisioner`: the roles are sufficient for all operations of a provisioner, and enforced.
 
 use std::path::{Path, PathBuf};
 
@@ -12,7 +12,7 @@ use tenure_tests::storage::{Api, Rig, handed_over, until};
 const DRIVER: &str = "mock.csi.example";
 const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 
-/// The objects of a file.
+/// Returns the objects of a file.
 pub(crate) fn file(name: &str) -> Vec<Value> {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../deploy/provisioner");
     let text = std::fs::read_to_string(folder.join(name)).unwrap();
@@ -22,7 +22,7 @@ pub(crate) fn file(name: &str) -> Vec<Value> {
         .collect()
 }
 
-/// Where an object is created.
+/// Returns the path at which an object is created.
 pub(crate) fn place(object: &Value) -> String {
     let namespace = object["metadata"]["namespace"].as_str().unwrap_or_default();
     let rbac = "/apis/rbac.authorization.k8s.io/v1";
@@ -37,7 +37,7 @@ pub(crate) fn place(object: &Value) -> String {
     }
 }
 
-/// The administrator's kubeconfig, with the token of a service account.
+/// Returns the administrator's kubeconfig with the token of a service account.
 pub(crate) async fn kubeconfig(api: &Api, admin: &Path, account: &str, folder: &Path) -> PathBuf {
     let path = format!("/api/v1/namespaces/default/serviceaccounts/{account}/token");
     let request = json!({
@@ -165,7 +165,7 @@ async fn the_roles_in_deploy_are_enough_and_not_more() {
             rig.api.get(&path).await.unwrap()
         })
         .await;
-        // As the binder does it.
+        // Binds the claim as the binder does.
         let claim = format!("{CLAIMS}/{name}");
         let bound = json!({ "status": { "phase": "Bound" } });
         let named = json!({ "spec": { "volumeName": format!("pvc-{uid}") } });
@@ -186,7 +186,7 @@ async fn the_roles_in_deploy_are_enough_and_not_more() {
         (!list["items"].as_array()?.is_empty()).then_some(())
     })
     .await;
-    // The source of a clone lets itself be deleted, and all storage goes.
+    // The source of a clone can be deleted, and all storage is deleted.
     for name in ["copied", "restored", "plain"] {
         rig.api.delete(&format!("{CLAIMS}/{name}")).await.unwrap();
     }
@@ -222,7 +222,7 @@ async fn the_roles_in_deploy_are_enough_and_not_more() {
             .then_some(())
     })
     .await;
-    // Nothing was refused, and what is not in the roles would be.
+    // No request was denied, and a request outside the roles would be.
     let said = provisioner.process.text().join("\n");
     assert!(
         !said.contains("forbidden") && !said.contains("status_code=403"),

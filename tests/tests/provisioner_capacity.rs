@@ -1,4 +1,4 @@
-//! `--enable-capacity`: how much room there is.
+//! `--enable-capacity`: the published capacity.
 #![allow(
     clippy::needless_pass_by_value,
     reason = "cases are read more easily with values"
@@ -56,12 +56,12 @@ pub(crate) async fn class(rig: &Rig, name: &str, changes: Value) {
     put(&rig.api, &class, "").await.unwrap();
 }
 
-/// A pod with a controller, whose name and uid are in the references to it.
+/// Creates a pod with a controller. The references contain its name and uid.
 pub(crate) async fn pod(rig: &Rig) {
     pod_of(rig, "DaemonSet", "plugin").await;
 }
 
-/// A reference to what controls something.
+/// Returns a reference to a controlling object.
 fn controller(kind: &str, name: &str) -> Value {
     json!([{
         "apiVersion": "apps/v1", "kind": kind, "name": name, "uid": format!("uid-of-{name}"),
@@ -96,7 +96,7 @@ pub(crate) fn start(rig: &Rig, socket: &str, node: &str, flags: &[&str]) -> Prov
     Rig::spawn(socket, command).unwrap()
 }
 
-/// Zone, class and size of every object, sorted.
+/// Returns zone, class and size of every object, sorted.
 async fn rooms(rig: &Rig) -> Vec<(String, String, String)> {
     let list = rig.api.get(ROOMS).await.unwrap().unwrap();
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -160,14 +160,14 @@ async fn capacity_is_published_for_every_segment_and_class() {
         (&owner["kind"], &owner["name"]),
         (&json!("DaemonSet"), &json!("plugin"))
     );
-    // The driver gets the parameters as they are.
+    // The driver gets the parameters unchanged.
     let asked = driver.calls_of(Method::GetCapacity);
     assert_eq!(
         asked[0].request["parameters"]["csi.storage.k8s.io/fstype"],
         "xfs"
     );
 
-    // Objects that are too many, and ones that are missing.
+    // Surplus objects, and missing ones.
     let mut copy = first.clone();
     copy["metadata"] = json!({ "name": "csisc-copy", "labels": meta["labels"], "ownerReferences": meta["ownerReferences"] });
     rig.api.create(ROOMS, &copy).await.unwrap();
@@ -185,7 +185,7 @@ async fn capacity_is_published_for_every_segment_and_class() {
     )
     .await;
 
-    // Nodes and classes come and go.
+    // Nodes and classes are added and removed.
     node(&rig, "node-c", "c").await;
     class(&rig, "more", late()).await;
     rig.api
@@ -206,7 +206,7 @@ async fn capacity_is_published_for_every_segment_and_class() {
         .await
         .unwrap();
 
-    // The driver fails, then has less room.
+    // The driver fails, then reports less capacity.
     driver.script(Method::GetCapacity, Script::fail("INTERNAL", 2));
     let less = Script {
         capacity: Some(5 << 30),
@@ -215,7 +215,7 @@ async fn capacity_is_published_for_every_segment_and_class() {
     driver.script(Method::GetCapacity, less);
     until_rooms(&rig, &[("b", "late", "5Gi"), ("c", "late", "5Gi"), theirs]).await;
 
-    // Everything is asked for again and again; the queue holds each only once.
+    // Everything is requested repeatedly; the queue contains each item only once.
     driver.clear_script(Method::GetCapacity);
     let slow = Script {
         delay_ms: 1_000,
@@ -265,7 +265,7 @@ async fn capacity_follows_what_changes_it() {
     let path = "/apis/apps/v1/namespaces/default/replicasets";
     rig.api.create(path, &replicas).await.unwrap();
     node(&rig, "node-a", "a").await;
-    // A driver that runs everywhere has a segment without keys; of the others nobody knows where they are.
+    // A driver without topology keys has one segment without keys. The location of the drivers below is unknown.
     let plain = json!({ "kind": "Node", "metadata": { "name": "unlabelled" } });
     put(&rig.api, &plain, "").await.unwrap();
     for (name, driver, keys) in [
@@ -278,7 +278,7 @@ async fn capacity_follows_what_changes_it() {
         put(&rig.api, &node, "").await.unwrap();
     }
     class(&rig, "now", json!({})).await;
-    // Nothing is asked again for the time alone.
+    // There are no periodic requests.
     let flags = [
         "--enable-capacity",
         "--capacity-for-immediate-binding",
@@ -299,7 +299,7 @@ async fn capacity_follows_what_changes_it() {
     );
     assert!(room["maximumVolumeSize"].is_null(), "{room}");
 
-    // A volume is made, and there is less room; and even the largest one is small.
+    // A new volume reduces the capacity and the maximum volume size.
     let set = |gigabytes: i64, largest: Option<i64>| {
         driver.clear_script(Method::GetCapacity);
         let script = Script {
@@ -313,20 +313,20 @@ async fn capacity_follows_what_changes_it() {
     let uid = claim(&rig, "c", "now", "1Gi", None).await;
     until_rooms(&rig, &[("a", "now", "9Gi")]).await;
     assert_eq!(only().await.unwrap()["maximumVolumeSize"], "4Gi");
-    // It goes again.
+    // The volume is deleted.
     set(10, None);
     let path = format!("/api/v1/persistentvolumes/pvc-{uid}/status");
     let released = json!({ "status": { "phase": "Released" } });
     rig.api.merge(&path, &released).await.unwrap();
     until_rooms(&rig, &[("a", "now", "10Gi")]).await;
     assert!(only().await.unwrap()["maximumVolumeSize"].is_null());
-    // One that cannot be made means that something has changed, too: nothing left is also published.
+    // A failed creation also shows that something has changed; a capacity of zero is also published.
     set(0, None);
     driver.script(Method::CreateVolume, Script::fail("RESOURCE_EXHAUSTED", 1));
     claim(&rig, "too-many", "now", "1Gi", None).await;
     until_rooms(&rig, &[("a", "now", "0")]).await;
 
-    // Somebody takes the object's owner off.
+    // A client removes the owner of the object.
     let name = only().await.unwrap()["metadata"]["name"].clone();
     let path = format!("{ROOMS}/{}", name.as_str().unwrap());
     let taken = json!({ "metadata": { "ownerReferences": null } });
@@ -336,14 +336,14 @@ async fn capacity_follows_what_changes_it() {
         (*owner == "plugin").then_some(())
     })
     .await;
-    // A node moves, and one is named.
+    // One node moves to another zone, and one gets its label.
     for (node, zone) in [("node-a", "d"), ("unlabelled", "e")] {
         let moved = json!({ "metadata": { "labels": { "zone": zone } } });
         let path = format!("/api/v1/nodes/{node}");
         rig.api.merge(&path, &moved).await.unwrap();
     }
     until_rooms(&rig, &[("d", "now", "0"), ("e", "now", "0")]).await;
-    // Registered without keys: one segment for all of the cluster.
+    // A registration without keys: one segment for the whole cluster.
     let drivers = json!([{ "name": DRIVER, "nodeID": "node-f", "topologyKeys": [] }]);
     let node = json!({ "kind": "Node", "metadata": { "name": "node-f" } });
     put(&rig.api, &node, "").await.unwrap();
@@ -357,7 +357,7 @@ async fn capacity_follows_what_changes_it() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-/// csi-provisioner's client for the lock goes as slowly as the one for capacity.
+/// csi-provisioner's client for the lock is limited to the same rate as the one for capacity.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_slow_pace_for_capacity_is_for_capacity_only() {
     const ZONES: [&str; 4] = ["a", "b", "c", "d"];
@@ -369,7 +369,7 @@ async fn a_slow_pace_for_capacity_is_for_capacity_only() {
     let late = json!({ "volumeBindingMode": "WaitForFirstConsumer" });
     class(&rig, "late", late).await;
     class(&rig, "now", json!({})).await;
-    // One to see whether there are such objects, two to make some, and then nothing for a quarter of an hour.
+    // One request to list existing objects, two to create some, and then none for a quarter of an hour.
     let flags = [
         "--enable-capacity",
         "--capacity-ownerref-level=-1",

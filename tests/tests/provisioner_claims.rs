@@ -1,5 +1,5 @@
-//! Which claim is worked on when: claims of one name, classes that come late, volumes that are there already,
-//! answers that no retry changes, claims that are seen late.
+//! The order of work on claims: claims of the same name, classes that are created late, existing volumes, responses
+//! that no retry changes, claims that are received late.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::process::Command;
@@ -32,7 +32,7 @@ async fn until_volume(rig: &Rig, name: &str) -> Value {
     until(name, async || rig.api.get(&path).await.unwrap()).await
 }
 
-/// How often the driver was asked for a volume of this name.
+/// Returns how often a volume of this name was requested from the driver.
 fn asked(driver: &MockDriver, name: &str) -> usize {
     let calls = driver.calls_of(Method::CreateVolume);
     let about = calls.iter().filter(|call| call.request["name"] == name);
@@ -44,7 +44,7 @@ async fn a_claim_is_its_uid() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig, "fast").await;
-    // The first claim of the name is at the driver when the second comes.
+    // The second claim arrives while the driver processes the first claim of the same name.
     let slow = Script {
         times: Some(1),
         delay_ms: 1_500,
@@ -74,9 +74,9 @@ async fn what_is_missing_may_come_later() {
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     let flags = ["--retry-interval-max=1s", "--http-endpoint=127.0.0.1:0"];
     let provisioner = rig.provisioner("s", &flags).unwrap();
-    // No class, then one; a class of another driver, then one of ours.
+    // A missing class that is created later; a class of another driver that is replaced by one of this driver.
     let late = claim(&rig, "late", "late").await;
-    // Nobody has handed it over, and then the binder does.
+    // The claim has no provisioner annotation at first; then the binder adds it.
     let mut plain = handed_over("plain", "late", DRIVER);
     let annotations = plain["metadata"]["annotations"].take();
     let plain = rig.api.create(CLAIMS, &plain).await.unwrap();
@@ -104,7 +104,7 @@ async fn a_volume_that_is_there_is_not_made_again() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig, "fast").await;
-    // Under a name of one's own, too.
+    // The same with configured volume names.
     let flags = ["--volume-name-prefix=vol", "--volume-name-uuid-length=8"];
     let uid = claim(&rig, "c", "fast").await;
     let name = format!("vol-{}", &uid.replace('-', "")[..8]);
@@ -142,11 +142,11 @@ async fn what_cannot_be_made_waits_for_another_class() {
         events.to_string().contains("infeasible").then_some(())
     })
     .await;
-    // The driver would say yes by now, and is not asked: others are.
+    // The driver would succeed now, but it gets no request for this claim. It gets requests for other claims.
     let other = claim(&rig, "other", "wrong").await;
     until_volume(&rig, &format!("pvc-{other}")).await;
     assert_eq!(asked(&driver, &name), 1);
-    // Another class of the same name is another class.
+    // A class that was deleted and created again counts as a different class.
     rig.api.delete(&format!("{CLASSES}/wrong")).await.unwrap();
     class(&rig, "wrong").await;
     until_volume(&rig, &name).await;
@@ -154,7 +154,7 @@ async fn what_cannot_be_made_waits_for_another_class() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-/// A claim whose copy here is older than its volume's end must not get a second volume.
+/// A claim whose cached copy is older than the deletion of its volume must not get a second volume.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_claim_that_is_seen_late_gets_no_second_volume() {
     let faults = Arc::new(Faults::default());
@@ -170,8 +170,8 @@ async fn a_claim_that_is_seen_late_gets_no_second_volume() {
         (refused.hits() > 1).then_some(())
     })
     .await;
-    // From here on the provisioner hears nothing of claims; this one it looks at again soon after its
-    // volume was posted at last. By then claim and volume are gone.
+    // From here on the provisioner receives no events of claims. It processes this claim again soon after its volume
+    // was finally created. By then claim and volume are deleted.
     let all = "/api/v1/persistentvolumeclaims";
     let deaf = ["watch", "list"].map(|verb| faults.add(Fault::answer(500).path(all).verb(verb)));
     faults.cut_watches(&Requests {
@@ -193,7 +193,7 @@ async fn a_claim_that_is_seen_late_gets_no_second_volume() {
     for fault in deaf {
         fault.remove();
     }
-    // Whoever comes after is served.
+    // Later claims are processed.
     let other = claim(&rig, "other", "fast").await;
     until_volume(&rig, &format!("pvc-{other}")).await;
     assert_eq!(asked(&driver, &name), 1);
@@ -216,7 +216,8 @@ async fn called_by_its_old_name_with_secrets_it_keeps_to_itself() {
         "parameters": { prefixed("name"): "s", prefixed("namespace"): "default" },
     });
     rig.api.create(CLASSES, &class).await.unwrap();
-    // As an image of csi-provisioner is called, with the environment before the flag.
+    // Called under the name of csi-provisioner, as in its image. The environment variable takes precedence over the
+    // flag.
     let folder = tempfile::tempdir().unwrap();
     let named = folder.path().join("csi-provisioner");
     std::os::unix::fs::symlink(tenure_tests::tools::tenure().unwrap(), &named).unwrap();

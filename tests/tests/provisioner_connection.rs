@@ -1,4 +1,4 @@
-//! The driver comes late, is not ready, says nonsense about itself, or goes: what the process makes of it.
+//! Behaviour of the process when the driver starts late, is not ready, describes itself incorrectly, or exits.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::time::Duration;
@@ -9,7 +9,7 @@ use tenure_tests::storage::{Provisioner, Rig, until};
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// It ends by itself, as a failure, and says this.
+/// Asserts that the process exits with a failure and prints this text.
 async fn fails(mut provisioner: Provisioner, text: &str) {
     let status = provisioner.process.wait(PATIENCE).unwrap();
     says(&provisioner, text).await;
@@ -29,11 +29,11 @@ async fn says(provisioner: &Provisioner, text: &str) {
 async fn a_driver_that_comes_late_and_is_not_ready_is_waited_for() {
     let rig = Rig::start().await.unwrap();
     let provisioner = rig.provisioner("s", &["--timeout=500ms"]).unwrap();
-    // Nobody listens yet.
+    // Nothing listens on the socket yet.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     driver.set_ready(false);
-    // One answer that does not come in time, too: that is "not yet", as is "no".
+    // A response that does not arrive in time also means "not yet", like a negative one.
     let slow = Script {
         times: Some(1),
         delay_ms: 5_000,
@@ -89,7 +89,7 @@ async fn a_driver_that_goes_ends_leaders_and_followers() {
     says(&alone, "provisioning").await;
     drop(driver);
     fails(alone, lost).await;
-    // What kubectl describe shows; only root can write there.
+    // `kubectl describe` shows this text. Only root can write there.
     if let Ok(note) = std::fs::read_to_string("/dev/termination-log") {
         assert_eq!(note, "Lost connection to CSI driver, exiting");
     }
@@ -101,7 +101,7 @@ async fn a_driver_that_goes_ends_leaders_and_followers() {
     fails(follower, lost).await;
     drop(driver);
     fails(leader, lost).await;
-    // The lease was given back: the next one waits for nothing.
+    // The lease was released, so the next candidate does not wait.
     let path = "/apis/coordination.k8s.io/v1/namespaces/default/leases/mock-csi-example";
     let lease = rig.api.get(path).await.unwrap().unwrap();
     let holder = lease["spec"]["holderIdentity"].as_str();
@@ -110,7 +110,7 @@ async fn a_driver_that_goes_ends_leaders_and_followers() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_not_supported_is_said() {
-    // An API server that knows only CSIStorageCapacity v1beta1.
+    // An API server that supports only CSIStorageCapacity v1beta1.
     let faults = std::sync::Arc::new(Faults::default());
     let path = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";
     faults.add(Fault::answer(404).path(path).verb("create"));

@@ -1,4 +1,4 @@
-//! Which volumes are deleted, with which secrets, and which are not.
+//! Deletion of volumes: which are deleted, with which secrets, and which are kept.
 
 use serde_json::{Value, json};
 use tenure_csi::ControllerCapability;
@@ -12,17 +12,17 @@ const BY: &str = "pv.kubernetes.io/provisioned-by";
 const SECRET: &str = "volume.kubernetes.io/provisioner-deletion-secret-name";
 const SECRET_NAMESPACE: &str = "volume.kubernetes.io/provisioner-deletion-secret-namespace";
 
-/// What is to become of a volume.
+/// The expected result for a volume.
 enum Fate {
-    /// It is deleted, with this in the secrets.
+    /// It is deleted, with these secrets.
     Deleted(Value),
-    /// It stays.
+    /// It is kept.
     Kept,
-    /// It stays, and an event says why.
+    /// It is kept, and an event gives the reason.
     Event(&'static str),
 }
 
-/// A released volume of the driver, but for these changes.
+/// Returns a released volume of the driver, with these changes.
 fn volume(name: &str, changes: &Value) -> Value {
     let mut volume = json!({
         "kind": "PersistentVolume",
@@ -70,7 +70,7 @@ fn path(name: &str) -> String {
     format!("/api/v1/persistentvolumes/{name}")
 }
 
-/// Gone, or held by nobody but the binder.
+/// Whether the volume is gone, or only the finalizer of the binder is left.
 async fn is_gone(rig: &Rig, name: &str) -> bool {
     let Some(volume) = rig.api.get(&path(name)).await.unwrap() else {
         return true;
@@ -242,7 +242,7 @@ async fn volumes_to_delete() {
             assert!(deletions(&driver, name).is_empty(), "{name}");
         }
     }
-    // The finalizer goes with the policy.
+    // The finalizer depends on the reclaim policy.
     let finalizers = async |name: &str| {
         let volume = rig.api.get(&path(name)).await.unwrap().unwrap();
         volume["metadata"]["finalizers"]
@@ -254,13 +254,13 @@ async fn volumes_to_delete() {
     })
     .await;
     assert!(finalizers("bound").await);
-    // A user deletes a volume that is in use, and later the claim.
+    // A user deletes a volume that is in use, and later its claim.
     rig.api.delete(&path("bound")).await.unwrap();
     rig.api
         .merge(&format!("{}/status", path("bound")), &phase("Released"))
         .await
         .unwrap();
-    // A volume that is not attached any more.
+    // A volume that is no longer attached.
     rig.api
         .remove("/apis/storage.k8s.io/v1/volumeattachments/attachment")
         .await
@@ -279,10 +279,10 @@ async fn volumes_to_delete() {
 async fn a_driver_that_does_not_delete_is_asked_again() {
     let (rig, driver) = stage(&[]).await;
     let provisioner = rig.provisioner("s", &["--retry-interval-max=1s"]).unwrap();
-    // Not there is not deleted: a driver has to say that all is well.
+    // An error `NOT_FOUND` does not count as deleted: a driver has to return success.
     for code in ["INTERNAL", "UNAVAILABLE", "NOT_FOUND"] {
         driver.script(Method::DeleteVolume, Script::fail(code, 1));
-        // A volume that got no finalizer, and gets one while it is bound.
+        // A volume without a finalizer gets one while it is bound.
         let name = code.to_lowercase().replace('_', "-");
         let bound = json!({ "metadata": { "finalizers": null }, "status": { "phase": "Bound" } });
         put(&rig.api, &volume(&name, &bound), "").await.unwrap();
@@ -308,7 +308,7 @@ async fn a_driver_that_does_not_delete_is_asked_again() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-/// Somebody else takes the object away while its storage is being deleted: that is what was wanted, no failure.
+/// Another client deletes the object while its storage is being deleted. This is the wanted result, not a failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_object_that_is_gone_already_needs_no_second_try() {
     let (rig, driver) = stage(&[]).await;

@@ -1,4 +1,4 @@
-//! Drivers that go, claims that go, API servers out of reach: no volume is lost.
+//! Drivers that exit, claims that are deleted, unreachable API servers: no volume is lost.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::collections::BTreeSet;
@@ -27,7 +27,7 @@ pub(crate) async fn class(api: &Api, name: &str, script: Option<&str>) {
         .unwrap();
 }
 
-/// A claim as the binder hands it over; its uid.
+/// Creates a claim with the annotations of the binder. Returns its uid.
 pub(crate) async fn claim(api: &Api, name: &str, class: &str) -> String {
     let claim = handed_over(name, class, DRIVER);
     let claim = api.create(CLAIMS, &claim).await.unwrap();
@@ -38,7 +38,7 @@ pub(crate) async fn volume(api: &Api, uid: &str) -> Option<Value> {
     api.get(&format!("{VOLUMES}/pvc-{uid}")).await.unwrap()
 }
 
-/// What the binder does when the claim of a volume is gone.
+/// Sets the phase that the binder sets when the claim of a volume is gone.
 async fn released(api: &Api, uid: &str) {
     let path = format!("{VOLUMES}/pvc-{uid}/status");
     api.merge(&path, &json!({ "status": { "phase": "Released" } }))
@@ -73,7 +73,7 @@ async fn a_lost_driver_ends_the_process() {
 async fn a_claim_deleted_while_the_driver_works_leaves_no_volume() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
-    // The volume is made, but the first answers say that it takes longer.
+    // The driver creates the volume, but its first responses report a timeout.
     let script = r#"{"code": "DEADLINE_EXCEEDED", "times": 3, "applied_despite_code": true}"#;
     class(&rig.api, "slow", Some(script)).await;
     let provisioner = rig.provisioner("s", &[]).unwrap();
@@ -102,7 +102,7 @@ async fn the_journal_survives_kill_9_between_storage_and_object() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig.api, "fast", None).await;
-    // The storage is there, the answer is not, and then the process is gone.
+    // The storage is created, but the process is killed before the response arrives.
     let late = Script {
         times: Some(1),
         answer_after_ms: 60_000,
@@ -120,7 +120,7 @@ async fn the_journal_survives_kill_9_between_storage_and_object() {
     first.process.kill();
     assert!(volume(&rig.api, &uid).await.is_none());
 
-    // The user gives up. The claim's own finalizers go, ours holds it.
+    // The user deletes the claim. Its other finalizers are removed, and ours keeps it.
     let path = format!("{CLAIMS}/c");
     let held = json!({ "metadata": { "finalizers": ["tenure.dev/provisioning"] } });
     rig.api.merge(&path, &held).await.unwrap();
@@ -198,7 +198,7 @@ async fn wrong_flags_are_said_at_once() {
     }
 }
 
-/// A server with faults, a driver, and a class without a script.
+/// Starts a server with fault injection and a driver, and creates a class without a script.
 async fn faulty() -> (Rig, Arc<Faults>, MockDriver) {
     let faults = Arc::new(Faults::default());
     let server = Server::builder().faults(faults.clone());
@@ -208,8 +208,8 @@ async fn faulty() -> (Rig, Arc<Faults>, MockDriver) {
     (rig, faults, driver)
 }
 
-/// Storage without an object, and objects without storage. One that is on its way out has none: here nobody
-/// takes off what Kubernetes itself protects it with.
+/// Returns storage without an object, and objects without storage. Objects that are being deleted do not count, because
+/// no controller here removes the finalizers of Kubernetes.
 pub(crate) async fn leaks(rig: &Rig, driver: &MockDriver) -> Vec<String> {
     let list = rig.api.get(VOLUMES).await.unwrap().unwrap_or_default();
     let objects: BTreeSet<String> = list["items"]
@@ -235,7 +235,7 @@ async fn objects_that_cannot_be_posted_for_a_while_are_posted_in_the_end() {
         (driver.volumes().len() == 2 && refused.hits() > 4).then_some(())
     })
     .await;
-    // Nobody waits for one of them any more, but its storage is there.
+    // One claim is deleted, but its storage exists.
     rig.api.remove(&format!("{CLAIMS}/gone")).await.unwrap();
     refused.remove();
     for uid in [&kept, &gone] {
@@ -249,8 +249,7 @@ async fn objects_that_cannot_be_posted_for_a_while_are_posted_in_the_end() {
     .await;
     assert!(driver.volumes().contains_key(&format!("vol-pvc-{kept}")));
 
-    // The object is posted, the answer is lost, and the next try is refused: the storage is not ours to
-    // delete.
+    // The object is created, the response is lost, and the next attempt is rejected: the storage must not be deleted.
     let post = |fault: Fault| faults.add(fault.path(VOLUMES).verb("create").times(1));
     let (lost, invalid) = (post(Fault::drop_answer()), post(Fault::answer(422)));
     let uid = claim(&rig.api, "lost", "fast").await;
@@ -276,7 +275,7 @@ async fn what_could_not_be_posted_is_posted_before_the_end() {
     let refused = faults.add(Fault::answer(503).path(VOLUMES).verb("create"));
     let mut provisioner = rig.provisioner("s", &[]).unwrap();
     let uid = claim(&rig.api, "c", "fast").await;
-    // Enough tries that the next one is far away.
+    // After this many attempts the next one is far in the future.
     until("tries", async || (refused.hits() > 8).then_some(())).await;
     rig.api.remove(&format!("{CLAIMS}/c")).await.unwrap();
     refused.remove();
@@ -308,13 +307,13 @@ async fn kill_9_at_every_step_leaves_nothing_behind() {
     for step in 0..7 {
         let name = format!("step-{step}");
         let mut first = rig.provisioner("s", &["--timeout=120s"]).unwrap();
-        // Making: before there is storage; before the answer; before there is an object.
+        // Creation: before the storage exists, before the response, and before the object exists.
         let mut added = None;
         match step {
             0 => driver.script(Method::CreateVolume, before()),
             1 => driver.script(Method::CreateVolume, hung()),
             2 => added = Some(faults.add(latency("create"))),
-            // And after that, before anybody has heard of it.
+            // After the creation, before the event is recorded.
             6 => drop(faults.add(Fault::latency(slow).path(EVENTS).verb("create"))),
             _ => {}
         }
@@ -347,7 +346,7 @@ async fn kill_9_at_every_step_leaves_nothing_behind() {
             faults.clear();
             first = rig.provisioner("s", &[]).unwrap();
         }
-        // Deleting: before the storage is gone; before the answer; before the object is gone.
+        // Deletion: before the storage is deleted, before the response, and before the object is deleted.
         added = None;
         match step {
             3 => driver.script(Method::DeleteVolume, before()),
@@ -389,7 +388,7 @@ async fn kill_9_at_every_step_leaves_nothing_behind() {
         })
         .await;
         faults.clear();
-        // Nobody else protects it here.
+        // No controller here removes the remaining finalizers.
         rig.api
             .remove(&format!("{VOLUMES}/pvc-{uid}"))
             .await
@@ -446,8 +445,8 @@ async fn what_goes_on_during_a_partition_is_caught_up_with() {
         (driver.volumes().len() == 6).then_some(())
     })
     .await;
-    // The driver has made it all, the answers come when the API server is out of reach, and half of the
-    // claims go meanwhile.
+    // The driver has created everything. Its responses arrive while the API server is unreachable, and half of the
+    // claims are deleted in the meantime.
     proxy.set(Gate::Held, Gate::Held);
     for number in 0..3 {
         let path = format!("{CLAIMS}/c{number}");
@@ -499,7 +498,7 @@ async fn storage_whose_name_was_taken_is_deleted_with_its_secret() {
             ..Script::default()
         },
     );
-    // Not at once, either.
+    // The deletion fails twice as well.
     driver.script(Method::DeleteVolume, Script::fail("INTERNAL", 2));
     let provisioner = rig.provisioner("s", &[]).unwrap();
     let uid = claim(&rig.api, "c", "fast").await;

@@ -1,4 +1,4 @@
-//! What a provisioner shows over HTTP: metrics under the names of csi-provisioner, and the probe of the election.
+//! HTTP endpoints of a provisioner: metrics under the names of csi-provisioner, and the probe of the election.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
@@ -12,13 +12,13 @@ const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const CLASSES: &str = "/apis/storage.k8s.io/v1/storageclasses";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 
-/// Somewhere that nobody listens.
+/// Returns an address on which nothing listens.
 fn free() -> SocketAddr {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     listener.local_addr().unwrap()
 }
 
-/// Status and body, if somebody answers.
+/// Returns status and body, if there is a response.
 fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(address).ok()?;
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
@@ -30,7 +30,7 @@ fn get(address: SocketAddr, path: &str) -> Option<(u16, String)> {
     Some((code, body.to_owned()))
 }
 
-/// The value of the sample of this name with all of these labels.
+/// Returns the value of the sample of this name with all these labels.
 fn sample(text: &str, name: &str, labels: &[(&str, &str)]) -> Option<f64> {
     let mut lines = text.lines().filter(|line| {
         let rest = line.strip_prefix(name);
@@ -69,7 +69,7 @@ async fn metrics_have_the_names_of_csi_provisioner() {
     }
     let volume = format!("{VOLUMES}/pvc-{}", uids[0]);
     until("a volume", async || rig.api.get(&volume).await.unwrap()).await;
-    // Once not, then so.
+    // The deletion fails once, then succeeds.
     driver.script(Method::DeleteVolume, Script::fail("UNAVAILABLE", 1));
     let released = json!({ "status": { "phase": "Released" } });
     let status = format!("{volume}/status");
@@ -128,12 +128,12 @@ async fn metrics_have_the_names_of_csi_provisioner() {
         counted.iter().all(|counted| *counted).then_some(())
     })
     .await;
-    // Only what failed counts as failed, and only what was done as done.
+    // Failed operations count only as failed, and successful ones only as successful.
     let failed = sample(&last, &format!("{claims}_failed_total"), &of("good"));
     assert_eq!(failed.unwrap_or_default(), 0.0, "{last}");
     let made = sample(&last, &format!("{claims}_total"), &of("bad"));
     assert_eq!(made.unwrap_or_default(), 0.0, "{last}");
-    // Asked before it had said its name.
+    // This call was made before the driver had reported its name.
     let before = [
         ("driver_name", "unknown-driver"),
         ("grpc_status_code", "OK"),
@@ -165,7 +165,7 @@ async fn every_replica_answers_the_probe_of_the_election() {
     let replicas = [
         start(leader, "http-endpoint", &elected),
         start(follower, "http-endpoint", &elected),
-        // The older flag serves metrics only.
+        // The older flag serves only metrics.
         start(old, "metrics-address", &elected),
         start(alone, "http-endpoint", &[]),
     ];

@@ -1,4 +1,4 @@
-//! Leaders that go, and the one that is next: only one process acts, and no volume is lost.
+//! Leaders that end, and their successors: only one process acts, and no volume is lost.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::collections::BTreeSet;
@@ -66,7 +66,7 @@ async fn after_kill_9_of_a_leader_the_next_one_waits_for_its_lease() {
         "--leader-election-renew-deadline=3s",
         "--leader-election-retry-period=500ms",
     ];
-    // The storage is there when the leader dies, and nobody knows of it.
+    // The storage exists when the leader is killed, but no object refers to it.
     let late = Script {
         times: Some(1),
         answer_after_ms: 120_000,
@@ -90,7 +90,7 @@ async fn after_kill_9_of_a_leader_the_next_one_waits_for_its_lease() {
     let lease = rig.api.get(lease).await.unwrap().unwrap();
     let renewed: MicroTime = serde_json::from_value(lease["spec"]["renewTime"].clone()).unwrap();
     until("a volume object", async || volume(&rig.api, &uid).await).await;
-    // It counts from when it saw the last renewal, which is no earlier than that was written.
+    // The successor counts from its observation of the last renewal, which is not earlier than the write.
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
     let renewed = Duration::from_micros(renewed.0.as_microsecond().try_into().unwrap());
     assert!(now >= renewed + LEASE, "{lease}");
@@ -118,7 +118,7 @@ async fn a_leader_that_is_cut_off_stops_before_another_begins() {
     let uid = claim(&rig.api, "one", "fast").await;
     until("a volume object", async || volume(&rig.api, &uid).await).await;
     let second = rig.provisioner("s", &times).unwrap();
-    // The storage is there when the network goes; the first may never post the object.
+    // The storage exists when the network fails; the first provisioner may never create the object.
     driver.script(
         Method::CreateVolume,
         Script {
@@ -140,7 +140,7 @@ async fn a_leader_that_is_cut_off_stops_before_another_begins() {
     let more = claim(&rig.api, "three", "fast").await;
     until("a volume object", async || volume(&rig.api, &more).await).await;
     proxy.heal();
-    // One after the other, never in turns.
+    // The processes call one after the other, never alternately.
     let mut pids: Vec<_> = driver
         .calls_of(Method::CreateVolume)
         .iter()

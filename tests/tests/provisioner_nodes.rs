@@ -1,4 +1,4 @@
-//! `--node-deployment`: provisioners that each have a node.
+//! `--node-deployment`: one provisioner per node.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -44,7 +44,7 @@ fn made_by<'a>(drivers: &'a [(&'a str, &MockDriver)], uid: &str) -> Vec<&'a str>
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_node_has_its_own_provisioner() {
     let rig = Rig::start().await.unwrap();
-    // The first has little room.
+    // The first node has little capacity.
     let first = rig.driver("s1", config(("node-1", "a"), 2)).unwrap();
     let second = rig.driver("s2", config(("node-2", "b"), 100)).unwrap();
     let drivers = [("node-1", &first), ("node-2", &second)];
@@ -118,7 +118,7 @@ async fn every_node_has_its_own_provisioner() {
             assert_eq!(found, [*by], "{name}");
         }
     }
-    // Each says how much room it has, and only of itself.
+    // Each provisioner publishes only the capacity of its own node.
     until("both publish", async || {
         let list = rig.api.get(ROOMS).await.unwrap()?;
         let label = |room: &Value| {
@@ -135,7 +135,7 @@ async fn every_node_has_its_own_provisioner() {
         (found == wanted.into()).then_some(())
     })
     .await;
-    // Storage is deleted where it is.
+    // Storage is deleted on its own node.
     let (_, uid, _) = claims.last().unwrap();
     let path = format!("/api/v1/persistentvolumes/pvc-{uid}/status");
     rig.api
@@ -152,7 +152,8 @@ async fn every_node_has_its_own_provisioner() {
     assert_eq!(two.stop().unwrap(), Some(0));
 }
 
-/// A claim is a node's when it has room. To ask changes nothing, and does not take for ever.
+/// A provisioner takes a claim if its node has capacity. The request for the capacity changes nothing and has a
+/// timeout.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn asking_for_room_leaves_no_trace() {
     let rig = Rig::start().await.unwrap();
@@ -192,14 +193,14 @@ async fn asking_for_room_leaves_no_trace() {
     assert!(node.is_null(), "{left}");
     assert!(driver.calls_of(Method::CreateVolume).is_empty());
 
-    // There is room for this one, so it is copied.
+    // There is capacity for this claim, so the source is cloned.
     copy["metadata"]["name"] = json!("fits");
     copy["spec"]["resources"]["requests"]["storage"] = json!("1Gi");
     let uid = put(&rig.api, &copy, "default").await.unwrap();
     until_volume(&rig, &uid).await;
     assert!(protected().await);
 
-    // A driver that does not answer is not waited for, and whoever tries will see.
+    // The provisioner does not wait for a driver that does not respond; the creation itself then decides.
     let silent = Script {
         times: Some(1),
         delay_ms: 600_000,
@@ -212,7 +213,7 @@ async fn asking_for_room_leaves_no_trace() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-/// What is published for a node is the same segment that its volumes name, in whatever order.
+/// The published segment of a node is the same as that of its volumes, regardless of the order of keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn volumes_change_the_room_of_a_node_with_many_keys() {
     let rig = Rig::start().await.unwrap();
@@ -230,7 +231,7 @@ async fn volumes_change_the_room_of_a_node_with_many_keys() {
     let driver = rig.driver("s", placed).unwrap();
     let here = json!({ "topology": [segments] }).to_string();
     class(&rig, "now", json!({ "parameters": { "script": here } })).await;
-    // Nothing is asked again for the time alone.
+    // There are no periodic requests.
     let flags = [
         "--node-deployment",
         "--node-deployment-base-delay=100ms",
@@ -265,7 +266,7 @@ async fn volumes_change_the_room_of_a_node_with_many_keys() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-/// csi-provisioner wants to know the node before it says its version.
+/// csi-provisioner requires the node name even to print its version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_version_is_nothing_that_a_node_has_to_be_known_for() {
     let rig = Rig::start().await.unwrap();

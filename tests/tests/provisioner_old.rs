@@ -1,4 +1,4 @@
-//! `tenure provision` in deployments of old releases: `--master`, the lock of another kind, klog's flags.
+//! `tenure provision` in deployments of old releases: `--master`, another lock kind, klog's flags.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::io::{Read, Write};
@@ -16,7 +16,7 @@ use tenure_tests::tools;
 
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/default/leases/mock-csi-example";
 
-/// Something that is not an API server and keeps what it is sent.
+/// A server that is not an API server and records the requests.
 struct Stranger {
     url: String,
     heard: Arc<Mutex<Vec<String>>>,
@@ -32,7 +32,7 @@ impl Stranger {
             for mut stream in listener.incoming().flatten() {
                 let mut head = vec![0; 8192];
                 let length = stream.read(&mut head).unwrap_or_default();
-                // A connection that was made ahead of need carries no request.
+                // A connection that was opened in advance carries no request.
                 if length == 0 {
                     continue;
                 }
@@ -57,7 +57,7 @@ impl Stranger {
     }
 }
 
-/// A kubeconfig of another cluster, with a token.
+/// Returns a kubeconfig of another cluster, with a token.
 fn with_token(server: &str) -> String {
     json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "x",
@@ -101,12 +101,12 @@ async fn provisioner_master_without_a_kubeconfig_gets_no_credentials() {
         assert!(!request.contains("\nauthorization:"), "{request}");
         assert!(!request.contains("secret"), "{request}");
     }
-    // What is not a Status is described, and not dumped.
+    // A body that is not a Status is described, not printed in full.
     let said = process.transcript();
     assert!(!said.contains("Failed to parse error data"), "{said}");
     drop(process);
 
-    // With one, its credentials go to the other server: the user gave both.
+    // With a kubeconfig, its credentials are sent to the other server, because the user gave both.
     let stranger = Stranger::listen();
     std::fs::write(home.path("given"), with_token("https://127.0.0.1:1")).unwrap();
     let flags = ["--kubeconfig=given", "--master", &stranger.url];
@@ -142,8 +142,8 @@ fn replica(rig: &Rig, flags: &[&str]) -> Provisioner {
     rig.provisioner("s", &all).unwrap()
 }
 
-/// A fleet on Endpoints moves to Leases: two kinds at the same time elect two leaders, so that is said; a
-/// replica on both waits for either.
+/// A fleet on Endpoints moves to Leases. Two lock kinds at the same time elect two leaders, so a warning is printed. A
+/// replica that uses both kinds waits for either.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn provisioner_upgrade_from_endpoints_warns_or_waits() {
     let rig = Rig::start().await.unwrap();
@@ -210,7 +210,7 @@ async fn provisioner_takes_flags_of_that_time_and_says_each_once() {
     assert_eq!(times("--log_dir has no effect"), 1, "{said}");
     assert_eq!(times("--logtostderr"), 0, "{said}");
 
-    // Events are from `LOCK/IDENTITY`, as csi-lib-utils has it.
+    // The source of Events is `LOCK/IDENTITY`, as in csi-lib-utils.
     let lease = rig.api.get(LEASE).await.unwrap().unwrap();
     let holder = lease["spec"]["holderIdentity"].as_str().unwrap();
     let component = format!("mock-csi-example/{holder}");

@@ -1,4 +1,4 @@
-//! Claims and snapshots that volumes are made from: how long they are protected, and who lets go of them.
+//! Claims and snapshots that are sources of volumes: how long they are protected, and when the finalizer is removed.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::provisioner_sources::{
 const OTHER: &str = "example.com/other";
 const FAR: &str = "far";
 
-/// Who has an object as a source: by which field, from which namespace, as which kind, in which phase.
+/// A claim that refers to a source: by which field, from which namespace, to which kind, in which phase.
 struct User {
     field: &'static str,
     namespace: &'static str,
@@ -34,13 +34,13 @@ impl User {
         }
     }
 
-    /// A claim that uses `name` of the namespace default.
+    /// Creates a claim that refers to `name` in the namespace default.
     async fn create(&self, api: &Api, name: &str) {
         let mut source = json!({ "kind": self.kind, "name": name });
         if self.kind == "VolumeSnapshot" {
             source["apiGroup"] = json!("snapshot.storage.k8s.io");
         }
-        // Only a reference can be to somewhere else; all others are to where the claim is.
+        // Only `dataSourceRef` can refer to another namespace; other references are to the namespace of the claim.
         if self.field == "dataSourceRef" && self.namespace != "default" {
             source["namespace"] = json!("default");
         }
@@ -62,14 +62,14 @@ fn snapshot_path(name: &str) -> String {
     format!("/apis/snapshot.storage.k8s.io/v1/namespaces/default/volumesnapshots/{name}")
 }
 
-/// Whether an object has a finalizer. One that is gone has none.
+/// Whether an object has a finalizer. A deleted object has none.
 async fn has(api: &Api, path: &str, finalizer: &str) -> bool {
     let object = api.get(path).await.unwrap().unwrap_or_default();
     let finalizers = object["metadata"]["finalizers"].as_array();
     finalizers.is_some_and(|list| list.iter().any(|entry| entry == finalizer))
 }
 
-/// A bound claim as it is while it is copied.
+/// Creates a bound claim in its state during a clone.
 async fn protected_claim(api: &Api, name: &str) {
     let mut source = bound(json!({}), json!({}))[0].clone();
     source["metadata"] = json!({ "name": name, "finalizers": [OTHER, PROTECTS_CLAIM] });
@@ -99,7 +99,7 @@ async fn says(provisioner: &Provisioner, text: &str) {
     .await;
 }
 
-/// The user of an object has what it waited for.
+/// Marks the claim that refers to a source as bound.
 async fn bind(api: &Api, namespace: &str, name: &str) {
     let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/user-of-{name}");
     let bound = json!({ "spec": { "volumeName": "some-volume" } });
@@ -153,7 +153,7 @@ async fn claims_that_were_deleted_are_let_go_of_when_nobody_copies_them() {
                 ..user()
             }),
         ),
-        // The source of that one is in its own namespace.
+        // The source of this claim is in its own namespace.
         (
             "namesake-far",
             Some(User {
@@ -188,7 +188,7 @@ async fn claims_that_were_deleted_are_let_go_of_when_nobody_copies_them() {
         says(&provisioner, &why).await;
         assert!(has(api, &claim_path(name), PROTECTS_CLAIM).await, "{name}");
     }
-    // One is copied, the others are not wanted any more.
+    // One clone completes; the other claims are deleted.
     bind(api, "default", "awaited").await;
     for (namespace, name) in [("default", "awaited-ref"), (FAR, "awaited-far")] {
         let path = format!("/api/v1/namespaces/{namespace}/persistentvolumeclaims/user-of-{name}");
@@ -208,7 +208,7 @@ async fn claims_that_were_deleted_are_let_go_of_when_nobody_copies_them() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn the_source_of_a_clone_goes_when_nobody_copies_it() {
     let (rig, driver, provisioner) = stage(&[]).await;
-    // The copy is never finished.
+    // The clone never completes.
     driver.script(Method::CreateVolume, Script::fail("ABORTED", u32::MAX));
     for object in bound(json!({}), json!({})) {
         let text = object.to_string().replace("<ns>", "default");
@@ -246,7 +246,7 @@ async fn the_source_of_a_clone_goes_when_nobody_copies_it() {
     })
     .await;
     assert!(protected().await.is_some(), "it is being copied");
-    // The user gives up: the driver may be at work all the same.
+    // The user deletes the claim, but the driver may still be working.
     let path = "/api/v1/namespaces/default/persistentvolumeclaims/copy";
     rig.api.remove(path).await.unwrap();
     let before = driver.calls_of(Method::CreateVolume).len();
@@ -285,7 +285,7 @@ async fn a_driver_that_cannot_copy_has_nothing_to_let_go_of() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-/// A claim of the class `class` gets its volume.
+/// Asserts that a claim of the class `class` gets its volume.
 async fn served(api: &Api, name: &str) {
     let claim = handed_over(name, "class", DRIVER);
     let uid = put(api, &claim, "default").await.unwrap();
@@ -349,7 +349,7 @@ async fn finalizers_that_were_left_on_snapshots_are_swept() {
             user.create(api, name).await;
         }
     }
-    // One that a claim of ours waits for, in vain, and one that we do not hold.
+    // A snapshot that a pending claim of this driver refers to, and one without our finalizer.
     protected_snapshot(api, "ours", &[PROTECTS_SNAPSHOT]).await;
     let class =
         json!({ "kind": "StorageClass", "metadata": { "name": "class" }, "provisioner": DRIVER });
@@ -360,7 +360,7 @@ async fn finalizers_that_were_left_on_snapshots_are_swept() {
     });
     put(api, &ours, "default").await.unwrap();
     protected_snapshot(api, "others", &[OTHER]).await;
-    // One that waits for nothing else in order to go.
+    // A snapshot whose deletion waits only for our finalizer.
     protected_snapshot(api, "deleted", &[PROTECTS_SNAPSHOT]).await;
     api.delete(&snapshot_path("deleted")).await.unwrap();
 
@@ -378,7 +378,7 @@ async fn finalizers_that_were_left_on_snapshots_are_swept() {
         left.is_none().then_some(())
     })
     .await;
-    // A whole sweep later.
+    // After a complete further sweep.
     let again = json!({ "metadata": { "finalizers": [OTHER, PROTECTS_SNAPSHOT] } });
     api.merge(&snapshot_path("left"), &again).await.unwrap();
     until_let_go(api, &snapshot_path("left"), PROTECTS_SNAPSHOT).await;
@@ -403,7 +403,7 @@ async fn finalizers_that_were_left_on_snapshots_are_swept() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-/// A server that can be made to refuse, and a driver with snapshots.
+/// Starts a server that can reject requests, and a driver with snapshots.
 async fn refusing() -> (Rig, Arc<Faults>) {
     let faults = Arc::new(Faults::default());
     let rig = Rig::start_with(Server::builder().faults(faults.clone()));
@@ -431,7 +431,7 @@ async fn what_cannot_be_swept_now_is_swept_later() {
     let (rig, faults) = refusing().await;
     let _driver = rig.driver("s", restores()).unwrap();
     let snapshots = snapshot_path("left");
-    // More often than one sweep tries.
+    // More conflicts than one sweep retries.
     let conflicts = faults.add(Fault::answer(409).path(&snapshots).verb("update").times(7));
     let flags = ["--snapshot-orphan-sweep-interval=200ms"];
     let provisioner = rig.provisioner("s", &flags).unwrap();

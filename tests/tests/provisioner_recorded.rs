@@ -1,4 +1,4 @@
-//! The recorded cases of csi-provisioner 6.3: ours does the same with the same claims.
+//! The recorded cases of csi-provisioner 6.3: tenure gives the same results for the same claims.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -37,7 +37,7 @@ fn cases() -> Vec<(String, Case)> {
 async fn every_recorded_case_gives_the_same() {
     let cases = cases();
     assert_eq!(cases.len(), 42);
-    // Cases that need the same driver and the same flags share a provisioner.
+    // Cases with the same driver and the same flags share a provisioner.
     let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for (name, case) in cases {
         let key = (
@@ -49,7 +49,7 @@ async fn every_recorded_case_gives_the_same() {
     }
     let mut differences = Vec::new();
     for (number, ((flags, controller, plugin), cases)) in groups.into_iter().enumerate() {
-        // A server each: provisioners of one driver name would share the claims.
+        // Each group has its own server, because provisioners of one driver name would share the claims.
         let rig = Rig::start().await.unwrap();
         let controller = controller
             .iter()

@@ -1,5 +1,5 @@
-//! From class and claim to the driver's request and the volume object: secrets, parameters, attribute
-//! classes; and what becomes of drivers that answer nonsense.
+//! From class and claim to the driver's request and the volume object: secrets, parameters, attribute classes. Also
+//! invalid responses of drivers.
 #![allow(
     clippy::needless_pass_by_value,
     reason = "cases are read more easily with values"
@@ -13,7 +13,7 @@ use tenure_tests::storage::{Rig, handed_over};
 
 const DRIVER: &str = "mock.csi.example";
 
-/// Parameters with our prefix where they have a `~`.
+/// Returns parameters in which `~` is replaced by our prefix.
 fn parameters(pairs: &[(&str, &str)]) -> Value {
     let pair = |(key, value): &(&str, &str)| {
         let key = key.replace('~', "csi.storage.k8s.io/");
@@ -91,7 +91,7 @@ fn secrets() -> Vec<Trial> {
             ),
             "own",
         ),
-        // Old keys mean the same, and go to the driver as well.
+        // Deprecated keys have the same meaning, and are passed to the driver as well.
         class(
             "secret-old",
             &[
@@ -105,7 +105,7 @@ fn secrets() -> Vec<Trial> {
             "parameters": { "csiProvisionerSecretName": "old" },
         }))
         .gives(json!({})),
-        // Only looked at by others, so they need not exist.
+        // Only other components read these secrets, so they need not exist.
         class(
             "secret-others",
             &[
@@ -191,7 +191,7 @@ fn secrets() -> Vec<Trial> {
             &[(name, "s"), (namespace, "a.b")],
             "no name of a namespace",
         ),
-        // A mistake in a secret that only others use is a mistake all the same.
+        // An error in a secret that only other components use is reported as well.
         refused(
             "secret-other-mistake",
             &[
@@ -232,7 +232,7 @@ fn claims() -> Vec<Trial> {
         trial("waited-alpha")
             .class(json!({ "volumeBindingMode": "WaitForFirstConsumer" }))
             .annotations(json!({ "volume.alpha.kubernetes.io/selected-node": "n" }))
-            // As older schedulers say it.
+            // The annotation of older schedulers.
             .gives(json!({})),
         trial("waited-empty")
             .class(json!({ "volumeBindingMode": "WaitForFirstConsumer" }))
@@ -314,7 +314,7 @@ fn attributes() -> Vec<Trial> {
     ]
 }
 
-/// Answers that no driver should give: an event, storage that is deleted again or found again, no crash.
+/// Invalid responses of a driver: they result in an event, and storage that is deleted or found again, not in a crash.
 fn nonsense() -> Vec<Trial> {
     let zone = |key: &str, value: &str| json!({ "topology": [{ key: value }] });
     vec![
@@ -343,7 +343,7 @@ fn nonsense() -> Vec<Trial> {
         trial("answer-context")
             .script(json!({ "context": { "a": "b" } }))
             .gives(json!({ "spec": { "csi": { "volumeAttributes": { "a": "b" } } } })),
-        // Topology is not this driver's: what it says of it is not looked at.
+        // The driver does not support topology, so the topology in its response is ignored.
         trial("answer-topology")
             .script(zone("zone", "a"))
             .gives(json!({ "spec": { "nodeAffinity": null } })),

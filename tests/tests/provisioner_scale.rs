@@ -1,4 +1,4 @@
-//! Many claims at once: each is served once, with few requests, and nothing is left.
+//! Many concurrent claims: each is processed once, with few requests, and nothing is left behind.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ const VOLUMES: &str = "/api/v1/persistentvolumes";
 const MANY: u32 = 1_000;
 const AT_ONCE: usize = 16;
 
-/// The names of all volume objects.
+/// Returns the names of all volume objects.
 async fn objects(rig: &Rig) -> BTreeSet<String> {
     let list = rig.api.get(VOLUMES).await.unwrap().unwrap_or_default();
     let items = list["items"].as_array().cloned().unwrap_or_default();
@@ -34,7 +34,7 @@ async fn a_thousand_claims_are_served_once_each() {
     let class = json!({ "metadata": { "name": "fast" }, "provisioner": DRIVER });
     let classes = "/apis/storage.k8s.io/v1/storageclasses";
     rig.api.create(classes, &class).await.unwrap();
-    // Faults that do nothing count.
+    // Faults without effect count requests.
     let count = |verb: &str| faults.add(Fault::latency(Duration::ZERO).path(VOLUMES).verb(verb));
     let (posted, read, patched, deleted) = (
         count("create"),
@@ -66,7 +66,7 @@ async fn a_thousand_claims_are_served_once_each() {
     let ids: BTreeSet<String> = wanted.iter().map(|name| format!("vol-{name}")).collect();
     assert_eq!(driver.volumes().into_keys().collect::<BTreeSet<_>>(), ids);
 
-    // As a binder releases them; our own patches are not counted.
+    // The binder releases them like this; our own patches are not counted.
     let released = futures_util::stream::iter(&wanted).map(|name| {
         let path = format!("{VOLUMES}/{name}/status");
         let rig = &rig;
@@ -86,7 +86,8 @@ async fn a_thousand_claims_are_served_once_each() {
     })
     .await;
     assert_eq!(driver.calls_of(Method::DeleteVolume).len(), MANY as usize);
-    // To delete, to let go; and to look, once more if the watch was quicker than the last of these.
+    // Per volume: one delete, one patch that removes the finalizer, and one read, or two if the watch was faster than
+    // the last of these.
     assert_eq!((deleted.hits(), patched.hits()), (MANY, 2 * MANY));
     assert!(read.hits() <= 2 * MANY, "{} reads", read.hits());
     assert_eq!(provisioner.stop().unwrap(), Some(0));

@@ -1,4 +1,4 @@
-//! Volumes made from snapshots and from other volumes: what may be a source, and what is refused.
+//! Volumes from snapshots and from other volumes: valid and rejected sources.
 #![allow(
     clippy::needless_pass_by_value,
     reason = "cases are read more easily with values"
@@ -16,13 +16,13 @@ pub(crate) const PROTECTS_SNAPSHOT: &str =
 pub(crate) const PROTECTS_CLAIM: &str = "provisioner.storage.kubernetes.io/cloning-protection";
 const IN_USE: &str = "kubernetes.io/pvc-protection";
 
-/// What a driver can do that restores and copies.
+/// Capabilities of a driver that restores snapshots and clones volumes.
 pub(crate) const COPIES: [ControllerCapability; 2] = [
     ControllerCapability::CreateDeleteSnapshot,
     ControllerCapability::CloneVolume,
 ];
 
-/// A server with all kinds, and a driver with these abilities.
+/// Starts a server with all kinds, and a driver with these capabilities.
 pub(crate) async fn equip(abilities: &[ControllerCapability]) -> (Rig, MockDriver) {
     let rig = Rig::start().await.unwrap();
     define_kinds(&rig.api).await.unwrap();
@@ -42,7 +42,7 @@ pub(crate) async fn stage(flags: &[&str]) -> (Rig, MockDriver, Provisioner) {
     (rig, driver, provisioner)
 }
 
-/// A snapshot `snap` and its content, ready to be restored but for these changes.
+/// Returns a snapshot `snap` and its content, ready to be restored, with these changes.
 pub(crate) fn snapshot(changes: Value, content: Value) -> [Value; 2] {
     let mut snapshot = json!({
         "apiVersion": "snapshot.storage.k8s.io/v1",
@@ -91,7 +91,7 @@ fn restore(name: &'static str) -> Trial {
     trial(name).spec(json!({ "dataSource": source }))
 }
 
-/// The volume is made from the snapshot, which is not protected any more.
+/// The volume is created from the snapshot, which is no longer protected.
 fn restored(trial: Trial) -> Trial {
     let source = json!({ "snapshot": { "snapshot_id": "handle" } });
     trial
@@ -139,7 +139,7 @@ fn snapshots() -> Vec<Trial> {
             none(),
         )),
         restored(
-            // The driver takes its time, and says so.
+            // The driver reports that it needs more time.
             restore("snap-slow")
                 .with_all(ready())
                 .script(json!({ "code": "DEADLINE_EXCEEDED", "times": 2 })),
@@ -224,7 +224,7 @@ fn snapshots() -> Vec<Trial> {
             none(),
         )
         .refused("being deleted"),
-        // It was deleted after its restoring had begun.
+        // The snapshot was deleted after its restore had started.
         restore("snap-begun")
             .with_all(snapshot(
                 deleting(json!(["example.com/other", PROTECTS_SNAPSHOT])),
@@ -248,7 +248,7 @@ fn snapshots() -> Vec<Trial> {
                 "kind": "VolumeSnapshot",
                 "metadata": { "name": "snap", "finalizers": [PROTECTS_SNAPSHOT] },
             })),
-        // A volume that is not said to have the contents is not what was asked for.
+        // A volume without the requested content source in the response is rejected.
         restore("snap-sourceless")
             .with_all(ready())
             .script(json!({ "omit_content_source": true }))
@@ -263,7 +263,7 @@ fn snapshots() -> Vec<Trial> {
     ]
 }
 
-/// A claim `source` with its volume, but for these changes.
+/// Returns a claim `source` with its volume, with these changes.
 pub(crate) fn bound(changes: Value, volume: Value) -> [Value; 2] {
     let mut claim = json!({
         "kind": "PersistentVolumeClaim",
@@ -297,7 +297,7 @@ fn copy(name: &'static str) -> Trial {
     trial(name).spec(json!({ "dataSource": { "kind": "PersistentVolumeClaim", "name": "source" } }))
 }
 
-/// The volume is made from the other, which stays protected until somebody deletes it.
+/// The volume is cloned from the other one, which stays protected until it is deleted.
 fn copied(trial: Trial) -> Trial {
     trial
         .asks(json!({ "volume_content_source": { "volume": { "volume_id": "source-handle" } } }))
@@ -328,14 +328,14 @@ fn clones() -> Vec<Trial> {
             with("clone-into-larger", none(), none())
                 .spec(json!({ "resources": { "requests": { "storage": "3Gi" } } })),
         ),
-        // Somebody else is copying it already.
+        // The source already has the finalizer, because of another clone in progress.
         copied(with(
             "clone-protected",
             finalizers(json!([IN_USE, PROTECTS_CLAIM])),
             none(),
         )),
         copied(
-            // A mode that is not named is that of files.
+            // The default mode is `Filesystem`.
             with("clone-mode-unnamed", none(), none()).spec(json!({ "volumeMode": "Filesystem" })),
         ),
         copied(
@@ -375,7 +375,7 @@ fn clones() -> Vec<Trial> {
             .refused("not bound to claim"),
         with("clone-available", none(), status("Available")).refused("not bound to claim"),
         with("clone-failed", none(), status("Failed")).refused("not bound to claim"),
-        // Not of the kind that is called so, but of one of somebody's populator.
+        // The kind has the same name but belongs to another group: a volume populator handles it.
         trial("clone-other-group")
             .spec(json!({ "dataSourceRef": {
                 "apiGroup": "example.com", "kind": "PersistentVolumeClaim", "name": "source",
@@ -460,7 +460,7 @@ fn clones() -> Vec<Trial> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn sources_are_checked_protected_and_let_go_of() {
-    // A case's snapshot is there before its claim: nothing must be swept in between.
+    // The snapshot of a case exists before its claim, so no sweep may run in between.
     let (rig, driver, provisioner) = stage(&["--snapshot-orphan-sweep-interval=0s"]).await;
     let trials: Vec<_> = snapshots().into_iter().chain(clones()).collect();
     let found = run(&rig.api, &driver, &trials).await.unwrap();

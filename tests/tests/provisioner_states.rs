@@ -1,6 +1,6 @@
-//! What an answer of the driver means for a claim: every code, with and without topology, with and without a
-//! selected node. Seen from outside: whether the claim goes back to the scheduler, and whether it is pursued
-//! after it was deleted.
+//! The effect of each driver response on a claim: every code, with and without topology, with and without a selected
+//! node. Observable effects are whether the claim goes back to the scheduler, and whether it is retried after its
+//! deletion.
 
 use std::collections::BTreeMap;
 
@@ -30,10 +30,10 @@ const CODES: [&str; 16] = [
     "UNAUTHENTICATED",
 ];
 
-/// The driver may be at work.
+/// After these codes the driver may still be working.
 const UNDECIDED: [&str; 4] = ["CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "UNAVAILABLE"];
 
-/// A claim whose driver always answers with one code.
+/// A claim whose driver always returns one code.
 struct Claim {
     code: &'static str,
     selected: bool,
@@ -79,7 +79,7 @@ impl Claim {
     }
 }
 
-/// Calls of CreateVolume by name.
+/// Number of CreateVolume calls by name.
 fn counts(driver: &MockDriver) -> BTreeMap<String, usize> {
     let mut counts = BTreeMap::new();
     for call in driver.calls_of(Method::CreateVolume) {
@@ -116,7 +116,7 @@ async fn table(topology: bool) {
     }
     let moves = |claim: &Claim| topology && claim.selected && claim.code == "RESOURCE_EXHAUSTED";
 
-    // Every claim is tried; what goes back to the scheduler is not tried again, all else is.
+    // Every claim is tried. Claims that go back to the scheduler are not retried, all others are.
     for claim in &claims {
         let least = if moves(claim) { 1 } else { 2 };
         until(&format!("{least} tries of {}", claim.path), async || {
@@ -149,7 +149,7 @@ async fn table(topology: bool) {
         }
     }
 
-    // What the driver may be making is pursued when the claim is gone.
+    // If the driver may still be creating the volume, the creation continues after the claim is deleted.
     for claim in &claims {
         rig.api.remove(&claim.path).await.unwrap();
     }
@@ -160,7 +160,7 @@ async fn table(topology: bool) {
     })
     .await;
     let undecided = |claim: &&Claim| UNDECIDED.contains(&claim.code);
-    // The others are not, once the provisioner has heard that they are gone.
+    // The others are not retried once the provisioner has received their deletion.
     let mut before = counts(&driver);
     until("tries only for what the driver may be making", async || {
         for claim in claims.iter().filter(undecided) {

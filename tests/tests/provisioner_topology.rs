@@ -1,4 +1,4 @@
-//! Where volumes must be reachable from, and where the driver says they are.
+//! Topology: where volumes must be accessible, and where the driver reports them to be.
 #![allow(
     clippy::needless_pass_by_value,
     reason = "cases are read more easily with values"
@@ -12,18 +12,18 @@ use tenure_tests::storage::table::{Trial, put, run, trial};
 
 const DRIVER: &str = "mock.csi.example";
 
-/// Nodes in zones a, b and c, and some that are not as they should be.
+/// Creates nodes in zones a, b and c, and some incorrect ones.
 async fn fleet(rig: &Rig) {
     for (name, zone, keys) in [
         ("node-a", Some("a"), Some(vec!["zone"])),
         ("node-b", Some("b"), Some(vec!["zone"])),
         ("node-c", Some("c"), Some(vec!["zone"])),
         ("node-c2", Some("c"), Some(vec!["zone"])),
-        // Its driver is not registered.
+        // The driver is not registered on this node.
         ("unregistered", None, None),
-        // Its driver has no topology.
+        // The driver has no topology on this node.
         ("keyless", None, Some(vec![])),
-        // Its labels are not set yet.
+        // The labels of this node are not set yet.
         ("unlabelled", None, Some(vec!["zone"])),
     ] {
         let labels = zone.map_or(json!({}), |zone| json!({ "zone": zone }));
@@ -88,7 +88,7 @@ async fn requirements_and_affinities() {
     let node = "volume.kubernetes.io/selected-node";
     let kept = |node_name: &str| json!({ "metadata": { "annotations": { node: node_name } } });
     let trials = [
-        // The hash of the claim's name says which zone comes first.
+        // The hash of the claim's name determines which zone comes first.
         trial("now")
             .asks(required("abc", FIRST_OF_THREE))
             .gives(json!({})),
@@ -119,7 +119,7 @@ async fn requirements_and_affinities() {
             .class(allowed(&["a", "c"]))
             .refused("not in the requisite")
             .leaves(kept("node-b")),
-        // Not the driver's fault, nor this claim's: the scheduler has to choose again.
+        // Neither the driver nor the claim is at fault: the scheduler has to select another node.
         selected("late-unregistered", "unregistered")
             .refused("csinode.storage.k8s.io \"unregistered\" not found")
             .leaves(json!({ "metadata": { "annotations": { node: null } } })),
@@ -132,18 +132,18 @@ async fn requirements_and_affinities() {
         selected("late-unlabelled", "unlabelled")
             .refused("no label")
             .leaves(kept("unlabelled")),
-        // What the driver answers.
+        // Topology in the response of the driver.
         answers("in-one", json!([{ "zone": "a" }])).gives(affinity(&["a"])),
         answers("in-two", json!([{ "zone": "a" }, { "zone": "b" }])).gives(affinity(&["a", "b"])),
         answers("anywhere", json!([])).gives(json!({ "spec": { "nodeAffinity": null } })),
         answers("empty", json!([{}])).gives(json!({ "spec": { "nodeAffinity": null } })),
         answers("half-empty", json!([{}, { "zone": "b" }])).gives(affinity(&["b"])),
-        // An object that no API server takes: the storage goes again.
+        // The API server rejects the object, so the storage is deleted.
         answers("no-label", json!([{ "no such label!": "a" }]))
             .fails("refuses the volume object")
             .calls(2, 2),
         answers("no-value", json!([{ "zone": "no value!" }])).gives(json!({})),
-        // It was not asked about, so it decides.
+        // The request contained no topology, so the driver decides.
         answers("other-zone", json!([{ "zone": "z" }])).gives(affinity(&["z"])),
     ];
     check(&[], &trials).await;

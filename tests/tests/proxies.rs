@@ -1,4 +1,4 @@
-//! API servers behind a proxy, and the local server, which never is.
+//! API servers behind a proxy, and the local server, which is never accessed through one.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -17,7 +17,7 @@ use tenure_tests::wire::{Wire, lease_path};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A server that only the proxy finds.
+/// A server that only the proxy can reach.
 struct Behind {
     server: Embedded,
     proxy: ForwardProxy,
@@ -56,7 +56,7 @@ impl Behind {
         assert!(held.is_some(), "{}", by.transcript());
     }
 
-    /// The proxy was used, and for this server only.
+    /// Asserts that the proxy was used, and only for this server.
     fn was_proxied(&self, by: &str) {
         let asked = self.proxy.asked();
         assert!(!asked.is_empty(), "{by} does not use the proxy");
@@ -92,7 +92,7 @@ fn proxies_lead_run_status_elect_and_server_to_the_cluster() {
     behind.was_proxied("server");
 }
 
-/// Its configuration is read by kube itself, as that of any program on the manager.
+/// kube itself reads the configuration, as for any program with the manager.
 #[test]
 fn proxies_lead_the_manager_to_the_cluster() {
     let behind = Behind::new();
@@ -103,7 +103,7 @@ fn proxies_lead_the_manager_to_the_cluster() {
     behind.is_held("default", "g", &managed);
     behind.was_proxied("the manager");
     drop(managed);
-    // kube would send requests to loopback through the proxy.
+    // kube would send requests to loopback addresses through the proxy.
     let mut command = Command::new(tools::managed().unwrap());
     command.arg(behind.server.kubeconfig()).arg("work");
     command.env("HTTPS_PROXY", behind.proxy.url());
@@ -140,7 +140,7 @@ async fn proxies_lead_the_provisioner_to_the_cluster() {
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 
-/// 0.0.0.0 leads to loopback, and is not a loopback address.
+/// 0.0.0.0 reaches loopback but is not a loopback address.
 #[test]
 fn proxies_are_not_used_for_what_no_proxy_names() {
     let (server, home) = (Embedded::start().unwrap(), Home::new());
@@ -165,7 +165,7 @@ fn proxies_are_not_used_for_what_no_proxy_names() {
         ("0.0.0.0/8", false),
         ("10.0.0.0/8, .example.com", true),
         ("0.0.0.0:1", true),
-        // kube compares the proxy's own address.
+        // kube compares the address of the proxy.
         ("127.0.0.1", true),
     ] {
         assert_eq!(
@@ -174,7 +174,7 @@ fn proxies_are_not_used_for_what_no_proxy_names() {
             "{exceptions:?}"
         );
     }
-    // What the kubeconfig says wins over the environment.
+    // The kubeconfig takes precedence over the environment.
     let own = copy("own", json!({ "proxy-url": proxy.url() }));
     assert!(run(&own, "*", "http://127.0.0.1:9"));
 }
@@ -198,7 +198,7 @@ fn proxies_that_do_not_answer_are_named() {
     );
 }
 
-/// README's first command, with settings for every other server.
+/// The first command of the README, with proxy settings for all other servers.
 #[test]
 fn proxies_are_never_used_for_the_local_server() {
     for (name, value) in [

@@ -1,4 +1,4 @@
-//! What may be bound to whom: the real kube-apiserver and ours say the same, code, reason and message.
+//! Permission to bind roles: the real kube-apiserver and the embedded one return the same code, reason and message.
 
 use std::path::{Path, PathBuf};
 
@@ -22,7 +22,7 @@ fn binding(name: &str, kind: &str, role: &str, user: &str) -> Value {
     })
 }
 
-/// The same story on any server: what each step was answered.
+/// Runs the same requests on any server. Returns the response to each.
 fn story(admin: &Path, user: &Path, namespace: &str) -> Vec<String> {
     let (admin, user) = (Wire::connect(admin).unwrap(), Wire::connect(user).unwrap());
     let made = json!({ "metadata": { "name": namespace } });
@@ -57,11 +57,11 @@ fn story(admin: &Path, user: &Path, namespace: &str) -> Vec<String> {
             body["reason"],
             body["details"]["kind"],
             body["details"]["name"],
-            // The list of rules has an order of its own.
+            // The rules in the message have no defined order.
             message.split(":\n").next().unwrap_or_default()
         ));
     };
-    // Roles grow slowly into a real server's caches.
+    // The caches of a real server receive new roles with a delay.
     let known = tenure_tests::clock::poll(std::time::Duration::from_secs(60), || {
         let path = format!("{bindings}/binder");
         user.get(&path).unwrap().status.is_success().then_some(())
@@ -86,7 +86,7 @@ fn story(admin: &Path, user: &Path, namespace: &str) -> Vec<String> {
     told
 }
 
-/// Our server with a user who may do nothing by himself.
+/// Starts the embedded server with a user who has no permissions.
 fn ours() -> (tempfile::TempDir, Embedded, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens");
@@ -110,7 +110,7 @@ fn real_access_bindings_to_absent_roles_and_to_greater_ones_are_answered_alike()
     let real = story(&cluster.kubeconfig(), &real_user, "bindings");
     let ours = story(&server.kubeconfig(), &user, "bindings");
     assert_eq!(ours, real);
-    // What that is, so that a change of both is noticed.
+    // The expected codes, so that a change of both servers is noticed.
     let codes: Vec<&str> = real.iter().map(|line| &line[..3]).collect();
     assert_eq!(codes, ["404", "404", "403", "403", "201", "201", "201"]);
 }

@@ -1,5 +1,5 @@
-//! client-go alone on the real kube-apiserver. It shows that the harness sees what is there: the records,
-//! the hand-overs, and the overlap that client-go is known to allow.
+//! client-go alone on the real kube-apiserver. This shows that the harness detects the records, the hand-overs, and the
+//! overlap that client-go is known to allow.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ fn cluster(peer: Peer) -> Option<&'static Cluster> {
     Skip::unless(available(&[peer]).and_then(|()| shared()))
 }
 
-/// Masks what differs from run to run, once its form is checked: six digits after the second.
+/// Masks times after checking their format: six digits after the second.
 fn mask_times(spec: &mut Value) {
     for field in ["acquireTime", "renewTime"] {
         let fraction = spec[field].as_str().and_then(|text| text.split_once('.'));
@@ -46,7 +46,7 @@ fn a_term_from_first_write_to_release() {
         json!({"holderIdentity": "a", "leaseDurationSeconds": 15, "leaseTransitions": 0,
                "acquireTime": "T", "renewTime": "T"})
     );
-    // The token is the version that the first write got; by now the lease may have been renewed.
+    // The token is the version of the first write; the lease may have been renewed since.
     let token: u64 = acquired.token.unwrap().parse().unwrap();
     let version: u64 = held["metadata"]["resourceVersion"]
         .as_str()
@@ -102,11 +102,12 @@ fn hand_overs_by_sigterm_and_kill() {
     assert_eq!(last["spec"]["leaseTransitions"], 6);
 }
 
-/// If this finds no overlap, the checker or the nemesis is too weak to say anything about anyone else.
+/// If this finds no overlap, the checker or the nemesis is too weak to prove anything about other candidates.
 ///
-/// Which of two things happens depends on where the leader was stopped. Between two rounds of renewal: it
-/// works on until its renew deadline, beside the new leader. Inside a round: it gives up, but releases the
-/// lease that by then is the other's, takes it at once, and now the other works on.
+/// The overlap depends on the moment at which the leader was stopped:
+/// - Between two rounds of renewal: it continues to work until its renew deadline, at the same time as the new leader.
+/// - During a round: it gives up, but releases the lease, which the other one holds by then, and acquires it
+///   immediately. Then the other one continues to work.
 #[test]
 fn a_stopped_leader_and_its_successor_both_work() {
     let Some(cluster) = cluster(Peer::Elector) else {

@@ -1,4 +1,4 @@
-//! Clients that nobody here wrote, on the real kube-apiserver: what they expect is true there.
+//! Third-party clients on the real kube-apiserver, which shows that their expectations are correct.
 
 use tenure_tests::real::{Cluster, Peer, build, shared};
 use tenure_tests::{Skip, tools};

@@ -1,5 +1,5 @@
-//! Every command on the real kube-apiserver under its RBAC: each as a service account that may do what
-//! `--print-rbac` prints or the documentation names, and nothing else.
+//! Every command on the real kube-apiserver with RBAC. Each runs as a service account with exactly the permissions that
+//! `--print-rbac` prints or the documentation names.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -33,7 +33,7 @@ struct Place {
 }
 
 impl Place {
-    /// `None` without a cluster.
+    /// Returns `None` without a cluster.
     fn new(namespace: &'static str) -> Option<Self> {
         let cluster = Skip::unless(shared())?;
         let place = Self {
@@ -62,7 +62,7 @@ impl Place {
         format!("/apis/{GROUP}/v1/namespaces/{}/{resource}", self.namespace)
     }
 
-    /// A service account with these roles and no other; its kubeconfig, once the server knows of the roles.
+    /// Creates a service account with exactly these roles. Returns its kubeconfig once the server knows the roles.
     fn account(&self, name: &str, roles: &[Value]) -> PathBuf {
         let made = json!({ "metadata": { "name": name } });
         self.create(&self.core("serviceaccounts"), &made);
@@ -87,7 +87,7 @@ impl Place {
         kubeconfig
     }
 
-    /// The kubeconfig of a service account, with a token as a pod gets one.
+    /// Returns the kubeconfig of a service account, with a token like that of a pod.
     fn kubeconfig_of(&self, account: &str) -> PathBuf {
         let request = json!({
             "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest",
@@ -107,7 +107,7 @@ impl Place {
         path
     }
 
-    /// Waits until an account has a role: roles grow slowly into the server's caches.
+    /// Waits until an account has a role, because the server's caches receive roles with a delay.
     fn knows(&self, own: &Wire, role: &Value) {
         let rule = &role["rules"][0];
         let review = json!({
@@ -136,14 +136,14 @@ impl Place {
         self.command(kubeconfig, args).output().unwrap()
     }
 
-    /// What a command that succeeds prints.
+    /// Runs a command, asserts success and returns its output.
     fn stdout(&self, kubeconfig: &Path, args: &[&str]) -> String {
         let output = self.run(kubeconfig, args);
         assert!(output.status.success(), "{args:?}: {}", text(&output));
         String::from_utf8(output.stdout).unwrap()
     }
 
-    /// The Roles that a command line prints.
+    /// Returns the Roles that a command line prints.
     fn printed(&self, args: &[&str]) -> Vec<Value> {
         let output = self
             .home
@@ -160,7 +160,7 @@ impl Place {
         roles.collect()
     }
 
-    /// A candidate that leads.
+    /// Starts a candidate and waits until it leads.
     fn leader(&self, kubeconfig: &Path, election: &str, id: &str) -> Process {
         let (election, id) = (format!("--election={election}"), format!("--id={id}"));
         let command = self.command(kubeconfig, &["elect", "--events=json", &election, &id]);
@@ -185,7 +185,7 @@ fn role(rules: &[(&str, &str, &[&str])]) -> Value {
     json!({ "rules": rules.iter().map(rule).collect::<Vec<_>>() })
 }
 
-/// Every kind of lock and every way to route, from the first write to the release.
+/// Every lock kind and every way of routing, from the first write to the release.
 #[test]
 fn real_commands_elect_needs_what_it_prints() {
     let Some(place) = Place::new("commands-elect") else {
@@ -232,7 +232,7 @@ fn real_commands_elect_needs_what_it_prints() {
         assert!(process.last_of(&[Kind::Released]).is_some(), "{said}");
         assert!(!said.contains("forbidden"), "{}: {said}", case.user);
     }
-    // With nothing, everything is named.
+    // Without any role, all missing permissions are reported.
     let nothing = place.account("nothing", &[]);
     let refused = place.run(&nothing, &["elect", "--election=e", "--preflight=fail"]);
     assert_eq!(refused.status.code(), Some(4), "{}", text(&refused));
@@ -292,20 +292,20 @@ fn real_commands_run_needs_what_it_prints() {
             _ => {}
         }
     }
-    // Somebody else leads.
+    // Another candidate leads.
     let other = place.kubeconfig_of("plain");
     let _leader = place.leader(&other, "plain", "other");
     let line = ["run", "--election=plain", "--nonblock", "--", "true"];
     let refused = place.run(&other, &line);
     assert_eq!(refused.status.code(), Some(75), "{}", text(&refused));
-    // Without the role nothing is run.
+    // Without the role, the command is not run.
     let nothing = place.account("nothing", &[]);
     let line = ["run", "--election=plain", "--wait=2s", "--", "true"];
     let refused = place.run(&nothing, &line);
     assert_ne!(refused.status.code(), Some(0));
 }
 
-/// Those who look and those who steer, with what docs/seeing.md says that they need.
+/// The commands that display and control elections, with the permissions documented in docs/seeing.md.
 #[test]
 fn real_commands_seeing_and_steering_need_what_is_documented() {
     let Some(place) = Place::new("commands-seeing") else {
@@ -328,7 +328,7 @@ fn real_commands_seeing_and_steering_need_what_is_documented() {
     let row = status(&viewer)[0].clone();
     assert_eq!((&row["name"], &row["holder"]), (&"web".into(), &"a".into()));
     assert_eq!(row["namespace"], place.namespace);
-    // Only the own namespace may be listed.
+    // The account may list only its own namespace.
     let all = place.run(&viewer, &["status", "-A"]);
     assert!(!all.status.success(), "{}", text(&all));
     let mut command = place.command(&viewer, &["status", "-w"]);
@@ -337,7 +337,7 @@ fn real_commands_seeing_and_steering_need_what_is_documented() {
     let line = ["elect", "--events=json", "--election=web", "--id=b"];
     let b = Process::spawn("b", place.command(&candidate, &line)).unwrap();
     b.wait_for(Kind::Observed, Nanos(0), LIMIT).unwrap();
-    // Who only looks does not steer.
+    // An account that may only read cannot give orders.
     for order in ["step-down", "pause", "resume"] {
         let refused = place.run(&viewer, &[order, "web"]);
         assert!(!refused.status.success(), "{order}");
@@ -353,7 +353,7 @@ fn real_commands_seeing_and_steering_need_what_is_documented() {
         lines.iter().any(b).then_some(())
     });
     assert!(shown.is_some(), "{:?}", watching.text());
-    // Events are written a moment after.
+    // Events are written shortly afterwards.
     let history = poll(LIMIT, || {
         let history = place.stdout(&viewer, &["history", "web", "-o", "json"]);
         let history: Value = serde_json::from_str(&history).unwrap();
@@ -370,7 +370,7 @@ fn real_commands_seeing_and_steering_need_what_is_documented() {
     assert_eq!(status(&viewer)[0]["paused"], true);
     place.stdout(&steers, &["resume", "web"]);
     assert_eq!(status(&viewer)[0]["paused"], false);
-    // Whoever may take part is told so, and who may not.
+    // `doctor` reports whether an account may campaign.
     let doctor = place.run(&candidate, &["doctor", "web"]);
     assert!(doctor.status.success(), "{}", text(&doctor));
     let doctor = place.run(&viewer, &["doctor", "web"]);
@@ -378,7 +378,7 @@ fn real_commands_seeing_and_steering_need_what_is_documented() {
     assert!(text(&doctor).contains("update"), "{}", text(&doctor));
 }
 
-/// The files in `deploy/` by the real kubectl, and candidates as the account that they make.
+/// The real kubectl applies the files in `deploy/`, and candidates run as the account in them.
 #[test]
 fn real_commands_deploy_files_are_taken_and_their_account_is_enough() {
     let Some(place) = Place::new("default") else {
@@ -392,7 +392,7 @@ fn real_commands_deploy_files_are_taken_and_their_account_is_enough() {
     let own = Wire::connect(&account).unwrap();
     let path = place.rbac("roles/tenure-example");
     place.knows(&own, &place.admin.get(&path).unwrap().body);
-    // The command line of the Deployment, with a port of this machine.
+    // The command line of the Deployment, with a free port of this machine.
     let path = "/apis/apps/v1/namespaces/default/deployments/example";
     let deployment = place.admin.get(path).unwrap().body;
     let containers = &deployment["spec"]["template"]["spec"]["containers"];
@@ -408,7 +408,7 @@ fn real_commands_deploy_files_are_taken_and_their_account_is_enough() {
     leads(&process);
     process.terminate();
     assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
-    // kubectl's plugin with kubectl's own configuration.
+    // The kubectl plugin with the configuration of kubectl.
     let kubectl = build(Peer::Kubectl).unwrap();
     let plugins = place.home.path("real-plugins");
     std::fs::create_dir(&plugins).unwrap();
@@ -426,8 +426,8 @@ fn real_commands_deploy_files_are_taken_and_their_account_is_enough() {
     assert!(text(&status).contains("\"free\""), "{}", text(&status));
 }
 
-/// The operator of the examples: two replicas, as an account with what its two elections, its cache and its
-/// gate need.
+/// The operator of the examples: two replicas run as an account with the permissions for its two elections, its cache
+/// and its gate.
 #[test]
 fn real_commands_operator_of_the_examples_hands_over() {
     let Some(operator) = Skip::unless(tools::example("operator")) else {

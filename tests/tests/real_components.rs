@@ -1,4 +1,4 @@
-//! kube-controller-manager and kube-scheduler, with their own elections, against ours on one Lease.
+//! kube-controller-manager and kube-scheduler, with their own elections, and tenure on one Lease.
 
 use std::process::Command;
 use std::time::Duration;
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 struct Component {
     peer: Peer,
     flags: &'static [&'static str],
-    /// Whether it gives the lease back at SIGTERM.
+    /// Whether it releases the lease on SIGTERM.
     releases: bool,
 }
 
@@ -39,9 +39,9 @@ fn kube_controller_manager() {
     });
 }
 
-/// To and fro by every way in which either of them goes.
+/// Alternating hand-overs, with every way in which either candidate ends.
 fn hand_overs(component: &Component) {
-    // On a cluster that is in use the component itself holds that lease.
+    // On a cluster in use, the component itself holds this lease.
     let programs = own_cluster().and_then(|()| available(&[component.peer]));
     let programs = programs.and(tools::candidate());
     let Some(cluster) = Skip::unless(programs.and_then(|_| shared())) else {
@@ -61,7 +61,7 @@ fn hand_overs(component: &Component) {
     );
     let form_of_ours = form(&record);
 
-    // Ours goes in good order: theirs follows.
+    // tenure ends gracefully, and the component takes over.
     let mut theirs = start(component, cluster, &election);
     std::thread::sleep(2 * election.retry_period);
     ours.terminate();
@@ -70,7 +70,7 @@ fn hand_overs(component: &Component) {
     assert_eq!(record["leaseTransitions"], 1, "{record}");
     assert_eq!(form(&record), form_of_ours, "{record}");
 
-    // Theirs goes: ours follows, at once if the lease was given back, else when it has run out.
+    // The component ends, and tenure takes over: immediately if the lease was released, otherwise when it has expired.
     let ours = election.library("tenure-1", &[]).unwrap();
     let seen = |event: &tenure_tests::event::Event| {
         event.event == Kind::Observed && event.leader == holder
@@ -91,7 +91,7 @@ fn hand_overs(component: &Component) {
     assert_eq!(record["leaseTransitions"], 2, "{record}");
     assert_eq!(form(&record), form_of_ours, "{record}");
 
-    // Ours dies: theirs follows.
+    // tenure is killed, and the component takes over.
     let theirs = start(component, cluster, &election);
     let mut ours = ours;
     std::thread::sleep(2 * election.retry_period);
@@ -119,7 +119,7 @@ fn spec(wire: &Wire, path: &str) -> Value {
     wire.get(path).unwrap().body["spec"].clone()
 }
 
-/// Waits until the lease is held by somebody who is not `old`.
+/// Waits until the lease is held by a holder other than `old`.
 fn next_holder(wire: &Wire, path: &str, old: &str, process: &Process) -> String {
     let found = clock::poll(LIMIT, || {
         let holder = spec(wire, path)["holderIdentity"].as_str()?.to_owned();
@@ -128,7 +128,7 @@ fn next_holder(wire: &Wire, path: &str, old: &str, process: &Process) -> String 
     found.unwrap_or_else(|| panic!("nobody follows {old}:\n{}", process.transcript()))
 }
 
-/// A record with its digits and its holder left out: what is there, of which type, in which form.
+/// Returns the form of a record, without digits and holder: members, types and formats.
 fn form(record: &Value) -> Value {
     let mut record = record.clone();
     record["holderIdentity"] = json!("");

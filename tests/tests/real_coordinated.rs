@@ -1,5 +1,4 @@
-//! Coordinated election (KEP-4355): the controller of the real kube-apiserver chooses among candidates of the
-//! library.
+//! Coordinated election (KEP-4355): the controller of the real kube-apiserver selects one of the library's candidates.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,11 +12,11 @@ use tenure_tests::wire::{Wire, lease_path};
 use tenure_tests::{Skip, clock};
 use tokio::runtime::Runtime;
 
-/// The controller waits five seconds for answers, and looks again after five more.
+/// The controller waits five seconds for responses, and checks again after five more.
 const LIMIT: Duration = Duration::from_secs(120);
 const NAME: &str = "coordinated";
 
-/// A process, as far as its candidate can tell: dropping the runtime is a crash.
+/// A candidate with its own runtime, which acts like a process: dropping the runtime is a crash.
 struct Candidate {
     runtime: Runtime,
     handle: Handle,
@@ -60,7 +59,7 @@ impl Candidate {
     }
 }
 
-/// Waits for a term of one of these whose token is above `last`.
+/// Waits for a term of one of these candidates whose token is greater than `last`.
 fn led(candidates: &[&Candidate], last: Option<&FencingToken>) -> FencingToken {
     let found = clock::poll(LIMIT, || {
         let mut terms = candidates.iter().filter_map(|c| c.handle.tenure());
@@ -103,7 +102,7 @@ fn real_coordinated_election_survives_an_order_and_a_crash() {
         "{won}"
     );
 
-    // The controller never counts; the order stays on the object and must not end the next term.
+    // The controller never increments the transitions. The order stays on the object and must not end the next term.
     let number = transitions(&won);
     let ordered = u32::try_from(number).unwrap();
     let order = tenure::lock::orders::step_down_patch(ordered, None, Some(Duration::from_secs(1)));
@@ -114,7 +113,7 @@ fn real_coordinated_election_survives_an_order_and_a_crash() {
     let after = lease(&wire);
     assert!(transitions(&after) > number, "{after}");
 
-    // Whichever leads crashes; the other one takes over, although it is not the oldest.
+    // The leader crashes; the other one takes over, although it is not the oldest.
     let (leader, other) = if first.handle.is_leading() {
         (first, second)
     } else {

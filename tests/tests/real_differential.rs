@@ -1,4 +1,4 @@
-//! Our API server says what the real one says, to random requests.
+//! The embedded API server returns the same responses as the real one to random requests.
 
 use tenure_tests::Skip;
 use tenure_tests::differential::{LENGTH, Side, compare, kinds, play};

@@ -1,5 +1,5 @@
-//! The scripted driver is a driver: the suite that CSI drivers are tested with finds nothing wrong with it, so
-//! what a provisioner does with it, it does with others.
+//! The conformance suite for CSI drivers passes with the scripted driver. Therefore results of a provisioner with it
+//! apply to other drivers.
 
 use std::process::Command;
 use std::time::Duration;
@@ -12,8 +12,8 @@ use tenure_tests::real::{Peer, available, build};
 
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Abilities without calls of their own, and those that the driver has the calls for. Sources of copies it takes
-/// as they come, which the suite would mind, and nothing is attached.
+/// Returns a configuration with capabilities that need no further calls and those whose calls the driver implements.
+/// The driver accepts any source of a clone, which the suite would reject, and it attaches nothing.
 fn config() -> MockConfig {
     MockConfig {
         plugin: vec![
@@ -50,7 +50,7 @@ async fn csi_sanity_finds_nothing_wrong_with_the_scripted_driver() {
     let said = sanity.text().join("\n");
     assert!(status.success(), "{said}");
     assert!(said.contains(" 0 Failed"), "{said}");
-    // It has really been asked for everything it has, and nothing is left.
+    // The suite called every supported method, and no volume is left.
     for method in [
         Method::GetPluginInfo,
         Method::GetPluginCapabilities,

@@ -1,4 +1,4 @@
-//! Several `tenure server` on one real etcd: one cluster to kubectl, one leader among the servers.
+//! Several `tenure server` on one real etcd: kubectl sees one cluster, and one of the servers leads.
 
 use std::fs;
 use std::path::PathBuf;
@@ -17,7 +17,7 @@ use tenure_tests::wire::Wire;
 const LIMIT: Duration = Duration::from_secs(120);
 const LEASE: &str = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/tenure-server";
 
-/// One server with a data directory of its own.
+/// One server with its own data directory.
 struct Replica {
     process: Process,
     kubeconfig: PathBuf,
@@ -49,7 +49,7 @@ impl Replica {
         Wire::connect(&self.kubeconfig).unwrap()
     }
 
-    /// The address in the kubeconfig.
+    /// Returns the address in the kubeconfig.
     fn url(&self) -> String {
         let text = fs::read_to_string(&self.kubeconfig).unwrap();
         let line = text.lines().find(|line| line.contains("https://")).unwrap();
@@ -84,7 +84,7 @@ fn real_etcd_makes_one_cluster_of_several_servers() {
     ];
     let (a, b) = (replicas[0].wire(), replicas[1].wire());
 
-    // The credentials from one server are good at the other, and so is its certificate.
+    // The credentials of one server are valid at the other, and so is its certificate.
     let text = fs::read_to_string(&replicas[0].kubeconfig).unwrap();
     let moved = home.path("moved");
     fs::write(&moved, text.replace(&replicas[0].url(), &replicas[1].url())).unwrap();
@@ -110,7 +110,7 @@ fn real_etcd_makes_one_cluster_of_several_servers() {
     let review = send(&b, reviews, &review);
     assert_eq!(review["status"]["authenticated"], true, "{review}");
 
-    // One of them leads; when it ends, the other does, and its controllers work.
+    // One of them leads. When it ends, the other one leads, and its controllers work.
     let first = poll(LIMIT, || holder(&a)).unwrap();
     assert_eq!(holder(&b).as_ref(), Some(&first), "both say the same");
     replicas.remove(0).process.terminate();
@@ -126,7 +126,7 @@ fn real_etcd_makes_one_cluster_of_several_servers() {
     });
     assert!(made.is_some(), "{}", replicas[0].process.transcript());
 
-    // Backups are etcd's own business, and the command says so.
+    // Backups are made with etcd's tools, and the command says so.
     let folder = home.path("b").display().to_string();
     let saved = home.tenure(&["server", "--data-dir", &folder, "backup", "file"]);
     let said = String::from_utf8_lossy(&saved.stderr).into_owned();
@@ -152,7 +152,7 @@ fn real_etcd_that_was_away_finds_its_server_when_it_comes_back() {
         (answer.status != StatusCode::OK).then(|| answer.body.to_string())
     });
     assert!(refused.is_some());
-    // Longer than a leader may go without renewing.
+    // Longer than a leader may go without a renewal.
     std::thread::sleep(Duration::from_secs(16));
     etcd.resume();
     let ready = poll(LIMIT, || {
@@ -178,7 +178,7 @@ fn real_etcd_refuses_a_directory_with_other_keys() {
     let etcd = Etcd::start().unwrap();
     let home = Home::new();
     let first = Replica::start(&home, "a", &etcd);
-    // A server with a store of its own has keys of its own.
+    // A server with its own store has its own keys.
     let own = home.path("own").display().to_string();
     let args = ["server", "run", "--listen=127.0.0.1:0", "--data-dir", &own];
     let mut command = home.command();
@@ -197,7 +197,7 @@ fn real_etcd_refuses_a_directory_with_other_keys() {
     assert!(!refused.status.success(), "{said}");
     assert!(said.contains("another certificate authority"), "{said}");
     drop(first);
-    // No etcd, no server; the reason names it.
+    // A server does not start without etcd, and the error names it.
     let absent = "--store=etcd=http://127.0.0.1:1";
     let refused = home.command().args(args).arg(absent).output().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();

@@ -1,4 +1,4 @@
-//! The harness itself: the cluster is what it claims to be, and nothing of it stays.
+//! The harness itself: the cluster has the expected properties and leaves nothing behind.
 
 use std::fs;
 use std::process::Command;
@@ -67,7 +67,7 @@ fn a_dropped_cluster_leaves_nothing_behind() {
     assert!(!kubeconfig.parent().unwrap().exists());
 }
 
-/// Ends a cluster when the test ends, however it does.
+/// Stops a cluster at the end of the test, even after a panic.
 struct Down(Detached);
 
 impl Drop for Down {
@@ -115,7 +115,7 @@ fn up_starts_what_down_ends_and_a_cluster_without_its_store_is_none() {
     assert!(cluster.state().unwrap().is_none() && !second.kubeconfig.exists());
 }
 
-/// This very program again, told to use a cluster that is there already.
+/// Runs this test program again with an existing cluster.
 #[test]
 fn an_existing_cluster_is_used_and_left_running() {
     let programs = own_cluster().and_then(|()| available(&[Peer::Elector]));
@@ -132,7 +132,7 @@ fn an_existing_cluster_is_used_and_left_running() {
         .args(["real_harness::rbac_is_on"])
         .args(["real_harness::a_dropped_cluster_leaves_nothing_behind"])
         .env("TENURE_KUBECONFIG", &state.kubeconfig)
-        // What is required of a cluster of our own is not required of that one.
+        // Requirements for a cluster that the harness starts do not apply to an existing one.
         .env("TENURE_REAL", "require");
     let mut run = Process::spawn("tests on an existing cluster", command).unwrap();
     let ended = run.wait(Duration::from_secs(240)).unwrap();
@@ -142,7 +142,7 @@ fn an_existing_cluster_is_used_and_left_running() {
     for skipped in ["has no user without rights", "needs a cluster of its own"] {
         assert!(said.contains(skipped), "no {skipped:?} in\n{said}");
     }
-    // It was that cluster.
+    // The run used that cluster.
     let wire = Wire::connect(&state.kubeconfig).unwrap();
     let lease = wire.get(&lease_path("default", "client-go-term")).unwrap();
     assert_eq!(lease.status, StatusCode::OK);

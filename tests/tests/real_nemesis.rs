@@ -1,4 +1,4 @@
-//! Faults on real processes, on the real kube-apiserver.
+//! Faults on real processes, with the real kube-apiserver.
 
 use tenure_tests::nemesis::server::Server;
 use tenure_tests::real::{Peer, available, own_cluster, shared};

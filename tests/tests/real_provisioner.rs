@@ -1,4 +1,4 @@
-//! `tenure provision` where it is going to run: kube-apiserver with its RBAC and the roles of `deploy`,
+//! `tenure provision` in its target environment: kube-apiserver with RBAC and the roles of `deploy`,
 //! kube-controller-manager for binding and protection, and a driver.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
@@ -21,7 +21,7 @@ const CLAIMS: &str = "/api/v1/namespaces/default/persistentvolumeclaims";
 const VOLUMES: &str = "/api/v1/persistentvolumes";
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// A field of every object in a list.
+/// Returns a field of every object in a list.
 async fn all(api: &Api, path: &str, pointer: &str) -> BTreeSet<String> {
     let list = api.get(path).await.unwrap().unwrap_or_default();
     let items = list["items"].as_array().cloned().unwrap_or_default();
@@ -29,7 +29,7 @@ async fn all(api: &Api, path: &str, pointer: &str) -> BTreeSet<String> {
     items.iter().filter_map(field).collect()
 }
 
-/// A claim, until it is bound.
+/// Creates a claim and waits until it is bound.
 async fn bound(api: &Api, name: &str, source: Value) {
     let mut claim = claim(name, "fast");
     claim["spec"]["dataSource"] = source;
@@ -48,7 +48,7 @@ async fn from_claim_to_nothing_under_the_roles_of_deploy() {
     let Some(tenure) = Skip::unless(programs) else {
         return;
     };
-    // One of its own: a binder would not leave the objects of other tests alone.
+    // A separate cluster, because a binder would also act on the objects of other tests.
     let cluster = tokio::task::block_in_place(Cluster::start).unwrap();
     let admin = cluster.kubeconfig();
     let api = Api::open(&admin).await.unwrap();
@@ -83,7 +83,7 @@ async fn from_claim_to_nothing_under_the_roles_of_deploy() {
     let classes = "/apis/storage.k8s.io/v1/storageclasses";
     api.create(classes, &class).await.unwrap();
 
-    // The command line of the Deployment, but for where things are.
+    // The command line of the Deployment, with different addresses and paths.
     let args: Vec<&str> = pod["containers"][1]["args"]
         .as_array()
         .unwrap()

@@ -1,4 +1,4 @@
-//! kube-scheduler on `tenure server`: it syncs, elects itself, places pods, and hands over.
+//! kube-scheduler on `tenure server`: it syncs, acquires its lease, schedules pods, and hands over.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::process::Command;
@@ -29,7 +29,7 @@ async fn kube_scheduler_places_pods_and_hands_over() {
     let first = scheduler(&served);
     let holder = next_holder(api, "", &first).await;
 
-    // Of two nodes one has room.
+    // One of two nodes has enough capacity.
     node(api, "small", "1").await;
     node(api, "large", "8").await;
     pod(api, "user", "4").await;
@@ -39,7 +39,7 @@ async fn kube_scheduler_places_pods_and_hands_over() {
     let scheduled = conditions.iter().find(|c| c["type"] == "PodScheduled");
     assert_eq!(scheduled.unwrap()["status"], "True", "{placed}");
 
-    // What fits nowhere waits, and says why.
+    // A pod that fits on no node stays pending, with the reason.
     pod(api, "huge", "64").await;
     found("the pod is too large", &first, async || {
         let pod = api.get(&format!("{PODS}/huge")).await.unwrap().unwrap();
@@ -49,14 +49,14 @@ async fn kube_scheduler_places_pods_and_hands_over() {
     })
     .await;
 
-    // A second one takes over from the first when that goes, and places what comes then.
+    // A second scheduler takes over when the first one ends, and schedules new pods.
     let second = scheduler(&served);
     first.terminate();
     let next = next_holder(api, &holder, &second).await;
     pod(api, "later", "1").await;
     self::placed(api, "later", &second).await;
 
-    // So does a candidate of ours on the same lease.
+    // A tenure candidate takes over the same lease, too.
     let mut election = Election::new(served.kubeconfig(), "kube-scheduler").quick();
     election.namespace = "kube-system".to_owned();
     let ours = election.library("tenure-0", &[]).unwrap();
@@ -81,7 +81,7 @@ fn scheduler(served: &Served) -> Process {
     Process::spawn(Peer::KubeScheduler.name(), command).unwrap()
 }
 
-/// A node with so many processors that says it is ready.
+/// Creates a ready node with this number of CPUs.
 async fn node(api: &Api, name: &str, cpu: &str) {
     let node = json!({ "metadata": { "name": name } });
     api.create(NODES, &node).await.unwrap();
@@ -91,7 +91,7 @@ async fn node(api: &Api, name: &str, cpu: &str) {
     let path = format!("{NODES}/{name}");
     let change = json!({ "status": status });
     api.merge(&format!("{path}/status"), &change).await.unwrap();
-    // What kube-controller-manager does for a node that is ready.
+    // kube-controller-manager does this for a ready node.
     let change = json!({ "spec": { "taints": null } });
     api.merge(&path, &change).await.unwrap();
 }
@@ -106,7 +106,7 @@ async fn pod(api: &Api, name: &str, cpu: &str) {
     api.create(PODS, &pod).await.unwrap();
 }
 
-/// Waits until a pod has a node.
+/// Waits until a pod is assigned to a node.
 async fn placed(api: &Api, name: &str, scheduler: &Process) -> Value {
     let path = format!("{PODS}/{name}");
     found(&format!("a node for {name}"), scheduler, async || {
@@ -116,7 +116,7 @@ async fn placed(api: &Api, name: &str, scheduler: &Process) -> Value {
     .await
 }
 
-/// Waits until the lease is held by somebody who is not `old`.
+/// Waits until the lease is held by a holder other than `old`.
 async fn next_holder(api: &Api, old: &str, scheduler: &Process) -> String {
     found("the next holder", scheduler, async || {
         let lease = api.get(LEASE).await.unwrap()?;

@@ -1,5 +1,5 @@
 //! `tenure server --kubeconfig` on the real kube-apiserver: the controllers of kube-controller-manager that it
-//! stands in for. The cluster is its own, because these controllers look after all of it.
+//! replaces. The test has its own cluster, because these controllers act on all of it.
 
 use std::process::Command;
 use std::time::Duration;
@@ -52,7 +52,7 @@ impl Place {
         lease.unwrap().body["spec"].clone()
     }
 
-    /// A namespace gets what every namespace has, fills, and goes with all of it when it is deleted.
+    /// A namespace gets its standard contents, is filled, and is deleted with all contents.
     fn comes_and_goes(&self, name: &str, replicas: &[&Process]) {
         let namespace = json!({ "metadata": { "name": name } });
         self.post("/api/v1/namespaces", &namespace);
@@ -71,7 +71,7 @@ impl Place {
         );
         let deleted = self.admin.send(&Method::DELETE, &core, None).unwrap();
         assert!(deleted.status.is_success(), "{}", deleted.body);
-        // Everything goes but what a finalizer holds, and so the namespace stays.
+        // Everything is deleted except an object with a finalizer, so the namespace remains.
         let secret = format!("{core}/secrets/s");
         self.until(&secret, replicas, || !self.is_there(&secret));
         let phase = self.admin.get(&core).unwrap().body["status"]["phase"].clone();
@@ -85,7 +85,7 @@ impl Place {
         });
     }
 
-    /// What has lost its owner goes, and what was orphaned stays.
+    /// Objects without an owner are deleted, and orphaned objects are kept.
     fn collects(&self, replicas: &[&Process]) {
         let maps = "/api/v1/namespaces/default/configmaps";
         for (policy, stays) in [("Background", false), ("Orphan", true)] {
@@ -126,11 +126,11 @@ fn real_server_replicas_elect_one_leader_that_looks_after_namespaces_and_owners(
     place.collects(&[&a, &b]);
     let before = place.spec();
     assert_ne!(before["holderIdentity"], "", "{before}");
-    // One dies, and whichever it was, the other leads in the end.
+    // One replica is killed. The other one leads in the end, whichever it was.
     a.kill();
     place.comes_and_goes("second", &[&b]);
     let c = place.replica("c");
-    // The other goes in good order.
+    // The other one ends gracefully.
     let led = place.spec();
     b.terminate();
     assert_eq!(b.wait(LIMIT).unwrap().code(), Some(0));

@@ -1,6 +1,6 @@
-//! kube-controller-manager on `tenure server`, in place of the built-in controllers.
+//! kube-controller-manager on `tenure server`, instead of the built-in controllers.
 //!
-//! What it makes of the same claims and volumes is what ours make of them.
+//! It gives the same results for the same claims and volumes as the built-in controllers.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::process::Command;
@@ -57,7 +57,7 @@ async fn the_binder_of_kubernetes_and_ours_come_to_the_same() {
     }
 }
 
-/// The same claims and volumes from beginning to end.
+/// Runs the same claims and volumes from creation to deletion.
 async fn run(flags: &[&str], beside: impl Fn(&Served) -> Option<Process>) -> Value {
     let served = Served::start(flags).await.unwrap();
     let _beside = beside(&served);
@@ -73,7 +73,7 @@ async fn kube_controller_manager_takes_over() {
     if Skip::unless(available(&[Peer::KubeControllerManager])).is_none() {
         return;
     }
-    // Choosing nodes is kube-scheduler's, so ours stays for that.
+    // kube-scheduler selects nodes, so the built-in controller stays enabled for that.
     let disable = "--disable=persistentvolume-binder,pvc-protection,pv-protection,\
                    garbage-collector,namespace-purge";
     let served = Served::start(&[disable]).await.unwrap();
@@ -82,7 +82,7 @@ async fn kube_controller_manager_takes_over() {
     let driver = served.driver(abilities()).unwrap();
     let _provisioner = served.provisioner(&[]).unwrap();
 
-    // It elects itself.
+    // It acquires its own lease.
     let path = "/apis/coordination.k8s.io/v1/namespaces/kube-system/leases/kube-controller-manager";
     until("it leads", async || {
         let lease = api.get(path).await.unwrap().unwrap_or_default();
@@ -91,7 +91,7 @@ async fn kube_controller_manager_takes_over() {
     })
     .await;
 
-    // A node is chosen for a claim that waits, and its binder has the volume made and binds it.
+    // A node is selected for a waiting claim. The binder then requests the volume and binds it.
     let labels = json!({ "kubernetes.io/hostname": "worker" });
     let node = json!({ "metadata": { "name": "worker", "labels": labels } });
     api.create(NODES, &node).await.unwrap();
@@ -116,7 +116,7 @@ async fn kube_controller_manager_takes_over() {
     let selected = &data["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
     assert_eq!(selected, "worker", "{data}");
 
-    // The garbage collector follows owners.
+    // The garbage collector deletes dependents of a deleted owner.
     let owner = json!({ "metadata": { "name": "owner" } });
     let owner = api.create(MAPS, &owner).await.unwrap();
     let reference = json!({
@@ -129,7 +129,7 @@ async fn kube_controller_manager_takes_over() {
     api.delete(&format!("{MAPS}/owner")).await.unwrap();
     gone(api, &format!("{MAPS}/owned")).await;
 
-    // Namespaces end, and claims and volumes with their users.
+    // Namespaces are deleted, and claims and volumes after their users.
     let namespace = json!({ "metadata": { "name": "short" } });
     api.create("/api/v1/namespaces", &namespace).await.unwrap();
     let map = json!({ "metadata": { "name": "m" } });

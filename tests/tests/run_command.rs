@@ -1,5 +1,5 @@
-//! `tenure run` as a process: exit codes, signals, and what becomes of the child when the wrapper or the
-//! API server goes away. Each test has its own home, and so its own local server.
+//! `tenure run` as a process: exit codes, signals, and the fate of the child when the wrapper or the API server ends.
+//! Each test has its own home directory, and therefore its own local server.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -56,7 +56,7 @@ fn stderr(output: &Output) -> String {
     String::from_utf8_lossy(&output.stderr).into_owned()
 }
 
-/// Waits until a process has gone. A zombie of a test's own child counts as gone.
+/// Waits until a process has ended. A zombie child of the test counts as ended.
 fn gone(pid: Pid) -> bool {
     let dead = || {
         let state = fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).ok();
@@ -320,7 +320,7 @@ fn run_command_hands_over_when_the_leader_is_asked_to_end() {
         gone(child) && gone(grandchild),
         "the whole group ends before the lease is released"
     );
-    // The successor ran only after the child of the first had gone.
+    // The successor ran only after the child of the first one had ended.
     assert_eq!(second.wait().unwrap().code(), Some(3));
 }
 
@@ -355,7 +355,7 @@ fn run_command_waiting_ends_at_once_on_interrupt() {
     let mut holder = start(&home, &[], FAMILY);
     pid(&home, "child");
     let mut waiting = start(&home, &["--id=waiting"], "true");
-    // It has seen the holder once it has asked the server; until then it waits just the same.
+    // The process reads the holder with its first request. Until then it waits in the same way.
     poll(LIMIT, || catches_interrupts(waiting.id()).then_some(())).unwrap();
     std::thread::sleep(Duration::from_millis(300));
     signal(&waiting, Signal::INT);
@@ -451,13 +451,13 @@ fn run_command_lets_as_many_lead_as_there_are_slots() {
     pid(&home, "c");
     assert_eq!(slot("c"), slot("a"), "the slot that became free");
     for child in [&mut a, &mut b, &mut c] {
-        // The first has ended by itself.
+        // The first one has ended by itself.
         let _ = kill_process(Pid::from_child(child), Signal::TERM);
         assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
     }
 }
 
-/// The number of slots is kept on the lease of slot 0, which others rely on after its holder has gone.
+/// The number of slots is stored on the lease of slot 0. Others rely on it after its holder has ended.
 #[test]
 fn run_command_slot_zero_keeps_the_number_of_slots() {
     let home = Home::new();
@@ -546,7 +546,7 @@ fn run_command_removes_its_lock_if_asked() {
     }
 }
 
-/// What leaves the group, and even the session, ends with the term.
+/// Processes that leave the process group, and even the session, end with the term.
 #[test]
 fn run_command_ends_descendants_that_left_the_group() {
     let home = Home::new();
@@ -562,7 +562,7 @@ fn run_command_ends_descendants_that_left_the_group() {
     ]);
     assert_eq!(code(&output), 4, "{}", stderr(&output));
     assert!(gone(pid(&home, "daemon")));
-    // The wrapper is asked to end, and is killed.
+    // The wrapper is terminated, and killed.
     for how in [Signal::TERM, Signal::KILL] {
         let mut wrapper = start(&home, &[], escape);
         pid(&home, "child");
@@ -600,7 +600,7 @@ fn run_command_under_nohup_does_not_hear_of_a_hangup() {
     assert_eq!(code(&output), 9, "{}", stderr(&output));
 }
 
-/// A credential plugin is a child of the wrapper as well; its exit is its own affair.
+/// A credential plugin is also a child of the wrapper, but its exit does not end the term.
 #[test]
 fn run_command_leaves_credential_plugins_alone() {
     let home = Home::new();
@@ -656,7 +656,7 @@ fn in_shell(home: &Home, line: &str) -> Output {
     command.output().unwrap()
 }
 
-/// A wrong variable is named with its value and cause.
+/// An invalid variable is reported with its value and the reason.
 #[test]
 fn run_command_says_which_variable_is_wrong() {
     let home = Home::new();

@@ -11,12 +11,12 @@ use tenure_tests::{Skip, tools};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Appends its id to `members`, starts itself one level deeper, in a session of its own and without its
-/// environment, and sleeps. `$1` is the number of levels below.
+/// Appends its id to `members`, starts itself one level deeper, in a new session and without its environment, and
+/// sleeps. `$1` is the number of remaining levels.
 const TREE: &str = "echo $$ >> members; \
     if [ $1 -gt 0 ]; then env -i PATH=\"$PATH\" setsid sh tree $(($1-1)) & fi; sleep 1000 & wait";
 
-/// Ways to hide, each a line of sh that leaves one process behind, with its id in `members`.
+/// Ways to hide. Each is a shell line that leaves one process behind, with its id in `members`.
 const HIDING: [(&str, &str); 3] = [
     (
         "without its environment in a session of its own",
@@ -44,7 +44,7 @@ fn start(home: &Home, line: &str) -> Process {
     Process::spawn("e", command).unwrap()
 }
 
-/// Waits until so many processes have said that they are there.
+/// Waits until this many processes have recorded their ids.
 fn members(home: &Home, wrapper: &Process, count: usize) -> Vec<i32> {
     let found = poll(LIMIT, || {
         let text = fs::read_to_string(home.path("members")).ok()?;
@@ -54,7 +54,7 @@ fn members(home: &Home, wrapper: &Process, count: usize) -> Vec<i32> {
     found.unwrap_or_else(|| panic!("{}", wrapper.transcript()))
 }
 
-/// Whether all of them end. What does not is ended here, so that nothing outlives the test.
+/// Whether all processes end. The others are killed here, so that no process outlives the test.
 fn gone(pids: &[i32]) -> bool {
     let ended = || pids.iter().all(|pid| !is_alive(*pid)).then_some(());
     let ended = poll(Duration::from_secs(20), ended).is_some();
@@ -65,7 +65,7 @@ fn gone(pids: &[i32]) -> bool {
 }
 
 fn signal(pid: i32, signal: Signal) {
-    // It may have ended already.
+    // The process may have ended already.
     let _ = kill_process(Pid::from_raw(pid).unwrap(), signal);
 }
 
@@ -99,7 +99,7 @@ fn run_containment_tree_ends_with_a_killed_wrapper() {
     assert!(gone(&members));
 }
 
-/// The kernel wakes a stopped watchdog when the wrapper dies.
+/// The kernel resumes a stopped watchdog when the wrapper is killed.
 #[test]
 fn run_containment_tree_ends_with_a_killed_wrapper_although_its_watchdog_is_stopped() {
     let home = Home::new();
@@ -112,7 +112,7 @@ fn run_containment_tree_ends_with_a_killed_wrapper_although_its_watchdog_is_stop
     assert!(gone(&[stopped]) && ended);
 }
 
-/// Containment is never restored around a running command: the command ends, and its exit code says how.
+/// Containment is never restored around a running command: the command is ended, and its exit code gives the reason.
 #[test]
 fn run_containment_tree_ends_with_a_killed_watchdog() {
     let home = Home::new();
@@ -129,7 +129,7 @@ fn run_containment_tree_ends_with_a_killed_watchdog() {
     );
 }
 
-/// With both killed at the same moment the kernel still kills the command itself.
+/// If both are killed at the same moment, the kernel still kills the command itself.
 #[test]
 fn run_containment_command_ends_with_wrapper_and_watchdog() {
     let home = Home::new();
@@ -144,7 +144,7 @@ fn run_containment_command_ends_with_wrapper_and_watchdog() {
     assert!(ended);
 }
 
-/// The command signals its parent to reach `tenure`; the watchdog passes that on.
+/// The command signals its parent to reach `tenure`; the watchdog forwards the signal.
 #[test]
 fn run_containment_signal_to_the_parent_of_the_command_reaches_the_wrapper() {
     let home = Home::new();
@@ -156,7 +156,7 @@ fn run_containment_signal_to_the_parent_of_the_command_reaches_the_wrapper() {
     assert_eq!(code, Some(5), "{}", wrapper.transcript());
 }
 
-/// Processes that outlived both are ended before the next command starts, where there is a control group.
+/// With a control group, processes that outlived both are killed before the next command starts.
 #[test]
 fn run_containment_left_control_group_is_ended_by_the_next_run() {
     let home = Home::new();
@@ -177,7 +177,7 @@ fn run_containment_left_control_group_is_ended_by_the_next_run() {
     assert!(gone(&members));
 }
 
-/// Without control groups, which a mount namespace hides, the tree of processes is enough.
+/// Without control groups, which a mount namespace hides, the process tree is sufficient.
 #[test]
 fn run_containment_tree_needs_no_control_group() {
     let hide = "umount -a -l -t cgroup,cgroup2";

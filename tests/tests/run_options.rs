@@ -1,5 +1,5 @@
-//! The flags of `tenure run` that say what the command gets, when it is run again, and which signals mean
-//! what. Each test has its own home, and so its own local server.
+//! The flags of `tenure run` for the environment of the command, for restarts and for signals. Each test has its own
+//! home directory, and therefore its own local server.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -34,7 +34,7 @@ fn run(home: &Home, flags: &[&str], command: &[&str]) -> Output {
     output.unwrap()
 }
 
-/// Signals that whoever runs the tests ignores would be ignored by the command too.
+/// The command would inherit signals that the caller of the tests ignores, so their handling is reset.
 fn start(home: &Home, flags: &[&str], script: &str) -> Child {
     let tenure = home.command();
     let mut command = Command::new("env");
@@ -59,7 +59,7 @@ fn signal(child: &Child, signal: Signal) {
     kill_process(Pid::from_child(child), signal).unwrap();
 }
 
-/// Waits until the command has written a file, and removes it for the next one.
+/// Waits until the command has written a file, and removes the file for the next use.
 fn wrote(home: &Home, name: &str) -> String {
     let text = || {
         fs::read_to_string(home.path(name))
@@ -75,7 +75,7 @@ fn code(child: &mut Child) -> Option<i32> {
     child.wait().unwrap().code()
 }
 
-/// What `env` printed.
+/// Parses the output of `env`.
 fn variables(output: &Output) -> BTreeMap<String, String> {
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let pairs = text.lines().filter_map(|line| line.split_once('='));
@@ -114,7 +114,7 @@ fn run_options_what_the_command_is_and_what_it_learns() {
     assert!(["0", "1"].contains(&env["LOCK_SLOT"].as_str()), "{env:?}");
     assert_eq!(env["LOCK_ELECTION"], "e");
     assert!(!env.contains_key("TENURE_ELECTION"), "{env:?}");
-    // One line of a shell, and no election at all.
+    // The command as one shell line, and a run without an election.
     let said = |output: &Output| String::from_utf8_lossy(&output.stdout).into_owned();
     let shell = run(
         &home,
@@ -142,12 +142,12 @@ fn run_options_what_happens_when_the_command_ends() {
     let restarted = run(&home, &["--on-exit=restart", "--max-restarts=1"], &script);
     assert_eq!(restarted.status.code(), Some(3));
     assert_eq!(fs::read_to_string(home.path("count")).unwrap(), "x\nx\n");
-    // Only a failure is tried again.
+    // Only a failed command is run again.
     let twice = "echo x > again; test -e failed || { touch failed; exit 3; }";
     let restarted = run(&home, &["--on-exit-failure=restart"], &["sh", "-c", twice]);
     assert_eq!(restarted.status.code(), Some(0));
     assert!(home.path("failed").exists());
-    // Its work is done, and nobody else shall do it.
+    // The work is done, and no other candidate may repeat it.
     let mut holding = start(&home, &["--id=me", "--on-exit=hold"], "echo done > done");
     wrote(&home, "done");
     let other = run(&home, &["--nonblock"], &["true"]);
@@ -158,7 +158,7 @@ fn run_options_what_happens_when_the_command_ends() {
     assert_eq!(next.status.code(), Some(0), "it was given back: {next:?}");
 }
 
-/// A script that says it is there, notes a signal in a file and goes on.
+/// Returns a script that reports its start, records a signal in a file and continues.
 fn noting(signal: &str, more: &str) -> String {
     format!(
         "trap 'echo {signal} > noted' {signal}; {more}; echo > ready; while :; do sleep 0.05; done"
@@ -168,7 +168,7 @@ fn noting(signal: &str, more: &str) -> String {
 #[test]
 fn run_options_what_signals_mean() {
     let home = Home::new();
-    // A command that reads its configuration again is not asked to end by that.
+    // A forwarded SIGHUP makes the command reload its configuration and does not end it.
     let script = noting("HUP", "trap 'exit 7' TERM");
     let mut reloading = start(&home, &[], &script);
     wrote(&home, "ready");
@@ -178,7 +178,7 @@ fn run_options_what_signals_mean() {
     }
     signal(&reloading, Signal::TERM);
     assert_eq!(code(&mut reloading), Some(7));
-    // Unless it shall be.
+    // With `--forward-signal=none`, SIGHUP ends the command.
     let script = noting("USR1", "trap 'exit 8' HUP");
     let mut ending = start(&home, &["--forward-signal=none"], &script);
     wrote(&home, "ready");
@@ -194,14 +194,14 @@ fn run_options_what_signals_mean() {
     wrote(&home, "ready");
     signal(&stopped, Signal::TERM);
     assert_eq!(code(&mut stopped), Some(5));
-    // Whoever does not listen is killed by the second request.
+    // A second request kills a command that ignores the first.
     let mut deaf = start(&home, &[], &noting("TERM", ":"));
     wrote(&home, "ready");
     signal(&deaf, Signal::TERM);
     wrote(&home, "noted");
     signal(&deaf, Signal::TERM);
     assert_eq!(code(&mut deaf), Some(128 + 9));
-    // An order by signal: the term ends, and another's begins.
+    // A signal orders a step-down: the term ends, and that of another candidate starts.
     let script = noting("USR2", "trap 'exit 9' TERM");
     let mut leader = start(&home, &["--step-down-signal=USR1"], &script);
     wrote(&home, "ready");
@@ -212,7 +212,7 @@ fn run_options_what_signals_mean() {
     assert_eq!(code(&mut follower), Some(0));
 }
 
-/// What `--output-events` left so far.
+/// Returns the events that `--output-events` has written so far.
 fn events(home: &Home) -> Vec<String> {
     let text = fs::read_to_string(home.path("events")).unwrap_or_default();
     let lines = text
@@ -225,10 +225,10 @@ fn events(home: &Home) -> Vec<String> {
 #[test]
 fn run_options_how_long_a_term_lasts_and_what_its_end_is_called() {
     let home = Home::new();
-    // Held long enough: it has done its turn.
+    // The maximum hold time has passed, so the command exits with success.
     let turn = run(&home, &["--max-hold=500ms"], &["sleep", "1000"]);
     assert_eq!(turn.status.code(), Some(0), "{turn:?}");
-    // Whoever comes back lets others have theirs.
+    // A candidate that rejoins lets others lead first.
     let script = "echo $TENURE_LEADER_ID >> turns; exec sleep 1000";
     let rotating = |id: &str| {
         let (events, id) = (
@@ -249,7 +249,7 @@ fn run_options_how_long_a_term_lasts_and_what_its_end_is_called() {
         signal(child, Signal::TERM);
         child.wait().unwrap();
     }
-    // Whoever comes back does so once: two candidacies of one process would see everything twice.
+    // A candidate rejoins only once: two candidates of one process would record every event twice.
     for file in ["seen-by-a", "seen-by-b"] {
         let text = fs::read_to_string(home.path(file)).unwrap();
         let events = text.lines().map(|line| {
@@ -261,7 +261,7 @@ fn run_options_how_long_a_term_lasts_and_what_its_end_is_called() {
             |pair: &[(String, String)]| pair[0] == pair[1] && pair[0].0.contains("observed");
         assert!(!events.windows(2).any(twice), "{events:?}");
     }
-    // Sent away: the code says so.
+    // After a step-down the exit code is that of `--lost-exit-code`.
     let mut leader = start(
         &home,
         &["--lost-exit-code=42", "--step-down-signal=USR1"],
@@ -270,7 +270,7 @@ fn run_options_how_long_a_term_lasts_and_what_its_end_is_called() {
     wrote(&home, "ready");
     signal(&leader, Signal::USR1);
     assert_eq!(code(&mut leader), Some(42));
-    // More than a lease ever has would hold it and do nothing, for ever.
+    // A minimum validity above the lease duration would hold the lease without ever running the command.
     let never = run(&home, &["--min-validity=4s"], &["true"]);
     let said = String::from_utf8_lossy(&never.stderr).into_owned();
     assert_eq!(never.status.code(), Some(64), "{said}");
@@ -282,7 +282,7 @@ fn run_options_nothing_starts_with_too_little_left_of_the_lease() {
     let home = Home::new();
     let server = Embedded::start().unwrap();
     let proxy = Proxy::start(&server.kubeconfig()).unwrap();
-    // Every answer takes so long that less than that is left when it comes.
+    // Every response is so slow that less than the minimum validity remains when it arrives.
     proxy.set(Gate::Open, Gate::Slow(Duration::from_secs(1)));
     let mut command = home.command();
     command
@@ -311,7 +311,7 @@ fn run_options_slots_that_are_gone_are_not_taken_again() {
         .into();
     holders.sort_by(|a, b| a.0.cmp(&b.0));
     assert_eq!((&*holders[0].0, &*holders[1].0), ("0\n", "1\n"));
-    // It waits for either of two slots, and one of them will be gone.
+    // The process waits for either of two slots, one of which will be removed.
     let mut waiting = start(&home, &["--slots=2"], &script("c"));
     let one = |flags: &[&str]| {
         let flags = [&["--slots=1", "--nonblock"], flags].concat();
@@ -323,7 +323,7 @@ fn run_options_slots_that_are_gone_are_not_taken_again() {
     assert_eq!(refused, Some(64), "{said}");
     assert!(said.contains("has 2 slots, not 1"), "{said}");
     assert_eq!(one(&["--resize"]).0, Some(75), "the one slot is held");
-    // What runs in the other may finish; whoever waited for it gets nothing.
+    // The command in the removed slot may finish, but a process that waited for that slot exits.
     assert!(holders[1].1.try_wait().unwrap().is_none());
     signal(&holders[1].1, Signal::TERM);
     holders[1].1.wait().unwrap();
@@ -333,7 +333,7 @@ fn run_options_slots_that_are_gone_are_not_taken_again() {
     holders[0].1.wait().unwrap();
     assert_eq!(one(&[]).0, Some(0));
     assert_eq!(wrote(&home, "last"), "0\n");
-    // A command that would be started again in a slot that is gone, is not.
+    // A command is not restarted in a removed slot.
     let again = "echo $TENURE_SLOT > again; while [ ! -e shrunk ]; do sleep 0.05; done";
     let flags = ["--slots=3", "--resize", "--on-exit=restart"];
     let mut restarting: Vec<(String, Child)> = (0..3)

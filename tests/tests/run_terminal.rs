@@ -1,18 +1,18 @@
-//! `tenure run --foreground` in a real terminal, which tmux keeps.
+//! `tenure run --foreground` in a real terminal, provided by tmux.
 
 use tenure_tests::home::Home;
 use tenure_tests::{Skip, tools};
 
 use crate::top::Terminal;
 
-/// Says whether this shell's group is the one that has the terminal; waits a little for it.
+/// Prints whether the process group of this shell is in the foreground of the terminal. It waits a short time for that.
 const WHERE: &str = "n=0; while [ $n -lt 20 ]; do \
     read -r _ _ _ _ group _ _ front _ < /proc/$$/stat; \
     if [ $group = $front ]; then echo it is in fr\"\"ont; exit; fi; \
     n=$((n+1)); sleep 0.1; done; echo it is be\"\"hind";
 
-/// A command line that runs a script in an empty home; its exit code is shown after it, with the number of
-/// the line.
+/// Returns a command line that runs a script in an empty home directory. It prints the exit code afterwards, with the
+/// number of the line.
 fn line(home: &Home, number: usize, flags: &str, script: &str) -> String {
     let file = home.path("script");
     std::fs::write(&file, script).unwrap();
@@ -31,7 +31,7 @@ fn run_terminal_belongs_to_the_command_if_it_shall() {
         return;
     }
     let home = Home::new();
-    // The one that has the terminal can read from it.
+    // The process group in the foreground can read from the terminal.
     let script = "read word; echo it said $word";
     let terminal = Terminal::start("run", &line(&home, 0, "", script));
     terminal.keys(&["h", "e", "l", "l", "o", "Enter"]);
@@ -46,17 +46,17 @@ fn run_terminal_belongs_to_the_command_if_it_shall() {
     for (number, (flags, place)) in (1..).zip(lines) {
         terminal.types(&line(&home, number, flags, WHERE));
         let place = format!("it is {}{place}", if place == "front" { "in " } else { "" });
-        // Whoever had it, the shell has it again, or it could not go on.
+        // Afterwards the shell is in the foreground again; otherwise it could not continue.
         terminal.shows(&[&place, &format!("{number} ended with 0")]);
     }
-    // ^C is for the command alone, which ends as it likes.
+    // ^C signals only the command, which ends in its own way.
     let script =
         "trap 'echo int\"\"errupted; exit 7' INT; echo wai\"\"ting; while :; do sleep 0.1; done";
     terminal.types(&line(&home, 9, "", script));
     terminal.shows(&["waiting"]);
     terminal.keys(&["C-c"]);
     terminal.shows(&["interrupted", "9 ended with 7"]);
-    // Whoever leads does not sleep: after ^Z the command goes on.
+    // A leader is never suspended: after ^Z the command continues.
     let script = "echo wai\"\"ting; read word; echo it said $word";
     terminal.types(&line(&home, 10, "", script));
     terminal.shows(&["waiting"]);
@@ -64,11 +64,11 @@ fn run_terminal_belongs_to_the_command_if_it_shall() {
     terminal.shows(&["tenure: the command goes on"]);
     terminal.keys(&["y", "e", "s", "Enter"]);
     terminal.shows(&["it said yes", "10 ended with 0"]);
-    // Whoever may not have the terminal has nothing to read.
+    // A command that may not use the terminal has no input.
     let script = "read word || echo nothing to re\"\"ad";
     terminal.types(&line(&home, 11, "--foreground=never", script));
     terminal.shows(&["nothing to read", "11 ended with 0"]);
-    // Whoever wants it nevertheless stands still, and ends when it is asked to.
+    // A command that reads the terminal nevertheless is stopped, and ends on request.
     let script = "read word < /dev/tty; echo it said $word";
     terminal.types(&line(&home, 12, "--foreground=never", script));
     terminal.shows(&["tenure: the command stands still"]);

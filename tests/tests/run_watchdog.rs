@@ -1,4 +1,4 @@
-//! The watchdog of `tenure run`: the process that ends the group when the wrapper cannot.
+//! The watchdog of `tenure run`: the process that kills the process group when the wrapper cannot.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,7 +15,7 @@ use tenure_tests::process::{Process, is_alive, watchdog_of};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// The shell's and the grandchild's ids are left in a file.
+/// Writes the ids of the shell and of the grandchild to a file.
 const FAMILY: &str = "sleep 1000 & echo $$ $! > $TENURE_ELECTION.new; \
      mv $TENURE_ELECTION.new $TENURE_ELECTION; wait";
 
@@ -32,7 +32,7 @@ fn start_line(home: &Home, election: &str, line: &str) -> Process {
     Process::spawn(election, command).unwrap()
 }
 
-/// Who runs in an election.
+/// Returns the processes of an election.
 fn members(home: &Home, wrapper: &Process) -> Vec<i32> {
     let read = || fs::read_to_string(home.path(wrapper.name())).ok();
     let text = poll(LIMIT, read).unwrap_or_else(|| panic!("{}", wrapper.transcript()));
@@ -55,7 +55,7 @@ fn signal(pid: i32, signal: Signal) {
     kill_process(Pid::from_raw(pid).unwrap(), signal).unwrap();
 }
 
-/// Fills what the watchdog reads from, if that is a pipe: then nothing can be written there until it reads.
+/// Fills the input of the watchdog if it is a pipe. Then writes to it block until the watchdog reads.
 fn fill_input(watchdog: i32) {
     let input = PathBuf::from(format!("/proc/{watchdog}/fd/0"));
     let is_pipe = fs::metadata(&input).is_ok_and(|data| data.file_type().is_fifo());
@@ -67,19 +67,19 @@ fn fill_input(watchdog: i32) {
             .custom_flags(flags)
             .open(&input)
             .unwrap();
-        // A moment that never comes, so that what is read later kills nobody.
+        // A deadline in the distant future, so that the watchdog kills nothing when it reads the value.
         while pipe.write_all(&(u64::MAX / 2).to_le_bytes()).is_ok() {}
     }
 }
 
-/// The version of the lease, which each renewal changes.
+/// Returns the version of the lease, which each renewal changes.
 fn version(home: &Home) -> Option<String> {
     let status = home.tenure(&["status", "-o", "json"]);
     let rows: serde_json::Value = serde_json::from_slice(&status.stdout).ok()?;
     Some(rows[0]["renewTime"].as_str()?.to_owned())
 }
 
-/// A watchdog that never reads again costs no renewal, and the wrapper hears what it is asked for.
+/// A watchdog that never reads again delays no renewal, and the wrapper still handles requests.
 #[test]
 fn run_watchdog_that_is_stopped_delays_no_renewal() {
     let home = Home::new();
@@ -101,7 +101,7 @@ fn run_watchdog_that_is_stopped_delays_no_renewal() {
     assert_eq!(code.unwrap(), Some(128 + 15), "{}", wrapper.transcript());
 }
 
-/// The command ends while its watchdog cannot say so.
+/// The command ends while its watchdog cannot report the exit code.
 #[test]
 fn run_watchdog_that_is_stopped_hides_no_exit_code() {
     let home = Home::new();
@@ -132,8 +132,8 @@ fn run_watchdog_that_stands_still_holds_nobody_up() {
     assert!(gone(&members) && !is_alive(asleep));
 }
 
-/// A wrapper that goes on finds its group killed, and whether it hears of that or of its loss first is chance. So
-/// there are some of them: for each it is the loss that counts, and not how the command ended.
+/// A wrapper that resumes finds its group killed. It may detect the end of the command or the loss of leadership first.
+/// Several wrappers cover both orders: for each, the loss determines the result, not the end of the command.
 #[test]
 fn run_watchdog_kills_the_group_of_a_wrapper_that_stands_still() {
     let home = Home::new();

@@ -76,7 +76,7 @@ mod sidecar_outlets;
 mod top;
 mod unanswered;
 
-/// A file that nobody lists is a test that never runs.
+/// A file that is not listed contains tests that never run.
 #[test]
 fn every_file_is_listed() {
     let runner = include_str!("runner.rs");

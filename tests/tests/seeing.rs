@@ -1,5 +1,4 @@
-//! `tenure status`, `history`, `step-down`, `pause`, `resume` and `doctor` on elections of real
-//! processes.
+//! `tenure status`, `history`, `step-down`, `pause`, `resume` and `doctor` with elections of real processes.
 
 use std::path::PathBuf;
 use std::process::{Command, Output};
@@ -16,7 +15,7 @@ use tenure_tests::wire::{Wire, lease_path};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// A server, and the command on it.
+/// A server, and the command that uses it.
 pub(crate) struct Place {
     server: Embedded,
     tenure: PathBuf,
@@ -56,14 +55,14 @@ impl Place {
         serde_json::from_str(&self.stdout(args)).unwrap()
     }
 
-    /// A candidate that leads.
+    /// Starts a candidate and waits until it leads.
     pub(crate) fn leader(&self, election: &Election, id: &str) -> Process {
         let leader = election.tenure(id, &[]).unwrap();
         leader.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
         leader
     }
 
-    /// A candidate that follows.
+    /// Starts a candidate that follows.
     pub(crate) fn follower(&self, election: &Election, id: &str) -> Process {
         let follower = election.tenure(id, &[]).unwrap();
         follower.wait_for(Kind::Observed, Nanos(0), LIMIT).unwrap();
@@ -138,7 +137,7 @@ fn history_says_who_led_and_why_it_ended_and_where_knowledge_ends() {
     b.wait_for(Kind::Acquired, asked, LIMIT).unwrap();
     b.terminate();
     a.wait_for(Kind::Acquired, asked, LIMIT).unwrap();
-    // The Event of a term comes after it has begun, and whoever is killed first writes none.
+    // The Event of a term is written after its start, so a leader that is killed earlier writes none.
     let written = poll(LIMIT, || {
         let report = place.json(&["history", "web", "-o", "json"]);
         (report["terms"].as_array()?.len() == 3).then_some(())
@@ -166,7 +165,7 @@ fn history_says_who_led_and_why_it_ended_and_where_knowledge_ends() {
     let token = |i: usize| terms[i]["token"].as_str().unwrap().parse::<u64>().unwrap();
     assert!(token(0) < token(1) && token(1) < token(2) && token(2) < token(3));
     assert_eq!(report["earlierTerms"], 0);
-    // The same for people with time, and for programs.
+    // The same with more columns, and in machine-readable form.
     let wide = place.stdout(&["history", "web", "-o", "wide"]);
     assert!(wide.contains("VACANT") && !place.stdout(&["history", "web"]).contains("VACANT"));
     let row = wide
@@ -180,14 +179,14 @@ fn history_says_who_led_and_why_it_ended_and_where_knowledge_ends() {
     let yaml = place.stdout(&["history", "web", "-o", "yaml"]);
     let yaml: Value = serde_saphyr::from_str(&yaml).unwrap();
     assert_eq!(yaml["terms"].as_array().unwrap().len(), 4);
-    // Without Events only the present term is known, and that is said.
+    // An election that does not exist is reported.
     let kubectl = place.tenure(&["history", "nobody"]);
     assert_eq!(kubectl.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&kubectl.stderr).contains("there is no election"));
     drop(c);
 }
 
-/// A candidate that takes over from one that was killed.
+/// Starts a candidate that takes over from a killed one.
 fn election_after(election: &Election, id: &str, killed: Nanos) -> Process {
     let next = election.tenure(id, &[]).unwrap();
     next.wait_for(Kind::Acquired, killed, LIMIT).unwrap();
@@ -212,7 +211,7 @@ fn step_down_hands_over_to_whom_it_names() {
     }
 }
 
-/// Whoever was sent away for a time stays away for it, also if nobody else is there.
+/// A leader that steps down for a time stays away for that time, even if there is no other candidate.
 #[test]
 fn step_down_for_a_time_is_sat_out() {
     let place = Place::new();
@@ -223,7 +222,7 @@ fn step_down_for_a_time_is_sat_out() {
     let released = a.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
     let again = a.wait_for(Kind::Acquired, released.t, LIMIT).unwrap();
     let away = again.t.since(released.t);
-    // It counts from the order, which came before the release.
+    // The time counts from the order, which was written before the release.
     assert!(away > Duration::from_secs(4), "{away:?}");
 }
 
@@ -284,7 +283,7 @@ fn doctor_finds_a_healthy_place_healthy() {
     assert_eq!(rows[0]["holder"], "a");
 }
 
-/// Its durations are well even for a machine that is slow at the moment.
+/// These durations are sufficient even for a slow machine.
 const DOCTOR: [&str; 7] = [
     "doctor",
     "--samples=2",
@@ -295,7 +294,7 @@ const DOCTOR: [&str; 7] = [
     "json",
 ];
 
-/// Elections of all kinds are seen, whatever `--lock` says.
+/// Elections of all lock kinds are found, regardless of `--lock`.
 #[test]
 fn doctor_measures_where_the_locks_are() {
     let place = Place::new();
@@ -332,8 +331,8 @@ fn doctor_names_what_is_wrong() {
 
 #[test]
 fn doctor_finds_two_processes_with_one_identity() {
-    // client-go takes a twin's renewals for its own. Two that happen to be in step cannot be told
-    // from one, so a twin may be started more than once.
+    // client-go takes renewals of a twin for its own. Two processes that renew in step cannot be distinguished from
+    // one, so the twin may be started more than once.
     let place = Place::new();
     let web = place.election("web");
     let first = web.client_go("same", &[]).unwrap();
@@ -350,7 +349,7 @@ fn doctor_finds_two_processes_with_one_identity() {
     assert!(found);
 }
 
-/// A server, and a kubeconfig of somebody who may do nothing there yet.
+/// Starts a server. Returns a kubeconfig of a user without permissions.
 fn with_a_stranger() -> (Embedded, tempfile::NamedTempFile) {
     use tenure_apiserver::auth::User;
     use tenure_apiserver::server::Server;
@@ -376,8 +375,8 @@ fn with_a_stranger() -> (Embedded, tempfile::NamedTempFile) {
     (server, file)
 }
 
-/// The role that is printed for candidates is enough for all that they do; what it does not grant is said to be
-/// missing, and nothing else.
+/// The printed role of candidates is sufficient for all their operations. `doctor` reports exactly the permissions that
+/// are missing.
 #[test]
 fn doctor_is_content_with_the_printed_role() {
     let (server, file) = with_a_stranger();
@@ -404,7 +403,7 @@ fn doctor_is_content_with_the_printed_role() {
             .unwrap();
         assert!(made.status.is_success(), "{}", made.body);
     }
-    // Before there is a lock, and while it is held.
+    // Before the lock exists, and while it is held.
     let web = Election::new(file.path().to_owned(), "web").quick();
     let mut leader = None;
     for _ in 0..2 {
@@ -457,7 +456,7 @@ fn status_says_what_deserves_a_second_look() {
     let place = Place::new();
     let web = place.election("web");
     let (a, b) = (place.leader(&web, "a"), place.follower(&web, "b"));
-    // It goes back and forth.
+    // Leadership alternates between the two.
     for (from, to) in [(&a, &b), (&b, &a), (&a, &b), (&b, &a)] {
         let asked = clock::now();
         let order = ["step-down", "web", "--to", to.name(), "--for", "1s"];
@@ -465,7 +464,7 @@ fn status_says_what_deserves_a_second_look() {
         to.wait_for(Kind::Acquired, asked, LIMIT)
             .unwrap_or_else(|silence| panic!("{} to {}: {silence}", from.name(), to.name()));
     }
-    // Events are written beside the election.
+    // Events are written asynchronously.
     let flapping = poll(LIMIT, || {
         let rows = place.json(&["status", "web", "-o", "json"]);
         (rows[0]["flapping"] == true).then(|| rows[0]["recentTerms"].clone())

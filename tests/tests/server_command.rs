@@ -44,13 +44,13 @@ fn token(home: &Home) -> u64 {
         .unwrap()
 }
 
-/// How the server of this home describes itself, if it runs.
+/// Returns the description of the server of this home directory, if it runs.
 fn running(home: &Home) -> Option<serde_json::Value> {
     let status = home.tenure(&["server", "status"]);
     serde_json::from_slice(&status.stdout).ok()
 }
 
-/// `tenure server run` with these options on free ports, and how it describes itself.
+/// Starts `tenure server run` with these options on free ports. Returns its description.
 fn serve(home: &Home, options: &[&str]) -> (Process, serde_json::Value) {
     let mut command = home.command();
     command.args(["server", "run", "--listen=127.0.0.1:0"]);
@@ -61,19 +61,19 @@ fn serve(home: &Home, options: &[&str]) -> (Process, serde_json::Value) {
     (server, instance)
 }
 
-/// Where a server listens without TLS.
+/// Returns the address on which a server listens without TLS.
 fn plain(instance: &serde_json::Value) -> &str {
     let url = instance["insecureUrl"].as_str().unwrap();
     url.trim_start_matches("http://")
 }
 
-/// The administrator of a server.
+/// Connects as the administrator of a server.
 fn admin(instance: &serde_json::Value) -> Wire {
     let kubeconfig = instance["kubeconfig"].as_str().unwrap();
     Wire::connect(Path::new(kubeconfig)).unwrap()
 }
 
-/// The code of the answer to a GET over plain HTTP.
+/// Returns the code of the response to a GET over plain HTTP.
 fn plain_get(instance: &serde_json::Value, path: &str, token: &str) -> u16 {
     let mut stream = TcpStream::connect(plain(instance)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -106,7 +106,7 @@ fn server_command_restores_what_it_saved_and_never_reuses_a_revision() {
     );
 }
 
-/// Whatever the database engine says about a damaged file, the person hears of the file and what to do.
+/// For every error of the database engine about a damaged file, the message names the file and the remedy.
 #[test]
 fn server_command_tells_of_a_damaged_file() {
     let home = Home::new();
@@ -160,12 +160,12 @@ fn server_command_refuses_a_directory_in_use() {
     );
 }
 
-/// The stream of a watch ends as a stream does, and the store is closed: one that was not would go on with
+/// The stream of a watch ends properly, and the store is closed. A store that was not closed would continue with
 /// another revision.
 #[test]
 fn server_command_drains_watches_and_ends_cleanly_when_asked() {
     let home = Home::new();
-    // Without controllers nobody writes but this test.
+    // Without controllers only this test writes.
     let alone = format!("--disable={}", tenure_server::CONTROLLERS.join(","));
     let (mut server, instance) = serve(&home, &[&alone]);
     let folder = Path::new(instance["kubeconfig"].as_str().unwrap());
@@ -204,7 +204,7 @@ fn server_command_drains_watches_and_ends_cleanly_when_asked() {
     assert_eq!(&listed["metadata"]["resourceVersion"], revision, "{listed}");
 }
 
-/// What the file grants is what the request lacked.
+/// The recorded file grants the permission that the request lacked.
 #[test]
 fn server_command_records_the_least_role_of_what_it_saw() {
     let home = Home::new();
@@ -310,7 +310,7 @@ fn server_command_carries_ten_thousand_idle_connections() {
     }
 }
 
-/// A server with so much in it that a backup takes a while, and its administrator's socket.
+/// A server with enough data that a backup takes a while, and its administrator's socket.
 struct Full {
     home: Home,
     server: Process,
@@ -349,7 +349,7 @@ impl Full {
         }
     }
 
-    /// Asks over the administrator's socket.
+    /// Sends a request over the administrator's socket.
     fn ask(&self, method: &str, path: &str, headers: &str) -> UnixStream {
         let mut stream = UnixStream::connect(self.home.path("socket")).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -359,7 +359,7 @@ impl Full {
         stream
     }
 
-    /// The code of an answer.
+    /// Sends a request and returns the code of the response.
     fn code(&self, method: &str, path: &str, headers: &str) -> u16 {
         let mut line = [0; 12];
         self.ask(method, path, headers)
@@ -374,7 +374,7 @@ fn server_command_cancelled_backup_leaves_no_file_and_the_server_goes_on() {
     let full = Full::start();
     for round in 0..12 {
         let mut stream = full.ask("GET", "/tenure/backup", "");
-        // Gone before the first byte, and gone in the middle.
+        // The client disconnects before the first byte, and in the middle.
         if round % 2 == 1 {
             let mut some = vec![0; 64 * 1024];
             stream.read_exact(&mut some).unwrap();
@@ -397,11 +397,11 @@ fn server_command_cancelled_backup_leaves_no_file_and_the_server_goes_on() {
     assert!(full.home.path("whole").metadata().unwrap().len() > 10_000_000);
 }
 
-/// Half a backup is none: neither under its name nor under another one.
+/// An incomplete backup leaves no file, neither under its name nor under another one.
 #[test]
 fn server_command_backup_that_breaks_off_leaves_nothing() {
     let full = Full::start();
-    // The way to the server leads through a slow network.
+    // The connection to the server is slow.
     let kubeconfig = full.instance["kubeconfig"].as_str().unwrap();
     let proxy = Proxy::start(Path::new(kubeconfig)).unwrap();
     let dir = Path::new(kubeconfig).parent().unwrap();
@@ -415,7 +415,7 @@ fn server_command_backup_that_breaks_off_leaves_nothing() {
     instance["kubeconfig"] = proxy.kubeconfig().to_str().unwrap().into();
     std::fs::write(described, instance.to_string()).unwrap();
     let (part, whole) = (full.home.path("b.part"), full.home.path("b"));
-    // What an attempt that was killed has left, for everybody to read.
+    // A file of an earlier attempt that was killed, readable by everyone.
     std::fs::write(&part, "old").unwrap();
     for how in ["cut", "interrupted"] {
         proxy.set(Gate::Open, Gate::Slow(Duration::from_millis(40)));
@@ -452,7 +452,7 @@ fn server_command_backup_that_breaks_off_leaves_nothing() {
     assert!(!part.exists());
 }
 
-/// The page acts for whoever asks, with what they bring: not for the server, and not for the owner of a socket.
+/// The page acts with the credentials of the request, not with those of the server or of the owner of a socket.
 #[test]
 fn server_command_page_gives_nobody_the_power_of_the_administrator() {
     let full = Full::start();
@@ -466,7 +466,7 @@ fn server_command_page_gives_nobody_the_power_of_the_administrator() {
         .unwrap();
     assert!(made.status.is_success(), "{}", made.body);
     let order = "/ui/step-down?namespace=default&name=e";
-    // Over the socket its owner is the administrator, but the page is nobody's.
+    // Over the socket, its owner is the administrator, but the page has no permissions.
     assert_eq!(full.code("GET", leases, ""), 200);
     assert_eq!(
         full.code("GET", "/ui", ""),
@@ -495,7 +495,7 @@ fn server_command_page_gives_nobody_the_power_of_the_administrator() {
     );
 }
 
-/// As far as the system allows it.
+/// Raises the limit as far as the system allows.
 fn raise_file_limit(wanted: u64) {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
     let limit = getrlimit(Resource::Nofile);

@@ -1,5 +1,5 @@
-//! kill -9 of the whole server under load, again and again, as its clients see it: over TLS and HTTP, from
-//! other processes, with the history of every write checked against what is there after each restart.
+//! Repeated kill -9 of the whole server under load, as its clients see it: over TLS and HTTP, from other processes. The
+//! history of every write is compared with the contents after each restart.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -23,7 +23,7 @@ const KILLS: usize = 50;
 const WRITERS: usize = 6;
 const LIMIT: Duration = Duration::from_secs(240);
 
-/// What the writers of one life of the server say.
+/// The log of the writers between two restarts of the server.
 #[derive(Default)]
 struct Log(Mutex<String>);
 
@@ -51,7 +51,7 @@ fn kill_minus_nine_under_load_loses_nothing_and_repeats_nothing() {
     let mut history = History::default();
     let ids = AtomicU64::new(1);
     for kill in 0..KILLS {
-        // Some do not live to see their first request.
+        // Some servers are killed before their first request.
         if seeded.percent(20) {
             std::thread::sleep(seeded.time(Duration::ZERO..Duration::from_millis(150)));
             server.kill();
@@ -85,7 +85,7 @@ fn kill_minus_nine_under_load_loses_nothing_and_repeats_nothing() {
     assert!(counts.acknowledged > KILLS / 2, "{counts:?}");
 }
 
-/// Compares what was said with what the server says; its new life begins here.
+/// Compares the log with the contents of the server, and starts the next period.
 fn check(history: &mut History, kubeconfig: &Path, log: &Log) {
     let wire = Wire::connect(kubeconfig).unwrap();
     let list = wire.get(&lease_path("default", "")).unwrap().body;
@@ -99,7 +99,7 @@ fn check(history: &mut History, kubeconfig: &Path, log: &Log) {
     log.say(format_args!("start {revision}"));
 }
 
-/// The Lease that histories call so.
+/// Returns the path of the Lease with this name in histories.
 fn object(name: &str) -> String {
     match name {
         "shared" => name.to_owned(),
@@ -118,7 +118,8 @@ fn number(text: &Value) -> u64 {
     text.as_str().unwrap().parse().unwrap()
 }
 
-/// Replaces what it reads until the server is gone, one time in three on the Lease that all share.
+/// Replaces the Lease that it reads until the server is gone. One time in three it uses the Lease that all writers
+/// share.
 fn write(writer: usize, kubeconfig: &Path, log: &Log, ids: &AtomicU64) {
     let Ok(wire) = Wire::connect(kubeconfig) else {
         return;
@@ -149,7 +150,7 @@ fn write(writer: usize, kubeconfig: &Path, log: &Log, ids: &AtomicU64) {
     }
 }
 
-/// Puts this id in the place of what was found; the id of what was found, and the answer, if there is one.
+/// Replaces the found Lease by one with this id. Returns the id of the found one and the response, if there is one.
 fn replace(
     wire: &Wire,
     found: &Answer,

@@ -1,4 +1,4 @@
-//! `tenure server --kubeconfig`: the controllers alone, as replicas on one API server.
+//! `tenure server --kubeconfig`: only the controllers, as replicas on one API server.
 
 use std::path::Path;
 use std::process::Command;
@@ -16,7 +16,7 @@ use crate::sidecar::{free_port, request};
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// A replica of `tenure server`, and whether it says that it leads.
+/// A replica of `tenure server`, and whether it reports that it leads.
 struct Replica {
     process: Process,
     port: u16,
@@ -32,7 +32,7 @@ impl Replica {
         Self { process, port }
     }
 
-    /// Nothing while it does not say.
+    /// Returns `None` while it does not report.
     fn says_whether_it_leads(&self) -> Option<bool> {
         let (_, text) = request(self.port, "GET", "/metrics")?;
         let start = r#"leader_election_master_status{name="tenure-server"} "#;
@@ -40,7 +40,7 @@ impl Replica {
         Some(value.trim() == "1")
     }
 
-    /// Waits until it leads; its identity.
+    /// Waits until it leads. Returns its identity.
     fn leads(&self, server: &Embedded) -> String {
         let led = poll(LIMIT, || self.says_whether_it_leads()?.then_some(()));
         assert!(led.is_some(), "{}", self.process.transcript());
@@ -52,7 +52,7 @@ impl Replica {
     }
 }
 
-/// Nobody once it is released.
+/// Returns `None` once the lease is released.
 fn holder(server: &Embedded) -> Option<String> {
     let lease = call(server, "kube-system", async |leases| {
         leases.get_opt("tenure-server").await
@@ -97,7 +97,7 @@ fn server_replica_that_loses_its_lease_exits_1_with_the_group_and_the_reason() {
     assert_eq!(holder(&server).as_deref(), Some("thief"));
 }
 
-/// Asked to stop, it waits for the answer to its release; the second time it does not.
+/// After the first signal it waits for the response to its release; after the second one it does not.
 #[test]
 fn server_replica_that_is_asked_twice_exits_1_without_the_release() {
     let server = Embedded::start().unwrap();
@@ -106,7 +106,7 @@ fn server_replica_that_is_asked_twice_exits_1_without_the_release() {
     let identity = replica.leads(&server);
     proxy.set(Gate::Held, Gate::Held);
     replica.process.terminate();
-    // Another signal than the first: two of a kind may come as one.
+    // This signal differs from the first, because two equal pending signals may be delivered as one.
     signal(&replica.process, rustix::process::Signal::INT);
     assert_eq!(ends(&mut replica.process).code(), Some(1));
     says(&replica.process, "tenure: a second signal, exiting now");

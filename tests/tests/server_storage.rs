@@ -1,5 +1,5 @@
-//! Storage on `tenure server`: claims of every sort with our provisioner and a scripted driver, from their
-//! creation to the last trace of them.
+//! Storage on `tenure server`: all types of claims with our provisioner and a scripted driver, from their creation to
+//! the end of their deletion.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::collections::BTreeMap;
@@ -39,8 +39,7 @@ pub(crate) fn abilities() -> MockConfig {
     }
 }
 
-/// Makes claims and volumes of every sort, and tells what has become of them: their objects, without
-/// what differs between two runs.
+/// Creates all types of claims and volumes. Returns the resulting objects, without the values that differ between runs.
 pub(crate) async fn outcomes(api: &Api, driver: &MockDriver) -> Value {
     let class = json!({ "metadata": { "name": "fast" }, "provisioner": DRIVER });
     api.create(CLASSES, &class).await.unwrap();
@@ -94,7 +93,7 @@ pub(crate) async fn outcomes(api: &Api, driver: &MockDriver) -> Value {
     ] {
         phase(api, CLAIMS, name, "Bound").await;
     }
-    // A clone of what was made.
+    // A clone of a provisioned volume.
     let source = json!({ "kind": "PersistentVolumeClaim", "name": "made" });
     claim(api, "copy", "fast", json!({ "dataSource": source })).await;
     phase(api, CLAIMS, "copy", "Bound").await;
@@ -107,14 +106,14 @@ pub(crate) async fn outcomes(api: &Api, driver: &MockDriver) -> Value {
     });
     assert_eq!(cloned.count(), 1, "{creates:?}");
 
-    // Their claims go.
+    // Their claims are deleted.
     for name in ["kept", "nobody", "plugin"] {
         api.delete(&format!("{CLAIMS}/{name}")).await.unwrap();
     }
     phase(api, VOLUMES, "kept", "Released").await;
     phase(api, VOLUMES, "nobody", "Released").await;
     phase(api, VOLUMES, "plugin", "Failed").await;
-    // In use: it stays, and so does its volume.
+    // A claim in use is kept, and so is its volume.
     let source = json!({ "claimName": "made" });
     let pod = json!({
         "metadata": { "name": "user" },
@@ -127,7 +126,7 @@ pub(crate) async fn outcomes(api: &Api, driver: &MockDriver) -> Value {
     api.create(PODS, &pod).await.unwrap();
     let made = format!("{CLAIMS}/made");
     api.delete(&made).await.unwrap();
-    // Its provisioner holds it, too, until it has seen that the clone is complete.
+    // The provisioner also protects it until it has seen that the clone is complete.
     until("only its use holds it", async || {
         let claim = api.get(&made).await.unwrap().expect("it is in use");
         claim["metadata"]["finalizers"] == json!(["kubernetes.io/pvc-protection"])
@@ -137,7 +136,7 @@ pub(crate) async fn outcomes(api: &Api, driver: &MockDriver) -> Value {
     json!({ "claims": masked(api, CLAIMS).await, "volumes": masked(api, VOLUMES).await })
 }
 
-/// Deletes everything, and waits until nothing is left of it, here and with the driver.
+/// Deletes everything, and waits until nothing is left on the server and with the driver.
 pub(crate) async fn end(api: &Api, driver: &MockDriver) {
     assert!(
         api.get(&format!("{CLAIMS}/made")).await.unwrap().is_some(),
@@ -148,7 +147,7 @@ pub(crate) async fn end(api: &Api, driver: &MockDriver) {
         .unwrap();
     for path in [CLAIMS, VOLUMES] {
         for name in list(api, path).await.keys() {
-            // Volumes of the driver are its provisioner's to delete.
+            // The provisioner deletes volumes of its driver.
             if !name.starts_with("pvc-") {
                 api.delete(&format!("{path}/{name}")).await.unwrap();
             }
@@ -220,7 +219,7 @@ async fn list(api: &Api, path: &str) -> BTreeMap<String, Value> {
     items.into_iter().map(|item| (name(&item), item)).collect()
 }
 
-/// Objects by name, with uids and times left out; volumes that were made are named after their claim.
+/// Returns objects by name without uids and times. Provisioned volumes are named after their claim.
 async fn masked(api: &Api, path: &str) -> BTreeMap<String, Value> {
     let claims = list(api, CLAIMS).await;
     let rename = |text: String| {
@@ -250,7 +249,7 @@ async fn masked(api: &Api, path: &str) -> BTreeMap<String, Value> {
             .and_then(Value::as_object_mut)
         {
             for member in ["resourceVersion", "uid"] {
-                // Of claims that are gone.
+                // References to deleted claims.
                 if let Some(value) = named.get_mut(member) {
                     *value = json!("some");
                 }
@@ -260,7 +259,7 @@ async fn masked(api: &Api, path: &str) -> BTreeMap<String, Value> {
             .pointer_mut("/spec/csi")
             .and_then(Value::as_object_mut)
         {
-            // The identity of the provisioner.
+            // The identity of the provisioner differs between runs.
             csi.remove("volumeAttributes");
         }
         (rename(name), object)

@@ -1,4 +1,4 @@
-//! `tenure elect` as the old sidecar's drop-in: its command lines, its answers, its hand-over.
+//! `tenure elect` as a drop-in for the old sidecar: its command lines, its responses, its hand-over.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -13,7 +13,7 @@ use tenure_tests::home::Home;
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Starts the old command line, under the old name.
+/// Starts the old command line under the old name.
 pub(crate) fn sidecar(home: &Home, args: &[&str]) -> Sidecar {
     let port = free_port();
     let mut command = home.command();
@@ -37,7 +37,7 @@ impl Sidecar {
         request(self.port, method, path)
     }
 
-    /// Asks another port of the same sidecar.
+    /// Sends a request to another port of the same sidecar.
     pub(crate) fn at(&self, port: u16, path: &str) -> Option<(u16, String)> {
         request(port, "GET", path)
     }
@@ -66,7 +66,7 @@ impl Sidecar {
     }
 }
 
-/// Code and body of an answer; `None` if nobody answers.
+/// Returns code and body of a response, or `None` if there is no response.
 pub(crate) fn request(port: u16, method: &str, path: &str) -> Option<(u16, String)> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
     stream
@@ -153,7 +153,7 @@ fn sidecar_followers_hear_of_every_new_leader() {
     assert_eq!(first.get("/v1/is-leader").0, 200);
     let third = start("third");
     third.shows("first");
-    // A clean end hands over at once, a crash after the lease.
+    // After a graceful end the next one leads immediately, after a crash when the lease has expired.
     first.signal(Signal::TERM);
     let next = || {
         let (_, body) = second.request("GET", "/")?;

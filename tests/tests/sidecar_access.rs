@@ -1,5 +1,5 @@
-//! The Role that `tenure elect --print-rbac` prints, on our own server with RBAC: enough to lead and to
-//! hand over, not one verb more, and the preflight names each verb that is missing.
+//! The Role that `tenure elect --print-rbac` prints, with the embedded server and RBAC: it is sufficient to lead and to
+//! hand over, contains no unneeded verb, and the preflight names each missing verb.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -56,7 +56,7 @@ const fn case(user: &'static str, flags: &'static [&'static str]) -> Case {
     Case { user, flags }
 }
 
-/// A verb on a resource, by name or on all.
+/// A verb on a resource, for one name or for all.
 type Permission = (String, String, String, Option<String>);
 
 struct Place {
@@ -115,7 +115,7 @@ impl Place {
         assert!(answer.status.is_success(), "{path}: {}", answer.body);
     }
 
-    /// A kubeconfig with the token of a user.
+    /// Returns a kubeconfig with the token of a user.
     fn kubeconfig(&self, user: &str) -> PathBuf {
         let admin = self.server.as_ref().unwrap().kubeconfig();
         let mut config = serde_json::to_value(Kubeconfig::read_from(admin).unwrap()).unwrap();
@@ -171,7 +171,7 @@ impl Place {
     }
 }
 
-/// Everything that a role grants, one by one.
+/// Returns the single permissions that a role grants.
 fn permissions(role: &Value) -> BTreeSet<Permission> {
     let list = |value: &Value| -> Vec<String> {
         let items = value.as_array().cloned().unwrap_or_default();
@@ -198,7 +198,7 @@ fn permissions(role: &Value) -> BTreeSet<Permission> {
     all
 }
 
-/// Leads once and hands over, under the printed role.
+/// Leads once and hands over, with the printed role.
 fn lead(place: &Place, case: &Case) {
     let mut command = place.command(case);
     command.args(["--events=json"]);
@@ -210,7 +210,7 @@ fn lead(place: &Place, case: &Case) {
         is_routed(&place.admin, "default", case).then_some(())
     });
     assert!(routed.is_some(), "{}: {}", case.user, process.transcript());
-    // A renewal at least.
+    // Long enough for at least one renewal.
     std::thread::sleep(Duration::from_millis(500));
     process.terminate();
     assert_eq!(process.wait(LIMIT).unwrap().code(), Some(0));
@@ -224,7 +224,7 @@ fn lead(place: &Place, case: &Case) {
     );
 }
 
-/// Whether the leader got what its flags ask for.
+/// Whether the routing that the flags request is set for the leader.
 pub(crate) fn is_routed(admin: &Wire, namespace: &str, case: &Case) -> bool {
     let get = |path: String| admin.get(&path).unwrap().body;
     let core = format!("/api/v1/namespaces/{namespace}");
@@ -252,7 +252,7 @@ pub(crate) fn is_routed(admin: &Wire, namespace: &str, case: &Case) -> bool {
     })
 }
 
-/// Removes one permission after the other and looks whether the preflight notices.
+/// Removes the permissions one by one and checks that the preflight reports each.
 fn each_is_needed(place: &Place, case: &Case, role: &Value) {
     for (at, rule) in role["rules"].as_array().unwrap().iter().enumerate() {
         for verb in rule["verbs"].as_array().unwrap() {
@@ -292,12 +292,12 @@ fn sidecar_access_is_exactly_what_print_rbac_says() {
     for (case, role) in &printed {
         each_is_needed(&place, case, role);
     }
-    // What was recorded is written when the server ends.
+    // The server writes the recorded roles when it exits.
     place.server.take();
     let mut read = false;
     for (case, role) in printed {
         let mut used = used(&recorded, case.user);
-        // Where the watch is quicker than the first read there is none; without a watch there are only reads.
+        // If the watch delivers before the first read, there is no read. Without a watch there are only reads.
         let locks = |(_, resource, verb, name): &Permission| {
             let lock = ["leases", "configmaps", "endpoints"].contains(&resource.as_str());
             lock && verb == "get" && name.as_deref() == Some(case.user)
@@ -309,7 +309,7 @@ fn sidecar_access_is_exactly_what_print_rbac_says() {
     assert!(read, "nobody ever reads a lock");
 }
 
-/// A label that may not be written costs no leadership.
+/// A leader keeps leading if it may not write the label.
 #[test]
 fn sidecar_access_to_pods_is_nothing_that_a_term_depends_on() {
     let place = Place::new();
@@ -334,7 +334,8 @@ fn sidecar_access_to_pods_is_nothing_that_a_term_depends_on() {
     assert!(said.contains("forbidden"), "{said}");
 }
 
-/// What a user did, as the server saw it. Pods of a Deployment have no names that a role could list.
+/// Returns the permissions that a user used, as recorded by the server. Names are omitted for pods, because a role
+/// cannot list the pod names of a Deployment.
 fn used(recorded: &Path, user: &str) -> BTreeSet<Permission> {
     let text = std::fs::read_to_string(recorded).unwrap();
     let documents = text

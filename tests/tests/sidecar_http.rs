@@ -1,4 +1,4 @@
-//! What the sidecar answers over HTTP, as a table: codes, kinds, keys, and its event stream.
+//! The HTTP responses of the sidecar, as a table: codes, content types, keys, and its event stream.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -75,10 +75,10 @@ const JSON: &str = "application/json";
 const PLAIN: &str = "text/plain";
 const OK: Option<&str> = Some("ok");
 
-/// A request, its code, its content type, and its body if that is always the same.
+/// A request, its code, its content type, and its body if it is constant.
 type Row = (&'static str, u16, &'static str, Option<&'static str>);
 
-/// Checks that a sidecar answers as a table says.
+/// Checks the responses of a sidecar against a table.
 #[track_caller]
 fn has_answers(port: u16, table: &[Row]) {
     for &(line, code, kind, body) in table {
@@ -99,7 +99,7 @@ fn keys(text: &str) -> BTreeSet<String> {
     object.into_keys().collect()
 }
 
-/// Lines of an event stream.
+/// Returns the lines of an event stream.
 fn stream(port: u16, path: &str, last: Option<&str>) -> impl Iterator<Item = String> {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -175,7 +175,7 @@ fn sidecar_http_streams_terms_and_keeps_idle_streams_alive() {
     let leader = start(&home, "me", port, &[]);
     leader.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
     let all: BTreeSet<String> = KEYS.map(str::to_owned).into();
-    // Whoever comes back after a while gets the present value too, whatever it saw last.
+    // A client that reconnects also gets the current value, regardless of the last event that it received.
     for (path, last) in [("/sse", None), ("/v1/watch", None), ("/sse", Some("0"))] {
         let mut lines = stream(port, path, last);
         let head: Vec<String> = lines.by_ref().take_while(|line| !line.is_empty()).collect();
@@ -191,7 +191,7 @@ fn sidecar_http_streams_terms_and_keeps_idle_streams_alive() {
         assert_eq!(id, format!("id: {}", data["term"]));
         assert_eq!(data["leader"], "me");
     }
-    // Nothing happens: a comment says that the stream lives.
+    // Without changes, a comment shows that the stream is alive.
     let alive = stream(port, "/sse", None).any(|line| line.starts_with(": "));
     assert!(alive, "{}", leader.transcript());
 }

@@ -1,4 +1,4 @@
-//! `tenure elect --mode=for-life`: whoever leads does so as long as its pod lives; no leader rather than two.
+//! `tenure elect --mode=for-life`: a leader leads as long as its pod exists. This mode prefers no leader over two.
 
 use std::path::Path;
 use std::process::Command;
@@ -17,13 +17,13 @@ use tenure_tests::wire::{Wire, lease_path};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Long enough for a candidate to do what it must not.
+/// Long enough for a candidate to do something forbidden.
 const WHILE: Duration = Duration::from_secs(3);
 
-/// The label with which a leader says that it has read its own pod.
+/// The label with which a leader records that it has read its own pod.
 const MARK: &str = "tenure.dev/holder-pod-uid";
 
-/// What to add to the container of a pod.
+/// The text to add to the container of a pod.
 const DOWNWARD_API: &str = "\
 env:
 - name: POD_NAME
@@ -44,7 +44,7 @@ pub(crate) struct Ward<'a> {
     pub(crate) home: &'a Home,
     pub(crate) admin: &'a Wire,
     pub(crate) namespace: &'a str,
-    /// Whose rights the candidates have.
+    /// The kubeconfig, and thus the permissions, of the candidates.
     pub(crate) kubeconfig: &'a Path,
 }
 
@@ -53,7 +53,7 @@ impl Ward<'_> {
         format!("/api/v1/namespaces/{}/pods/{pod}", self.namespace)
     }
 
-    /// Makes a pod; returns its uid.
+    /// Creates a pod. Returns its uid.
     fn pod(&self, name: &str) -> String {
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": name },
@@ -78,7 +78,7 @@ impl Ward<'_> {
         Process::spawn(pod, command).unwrap()
     }
 
-    /// A candidate whose environment has no `POD_NAME`.
+    /// Returns the command of a candidate whose environment has no `POD_NAME`.
     fn command(&self, uid: &str, flags: &[&str]) -> Command {
         let mut command = self.home.command();
         command
@@ -105,7 +105,7 @@ impl Ward<'_> {
         assert_eq!(lease.unwrap().status, 404, "{case}: {said}");
     }
 
-    /// Deletes at once.
+    /// Deletes an object immediately.
     fn delete(&self, path: &str) {
         let options = json!({ "gracePeriodSeconds": 0 });
         let deleted = self.admin.send(&Method::DELETE, path, Some(&options));
@@ -130,7 +130,7 @@ impl Ward<'_> {
         assert!(owned.is_some(), "not owned by {uid}: {}", self.lease());
     }
 
-    /// Deaths of processes and of pods, and who leads then.
+    /// Ends of processes and of pods, and the resulting leaders.
     pub(crate) fn live_and_die(&self) {
         let (a_uid, b_uid) = (self.pod("a"), self.pod("b"));
         let mut a = self.candidate("a", &a_uid);
@@ -138,19 +138,20 @@ impl Ward<'_> {
         self.is_owned_by(&a_uid);
         let b = self.candidate("b", &b_uid);
         observed(&b, &format!("a_{a_uid}"));
-        // The process dies and its pod lives: nobody else leads, and it comes back as what it was.
+        // The process is killed and its pod exists: no other candidate leads, and the process leads again after its
+        // restart.
         a.kill();
         std::thread::sleep(WHILE);
         assert!(b.last_of(&[Kind::Acquired]).is_none(), "{}", b.transcript());
         let mut a = self.candidate("a", &a_uid);
         leads(&a, Nanos(0));
-        // The same in good order: the pod has not gone by that.
+        // The same with a graceful end, which does not delete the pod.
         a.terminate();
         assert_eq!(a.wait(LIMIT).unwrap().code(), Some(0), "{}", a.transcript());
         std::thread::sleep(WHILE);
         assert_eq!(self.lease()["spec"]["holderIdentity"], format!("a_{a_uid}"));
         assert!(b.last_of(&[Kind::Acquired]).is_none(), "{}", b.transcript());
-        // The pod goes, and another of the same name comes: that is not the leader.
+        // The pod is deleted and another one of the same name is created, which is not the leader.
         let gone = now();
         self.delete(&self.pod_path("a"));
         let again = self.pod("a");
@@ -158,7 +159,7 @@ impl Ward<'_> {
         self.is_owned_by(&b_uid);
         let a = self.candidate("a", &again);
         observed(&a, &format!("b_{b_uid}"));
-        // A pod that has ended for good is as dead as one that has gone.
+        // A pod in a final phase counts as dead, like a deleted one.
         drop(b);
         let ended = now();
         let failed = json!({ "status": { "phase": "Failed", "reason": "Evicted" } });
@@ -185,7 +186,7 @@ fn observed(process: &Process, leader: &str) {
     seen.unwrap_or_else(|silence| panic!("{silence}"));
 }
 
-/// On a server of its own.
+/// Runs the test with its own server.
 fn on_a_ward(test: impl FnOnce(&Ward<'_>)) {
     let home = Home::new();
     let server = Embedded::start().unwrap();
@@ -215,12 +216,12 @@ fn sidecar_life_ends_with_the_pod_even_if_the_lease_went_first() {
         ward.delete(&lease_path(ward.namespace, "life"));
         std::thread::sleep(WHILE);
         assert!(b.last_of(&[Kind::Acquired]).is_none(), "{}", b.transcript());
-        // As the garbage collector does, and with nothing to be seen in between.
+        // The garbage collector deletes the pod in the same way, without an observable intermediate state.
         let gone = now();
         ward.delete(&ward.pod_path("a"));
         leads(&b, gone);
         ward.is_owned_by(&b_uid);
-        // The other way round.
+        // The reverse order: the pod is deleted first.
         drop(b);
         let c_uid = ward.pod("c");
         let c = ward.candidate("c", &c_uid);
@@ -237,7 +238,7 @@ fn sidecar_life_ends_with_the_pod_even_if_the_lease_went_first() {
 fn sidecar_life_waits_for_leaders_of_another_mode() {
     on_a_ward(|ward| {
         let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
-        // Its identity is the pod's name and a random part, which is no uid of any pod.
+        // The identity is the pod's name and a random part, which is not the uid of any pod.
         let mut a = ward.candidate_with("a", &a_uid, &["--ttl=5s"]);
         leads(&a, Nanos(0));
         let holder = ward.lease()["spec"]["holderIdentity"].clone();
@@ -250,7 +251,7 @@ fn sidecar_life_waits_for_leaders_of_another_mode() {
         std::thread::sleep(WHILE);
         assert_eq!(ward.lease()["spec"]["holderIdentity"], holder);
         assert!(a.last_of(&[Kind::Lost]).is_none(), "{}", a.transcript());
-        // Its lease runs out as any does.
+        // The lease expires like any other.
         let killed = a.kill();
         leads(&b, killed);
     });
@@ -296,8 +297,8 @@ fn sidecar_life_is_given_back_by_order() {
     });
 }
 
-/// The host name is the name of no pod with `hostNetwork` or `spec.hostname`. Two such candidates used to
-/// conclude from that that the other one's pod was gone, and emptied the Lease of a living leader.
+/// With `hostNetwork` or `spec.hostname` the host name is not the name of a pod. Two such candidates used to conclude
+/// that the other one's pod was gone, and emptied the Lease of a living leader.
 #[test]
 fn sidecar_life_without_proof_of_its_own_pod_refuses_to_start() {
     on_a_ward(|ward| {
@@ -371,7 +372,7 @@ fn sidecar_life_that_may_not_read_its_pod_does_not_lead() {
     assert_eq!(lease.status, 404, "{said}");
 }
 
-/// As a candidate from before the check at start writes it: the process lives, under another name.
+/// The record of a candidate that is older than the check at start: its process exists, under another name.
 #[test]
 fn sidecar_life_never_frees_the_lock_of_a_pod_that_nobody_has_seen() {
     on_a_ward(|ward| {
@@ -410,7 +411,7 @@ fn sidecar_life_never_frees_the_lock_of_a_pod_that_nobody_has_seen() {
     });
 }
 
-/// The record itself says that the pod was there, for candidates that start after it has gone.
+/// The record itself shows that the pod existed, for candidates that start after its deletion.
 #[test]
 fn sidecar_life_ends_with_the_pod_for_candidates_that_never_saw_it() {
     on_a_ward(|ward| {
@@ -420,7 +421,7 @@ fn sidecar_life_ends_with_the_pod_for_candidates_that_never_saw_it() {
         assert_eq!(ward.lease()["metadata"]["labels"][MARK], a_uid);
         a.kill();
         ward.delete(&ward.pod_path("a"));
-        // As a StatefulSet does.
+        // A StatefulSet also creates a pod of the same name again.
         ward.pod("a");
         let b = ward.candidate("b", &b_uid);
         leads(&b, Nanos(0));

@@ -1,4 +1,4 @@
-//! The sidecar in deployments of `leader-elector:0.5`: what it prints, and flags of that time.
+//! The sidecar in deployments of `leader-elector:0.5`: its output, and the flags of that release.
 
 use std::process::Command;
 use std::time::Duration;
@@ -74,7 +74,7 @@ fn sidecar_takes_glogs_flags_with_a_warning() {
     assert!(!said.contains("--logtostderr"), "{said}");
 }
 
-/// A server, and the kubeconfig of a user with these verbs on leases.
+/// Starts a server. Returns the kubeconfig of a user with these verbs on leases.
 fn limited(verbs: &[&str]) -> (Embedded, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens");
@@ -131,7 +131,7 @@ fn sidecar_names_a_missing_permission_once() {
     assert!(!said.contains("Status {"), "{said}");
 }
 
-/// Roles of that time allow no list and no watch.
+/// Roles of that release allow neither list nor watch.
 #[test]
 fn sidecar_without_list_and_watch_polls_and_says_so_once() {
     let (_server, folder) = limited(&["get", "create", "update"]);
@@ -150,7 +150,7 @@ fn sidecar_without_list_and_watch_polls_and_says_so_once() {
     assert_eq!(said.matches("cannot post Events").count(), 0, "{said}");
     assert!(!said.contains("Status {"), "{said}");
     assert!(!said.contains("trouble with the lock"), "{said}");
-    // The leader may not create Events, and that is one line too.
+    // The leader may not create Events, which is also reported only once.
     let said = first.transcript();
     assert_eq!(said.matches("cannot post Events").count(), 1, "{said}");
     assert!(!said.contains("Status {"), "{said}");

@@ -1,5 +1,5 @@
-//! The flags of `tenure elect` that have no other test, and what it answers while an election changes hands or
-//! the API server is lost.
+//! The flags of `tenure elect` without another test, and its responses during hand-overs and while the API server is
+//! unreachable.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -43,7 +43,7 @@ fn leads(process: &Process, since: Nanos) {
     led.unwrap_or_else(|silence| panic!("{silence}"));
 }
 
-/// Asks to step down; the code of the answer.
+/// Requests a step-down. Returns the code of the response.
 fn step_down(mut stream: impl Read + Write, token: Option<&str>) -> u16 {
     let token = token.map_or(String::new(), |token| {
         format!("Authorization: Bearer {token}\r\n")
@@ -109,7 +109,7 @@ fn sidecar_options_step_down_by_http_and_by_socket_is_seen_by_everybody() {
         "{:?}",
         fs::read_to_string(home.path("changes"))
     );
-    // Whoever can open the socket needs no token.
+    // A process that can open the socket needs no token.
     drop(first);
     let third = start(&home, "third", &["--http=unix:socket"]);
     third.wait_for(Kind::Observed, Nanos(0), LIMIT).unwrap();
@@ -125,7 +125,7 @@ fn sidecar_options_step_down_by_http_and_by_socket_is_seen_by_everybody() {
 #[test]
 fn sidecar_options_fitness_and_what_is_left_behind() {
     let home = Home::new();
-    // A program beside that says how it is.
+    // Another program in the pod that reports its health.
     let program = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!(
         "--health-url=http://{}/healthz",
@@ -156,7 +156,7 @@ fn sidecar_options_fitness_and_what_is_left_behind() {
     well.store(false, Ordering::SeqCst);
     checked.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
     drop(checked);
-    // There is no pod to label, and it is told not to lead without.
+    // There is no pod to label, and the flags forbid leading without the label.
     let unlabelled = start(
         &home,
         "unlabelled",
@@ -195,7 +195,7 @@ fn sidecar_options_a_leader_without_an_api_server_says_so() {
     becomes("/", (200, r#"{"name":""}"#));
     becomes("/v1/is-leader", (503, ""));
     becomes("/v1/leader", (503, r#""state":"disconnected""#));
-    // As client-go has it: a lease that is still its own was not renewed for 20 s more than it lasts.
+    // As in client-go: the process still holds the lease but has not renewed it for 20 s longer than its duration.
     becomes("/livez", (500, "[-]leaderElection failed: reason withheld"));
 }
 
@@ -239,12 +239,12 @@ fn sidecar_options_of_other_programs_are_hinted_at() {
     }
 }
 
-/// Programs beside are told by signal and by hook, and a release waits for them.
+/// Other programs in the pod are notified by signal and by hook, and a release waits for them.
 #[test]
 fn sidecar_options_programs_beside_are_told_and_waited_for() {
     let home = Home::new();
-    // Signals go by name, so this one is nobody else's. It is written by another process: this one forks, and a
-    // file that a child still has open for writing cannot be run.
+    // Signals are sent by process name, so this name must be unique. Another process writes the file: this process
+    // forks, and a file that a child still has open for writing cannot be executed.
     let name = format!("beside-{}", std::process::id());
     let script =
         "#!/bin/sh\ntrap 'echo told >> told' USR1; echo > up; while :; do sleep 0.05; done";
@@ -286,7 +286,8 @@ fn sidecar_options_programs_beside_are_told_and_waited_for() {
     let at = |kind: Kind| leader.last_of(&[kind]).unwrap().t;
     let took = at(Kind::Released).since(at(Kind::Lost));
     assert!(took >= Duration::from_millis(1400), "{took:?}");
-    // Or until the program has ended, and longer than the lease would last without renewals.
+    // With `--wait-pid` the release waits until the program has ended, even longer than the lease would last without
+    // renewals.
     let mut leader = start(&home, "me", &[&format!("--wait-pid={}", beside.pid())]);
     leads(&leader, Nanos(0));
     leader.terminate();
@@ -304,7 +305,7 @@ fn sidecar_options_programs_beside_are_told_and_waited_for() {
 #[test]
 fn sidecar_options_names_failures_and_values() {
     let home = Home::new();
-    // The random part of an identity is for `/v1/leader`, unless `/` shall have it too.
+    // `/v1/leader` contains the random part of an identity. `/` contains it only if requested.
     for (format, whole) in [("short", false), ("full", true)] {
         let port = free_port();
         let mut command = home.command();
@@ -325,7 +326,7 @@ fn sidecar_options_names_failures_and_values() {
         );
         assert_eq!(name == leader, whole, "{name} {leader}");
     }
-    // It bears as many failures as it was told to.
+    // The leader tolerates the configured number of failures.
     fs::write(home.path("well"), "").unwrap();
     let checked = start(
         &home,
@@ -342,7 +343,7 @@ fn sidecar_options_names_failures_and_values() {
     checked.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
     let counted = fs::read_to_string(home.path("counted")).unwrap();
     assert!(counted.trim().parse::<u32>().unwrap() >= 20, "{counted}");
-    // The label says what people want to read.
+    // The values of the label are configurable.
     let server = Embedded::start().unwrap();
     let admin = Wire::connect(&server.kubeconfig()).unwrap();
     let pods = "/api/v1/namespaces/default/pods";
@@ -379,7 +380,7 @@ fn sidecar_options_a_webhook_that_fails_is_tried_again() {
     let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("--webhook=http://{}/hook", receiver.local_addr().unwrap());
     let _leader = start(&home, "me", &[&url]);
-    // One request per connection; the event in its body.
+    // One request per connection, with the event in its body.
     let post = |answer: &str| -> Value {
         let (mut stream, _) = receiver.accept().unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();

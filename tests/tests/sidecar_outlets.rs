@@ -1,4 +1,4 @@
-//! Whom the sidecar tells: labels, hooks, webhook, state file, events; and when it may lead at all.
+//! Outlets of the sidecar: labels, hooks, webhook, state file, events. Also the conditions under which it may lead.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -30,7 +30,7 @@ const QUICK: [&str; 5] = [
     "--retry-period=300ms",
 ];
 
-/// A sidecar whose event lines are read.
+/// Starts a sidecar whose event lines are read.
 fn start(home: &Home, id: &str, flags: &[&str], env: &[(&str, &str)]) -> Process {
     let mut command = home.command();
     command
@@ -53,7 +53,7 @@ fn command(home: &Home, kubeconfig: &Embedded) -> Command {
     command
 }
 
-/// At most one pod says that it leads, and what a dead leader left behind is cleared away.
+/// At most one pod has the label of the leader, and the label of a dead leader is removed.
 #[test]
 fn sidecar_outlets_keep_the_label_on_the_leader_only() {
     let home = Home::new();
@@ -101,7 +101,7 @@ fn sidecar_outlets_keep_the_label_on_the_leader_only() {
     a.kill();
     leads(&b, killed);
     labels("false", "true");
-    // Somebody meddles: the label comes back.
+    // Another client changes the label, and it is restored.
     let meddled = json!({ "metadata": { "labels": { "tenure.dev/leader": "false" } } });
     admin
         .send(&Method::PATCH, &format!("{pods}/b"), Some(&meddled))
@@ -109,7 +109,7 @@ fn sidecar_outlets_keep_the_label_on_the_leader_only() {
     labels("false", "true");
     b.terminate();
     labels("false", "false");
-    // Every change since, in its order: at no time did two say that they lead.
+    // All changes since, in their order: no two pods had the label at the same time.
     let watch = format!("{pods}?watch=true&timeoutSeconds=1&resourceVersion={version}");
     let changes = admin.get(&watch).unwrap().body;
     let mut leaders = BTreeSet::new();
@@ -125,15 +125,15 @@ fn sidecar_outlets_keep_the_label_on_the_leader_only() {
         assert!(leaders.len() < 2, "{changes}");
     }
     assert!(terms >= 3, "a, b, and b again: {changes}");
-    // A pod that is not there costs no leadership.
+    // A missing pod does not end leadership.
     let recorder = Recorder::start(&server.kubeconfig(), "Lease", "e").unwrap();
     let ghost = candidate("ghost");
     leads(&ghost, Nanos(0));
     renews_for_a_lease(&recorder, &ghost);
 }
 
-/// Waits for more renewals than fit into one lease, of 4 s with one every 300 ms: a leader that something keeps
-/// from renewing does not last that long. No term has ended meanwhile.
+/// Waits for more renewals than fit into one lease of 4 s with one renewal every 300 ms. A leader that cannot renew
+/// does not last that long. Asserts that no term has ended in the meantime.
 pub(crate) fn renews_for_a_lease(recorder: &Recorder, leader: &Process) {
     let known = recorder.versions().len();
     let renewed = recorder.wait_for(known + 15, LIMIT, |version| version.holder == leader.name());
@@ -145,7 +145,7 @@ pub(crate) fn renews_for_a_lease(recorder: &Recorder, leader: &Process) {
     );
 }
 
-/// The condition is true on the leader's pod only, and the kubelet's conditions stay.
+/// The condition is true only on the leader's pod, and the conditions of the kubelet are preserved.
 #[test]
 fn sidecar_outlets_keep_the_readiness_gate_of_the_leader() {
     let home = Home::new();
@@ -172,7 +172,7 @@ fn sidecar_outlets_keep_the_readiness_gate_of_the_leader() {
     }
     let candidate = |pod: &str| {
         let mut command = command(&home, &server);
-        // The containers are ready; the pod is not before it leads, and must not be waited for.
+        // The containers are ready. The pod is not ready before it leads, so the candidate must not wait for that.
         command
             .args(QUICK)
             .args(["--readiness-gate", "--wait-ready", "--events=json"])
@@ -211,7 +211,7 @@ fn sidecar_outlets_keep_the_readiness_gate_of_the_leader() {
     a.terminate();
     leads(&b, asked);
     gates("False", "True");
-    // Somebody meddles: the condition comes back.
+    // Another client changes the condition, and it is restored.
     let meddled = json!({ "status": { "conditions": [
         { "type": "ContainersReady", "status": "True" }, { "type": "Ready", "status": "False" },
         { "type": "tenure.dev/leader", "status": "False" },
@@ -222,7 +222,7 @@ fn sidecar_outlets_keep_the_readiness_gate_of_the_leader() {
     gates("False", "True");
 }
 
-/// The slice follows the leader also after the lock was deleted, when transitions start anew.
+/// The slice also follows the leader after the lock was deleted, when the transitions start again at zero.
 #[test]
 fn sidecar_outlets_the_slice_goes_by_tokens_not_by_transitions() {
     let home = Home::new();
@@ -235,7 +235,7 @@ fn sidecar_outlets_the_slice_goes_by_tokens_not_by_transitions() {
     let path = "/api/v1/namespaces/default/services";
     let made = admin.send(&Method::POST, path, Some(&service)).unwrap();
     assert!(made.status.is_success(), "{}", made.body);
-    // An election that has seen many leaders.
+    // An election with many earlier leaders.
     let lease = json!({
         "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": "e" },
         "spec": { "holderIdentity": "", "leaseDurationSeconds": 1, "leaseTransitions": 40 },
@@ -263,7 +263,7 @@ fn sidecar_outlets_the_slice_goes_by_tokens_not_by_transitions() {
     leads_to("10.0.0.1");
     let term = a.wait_for(Kind::Acquired, Nanos(0), LIMIT).unwrap();
     assert_eq!(term.transitions, Some(41));
-    // It dies, and somebody deletes the lock.
+    // The leader is killed, and the lock is deleted.
     a.kill();
     let path = format!("{leases}/e");
     let gone = admin.send(&Method::DELETE, &path, None).unwrap();
@@ -279,7 +279,7 @@ fn says(process: &Process, text: &str) {
     assert!(said.is_some(), "no {text:?} in\n{}", process.transcript());
 }
 
-/// Candidates on two locks elect two leaders; whoever comes later is told.
+/// Candidates on two locks elect two leaders; the later candidate prints a warning.
 #[test]
 fn sidecar_outlets_warn_of_other_locks_of_the_same_election() {
     let home = Home::new();
@@ -308,7 +308,7 @@ fn sidecar_outlets_warn_of_other_locks_of_the_same_election() {
     let elsewhere = candidate("elsewhere", &["--election-namespace=team"]);
     says(&elsewhere, "leases default/e");
     says(&elsewhere, "give all of them one --election-namespace");
-    // One that is part of the lock is no other lock.
+    // A part of the candidate's own lock does not count as another lock.
     drop((old, new, elsewhere));
     let both = candidate("both", &["--lock=endpointsleases"]);
     leads(&both, Nanos(0));
@@ -349,7 +349,7 @@ fn sidecar_outlets_write_the_log_to_a_file_if_asked() {
     }
 }
 
-/// `--compat=strict` has the namespace and the ttl of the old one, whatever pod it is in.
+/// `--compat=strict` has the namespace and the ttl of the old sidecar, regardless of its pod.
 #[test]
 fn sidecar_outlets_strictly_like_the_old_one() {
     let home = Home::new();
@@ -375,7 +375,7 @@ fn sidecar_outlets_strictly_like_the_old_one() {
 #[test]
 fn sidecar_outlets_run_hooks_in_order_and_a_slow_one_delays_no_renewal() {
     let home = Home::new();
-    // Longer than the lease, and than the guard.
+    // The hook takes longer than the lease and the guard last.
     let hooks = [
         "--on-elected=sleep 6; echo elected $TENURE_FENCING_TOKEN >> hooks",
         "--on-lost=echo lost $TENURE_LOCK_HELD >> hooks",
@@ -406,7 +406,7 @@ fn sidecar_outlets_run_hooks_in_order_and_a_slow_one_delays_no_renewal() {
     let hooks = fs::read_to_string(home.path("hooks")).unwrap();
     assert!(hooks.ends_with("lost false\n"), "{hooks}");
     assert_eq!(state().unwrap()["isLeader"], false);
-    // The watch may show the free lease before the answer to the release arrives.
+    // The watch may deliver the free lease before the response to the release arrives.
     let mut events: Vec<_> = process.events().iter().map(|event| event.event).collect();
     events.retain(|kind| *kind != Kind::Observed);
     assert!(
@@ -549,7 +549,7 @@ fn sidecar_outlets_step_down_on_a_signal() {
 #[test]
 fn sidecar_outlets_an_unreachable_server_is_exit_code_6_and_an_interrupt_ends_at_once() {
     let home = Home::new();
-    // It accepts and never answers.
+    // This server accepts connections and never responds.
     let hole = TcpListener::bind("127.0.0.1:0").unwrap();
     let config = json!({
         "apiVersion": "v1", "kind": "Config", "current-context": "x",
@@ -593,7 +593,7 @@ fn sidecar_outlets_an_unreachable_server_is_exit_code_6_and_an_interrupt_ends_at
         let ended = hanging.wait(LIMIT).unwrap();
         assert_eq!(ended.code(), Some(expected), "{args:?}");
         let took = now().since(asked);
-        // A second, and what a crowded machine adds.
+        // One second, plus the delay of a loaded machine.
         assert!(took < Duration::from_secs(3), "{args:?}: {took:?}");
     }
 }

@@ -1,4 +1,4 @@
-//! `tenure top` in a real terminal, which tmux keeps.
+//! `tenure top` in a real terminal, provided by tmux.
 
 use std::process::{Command, Output};
 use std::time::Duration;
@@ -10,13 +10,13 @@ use crate::seeing::Place;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// A tmux server of our own; it ends with the test.
+/// A separate tmux server, which ends with the test.
 pub(crate) struct Terminal {
     socket: String,
 }
 
 impl Terminal {
-    /// Starts `sh` and types the command line into it, so that its end can be seen.
+    /// Starts `sh` and types the command line into it, so that the end of the command is visible.
     pub(crate) fn start(name: &str, line: &str) -> Self {
         let terminal = Self {
             socket: format!("tenure-{name}-{}", std::process::id()),
@@ -107,7 +107,7 @@ fn top_shows_sorts_filters_and_steps_down() {
     terminal.keys(&["d"]);
     terminal.shows(&["ask alice to step down from default/web? y yes"]);
     terminal.keys(&["y"]);
-    // Watch-driven: the change shows by itself.
+    // The change appears without user input, because the view follows a watch.
     let changed = poll(LIMIT, || {
         let screen = terminal.screen();
         let row = screen
@@ -153,7 +153,7 @@ fn top_wants_a_terminal() {
     assert!(String::from_utf8_lossy(&output.stderr).contains("tenure status -w"));
 }
 
-/// Pipes get none; see `status_shows_who_holds_what`.
+/// Output to a pipe has no colours; see `status_shows_who_holds_what`.
 #[test]
 fn top_and_status_have_colours_on_a_terminal() {
     if Skip::unless(tools::tmux()).is_none() {
@@ -171,7 +171,7 @@ fn top_and_status_have_colours_on_a_terminal() {
     let coloured = terminal.tmux(&["capture-pane", "-p", "-e"]);
     let coloured = String::from_utf8_lossy(&coloured.stdout).into_owned();
     assert!(coloured.contains("\x1b[32mheld"), "{coloured:?}");
-    // Unless the user wants none.
+    // The user can disable colours.
     terminal.types(&format!(
         "clear; NO_COLOR=1 {status} status; echo pl\"\"ain"
     ));

@@ -1,5 +1,5 @@
-//! An API server that takes connections and never answers: no command waits for it in silence, and none
-//! that was given a limit waits longer.
+//! An API server that accepts connections and never responds: no command waits for it silently, and no command with a
+//! time limit exceeds it.
 
 use std::fs;
 use std::net::TcpListener;
@@ -21,7 +21,7 @@ const TIMING: [&str; 3] = [
     "--retry-period=300ms",
 ];
 
-/// A home whose kubeconfig leads to such a server.
+/// A home directory whose kubeconfig refers to such a server.
 struct Hole {
     home: Home,
     address: String,
@@ -33,7 +33,7 @@ impl Hole {
         Self::with_user(&json!({}))
     }
 
-    /// One whose credentials do not come either, as long as it is there.
+    /// Like `new`, but the credential plugin does not return either while the home directory exists.
     fn without_credentials() -> Self {
         let plugin = "while [ -e kubeconfig ]; do sleep 0.1; done";
         Self::with_user(&json!({ "exec": {
@@ -71,7 +71,7 @@ impl Hole {
     }
 }
 
-/// Waits until a process says that it waits, and for whom.
+/// Waits until a process reports that it waits, and for which server.
 fn waits_for(process: &Process, whom: &str) {
     let line = format!("tenure: waiting for {whom}");
     let said = || process.text().iter().any(|text| text.starts_with(&line));
@@ -141,7 +141,7 @@ fn unanswered_run_ends_when_it_was_told_not_to_wait() {
         assert_eq!(ended, Some(code), "{}: {said}", process.name());
         assert!(said.contains(text), "{}: {said}", process.name());
     }
-    // Nobody may acquire a paused election, so there is nothing to wait for either.
+    // Nobody can acquire a paused election, so the command does not wait for that either.
     let home = Home::new();
     for line in ["run --election=e -- true", "pause e"] {
         let args: Vec<&str> = line.split(' ').collect();
@@ -189,7 +189,7 @@ fn unanswered_commands_say_for_whom_they_wait() {
     }
 }
 
-/// A server that takes its time to end.
+/// A server that needs a while to exit.
 #[test]
 fn unanswered_server_stop_says_for_whom_it_waits() {
     let home = Home::new();
