@@ -39,7 +39,7 @@ pub fn bench(_real: bool) -> Result<String> {
         &program
     };
     let mut text = format!(
-        "### The command, as in `target/{build}`\n\n| what | limit | measured |\n|---|---|---|\n"
+        "### The command, as in `target/{build}`\n\n| | goal | measured |\n|---|---|---|\n"
     );
     let mut row = |what: &str, limit: &str, measured: String| {
         eprintln!("{what}: {measured}");
@@ -47,32 +47,36 @@ pub fn bench(_real: bool) -> Result<String> {
     };
     for (what, file) in [
         ("size of the binary", &program),
-        ("size of the sidecar's binary", sidecar),
+        ("size of the sidecar binary", sidecar),
     ] {
         let bytes = std::fs::metadata(file)?.len();
         row(what, "15 MB", format!("{:.1} MB", megabytes(bytes)));
     }
     let cold = cold_starts(&program)?;
     row(
-        "`tenure run -- true`, no server running",
+        "`tenure run -- true`, which first starts the local server",
         "500 ms",
         spread(&cold),
     );
     let home = Home::new(&program)?;
-    row("start to leading", "100 ms", spread(&starts(&home)?));
+    row(
+        "from the start of `tenure elect` until it leads",
+        "100 ms",
+        spread(&starts(&home)?),
+    );
     let (leading, following) = resident(&home, sidecar)?;
     row(
-        "sidecar resident, leading",
+        "resident memory of a leading sidecar",
         "8 MB",
         format!("{:.1} MB", megabytes(leading)),
     );
     row(
-        "sidecar resident, following",
+        "resident memory of a following sidecar",
         "8 MB",
         format!("{:.1} MB", megabytes(following)),
     );
     row(
-        "SIGTERM of the leader to the next one's command running",
+        "from SIGTERM of the leader until the command of the next leader runs",
         "p99 100 ms",
         spread(&hand_overs(&home)?),
     );
@@ -209,7 +213,7 @@ fn hand_overs(home: &Home) -> Result<Vec<Duration>> {
 fn spread(all: &[Duration]) -> String {
     let at = |percent| percentile(all, percent).as_secs_f64() * 1000.0;
     format!(
-        "p50 {:.0} ms, p99 {:.0} ms of {}",
+        "p50 {:.0} ms, p99 {:.0} ms of {} runs",
         at(50),
         at(99),
         all.len()

@@ -125,7 +125,7 @@ pub fn bench(real: bool) -> anyhow::Result<String> {
             ),
             (
                 "hand-over-kill.svg",
-                "Take-over after kill -9, beyond the end of the lease, 15/10/2, three replicas",
+                "Take-over after kill -9, from the end of the lease, 15/10/2, three replicas",
                 |figures| figures.take_overs.clone(),
             ),
         ] {

@@ -79,12 +79,12 @@ const ROWS: &[Row] = &[
         Some(|f| max(&f.hand_overs)),
     ),
     (
-        "take-over after kill -9 beyond the lease's end, mean",
+        "take-over after kill -9, from the end of the lease, mean",
         |f| time(mean(&f.take_overs)),
         Some(|f| mean(&f.take_overs)),
     ),
     (
-        "take-over after kill -9 beyond the lease's end, longest",
+        "take-over after kill -9, from the end of the lease, longest",
         |f| time(max(&f.take_overs)),
         Some(|f| max(&f.take_overs)),
     ),
@@ -107,22 +107,22 @@ const ROWS: &[Row] = &[
         Some(|f| number(Some(f.one_resident))),
     ),
     (
-        "CPU of a leader of one election",
+        "CPU of a leader with one election",
         |f| permille(f.leader_cpu),
         Some(|f| Some(f.leader_cpu)),
     ),
     (
-        "CPU of a follower of one election",
+        "CPU of a follower with one election",
         |f| permille(f.follower_cpu),
         Some(|f| Some(f.follower_cpu)),
     ),
     (
-        "of 2,000 elections, one process leads",
+        "elections that one process leads, of 2,000",
         |f| f.many_led.map_or_else(none, |led| led.to_string()),
         None,
     ),
     (
-        "memory of that process",
+        "memory of the process with 2,000 elections",
         |f| {
             let program = f.many_program.map(|program| format!(" ({program})"));
             megabytes(f.many_resident) + &program.unwrap_or_default()
@@ -130,7 +130,7 @@ const ROWS: &[Row] = &[
         Some(|f| number(f.many_resident)),
     ),
     (
-        "CPU of that process",
+        "CPU of the process with 2,000 elections",
         |f| {
             f.many_cpu
                 .map_or_else(none, |share| format!("{:.0} % of a core", share * 100.0))
@@ -138,7 +138,7 @@ const ROWS: &[Row] = &[
         Some(|f| f.many_cpu),
     ),
     (
-        "left when its elections have ended",
+        "tasks and memory of that process after its elections have ended",
         |f| {
             f.left.map_or_else(none, |left| {
                 format!("{} tasks, {}", left.tasks, megabytes(Some(left.resident)))
@@ -164,7 +164,7 @@ pub fn section(columns: &[Column]) -> String {
         .collect();
     _ = writeln!(
         out,
-        "15 s / 10 s / 2 s, three replicas. Hand-overs and take-overs measured: {}.\n",
+        "Lease duration 15 s, renew deadline 10 s, retry period 2 s; three replicas. Number of hand-overs and take-overs: {}.\n",
         counts.join("; ")
     );
     line(&mut out, "", columns.iter().map(Column::title));
@@ -180,7 +180,11 @@ pub fn section(columns: &[Column]) -> String {
         .split_first()
         .filter(|(_, others)| !others.is_empty())
     {
-        _ = writeln!(out, "\nAs shares of {}:\n", first.title());
+        _ = writeln!(
+            out,
+            "\nRatio to {} (`1/3` is a third of its figure):\n",
+            first.title()
+        );
         line(&mut out, "", others.iter().map(Column::title));
         line(&mut out, "---", others.iter().map(|_| "---".to_owned()));
         for (title, _, value) in ROWS {
@@ -279,11 +283,14 @@ mod tests {
         );
         assert!(
             text.contains(
-                "| CPU of a leader of one election | 1.00 ‰ of a core | 0.02 ‰ of a core |"
+                "| CPU of a leader with one election | 1.00 ‰ of a core | 0.02 ‰ of a core |"
             ),
             "{text}"
         );
-        assert!(text.contains("| CPU of that process | - | - |"), "{text}");
+        assert!(
+            text.contains("| CPU of the process with 2,000 elections | - | - |"),
+            "{text}"
+        );
         assert!(
             text.contains("| 7.7 MB (small) | 7.7 MB (small) |"),
             "{text}"

@@ -42,7 +42,7 @@ pub fn bench(_real: bool) -> Result<String> {
         .build()?;
     let etcd = Etcd::start()?;
     let ours = Ours::start_with(&[&format!("--store=etcd={}", etcd.url())])?;
-    let mut table = "### Etcd as the store\n\n| | put into etcd | Lease PUT, TLS, on etcd | ratio | wanted at most |\n\
+    let mut table = "### Etcd as the store\n\n| | puts into etcd | Lease PUTs over TLS, with etcd as the store | ratio | goal |\n\
                      |---|---|---|---|---|\n"
         .to_owned();
     for clients in [1, 32] {

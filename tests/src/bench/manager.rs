@@ -63,14 +63,14 @@ pub fn bench(_real: bool) -> Result<String> {
     let resident = runtime.block_on(idle())?;
     let rows = [
         (
-            "start of `tenure server`, empty folder, until its controllers have worked, median"
+            "start of `tenure server` on an empty data directory until its controllers have worked, median"
                 .to_owned(),
             ms(percentile(&starts, 50)),
             "300 ms",
         ),
         (
             format!(
-                "hand-over of a group with {CONTROLLERS} controllers on a graceful stop, median"
+                "hand-over of a group with {CONTROLLERS} controllers after a graceful stop, median"
             ),
             ms(percentile(&hand_overs, 50)),
             "",
@@ -82,29 +82,29 @@ pub fn bench(_real: bool) -> Result<String> {
         ),
         (
             format!(
-                "from the write that wins to the first reconciliation, {OBJECTS} objects in the warm cache, worst"
+                "from the winning write to the first reconciliation, {OBJECTS} objects in the warm cache, longest"
             ),
             ms(percentile(&warm, 100)),
             "100 ms",
         ),
         (
-            format!("{SHARDS} shards at the default pace, from 1 to 5 replicas, until even"),
+            format!("from 1 to 5 replicas, until {SHARDS} shards are spread evenly, at the default pace"),
             seconds(shards.more),
             "60 s",
         ),
         (
-            "the same, from 5 to 3".to_owned(),
+            "the same, from 5 to 3 replicas".to_owned(),
             seconds(shards.fewer),
             "60 s",
         ),
         (
-            "resident memory of an idle manager with 10 warm controllers, which it leads"
+            "resident memory of an idle manager that leads 10 warm controllers"
                 .to_owned(),
             format!("{:.1} MB", resident as f64 / 1e6),
             "25 MB",
         ),
     ];
-    let mut table = "| | measured | wanted at most |\n|---|---|---|\n".to_owned();
+    let mut table = "| | measured | goal |\n|---|---|---|\n".to_owned();
     for (what, measured, wanted) in rows {
         table.push_str(&format!("| {what} | {measured} | {wanted} |\n"));
     }

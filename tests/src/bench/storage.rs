@@ -49,7 +49,7 @@ pub fn bench(_real: bool) -> Result<String> {
     let start = runtime.block_on(starts())?;
     let rows = [
         (
-            format!("{CLAIMS} claims at once, from the first creation until the last is bound"),
+            format!("{CLAIMS} claims, from the first creation until the last is bound"),
             format!("{claims:.0}/s"),
             "300/s",
         ),
@@ -60,13 +60,13 @@ pub fn bench(_real: bool) -> Result<String> {
         ),
         (
             format!(
-                "start with {DEFINITIONS} definitions until one of their kinds is served, median"
+                "start with {DEFINITIONS} CustomResourceDefinitions until one of their kinds is served, median"
             ),
             format!("{:.0} ms", start.as_secs_f64() * 1e3),
             "200 ms",
         ),
     ];
-    let mut table = "### Storage\n\n| | measured | reach |\n|---|---|---|\n".to_owned();
+    let mut table = "### Storage\n\n| | measured | goal |\n|---|---|---|\n".to_owned();
     for (what, measured, reach) in rows {
         table.push_str(&format!("| {what} | {measured} | {reach} |\n"));
     }

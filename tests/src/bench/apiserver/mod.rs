@@ -370,14 +370,16 @@ impl fmt::Display for Table<'_> {
             "resident memory, 10k leases and 1k single-object watches",
             &|report| memory(report.busy),
         )?;
-        row("from a writer's answer to the watch event", &|report| {
-            report.event.beyond.to_string()
-        })?;
-        row("from the request to the watch event", &|report| {
-            report.event.event.to_string()
-        })?;
         row(
-            "from the request to its answer, beside that watch",
+            "from the response of a write to its watch event",
+            &|report| report.event.beyond.to_string(),
+        )?;
+        row(
+            "from the request of a write to its watch event",
+            &|report| report.event.event.to_string(),
+        )?;
+        row(
+            "from the request of a write to its response, with that watch open",
             &|report| report.event.answer.to_string(),
         )?;
         row("TestServer start, in process", &|report| {
