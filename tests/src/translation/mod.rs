@@ -187,21 +187,18 @@ fn plain(value: Value) -> Value {
                 Value::Array(items) => items.is_empty(),
                 _ => false,
             };
-            let kind = |key: &str| key == "kind" || key == "apiVersion";
+            let names_kind = |key: &str, value: &Value| {
+                let names = [
+                    "PersistentVolume",
+                    "StorageClass",
+                    "v1",
+                    "storage.k8s.io/v1",
+                ];
+                ["kind", "apiVersion"].contains(&key)
+                    && value.as_str().is_some_and(|text| names.contains(&text))
+            };
             fields
-                .filter(|(key, value)| {
-                    !is_empty(value)
-                        && !(kind(key)
-                            && matches!(
-                                value.as_str(),
-                                Some(
-                                    "PersistentVolume"
-                                        | "StorageClass"
-                                        | "v1"
-                                        | "storage.k8s.io/v1"
-                                )
-                            ))
-                })
+                .filter(|(key, value)| !is_empty(value) && !names_kind(key, value))
                 .collect()
         }
         Value::Array(items) => items.into_iter().map(plain).collect(),
