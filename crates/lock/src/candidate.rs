@@ -332,6 +332,34 @@ mod tests {
     }
 
     #[test]
+    fn identity_that_cannot_name_an_object_and_missing_emulation_version_are_problems() {
+        let spec = |emulation: &str, strategy: &str| CandidateSpec {
+            lease_name: "x".into(),
+            binary_version: "1.37.0".into(),
+            emulation_version: emulation.into(),
+            strategy: strategy.into(),
+        };
+        let own = "example.com/newest";
+        let good = spec("1.36.0", OLDEST_EMULATION_VERSION);
+        let longest = "x".repeat(253);
+        for (identity, spec, expected) in [
+            (longest.as_str(), good.clone(), 0),
+            (&format!("{longest}x"), good.clone(), 1),
+            ("", good.clone(), 1),
+            (".", good.clone(), 1),
+            ("..a", good.clone(), 1),
+            (".a", good, 0),
+            ("a", spec("", OLDEST_EMULATION_VERSION), 1),
+            ("a", spec("", own), 0),
+            ("a", spec("x", own), 1),
+        ] {
+            let name = ObjectName::new(Resource::LEASE_CANDIDATE, "ns", identity);
+            let found = problems(&name, &spec);
+            assert_eq!(found.len(), expected, "{identity}: {found:?}");
+        }
+    }
+
+    #[test]
     fn versions_are_strict() {
         assert_eq!(semver("1.37.0-alpha.1+x"), Some([1, 37, 0]));
         assert!(semver("1.2.0") < semver("1.10.0"));

@@ -209,6 +209,18 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn lock_shows_its_name_and_the_stored_lease() {
+        let lock = MemoryLock::new("x");
+        assert_eq!(lock.describe(), "memory lock x");
+        assert_eq!(lock.object(), None);
+        lock.write(&WriteKind::Create, &record("a", 0), None)
+            .await
+            .unwrap();
+        let stored = lock.object().expect("a Lease");
+        assert_eq!(stored["spec"]["holderIdentity"], "a");
+    }
+
+    #[tokio::test]
     async fn only_the_version_seen_is_replaced() {
         let lock = MemoryLock::new("x");
         let first = lock

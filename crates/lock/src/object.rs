@@ -337,6 +337,17 @@ mod tests {
     }
 
     #[test]
+    fn names_and_labels_of_the_greatest_length_are_accepted() {
+        let problem = |namespace: usize, name: usize| {
+            let (namespace, name) = ("x".repeat(namespace), "x".repeat(name));
+            ObjectName::new(Resource::LEASE, &namespace, &name).problem()
+        };
+        assert_eq!(problem(63, 253), None);
+        assert!(problem(64, 253).is_some() && problem(63, 254).is_some());
+        assert_eq!(label_problem(&"x".repeat(63), &"x".repeat(63)), None);
+    }
+
+    #[test]
     fn both_names_are_looked_at() {
         let both = ObjectName::new(Resource::LEASE, "A", "b/c")
             .problem()

@@ -126,6 +126,19 @@ mod tests {
     }
 
     #[test]
+    fn patches_that_take_an_order_back_remove_its_annotation() {
+        for (patch, key) in [
+            (cancel_step_down_patch(), STEP_DOWN_ANNOTATION),
+            (resume_patch(), PAUSED_ANNOTATION),
+        ] {
+            assert_eq!(
+                patch,
+                json!({ "metadata": { "annotations": { key: null } } })
+            );
+        }
+    }
+
+    #[test]
     fn a_patch_is_read_back_as_the_order_it_asks_for() {
         let patched = step_down_patch(7, Some("b"), Some(Duration::from_secs(600)));
         assert_eq!(

@@ -318,6 +318,28 @@ mod tests {
     }
 
     #[test]
+    fn lease_with_nothing_else_and_one_with_long_labels_are_written() {
+        let record = Record {
+            holder: "a".to_owned(),
+            lease_duration_seconds: 15,
+            ..Record::default()
+        };
+        let bare = object(&record);
+        let mut labelled = bare.clone();
+        let labels: Map<String, Value> = (0..20)
+            .map(|n| (format!("key-{n}"), "x".repeat(60).into()))
+            .collect();
+        labelled["metadata"]["labels"] = labels.into();
+        for lease in [bare, labelled] {
+            let seen = seen(&lease.to_string(), None).expect("it is plain");
+            let plain = seen.plain().expect("kept as one");
+            let body = plain.body(seen.observation(), &record, &BTreeMap::new());
+            let body: Value = serde_json::from_str(&body.unwrap()).unwrap();
+            assert_eq!(body["metadata"], lease["metadata"]);
+        }
+    }
+
+    #[test]
     fn a_renewed_lease_is_plain() {
         let text = r#"{"kind":"Lease","apiVersion":"coordination.k8s.io/v1","metadata":{"name":"x",
             "namespace":"ns","uid":"u","resourceVersion":"7","creationTimestamp":"2026-01-02T03:04:05Z",

@@ -76,6 +76,13 @@ mod tests {
     }
 
     #[test]
+    fn zero_time_of_go_is_null_and_the_next_microsecond_is_not() {
+        let at = |micros| micro(Some(WallTime::from_micros(micros)));
+        assert_eq!(at(GO_ZERO_MICROS), Value::Null);
+        assert_eq!(at(GO_ZERO_MICROS + 1), "0001-01-01T00:00:00.000001Z");
+    }
+
+    #[test]
     fn readers_take_offsets_and_fractions() {
         let noon = parse(&json!("2026-01-02T03:04:05Z"));
         assert_eq!(noon, Some(WallTime::from_micros(1_767_323_045_000_000)));
