@@ -18,6 +18,7 @@
 //! | [`auth`] | who is asking, and may they |
 //! | [`audit`] | the record of requests, users and outcomes |
 //! | [`pki`], [`tls`], [`kubeconfig`] | certificates made on first start, and how clients get them |
+//! | `fairness` | shares of the server for each user |
 //! | [`http`] | requests to calls, results to answers |
 //! | `registry` | the table of kinds, and what the verbs do to them |
 //! | [`status`] | error bodies |
@@ -33,6 +34,7 @@ pub mod audit;
 pub mod auth;
 pub mod canonical;
 mod crd;
+mod fairness;
 #[doc(hidden)]
 pub mod fuzzing;
 pub mod http;

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::options::FieldValidation;
 use crate::crd::CustomVersion;
+use crate::fairness::TooLarge;
 use crate::registry::rules::text;
 use crate::registry::{Kind, Version, group_version};
 use crate::schema::{self, Message};
@@ -15,7 +16,7 @@ use crate::status::{Cause, Failure};
 use crate::{canonical, protobuf, strict};
 
 /// Most bytes of a request body.
-const LIMIT: usize = 3 * 1024 * 1024;
+pub(crate) const MAX_BODY: usize = 3 * 1024 * 1024;
 
 /// How a body is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +41,7 @@ where
     B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
 {
     let too_large = || {
-        let message = format!("Request entity too large: limit is {LIMIT}");
+        let message = format!("Request entity too large: limit is {MAX_BODY}");
         Failure::new(413, "RequestEntityTooLarge", message)
     };
     let length = headers
@@ -48,13 +49,13 @@ where
         .and_then(|v| v.to_str().ok());
     if length
         .and_then(|text| text.parse::<usize>().ok())
-        .is_some_and(|length| length > LIMIT)
+        .is_some_and(|length| length > MAX_BODY)
     {
         return Err(too_large());
     }
-    match Limited::new(body, LIMIT).collect().await {
+    match Limited::new(body, MAX_BODY).collect().await {
         Ok(collected) => Ok(collected.to_bytes()),
-        Err(error) if error.is::<LengthLimitError>() => Err(too_large()),
+        Err(error) if error.is::<LengthLimitError>() || error.is::<TooLarge>() => Err(too_large()),
         Err(error) => Err(Failure::bad_request(format!(
             "the body of the request could not be read: {error}"
         ))),

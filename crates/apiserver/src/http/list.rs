@@ -10,6 +10,7 @@ use serde_json::json;
 
 use super::options::{ListOptions, Match, Selection};
 use super::render::ListMeta;
+use crate::fairness::HEAVY;
 use crate::registry::Target;
 use crate::status::{Cause, Failure};
 use crate::store::{Expired, Listing, Object, Range, Store, Window};
@@ -55,6 +56,28 @@ pub(super) fn range(target: &Target<'_>, selection: &Selection) -> Range {
         name: name.filter(|_| namespace.is_some()),
         namespace,
     }
+}
+
+/// Objects that are looked at to find out whether a list is small.
+const FEW: usize = 32;
+
+/// Returns whether a list takes no longer than the handling of one object.
+pub(super) fn is_small(store: &Arc<dyn Store>, target: &Target<'_>, options: &ListOptions) -> bool {
+    let range = range(target, &options.selection);
+    if range.name.is_some() {
+        return true;
+    }
+    let few = Window {
+        after: None,
+        limit: Some(FEW),
+    };
+    // A list of an earlier revision reads the history, which may be long.
+    let present = options.revision.is_none_or(|revision| revision == 0);
+    present
+        && options.continue_token.is_none()
+        && store.page(&range, None, &few).is_ok_and(|found| {
+            found.remaining == 0 && bytes(&found.objects).map(<[u8]>::len).sum::<usize>() <= HEAVY
+        })
 }
 
 /// Answers a list request.

@@ -1,6 +1,6 @@
 //! Prometheus metrics, under the names that dashboards for Kubernetes know.
 
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use http::HeaderMap;
@@ -13,6 +13,7 @@ use prometheus_client::registry::Registry;
 use tenure_exposition::expose;
 
 use super::request::{RequestInfo, Route};
+use crate::fairness::Gate;
 use crate::registry;
 
 const BUCKETS: [f64; 12] = [
@@ -39,6 +40,16 @@ struct CodeLabels {
     code: u16,
 }
 
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct LaneLabels {
+    priority_level: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReasonLabels {
+    reason: &'static str,
+}
+
 /// The metrics of one server.
 pub(super) struct Metrics {
     registry: Registry,
@@ -46,6 +57,10 @@ pub(super) struct Metrics {
     durations: Family<Labels, Histogram, fn() -> Histogram>,
     watches: Gauge,
     revision: Gauge<u64, AtomicU64>,
+    rejected: Family<ReasonLabels, Counter>,
+    executing: Family<LaneLabels, Gauge>,
+    waiting: Family<LaneLabels, Gauge>,
+    answer_bytes: Gauge<u64, AtomicU64>,
 }
 
 impl Metrics {
@@ -74,13 +89,59 @@ impl Metrics {
         if let Some(audit) = audit {
             audit.register(&mut registry);
         }
+        let rejected = Family::default();
+        let help = "Requests and connections rejected, by the limit that was exceeded";
+        registry.register(
+            "apiserver_flowcontrol_rejected_requests",
+            help,
+            Family::clone(&rejected),
+        );
+        let executing = Family::default();
+        let help = "Requests that execute, by lane";
+        registry.register(
+            "apiserver_flowcontrol_current_executing_requests",
+            help,
+            Family::clone(&executing),
+        );
+        let waiting = Family::default();
+        let help = "Requests that wait for a seat, by lane";
+        registry.register(
+            "apiserver_flowcontrol_current_inqueue_requests",
+            help,
+            Family::clone(&waiting),
+        );
+        let answer_bytes = Gauge::<u64, AtomicU64>::default();
+        let help = "Bytes of large responses that clients have not read";
+        registry.register("tenure_unread_answer_bytes", help, answer_bytes.clone());
         Self {
             registry,
             requests,
             durations,
             watches,
             revision,
+            rejected,
+            executing,
+            waiting,
+            answer_bytes,
         }
+    }
+
+    fn show(&self, gate: &Gate) {
+        for (why, count) in gate.rejections() {
+            let labels = ReasonLabels { reason: why.name() };
+            let counter = self.rejected.get_or_create(&labels);
+            counter.inner().store(count, Ordering::Relaxed);
+        }
+        for found in gate.lanes() {
+            let labels = LaneLabels {
+                priority_level: found.lane.name(),
+            };
+            let executing = self.executing.get_or_create(&labels);
+            executing.set(i64::from(found.executing));
+            let waiting = self.waiting.get_or_create(&labels);
+            waiting.set(i64::from(found.waiting));
+        }
+        self.answer_bytes.set(gate.answer_bytes());
     }
 
     /// Counts an answered request.
@@ -122,8 +183,16 @@ impl Metrics {
     }
 
     /// Their content type and text for a request with these headers.
-    pub(super) fn text(&self, revision: u64, headers: &HeaderMap) -> (&'static str, String) {
+    pub(super) fn text(
+        &self,
+        revision: u64,
+        gate: Option<&Gate>,
+        headers: &HeaderMap,
+    ) -> (&'static str, String) {
         self.revision.set(revision);
+        if let Some(gate) = gate {
+            self.show(gate);
+        }
         expose(&self.registry, headers)
     }
 }

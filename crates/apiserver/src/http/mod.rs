@@ -26,8 +26,8 @@ mod version;
 mod watch;
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::time::Instant;
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::WARNING;
@@ -38,11 +38,13 @@ pub use access::{
     Access, AllowAll, BoundObject, DEFAULT_AUDIENCE, Decision, IssuedToken, NotGranted, Rules,
     TokenClaims,
 };
+pub(crate) use body::MAX_BODY;
 pub use request::{RequestInfo, ResourcePath, Route};
 pub use respond::failure as failure_response;
 pub use version::ReadyCheck;
 
 use crate::auth::User;
+use crate::fairness::{Gate, HEAVY, Tenant};
 use crate::registry::Registry;
 use crate::status::Failure;
 use crate::store::{Store, WriteError};
@@ -84,6 +86,8 @@ pub struct Api {
     access: Arc<dyn Access>,
     ready_checks: Vec<(String, ReadyCheck)>,
     metrics: Metrics,
+    /// The shares of users, if a server limits them.
+    gate: OnceLock<Arc<Gate>>,
     shutdown: tokio::sync::watch::Sender<bool>,
 }
 
@@ -110,6 +114,7 @@ impl Api {
             access: options.access,
             ready_checks: options.ready_checks,
             metrics: Metrics::new(options.audit.as_ref()),
+            gate: OnceLock::new(),
             shutdown,
         }))
     }
@@ -117,6 +122,17 @@ impl Api {
     /// Ends all watches cleanly; new ones end at once.
     pub fn shutdown(&self) {
         self.shutdown.send_replace(true);
+    }
+
+    /// Shows the use of these shares in the metrics.
+    pub(crate) fn show_gate(&self, gate: Arc<Gate>) {
+        // A second server on the same API would not be shown; there is none.
+        let _ = self.gate.set(gate);
+    }
+
+    /// Counts a request that was rejected before it was handled.
+    pub(crate) fn count_rejection(&self, info: &RequestInfo, code: u16) {
+        self.metrics.observe(info, code, Duration::ZERO);
     }
 
     /// Answers one request of an authenticated and authorized user.
@@ -166,12 +182,17 @@ impl Api {
             subresource,
             query: Query::new(parts.uri.query().unwrap_or_default()),
             parts,
+            tenant: parts.extensions.get::<Tenant>(),
             warnings: Vec::new(),
         };
-        let mut response = call
-            .run(body)
-            .await
-            .unwrap_or_else(|failure| respond::failure(&failure));
+        let ran = match call.tenant.filter(|_| call.stored_bytes() > HEAVY) {
+            Some(tenant) => {
+                let run = Box::pin(call.run(body));
+                tenant.off_workers(run).await.flatten()
+            }
+            None => call.run(body).await,
+        };
+        let mut response = ran.unwrap_or_else(|failure| respond::failure(&failure));
         for text in warnings(&call.warnings) {
             let quoted = text.replace('\\', "\\\\").replace('"', "\\\"");
             if let Ok(value) = HeaderValue::from_str(&format!("299 - \"{quoted}\"")) {
@@ -198,7 +219,8 @@ impl Api {
             "/version" => respond::json(StatusCode::OK, version::document().to_string() + "\n"),
             "/metrics" => {
                 let revision = self.registry.store.revision();
-                let (kind, text) = self.metrics.text(revision, &parts.headers);
+                let (kind, text) =
+                    (self.metrics).text(revision, self.gate.get().map(Arc::as_ref), &parts.headers);
                 respond::bytes(StatusCode::OK, HeaderValue::from_static(kind), text)
             }
             other if other.starts_with("/openapi/") => {

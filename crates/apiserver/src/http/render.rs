@@ -76,6 +76,11 @@ impl View {
         })
     }
 
+    /// Whether stored objects are parsed to be written in this form.
+    pub(super) fn parses(&self) -> bool {
+        self.conversion.is_some() || !matches!(self.form, Form::Full)
+    }
+
     /// One object as an answer.
     pub(super) fn object(&self, stored: &[u8]) -> Result<Vec<u8>, Failure> {
         match self.form {

@@ -17,6 +17,7 @@ use super::request::ResourcePath;
 use super::watch::Feed;
 use super::{Api, Body, list, respond};
 use crate::auth::User;
+use crate::fairness::{HEAVY, Resource, Tenant};
 use crate::registry::{self, DeleteOptions, Deleted, Registry, Source, Subresource, Target};
 use crate::schema;
 use crate::status::Failure;
@@ -30,6 +31,8 @@ pub(super) struct Call<'a> {
     pub(super) subresource: Option<Subresource>,
     pub(super) query: Query<'a>,
     pub(super) parts: &'a Parts,
+    /// The shares of the user, if the server limits them.
+    pub(super) tenant: Option<&'a Tenant>,
     /// Texts for `Warning` headers.
     pub(super) warnings: Vec<String>,
 }
@@ -124,6 +127,15 @@ impl Call<'_> {
         }
     }
 
+    /// The size of the object that the request names, which decides how long the request takes; 0 if there is none.
+    pub(super) fn stored_bytes(&self) -> usize {
+        if self.tenant.is_none() || self.target.name.is_empty() {
+            return 0;
+        }
+        let stored = self.api.registry.store.get(&self.target.key());
+        stored.map_or(0, |stored| stored.json.len())
+    }
+
     /// A write may name a Lease in its fence only if its user may read that Lease: the answer tells
     /// about it.
     fn check_fence_is_readable(&self) -> Result<(), Failure> {
@@ -202,9 +214,32 @@ impl Call<'_> {
     async fn list(&self) -> Result<Response<Body>, Failure> {
         let view = self.view()?;
         let options = ListOptions::parse(self.fields(), &self.query, false)?;
-        let page = list::list(&self.api.registry.store, &self.target, &options).await?;
+        let store = &self.api.registry.store;
+        let answer = async {
+            let page = list::list(store, &self.target, &options).await?;
+            self.answer_list(&view, &page)
+        };
+        match self.tenant {
+            Some(tenant) if !list::is_small(store, &self.target, &options) => {
+                tenant.off_workers(Box::pin(answer)).await?
+            }
+            _ => answer.await,
+        }
+    }
+
+    /// Answers with a list. Its bytes count against the share of the user before memory is used for them.
+    fn answer_list(&self, view: &View, page: &list::Page) -> Result<Response<Body>, Failure> {
+        let bytes: usize = list::bytes(&page.objects).map(<[u8]>::len).sum();
+        let charge = match self.tenant {
+            Some(tenant) if bytes > HEAVY => Some(tenant.take(Resource::Answers, bytes as u64)?),
+            _ => None,
+        };
         let body = view.list(&page.meta, list::bytes(&page.objects))?;
-        Ok(respond::json(StatusCode::OK, body))
+        let mut response = respond::json(StatusCode::OK, body);
+        if let Some(charge) = charge {
+            response.extensions_mut().insert(Arc::new(charge));
+        }
+        Ok(response)
     }
 
     fn watch(&self) -> Result<Response<Body>, Failure> {
@@ -225,7 +260,8 @@ impl Call<'_> {
             &options,
             self.api.shutdown.subscribe(),
             self.api.metrics.watching(),
-        );
+        )
+        .within(self.tenant.cloned());
         let body = StreamBody::new(feed.into_stream()).boxed_unsync();
         let mut response = respond::json(StatusCode::OK, Bytes::new());
         *response.body_mut() = body;
@@ -372,7 +408,11 @@ impl Call<'_> {
             selection,
             ..ListOptions::default()
         };
-        let page = list::list(&self.api.registry.store, &self.target, &all).await?;
+        let list = list::list(&self.api.registry.store, &self.target, &all);
+        let page = match self.tenant {
+            Some(tenant) => tenant.off_workers(Box::pin(list)).await??,
+            None => list.await?,
+        };
         // Where there is nothing to delete its success tells of the token all the same.
         self.api
             .registry
@@ -392,7 +432,22 @@ impl Call<'_> {
             revision: self.api.registry.store.revision(),
             ..ListMeta::default()
         };
-        let body = view.list(&meta, list::bytes(&page.objects))?;
+        let page = list::Page { meta, ..page };
+        self.answer_deleted(&view, &page).await
+    }
+
+    /// Answers with the objects that were deleted. They are sent even above the share of the user, because they are gone.
+    async fn answer_deleted(
+        &self,
+        view: &View,
+        page: &list::Page,
+    ) -> Result<Response<Body>, Failure> {
+        let bytes: usize = list::bytes(&page.objects).map(<[u8]>::len).sum();
+        let list = || view.list(&page.meta, list::bytes(&page.objects));
+        let body = match self.tenant.filter(|_| bytes > HEAVY) {
+            Some(tenant) => tenant.off_workers(async { list() }).await??,
+            None => list()?,
+        };
         Ok(respond::json(StatusCode::OK, body))
     }
 }

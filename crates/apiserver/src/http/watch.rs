@@ -19,11 +19,16 @@ use super::list::catch_up;
 use super::metrics::Watching;
 use super::options::{ListOptions, Selection};
 use super::render::View;
+use crate::fairness::{HEAVY, Resource, Tenant};
 use crate::status::Failure;
 use crate::store::{self, Event, EventKind, Object, Range, Store, WatchEnd};
 
 /// About as many bytes go out in one piece.
 const CHUNK: usize = 64 * 1024;
+/// Pieces of fewer bytes are not counted.
+const UNCOUNTED: usize = 16 * 1024;
+/// Most objects or events that are looked at before other tasks run.
+const TURN: usize = 256;
 /// How often a silent watch says how far it is.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before the end.
@@ -43,6 +48,8 @@ pub(super) struct Feed {
     shutdown: Receiver<bool>,
     sent_first: bool,
     _counted: Watching,
+    /// The shares of the user, if the server limits them.
+    tenant: Option<Tenant>,
 }
 
 enum Phase {
@@ -95,7 +102,13 @@ impl Feed {
             shutdown,
             sent_first: false,
             _counted: counted,
+            tenant: None,
         }
+    }
+
+    /// Counts large pieces against the shares of a user.
+    pub(super) fn within(self, tenant: Option<Tenant>) -> Self {
+        Self { tenant, ..self }
     }
 
     /// The stream of its pieces.
@@ -150,7 +163,25 @@ impl Feed {
                 }
             }
             if !out.is_empty() {
-                return Some(Bytes::from(out));
+                return Some(self.counted(Bytes::from(out)));
+            }
+            // Objects that do not match take time, too.
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// Counts a large piece against the share of the user until the client has read it. Above the share, the watch ends.
+    fn counted(&mut self, piece: Bytes) -> Bytes {
+        let Some(tenant) = self.tenant.as_ref().filter(|_| piece.len() > UNCOUNTED) else {
+            return piece;
+        };
+        match tenant.take(Resource::Answers, piece.len() as u64) {
+            Ok(charge) => charge.attach(piece),
+            Err(failure) => {
+                self.phase = Phase::Ended;
+                let mut out = Vec::new();
+                error(&mut out, &failure);
+                Bytes::from(out)
             }
         }
     }
@@ -186,9 +217,13 @@ impl Feed {
     }
 
     fn initial(&mut self, out: &mut Vec<u8>, objects: &mut std::vec::IntoIter<Arc<Object>>) {
-        while out.len() < CHUNK
-            && let Some(object) = objects.next()
-        {
+        for _ in 0..TURN {
+            if out.len() >= CHUNK {
+                return;
+            }
+            let Some(object) = objects.next() else {
+                return;
+            };
             if self.selection.matches(&object) {
                 self.write(out, "ADDED", &object.json);
             }
@@ -217,22 +252,41 @@ impl Feed {
             self.next_bookmark = next_bookmark(Instant::now(), self.deadline);
             self.bookmark(out, watch.revision(), false);
         }
+        let mut turn = 0;
         while let Some(result) = event {
+            turn += 1;
             match result {
-                Ok(event) => self.event(out, &event),
+                Ok(event) => {
+                    if let Err(failure) = self.weighed_event(out, &event).await {
+                        error(out, &failure);
+                        return false;
+                    }
+                }
                 Err(WatchEnd::Expired(expired)) => {
                     error(out, &Failure::expired(expired.to_string()));
                     return false;
                 }
                 Err(_) => return false,
             }
-            event = if out.len() < CHUNK {
+            event = if out.len() < CHUNK && turn < TURN {
                 watch.next().now_or_never()
             } else {
                 None
             };
         }
         true
+    }
+
+    /// Writes an event. A large object that has to be parsed for it is heavy work.
+    async fn weighed_event(&mut self, out: &mut Vec<u8>, event: &Event) -> Result<(), Failure> {
+        let heavy = event.object.json.len() > HEAVY && self.view.parses();
+        match self.tenant.clone().filter(|_| heavy) {
+            Some(tenant) => tenant.off_workers(async { self.event(out, event) }).await,
+            None => {
+                self.event(out, event);
+                Ok(())
+            }
+        }
     }
 
     /// Writes an event as the selection sees it: objects enter, change and leave.

@@ -1,81 +1,19 @@
-//! Bounded bodies: a request body with a pause limit, and a response stream that can be ended.
+//! Response bodies: streams that can be ended, and pieces whose progress is tracked.
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
-use tokio::time::Sleep;
 
 use super::progress::Progress;
+use crate::fairness::Charge;
 use crate::http::Body;
-
-/// A request body that fails when the client pauses too long.
-pub(super) struct Timed<B> {
-    inner: B,
-    patience: Duration,
-    /// Set only while waiting for the client.
-    sleep: Option<Pin<Box<Sleep>>>,
-}
-
-impl<B> Timed<B> {
-    pub(super) fn new(inner: B, patience: Duration) -> Self {
-        Self {
-            inner,
-            patience,
-            sleep: None,
-        }
-    }
-}
-
-impl<B> HttpBody for Timed<B>
-where
-    B: HttpBody<Data = Bytes> + Unpin,
-    B::Error: std::error::Error + Send + Sync + 'static,
-{
-    type Data = Bytes;
-    type Error = std::io::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
-        match Pin::new(&mut self.inner).poll_frame(cx) {
-            Poll::Ready(frame) => {
-                self.sleep = None;
-                Poll::Ready(frame.map(|f| f.map_err(std::io::Error::other)))
-            }
-            Poll::Pending => {
-                let patience = self.patience;
-                let sleep = self
-                    .sleep
-                    .get_or_insert_with(|| Box::pin(tokio::time::sleep(patience)));
-                match sleep.as_mut().poll(cx) {
-                    Poll::Pending => Poll::Pending,
-                    Poll::Ready(()) => {
-                        let why = "the request body did not arrive in time";
-                        let error = std::io::Error::new(std::io::ErrorKind::TimedOut, why);
-                        Poll::Ready(Some(Err(error)))
-                    }
-                }
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        self.inner.is_end_stream()
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        self.inner.size_hint()
-    }
-}
 
 /// Ends a body cleanly when `end` resolves. A body of known length is not changed, because the client expects that
 /// length.
@@ -134,15 +72,23 @@ pub(super) struct Guarded {
     inner: Body,
     rest: Bytes,
     progress: Arc<Progress>,
+    /// Counts the body against the share of its user until it is sent.
+    _charge: Option<Arc<Charge>>,
     _guard: BusyGuard,
 }
 
 impl Guarded {
-    pub(super) fn new(inner: Body, guard: BusyGuard, progress: Arc<Progress>) -> Self {
+    pub(super) fn new(
+        inner: Body,
+        guard: BusyGuard,
+        progress: Arc<Progress>,
+        charge: Option<Arc<Charge>>,
+    ) -> Self {
         Self {
             inner,
             rest: Bytes::new(),
             progress,
+            _charge: charge,
             _guard: guard,
         }
     }

@@ -13,6 +13,7 @@ use super::instance::DataDirError;
 use super::pipeline::{PublicAnswer, PublicRoute};
 use crate::audit;
 use crate::auth::{Mode, TokenFile, TokenFileError, User, token};
+use crate::fairness;
 use crate::http::{Body, ReadyCheck};
 use crate::pki::PkiError;
 use crate::store::{OpenError, Store, WriteError};
@@ -121,7 +122,8 @@ pub struct Builder {
     pub(super) faults: Arc<Faults>,
     pub(super) public: Vec<(String, PublicRoute)>,
     pub(super) max_connections: usize,
-    pub(super) body_patience: Duration,
+    pub(super) fairness: fairness::Limits,
+    pub(super) unlimited: bool,
     pub(super) limits: Limits,
 }
 
@@ -148,14 +150,15 @@ impl Default for Builder {
             faults: Arc::default(),
             public: Vec::new(),
             max_connections: 12_000,
-            body_patience: Duration::from_secs(30),
+            fairness: fairness::Limits::default(),
+            unlimited: false,
             limits: Limits {
                 handshake: Duration::from_secs(10),
                 head: Duration::from_secs(60),
                 write: Duration::from_secs(60),
                 idle: Duration::from_secs(300),
                 linger: Duration::from_secs(5),
-                streams: 1000,
+                streams: 250,
             },
         }
     }
@@ -303,7 +306,8 @@ impl Builder {
         self
     }
 
-    /// Sets the maximum number of connections. Beyond it, the oldest idle connection is closed.
+    /// Sets the maximum number of connections. A lower limit of file descriptors (`RLIMIT_NOFILE`) lowers it. One address
+    /// gets at most seven eighths of them. Beyond a limit, an idle connection is closed, or else the new one.
     pub fn max_connections(mut self, count: usize) -> Self {
         self.max_connections = count.max(1);
         self
@@ -315,9 +319,59 @@ impl Builder {
         self
     }
 
+    /// Sets how many requests execute at the same time, apart from watches. One user gets at most half of them. Requests
+    /// for one Lease have twice as many places of their own, and administrators as many.
+    pub fn max_requests_inflight(mut self, count: u32) -> Self {
+        self.fairness.requests = count.clamp(2, 1 << 20);
+        self
+    }
+
+    /// Sets the maximum number of watches of all users that are not administrators. One user gets at most half of them.
+    pub fn max_watches(mut self, count: u64) -> Self {
+        self.fairness.watches = count.max(2);
+        self
+    }
+
+    /// Sets the maximum number of bytes of large responses that clients have not read. One user gets at most half of them.
+    pub fn max_answer_bytes(mut self, bytes: u64) -> Self {
+        self.fairness.answer_bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum number of bytes of large request bodies. One user gets at most half of them.
+    pub fn max_body_bytes(mut self, bytes: u64) -> Self {
+        self.fairness.body_bytes = bytes;
+        self
+    }
+
+    /// Sets the maximum number of request bodies that the server waits for. One user gets at most half of them.
+    pub fn max_arriving_bodies(mut self, count: u64) -> Self {
+        self.fairness.arriving_bodies = count.max(2);
+        self
+    }
+
+    /// Sets the longest time for a whole request body.
+    pub fn body_deadline(mut self, time: Duration) -> Self {
+        self.fairness.body_deadline = time;
+        self
+    }
+
+    /// Sets the longest time for a request that is not a watch.
+    pub fn request_timeout(mut self, time: Duration) -> Self {
+        self.fairness.request_deadline = time;
+        self
+    }
+
+    /// Handles every request immediately, regardless of its user. For measurements only.
+    #[doc(hidden)]
+    pub fn without_fairness(mut self) -> Self {
+        self.unlimited = true;
+        self
+    }
+
     /// Sets the longest pause within a request body.
     pub fn body_timeout(mut self, time: Duration) -> Self {
-        self.body_patience = time;
+        self.fairness.body_pause = time;
         self
     }
 

@@ -16,6 +16,7 @@ use super::body::{Busy, Guarded};
 use super::pipeline::{Peer, Pipeline};
 use super::progress::Progress;
 use super::stall::Stall;
+use crate::fairness::Charge;
 use crate::tls::certificate_user;
 
 /// Time limits of a connection, which bound the memory that slow clients hold.
@@ -145,10 +146,10 @@ impl Serving {
             let (pipeline, peer, guard) = (Arc::clone(&pipeline), Arc::clone(&peer), busy.begin());
             let progress = Arc::clone(&progress);
             Box::pin(async move {
-                let response = pipeline.answer(&peer, request).await?;
-                Ok::<_, super::pipeline::Dropped>(
-                    response.map(|body| Guarded::new(body, guard, progress).boxed_unsync()),
-                )
+                let mut response = pipeline.answer(&peer, request).await?;
+                let charge = response.extensions_mut().remove::<Arc<Charge>>();
+                let guarded = |body| Guarded::new(body, guard, progress, charge).boxed_unsync();
+                Ok::<_, super::pipeline::Dropped>(response.map(guarded))
             })
         });
         let connection = builder.serve_connection(TokioIo::new(stream), service);

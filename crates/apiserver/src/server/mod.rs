@@ -26,6 +26,7 @@
 //! | `faults` | fault injection |
 //! | `backup` | backup of a running server |
 //! | `listener`, `connection`, `body`, `stall` | transport, with bounds for slow clients |
+//! | `connections` | the share of an address of all connections |
 //! | `pipeline` | the steps of a request |
 
 mod backup;
@@ -33,6 +34,7 @@ mod bind;
 mod body;
 mod builder;
 mod connection;
+mod connections;
 mod faults;
 mod handle;
 mod instance;

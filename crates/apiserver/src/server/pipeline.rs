@@ -1,10 +1,9 @@
-//! The steps of a request: authenticate, impersonate, authorize, handle.
+//! The steps of a request: authenticate, impersonate, authorize, handle within the shares of its user.
 
 use std::borrow::Cow;
 use std::net::IpAddr;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use http::header::AUTHORIZATION;
@@ -13,10 +12,11 @@ use hyper::body::Body as HttpBody;
 use tokio::sync::watch;
 
 use super::backup::{self, Saver};
-use super::body::{Timed, until};
+use super::body::until;
 use super::faults::{Action, Faults, injected};
 use crate::audit::{Audit, Trail};
 use crate::auth::{Auth, User, WatchAccess};
+use crate::fairness::Fairness;
 use crate::http::{Api, Body, RequestInfo, failure_response};
 use crate::status::Failure;
 
@@ -69,7 +69,7 @@ pub(super) struct Pipeline {
     pub(super) auth: Arc<Auth>,
     pub(super) audit: Option<Arc<Audit>>,
     pub(super) faults: Arc<Faults>,
-    pub(super) body_patience: Duration,
+    pub(super) fairness: Fairness,
     pub(super) saver: Option<Saver>,
     pub(super) public: Vec<(String, PublicRoute)>,
     /// True when the server is shutting down.
@@ -142,9 +142,10 @@ impl Pipeline {
             let access = WatchAccess::new(&self.auth, known, request.headers(), &info);
             self.end(uri.path(), &user, plan.action, access)
         });
-        let mut request = request.map(|body| Timed::new(body, self.body_patience));
-        request.extensions_mut().insert(info);
-        let response = self.api.handle(request, &user).await;
+        let handling = self
+            .fairness
+            .handle(&self.api, request, info, &user, peer.address());
+        let response = handling.await;
         if plan.action == Some(Action::DropAnswer) {
             return Err(Dropped);
         }

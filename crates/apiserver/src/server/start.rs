@@ -3,13 +3,14 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use super::backup::Saver;
 use super::bind::Bound;
 use super::builder::{Builder, Engine, StartError};
 use super::connection::Serving;
+use super::connections::Connections;
 use super::handle::{Files, Handle, Parts};
 use super::instance::{DataDir, Instance};
 #[cfg(feature = "etcd")]
@@ -18,6 +19,7 @@ use super::pipeline::Pipeline;
 use super::reload::{Reload, Tokens};
 use crate::audit::{self, Audit};
 use crate::auth::{self, Auth, Recorder, TokenFile, token};
+use crate::fairness::Fairness;
 use crate::http::{Access, Api, Options};
 use crate::kubeconfig::{Credentials, Kubeconfig};
 use crate::pki::{Identity, write_private_durably};
@@ -171,12 +173,15 @@ impl Builder {
         audit: Option<Arc<Audit>>,
         ending: watch::Receiver<bool>,
     ) -> JoinSet<()> {
+        let fairness = Fairness::new(self.fairness, !self.unlimited);
+        parts.api.show_gate(Arc::clone(fairness.gate()));
+        let gate = Arc::clone(fairness.gate());
         let pipeline = Arc::new(Pipeline {
             api: Arc::clone(&parts.api),
             auth: Arc::clone(&parts.auth),
             audit,
             faults: Arc::clone(&parts.faults),
-            body_patience: self.body_patience,
+            fairness,
             public: std::mem::take(&mut self.public),
             saver: parts.saver.clone(),
             ending: ending.clone(),
@@ -186,11 +191,11 @@ impl Builder {
             limits: self.limits,
             ending,
         };
-        raise_file_limit(self.max_connections);
-        let cap = Arc::new(Semaphore::new(self.max_connections));
+        let cap = file_limit(self.max_connections);
+        let connections = Arc::new(Connections::new(cap, gate));
         let mut listeners = JoinSet::new();
         for listener in bound.into_listeners() {
-            listeners.spawn(listener.run(serving.clone(), Arc::clone(&cap)));
+            listeners.spawn(listener.run(serving.clone(), Arc::clone(&connections)));
         }
         listeners
     }
@@ -315,10 +320,14 @@ fn instance(parts: &Parts, engine: &str) -> Instance {
     }
 }
 
+/// Descriptors for other purposes than connections: the store, listeners, etcd.
+const OTHER_FILES: u64 = 256;
+
 /// Raises the limit of file descriptors, because each connection takes one and the usual limit of 1024 is too low.
-fn raise_file_limit(connections: usize) {
+/// Returns how many connections are possible: a fifth of the descriptors is for connections that are being closed.
+fn file_limit(connections: usize) -> usize {
     use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
-    let wanted = connections as u64 + 256;
+    let wanted = connections as u64 * 5 / 4 + OTHER_FILES;
     let limit = getrlimit(Resource::Nofile);
     if let Some(current) = limit.current
         && current < wanted
@@ -331,5 +340,29 @@ fn raise_file_limit(connections: usize) {
                 maximum: limit.maximum,
             },
         );
+    }
+    match getrlimit(Resource::Nofile).current {
+        Some(files) => connections.min(connections_for(files)),
+        None => connections,
+    }
+}
+
+/// Returns how many connections a number of descriptors is enough for.
+fn connections_for(files: u64) -> usize {
+    let free = files.saturating_sub(OTHER_FILES).max(files / 2);
+    usize::try_from(free * 4 / 5).unwrap_or(usize::MAX).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_follow_the_limit_of_descriptors() {
+        assert_eq!(connections_for(12_000 * 5 / 4 + OTHER_FILES), 12_000);
+        assert_eq!(connections_for(1_024), 614);
+        assert_eq!(connections_for(64), 25);
+        assert_eq!(connections_for(0), 1);
+        assert!(file_limit(10) <= 10);
     }
 }

@@ -18,6 +18,7 @@ mod custom;
 mod discovery;
 mod doubling;
 mod expiry;
+mod fairness;
 mod fencing;
 mod kinds;
 mod lifecycle;

@@ -170,7 +170,7 @@ async fn a_thousand_idle_connections_are_no_burden() {
 /// As informers have them: all on one connection, and room for ordinary requests besides.
 #[tokio::test]
 async fn one_connection_carries_hundreds_of_watches() {
-    const WATCHES: usize = 250;
+    const WATCHES: usize = 240;
     let server = TestServer::start_tls().await.unwrap();
     let pki = server.handle().pki().unwrap();
     let io = connect_tls(server.url(), pki, Some(&pki.admin), &["h2"]).await;

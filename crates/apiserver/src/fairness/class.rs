@@ -1,0 +1,144 @@
+//! The lane of a request.
+
+use crate::auth::{MASTERS, User};
+use crate::http::{RequestInfo, Route};
+
+/// Largest body of a request in the lane of elections.
+pub(super) const ELECTION_BODY: u64 = 16 * 1024;
+
+/// Requests of one lane share its seats. Other lanes have their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Lane {
+    /// Requests for one Lease, with a small body.
+    Elections,
+    /// Requests of administrators, among them the server's controllers.
+    System,
+    /// All other requests.
+    Workload,
+    /// Work that takes long on a processor, in addition to the lane of its request.
+    Heavy,
+}
+
+impl Lane {
+    pub(crate) const ALL: [Self; 4] = [Self::Elections, Self::System, Self::Workload, Self::Heavy];
+
+    /// The name in messages and metrics.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Elections => "elections",
+            Self::System => "system",
+            Self::Workload => "workload",
+            Self::Heavy => "heavy",
+        }
+    }
+}
+
+/// Returns the lane of a request, or `None` if it does not need a seat. `length` is the size of its body, if known.
+pub(super) fn lane(info: &RequestInfo, user: &User, length: Option<u64>) -> Option<Lane> {
+    let small = length.is_some_and(|length| length <= ELECTION_BODY);
+    match &info.route {
+        Route::Other(path) if is_health(path) => return None,
+        Route::Resource(path)
+            if path.resource == "leases"
+                && path.group == "coordination.k8s.io"
+                && path.subresource.is_empty()
+                && !path.namespace.is_empty()
+                && small =>
+        {
+            let single = match info.verb {
+                "get" | "update" | "patch" | "delete" => !path.name.is_empty(),
+                "list" | "watch" => !path.selected_name.is_empty(),
+                "create" => path.name.is_empty(),
+                _ => false,
+            };
+            if single {
+                return Some(Lane::Elections);
+            }
+        }
+        _ => {}
+    }
+    Some(if user.is_in(MASTERS) {
+        Lane::System
+    } else {
+        Lane::Workload
+    })
+}
+
+fn is_health(path: &str) -> bool {
+    ["/healthz", "/livez", "/readyz", "/version"]
+        .iter()
+        .any(|probe| {
+            path.strip_prefix(probe)
+                .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+        })
+}
+
+/// Returns whether a request is heavy work regardless of its size: schemas and roles are compiled and compared, and
+/// OpenAPI documents are large.
+pub(super) fn is_heavy(info: &RequestInfo) -> bool {
+    match &info.route {
+        Route::Other(path) => path.starts_with("/openapi/"),
+        Route::Resource(path) => {
+            !matches!(info.verb, "get" | "list" | "watch")
+                && matches!(
+                    path.group.as_str(),
+                    "apiextensions.k8s.io" | "rbac.authorization.k8s.io"
+                )
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use http::Method;
+
+    use super::*;
+
+    fn lane_of(method: &Method, path: &str, user: &User, length: u64) -> Option<Lane> {
+        let (path, query) = match path.split_once('?') {
+            Some((path, query)) => (path, Some(query)),
+            None => (path, None),
+        };
+        lane(&RequestInfo::parse(method, path, query), user, Some(length))
+    }
+
+    #[test]
+    fn lane_follows_the_request_and_its_user() {
+        let user = User::new("alice", []);
+        let leases = "/apis/coordination.k8s.io/v1/namespaces/n/leases";
+        let one = format!("{leases}/l");
+        let named = format!("{leases}?fieldSelector=metadata.name%3Dl");
+        for (method, path) in [
+            (Method::GET, &*one),
+            (Method::PUT, &one),
+            (Method::PATCH, &one),
+            (Method::DELETE, &one),
+            (Method::POST, leases),
+            (Method::GET, &named),
+        ] {
+            let found = lane_of(&method, path, &user, 500);
+            assert_eq!(found, Some(Lane::Elections), "{method} {path}");
+            let found = lane_of(&method, path, &User::admin(), 500);
+            assert_eq!(found, Some(Lane::Elections), "{method} {path}");
+            let found = lane_of(&method, path, &user, 500_000);
+            assert_eq!(found, Some(Lane::Workload), "{method} {path}");
+        }
+        let all = "/apis/coordination.k8s.io/v1/leases";
+        for (method, path) in [
+            (Method::GET, leases),
+            (Method::DELETE, leases),
+            (Method::GET, all),
+            (Method::GET, "/api/v1/namespaces/n/configmaps/l"),
+            (Method::GET, "/metrics"),
+            (Method::GET, "/healthzz"),
+        ] {
+            let found = lane_of(&method, path, &user, 0);
+            assert_eq!(found, Some(Lane::Workload), "{method} {path}");
+            let found = lane_of(&method, path, &User::admin(), 0);
+            assert_eq!(found, Some(Lane::System), "{method} {path}");
+        }
+        for path in ["/healthz", "/readyz/ping", "/livez", "/version"] {
+            assert_eq!(lane_of(&Method::GET, path, &user, 0), None, "{path}");
+        }
+    }
+}
