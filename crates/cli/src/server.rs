@@ -114,6 +114,18 @@ struct Options {
     /// repeated. The folder `manifests` in the data directory is always applied
     #[arg(long, value_name = "DIR")]
     manifests: Vec<PathBuf>,
+    /// Requests that execute at the same time; one user gets at most half, and elections have seats of their own
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..=65_536))]
+    max_requests_inflight: u32,
+    /// Open watches of all users except administrators; one user gets at most half
+    #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(2..=10_000_000))]
+    max_watches: u64,
+    /// Open connections, as far as the limit of open files allows; one address gets at most seven eighths
+    #[arg(long, value_name = "N", default_value_t = 12_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    max_connections: u32,
+    /// Handle every request immediately, regardless of its user; for measurements only
+    #[arg(long, hide = true)]
+    no_fairness: bool,
     /// Built-in controllers to leave out
     #[arg(long, value_name = "CONTROLLER", value_delimiter = ',', value_parser = tenure_server::CONTROLLERS.to_vec())]
     disable: Vec<String>,
@@ -336,7 +348,15 @@ impl Options {
     }
 
     fn api(self, dir: &Path) -> Result<Builder> {
-        let mut builder = ApiServer::builder().data_dir(dir).listen(self.listen);
+        let mut builder = ApiServer::builder()
+            .data_dir(dir)
+            .listen(self.listen)
+            .max_requests_inflight(self.max_requests_inflight)
+            .max_watches(self.max_watches)
+            .max_connections(self.max_connections as usize);
+        if self.no_fairness {
+            builder = builder.without_fairness();
+        }
         builder = match self.store {
             Store::Memory => builder.engine(Engine::Memory),
             Store::Redb => builder.engine(Engine::Redb),
