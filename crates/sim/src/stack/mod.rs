@@ -5,7 +5,7 @@
 //! rate. Requests of the driver's client go over a [`network::Wire`] to one [`server::Server`]. All randomness comes
 //! from one seed, so a seed determines a run.
 //!
-//! S1 is checked with the real `is_leading()` every few milliseconds and when a term begins. If people edit the lock, a
+//! S1 is checked with the real `is_leading()` every 500 ms and when a term begins. If people edit the lock, a
 //! node that receives the edit must have stopped. S2 is checked with the tokens, S3 with a store that receives effects
 //! of work, S4 and S5 for each write when it is sent, and L1 after the faults.
 
