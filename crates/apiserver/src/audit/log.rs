@@ -225,6 +225,8 @@ struct RotatedFile {
     rotate_at: u64,
     max_bytes: u64,
     max_backups: usize,
+    /// Stamp of the newest backup.
+    newest: Timestamp,
 }
 
 impl RotatedFile {
@@ -250,6 +252,7 @@ impl RotatedFile {
             rotate_at: max_bytes,
             max_bytes,
             max_backups: options.max_backups,
+            newest: Timestamp::UNIX_EPOCH,
         })
     }
 
@@ -311,8 +314,10 @@ impl RotatedFile {
         Ok(())
     }
 
-    fn free_backup_name(&self) -> io::Result<PathBuf> {
-        let mut time = Timestamp::now();
+    /// The stamps of backups grow, even if several files fill up within a millisecond or the clock is set back.
+    fn free_backup_name(&mut self) -> io::Result<PathBuf> {
+        let millisecond = jiff::SignedDuration::from_millis(1);
+        let mut time = Timestamp::now().max(self.newest + millisecond);
         for _ in 0..1_000 {
             let (stem, extension) = name_parts(&self.path);
             let stamp = time.strftime("%Y-%m-%dT%H-%M-%S%.3f");
@@ -320,9 +325,10 @@ impl RotatedFile {
                 .path
                 .with_file_name(format!("{stem}-{stamp}{extension}"));
             if path.symlink_metadata().is_err() {
+                self.newest = time;
                 return Ok(path);
             }
-            time += jiff::SignedDuration::from_millis(1);
+            time += millisecond;
         }
         Err(io::ErrorKind::AlreadyExists.into())
     }
