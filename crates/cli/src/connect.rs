@@ -107,6 +107,10 @@ impl Connect {
         }
         #[cfg(feature = "server")]
         if self.local {
+            // clap finds a conflict only between flags at the same place, before or after the subcommand.
+            if self.require_cluster || self.kubeconfig.is_some() || self.context.is_some() {
+                bail!("--local cannot be used with --kubeconfig, --context or --require-cluster");
+            }
             return self.embedded("--local").await;
         }
         if let Some(file) = &self.kubeconfig {

@@ -303,7 +303,8 @@ fn text(report: &Report, wide: bool) -> String {
             Level::Fail => (Paint::Red, "FAIL"),
         };
         let mark = output::paint(paint, mark);
-        text += &format!("{mark}  {:<11} {}\n", finding.check, finding.summary);
+        let summary = output::escaped_lines(&finding.summary);
+        text += &format!("{mark}  {:<11} {summary}\n", finding.check);
         let mut below: Vec<String> = Vec::new();
         if let Some(advice) = &finding.advice {
             below.extend(advice.lines().map(str::to_owned));
@@ -316,6 +317,7 @@ fn text(report: &Report, wide: bool) -> String {
             );
         }
         for line in below {
+            let line = output::escaped(&line);
             text += &format!("{:<18}{}\n", "", output::paint(Paint::Faint, &line));
         }
     }

@@ -98,9 +98,11 @@ impl Run {
         // Called only now, so that a local server that was just started is not a descendant.
         adopt_orphans()?;
         let namespace = self.election.namespace(&connected.namespace);
-        let limit = match self.nonblock || self.slots.is_none() {
-            true => Limit::begin(Some(timing.request_timeout())),
-            false => wait,
+        let limit = if self.nonblock || self.slots.is_none() {
+            let request = timing.request_timeout();
+            Limit::begin(Some(wait.left().map_or(request, |left| left.min(request))))
+        } else {
+            wait
         };
         let server = &connected.server;
         let agreed = self.agree_on_slots(&connected.client, &namespace);

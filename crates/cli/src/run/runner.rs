@@ -17,6 +17,7 @@ use super::work::{End, Running, Work};
 use super::{FAILED, code_of, finish, slots, terminal};
 use crate::election::{Connected, Entry};
 use crate::events::{Change, EventLog, What};
+use crate::output::escaped;
 use crate::sight::{Gate, Notes, rfc3339};
 use crate::signals::Signals;
 use crate::values::variable;
@@ -174,6 +175,7 @@ impl Runner {
             let others = self.entries.drain(1..).map(|entry| entry.candidate);
             self.leaving = others.inspect(Candidate::shutdown).collect();
             if let Some((at, by)) = self.done_before() {
+                let by = escaped(&by);
                 eprintln!("tenure: {by} has done it at {at}: nothing to do");
                 return Ok(0);
             }
@@ -295,7 +297,7 @@ impl Runner {
                 return None;
             }
             why = Some(if !seen.record.is_free() {
-                format!("{holder} holds the election {election}")
+                format!("{} holds the election {election}", escaped(holder))
             } else if seen.orders.paused {
                 format!("the election {election} is paused")
             } else {
@@ -335,7 +337,7 @@ impl Runner {
         let handle = entry.candidate.handle();
         let why = match (handle.health().trouble(), handle.status()) {
             (Some(trouble), _) => trouble.to_string(),
-            (None, Status::Follower { leader }) => format!("{leader} leads"),
+            (None, Status::Follower { leader }) => format!("{} leads", escaped(&leader)),
             (None, _) => "nobody leads yet".to_owned(),
         };
         let election = &self.run.election.election;

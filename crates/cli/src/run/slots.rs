@@ -17,6 +17,7 @@ use tenure::lock::{LockKind, Resource};
 
 use super::args::Run;
 use super::{FAILED, USAGE};
+use crate::output::escaped;
 
 /// The label of every slot's lease.
 pub(super) const LABEL: &str = "tenure.dev/semaphore";
@@ -158,6 +159,7 @@ async fn refuse_with_slots(
     if holder.is_empty() || has_expired(spec) {
         return Ok(None);
     }
+    let holder = escaped(holder);
     Ok(Some(format!(
         "{holder} leads the election {namespace}/{election} without slots: remove --slots, or choose another election"
     )))
