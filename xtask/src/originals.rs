@@ -34,6 +34,7 @@ pub(crate) fn check(root: &Path, text: &str, problems: &mut Vec<String>) {
             {
                 report(format!("{verdict:?} is not a verdict"));
             }
+            [_, _, _, _, _, _, ..] => report("a row has more than five cells".to_owned()),
             _ => {}
         }
     }

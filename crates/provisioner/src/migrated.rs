@@ -47,7 +47,11 @@ impl Controller {
             return Ok(object);
         }
         let object = migration::volume_to_in_tree(&object)?;
-        migration::volume_to_csi(&object)?;
+        let read = migration::volume_to_csi(&object)?;
+        let csi = read.spec.and_then(|spec| spec.csi).unwrap_or_default();
+        if csi.volume_handle.is_empty() {
+            return Err(TranslationError::NoHandle);
+        }
         Ok(object)
     }
 

@@ -90,6 +90,11 @@ pub enum TranslationError {
     /// A volume that is not of CSI, or of another driver.
     #[error("CSI driver {0:?} did not replace an in-tree plugin")]
     UnknownDriver(String),
+    /// A volume whose in-tree form does not name its storage.
+    #[error(
+        "the in-tree form of the volume does not name its storage; the driver must return the attribute for it"
+    )]
+    NoHandle,
     /// A class that names its zones twice.
     #[error(
         "the parameters zone and zones exclude allowedTopologies; remove one of them from the class"
