@@ -110,7 +110,12 @@ fn run_options_what_the_command_is_and_what_it_learns() {
     assert_eq!(get("TENURE_LEASE_UID").len(), 36);
     assert!(get("TENURE_ACQUIRE_TIME").contains('T'), "{env:?}");
     assert!(!env.contains_key("TENURE_SLOT"));
-    let env = variables(&run(&home, &["--slots=2", "--env-prefix=LOCK_"], &["env"]));
+    let slotted = Home::new();
+    let env = variables(&run(
+        &slotted,
+        &["--slots=2", "--env-prefix=LOCK_"],
+        &["env"],
+    ));
     assert!(["0", "1"].contains(&env["LOCK_SLOT"].as_str()), "{env:?}");
     assert_eq!(env["LOCK_ELECTION"], "e");
     assert!(!env.contains_key("TENURE_ELECTION"), "{env:?}");

@@ -107,6 +107,7 @@ impl Home {
             .env_clear()
             .env("PATH", std::env::var_os("PATH").unwrap_or_default())
             .env("HOME", self.folder.path())
+            .env("TENURE_ALLOW_LOCAL", "1")
             .current_dir(self.folder.path())
             .stdin(Stdio::null())
             .stdout(Stdio::null())
