@@ -311,7 +311,12 @@ impl Options {
         if let Some(address) = metrics {
             server = server.metrics_address(address);
         }
-        let started = server.start().await?;
+        // Before the server announces itself: a program that stops it right then must not kill it.
+        let mut asked = std::pin::pin!(tenure_server::shutdown_signal()?);
+        let started = tokio::select! {
+            started = server.start() => started?,
+            () = asked.as_mut() => return Ok(0),
+        };
         if let (Some(api), Some(page)) = (started.api(), page) {
             page.open(api).await?;
             eprintln!("tenure: serving on {}", api.url());
@@ -328,7 +333,7 @@ impl Options {
                 eprintln!("tenure: applied {} of {files} manifests", files - failed);
             }
         });
-        started.run_until_signal().await?;
+        started.run_until(asked).await?;
         Ok(0)
     }
 

@@ -50,4 +50,4 @@ mod storage;
 mod work;
 
 pub use manifests::FirstPass;
-pub use server::{CONTROLLERS, Error, GROUP, Server, Started};
+pub use server::{CONTROLLERS, Error, GROUP, Server, Started, shutdown_signal};

@@ -332,7 +332,16 @@ impl Started {
     ///
     /// Same as for [`run`](Self::run).
     pub async fn run_until_signal(self) -> Result<(), Error> {
-        let asked = signals::shutdown().map_err(tenure_manager::Error::Signals)?;
+        self.run_until(shutdown_signal()?).await
+    }
+
+    /// Runs until [`shutdown_signal`] resolves. A program that calls it before [`Server::start`] does not lose a signal
+    /// that arrives during the start.
+    ///
+    /// # Errors
+    ///
+    /// Same as for [`run`](Self::run).
+    pub async fn run_until(self, asked: impl Future<Output = ()>) -> Result<(), Error> {
         let handle = self.manager.handle();
         let ended = self.run_all(asked).await;
         signals::exit_if_stuck(&handle, &ended);
@@ -346,6 +355,19 @@ impl Started {
         }
         ended
     }
+}
+
+/// Resolves on the first SIGTERM or SIGINT from the call on. A second signal ends the process with exit code 1.
+///
+/// # Errors
+///
+/// Returns an error if signal handlers cannot be installed.
+///
+/// # Panics
+///
+/// Panics outside a tokio runtime.
+pub fn shutdown_signal() -> Result<impl Future<Output = ()> + Send, Error> {
+    Ok(signals::shutdown().map_err(tenure_manager::Error::Signals)?)
 }
 
 impl std::fmt::Debug for Started {
