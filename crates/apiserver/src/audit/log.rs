@@ -305,11 +305,20 @@ impl RotatedFile {
 
     fn try_rotate(&mut self) -> io::Result<()> {
         let backup = self.free_backup_name()?;
-        std::fs::rename(&self.path, backup)?;
-        self.file = open_private(&self.path)?;
+        match std::fs::rename(&self.path, backup) {
+            Ok(()) => {}
+            // Somebody moved the file, or an earlier rotation could not create the new one.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+            Err(error) => return Err(error),
+        }
+        // A file that somebody has created meanwhile is renamed by the next attempt.
+        self.file = private().create_new(true).open(&self.path)?;
         self.size = 0;
-        if self.max_backups > 0 {
-            self.remove_old_backups()?;
+        if self.max_backups > 0
+            && let Err(error) = self.remove_old_backups()
+        {
+            let path = self.path.display();
+            tracing::warn!(%path, %error, "cannot look for old backups of the audit log");
         }
         Ok(())
     }
@@ -354,22 +363,31 @@ impl RotatedFile {
         backups.sort_unstable();
         let surplus = backups.len().saturating_sub(self.max_backups);
         for name in &backups[..surplus] {
-            std::fs::remove_file(folder.join(name))?;
+            let path = folder.join(name);
+            if let Err(error) = std::fs::remove_file(&path) {
+                let path = path.display();
+                tracing::warn!(%path, %error, "cannot remove an old backup of the audit log");
+            }
         }
         Ok(())
     }
 }
 
 fn open_private(path: &Path) -> io::Result<File> {
+    private().create(true).open(path)
+}
+
+/// Options of a file that only its owner can read.
+fn private() -> OpenOptions {
     use rustix::fs::OFlags;
     // The open does not wait for the reader of a pipe.
     let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
-    OpenOptions::new()
+    let mut options = OpenOptions::new();
+    options
         .append(true)
-        .create(true)
         .mode(0o600)
-        .custom_flags(flags.bits().cast_signed())
-        .open(path)
+        .custom_flags(flags.bits().cast_signed());
+    options
 }
 
 /// Splits `audit.log` into `audit` and `.log`.
@@ -406,94 +424,5 @@ fn first_line(lines: &[u8]) -> usize {
 }
 
 #[cfg(test)]
-mod tests {
-    use std::os::unix::fs::PermissionsExt as _;
-
-    use super::*;
-
-    fn options(path: &Path, max_bytes: u64, max_backups: usize) -> Options {
-        Options {
-            max_bytes,
-            max_backups,
-            ..Options::new(path)
-        }
-    }
-
-    #[test]
-    fn long_lines_are_written_to_a_full_file_that_cannot_be_renamed() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("audit.log");
-        let mut file = RotatedFile::open(&options(&path, 100, 3)).unwrap();
-        file.write(b"first\n").unwrap();
-        // Without the file there is nothing to rename.
-        std::fs::remove_file(&path).unwrap();
-        let long = [vec![b'x'; 3 << 20], b"\n".to_vec()].concat();
-        file.write(&long).unwrap();
-        assert_eq!(file.size, 6 + long.len() as u64);
-    }
-
-    #[test]
-    fn full_files_are_renamed_and_the_oldest_removed() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("audit.log");
-        let other = dir.path().join("audit-notes.log");
-        std::fs::write(&other, "x").unwrap();
-        let mut file = RotatedFile::open(&options(&path, 100, 3)).unwrap();
-        let line = |number: usize| format!("{number:019}\n");
-        for batch in 0..10 {
-            let lines: String = (0..5).map(|n| line(batch * 5 + n)).collect();
-            file.write(lines.as_bytes()).unwrap();
-        }
-        let mut names: Vec<_> = std::fs::read_dir(dir.path())
-            .unwrap()
-            .map(|entry| entry.unwrap().path())
-            .filter(|path| *path != other)
-            .collect();
-        names.sort();
-        assert_eq!(names.len(), 4, "{names:?}");
-        assert!(other.exists());
-        let mut kept = String::new();
-        for name in &names {
-            let text = std::fs::read_to_string(name).unwrap();
-            assert!(!text.is_empty() && text.len() <= 100, "{name:?}: {text}");
-            let mode = std::fs::metadata(name).unwrap().permissions().mode();
-            assert_eq!(mode & 0o777, 0o600, "{name:?}");
-            kept += &text;
-        }
-        let expected: String = (30..50).map(line).collect();
-        assert_eq!(kept, expected);
-        // A line that does not fit into any file is written nevertheless.
-        let long = "y".repeat(300) + "\n";
-        file.write(long.as_bytes()).unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), long);
-    }
-
-    #[test]
-    fn existing_file_is_continued_and_links_are_refused() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("audit.log");
-        std::fs::write(&path, "before\n").unwrap();
-        let mut file = RotatedFile::open(&options(&path, 0, 0)).unwrap();
-        file.write(b"after\n").unwrap();
-        assert_eq!(std::fs::read_to_string(&path).unwrap(), "before\nafter\n");
-        let link = dir.path().join("link.log");
-        std::os::unix::fs::symlink(&path, &link).unwrap();
-        let refused = RotatedFile::open(&options(&link, 0, 0));
-        assert!(matches!(refused, Err(AuditError::File(..))));
-        let device = RotatedFile::open(&options(Path::new("/dev/null"), 0, 0));
-        assert!(matches!(device, Err(AuditError::NotAFile(_))));
-    }
-
-    #[test]
-    fn failed_rotation_keeps_recording() {
-        let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("audit.log");
-        let mut file = RotatedFile::open(&options(&path, 10, 1)).unwrap();
-        file.write(b"123456789\n").unwrap();
-        // The file is gone, so that it cannot be renamed.
-        std::fs::remove_file(&path).unwrap();
-        file.write(b"abcdefghi\n").unwrap();
-        assert_eq!(file.size, 20);
-        assert!(file.rotate_at > 20);
-    }
-}
+#[path = "log_tests.rs"]
+mod tests;
