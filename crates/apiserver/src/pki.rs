@@ -126,6 +126,32 @@ impl Pki {
         Ok(Self { ca, server, admin })
     }
 
+    /// Replaces the certificates that this folder's authority issued and that expire soon. An authority is never
+    /// created, and certificates of another issuer are left to the operator.
+    pub(crate) fn renew(folder: &Path, names: &[String]) -> Result<(), PkiError> {
+        let Some(identity) = read_identity(folder, "ca")? else {
+            return Ok(());
+        };
+        let path = || folder.join("ca.crt").display().to_string();
+        let authority = Authority::new(identity).map_err(|e| PkiError::Unusable(path(), e))?;
+        let ca = &authority.identity.certificate;
+        let expires = |name: &str| {
+            let identity = read_identity(folder, name)?;
+            let left = identity.and_then(|identity| issued_by(&identity, ca));
+            Ok::<_, PkiError>(left.filter(|issued| issued.seconds_left <= RENEW_DAYS * DAY))
+        };
+        if let Some(old) = expires("server")? {
+            let kept = old.names.into_iter().filter(|name| san(name).is_ok());
+            let names = all_names(names).into_iter().chain(kept).collect();
+            write_identity(folder, "server", &authority.serving(&names)?)?;
+        }
+        if expires("admin")?.is_some() {
+            let admin = authority.client("kubernetes-admin", &[MASTERS])?;
+            write_identity(folder, "admin", &admin)?;
+        }
+        Ok(())
+    }
+
     /// Reads the authority and the serving certificate again. Nothing is made.
     pub(crate) fn read_again(&self, folder: &Path) -> Result<Self, PkiError> {
         let path = folder.join("ca.crt");
@@ -341,18 +367,29 @@ fn set_lifetime(params: &mut CertificateParams, days: i64) {
 
 /// Whether this authority issued the certificate, and it covers the names and does not expire soon.
 fn is_good(identity: &Identity, ca: &str, names: &BTreeSet<String>) -> bool {
-    let check = || {
-        let (_, ca) = x509_parser::pem::parse_x509_pem(ca.as_bytes()).ok()?;
-        let ca = ca.parse_x509().ok()?;
-        let (_, pem) = x509_parser::pem::parse_x509_pem(identity.certificate.as_bytes()).ok()?;
-        let certificate = pem.parse_x509().ok()?;
-        certificate.verify_signature(Some(ca.public_key())).ok()?;
-        let left =
-            certificate.validity().not_after.timestamp() - jiff::Timestamp::now().as_second();
-        let covered = sans(&certificate);
-        Some(left > RENEW_DAYS * DAY && names.is_subset(&covered))
-    };
-    check().unwrap_or(false)
+    issued_by(identity, ca).is_some_and(|issued| {
+        issued.seconds_left > RENEW_DAYS * DAY && names.is_subset(&issued.names)
+    })
+}
+
+/// The names of a certificate, and the time until it expires.
+struct Issued {
+    names: BTreeSet<String>,
+    seconds_left: i64,
+}
+
+/// Returns the content of a certificate, or `None` if another authority issued it.
+fn issued_by(identity: &Identity, ca: &str) -> Option<Issued> {
+    let (_, ca) = x509_parser::pem::parse_x509_pem(ca.as_bytes()).ok()?;
+    let ca = ca.parse_x509().ok()?;
+    let (_, pem) = x509_parser::pem::parse_x509_pem(identity.certificate.as_bytes()).ok()?;
+    let certificate = pem.parse_x509().ok()?;
+    certificate.verify_signature(Some(ca.public_key())).ok()?;
+    let end = certificate.validity().not_after.timestamp();
+    Some(Issued {
+        names: sans(&certificate),
+        seconds_left: end - jiff::Timestamp::now().as_second(),
+    })
 }
 
 fn sans(certificate: &x509_parser::certificate::X509Certificate<'_>) -> BTreeSet<String> {
@@ -382,6 +419,47 @@ fn sans(certificate: &x509_parser::certificate::X509Certificate<'_>) -> BTreeSet
 mod tests {
     use super::*;
     use std::os::unix::fs::PermissionsExt as _;
+
+    /// Issues a serving certificate that expires in some days.
+    fn short_lived(authority: &Authority, days: i64) -> Identity {
+        let key = KeyPair::generate().unwrap();
+        let mut params = CertificateParams::default();
+        params.subject_alt_names.push(san("old.example").unwrap());
+        set_lifetime(&mut params, days);
+        let certificate = params.signed_by(&key, &authority.issuer).unwrap().pem();
+        Identity {
+            certificate,
+            key: key.serialize_pem(),
+        }
+    }
+
+    #[test]
+    fn renewal_replaces_only_expiring_certificates_of_the_same_authority() {
+        let dir = tempfile::tempdir().unwrap();
+        let folder = dir.path();
+        let server = || read_identity(folder, "server").unwrap().unwrap();
+        let first = Pki::load_or_generate(folder, &[]).unwrap();
+        Pki::renew(folder, &["new.example".into()]).unwrap();
+        assert!(server() == first.server, "it does not expire soon");
+        let other = short_lived(&Authority::generate().unwrap(), 2);
+        write_identity(folder, "server", &other).unwrap();
+        Pki::renew(folder, &[]).unwrap();
+        assert!(server() == other, "the operator brought it");
+        let own = Authority::new(read_identity(folder, "ca").unwrap().unwrap()).unwrap();
+        let expiring = short_lived(&own, 2);
+        write_identity(folder, "server", &expiring).unwrap();
+        let key = std::fs::read(folder.join("ca.key")).unwrap();
+        std::fs::remove_file(folder.join("ca.key")).unwrap();
+        Pki::renew(folder, &[]).unwrap();
+        assert!(server() == expiring, "the authority's key is absent");
+        assert!(!folder.join("ca.key").exists());
+        std::fs::write(folder.join("ca.key"), key).unwrap();
+        Pki::renew(folder, &["new.example".into()]).unwrap();
+        let names = ["new.example", "old.example", "localhost"].map(str::to_owned);
+        assert!(is_good(&server(), &first.ca, &names.into()));
+        let ca = std::fs::read_to_string(folder.join("ca.crt")).unwrap();
+        assert_eq!(ca, first.ca);
+    }
 
     #[test]
     fn certificates_are_kept_until_a_name_is_missing() {

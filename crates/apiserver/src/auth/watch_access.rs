@@ -76,6 +76,8 @@ impl WatchAccess {
 
     /// Checks the credentials, and the roles if one of them changed since the last check.
     fn holds(&mut self) -> bool {
+        // Read first, so that a change during the check leads to another check.
+        let generation = self.auth.generation();
         let user = match &self.caller {
             Caller::Known(user) => Cow::Borrowed(user),
             Caller::Token(token) => match self.auth.token_user(token, token::AUDIENCE) {
@@ -83,7 +85,6 @@ impl WatchAccess {
                 None => return false,
             },
         };
-        let generation = self.auth.generation();
         if generation == self.allowed_at {
             return true;
         }

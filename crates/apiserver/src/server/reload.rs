@@ -12,7 +12,7 @@ use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
 use crate::auth::{Auth, TokenFile, User};
-use crate::pki::Pki;
+use crate::pki::{Pki, PkiError};
 use crate::tls;
 
 /// Interval at which the files are checked.
@@ -28,6 +28,10 @@ struct Files {
     paths: Vec<PathBuf>,
     read: Option<Version>,
     seen: Option<Version>,
+    /// Number of checks until the same version is read again, after an error of the file system.
+    retry_in: Option<u32>,
+    /// Number of such errors since the last change.
+    failures: u32,
 }
 
 impl Files {
@@ -36,6 +40,8 @@ impl Files {
             paths,
             read: None,
             seen: None,
+            retry_in: None,
+            failures: 0,
         }
     }
 
@@ -44,15 +50,30 @@ impl Files {
     fn changed(&mut self) -> bool {
         let now: Version = self.paths.iter().map(|path| version(path)).collect();
         if self.read.as_ref() == Some(&now) {
-            return false;
+            let left = self.retry_in.map(|checks| checks.saturating_sub(1));
+            self.retry_in = left.filter(|left| *left > 0);
+            return left == Some(0);
         }
         if self.seen.as_ref() != Some(&now) {
             self.seen = Some(now);
             return false;
         }
         self.read = self.seen.take();
+        (self.retry_in, self.failures) = (None, 0);
         true
     }
+
+    /// Requests another read of the same version. The pauses grow up to about a minute.
+    fn retry(&mut self) {
+        self.failures = (self.failures + 1).min(6);
+        self.retry_in = Some(1 << self.failures);
+    }
+}
+
+/// Returns whether an error can go away without a change of the file. A file that is missing or is not text cannot.
+fn is_temporary(error: &std::io::Error) -> bool {
+    use std::io::ErrorKind::{InvalidData, NotFound};
+    !matches!(error.kind(), NotFound | InvalidData)
 }
 
 fn version(path: &Path) -> Option<(u64, u64, u64, [i64; 4])> {
@@ -126,15 +147,15 @@ struct Checker {
 impl Checker {
     fn check(mut self) -> Self {
         self.checks = self.checks.wrapping_add(1);
-        if self.token_files.changed() {
-            self.reload.tokens.read_again(&self.reload.auth);
+        if self.token_files.changed() && self.reload.tokens.read_again(&self.reload.auth) {
+            self.token_files.retry();
         }
         if let Some(certificates) = &mut self.reload.certificates {
             if self.checks.is_multiple_of(RENEW_EVERY) {
                 certificates.renew();
             }
-            if self.pki_files.changed() {
-                certificates.read_again();
+            if self.pki_files.changed() && certificates.read_again() {
+                self.pki_files.retry();
             }
         }
         self
@@ -152,15 +173,20 @@ impl Tokens {
         tokens
     }
 
-    /// Reads both files. An invalid file does not keep the other from taking effect.
-    fn read_again(&mut self, auth: &Auth) {
+    /// Reads both files. An invalid file does not keep the other from taking effect. Returns whether a later attempt
+    /// may succeed although the files do not change.
+    fn read_again(&mut self, auth: &Auth) -> bool {
+        let mut again = false;
         let refused = |path: &Path, error: &dyn std::fmt::Display| {
             let path = path.display();
             tracing::warn!(%path, %error, "cannot read static tokens; the old ones stay valid");
         };
         if let Some(path) = &self.file {
             match std::fs::read_to_string(path) {
-                Err(error) => refused(path, &error),
+                Err(error) => {
+                    again |= is_temporary(&error);
+                    refused(path, &error);
+                }
                 Ok(text) => match TokenFile::parse(&text) {
                     Ok(tokens) => self.from_file = tokens,
                     Err(error) => refused(path, &error),
@@ -171,33 +197,39 @@ impl Tokens {
             match std::fs::read_to_string(path) {
                 Ok(text) if text.trim().is_empty() => refused(path, &"the file is empty"),
                 Ok(text) => self.admin_token = Some(text.trim().to_owned()),
-                Err(error) => refused(path, &error),
+                Err(error) => {
+                    again |= is_temporary(&error);
+                    refused(path, &error);
+                }
             }
         }
         if auth.set_tokens(self.all()) {
             tracing::info!("static tokens changed");
         }
+        again
     }
 }
 
 impl Certificates {
-    /// Replaces certificates that are about to expire, as a start of the server does.
+    /// Replaces certificates that this server's authority issued and that are about to expire.
     fn renew(&self) {
-        if let Err(error) = Pki::load_or_generate(&self.folder, &self.names) {
+        if let Err(error) = Pki::renew(&self.folder, &self.names) {
             tracing::error!(%error, "cannot renew the certificates");
         }
     }
 
-    fn read_again(&mut self) {
+    /// Reads the certificates. Returns whether a later attempt may succeed although the files do not change.
+    fn read_again(&mut self) -> bool {
         let folder = self.folder.display();
         let pki = match self.pki.read_again(&self.folder) {
             Ok(pki) => pki,
             Err(error) => {
-                return tracing::warn!(%error, "cannot read the certificates; the old ones stay in use");
+                tracing::warn!(%error, "cannot read the certificates; the old ones stay in use");
+                return matches!(&error, PkiError::File(_, error) if is_temporary(error));
             }
         };
         if pki.ca == self.pki.ca && pki.server == self.pki.server {
-            return;
+            return false;
         }
         match tls::server_config(&pki) {
             Ok(config) => {
@@ -210,5 +242,35 @@ impl Certificates {
                 tracing::warn!(%folder, %error, "cannot use the certificates; the old ones stay in use");
             }
         }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_are_read_again_after_an_error_with_growing_pauses() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("tokens");
+        std::fs::write(&path, "a").unwrap();
+        let mut files = Files::new(vec![path.clone()]);
+        assert!(!files.changed(), "it may still be written");
+        assert!(files.changed());
+        assert!(!files.changed());
+        for pause in [2, 4, 8] {
+            files.retry();
+            for _ in 1..pause {
+                assert!(!files.changed());
+            }
+            assert!(files.changed());
+        }
+        assert!(!files.changed(), "no retry was requested");
+        files.retry();
+        std::fs::write(&path, "ab").unwrap();
+        assert!(!files.changed());
+        assert!(files.changed(), "a change does not wait for the retry");
+        assert_eq!((files.retry_in, files.failures), (None, 0));
     }
 }
