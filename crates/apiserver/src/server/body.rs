@@ -10,6 +10,7 @@ use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
 use http_body_util::{BodyExt as _, BodyStream, StreamBody};
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
+use tokio::sync::Notify;
 
 use super::progress::Progress;
 use crate::fairness::Charge;
@@ -37,6 +38,8 @@ struct Counts {
     now: AtomicUsize,
     /// Set by every request and cleared by every idle check.
     seen: AtomicBool,
+    /// Notified when the last active request ends.
+    idle: Notify,
 }
 
 impl Busy {
@@ -50,6 +53,13 @@ impl Busy {
         self.0.now.load(Ordering::Acquire) == 0
     }
 
+    /// Resolves when no request is active.
+    pub(super) async fn until_idle(&self) {
+        while !self.is_idle() {
+            self.0.idle.notified().await;
+        }
+    }
+
     pub(super) fn seen_since_last_check(&self) -> bool {
         self.0.seen.swap(false, Ordering::AcqRel) || !self.is_idle()
     }
@@ -60,7 +70,9 @@ pub(super) struct BusyGuard(Busy);
 
 impl Drop for BusyGuard {
     fn drop(&mut self) {
-        self.0.0.now.fetch_sub(1, Ordering::AcqRel);
+        if self.0.0.now.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.0.0.idle.notify_one();
+        }
     }
 }
 

@@ -40,7 +40,7 @@ pub(super) struct Limits {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Link {
     pub(super) busy: Busy,
-    /// Asks an idle connection to close.
+    /// Asks a connection to close when it is idle.
     pub(super) close: Arc<Notify>,
     /// Tracks whether the client reads its responses.
     pub(super) progress: Arc<Progress>,
@@ -176,7 +176,8 @@ impl Serving {
     async fn should_close(&self, link: &Link) {
         loop {
             tokio::select! {
-                () = link.close.notified() => {}
+                // A request may have begun meanwhile.
+                () = link.close.notified() => return link.busy.until_idle().await,
                 () = self.idle_for(self.limits.idle, link) => {}
             }
             if link.busy.is_idle() {

@@ -72,7 +72,8 @@ impl Connections {
         let mut table = self.lock();
         // Connections that are being closed still have a descriptor.
         let most_closing = self.cap / 8 + CLOSING / 2;
-        let admitted = table.open < self.cap + self.cap / 4 + CLOSING
+        let most_open = self.cap + self.cap / 4 + CLOSING;
+        let admitted = (origin.is_none() || table.open < most_open)
             && table.closing(origin) < most_closing
             && table.has_room(origin, self.cap);
         if !admitted {
