@@ -89,7 +89,13 @@ impl Registry {
                 self.check_fence(target, &options.write)?;
             }
             let (change, ending) = match step {
-                Step::Nothing => return Ok(Deleted::Ending(current.json.clone())),
+                Step::Nothing => {
+                    // An earlier request may have marked the namespace and ended before it could start the purge.
+                    if is_namespace && !dry {
+                        self.purge_later(target.name);
+                    }
+                    return Ok(Deleted::Ending(current.json.clone()));
+                }
                 Step::Mark(new) if dry => return Ok(Deleted::Ending(unparsed(&new))),
                 Step::MarkAndRemove(new) if dry => return Ok(Deleted::Gone(unparsed(&new))),
                 Step::Remove if dry => return Ok(Deleted::Gone(current.json.clone())),
