@@ -2,6 +2,8 @@
 //!
 //! One short lock protects everything. An uncontended request takes it three times and does not wait.
 
+use std::future::poll_fn;
+use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -322,13 +324,14 @@ fn timed_out(lane: Lane, patience: Duration) -> Failure {
     ))
 }
 
-/// Runs a future to its end, on a thread that the runtime replaces meanwhile. A runtime of one thread has no other.
+/// Runs every step of a future on a thread that the runtime replaces meanwhile. A runtime of one thread has no other.
+/// The future can be dropped between two steps, so that a cancelled request and a shutdown do not wait for its end.
 async fn aside<F: Future>(work: F) -> F::Output {
-    let runtime = Handle::current();
-    match runtime.runtime_flavor() {
-        RuntimeFlavor::MultiThread => tokio::task::block_in_place(|| runtime.block_on(work)),
-        _ => work.await,
+    if Handle::current().runtime_flavor() != RuntimeFlavor::MultiThread {
+        return work.await;
     }
+    let mut work = pin!(work);
+    poll_fn(|context| tokio::task::block_in_place(|| work.as_mut().poll(context))).await
 }
 
 /// A request that waits for a seat.

@@ -145,3 +145,22 @@ async fn heavy_work_leaves_the_only_worker_to_other_tasks() {
     light.await.unwrap();
     assert_eq!(heavy.await.unwrap(), 7);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 1)]
+async fn heavy_work_that_waits_can_be_cancelled_and_returns_its_seat() {
+    let gate = gate(4);
+    let (started, start) = oneshot::channel();
+    let shared = Arc::clone(&gate);
+    let heavy = tokio::spawn(async move {
+        let work = async move {
+            started.send(()).unwrap();
+            std::future::pending::<()>().await;
+        };
+        shared.tenant("mallory").off_workers(work).await.unwrap();
+    });
+    start.await.unwrap();
+    assert_eq!(uses(&gate, Lane::Heavy), (1, 0));
+    heavy.abort();
+    assert!(heavy.await.unwrap_err().is_cancelled());
+    assert_eq!(uses(&gate, Lane::Heavy), (0, 0));
+}

@@ -177,7 +177,8 @@ impl Fairness {
         let (long, reads) = (info.is_long_running(), is_read(&info));
         let mut request = Request::from_parts(head, body);
         request.extensions_mut().insert(info);
-        let inner = Tenant::clone(tenant).already_heavy(heavy);
+        // The events of a watch are sent after this seat was returned.
+        let inner = Tenant::clone(tenant).already_heavy(heavy && !long);
         request.extensions_mut().insert(inner);
         let handling = async {
             let deadline = self.limits.request_deadline;

@@ -64,9 +64,6 @@ const FEW: usize = 32;
 /// Returns whether a list takes no longer than the handling of one object.
 pub(super) fn is_small(store: &Arc<dyn Store>, target: &Target<'_>, options: &ListOptions) -> bool {
     let range = range(target, &options.selection);
-    if range.name.is_some() {
-        return true;
-    }
     let few = Window {
         after: None,
         limit: Some(FEW),
