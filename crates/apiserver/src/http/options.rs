@@ -83,6 +83,12 @@ impl Selection {
         self.labels.is_empty() && self.fields.is_empty()
     }
 
+    /// Whether stored objects are parsed to find out whether they are selected.
+    pub(super) fn parses(&self) -> bool {
+        let known = |field: &str| matches!(field, "metadata.name" | "metadata.namespace");
+        !self.fields.terms().iter().all(|term| known(&term.field))
+    }
+
     /// Whether an object is selected.
     pub(super) fn matches(&self, object: &Object) -> bool {
         if !self.labels.matches(&object.labels) {

@@ -58,7 +58,12 @@ impl Call<'_> {
             }
             Ok(new)
         };
-        let answer = self.store(Source::Patch(&apply), &options).await;
+        let heavy = short == "json-patch+json" && patch::is_heavy(&bytes);
+        let write = self.store(Source::Patch(&apply), &options);
+        let answer = match self.tenant.filter(|_| heavy) {
+            Some(tenant) => tenant.off_workers(Box::pin(write)).await.flatten(),
+            None => write.await,
+        };
         self.warnings
             .extend(warnings.into_inner().unwrap_or_default());
         answer

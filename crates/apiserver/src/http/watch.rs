@@ -21,14 +21,16 @@ use super::options::{ListOptions, Selection};
 use super::render::View;
 use crate::fairness::{HEAVY, Resource, Tenant};
 use crate::status::Failure;
-use crate::store::{self, Event, EventKind, Object, Range, Store, WatchEnd};
+use crate::store::{self, Event, EventKind, Listing, Object, Range, Store, WatchEnd, Window};
 
 /// About as many bytes go out in one piece.
 const CHUNK: usize = 64 * 1024;
 /// Pieces of fewer bytes are not counted.
 const UNCOUNTED: usize = 16 * 1024;
-/// Most objects or events that are looked at before other tasks run.
+/// Most objects or events that are looked at before other tasks run; fewer if they have more than [`HEAVY`] bytes.
 const TURN: usize = 256;
+/// Most objects that a runtime thread lists for the start of a watch.
+const SHORT_LIST: usize = 4_096;
 /// How often a silent watch says how far it is.
 const BOOKMARK_PERIOD: Duration = Duration::from_secs(60);
 /// The last bookmark comes this long before the end.
@@ -141,8 +143,10 @@ impl Feed {
                     mark_end,
                     revision,
                 } => {
-                    self.initial(&mut out, &mut objects);
-                    self.phase = if objects.len() > 0 {
+                    self.phase = if let Err(failure) = self.initial(&mut out, &mut objects).await {
+                        error(&mut out, &failure);
+                        Phase::Ended
+                    } else if objects.len() > 0 {
                         Phase::Initial {
                             objects,
                             watch,
@@ -203,7 +207,7 @@ impl Feed {
                 .map(Phase::Live)
                 .map_err(gone);
         }
-        let listing = self.store.list(&self.range, None).map_err(gone)?;
+        let listing = self.list().await?.map_err(gone)?;
         let watch = self
             .store
             .watch(self.range.clone(), listing.revision)
@@ -216,18 +220,53 @@ impl Feed {
         })
     }
 
-    fn initial(&mut self, out: &mut Vec<u8>, objects: &mut std::vec::IntoIter<Arc<Object>>) {
-        for _ in 0..TURN {
-            if out.len() >= CHUNK {
-                return;
-            }
-            let Some(object) = objects.next() else {
-                return;
+    /// Lists the state. A long list is heavy work. Exclusive, because a shared reference to the phase cannot be sent.
+    async fn list(&mut self) -> Result<Result<Listing, store::Expired>, Failure> {
+        let list = || self.store.list(&self.range, None);
+        let Some(tenant) = self.tenant.as_ref().filter(|_| self.range.name.is_none()) else {
+            return Ok(list());
+        };
+        let first = Window {
+            after: None,
+            limit: Some(1),
+        };
+        match self.store.page(&self.range, None, &first) {
+            Ok(found) if found.remaining < SHORT_LIST => Ok(list()),
+            Ok(_) => tenant.off_workers(async { list() }).await,
+            Err(expired) => Ok(Err(expired)),
+        }
+    }
+
+    /// Writes some objects of the state. The turn ends after the bytes that were looked at, because also objects that
+    /// are not selected or become small take time.
+    async fn initial(
+        &mut self,
+        out: &mut Vec<u8>,
+        objects: &mut std::vec::IntoIter<Arc<Object>>,
+    ) -> Result<(), Failure> {
+        let mut looked = 0;
+        for object in objects.take(TURN) {
+            looked += object.json.len();
+            let tenant = self.tenant.clone().filter(|_| self.is_heavy(&object));
+            let mut add = || {
+                if self.selection.matches(&object) {
+                    self.write(out, "ADDED", &object.json);
+                }
             };
-            if self.selection.matches(&object) {
-                self.write(out, "ADDED", &object.json);
+            match tenant {
+                Some(tenant) => tenant.off_workers(async { add() }).await?,
+                None => add(),
+            }
+            if looked >= HEAVY {
+                break;
             }
         }
+        Ok(())
+    }
+
+    /// Returns whether an object is large and has to be parsed.
+    fn is_heavy(&self, object: &Object) -> bool {
+        object.json.len() > HEAVY && (self.view.parses() || self.selection.parses())
     }
 
     /// Waits for something to say; false ends the watch.
@@ -252,11 +291,12 @@ impl Feed {
             self.next_bookmark = next_bookmark(Instant::now(), self.deadline);
             self.bookmark(out, watch.revision(), false);
         }
-        let mut turn = 0;
+        let (mut turn, mut looked) = (0, 0);
         while let Some(result) = event {
             turn += 1;
             match result {
                 Ok(event) => {
+                    looked += event.object.json.len();
                     if let Err(failure) = self.weighed_event(out, &event).await {
                         error(out, &failure);
                         return false;
@@ -268,7 +308,7 @@ impl Feed {
                 }
                 Err(_) => return false,
             }
-            event = if out.len() < CHUNK && turn < TURN {
+            event = if out.len() < CHUNK && turn < TURN && looked < HEAVY {
                 watch.next().now_or_never()
             } else {
                 None
@@ -279,7 +319,9 @@ impl Feed {
 
     /// Writes an event. A large object that has to be parsed for it is heavy work.
     async fn weighed_event(&mut self, out: &mut Vec<u8>, event: &Event) -> Result<(), Failure> {
-        let heavy = event.object.json.len() > HEAVY && self.view.parses();
+        let previous = event.previous.as_deref();
+        let heavy =
+            self.is_heavy(&event.object) || previous.is_some_and(|object| self.is_heavy(object));
         match self.tenant.clone().filter(|_| heavy) {
             Some(tenant) => tenant.off_workers(async { self.event(out, event) }).await,
             None => {

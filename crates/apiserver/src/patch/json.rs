@@ -19,6 +19,23 @@ const MAX_MOVED: usize = 20_000_000;
 /// Maximum number of depth measurements of the object during one patch.
 const MAX_LOOKS: usize = 100;
 
+/// Operations of a patch that take no longer than the handling of one object.
+const FEW_OPERATIONS: usize = 100;
+
+/// Returns whether a short JSON patch can take long: it has many operations, or some that copy or move values.
+pub(crate) fn is_heavy(body: &[u8]) -> bool {
+    #[derive(serde::Deserialize)]
+    struct Operation {
+        op: String,
+    }
+    // The operations before an invalid one are applied before the patch is rejected.
+    let Ok(operations) = serde_json::from_slice::<Vec<Operation>>(body) else {
+        return true;
+    };
+    let long = |operation: &Operation| matches!(&*operation.op, "copy" | "move");
+    operations.len() > FEW_OPERATIONS || operations.iter().any(long)
+}
+
 /// Applies a JSON patch.
 ///
 /// # Errors
@@ -241,6 +258,22 @@ mod tests {
             apply(value!({}), &Value::Array(many)).unwrap_err().code(),
             413
         );
+    }
+
+    #[test]
+    fn heavy_patches_are_long_or_copy_or_cannot_be_read() {
+        let add = value!({"op": "add", "path": "/x", "value": 1});
+        let heavy =
+            |operations: Vec<Value>| is_heavy(Value::Array(operations).to_string().as_bytes());
+        assert!(!heavy(vec![add.clone(); FEW_OPERATIONS]));
+        assert!(heavy(vec![add.clone(); FEW_OPERATIONS + 1]));
+        for op in ["copy", "move"] {
+            let long = value!({"op": op, "from": "/a", "path": "/b"});
+            assert!(heavy(vec![add.clone(), long]), "{op}");
+        }
+        assert!(heavy(vec![add, value!({"path": "/x"})]));
+        let twice = br#"[{"op": "add", "op": "copy", "from": "/a", "path": "/b"}]"#;
+        assert!(is_heavy(twice));
     }
 
     #[test]

@@ -10,6 +10,7 @@ mod strategic;
 
 use serde_json::{Map, Value};
 
+pub(crate) use json::is_heavy;
 pub use json::{MAX_OPERATIONS, json};
 pub use strategic::strategic;
 
