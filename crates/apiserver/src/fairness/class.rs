@@ -34,7 +34,12 @@ impl Lane {
 }
 
 /// Returns the lane of a request, or `None` if it does not need a seat. `length` is the size of its body, if known.
-pub(super) fn lane(info: &RequestInfo, user: &User, length: Option<u64>) -> Option<Lane> {
+pub(super) fn lane(
+    info: &RequestInfo,
+    user: &User,
+    length: Option<u64>,
+    query: Option<&str>,
+) -> Option<Lane> {
     let small = length.is_some_and(|length| length <= ELECTION_BODY);
     match &info.route {
         Route::Other(path) if is_health(path) => return None,
@@ -46,6 +51,7 @@ pub(super) fn lane(info: &RequestInfo, user: &User, length: Option<u64>) -> Opti
                 && small =>
         {
             let single = match info.verb {
+                "get" | "list" if names_revision(query) => false,
                 "get" | "update" | "patch" | "delete" => !path.name.is_empty(),
                 "list" | "watch" => !path.selected_name.is_empty(),
                 "create" => path.name.is_empty(),
@@ -61,6 +67,14 @@ pub(super) fn lane(info: &RequestInfo, user: &User, length: Option<u64>) -> Opti
         Lane::System
     } else {
         Lane::Workload
+    })
+}
+
+/// Returns whether a read may wait for a revision of the future.
+fn names_revision(query: Option<&str>) -> bool {
+    query.is_some_and(|query| {
+        crate::http::query_value(query, "continue").is_some()
+            || crate::http::query_value(query, "resourceVersion").is_some_and(|value| value != "0")
     })
 }
 
@@ -99,7 +113,8 @@ mod tests {
             Some((path, query)) => (path, Some(query)),
             None => (path, None),
         };
-        lane(&RequestInfo::parse(method, path, query), user, Some(length))
+        let info = RequestInfo::parse(method, path, query);
+        lane(&info, user, Some(length), query)
     }
 
     #[test]
@@ -123,6 +138,20 @@ mod tests {
             let found = lane_of(&method, path, &user, 500_000);
             assert_eq!(found, Some(Lane::Workload), "{method} {path}");
         }
+        for (suffix, expected) in [
+            ("resourceVersion=0", Lane::Elections),
+            ("resourceVersion=", Lane::Elections),
+            ("watch=true&resourceVersion=7", Lane::Elections),
+            ("resourceVersion=7", Lane::Workload),
+            ("resource%56ersion=7", Lane::Workload),
+            ("continue=x", Lane::Workload),
+        ] {
+            let path = format!("{named}&{suffix}");
+            let found = lane_of(&Method::GET, &path, &user, 0);
+            assert_eq!(found, Some(expected), "{path}");
+        }
+        let found = lane_of(&Method::GET, &format!("{one}?resourceVersion=7"), &user, 0);
+        assert_eq!(found, Some(Lane::Workload));
         let all = "/apis/coordination.k8s.io/v1/leases";
         for (method, path) in [
             (Method::GET, leases),

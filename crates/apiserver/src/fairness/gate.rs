@@ -15,14 +15,20 @@ use super::Limits;
 use super::class::Lane;
 use super::limit::{Rejection, Resource};
 use super::queue::{Bounds, FairQueue, Full, Ticket};
-use super::share::Share;
+use super::share::{Member, Share};
 use super::users::Users;
+use crate::auth::ANONYMOUS;
 use crate::status::Failure;
 
 /// Longest wait for a seat. Shorter than the renew deadline of an election, so that the candidate can try again.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Longest wait for a seat of the heavy lane.
 const HEAVY_PATIENCE: Duration = Duration::from_secs(30);
+
+/// Requests, bodies or watches that a user may always have.
+const FLOOR_COUNT: u64 = 16;
+/// Bytes that a user may always have.
+const FLOOR_BYTES: u64 = 256 * 1024;
 
 /// Seats in use and waiting requests of a lane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,23 +62,25 @@ impl Gate {
                 seats_per_user: per_user.max(1),
                 queue,
                 queue_per_user,
+                queue_floor: u32::try_from(FLOOR_COUNT).unwrap_or(u32::MAX),
             })
         };
-        let share = |cap: u64| Share::new(cap, 1);
+        // A small limit has a small floor, because the floors of all users are in addition to it.
+        let share = |cap: u64, floor: u64| Share::new(cap, 1, (cap / 256).clamp(1, floor));
         Self {
             state: Mutex::new(State {
                 users: Users::new(limits.users),
                 lanes: [
                     lane(requests * 2, requests, requests * 64, requests * 16),
                     lane(requests, requests, requests * 32, requests * 32),
-                    lane(requests, requests / 2, requests * 16, requests),
+                    lane(requests, requests / 2, requests * 16, requests * 4),
                     lane(heavy, heavy / 2, requests * 4, requests),
                 ],
                 shares: [
-                    share(limits.body_bytes),
-                    share(limits.arriving_bodies),
-                    share(limits.answer_bytes),
-                    share(limits.watches),
+                    share(limits.body_bytes, FLOOR_BYTES),
+                    share(limits.arriving_bodies, FLOOR_COUNT),
+                    share(limits.answer_bytes, FLOOR_BYTES),
+                    share(limits.watches, FLOOR_COUNT),
                 ],
             }),
             rejected: Default::default(),
@@ -86,13 +94,14 @@ impl Gate {
     /// Returns a handle for a user.
     pub(super) fn tenant(self: &Arc<Self>, name: &str) -> Tenant {
         let place = self.lock().users.hold(name);
-        self.held(place)
+        self.held(place, name)
     }
 
-    fn held(self: &Arc<Self>, place: u32) -> Tenant {
+    fn held(self: &Arc<Self>, place: u32, name: &str) -> Tenant {
         let hold = Hold {
             gate: Arc::clone(self),
             place,
+            anonymous: name.starts_with(ANONYMOUS),
         };
         Tenant {
             hold: Arc::new(hold),
@@ -107,7 +116,7 @@ impl Gate {
             let place = state.users.hold(name);
             let taken = state.lanes[lane as usize].try_take(place);
             drop(state);
-            (self.held(place), taken)
+            (self.held(place, name), taken)
         };
         if taken {
             return Ok(Seat { tenant, lane });
@@ -162,6 +171,17 @@ impl State {
 struct Hold {
     gate: Arc<Gate>,
     place: u32,
+    /// Whether it is a client without credentials.
+    anonymous: bool,
+}
+
+impl Hold {
+    fn member(&self) -> Member {
+        Member {
+            place: self.place,
+            anonymous: self.anonymous,
+        }
+    }
 }
 
 impl Drop for Hold {
@@ -188,9 +208,9 @@ impl Tenant {
     /// # Errors
     /// 429 if the share of the user is used up.
     pub(crate) fn take(&self, resource: Resource, amount: u64) -> Result<Charge, Failure> {
-        let place = self.hold.place;
+        let member = self.hold.member();
         let mut state = self.hold.gate.lock();
-        if !state.shares[resource as usize].try_take(place, amount) {
+        if !state.shares[resource as usize].try_take(member, amount) {
             return Err(self.exhausted(&state, resource, amount));
         }
         drop(state);
@@ -200,7 +220,7 @@ impl Tenant {
     /// Takes a part of a share, even if it is used up.
     pub(super) fn take_anyway(&self, resource: Resource, amount: u64) -> Charge {
         let mut state = self.hold.gate.lock();
-        state.shares[resource as usize].take(self.hold.place, amount);
+        state.shares[resource as usize].take(self.hold.member(), amount);
         drop(state);
         self.charge(resource, amount)
     }
@@ -405,9 +425,9 @@ impl Charge {
     /// # Errors
     /// 429 if the share of the user is used up.
     pub(super) fn grow(&mut self, amount: u64) -> Result<(), Failure> {
-        let place = self.hold.place;
+        let member = self.hold.member();
         let mut state = self.hold.gate.lock();
-        if !state.shares[self.resource as usize].try_take(place, amount) {
+        if !state.shares[self.resource as usize].try_take(member, amount) {
             let tenant = Tenant {
                 hold: Arc::clone(&self.hold),
                 heavy: false,
@@ -443,7 +463,7 @@ impl AsRef<[u8]> for Charged {
 impl Drop for Charge {
     fn drop(&mut self) {
         let mut state = self.hold.gate.lock();
-        state.shares[self.resource as usize].give(self.hold.place, self.amount);
+        state.shares[self.resource as usize].give(self.hold.member(), self.amount);
     }
 }
 

@@ -44,6 +44,7 @@ use crate::http::{Api, Body, RequestInfo, failure_response};
 use crate::status::Failure;
 pub(crate) use class::Lane;
 pub(crate) use gate::{Charge, Gate, Tenant};
+use intake::ReadBody;
 pub(crate) use intake::TooLarge;
 pub(crate) use limit::{Rejection, Resource};
 
@@ -154,16 +155,21 @@ impl Fairness {
             None if body.is_end_stream() => Some(0),
             known => known,
         };
-        let lane = class::lane(&info, user, length);
+        let Some(lane) = class::lane(&info, user, length, head.uri.query()) else {
+            // Health checks and `/version` do not use a body.
+            let mut request = Request::from_parts(head, ReadBody::default());
+            request.extensions_mut().insert(info);
+            return Ok(api.handle(request, user).await);
+        };
         let declared = head.headers.get(CONTENT_LENGTH).is_some();
         let limits = intake::Limits::of(&self.limits, declared);
         let intake = intake::read(body, &self.gate, name, &limits).await?;
         let (body, body_charge) = intake.into_parts();
-        let Some(lane) = lane.filter(|_| self.enabled) else {
+        if !self.enabled {
             let mut request = Request::from_parts(head, body);
             request.extensions_mut().insert(info);
             return Ok(api.handle(request, user).await);
-        };
+        }
         let seat = self.gate.seat(name, lane).await?;
         let heavy = body.len() > HEAVY || class::is_heavy(&info);
         let tenant = seat.tenant();

@@ -23,6 +23,8 @@ pub(super) struct Bounds {
     pub(super) queue: u32,
     /// Of one user.
     pub(super) queue_per_user: u32,
+    /// A user with fewer waiting requests may add one even if `queue` is reached.
+    pub(super) queue_floor: u32,
 }
 
 /// Seats, and the requests that wait for one. Users are small numbers.
@@ -115,12 +117,14 @@ impl<T> FairQueue<T> {
         let Bounds {
             queue: all,
             queue_per_user,
+            queue_floor,
             ..
         } = self.bounds;
-        if self.user(user).waiting >= queue_per_user {
+        let own = self.user(user).waiting;
+        if own >= queue_per_user {
             return Err(Full::User);
         }
-        if self.waiting >= all {
+        if self.waiting >= all && own >= queue_floor {
             return Err(Full::All);
         }
         let before = self.user(user).last;
@@ -248,7 +252,25 @@ mod tests {
             seats_per_user,
             queue,
             queue_per_user,
+            queue_floor: 0,
         }
+    }
+
+    #[test]
+    fn queue_that_is_full_accepts_a_few_requests_of_a_user_without_any() {
+        let floor = Bounds {
+            queue_floor: 2,
+            ..bounds(1, 1, 3, 3)
+        };
+        let mut queue = FairQueue::new(floor);
+        assert!(queue.try_take(0));
+        for number in 0..3 {
+            queue.enqueue(0, number).unwrap();
+        }
+        queue.enqueue(1, 3).unwrap();
+        queue.enqueue(1, 4).unwrap();
+        assert_eq!(queue.enqueue(1, 5), Err(Full::All));
+        queue.enqueue(2, 6).unwrap();
     }
 
     #[test]
@@ -386,8 +408,11 @@ mod tests {
         /// Grants are those of the model. A cancelled request may change the turn of its own user only, which the
         /// model follows by keeping the user's turn until it comes.
         #[test]
-        fn queue_behaves_like_the_model(steps in steps(), seats in 1..6_u32, per_user in 1..4_u32) {
-            let bounds = bounds(seats, per_user.min(seats), 12, 5);
+        fn queue_behaves_like_the_model(steps in steps(), seats in 1..6_u32, per_user in 1..4_u32, floor in 0..3_u32) {
+            let bounds = Bounds {
+                queue_floor: floor,
+                ..bounds(seats, per_user.min(seats), 12, 5)
+            };
             let mut queue = FairQueue::new(bounds);
             let mut model = Model {
                 bounds,
@@ -413,7 +438,7 @@ mod tests {
                         next += 1;
                         let expected = if model.waiting[at].len() >= 5 {
                             Err(Full::User)
-                        } else if model.queued() >= 12 {
+                        } else if model.queued() >= 12 && model.waiting[at].len() >= floor as usize {
                             Err(Full::All)
                         } else {
                             model.waiting[at].push_back(next);

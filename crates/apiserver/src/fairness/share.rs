@@ -2,42 +2,78 @@
 //!
 //! A user may have at most `weight` times as much as is left for all. One user alone gets `weight / (weight + 1)` of the
 //! whole, and something is always left for a user that comes later. No configuration per user is necessary.
+//!
+//! What is left halves with every such user. A user may therefore always have as much as the floor. The number of users
+//! is bounded, which bounds the sum. Clients without credentials can be many, so that the rule applies to all of them
+//! together in addition.
 
-/// What users have of one resource. Users are small numbers.
+/// The place of a user, which is a small number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Member {
+    pub(crate) place: u32,
+    /// Whether it is a client without credentials.
+    pub(crate) anonymous: bool,
+}
+
+impl From<u32> for Member {
+    fn from(place: u32) -> Self {
+        Self {
+            place,
+            anonymous: false,
+        }
+    }
+}
+
+/// What users have of one resource.
 #[derive(Debug)]
 pub(crate) struct Share {
     cap: u64,
     weight: u64,
+    floor: u64,
     total: u64,
+    /// What clients without credentials have together.
+    anonymous: u64,
     users: Vec<u64>,
 }
 
 impl Share {
-    /// Creates a share with this much for all users together.
-    pub(crate) fn new(cap: u64, weight: u64) -> Self {
+    /// Creates a share with this much for all users together. Every user may have as much as `floor`.
+    pub(crate) fn new(cap: u64, weight: u64, floor: u64) -> Self {
         Self {
             cap,
             weight,
+            floor,
             total: 0,
+            anonymous: 0,
             users: Vec::new(),
         }
     }
 
     /// Takes an amount if it is within the share of the user. A user that has nothing may take any amount while at most
     /// half of the whole is in use, so that one large answer is possible.
-    pub(crate) fn try_take(&mut self, user: u32, amount: u64) -> bool {
-        let has = self.of(user);
-        let fits = within(has + amount, self.total + amount, self.cap, self.weight);
-        if !fits && (has > 0 || self.total > self.cap / 2) {
+    pub(crate) fn try_take(&mut self, user: impl Into<Member>, amount: u64) -> bool {
+        let user = user.into();
+        let fits = self.fits(self.of(user), amount);
+        if !fits || (user.anonymous && !self.fits(self.anonymous, amount)) {
             return false;
         }
         self.take(user, amount);
         true
     }
 
+    fn fits(&self, has: u64, amount: u64) -> bool {
+        has + amount <= self.floor
+            || within(has + amount, self.total + amount, self.cap, self.weight)
+            || (has == 0 && self.total <= self.cap / 2)
+    }
+
     /// Takes an amount, even above the share.
-    pub(crate) fn take(&mut self, user: u32, amount: u64) {
-        let index = user as usize;
+    pub(crate) fn take(&mut self, user: impl Into<Member>, amount: u64) {
+        let user = user.into();
+        if user.anonymous {
+            self.anonymous += amount;
+        }
+        let index = user.place as usize;
         if index >= self.users.len() {
             self.users.resize(index + 1, 0);
         }
@@ -46,22 +82,29 @@ impl Share {
     }
 
     /// Gives an amount back.
-    pub(crate) fn give(&mut self, user: u32, amount: u64) {
-        if let Some(has) = self.users.get_mut(user as usize) {
+    pub(crate) fn give(&mut self, user: impl Into<Member>, amount: u64) {
+        let user = user.into();
+        if user.anonymous {
+            self.anonymous = self.anonymous.saturating_sub(amount);
+        }
+        if let Some(has) = self.users.get_mut(user.place as usize) {
             *has = has.saturating_sub(amount);
             self.total = self.total.saturating_sub(amount);
         }
     }
 
     /// Returns whether a user has more than its share, because others have come since or it was given more.
-    pub(crate) fn is_exceeded(&self, user: u32) -> bool {
+    pub(crate) fn is_exceeded(&self, user: impl Into<Member>) -> bool {
         let has = self.of(user);
-        has > 0 && !within(has, self.total, self.cap, self.weight)
+        has > self.floor && !within(has, self.total, self.cap, self.weight)
     }
 
     /// Returns what a user has.
-    pub(crate) fn of(&self, user: u32) -> u64 {
-        self.users.get(user as usize).copied().unwrap_or(0)
+    pub(crate) fn of(&self, user: impl Into<Member>) -> u64 {
+        self.users
+            .get(user.into().place as usize)
+            .copied()
+            .unwrap_or(0)
     }
 
     /// Returns what all users have.
@@ -89,20 +132,20 @@ mod tests {
 
     #[test]
     fn share_of_one_user_leaves_the_rest_to_others() {
-        let mut share = Share::new(100, 1);
+        let mut share = Share::new(100, 1, 0);
         assert_eq!(fill(&mut share, 0), 50);
         assert_eq!(fill(&mut share, 1), 25);
         assert_eq!(fill(&mut share, 2), 12);
         assert!(share.is_exceeded(0), "others have come since");
         share.give(0, 50);
         assert_eq!(fill(&mut share, 2), 37);
-        let mut share = Share::new(100, 4);
+        let mut share = Share::new(100, 4, 0);
         assert_eq!(fill(&mut share, 0), 80);
     }
 
     #[test]
     fn share_of_a_user_that_has_nothing_allows_one_large_amount() {
-        let mut share = Share::new(100, 1);
+        let mut share = Share::new(100, 1, 0);
         assert!(share.try_take(0, 90));
         assert!(!share.try_take(0, 1));
         assert!(!share.try_take(1, 20), "more than half is in use");
@@ -112,10 +155,39 @@ mod tests {
         assert!(share.try_take(0, 40));
     }
 
+    #[test]
+    fn share_has_a_floor_for_every_user() {
+        let mut share = Share::new(4_096, 1, 16);
+        let users: Vec<u64> = (0..100).map(|user| fill(&mut share, user)).collect();
+        assert_eq!(users[..3], [2_048, 1_024, 512]);
+        assert!(users[13..].iter().all(|has| *has == 16), "{users:?}");
+        assert!(!share.is_exceeded(99));
+        assert!(share.is_exceeded(0));
+    }
+
+    #[test]
+    fn share_of_clients_without_credentials_is_common() {
+        let mut share = Share::new(4_096, 1, 16);
+        let client = |place| Member {
+            place,
+            anonymous: true,
+        };
+        let mut sum = 0;
+        for place in 0..1_000 {
+            while share.try_take(client(place), 1) {
+                sum += 1;
+            }
+        }
+        assert_eq!(sum, 2_048, "as much as one user");
+        assert_eq!(fill(&mut share, 1_000), 1_024);
+        share.give(client(0), 2_048);
+        assert!(share.try_take(client(7), 1));
+    }
+
     proptest! {
         #[test]
         fn share_counts_add_up(steps in proptest::collection::vec((0..4_u32, 0..40_u64, any::<bool>()), 0..200)) {
-            let mut share = Share::new(100, 1);
+            let mut share = Share::new(100, 1, 0);
             let mut taken: Vec<(u32, u64)> = Vec::new();
             for (user, amount, take) in steps {
                 if take {

@@ -77,6 +77,20 @@ pub(super) fn is_small(store: &Arc<dyn Store>, target: &Target<'_>, options: &Li
         })
 }
 
+/// Waits for the revision that a list names. A list does that before it takes a seat for heavy work.
+pub(super) async fn wait_for_revision(
+    store: &Arc<dyn Store>,
+    options: &ListOptions,
+) -> Result<(), Failure> {
+    let token = options.continue_token.as_deref();
+    let token = token.map(Token::parse).transpose()?;
+    let revision = token.and_then(|token| token.revision);
+    match revision.or(options.revision) {
+        Some(revision) => wait_for(store, revision).await,
+        None => Ok(()),
+    }
+}
+
 /// Answers a list request.
 pub(super) async fn list(
     store: &Arc<dyn Store>,

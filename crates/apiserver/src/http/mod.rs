@@ -186,10 +186,13 @@ impl Api {
             warnings: Vec::new(),
         };
         let ran = match call.tenant.filter(|_| call.stored_bytes() > HEAVY) {
-            Some(tenant) => {
-                let run = Box::pin(call.run(body));
-                tenant.off_workers(run).await.flatten()
-            }
+            Some(tenant) => match call.wait_for_revision().await {
+                Ok(()) => {
+                    let run = Box::pin(call.run(body));
+                    tenant.off_workers(run).await.flatten()
+                }
+                Err(failure) => Err(failure),
+            },
             None => call.run(body).await,
         };
         let mut response = ran.unwrap_or_else(|failure| respond::failure(&failure));
@@ -263,4 +266,9 @@ fn warnings(all: &[String]) -> Vec<String> {
 
 fn not_found() -> Response<Body> {
     respond::text(StatusCode::NOT_FOUND, "404 page not found\n")
+}
+
+/// Returns a parameter of a query, or `None` if it is absent or empty.
+pub(crate) fn query_value(query: &str, name: &str) -> Option<String> {
+    Query::new(query).text(name).map(str::to_owned)
 }

@@ -211,10 +211,22 @@ impl Call<'_> {
         self.answer(StatusCode::OK, &object.json)
     }
 
+    /// Waits for the revision that a request to get an object names. Errors are left to the request.
+    pub(super) async fn wait_for_revision(&self) -> Result<(), Failure> {
+        let revision = self.query.text("resourceVersion").map(options::revision);
+        match (self.verb, revision) {
+            ("get", Some(Ok(revision))) => {
+                list::catch_up(&self.api.registry.store, Some(revision)).await
+            }
+            _ => Ok(()),
+        }
+    }
+
     async fn list(&self) -> Result<Response<Body>, Failure> {
         let view = self.view()?;
         let options = ListOptions::parse(self.fields(), &self.query, false)?;
         let store = &self.api.registry.store;
+        list::wait_for_revision(store, &options).await?;
         let answer = async {
             let page = list::list(store, &self.target, &options).await?;
             self.answer_list(&view, &page)

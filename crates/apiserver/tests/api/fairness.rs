@@ -253,7 +253,7 @@ async fn flood(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewals_go_on_during_a_flood_of_large_lists() {
-    let server = Attacked::start(|builder| builder.max_requests_inflight(16)).await;
+    let server = Attacked::start(|builder| builder.max_requests_inflight(8)).await;
     server.fill(100, 20_000).await;
     let renewals = Renewals::start(server.address, false);
     let list = |_| ("GET", MAPS.to_owned(), Vec::new());
@@ -268,7 +268,7 @@ async fn renewals_go_on_during_a_flood_of_large_lists() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn renewals_go_on_during_a_flood_of_heavy_patches() {
-    let server = Attacked::start(|builder| builder.max_requests_inflight(16)).await;
+    let server = Attacked::start(|builder| builder.max_requests_inflight(8)).await;
     server.fill(60, 1).await;
     let renewals = Renewals::start(server.address, false);
     // From 64 KB to 1 MB, with up to 4,000 values.
