@@ -206,6 +206,7 @@ impl Server {
         let ca = config.root_cert.as_deref().map(pem);
         // If other servers write to the store too, one of them leads.
         let alone = api.as_ref().is_some_and(|api| !api.store().shared());
+        let elects = !(alone || self.no_leader_elect);
         let mut manager = Manager::builder(config)
             .gate(Gate {
                 // The check of this server waits for the manifests, which wait for the gate.
@@ -213,7 +214,7 @@ impl Server {
                 ..api_ready()
             })
             .namespace("kube-system")
-            .no_leader_elect(alone || self.no_leader_elect);
+            .no_leader_elect(!elects);
         if let Some(tune) = self.tune {
             manager = manager.elections(tune);
         }
@@ -255,8 +256,8 @@ impl Server {
             let progress = progress.clone();
             manager = manager.ready_check("manifests", move || progress.check());
         }
-        if api.is_some() && !alone {
-            // Each of the servers on one store has its own folders.
+        if !alone && (api.is_some() || elects) {
+            // Each of the servers on one store or cluster has its own folders.
             let host = tenure::identity::hostname();
             for folder in &mut folders {
                 folder.source = format!("{host}:{}", folder.source);

@@ -17,6 +17,10 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 /// A file that was read.
 enum Read {
     Gone,
+    /// The file is being written or replaced. It is queued again when it has settled.
+    Changing,
+    /// The file could not be read this time.
+    Failed(String),
     /// The content is applied already, or known to be invalid.
     Same,
     Invalid(String, String),
@@ -29,7 +33,20 @@ impl Controller {
     /// # Errors
     /// Returns the reason if the file has to be retried. An invalid file is reported and not retried before it changes.
     pub(super) async fn apply(&mut self, scope: &Scope, id: &FileId) -> Result<(), String> {
-        let result = match self.read(id).await? {
+        let read = self.read(id).await?;
+        if let Some(known) = self.files.get_mut(id) {
+            match read {
+                Read::Changing => (known.changing, known.unread) = (true, true),
+                Read::Failed(_) => {}
+                _ => known.unread = false,
+            }
+        }
+        let result = match read {
+            Read::Changing => return Ok(()),
+            Read::Failed(why) => {
+                self.report(id, &why).await?;
+                Err(why)
+            }
             Read::Gone | Read::Same => Ok(()),
             Read::Invalid(checksum, why) => self.reject(id, checksum, why).await,
             Read::Documents(checksum, documents) => {
@@ -48,13 +65,19 @@ impl Controller {
         let Some(known) = self.files.get(id) else {
             return Ok(Read::Gone);
         };
+        if known.changing {
+            return Ok(Read::Changing);
+        }
+        let stamp = known.stamp;
         let content = known.content.as_ref().filter(|content| content.complete);
         let complete = content.map(|content| content.checksum.clone());
         let (folders, id) = (self.folders.clone(), id.clone());
         let read = move || {
             let bytes = match folders[id.folder].read(&id.path) {
-                Ok(bytes) => bytes,
-                Err(ReadError::Gone) => return Read::Gone,
+                Ok((bytes, now)) if now == stamp => bytes,
+                // The next look at the folder finds the change, or that the file is gone.
+                Ok(_) | Err(ReadError::Gone | ReadError::Changing) => return Read::Changing,
+                Err(ReadError::Temporary(why)) => return Read::Failed(why),
                 Err(ReadError::Unusable(why)) => return Read::Invalid(String::new(), why),
             };
             let checksum = checksum(&bytes);

@@ -37,11 +37,17 @@ pub(crate) struct Folder {
 /// Content of a folder at one moment.
 #[derive(Debug, Default)]
 pub(super) struct Listing {
+    /// Device and number of the folder, which change when something is mounted on it or unmounted from it.
+    pub(super) root: (u64, u64),
+    /// Whether the folder has no entry at all, as a folder on which nothing is mounted.
+    pub(super) empty: bool,
     /// The files to apply, by their path in the folder.
     pub(super) files: BTreeMap<String, Stamp>,
     /// Paths with a `.skip` file next to them, whether they exist or not.
     pub(super) skipped: BTreeSet<String>,
-    /// Entries that cannot be used, with the reason.
+    /// Paths of entries that cannot be used.
+    pub(super) unusable: BTreeSet<String>,
+    /// The same, with the reason.
     pub(super) problems: Vec<String>,
 }
 
@@ -70,6 +76,10 @@ impl Stamp {
 pub(super) enum ReadError {
     /// The file does not exist any more.
     Gone,
+    /// The file was written while it was read.
+    Changing,
+    /// The file could not be read this time.
+    Temporary(String),
     /// The file cannot be used.
     Unusable(String),
 }
@@ -92,42 +102,61 @@ impl Folder {
             listing: Listing::default(),
         };
         walk.folder(&root, "")?;
+        let empty = walk.names == 0;
         let mut listing = walk.listing;
+        let metadata = fs::metadata(&root).map_err(|error| error.to_string())?;
+        listing.root = (metadata.dev(), metadata.ino());
+        listing.empty = empty;
         listing
             .files
             .retain(|path, _| !listing.skipped.contains(path));
         Ok(Some(listing))
     }
 
-    /// Reads one file of a listing.
-    pub(super) fn read(&self, path: &str) -> Result<Vec<u8>, ReadError> {
-        let failed = |error: std::io::Error| match error.kind() {
-            ErrorKind::NotFound => ReadError::Gone,
-            _ => ReadError::Unusable(format!("cannot read the file: {error}")),
-        };
-        let root = fs::canonicalize(&self.path).map_err(failed)?;
-        let target = fs::canonicalize(root.join(path)).map_err(failed)?;
+    /// Reads one file of a listing. Returns its properties too, so that the caller sees whether it is still the same.
+    pub(super) fn read(&self, path: &str) -> Result<(Vec<u8>, Stamp), ReadError> {
+        let root = fs::canonicalize(&self.path)?;
+        let target = fs::canonicalize(root.join(path))?;
         if !target.starts_with(&root) {
             return Err(ReadError::Unusable(OUTSIDE.to_owned()));
         }
         // The path has no links now. Neither a link nor a pipe that takes its place is opened or waited for.
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NOFOLLOW | OFlags::NONBLOCK;
         let file = rustix::fs::open(&target, flags, Mode::empty());
-        let file = File::from(file.map_err(|error| failed(error.into()))?);
-        if !file.metadata().map_err(failed)?.is_file() {
-            return Err(ReadError::Unusable("not a regular file".to_owned()));
+        let file = File::from(file.map_err(std::io::Error::from)?);
+        let before = file.metadata()?;
+        if !before.is_file() {
+            return Err(ReadError::Unusable(IRREGULAR.to_owned()));
         }
         let mut bytes = Vec::new();
-        let read = file.take(MAX_BYTES + 1).read_to_end(&mut bytes);
-        if read.map_err(failed)? as u64 > MAX_BYTES {
+        let read = (&file).take(MAX_BYTES + 1).read_to_end(&mut bytes);
+        if read? as u64 > MAX_BYTES {
             return Err(ReadError::Unusable(format!(
                 "the file is larger than {MAX_BYTES} bytes; split it"
             )));
         }
-        Ok(bytes)
+        let stamp = Stamp::new(&before);
+        if stamp != Stamp::new(&file.metadata()?) {
+            return Err(ReadError::Changing);
+        }
+        Ok((bytes, stamp))
     }
 }
 
+/// Sorts the errors of reading by whether another attempt can help.
+impl From<std::io::Error> for ReadError {
+    fn from(error: std::io::Error) -> Self {
+        let why = format!("cannot read the file: {error}");
+        match error.kind() {
+            ErrorKind::NotFound => Self::Gone,
+            // A change of the permissions is a change of the file.
+            ErrorKind::PermissionDenied => Self::Unusable(why),
+            _ => Self::Temporary(why),
+        }
+    }
+}
+
+const IRREGULAR: &str = "not a regular file";
 const OUTSIDE: &str = "the link leads out of the folder; copy the file into the folder";
 
 /// A walk through a folder.
@@ -196,7 +225,9 @@ impl Walk<'_> {
         }
         if let Some(skipped) = name.strip_suffix(SKIP) {
             self.listing.skipped.insert(format!("{below}{skipped}"));
-        } else if is_manifest(name) && metadata.is_file() {
+        } else if is_manifest(name) && !metadata.is_file() {
+            self.problem(below, name, IRREGULAR);
+        } else if is_manifest(name) {
             if self.listing.files.len() == MAX_FILES {
                 return Err(format!("more than {MAX_FILES} files; use several folders"));
             }
@@ -206,7 +237,9 @@ impl Walk<'_> {
     }
 
     fn problem(&mut self, below: &str, name: &str, why: &str) {
-        self.listing.problems.push(format!("{below}{name}: {why}"));
+        let path = format!("{below}{name}");
+        self.listing.problems.push(format!("{path}: {why}"));
+        self.listing.unusable.insert(path);
     }
 }
 
@@ -277,7 +310,13 @@ mod tests {
         let before = folder.list().unwrap().unwrap();
         assert_eq!(names(&before), ["a.yaml", "sub/b.yaml"]);
         assert_eq!(before.problems.len(), 2, "{:?}", before.problems);
-        assert_eq!(folder.read("a.yaml").unwrap(), b"a");
+        let unusable: Vec<_> = before.unusable.iter().collect();
+        assert_eq!(unusable, ["c.yaml", "d"]);
+        let (bytes, stamp) = folder.read("a.yaml").unwrap();
+        assert_eq!(
+            (bytes.as_slice(), stamp),
+            (&b"a"[..], before.files["a.yaml"])
+        );
         let read = folder.read("c.yaml");
         assert!(matches!(read, Err(ReadError::Unusable(why)) if why.contains("out of the folder")));
 
@@ -289,7 +328,48 @@ mod tests {
         let after = folder.list().unwrap().unwrap();
         assert_eq!(names(&after), ["a.yaml"]);
         assert_ne!(before.files["a.yaml"], after.files["a.yaml"]);
-        assert_eq!(folder.read("a.yaml").unwrap(), b"A");
+        let (bytes, stamp) = folder.read("a.yaml").unwrap();
+        assert_eq!(
+            (bytes.as_slice(), stamp),
+            (&b"A"[..], after.files["a.yaml"])
+        );
+    }
+
+    #[test]
+    fn empty_folder_is_marked_until_it_has_any_entry() {
+        let temp = tempfile::tempdir().unwrap();
+        let listing = folder(temp.path()).list().unwrap().unwrap();
+        assert!(listing.empty);
+        fs::write(temp.path().join(".keep"), "").unwrap();
+        let kept = folder(temp.path()).list().unwrap().unwrap();
+        assert!(!kept.empty && kept.files.is_empty());
+        assert_eq!(kept.root, listing.root);
+        let other = tempfile::tempdir().unwrap();
+        let other = folder(other.path()).list().unwrap().unwrap();
+        assert_ne!(other.root, listing.root);
+    }
+
+    #[test]
+    fn pipe_with_the_name_of_a_manifest_is_unusable_and_not_waited_for() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a.yaml");
+        rustix::fs::mkfifoat(rustix::fs::CWD, &path, Mode::RUSR | Mode::WUSR).unwrap();
+        let listing = folder(temp.path()).list().unwrap().unwrap();
+        assert!(listing.files.is_empty());
+        assert!(listing.unusable.contains("a.yaml"));
+        let read = folder(temp.path()).read("a.yaml");
+        assert!(matches!(read, Err(ReadError::Unusable(why)) if why == IRREGULAR));
+    }
+
+    #[test]
+    fn errors_of_reading_that_may_pass_are_temporary() {
+        let of = |error: rustix::io::Errno| ReadError::from(std::io::Error::from(error));
+        for error in [rustix::io::Errno::MFILE, rustix::io::Errno::IO] {
+            assert!(matches!(of(error), ReadError::Temporary(_)), "{error}");
+        }
+        assert!(matches!(of(rustix::io::Errno::NOENT), ReadError::Gone));
+        let denied = of(rustix::io::Errno::ACCESS);
+        assert!(matches!(denied, ReadError::Unusable(_)));
     }
 
     #[test]

@@ -49,6 +49,10 @@ const PERIOD: Duration = Duration::from_secs(2);
 /// removing it first.
 const MISSED: u8 = 2;
 
+/// Problem of a folder without any entry.
+const EMPTY: &str = "the folder is empty; the objects of its files stay, because the folder may not be mounted; \
+    create a file such as .keep in it to delete them";
+
 /// Time without progress after which the first pass ends although files fail.
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -91,6 +95,8 @@ struct Known {
     stamp: Stamp,
     /// The file changed and has to stay unchanged for one period before it is read: it may be half written.
     changing: bool,
+    /// The file was not read since it was found or changed, so that nothing is known about its objects.
+    unread: bool,
     content: Option<Content>,
     /// The last reported failure.
     reported: Option<(String, Instant)>,
@@ -111,9 +117,34 @@ impl Known {
         Self {
             stamp,
             changing,
+            unread: true,
             content: None,
             reported: None,
         }
+    }
+}
+
+/// Files that keep their objects although they are not to be applied.
+#[derive(Default)]
+struct Kept {
+    skipped: BTreeSet<FileId>,
+    /// Entries that cannot be used: files, and folders with all that was below them.
+    unusable: BTreeSet<FileId>,
+    /// Folders whose content is not known, because they may not be mounted.
+    folders: BTreeSet<usize>,
+}
+
+impl Kept {
+    fn contains(&self, id: &FileId) -> bool {
+        let FileId { folder, path } = id;
+        let mut above = path.match_indices('/').map(|(end, _)| FileId {
+            folder: *folder,
+            path: path[..end].to_owned(),
+        });
+        self.folders.contains(folder)
+            || self.skipped.contains(id)
+            || self.unusable.contains(id)
+            || above.any(|folder| self.unusable.contains(&folder))
     }
 }
 
@@ -124,7 +155,11 @@ struct Controller {
     progress: Arc<Progress>,
     work: Work<Task>,
     files: BTreeMap<FileId, Known>,
-    skipped: BTreeSet<FileId>,
+    kept: Kept,
+    /// Device and number of each folder when its files were found.
+    roots: BTreeMap<usize, (u64, u64)>,
+    /// Number of looks at the folders.
+    looks: u64,
     /// How often in a row the file of an inventory was not found.
     missed: BTreeMap<FileId, u8>,
     /// Whether the inventories are loaded, which is not needed before a folder exists.
@@ -153,7 +188,9 @@ impl Controller {
             progress,
             work: Work::new("manifests"),
             files: BTreeMap::new(),
-            skipped: BTreeSet::new(),
+            kept: Kept::default(),
+            roots: BTreeMap::new(),
+            looks: 0,
             missed: BTreeMap::new(),
             loaded: false,
             first: First {
@@ -212,18 +249,29 @@ impl Controller {
             self.inventories.load(&self.folders).await?;
             self.loaded = true;
         }
+        self.looks += 1;
         let mut problems = Vec::new();
+        self.kept.folders.clear();
         for (folder, listing) in listings.into_iter().enumerate() {
             let path = self.folders[folder].path.display().to_string();
-            match listing {
-                // Nothing is deleted because a folder is missing: it may not be mounted.
-                Ok(None) => {}
+            let compared = match listing {
+                Ok(None) => Err(None),
+                Ok(Some(listing)) if listing.empty => {
+                    let applied = self.inventories.iter().any(|(id, _)| id.folder == folder);
+                    Err(applied.then(|| EMPTY.to_owned()))
+                }
                 Ok(Some(mut listing)) => {
                     let of = |problem: String| format!("{path}/{problem}");
                     problems.extend(listing.problems.drain(..).map(of));
-                    self.compare(folder, listing);
+                    self.compare(folder, listing).map_err(Some)
                 }
-                Err(error) => problems.push(format!("{path}: {error}")),
+                Err(error) => Err(Some(error)),
+            };
+            // Nothing is deleted because a folder is missing: it may not be mounted.
+            if let Err(problem) = compared {
+                problems.extend(problem.map(|problem| format!("{path}: {problem}")));
+                self.missed.retain(|id, _| id.folder != folder);
+                self.kept.folders.insert(folder);
             }
         }
         for problem in problems
@@ -244,23 +292,34 @@ impl Controller {
     }
 
     /// Compares a folder with what is known about it.
-    fn compare(&mut self, folder: usize, listing: Listing) {
+    ///
+    /// # Errors
+    /// Returns the reason if the files that are missing do not count as removed.
+    fn compare(&mut self, folder: usize, listing: Listing) -> Result<(), String> {
         let file = |path: String| FileId { folder, path };
         let present: BTreeMap<FileId, Stamp> = listing
             .files
             .into_iter()
             .map(|(path, stamp)| (file(path), stamp))
             .collect();
-        self.skipped.retain(|id| id.folder != folder);
-        self.skipped.extend(listing.skipped.into_iter().map(file));
+        let Kept {
+            skipped, unusable, ..
+        } = &mut self.kept;
+        skipped.retain(|id| id.folder != folder);
+        skipped.extend(listing.skipped.into_iter().map(file));
+        unusable.retain(|id| id.folder != folder);
+        unusable.extend(listing.unusable.into_iter().map(file));
         self.files
             .retain(|id, _| id.folder != folder || present.contains_key(id));
+        // A file that was removed before it was read is not waited for.
+        let removed = |id: &FileId| id.folder == folder && !present.contains_key(id);
+        self.first.untried.retain(|id| !removed(id));
+        self.first.unapplied.retain(|id| !removed(id));
         for (id, stamp) in present {
-            self.missed.remove(&id);
             match self.files.get_mut(&id) {
                 Some(known) if known.stamp != stamp => {
                     known.stamp = stamp;
-                    known.changing = true;
+                    (known.changing, known.unread) = (true, true);
                 }
                 Some(known) if known.changing => {
                     known.changing = false;
@@ -278,11 +337,22 @@ impl Controller {
             }
         }
         let inventories = self.inventories.iter().map(|(id, _)| id);
-        let gone: Vec<FileId> = inventories
+        let gone: BTreeSet<FileId> = inventories
             .filter(|id| id.folder == folder)
-            .filter(|id| !self.files.contains_key(id) && !self.skipped.contains(id))
+            .filter(|id| !self.files.contains_key(id) && !self.kept.contains(id))
             .cloned()
             .collect();
+        let root = self.roots.entry(folder).or_insert(listing.root);
+        if *root != listing.root && !gone.is_empty() {
+            return Err(format!(
+                "the folder was replaced and {} of its files are missing; their objects stay, because the folder may \
+                 not be mounted; restart the server to delete them",
+                gone.len()
+            ));
+        }
+        *root = listing.root;
+        self.missed
+            .retain(|id, _| id.folder != folder || gone.contains(id));
         for id in gone {
             let missed = self.missed.entry(id.clone()).or_default();
             *missed = missed.saturating_add(1);
@@ -291,6 +361,13 @@ impl Controller {
                 self.work.add(Task::Prune(id));
             }
         }
+        Ok(())
+    }
+
+    /// Whether the objects of all files are known. Until then an object that moves from one file to another looks like
+    /// one that was removed. A file that is being written when the server starts is noticed by the second look.
+    fn is_settled(&self) -> bool {
+        self.looks >= 2 && self.files.values().all(|known| !known.unread)
     }
 
     /// Publishes the state of the first pass.

@@ -1,7 +1,7 @@
 //! Deletes the objects that a file does not contain any more.
 //!
 //! An object is deleted only if no file contains it and its annotation names the file that it was removed from. An
-//! object that moves from one file to another therefore stays.
+//! object that moves from one file to another therefore stays. Nothing is deleted while a file is not read yet.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,7 +10,7 @@ use tenure_manager::Scope;
 use super::cluster::describe;
 use super::document::{Key, ObjectId};
 use super::inventory::{Inventory, Tone};
-use super::{Controller, FileId};
+use super::{Controller, FileId, PERIOD, Task};
 
 /// The objects that files contain.
 #[derive(Default)]
@@ -52,9 +52,13 @@ impl Controller {
         let Some(inventory) = self.inventories.get(id).cloned() else {
             return Ok(());
         };
+        if !self.is_settled() {
+            self.work.add_after(Task::Prune(id.clone()), PERIOD);
+            return Ok(());
+        }
         let gone = match self.files.get(id) {
-            // A skipped file keeps its objects.
-            None if self.skipped.contains(id) => return Ok(()),
+            // Queued again if it counts as removed later.
+            None if self.kept.contains(id) => return Ok(()),
             None => true,
             // The old objects are deleted only after all new ones are applied.
             Some(known) => match &known.content {
@@ -108,7 +112,7 @@ impl Controller {
             cluster,
             inventories,
             files,
-            skipped,
+            kept,
             ..
         } = self;
         let mut own = Claims::default();
@@ -123,7 +127,7 @@ impl Controller {
                 .for_each(|object| claims.add(object, false));
         }
         for (file, inventory) in inventories.iter() {
-            if file != id && (files.contains_key(file) || skipped.contains(file)) {
+            if file != id && (files.contains_key(file) || kept.contains(file)) {
                 inventory
                     .objects
                     .iter()

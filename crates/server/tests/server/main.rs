@@ -9,6 +9,7 @@ mod collector;
 mod derived;
 mod idle;
 mod manifests;
+mod manifests_safety;
 mod namespaces;
 mod replicas;
 mod storage;

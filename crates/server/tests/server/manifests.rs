@@ -18,7 +18,7 @@ use super::{Running, config, embedded, until};
 
 const INVENTORIES: &str = "tenure.dev/component=manifests";
 
-fn folder(files: &[(&str, &str)]) -> TempDir {
+pub(super) fn folder(files: &[(&str, &str)]) -> TempDir {
     let folder = tempfile::tempdir().unwrap();
     for (name, text) in files {
         put(&folder, name, text);
@@ -27,7 +27,7 @@ fn folder(files: &[(&str, &str)]) -> TempDir {
 }
 
 /// Replaces a file in one step.
-fn put(folder: &TempDir, name: &str, text: &str) {
+pub(super) fn put(folder: &TempDir, name: &str, text: &str) {
     let path = folder.path().join(name);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let new = folder.path().join(".new");
@@ -35,29 +35,29 @@ fn put(folder: &TempDir, name: &str, text: &str) {
     fs::rename(new, path).unwrap();
 }
 
-fn map(name: &str, value: &str) -> String {
+pub(super) fn map(name: &str, value: &str) -> String {
     format!(
         "apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: {name}}}\ndata: {{k: '{value}'}}\n---\n"
     )
 }
 
-fn maps(client: &Client) -> Api<ConfigMap> {
+pub(super) fn maps(client: &Client) -> Api<ConfigMap> {
     Api::namespaced(client.clone(), "default")
 }
 
-async fn value(client: &Client, name: &str) -> Option<String> {
+pub(super) async fn value(client: &Client, name: &str) -> Option<String> {
     let map = maps(client).get_opt(name).await.unwrap()?;
     map.data?.remove("k")
 }
 
-async fn inventories(client: &Client) -> Vec<ConfigMap> {
+pub(super) async fn inventories(client: &Client) -> Vec<ConfigMap> {
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "kube-system");
     let selected = ListParams::default().labels(INVENTORIES);
     maps.list(&selected).await.unwrap().items
 }
 
 /// Only the manifests, so that every request is theirs.
-fn alone(folder: &Path) -> Server {
+pub(super) fn alone(folder: &Path) -> Server {
     let others = CONTROLLERS.iter().filter(|name| **name != "manifests");
     let server = others.fold(embedded(), |server, name| server.disable(name));
     server.manifests(folder)
@@ -68,7 +68,7 @@ async fn get(client: &Client, path: &str) -> Result<String, kube::Error> {
     client.request_text(request).await
 }
 
-async fn ready(client: &Client) {
+pub(super) async fn ready(client: &Client) {
     until("ready", async || get(client, "/readyz").await.is_ok()).await;
 }
 
@@ -320,7 +320,7 @@ async fn failing_requests_and_lost_answers_are_retried_until_nothing_is_left() {
         .faults(faults.clone());
     let names: Vec<String> = (0..20).map(|n| format!("m{n}")).collect();
     let text: String = names.iter().map(|name| map(name, "1")).collect();
-    let folder = folder(&[("a.yaml", &text)]);
+    let folder = folder(&[("a.yaml", &text), (".keep", "")]);
     let maps_path = "/api/v1/namespaces/default/configmaps";
     let lost = faults.add(Fault::drop_answer().path(maps_path).verb("patch").times(5));
     let failed = faults.add(Fault::answer(503).path(maps_path).verb("patch").times(7));
@@ -362,6 +362,11 @@ async fn one_of_several_servers_applies_and_deletes_only_what_is_its_own() {
         value(&client, "a").await.is_some()
     })
     .await;
+    // Another host with the same folder has other inventories.
+    let host = tenure::identity::hostname();
+    let source = format!("{host}:{}", a.path().display());
+    let inventory = inventories(&client).await.remove(0);
+    assert_eq!(inventory.data.unwrap()["source"], source);
     let second = start(&b).await;
     put(&a, "x.yaml", &map("a", "2"));
     until("the first one acts", async || {
