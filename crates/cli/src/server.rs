@@ -330,7 +330,8 @@ impl Options {
         tokio::spawn(async move {
             if let Some(pass) = pass.await.filter(|pass| pass.files > 0) {
                 let tenure_server::FirstPass { files, failed, .. } = pass;
-                eprintln!("tenure: applied {} of {files} manifests", files - failed);
+                let applied = files.saturating_sub(failed);
+                eprintln!("tenure: applied {applied} of {files} manifests");
             }
         });
         started.run_until(asked).await?;

@@ -95,8 +95,15 @@ impl Controller {
 
     /// Reports a file that cannot be applied before it changes. What an earlier version applied stays.
     async fn reject(&mut self, id: &FileId, checksum: String, why: String) -> Result<(), String> {
+        // The file has changed since its last report, so that this one is not one too many.
+        if let Some(known) = self.files.get_mut(id) {
+            let why = shortened(&why);
+            known.reported.take_if(|(last, _)| *last != why);
+        }
         self.report(id, &why).await?;
-        self.first.invalid.insert(id.clone());
+        if self.first.unapplied.contains(id) {
+            self.first.invalid.insert(id.clone());
+        }
         if let Some(known) = self.files.get_mut(id) {
             known.content = Some(Content {
                 checksum,
@@ -168,7 +175,17 @@ impl Controller {
             content.complete = failure.is_none();
         }
         match failure {
-            None => self.finish(id, checksum, &objects).await,
+            None => {
+                self.first.invalid.remove(id);
+                let finished = self.finish(id, checksum, &objects).await;
+                // So that the next attempt finishes the file and does not only find it unchanged.
+                if let (Err(_), Some(known)) = (&finished, self.files.get_mut(id))
+                    && let Some(content) = &mut known.content
+                {
+                    content.complete = false;
+                }
+                finished
+            }
             Some(mut why) => {
                 if failures > 1 {
                     why = format!("{why}; {} more objects failed", failures - 1);
@@ -198,9 +215,10 @@ impl Controller {
         objects: &[ObjectId],
     ) -> Result<(), String> {
         let before = self.inventories.get(id).cloned().unwrap_or_default();
-        let news = before.checksum != checksum || before.error.is_some();
+        let secret = objects.iter().any(ObjectId::is_secret);
+        let news = secret || before.checksum != checksum || before.error.is_some();
         let next = Inventory {
-            checksum,
+            checksum: if secret { String::new() } else { checksum },
             error: None,
             ..before
         };

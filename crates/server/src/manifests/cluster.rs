@@ -87,14 +87,25 @@ impl Cluster {
         let applied = objects
             .patch(&id.name, &parameters, &Patch::Apply(object))
             .await;
-        applied.map(drop).map_err(|error| {
-            if matches!(&error, kube::Error::Api(status) if status.code == 404) {
-                // The definition may have been replaced by another one.
-                self.kinds
-                    .remove(&(id.api_version.clone(), id.kind.clone()));
+        match applied {
+            // It disappears although it is applied, so it has to be applied again.
+            Ok(applied) if applied.metadata.deletion_timestamp.is_some() => {
+                Err("it is being deleted; waiting until it is gone".to_owned())
             }
-            describe(&error)
-        })
+            Ok(_) => Ok(()),
+            Err(error) => {
+                if matches!(&error, kube::Error::Api(status) if status.code == 404) {
+                    // The definition may have been replaced by another one.
+                    self.kinds
+                        .remove(&(id.api_version.clone(), id.kind.clone()));
+                }
+                Err(if id.is_secret() {
+                    describe_secret(&error)
+                } else {
+                    describe(&error)
+                })
+            }
+        }
     }
 
     /// Deletes an object unless another file or a person has taken it over. Returns whether a request to delete it was
@@ -116,7 +127,8 @@ impl Cluster {
             .annotations()
             .get(ANNOTATION)
             .is_some_and(|owner| owner == file);
-        if !owned || found.metadata.deletion_timestamp.is_some() {
+        let same = found.metadata.name.as_ref() == Some(&id.name);
+        if !owned || !same || found.metadata.deletion_timestamp.is_some() {
             return Ok(false);
         }
         let parameters = DeleteParams {
@@ -140,5 +152,40 @@ pub(super) fn describe(error: &kube::Error) -> String {
     match error {
         kube::Error::Api(status) if !status.message.is_empty() => status.message.clone(),
         error => error.to_string(),
+    }
+}
+
+/// An error about a Secret, without the message of the API server, which can quote values.
+fn describe_secret(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => {
+            let (code, reason) = (status.code, &status.reason);
+            format!(
+                "{code} {reason}; the message is omitted because it can contain values of the Secret"
+            )
+        }
+        kube::Error::SerdeError(_) => "the answer of the API server is invalid".to_owned(),
+        error => error.to_string(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kube::core::Status;
+
+    use super::*;
+
+    #[test]
+    fn errors_about_a_secret_do_not_contain_its_values() {
+        let message = ".data.k: expected string, got &value.valueUnstructured{Value:hunter2}";
+        let status = Status::failure(message, "Invalid").with_code(422);
+        let error = kube::Error::Api(status.boxed());
+        assert_eq!(describe(&error), message);
+        let described = describe_secret(&error);
+        assert!(described.starts_with("422 Invalid; "), "{described}");
+        assert!(!described.contains("hunter2"), "{described}");
+        let invalid = serde_json::from_str::<u8>("\"hunter2\"").unwrap_err();
+        let described = describe_secret(&kube::Error::SerdeError(invalid));
+        assert!(!described.contains("hunter2"), "{described}");
     }
 }

@@ -51,6 +51,10 @@ impl ObjectId {
         }
     }
 
+    pub(super) fn is_secret(&self) -> bool {
+        self.group().is_empty() && self.kind == "Secret"
+    }
+
     pub(super) fn key(&self) -> Key<'_> {
         (self.group(), &self.kind, self.namespace(), &self.name)
     }
@@ -253,11 +257,10 @@ fn text(object: &Map<String, Value>, member: &str) -> Result<String, String> {
         Some(_) => return Err(format!("{member} is not text")),
     };
     let slashes = if member == "apiVersion" { 1 } else { 0 };
-    let spaces = member == "name";
-    let valid = !value.is_empty()
-        && value.len() <= 253
+    let valid = value.len() <= 253
         && value.matches('/').count() <= slashes
-        && !value.contains(|c: char| c.is_control() || (c == ' ' && !spaces));
+        && !value.contains(|c: char| !c.is_ascii_graphic() || "?#%".contains(c))
+        && !value.split('/').any(|part| ["", ".", ".."].contains(&part));
     if !valid {
         return Err(format!("{member} {value:?} is invalid"));
     }
@@ -347,6 +350,24 @@ mod tests {
         for (second, expected) in cases {
             assert_eq!(error(&format!("{good}---\n{second}")), expected);
         }
+    }
+
+    #[test]
+    fn names_that_would_change_the_path_of_a_request_are_rejected() {
+        for name in ["a?b", "a#b", "a%2Fb", "a b", ".", "..", "a/b", "ä", ""] {
+            for (name, namespace) in [(name, "b"), ("a", name)] {
+                let text = format!(
+                    "apiVersion: v1\nkind: A\nmetadata: {{name: '{name}', namespace: '{namespace}'}}\n"
+                );
+                assert!(error(&text).ends_with(" is invalid"), "{text}");
+            }
+        }
+        for version in ["../v1", "/v1", "a/..", "v1?"] {
+            let text = format!("apiVersion: '{version}'\nkind: A\nmetadata: {{name: a}}\n");
+            assert!(error(&text).ends_with(" is invalid"), "{text}");
+        }
+        let role = "apiVersion: rbac.authorization.k8s.io/v1\nkind: ClusterRole\nmetadata: {name: 'a:b.c'}\n";
+        assert_eq!(lines("x.yaml", role).len(), 1);
     }
 
     #[test]

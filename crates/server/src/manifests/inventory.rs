@@ -32,7 +32,8 @@ const MAX_MESSAGE: usize = 1_000;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Inventory {
     pub(super) objects: Vec<ObjectId>,
-    /// Checksum of the content that was applied completely.
+    /// Checksum of the content that was applied completely. Empty if it contains a Secret: a checksum allows to guess
+    /// short values.
     pub(super) checksum: String,
     /// The reason if the current content is not applied completely.
     pub(super) error: Option<String>,
@@ -127,7 +128,10 @@ impl Inventories {
             "Applied"
         };
         let mut data = json!({ "source": source, "file": id.path, "objects": objects,
-            "checksum": next.checksum, "status": status });
+            "status": status });
+        if !next.checksum.is_empty() {
+            data["checksum"] = json!(next.checksum);
+        }
         if let Some(error) = &next.error {
             data["error"] = json!(error);
         }
