@@ -274,3 +274,52 @@ impl Controller {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+    use crate::manifests::{Folder, Progress};
+
+    #[tokio::test]
+    async fn file_that_changed_since_the_last_look_is_read_after_it_has_settled() {
+        let temp = tempfile::tempdir().unwrap();
+        let path = temp.path().join("a.yaml");
+        fs::write(&path, "# a").unwrap();
+        // No request is sent.
+        let config = kube::Config::new("http://127.0.0.1:9".parse().unwrap());
+        let client = tenure::work_client(config).unwrap();
+        let folder = Folder {
+            source: "test".to_owned(),
+            path: temp.path().to_owned(),
+        };
+        let id = FileId {
+            folder: 0,
+            path: "a.yaml".to_owned(),
+        };
+        let mut controller = Controller::new(client, [folder].into(), Progress::new());
+        controller.loaded = true;
+        let read = async |controller: &Controller| controller.read(&id).await.unwrap();
+        controller.look().await.unwrap();
+        assert!(matches!(read(&controller).await, Read::Documents(..)));
+        controller.files.get_mut(&id).unwrap().unread = false;
+        assert!(!controller.is_settled(), "only one look");
+        controller.look().await.unwrap();
+        assert!(controller.is_settled());
+
+        fs::write(&path, "# longer").unwrap();
+        assert!(matches!(read(&controller).await, Read::Changing));
+        controller.look().await.unwrap();
+        assert!(matches!(read(&controller).await, Read::Changing));
+        assert!(!controller.is_settled(), "not read again");
+        controller.look().await.unwrap();
+        assert!(matches!(read(&controller).await, Read::Documents(..)));
+
+        fs::rename(&path, temp.path().join("b.yaml")).unwrap();
+        assert!(matches!(read(&controller).await, Read::Changing));
+        controller.look().await.unwrap();
+        assert!(matches!(read(&controller).await, Read::Gone));
+        assert!(!controller.is_settled(), "the new file is not read");
+    }
+}
