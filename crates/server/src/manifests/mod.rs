@@ -370,6 +370,10 @@ impl Controller {
         self.looks >= 2 && self.files.values().all(|known| !known.unread)
     }
 
+    fn is_removed(&self, id: &FileId) -> bool {
+        self.missed.get(id).is_some_and(|missed| *missed >= MISSED)
+    }
+
     /// Publishes the state of the first pass.
     fn publish(&mut self) {
         if !self.first.listed || self.progress.is_done() {

@@ -57,8 +57,8 @@ impl Controller {
             return Ok(());
         }
         let gone = match self.files.get(id) {
-            // Queued again if it counts as removed later.
-            None if self.kept.contains(id) => return Ok(()),
+            // The file keeps its objects, or was back in the meantime. It is queued again if it counts as removed later.
+            None if self.kept.contains(id) || !self.is_removed(id) => return Ok(()),
             None => true,
             // The old objects are deleted only after all new ones are applied.
             Some(known) => match &known.content {
