@@ -55,6 +55,16 @@ pub(super) enum Tone {
     Warning,
 }
 
+impl Tone {
+    /// Returns the type as the API writes it.
+    fn name(self) -> &'static str {
+        match self {
+            Self::Normal => "Normal",
+            Self::Warning => "Warning",
+        }
+    }
+}
+
 impl Inventories {
     pub(super) fn new(client: Client) -> Self {
         Self {
@@ -192,7 +202,7 @@ impl Inventories {
                 ..EventSource::default()
             }),
             reporting_component: Some(MANAGER.to_owned()),
-            type_: Some(format!("{tone:?}")),
+            type_: Some(tone.name().to_owned()),
             involved_object: ObjectReference {
                 api_version: Some("v1".to_owned()),
                 kind: Some("ConfigMap".to_owned()),
