@@ -52,7 +52,7 @@ pub(super) struct Outcome {
     pub(super) created: Option<Created>,
 }
 
-/// What the response to a create says about the object.
+/// Metadata of the created object, from the response.
 #[derive(Clone, Debug, Default, serde::Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub(super) struct Created {

@@ -86,7 +86,7 @@ pub struct Policy {
     rules: Vec<Rule>,
 }
 
-/// What a policy says about one request.
+/// The decision of a policy about one request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Verdict {
     pub(super) level: Level,

@@ -12,7 +12,7 @@ const ALGORITHM: &signature::EcdsaSigningAlgorithm = &signature::ECDSA_P256_SHA2
 const PEM_HEAD: &str = "-----BEGIN PRIVATE KEY-----";
 const PEM_TAIL: &str = "-----END PRIVATE KEY-----";
 
-/// Why there is no signing key.
+/// Reasons why a signing key cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyError {

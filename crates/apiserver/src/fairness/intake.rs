@@ -157,7 +157,7 @@ where
     }
 }
 
-/// What has arrived of a body.
+/// The part of a request body that has arrived.
 #[derive(Default)]
 struct Parts {
     /// The only piece so far.

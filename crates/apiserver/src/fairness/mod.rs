@@ -19,7 +19,7 @@
 //!
 //! A request above a limit gets 429 with `Retry-After: 1` and a message that names the limit.
 //!
-//! Invariant: the lane of elections has seats of its own, and no work of other lanes runs on the threads of the runtime
+//! Invariant: the lane of elections has separate seats, and no work of other lanes runs on the threads of the runtime
 //! for longer than the handling of [`HEAVY`] bytes takes.
 
 mod class;

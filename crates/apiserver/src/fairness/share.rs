@@ -24,14 +24,14 @@ impl From<u32> for Member {
     }
 }
 
-/// What users have of one resource.
+/// Amounts of one resource that users hold.
 #[derive(Debug)]
 pub(crate) struct Share {
     cap: u64,
     weight: u64,
     floor: u64,
     total: u64,
-    /// What clients without credentials have together.
+    /// Amount that all clients without credentials hold together.
     anonymous: u64,
     users: Vec<u64>,
 }

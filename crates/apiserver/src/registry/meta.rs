@@ -66,7 +66,7 @@ pub(crate) fn fill_new(kind: &Kind, namespace: &str, object: &mut Value, now: Ti
     }
 }
 
-/// Generates a name from `generateName` if there is no name. Returns whether it did.
+/// Generates a name from `generateName` if the object has no name. Returns true if it generated one.
 pub(crate) fn generate_name(object: &mut Value) -> bool {
     let metadata = metadata(object);
     let empty = |key: &str| {

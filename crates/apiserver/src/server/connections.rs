@@ -35,7 +35,7 @@ pub(super) struct Connections {
 struct Table {
     /// All open connections, also those that are being closed.
     open: usize,
-    /// Those that count, by age.
+    /// Connections that count, oldest first.
     all: BTreeMap<u64, Origin>,
     origins: HashMap<Origin, Links>,
     next: u64,
@@ -47,7 +47,7 @@ struct Table {
 #[derive(Default)]
 struct Links {
     links: BTreeMap<u64, Link>,
-    /// Those that were asked to close and are still open.
+    /// Connections that were asked to close and are still open.
     closing: usize,
     /// Where the search for an idle connection continues.
     cursor: u64,
@@ -251,7 +251,7 @@ mod tests {
     async fn connections_that_are_idle_are_closed_for_new_ones() {
         let connections = connections(10);
         let idle = open(&connections, address(1), false, 200);
-        // Those that were asked to close still have a descriptor.
+        // Connections that were asked to close still have a descriptor.
         assert_eq!(idle.len(), 8 + 10 / 8 + CLOSING / 2);
         assert!(open(&connections, address(1), false, 1).is_empty());
         assert_eq!(open(&connections, address(2), false, 1).len(), 1);
