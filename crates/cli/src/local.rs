@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, test_kill_process};
 use tenure_apiserver::server::{Instance, default_data_dir};
 
-use crate::run::close_inherited;
+use crate::commands::run::close_inherited;
 
 /// Time limit of a cold start on a busy machine.
 const START_TIMEOUT: Duration = Duration::from_secs(20);

@@ -1,4 +1,5 @@
-//! The `tenure` command: parse, run, exit code. One file per subcommand.
+//! The `tenure` command: parses the command line, runs the subcommand and returns its exit code. `commands` has one file or
+//! folder per subcommand.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -8,36 +9,21 @@
 
 mod api;
 mod board;
+mod commands;
 mod connect;
-#[cfg(feature = "server")]
-mod demo;
-mod doctor;
-mod elect;
 mod election;
 mod elections;
 mod events;
-mod history;
 mod klog;
 #[cfg(feature = "server")]
 mod local;
 mod log;
 mod output;
 mod page;
-#[cfg(feature = "provision")]
-mod provision;
 mod rbac;
-mod run;
-#[cfg(feature = "server")]
-mod server;
-mod shells;
 mod sight;
 mod signals;
-mod status;
-mod steer;
 mod terms;
-#[cfg(feature = "top")]
-mod top;
-mod ui;
 mod usage;
 mod values;
 mod waiting;
@@ -48,6 +34,13 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 
+#[cfg(feature = "provision")]
+use commands::provision;
+#[cfg(feature = "top")]
+use commands::top;
+#[cfg(feature = "server")]
+use commands::{demo, server};
+use commands::{doctor, elect, history, run, shells, status, steer, ui};
 use connect::Connect;
 
 /// Leader election for Kubernetes: many replicas, one active

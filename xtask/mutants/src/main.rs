@@ -137,7 +137,7 @@ const TARGETS: &[Target] = &[
     Target {
         name: "run",
         package: "crates/cli",
-        paths: &["crates/cli/src/run"],
+        paths: &["crates/cli/src/commands/run"],
         stages: &[Stage {
             name: "tests",
             build: &["test", "--package", "tenure-cli", "--no-run"],

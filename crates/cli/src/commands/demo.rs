@@ -16,9 +16,9 @@ use serde_json::Value;
 use tenure_apiserver::server::{Handle, Server};
 use tokio::sync::mpsc;
 
+use crate::commands::run;
 use crate::output::{self, Paint};
 use crate::page::{self, OnServer};
-use crate::run;
 use crate::signals::Signals;
 
 /// Timings with a short lease, so that a take-over after a crash is quick.

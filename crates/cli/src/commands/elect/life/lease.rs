@@ -15,7 +15,7 @@ use tokio::time::timeout;
 
 use super::{AGAIN, LEASE_SECONDS, OwnPod, REQUEST, reference};
 use crate::api;
-use crate::elect::outlets::{Queue, newest};
+use crate::commands::elect::outlets::{Queue, newest};
 use crate::elections;
 
 /// Number of attempts to write a Lease that others write too.
@@ -26,10 +26,10 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// The Lease.
 #[derive(Clone)]
-pub(in crate::elect) struct Lease {
-    pub(in crate::elect) client: Client,
-    pub(in crate::elect) namespace: String,
-    pub(in crate::elect) name: String,
+pub(in crate::commands::elect) struct Lease {
+    pub(in crate::commands::elect) client: Client,
+    pub(in crate::commands::elect) namespace: String,
+    pub(in crate::commands::elect) name: String,
 }
 
 /// Result of a change.
@@ -45,7 +45,12 @@ enum Changed {
 impl Lease {
     /// Keeps this candidate's pod as owner of the Lease while leading, until the queue is closed. Each item of the
     /// queue is taken immediately, even during a request, because items about a loss delay the release.
-    pub(in crate::elect) async fn keep_owned(self, own: OwnPod, handle: Handle, mut queue: Queue) {
+    pub(in crate::commands::elect) async fn keep_owned(
+        self,
+        own: OwnPod,
+        handle: Handle,
+        mut queue: Queue,
+    ) {
         while newest(&mut queue).await.is_some() {
             loop {
                 tokio::select! {
@@ -199,8 +204,8 @@ mod tests {
     use tenure::core::undertaker::{PodObservation, PodStage, Rules};
 
     use super::*;
-    use crate::elect::life::scripted::{self, Act};
-    use crate::elect::outlets::{News, Notice, Outlets, Share};
+    use crate::commands::elect::life::scripted::{self, Act};
+    use crate::commands::elect::outlets::{News, Notice, Outlets, Share};
 
     /// Far longer than any operation in these tests.
     const LIMIT: Duration = Duration::from_secs(60);

@@ -6,7 +6,7 @@ use anyhow::{Result, bail};
 use tenure_provisioner::{AtStart, Capacity, Election, Http, NodeDeployment, Options};
 
 use super::flags::{CapacityFlags, NodeFlags, Provision};
-use crate::elect::elsewhere;
+use crate::commands::elect::elsewhere;
 use crate::values::switch;
 
 const NAMESPACE_FILE: &str = "/var/run/secrets/kubernetes.io/serviceaccount/namespace";

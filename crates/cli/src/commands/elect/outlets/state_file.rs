@@ -6,7 +6,7 @@ use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 
 use super::{Queue, newest};
-use crate::elect::view::Answer;
+use crate::commands::elect::view::Answer;
 
 /// Updates the file until the queue is closed.
 pub(crate) async fn serve(path: PathBuf, mut queue: Queue) {

@@ -154,7 +154,7 @@ impl Doctor {
         findings.extend(waiting::on(server, access).await);
         let seen = waiting::on(server, self.look(client, namespace, &mut findings)).await;
         findings.push(self.timing(&seen));
-        findings.push(containment::check(crate::run::Cgroup::check()));
+        findings.push(containment::check(crate::commands::run::Cgroup::check()));
         progress("measuring latency");
         let path = match (seen.first(), &self.name) {
             // Without a name, elections of all kinds were observed.

@@ -16,7 +16,7 @@ use tenure::{Elector, MemoryLock, Overrun};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 
-use crate::elect::view::{Facts, Seen, View};
+use crate::commands::elect::view::{Facts, Seen, View};
 use crate::sight::Notes;
 
 /// Reaction to a request.

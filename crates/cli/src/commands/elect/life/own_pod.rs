@@ -33,7 +33,7 @@ env:
 
 /// The pod in which this process claims to run.
 #[derive(Clone, Debug)]
-pub(in crate::elect) struct OwnPod {
+pub(in crate::commands::elect) struct OwnPod {
     pub(super) namespace: String,
     pub(super) pod: PodId,
     /// Whether the name is the host name, because no variable contains it.
@@ -42,7 +42,7 @@ pub(in crate::elect) struct OwnPod {
 
 /// Reason why this process cannot prove which pod it runs in, and what to do about it.
 #[derive(Debug)]
-pub(in crate::elect) struct NotProven {
+pub(in crate::commands::elect) struct NotProven {
     why: String,
 }
 
@@ -65,7 +65,7 @@ impl NotProven {
 impl OwnPod {
     /// Returns the pod according to the environment. The uid and the namespace are required. The name may be the host
     /// name, because the uid shows whether it is correct.
-    pub(in crate::elect) fn from_environment() -> Result<Self, NotProven> {
+    pub(in crate::commands::elect) fn from_environment() -> Result<Self, NotProven> {
         let uid = variable("POD_UID")
             .ok_or_else(|| NotProven::new("needs the pod's uid, and POD_UID is not set"))?;
         let namespace = pod_namespace().ok_or_else(|| {
@@ -99,12 +99,12 @@ impl OwnPod {
     }
 
     /// Returns the labels that every write of this candidate sets on the Lease.
-    pub(in crate::elect) fn labels(&self) -> BTreeMap<String, String> {
+    pub(in crate::commands::elect) fn labels(&self) -> BTreeMap<String, String> {
         BTreeMap::from([(MARK.to_owned(), self.pod.uid.clone())])
     }
 
     /// Reads the pod of this process, with retries, and checks its uid.
-    pub(in crate::elect) async fn prove(&self, client: &Client) -> Result<(), NotProven> {
+    pub(in crate::commands::elect) async fn prove(&self, client: &Client) -> Result<(), NotProven> {
         let path = pod_path(&self.namespace, &self.pod.name);
         loop {
             // Listing the pod needs no other permission than following the pods of leaders.
@@ -149,7 +149,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::elect::life::scripted::{self, Act};
+    use crate::commands::elect::life::scripted::{self, Act};
 
     fn own(guessed: bool) -> OwnPod {
         OwnPod {

@@ -18,7 +18,7 @@ use tokio::time::timeout;
 
 use super::{AGAIN, LEASE_SECONDS, Lease, MARK, REQUEST, observation, pod_path, revision};
 use crate::api;
-use crate::elect::view::View;
+use crate::commands::elect::view::View;
 
 /// Time in seconds after which the API server ends a watch; the client times out slightly later.
 const WATCH_SECONDS: u64 = 240;
@@ -27,18 +27,18 @@ const WATCH_SECONDS: u64 = 240;
 const LOOK: Duration = Duration::from_secs(15);
 
 /// Frees the lock of a leader whose pod is gone.
-pub(in crate::elect) struct Undertaker {
-    pub(in crate::elect) client: Client,
-    pub(in crate::elect) view: View,
-    pub(in crate::elect) lease: Lease,
+pub(in crate::commands::elect) struct Undertaker {
+    pub(in crate::commands::elect) client: Client,
+    pub(in crate::commands::elect) view: View,
+    pub(in crate::commands::elect) lease: Lease,
     /// 1 while the leader's pod should be gone and is not, or was never observed.
-    pub(in crate::elect) overdue: Gauge,
+    pub(in crate::commands::elect) overdue: Gauge,
 }
 
 impl Undertaker {
     /// Follows the pod of every leader. A deleted Lease does not stop this, because the garbage collector may be faster
     /// than we are.
-    pub(in crate::elect) async fn serve(self) {
+    pub(in crate::commands::elect) async fn serve(self) {
         let mut seen = self.view.seen.subscribe();
         let mut warned = String::new();
         // Observations of a pod are kept as long as it leads.
@@ -213,7 +213,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::elect::life::scripted::{self, Act};
+    use crate::commands::elect::life::scripted::{self, Act};
 
     fn undertaker(client: Client) -> Undertaker {
         Undertaker {
