@@ -98,15 +98,7 @@ fn mutants(rest: &[String]) -> anyhow::Result<()> {
 fn optimised(name: &str, rest: &[String]) -> anyhow::Result<()> {
     let built = ["--package", "tenure-cli", "--package", "tenure-tests"];
     Run::cargo(["build", "--release"].iter().chain(&built)).go()?;
-    let program = [
-        "run",
-        "--release",
-        "--quiet",
-        "--package",
-        "tenure-tests",
-        "--bin",
-        name,
-        "--",
-    ];
-    Run::cargo(program).args(rest).go()
+    // Not `cargo run`: it selects one package, which changes the features of shared crates and builds them again.
+    let program = command::target().join("release").join(name);
+    Run::new(program, rest).go()
 }
