@@ -9,6 +9,7 @@
 )]
 
 pub(in crate::bench) mod client;
+mod fairness;
 mod ours;
 
 use std::fmt;
@@ -71,7 +72,10 @@ pub fn bench(real: bool) -> Result<String> {
     report.controllers = Some(idle_with_controllers()?);
     report.in_process = Some(in_process()?);
     reports.push(report);
-    Ok(format!("### API servers\n\n{}", Table(&reports)))
+    eprintln!("with and without fair shares ...");
+    let fairness = fairness::cost()?;
+    let table = Table(&reports);
+    Ok(format!("### API servers\n\n{table}\n{fairness}"))
 }
 
 /// The figures of one server.
