@@ -73,6 +73,7 @@ mod sidecar_life;
 mod sidecar_old;
 mod sidecar_options;
 mod sidecar_outlets;
+mod sidecar_seats;
 mod top;
 mod unanswered;
 

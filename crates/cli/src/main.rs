@@ -21,6 +21,7 @@ mod log;
 mod output;
 mod page;
 mod rbac;
+mod seats;
 mod sight;
 mod signals;
 mod terms;

@@ -292,7 +292,8 @@ impl Builder {
     }
 
     /// Serves a path and everything below it without authentication, for public pages and for pages that check credentials
-    /// themselves. `prefix` begins with a slash and does not end with one.
+    /// themselves. `prefix` begins with a slash and does not end with one. The extensions of the request contain the address of
+    /// the client as `Option<IpAddr>`, which is `None` for the unix socket.
     pub fn public_route<F>(
         mut self,
         prefix: impl Into<String>,

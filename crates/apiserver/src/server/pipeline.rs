@@ -93,7 +93,9 @@ impl Pipeline {
             .iter()
             .find(|(prefix, _)| is_below(path, prefix))
         {
-            let answer = route(request.into_parts().0).await;
+            let mut parts = request.into_parts().0;
+            parts.extensions.insert(peer.address());
+            let answer = route(parts).await;
             let mut ending = self.ending.clone();
             let end = async move { _ = ending.wait_for(|ending| *ending).await };
             return Ok(answer.map(|body| until(body, end)));

@@ -1,12 +1,15 @@
 //! `tenure ui`: serves the page for the user who started it.
 
 use std::convert::Infallible;
+use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use clap::Args;
+use http::request::Parts;
 use http::{HeaderValue, Request, Response, StatusCode, header};
 use http_body_util::{BodyExt, Full};
 use hyper::body::Incoming;
@@ -18,6 +21,7 @@ use tokio::net::{TcpListener, TcpStream};
 
 use crate::connect::Connect;
 use crate::page::{Body, Door, PREFIX, Page};
+use crate::seats::{Seat, Seats};
 use crate::signals::Signals;
 
 /// Show elections in a browser
@@ -49,10 +53,13 @@ impl Ui {
             config: Box::new(config),
             namespace: self.namespace,
         });
+        let seats = Seats::new();
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
-                    Ok((stream, _)) => serve(stream, page.clone()),
+                    Ok((stream, peer)) => {
+                        serve(stream, page.clone(), peer.ip(), seats.admit(Some(peer.ip())));
+                    }
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 },
                 _ = signals.end() => return Ok(0),
@@ -69,25 +76,31 @@ fn secret() -> Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-fn serve(stream: TcpStream, page: Page) {
+fn serve(stream: TcpStream, page: Page, address: IpAddr, seat: Arc<Seat>) {
     tokio::spawn(async move {
+        let own = Arc::clone(&seat);
         let service = service_fn(move |request: Request<Incoming>| {
             let page = page.clone();
-            async move { Ok::<_, Infallible>(answer(&page, request).await) }
+            let mut parts = request.into_parts().0;
+            parts.extensions.insert(Arc::clone(&own));
+            parts.extensions.insert(Some(address));
+            async move { Ok::<_, Infallible>(answer(&page, &parts).await) }
         });
-        // A disconnected browser is not an error.
-        let _ = http1::Builder::new()
+        let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_secs(10))
-            .serve_connection(TokioIo::new(stream), service)
-            .await;
+            .serve_connection(TokioIo::new(stream), service);
+        tokio::select! {
+            // A disconnected browser is not an error.
+            _ = connection => {}
+            () = seat.replaced() => {}
+        }
     });
 }
 
-async fn answer(page: &Page, request: Request<Incoming>) -> Response<Body> {
-    let parts = request.into_parts().0;
+async fn answer(page: &Page, parts: &Parts) -> Response<Body> {
     if Page::has(parts.uri.path()) {
-        return page.answer(&parts).await;
+        return page.answer(parts).await;
     }
     let mut response = Response::new(BodyExt::boxed(Full::default()));
     if parts.uri.path() == "/" {

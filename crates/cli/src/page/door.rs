@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use anyhow::Context;
+use futures_util::future::BoxFuture;
 use http::StatusCode;
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -33,7 +34,7 @@ pub(crate) enum Door {
         not(feature = "server"),
         expect(dead_code, reason = "for the embedded server")
     )]
-    Caller(Arc<OnceLock<Config>>),
+    Caller(Arc<OnceLock<Caller>>),
     /// Every client may see one election, as with the sidecar's other endpoints. A client with the token may step its holder
     /// down.
     Sidecar {
@@ -45,18 +46,39 @@ pub(crate) enum Door {
     },
 }
 
+/// Checks in this process whether the client with this token may list locks.
+type Check = dyn Fn(Option<String>) -> BoxFuture<'static, Result<(), Refusal>> + Send + Sync;
+
+/// The API server that the page is part of.
+pub(crate) struct Caller {
+    pub(crate) config: Config,
+    pub(crate) check: Box<Check>,
+}
+
 impl Door {
-    /// Opens a board for a client, and returns what the client may do.
-    pub(super) async fn enter(&self, token: Option<&str>) -> Result<(Hello, Board), Refusal> {
-        let (client, server, steer, scope) = match self {
-            Self::Secret {
-                secret,
-                config,
-                namespace,
-            } => {
+    /// Authenticates a client without a request to the API server, so that it is cheap to reject strangers.
+    pub(super) async fn admit(&self, token: Option<&str>) -> Result<(), Refusal> {
+        match self {
+            Self::Secret { secret, .. } => {
                 if !token.is_some_and(|token| same(token, secret)) {
                     return Err(unknown("open the address that `tenure ui` printed"));
                 }
+                Ok(())
+            }
+            Self::Caller(caller) => {
+                let caller = caller.get().ok_or_else(starting)?;
+                (caller.check)(token.map(str::to_owned)).await
+            }
+            Self::Sidecar { .. } => Ok(()),
+        }
+    }
+
+    /// Opens a board for an admitted client, and returns what the client may do.
+    pub(super) async fn enter(&self, token: Option<&str>) -> Result<(Hello, Board), Refusal> {
+        let (client, server, steer, scope) = match self {
+            Self::Secret {
+                config, namespace, ..
+            } => {
                 let scope = Scope {
                     namespace: namespace.clone(),
                     ..Scope::default()
@@ -64,8 +86,8 @@ impl Door {
                 let client = connect(config.as_ref().clone())?;
                 (client, host(config), None, scope)
             }
-            Self::Caller(config) => {
-                let config = as_caller(config, token)?;
+            Self::Caller(caller) => {
+                let config = as_caller(caller, token)?;
                 let server = host(&config);
                 (connect(config)?, server, None, Scope::default())
             }
@@ -93,7 +115,9 @@ impl Door {
         let steer = match steer {
             Some(steer) => steer,
             None => {
-                check(&client, &scope).await?;
+                if matches!(self, Self::Secret { .. }) {
+                    check(&client, &scope).await?;
+                }
                 may_steer(&client, &scope, token.is_some()).await
             }
         };
@@ -115,7 +139,7 @@ impl Door {
                 }
                 connect(config.as_ref().clone())
             }
-            Self::Caller(config) => connect(as_caller(config, Some(token))?),
+            Self::Caller(caller) => connect(as_caller(caller, Some(token))?),
             Self::Sidecar {
                 client,
                 namespace: own,
@@ -151,6 +175,11 @@ fn unknown(why: &str) -> Refusal {
     Refusal(StatusCode::UNAUTHORIZED, why.to_owned())
 }
 
+fn starting() -> Refusal {
+    let why = "the server is starting".to_owned();
+    Refusal(StatusCode::SERVICE_UNAVAILABLE, why)
+}
+
 fn yes() -> Steer {
     Steer {
         able: true,
@@ -175,13 +204,8 @@ fn connect(config: Config) -> Result<Client, Refusal> {
 }
 
 /// Returns a configuration for the server's own address with the token of the client, or without credentials.
-fn as_caller(config: &OnceLock<Config>, token: Option<&str>) -> Result<Config, Refusal> {
-    let mut config = config.get().cloned().ok_or_else(|| {
-        Refusal(
-            StatusCode::SERVICE_UNAVAILABLE,
-            "the server is starting".into(),
-        )
-    })?;
+fn as_caller(caller: &OnceLock<Caller>, token: Option<&str>) -> Result<Config, Refusal> {
+    let mut config = caller.get().ok_or_else(starting)?.config.clone();
     let auth = match token {
         Some(token) => serde_json::json!({ "token": token }),
         None => serde_json::json!({}),

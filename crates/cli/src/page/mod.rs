@@ -10,6 +10,7 @@ mod feed;
 mod on_server;
 
 use std::convert::Infallible;
+use std::net::IpAddr;
 use std::sync::{Arc, LazyLock};
 
 use anyhow::Result;
@@ -22,9 +23,15 @@ use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
 use tenure::lock::{LockKind, orders};
-use tokio::sync::{Semaphore, mpsc};
+use tokio::sync::mpsc;
 
+use crate::board::Board;
 use crate::elections;
+use crate::seats::{Seat, StreamSeat, Streams};
+use feed::Hello;
+
+#[cfg(feature = "server")]
+pub(crate) use door::Caller;
 pub(crate) use door::{Door, Refusal};
 #[cfg(feature = "server")]
 pub(crate) use on_server::OnServer;
@@ -32,8 +39,8 @@ pub(crate) use on_server::OnServer;
 /// Path of the page.
 pub(crate) const PREFIX: &str = "/ui";
 
-/// Maximum number of concurrent feeds.
-const FEEDS: usize = 64;
+/// Maximum number of concurrent feeds: of all clients, and of one address.
+const FEEDS: (usize, usize) = (64, 32);
 
 const HTML: &str = include_str!("page.html");
 
@@ -59,18 +66,21 @@ static POLICY: LazyLock<String> = LazyLock::new(|| {
 /// Body of a response.
 pub(crate) type Body = BoxBody<Bytes, Infallible>;
 
+/// The seat of a feed, and that of its connection if the listener counts connections.
+type Seating = (StreamSeat, Option<StreamSeat>);
+
 /// The page with its access rule.
 #[derive(Clone)]
 pub(crate) struct Page {
     door: Arc<Door>,
-    feeds: Arc<Semaphore>,
+    feeds: Arc<Streams>,
 }
 
 impl Page {
     pub(crate) fn new(door: Door) -> Self {
         Self {
             door: Arc::new(door),
-            feeds: Arc::new(Semaphore::new(FEEDS)),
+            feeds: Streams::new(FEEDS.0, FEEDS.1),
         }
     }
 
@@ -80,7 +90,8 @@ impl Page {
             .is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     }
 
-    /// Handles a request for a path of the page.
+    /// Handles a request for a path of the page. Its extensions contain the address of the client (`Option<IpAddr>`), and the
+    /// [`Seat`] of its connection if the listener counts connections.
     pub(crate) async fn answer(&self, parts: &Parts) -> Response<Body> {
         let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
         let read = matches!(parts.method, Method::GET | Method::HEAD);
@@ -102,18 +113,21 @@ impl Page {
     }
 
     async fn feed(&self, parts: &Parts) -> Response<Body> {
-        let Ok(seat) = Arc::clone(&self.feeds).try_acquire_owned() else {
-            let why = "too many pages are open".into();
-            return plain(StatusCode::SERVICE_UNAVAILABLE, why);
-        };
-        let (hello, board) = match self.door.enter(bearer(parts)).await {
+        let (hello, board, seats) = match self.enter(parts).await {
             Ok(entered) => entered,
-            Err(Refusal(code, why)) => return plain(code, why),
+            Err(Refusal(code, why)) => {
+                let mut response = plain(code, why);
+                if code == StatusCode::SERVICE_UNAVAILABLE {
+                    let later = HeaderValue::from_static("10");
+                    response.headers_mut().insert(header::RETRY_AFTER, later);
+                }
+                return response;
+            }
         };
         let (lines, heard) = mpsc::channel(16);
         tokio::spawn(async move {
             feed::tell(board, &hello, lines).await;
-            drop(seat);
+            drop(seats);
         });
         let frames = stream::unfold(heard, |mut heard| async move {
             let text: Bytes = heard.recv().await?;
@@ -127,7 +141,28 @@ impl Page {
         );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
         headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+        if parts.extensions.get::<Arc<Seat>>().is_some() {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+        }
         response
+    }
+
+    /// Authenticates the client in this process, and only then gives it seats and opens a board.
+    async fn enter(&self, parts: &Parts) -> Result<(Hello, Board, Seating), Refusal> {
+        let token = bearer(parts);
+        self.door.admit(token).await?;
+        let address = parts.extensions.get::<Option<IpAddr>>().copied().flatten();
+        let full = || {
+            let why = "too many pages are open: close some, or try again later".to_owned();
+            Refusal(StatusCode::SERVICE_UNAVAILABLE, why)
+        };
+        let feed = self.feeds.take(address).ok_or_else(full)?;
+        let connection = match parts.extensions.get::<Arc<Seat>>() {
+            Some(seat) => Some(seat.stream().ok_or_else(full)?),
+            None => None,
+        };
+        let (hello, board) = self.door.enter(token).await?;
+        Ok((hello, board, (feed, connection)))
     }
 
     async fn step_down(&self, parts: &Parts) -> Result<String, Refusal> {

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::fs::Permissions;
 use std::future::Future;
 use std::io::ErrorKind;
+use std::net::IpAddr;
 use std::os::unix::fs::{FileTypeExt as _, PermissionsExt as _};
 use std::os::unix::net::UnixListener as StdListener;
 use std::path::{Path, PathBuf};
@@ -22,11 +23,11 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use tokio::net::{TcpListener, TcpStream, UnixListener};
-use tokio::sync::Semaphore;
 
 use super::prompt::Prompt;
 use super::view::View;
 use crate::page::Page;
+use crate::seats::{Seat, Seats};
 
 /// Time after the end of its lease at which `/livez` of a leader fails (client-go's watchdog).
 const TOLERANCE: Duration = Duration::from_secs(20);
@@ -104,11 +105,8 @@ pub(crate) struct Site {
     /// Required for `POST /v1/step-down`. Without a token, only clients of a unix socket may use it.
     pub(crate) token: Option<Arc<str>>,
     /// Limits the number of connections, so that many clients cannot use up the memory of the election.
-    pub(crate) places: Arc<Semaphore>,
+    pub(crate) seats: Arc<Seats>,
 }
-
-/// Maximum number of connections.
-pub(crate) const MOST_CONNECTIONS: usize = 512;
 
 /// Binds a socket file with this mode. Replaces a socket, and no other file.
 fn bind_socket(path: &Path, mode: u32) -> std::io::Result<UnixListener> {
@@ -145,9 +143,9 @@ pub(crate) async fn listen(
             Ok(Box::pin(async move {
                 loop {
                     match listener.accept().await {
-                        Ok((stream, _)) => {
+                        Ok((stream, peer)) => {
                             expect_acknowledgements(&stream);
-                            serve(stream, site.clone(), false);
+                            serve(stream, site.clone(), Some(peer.ip()));
                         }
                         Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                     }
@@ -161,7 +159,7 @@ pub(crate) async fn listen(
             Ok(Box::pin(async move {
                 loop {
                     match listener.accept().await {
-                        Ok((stream, _)) => serve(stream, site.clone(), true),
+                        Ok((stream, _)) => serve(stream, site.clone(), None),
                         Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                     }
                 }
@@ -170,31 +168,35 @@ pub(crate) async fn listen(
     }
 }
 
-fn serve<S>(stream: S, site: Site, private: bool)
+/// Serves a connection; `address` is `None` for a client of a unix socket.
+fn serve<S>(stream: S, site: Site, address: Option<IpAddr>)
 where
     S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin + Send + 'static,
 {
-    let Ok(place) = site.places.clone().try_acquire_owned() else {
-        return;
-    };
+    let seat = site.seats.admit(address);
     tokio::spawn(async move {
-        let _place = place;
+        let own = Arc::clone(&seat);
         let service = service_fn(move |request: Request<Incoming>| {
-            let site = site.clone();
+            let (site, seat) = (site.clone(), Arc::clone(&own));
             async move {
                 if site.parts.leader && Page::has(request.uri().path()) {
-                    let parts = request.into_parts().0;
+                    let mut parts = request.into_parts().0;
+                    parts.extensions.insert(seat);
+                    parts.extensions.insert(address);
                     return Ok::<_, Infallible>(site.page.answer(&parts).await);
                 }
-                Ok(site.answer(&request, private))
+                Ok(site.answer(&request, address.is_none(), &seat))
             }
         });
-        // A client that disconnects, or never completes its request, is ignored.
-        let _ = http1::Builder::new()
+        let connection = http1::Builder::new()
             .timer(TokioTimer::new())
             .header_read_timeout(Duration::from_secs(10))
-            .serve_connection(TokioIo::new(Prompt::new(stream, SLOWEST)), service)
-            .await;
+            .serve_connection(TokioIo::new(Prompt::new(stream, SLOWEST)), service);
+        tokio::select! {
+            // A client that disconnects, or never completes its request, is ignored.
+            _ = connection => {}
+            () = seat.replaced() => {}
+        }
     });
 }
 
@@ -212,7 +214,7 @@ fn expect_acknowledgements(stream: &TcpStream) {
 }
 
 impl Site {
-    fn answer(&self, request: &Request<Incoming>, private: bool) -> Response<Body> {
+    fn answer(&self, request: &Request<Incoming>, private: bool, seat: &Seat) -> Response<Body> {
         let read = matches!(*request.method(), Method::GET | Method::HEAD);
         let verbose = request
             .uri()
@@ -248,7 +250,7 @@ impl Site {
                     serde_json::json!({ "leader": self.view.leader() }).to_string(),
                 )
             }
-            ("/sse" | "/v1/watch", true) => self.events(),
+            ("/sse" | "/v1/watch", true) => self.events(request.method() == Method::HEAD, seat),
             ("/v1/step-down", false) if request.method() == Method::POST => {
                 self.step_down(request, private)
             }
@@ -298,15 +300,28 @@ impl Site {
     }
 
     /// Returns server-sent events: the current value first, then every change.
-    fn events(&self) -> Response<Body> {
-        let body = StreamBody::new(changes(self.view.clone()).map(|text| Ok(Frame::data(text))));
-        let mut response = Response::new(BodyExt::boxed(body));
+    fn events(&self, head_only: bool, seat: &Seat) -> Response<Body> {
+        let body = if head_only {
+            BodyExt::boxed(Full::default())
+        } else {
+            let Some(seat) = seat.stream() else {
+                return too_many_streams();
+            };
+            let lines = changes(self.view.clone()).map(move |text| {
+                // The seat lasts as long as the stream.
+                let _ = &seat;
+                Ok(Frame::data(text))
+            });
+            BodyExt::boxed(StreamBody::new(lines))
+        };
+        let mut response = Response::new(body);
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
             HeaderValue::from_static("text/event-stream"),
         );
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         response
     }
 }
@@ -346,6 +361,15 @@ fn probe(path: &str, name: &str, failed: bool, verbose: bool) -> Response<Body> 
         "ok".to_owned()
     };
     text(code, "text/plain; charset=utf-8", body)
+}
+
+fn too_many_streams() -> Response<Body> {
+    let why = "too many event streams are open: close some, or try again later\n";
+    let mut response = text(StatusCode::SERVICE_UNAVAILABLE, "text/plain", why.into());
+    let headers = response.headers_mut();
+    headers.insert(header::RETRY_AFTER, HeaderValue::from_static("10"));
+    headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 fn no_such_path() -> Response<Body> {

@@ -22,7 +22,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use tenure::metrics::Registry;
 use tenure::{Elector, Metrics, Overrun};
 use tenure_exposition::expose;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::watch;
 
 use crate::api;
 use crate::connect::Connect;
@@ -31,13 +31,14 @@ use crate::events::EventLog;
 use crate::output;
 use crate::page::{Door, Page};
 use crate::rbac;
+use crate::seats::Seats;
 use crate::sight::Gate;
 use crate::signals::Signals;
 use crate::waiting::Limit;
 pub(crate) use args::Elect;
 use args::{Compat, EventFormat, Mode, NameFormat, Preflight};
 use health::HealthGate;
-use http::{Address, MOST_CONNECTIONS, Parts, Site};
+use http::{Address, Parts, Site};
 use life::{Lease, OwnPod, Undertaker};
 use outlets::Outlets;
 use outlets::hooks::Hooks;
@@ -371,7 +372,7 @@ impl Elect {
             compat,
             page,
             token,
-            places: Arc::new(Semaphore::new(MOST_CONNECTIONS)),
+            seats: Seats::new(),
         };
         let only = |probes, metrics| Parts {
             leader: false,
