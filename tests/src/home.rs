@@ -1,11 +1,26 @@
 //! An empty home directory, so that `tenure` has its own local server there.
 
+use std::io::Write as _;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
 use crate::tools;
+
+/// Writes a file that only its owner can read, as `tenure` requires for secrets.
+///
+/// # Panics
+///
+/// Panics if the file cannot be written.
+pub fn write_secret(path: impl AsRef<Path>, text: impl AsRef<[u8]>) {
+    let mut options = std::fs::OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(0o600);
+    let file = options.open(path);
+    let written = file.and_then(|mut file| file.write_all(text.as_ref()));
+    written.expect("a file for a test");
+}
 
 /// A home. Its local server ends with it.
 #[derive(Debug)]

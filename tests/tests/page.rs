@@ -1,6 +1,5 @@
 //! The page in a real Chromium: `tenure ui`, `tenure elect --http` and `tenure server` serve it.
 
-use std::fs;
 use std::net::TcpListener;
 use std::path::Path;
 use std::process::Command;
@@ -8,6 +7,7 @@ use std::time::Duration;
 
 use tenure_tests::clock::{Nanos, poll};
 use tenure_tests::event::Kind;
+use tenure_tests::home::write_secret;
 use tenure_tests::process::Process;
 use tenure_tests::{Skip, tools};
 
@@ -114,7 +114,7 @@ fn page_of_a_server_acts_in_the_name_of_whoever_opened_it() {
     };
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens");
-    fs::write(&tokens, "s3cret,admin,1,\"system:masters\"\n").unwrap();
+    write_secret(&tokens, "s3cret,admin,1,\"system:masters\"\n");
     let kubeconfig = folder.path().join("kubeconfig");
     let mut command = Command::new(tools::tenure().unwrap());
     command.args(["server", "--listen=127.0.0.1:0", "--store=memory"]);

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 use tenure_apiserver::server::Server;
 use tenure_tests::Skip;
 use tenure_tests::embedded::Embedded;
+use tenure_tests::home::write_secret;
 use tenure_tests::real::{Cluster, shared};
 use tenure_tests::wire::Wire;
 
@@ -90,7 +91,7 @@ fn story(admin: &Path, user: &Path, namespace: &str) -> Vec<String> {
 fn ours() -> (tempfile::TempDir, Embedded, PathBuf) {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens");
-    std::fs::write(&tokens, "usertoken,user,user\n").unwrap();
+    write_secret(&tokens, "usertoken,user,user\n");
     let server = Embedded::start_with(Server::builder().token_file(tokens)).unwrap();
     let file = Kubeconfig::read_from(server.kubeconfig()).unwrap();
     let mut config = serde_json::to_value(file).unwrap();

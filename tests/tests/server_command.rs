@@ -9,7 +9,7 @@ use std::process::Output;
 use std::time::Duration;
 
 use tenure_tests::clock::poll;
-use tenure_tests::home::Home;
+use tenure_tests::home::{Home, write_secret};
 use tenure_tests::nemesis::proxy::{Gate, Proxy};
 use tenure_tests::process::Process;
 use tenure_tests::wire::Wire;
@@ -208,7 +208,7 @@ fn server_command_drains_watches_and_ends_cleanly_when_asked() {
 #[test]
 fn server_command_records_the_least_role_of_what_it_saw() {
     let home = Home::new();
-    std::fs::write(home.path("tokens"), "secret,alice,1\n").unwrap();
+    write_secret(home.path("tokens"), "secret,alice,1\n");
     let options = [
         "--store=memory",
         "--token-auth-file=tokens",
@@ -414,20 +414,23 @@ fn server_command_backup_that_breaks_off_leaves_nothing() {
     let mut instance = full.instance.clone();
     instance["kubeconfig"] = proxy.kubeconfig().to_str().unwrap().into();
     std::fs::write(described, instance.to_string()).unwrap();
-    let (part, whole) = (full.home.path("b.part"), full.home.path("b"));
-    // A file of an earlier attempt that was killed, readable by everyone.
-    std::fs::write(&part, "old").unwrap();
+    let whole = full.home.path("b");
+    let part = || {
+        let files = std::fs::read_dir(full.home.path("")).unwrap().flatten();
+        let mut files = files.map(|entry| entry.path());
+        files.find(|path| path.extension().is_some_and(|end| end == "part"))
+    };
     for how in ["cut", "interrupted"] {
         proxy.set(Gate::Open, Gate::Slow(Duration::from_millis(40)));
         let mut command = full.home.command();
         command.args(["server", "backup", "b"]);
         let mut saving = Process::spawn("backup", command).unwrap();
         let began = poll(LIMIT, || {
-            let length = part.metadata().ok()?.len();
+            let length = part()?.metadata().ok()?.len();
             (length > 50_000).then_some(())
         });
         assert!(began.is_some(), "{}", saving.transcript());
-        let mode = part.metadata().unwrap().permissions().mode();
+        let mode = part().unwrap().metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600, "there are secrets in it");
         let code = if how == "cut" {
             proxy.reset();
@@ -440,7 +443,7 @@ fn server_command_backup_that_breaks_off_leaves_nothing() {
         };
         let status = saving.wait(LIMIT).unwrap();
         assert_eq!(status.code(), Some(code), "{how}: {}", saving.transcript());
-        assert!(!part.exists() && !whole.exists(), "{how}");
+        assert!(part().is_none() && !whole.exists(), "{how}");
     }
     proxy.heal();
     let saved = full.home.tenure(&["server", "backup", "b"]);
@@ -449,7 +452,7 @@ fn server_command_backup_that_breaks_off_leaves_nothing() {
         whole.metadata().unwrap().permissions().mode() & 0o777,
         0o600
     );
-    assert!(!part.exists());
+    assert!(part().is_none());
 }
 
 /// The page acts with the credentials of the request, not with those of the server or of the owner of a socket.

@@ -13,6 +13,7 @@ use tenure_apiserver::server::Server;
 use tenure_tests::clock::{Nanos, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
+use tenure_tests::home::write_secret;
 use tenure_tests::process::Process;
 use tenure_tests::record::Recorder;
 use tenure_tests::tools;
@@ -72,7 +73,7 @@ impl Place {
             .iter()
             .map(|case| format!("token-{0},{0},{0}\n", case.user))
             .collect();
-        std::fs::write(folder.path().join("tokens"), tokens).unwrap();
+        write_secret(folder.path().join("tokens"), tokens);
         let builder = Server::builder()
             .token_file(folder.path().join("tokens"))
             .record_rbac(folder.path().join("recorded.yaml"));

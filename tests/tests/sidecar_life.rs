@@ -11,7 +11,7 @@ use tenure_apiserver::server::Server;
 use tenure_tests::clock::{Nanos, now, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
-use tenure_tests::home::Home;
+use tenure_tests::home::{Home, write_secret};
 use tenure_tests::process::Process;
 use tenure_tests::wire::{Wire, lease_path};
 
@@ -322,7 +322,7 @@ fn sidecar_life_without_proof_of_its_own_pod_refuses_to_start() {
 fn sidecar_life_that_may_not_read_its_pod_does_not_lead() {
     let home = Home::new();
     let tokens = home.path("tokens");
-    std::fs::write(&tokens, "secret,life,life\n").unwrap();
+    write_secret(&tokens, "secret,life,life\n");
     let server = Embedded::start_with(Server::builder().token_file(tokens)).unwrap();
     let admin = Wire::connect(&server.kubeconfig()).unwrap();
     let group = "rbac.authorization.k8s.io";

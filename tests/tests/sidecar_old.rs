@@ -9,6 +9,7 @@ use serde_json::json;
 use tenure_apiserver::server::Server;
 use tenure_tests::clock::poll;
 use tenure_tests::embedded::Embedded;
+use tenure_tests::home::write_secret;
 use tenure_tests::process::Process;
 use tenure_tests::tools;
 use tenure_tests::wire::Wire;
@@ -78,7 +79,7 @@ fn sidecar_takes_glogs_flags_with_a_warning() {
 fn limited(verbs: &[&str]) -> (Embedded, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let tokens = folder.path().join("tokens");
-    std::fs::write(&tokens, "token-x,x,x\n").unwrap();
+    write_secret(&tokens, "token-x,x,x\n");
     let server = Embedded::start_with(Server::builder().token_file(&tokens)).unwrap();
     let admin = Wire::connect(&server.kubeconfig()).unwrap();
     let rbac = "/apis/rbac.authorization.k8s.io/v1/namespaces/default";

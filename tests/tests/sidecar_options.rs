@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use tenure_tests::clock::{Nanos, now, poll};
 use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
-use tenure_tests::home::Home;
+use tenure_tests::home::{Home, write_secret};
 use tenure_tests::process::Process;
 use tenure_tests::wire::Wire;
 
@@ -59,7 +59,7 @@ fn step_down(mut stream: impl Read + Write, token: Option<&str>) -> u16 {
 #[test]
 fn sidecar_options_step_down_by_http_and_by_socket_is_seen_by_everybody() {
     let home = Home::new();
-    fs::write(home.path("token"), "s3cret\n").unwrap();
+    write_secret(home.path("token"), "s3cret\n");
     let (port, other) = (free_port(), free_port());
     let token = "--step-down-token-file=token";
     let notes = "--on-change=echo $TENURE_LEADER_ID >> changes";

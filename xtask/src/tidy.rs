@@ -16,12 +16,13 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-lock", &["tenure-core"]),
     ("tenure", &["tenure-core", "tenure-lock"]),
     ("tenure-exposition", &[]),
+    ("tenure-host", &[]),
     ("tenure-manager", &["tenure", "tenure-exposition"]),
     (
         "tenure-server",
         &["tenure", "tenure-manager", "tenure-apiserver"],
     ),
-    ("tenure-apiserver", &["tenure-exposition"]),
+    ("tenure-apiserver", &["tenure-exposition", "tenure-host"]),
     ("tenure-csi", &[]),
     (
         "tenure-provisioner",
@@ -39,6 +40,7 @@ const ARROWS: &[(&str, &[&str])] = &[
             "tenure",
             "tenure-apiserver",
             "tenure-exposition",
+            "tenure-host",
             "tenure-server",
             "tenure-provisioner",
         ],

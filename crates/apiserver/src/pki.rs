@@ -7,14 +7,15 @@
 //! issues a new one when a name is added or when the certificate expires soon.
 
 use std::collections::BTreeSet;
-use std::io::{self, Write as _};
-use std::os::unix::fs::OpenOptionsExt as _;
+use std::io;
 use std::path::Path;
 
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType,
 };
+
+use tenure_host::files;
 
 use crate::auth::MASTERS;
 
@@ -265,38 +266,17 @@ impl Authority {
 /// Writes a file that only its owner can read, atomically. A power failure may lose it, so use this only for files that
 /// every start writes again.
 pub(crate) fn write_private(path: &Path, content: &[u8]) -> io::Result<()> {
-    write_file(path, content, |_| Ok(()))
+    files::replace(path, content, 0o600)
 }
 
 /// Like [`write_private`], but the file survives a power failure.
 pub(crate) fn write_private_durably(path: &Path, content: &[u8]) -> io::Result<()> {
-    write_file(path, content, std::fs::File::sync_all)
-}
-
-fn write_file(
-    path: &Path,
-    content: &[u8],
-    sync: impl Fn(&std::fs::File) -> io::Result<()>,
-) -> io::Result<()> {
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{}.tmp", std::process::id()));
-    let temporary = path.with_file_name(name);
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = options.open(&temporary)?;
-    file.write_all(content)?;
-    sync(&file)?;
-    std::fs::rename(&temporary, path)
+    files::replace_durably(path, content, 0o600)
 }
 
 /// Creates a folder and its parents with access for the owner only. An existing folder is not changed.
 pub(crate) fn create_private_folder(path: &Path) -> Result<(), PkiError> {
-    use std::os::unix::fs::DirBuilderExt as _;
-    std::fs::DirBuilder::new()
-        .recursive(true)
-        .mode(0o700)
-        .create(path)
-        .map_err(|e| PkiError::File(path.display().to_string(), e))
+    files::create_folder(path).map_err(|e| PkiError::File(path.display().to_string(), e))
 }
 
 fn store(folder: &Path, name: &str, identity: Identity) -> Result<Identity, PkiError> {
@@ -316,9 +296,13 @@ fn write_identity(folder: &Path, name: &str, identity: &Identity) -> Result<(), 
 
 /// Returns `None` unless both files exist.
 fn read_identity(folder: &Path, name: &str) -> Result<Option<Identity>, PkiError> {
-    let read = |extension| {
+    let read = |extension: &str| {
         let path = folder.join(format!("{name}.{extension}"));
-        match std::fs::read_to_string(&path) {
+        let text = match extension {
+            "key" => files::read_own(&path),
+            _ => std::fs::read_to_string(&path),
+        };
+        match text {
             Ok(text) => Ok(Some(text)),
             Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(e) => Err(PkiError::File(path.display().to_string(), e)),

@@ -12,6 +12,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use anyhow::{Context, Result, bail};
 use clap::Args;
@@ -117,6 +118,8 @@ impl Connect {
             return self.read_file(file).await;
         }
         if let Some(kubeconfig) = Kubeconfig::from_env().context("KUBECONFIG")? {
+            let files = std::env::var_os("KUBECONFIG").unwrap_or_default();
+            warn_about(&std::env::split_paths(&files).collect::<Vec<_>>());
             return self.choose(kubeconfig).await.context("KUBECONFIG");
         }
         if std::env::var_os("KUBERNETES_SERVICE_HOST").is_some() {
@@ -148,11 +151,14 @@ impl Connect {
     #[cfg(feature = "server")]
     async fn embedded(&self, why: &str) -> Result<Config> {
         let started = waiting::on("the local server to start", crate::local::ensure(why)).await?;
+        let named = || format!("kubeconfig {}", started.display());
+        tenure_host::files::tighten(&started).with_context(named)?;
         self.read_file(&started).await
     }
 
     async fn read_file(&self, file: &PathBuf) -> Result<Config> {
         let named = || format!("kubeconfig {}", file.display());
+        warn_about(std::slice::from_ref(file));
         let kubeconfig = Kubeconfig::read_from(file).with_context(named)?;
         self.choose(kubeconfig).await.with_context(named)
     }
@@ -163,6 +169,19 @@ impl Connect {
             ..Default::default()
         };
         Ok(tenure::read_kubeconfig(kubeconfig, &options).await?)
+    }
+}
+
+/// Warns once about kubeconfigs that other users can read or change, as helm does.
+fn warn_about(files: &[PathBuf]) {
+    static WARNED: AtomicBool = AtomicBool::new(false);
+    for warning in files
+        .iter()
+        .filter_map(|file| tenure_host::files::warning(file))
+    {
+        if !WARNED.swap(true, Ordering::Relaxed) {
+            eprintln!("tenure: warning: kubeconfig {warning}");
+        }
     }
 }
 

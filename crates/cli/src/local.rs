@@ -1,8 +1,9 @@
 //! The embedded server of this machine, started on first use and shared by all `tenure` processes of this user.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
+use std::fs::File;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
@@ -10,6 +11,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, test_kill_process};
 use tenure_apiserver::server::{Instance, default_data_dir};
+use tenure_host::files;
 
 use crate::commands::run::close_inherited;
 
@@ -32,11 +34,14 @@ pub(crate) fn data_dir() -> Result<PathBuf> {
 /// Makes sure that the server runs, prints `why` it is used, and returns its kubeconfig.
 pub(crate) async fn ensure(why: &str) -> Result<PathBuf> {
     let dir = data_dir()?;
+    // Its files say which server and which credentials are used.
+    let claimed = files::check_folder(&dir);
+    claimed.with_context(|| format!("data directory {}", dir.display()))?;
     if let Some(instance) = running(&dir)? {
         note(why, "using", &instance);
         return Ok(instance.kubeconfig);
     }
-    fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
+    files::create_folder(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     let log = dir.join("server.log");
     let server = start(&dir, &log)?;
     let mut waited = Duration::ZERO;
@@ -72,7 +77,8 @@ fn running(dir: &Path) -> Result<Option<Instance>> {
 
 /// Starts the server and returns its process.
 fn start(dir: &Path, log: &Path) -> Result<Option<Pid>> {
-    let output = File::options().create(true).append(true).open(log);
+    let mut options = File::options();
+    let output = options.create(true).append(true).mode(0o600).open(log);
     let output = output.with_context(|| format!("cannot write {}", log.display()))?;
     let started = Command::new(std::env::current_exe()?)
         .arg(DETACHED)

@@ -7,9 +7,12 @@ use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use ring::rand::SystemRandom;
 use ring::signature::{self, EcdsaKeyPair, KeyPair as _};
 use serde_json::{Value, json};
+use tenure_host::files;
 
 const ALGORITHM: &signature::EcdsaSigningAlgorithm = &signature::ECDSA_P256_SHA256_FIXED_SIGNING;
 const PEM_HEAD: &str = "-----BEGIN PRIVATE KEY-----";
+/// Part of the first line of every PEM with a private key.
+const PRIVATE: &str = "PRIVATE KEY";
 const PEM_TAIL: &str = "-----END PRIVATE KEY-----";
 
 /// Reasons why a signing key cannot be used.
@@ -57,7 +60,7 @@ impl SigningKey {
     /// If the file cannot be read, written or understood.
     pub fn load_or_generate(path: &Path) -> Result<Self, KeyError> {
         let name = path.display().to_string();
-        match std::fs::read_to_string(path) {
+        match files::read_own(path) {
             Ok(text) => Self::from_pem(&text).ok_or(KeyError::Parse(name)),
             Err(e) if e.kind() == std::io::ErrorKind::NotFound => {
                 let key = Self::generate()?;
@@ -124,7 +127,8 @@ impl VerifyingKey {
     /// If the file cannot be read, or has something else.
     pub fn read_all(path: &Path) -> Result<Vec<Self>, KeyError> {
         let name = || path.display().to_string();
-        let text = std::fs::read_to_string(path).map_err(|e| KeyError::File(name(), e))?;
+        let text = files::read_checked(path, |text| text.contains(PRIVATE))
+            .map_err(|e| KeyError::File(name(), e))?;
         let mut keys = Vec::new();
         for pem in x509_parser::pem::Pem::iter_from_buffer(text.as_bytes()) {
             let key = pem.ok().and_then(|pem| Self::from_pem(&pem));

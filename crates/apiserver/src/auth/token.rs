@@ -407,6 +407,12 @@ mod tests {
         let both = std::fs::read_to_string(&path).unwrap() + &public;
         let file = dir.path().join("both.pem");
         std::fs::write(&file, both).unwrap();
+        let loose = VerifyingKey::read_all(&file);
+        assert!(
+            matches!(loose, Err(KeyError::File(..))),
+            "it has a private key"
+        );
+        tenure_host::files::tighten(&file).unwrap();
         let keys = VerifyingKey::read_all(&file).unwrap();
         assert_eq!(keys.len(), 2);
         let rolled = Issuer::new(new.key).accept(keys);

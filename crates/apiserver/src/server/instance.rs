@@ -10,15 +10,16 @@
 
 use std::fs::File;
 use std::io::{Read as _, Seek as _, Write as _};
-use std::os::unix::fs::{OpenOptionsExt as _, PermissionsExt as _};
+use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::fs::FlockOperation;
 use rustix::process::{Pid, Signal};
 use serde::{Deserialize, Serialize};
+use tenure_host::files;
 
-use crate::pki::{create_private_folder, write_private};
+use crate::pki::write_private;
 
 const POLL: Duration = Duration::from_millis(10);
 
@@ -164,13 +165,14 @@ pub(super) struct DataDir {
 }
 
 impl DataDir {
-    /// Creates the directory with mode 0700 if it does not exist, and locks it.
+    /// Creates the directory with mode 0700 if it does not exist, and locks it. Rejects a directory of another user, and one
+    /// that every user can write to.
     pub(super) fn lock(path: &Path) -> Result<Self, DataDirError> {
-        create_private_folder(path)?;
-        let private = std::fs::Permissions::from_mode(0o700);
-        std::fs::set_permissions(path, private).map_err(|e| file(path, e))?;
+        files::claim_folder(path).map_err(|e| file(path, e))?;
         // Absolute, because other processes read this path.
         let path = std::fs::canonicalize(path).map_err(|e| file(path, e))?;
+        let database = path.join("store.redb");
+        files::tighten(&database).map_err(|e| file(&database, e))?;
         let name = path.join("server.lock");
         let mut lock = std::fs::OpenOptions::new()
             .read(true)
@@ -246,6 +248,8 @@ fn start_ticks(pid: u32) -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt as _;
+
     use super::*;
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure_host::files;
 use tokio::sync::watch;
 use tokio_rustls::TlsAcceptor;
 
@@ -182,7 +183,7 @@ impl Tokens {
             tracing::warn!(%path, %error, "cannot read static tokens; the old ones stay valid");
         };
         if let Some(path) = &self.file {
-            match std::fs::read_to_string(path) {
+            match files::read_secret(path) {
                 Err(error) => {
                     again |= is_temporary(&error);
                     refused(path, &error);
@@ -194,7 +195,7 @@ impl Tokens {
             }
         }
         if let Some(path) = &self.admin {
-            match std::fs::read_to_string(path) {
+            match files::read_own(path) {
                 Ok(text) if text.trim().is_empty() => refused(path, &"the file is empty"),
                 Ok(text) => self.admin_token = Some(text.trim().to_owned()),
                 Err(error) => {

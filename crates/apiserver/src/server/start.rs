@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tenure_host::files;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 
@@ -212,7 +213,7 @@ impl Builder {
         Ok(match &self.token_file {
             None => TokenFile::default(),
             Some(path) => {
-                let text = std::fs::read_to_string(path)
+                let text = files::read_secret(path)
                     .map_err(|e| StartError::TokenFile(path.display().to_string(), e))?;
                 TokenFile::parse(&text)?
             }
@@ -291,7 +292,7 @@ impl Opened {
 /// Reads the token file. Creates a token if the file is missing or empty.
 fn kept_token(path: &Path) -> Result<String, StartError> {
     let failed = |error| StartError::TokenFile(path.display().to_string(), error);
-    match std::fs::read_to_string(path) {
+    match files::read_own(path) {
         Ok(text) if !text.trim().is_empty() => return Ok(text.trim().to_owned()),
         Err(error) if error.kind() != std::io::ErrorKind::NotFound => return Err(failed(error)),
         _ => {}

@@ -16,11 +16,12 @@
 //! All older revisions are expired, so watches start again. No lease has a valid token until its next term, because
 //! the backup cannot contain later winners.
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Write};
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+use tenure_host::files;
 
 use super::batch::Entry;
 use super::durable::format::{Summary, decode_record, encode_key, encode_record};
@@ -120,16 +121,14 @@ impl Snapshot {
 pub fn save(store: &impl Source, path: impl AsRef<Path>) -> Result<Report, BackupError> {
     let path = path.as_ref();
     let snapshot = store.snapshot();
-    let mut part = path.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
-    let written = write(&snapshot, &part).and_then(|()| {
-        fs::rename(&part, path)?;
+    // Readable by the owner only, because it contains secrets.
+    let written = files::Replacement::create(path, 0o600).and_then(|mut part| {
+        write(&snapshot, part.file())?;
+        part.place()?;
         let dir = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         durable::sync_dir(dir.unwrap_or(Path::new(".")))
     });
     if let Err(source) = written {
-        let _ = fs::remove_file(&part);
         return Err(BackupError::Io {
             path: path.to_owned(),
             source,
@@ -209,11 +208,8 @@ impl Image {
 
 /// `MAGIC, version, revision`, then per object `key length, record length, key, record`, and at the
 /// end two zero lengths, the number of objects and the sum of their fingerprints.
-fn write(snapshot: &Snapshot, path: &Path) -> io::Result<()> {
-    let mut options = File::options();
-    // Readable by the owner only, because it contains secrets.
-    options.write(true).create(true).truncate(true).mode(0o600);
-    let mut file = BufWriter::new(options.open(path)?);
+fn write(snapshot: &Snapshot, file: &mut File) -> io::Result<()> {
+    let mut file = BufWriter::new(file);
     file.write_all(MAGIC)?;
     file.write_all(&VERSION.to_le_bytes())?;
     file.write_all(&snapshot.revision.to_le_bytes())?;

@@ -58,9 +58,7 @@ async fn expect_code(server: &Handle, token: &str, wanted: u16) {
 }
 
 fn replace(path: &Path, text: &str) {
-    let new = path.with_extension("new");
-    std::fs::write(&new, text).unwrap();
-    std::fs::rename(new, path).unwrap();
+    tenure_host::files::replace(path, text.as_bytes(), 0o600).unwrap();
 }
 
 async fn watch(server: &Handle, token: &str) -> Stream {
@@ -113,11 +111,10 @@ fn token(issued: &Answer) -> String {
 async fn changed_token_files_take_effect_while_the_server_runs() {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("tokens.csv");
-    std::fs::write(
+    replace(
         &file,
         "old,anna,1,system:masters\nkept,bert,2,system:masters\n",
-    )
-    .unwrap();
+    );
     let data = dir.path().join("data");
     let server = builder()
         .data_dir(&data)

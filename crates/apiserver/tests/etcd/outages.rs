@@ -238,7 +238,7 @@ async fn tls_with_certificates_of_both_sides() {
     let other = Pki::ephemeral(&[]).unwrap();
     let write = |folder: &std::path::Path, name: &str, text: &str| {
         let path = folder.join(name);
-        std::fs::write(&path, text).unwrap();
+        tenure_host::files::replace(&path, text.as_bytes(), 0o600).unwrap();
         path.display().to_string()
     };
     let started = Etcd::start_with(|folder| {

@@ -3,7 +3,9 @@
 //! The demo is isolated: its API server is in this process and in memory, and the kernel ends the candidates with this
 //! process. It leaves nothing behind and does not touch other elections.
 
+use std::hash::{BuildHasher as _, Hasher as _, RandomState};
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -297,9 +299,10 @@ struct Folder(PathBuf);
 
 impl Folder {
     fn new() -> Result<Self> {
-        let name = format!("tenure-demo-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
-        let made = std::fs::DirBuilder::new().create(&path);
+        // An unpredictable name, so that no other user can take it first.
+        let random = RandomState::new().build_hasher().finish();
+        let path = std::env::temp_dir().join(format!("tenure-demo-{random:016x}"));
+        let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))
     }

@@ -2,10 +2,10 @@
 
 mod security;
 
+use std::fs::File;
 use std::io::Write;
 use std::net::SocketAddr;
 use std::num::NonZero;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use tenure::Timing;
 use tenure_apiserver::auth::Mode;
 use tenure_apiserver::server::{Builder, Engine, Instance, Server as ApiServer, Stopped};
 use tenure_apiserver::store::{EtcdConfig, RedbStore, backup};
+use tenure_host::files;
 
 use crate::connect::{self, Connect};
 use crate::local;
@@ -220,6 +221,9 @@ impl Server {
             Some(dir) => dir.clone(),
             None => local::data_dir()?,
         };
+        // Every command trusts the files in it.
+        let claimed = files::check_folder(&dir);
+        claimed.with_context(|| format!("data directory {}", dir.display()))?;
         match self.command {
             None => self.options.serve(dir, connect).await,
             Some(Action::Run(options)) => options.serve(dir, connect).await,
@@ -403,7 +407,7 @@ impl Options {
 /// Returns the administrator's token, which every server stores in its directory.
 fn token(dir: &Path) -> Result<String> {
     let file = dir.join("token");
-    match std::fs::read_to_string(&file) {
+    match files::read_own(&file) {
         Ok(token) => Ok(token.trim().to_owned()),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => bail!(
             "no server has run on {}; start one with `tenure server`, or name its folder with --data-dir",
@@ -448,48 +452,36 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
             String::from_utf8_lossy(&body)
         );
     }
-    // Uses another name until the file is complete, because a partial backup is useless.
-    let mut part = file.as_os_str().to_owned();
-    part.push(".part");
-    let part = PathBuf::from(part);
+    let failed = || format!("cannot write {}", file.display());
+    // Uses another name until the file is complete, because a partial backup is useless. Only its owner can read it,
+    // because it contains secrets.
+    let mut part = files::Replacement::create(file, 0o600).with_context(failed)?;
     let mut signals = Signals::listen()?;
     let received = tokio::select! {
-        received = waiting::on(&whom, receive(response.into_body(), &part)) => received,
+        received = waiting::on(&whom, receive(response.into_body(), part.file())) => received,
         signal = signals.end() => {
-            let _ = std::fs::remove_file(&part);
             let number = u8::try_from(signal.as_raw()).unwrap_or_default();
             eprintln!("tenure: no backup was written");
             return Ok(128_u8.saturating_add(number));
         }
     };
-    let bytes = received.inspect_err(|_| _ = std::fs::remove_file(&part))?;
-    std::fs::rename(&part, file).with_context(|| format!("cannot write {}", file.display()))?;
+    let bytes = received.with_context(failed)?;
+    part.place().with_context(failed)?;
     println!("{bytes} bytes");
     Ok(0)
 }
 
-/// Writes a response to a file that only its owner can read, because it contains secrets.
-async fn receive(mut body: kube::client::Body, path: &Path) -> Result<usize> {
-    let failed = || format!("cannot write {}", path.display());
-    // A file of a killed attempt may be readable by others, and would stay readable.
-    match std::fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            return Err(error).with_context(failed);
-        }
-        _ => {}
-    }
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o600);
-    let mut file = options.open(path).with_context(failed)?;
+/// Writes a response to a file.
+async fn receive(mut body: kube::client::Body, file: &mut File) -> Result<usize> {
     let mut bytes = 0;
     while let Some(frame) = body.frame().await {
         let frame = frame.context("the backup ended too early")?;
         if let Ok(data) = frame.into_data() {
-            file.write_all(&data).with_context(failed)?;
+            file.write_all(&data)?;
             bytes += data.len();
         }
     }
-    file.sync_all().with_context(failed)?;
+    file.sync_all()?;
     Ok(bytes)
 }
 

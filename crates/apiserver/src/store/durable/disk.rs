@@ -11,6 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redb::{Database, StorageBackend};
+use tenure_host::files;
 
 use super::OpenError;
 use super::file::{ClaimedFile, Watched};
@@ -479,7 +480,8 @@ impl Drop for Lock {
 
 /// Locks the directory, or returns the process that has it.
 fn lock(dir: &Path) -> Result<Lock, OpenError> {
-    fs::create_dir_all(dir).map_err(io_error(dir))?;
+    let claimed = files::create_folder(dir).and_then(|()| files::check_folder(dir));
+    claimed.map_err(io_error(dir))?;
     let path = dir.join(LOCK_FILE);
     let mut options = File::options();
     let mut file = options
@@ -487,6 +489,7 @@ fn lock(dir: &Path) -> Result<Lock, OpenError> {
         .write(true)
         .create(true)
         .truncate(false)
+        .mode(0o600)
         .open(&path)
         .map_err(io_error(&path))?;
     match file.try_lock() {

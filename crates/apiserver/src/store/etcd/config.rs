@@ -8,6 +8,7 @@ use http::Uri;
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
+use tenure_host::files;
 
 use super::super::Retention;
 
@@ -139,8 +140,10 @@ fn client_config(config: &EtcdConfig) -> Result<ClientConfig, EtcdError> {
     let mut client = match (&config.cert_file, &config.key_file) {
         (None, None) => builder.with_no_client_auth(),
         (Some(certificate), Some(key)) => {
-            let pair = PrivateKeyDer::from_pem_file(key)
-                .map_err(|error| EtcdError::File(key.display().to_string(), error.to_string()))?;
+            let bad = |why: String| EtcdError::File(key.display().to_string(), why);
+            let text = files::read_secret(key).map_err(|error| bad(error.to_string()))?;
+            let pair = PrivateKeyDer::from_pem_slice(text.as_bytes());
+            let pair = pair.map_err(|error| bad(error.to_string()))?;
             builder
                 .with_client_auth_cert(certificates(certificate)?, pair)
                 .map_err(failed)?

@@ -350,8 +350,8 @@ impl Elect {
             expose(&registry, headers)
         });
         let token = listen.step_down_token_file.as_ref().map(|path| {
-            let token = std::fs::read_to_string(path);
-            token.with_context(|| format!("cannot read {}", path.display()))
+            let token = tenure_host::files::read_secret(path);
+            token.with_context(|| format!("cannot use {}", path.display()))
         });
         let token: Option<Arc<str>> = token.transpose()?.map(|token| token.trim().into());
         let page = Page::new(Door::Sidecar {

@@ -1,9 +1,8 @@
 //! The current state in a file, which is replaced as a whole, so that readers never see a part of it.
 
-use std::hash::{BuildHasher as _, Hasher as _, RandomState};
-use std::io::Write;
-use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
+
+use tenure_host::files;
 
 use super::{Queue, newest};
 use crate::commands::elect::view::Answer;
@@ -35,19 +34,9 @@ fn write(path: &Path, answer: &Answer) -> std::io::Result<()> {
     replace(path, &line)
 }
 
-/// Replaces a file in one step. In a folder that others can write to, neither a link in the place of the file nor one in
-/// the place of the new file is followed: the name of the new file is random, and a file that exists is not opened.
+/// Replaces a file that programs of other users can read.
 fn replace(path: &Path, content: &[u8]) -> std::io::Result<()> {
-    let random = RandomState::new().build_hasher().finish();
-    let mut name = path.file_name().unwrap_or_default().to_owned();
-    name.push(format!(".{random:016x}.part"));
-    let part = path.with_file_name(name);
-    let mut options = std::fs::OpenOptions::new();
-    options.write(true).create_new(true).mode(0o644);
-    let mut file = options.open(&part)?;
-    let written = file.write_all(content);
-    let replaced = written.and_then(|()| std::fs::rename(&part, path));
-    replaced.inspect_err(|_| _ = std::fs::remove_file(&part))
+    files::replace(path, content, 0o644)
 }
 
 #[cfg(test)]
