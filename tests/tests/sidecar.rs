@@ -74,7 +74,7 @@ pub(crate) fn request(port: u16, method: &str, path: &str) -> Option<(u16, Strin
         .unwrap();
     write!(
         stream,
-        "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
+        "{method} {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
     )
     .ok()?;
     let mut answer = String::new();
@@ -177,7 +177,7 @@ fn sidecar_streams_the_present_value_first() {
     sidecar.shows("me");
     let mut stream = TcpStream::connect(("127.0.0.1", sidecar.port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    write!(stream, "GET /sse HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    write!(stream, "GET /sse HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let data = BufReader::new(stream)
         .lines()
         .map_while(Result::ok)

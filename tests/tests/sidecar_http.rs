@@ -53,7 +53,7 @@ struct Answer {
 fn ask(port: u16, method: &str, path: &str) -> Answer {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    let end = "Host: x\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
+    let end = "Host: localhost\r\nConnection: close\r\nContent-Length: 0\r\n\r\n";
     write!(stream, "{method} {path} HTTP/1.1\r\n{end}").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -104,7 +104,11 @@ fn stream(port: u16, path: &str, last: Option<&str>) -> impl Iterator<Item = Str
     let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let last = last.map_or(String::new(), |id| format!("Last-Event-ID: {id}\r\n"));
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: x\r\n{last}\r\n").unwrap();
+    write!(
+        stream,
+        "GET {path} HTTP/1.1\r\nHost: localhost\r\n{last}\r\n"
+    )
+    .unwrap();
     BufReader::new(stream).lines().map_while(Result::ok)
 }
 

@@ -48,8 +48,7 @@ fn step_down(mut stream: impl Read + Write, token: Option<&str>) -> u16 {
     let token = token.map_or(String::new(), |token| {
         format!("Authorization: Bearer {token}\r\n")
     });
-    let head =
-        "POST /v1/step-down HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 0\r\n";
+    let head = "POST /v1/step-down HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Length: 0\r\n";
     write!(stream, "{head}{token}\r\n").unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -78,7 +77,7 @@ fn sidecar_options_step_down_by_http_and_by_socket_is_seen_by_everybody() {
     let tcp = |port: u16| TcpStream::connect(("127.0.0.1", port)).unwrap();
     let mut stream = tcp(other);
     stream.set_read_timeout(Some(LIMIT)).unwrap();
-    write!(stream, "GET /v1/watch HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    write!(stream, "GET /v1/watch HTTP/1.1\r\nHost: localhost\r\n\r\n").unwrap();
     let lines = BufReader::new(stream).lines().map_while(Result::ok);
     let mut leaders = lines.filter_map(|line| {
         let event: Value = serde_json::from_str(line.strip_prefix("data: ")?).ok()?;

@@ -314,7 +314,8 @@ fn read_identity(folder: &Path, name: &str) -> Result<Option<Identity>, PkiError
     })
 }
 
-fn all_names(given: &[String]) -> BTreeSet<String> {
+/// Returns the names and addresses of a server: the usual ones, that of the machine, and the given ones.
+pub(crate) fn all_names(given: &[String]) -> BTreeSet<String> {
     let host = rustix::system::uname()
         .nodename()
         .to_string_lossy()

@@ -14,6 +14,7 @@ mod connect;
 mod election;
 mod elections;
 mod events;
+mod hosts;
 mod klog;
 #[cfg(feature = "server")]
 mod local;

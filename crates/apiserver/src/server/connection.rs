@@ -89,6 +89,7 @@ impl Serving {
             let peer = Peer::Network {
                 certificate,
                 address,
+                tls: true,
             };
             self.serve(&builder, stream, peer, link)
         };

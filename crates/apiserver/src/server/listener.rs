@@ -71,6 +71,7 @@ impl Listener {
                         let peer = Peer::Network {
                             certificate: None,
                             address,
+                            tls: false,
                         };
                         serving.plain(stream, peer, link).await;
                     }

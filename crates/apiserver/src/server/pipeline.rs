@@ -9,13 +9,14 @@ use bytes::Bytes;
 use http::header::AUTHORIZATION;
 use http::{HeaderMap, Request, Response};
 use hyper::body::Body as HttpBody;
+use tenure_host::browser::Hosts;
 use tokio::sync::watch;
 
 use super::backup::{self, Saver};
 use super::body::until;
 use super::faults::{Action, Faults, injected};
 use crate::audit::{Audit, Trail};
-use crate::auth::{Auth, User, WatchAccess};
+use crate::auth::{Auth, Mode, User, WatchAccess};
 use crate::fairness::Fairness;
 use crate::http::{Api, Body, RequestInfo, failure_response};
 use crate::status::Failure;
@@ -29,6 +30,8 @@ pub(super) enum Peer {
         certificate: Option<User>,
         /// Its address.
         address: Option<IpAddr>,
+        /// Whether the connection uses TLS.
+        tls: bool,
     },
     /// A client of the socket file, which only the owner of the server can open.
     Socket,
@@ -41,6 +44,14 @@ impl Peer {
             Self::Network { certificate, .. } => certificate.clone(),
             Self::Socket if headers.contains_key(AUTHORIZATION) => None,
             Self::Socket => Some(User::admin()),
+        }
+    }
+
+    /// Whether a web page could use the API in this way: without credentials that only the user has.
+    fn is_open_to_pages(&self, mode: Mode) -> bool {
+        match self {
+            Self::Network { tls, .. } => !tls || mode == Mode::AlwaysAllow,
+            Self::Socket => false,
         }
     }
 
@@ -72,6 +83,9 @@ pub(super) struct Pipeline {
     pub(super) fairness: Fairness,
     pub(super) saver: Option<Saver>,
     pub(super) public: Vec<(String, PublicRoute)>,
+    pub(super) mode: Mode,
+    /// Names of this server, for requests that a web page could have sent.
+    pub(super) hosts: Hosts,
     /// True when the server is shutting down.
     pub(super) ending: watch::Receiver<bool>,
 }
@@ -87,6 +101,14 @@ impl Pipeline {
         B: HttpBody<Data = Bytes> + Send + Unpin,
         B::Error: std::error::Error + Send + Sync + 'static,
     {
+        if peer.is_open_to_pages(self.mode) {
+            let (method, uri) = (request.method(), request.uri());
+            if let Err(refused) = self.hosts.check(method, uri, request.headers()) {
+                tracing::info!(%refused, "denied a request of a web page");
+                let why = refused.to_string();
+                return Ok(failure_response(&Failure::generic(403, "Forbidden", why)));
+            }
+        }
         let path = request.uri().path();
         if let Some((_, route)) = self
             .public

@@ -3,6 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use tenure_host::browser::Hosts;
 use tenure_host::files;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -23,7 +24,7 @@ use crate::auth::{self, Auth, Recorder, TokenFile, token};
 use crate::fairness::Fairness;
 use crate::http::{Access, Api, Options};
 use crate::kubeconfig::{Credentials, Kubeconfig};
-use crate::pki::{Identity, write_private_durably};
+use crate::pki::{Identity, all_names, write_private_durably};
 #[cfg(feature = "etcd")]
 use crate::store::EtcdStore;
 use crate::store::backup::Source;
@@ -184,6 +185,8 @@ impl Builder {
             faults: Arc::clone(&parts.faults),
             fairness,
             public: std::mem::take(&mut self.public),
+            mode: self.mode,
+            hosts: Hosts::new(all_names(&self.names), "--tls-san"),
             saver: parts.saver.clone(),
             ending: ending.clone(),
         });

@@ -283,6 +283,10 @@ impl Options {
             self.no_leader_elect,
             [self.lease_duration, self.renew_deadline, self.retry_period],
         );
+        let (allows_all, plain) = (
+            matches!(self.authorization_mode, Authorization::AlwaysAllow),
+            self.insecure_listen.is_some(),
+        );
         let (mut server, page) = if connect.kubeconfig.is_some() {
             let config = connect.config().await?;
             eprintln!("tenure: controllers for {}", config.cluster_url);
@@ -324,6 +328,17 @@ impl Options {
         if let (Some(api), Some(page)) = (started.api(), page) {
             page.open(api).await?;
             eprintln!("tenure: serving on {}", api.url());
+            if allows_all {
+                eprintln!(
+                    "tenure: warning: --authorization-mode=AlwaysAllow lets every client of {} do everything; use it for tests only",
+                    api.url()
+                );
+            }
+            if let Some(url) = api.insecure_url().filter(|_| plain) {
+                eprintln!(
+                    "tenure: warning: {url} is not encrypted, and every user of this machine can reach it"
+                );
+            }
             let plain = api.insecure_url().unwrap_or(api.url());
             eprintln!("tenure: page on {plain}{}", page::PREFIX);
             if let Some(path) = api.kubeconfig_path() {

@@ -17,9 +17,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use ring::rand::{SecureRandom, SystemRandom};
+use tenure_host::browser::Hosts;
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::connect::Connect;
+use crate::hosts;
 use crate::page::{Body, Door, PREFIX, Page};
 use crate::seats::{Seat, Seats};
 use crate::signals::Signals;
@@ -30,6 +32,10 @@ pub(crate) struct Ui {
     /// Address to listen on; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: String,
+    /// Accept this name in the Host header of requests to a loopback address; may be repeated. IP addresses and localhost are
+    /// always accepted
+    #[arg(long, value_name = "NAME")]
+    allowed_host: Vec<String>,
     /// Show only this namespace [default: all namespaces]
     #[arg(short, long, env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
@@ -54,11 +60,13 @@ impl Ui {
             namespace: self.namespace,
         });
         let seats = Seats::new();
+        let hosts = hosts::of(&listener, &self.listen, &self.allowed_host);
         loop {
             tokio::select! {
                 accepted = listener.accept() => match accepted {
                     Ok((stream, peer)) => {
-                        serve(stream, page.clone(), peer.ip(), seats.admit(Some(peer.ip())));
+                        let seat = seats.admit(Some(peer.ip()));
+                        serve(stream, page.clone(), hosts.clone(), peer.ip(), seat);
                     }
                     Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
                 },
@@ -76,15 +84,21 @@ fn secret() -> Result<String> {
     Ok(URL_SAFE_NO_PAD.encode(bytes))
 }
 
-fn serve(stream: TcpStream, page: Page, address: IpAddr, seat: Arc<Seat>) {
+fn serve(
+    stream: TcpStream,
+    page: Page,
+    hosts: Option<Arc<Hosts>>,
+    address: IpAddr,
+    seat: Arc<Seat>,
+) {
     tokio::spawn(async move {
         let own = Arc::clone(&seat);
         let service = service_fn(move |request: Request<Incoming>| {
-            let page = page.clone();
+            let (page, hosts) = (page.clone(), hosts.clone());
             let mut parts = request.into_parts().0;
             parts.extensions.insert(Arc::clone(&own));
             parts.extensions.insert(Some(address));
-            async move { Ok::<_, Infallible>(answer(&page, &parts).await) }
+            async move { Ok::<_, Infallible>(answer(&page, hosts.as_deref(), &parts).await) }
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
@@ -98,7 +112,14 @@ fn serve(stream: TcpStream, page: Page, address: IpAddr, seat: Arc<Seat>) {
     });
 }
 
-async fn answer(page: &Page, parts: &Parts) -> Response<Body> {
+async fn answer(page: &Page, hosts: Option<&Hosts>, parts: &Parts) -> Response<Body> {
+    let checked = hosts.map(|hosts| hosts.check(&parts.method, &parts.uri, &parts.headers));
+    if let Some(Err(refused)) = checked {
+        let why = Full::from(format!("{refused}\n"));
+        let mut response = Response::new(BodyExt::boxed(why));
+        *response.status_mut() = StatusCode::FORBIDDEN;
+        return response;
+    }
     if Page::has(parts.uri.path()) {
         return page.answer(parts).await;
     }

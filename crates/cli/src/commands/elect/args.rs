@@ -96,6 +96,15 @@ pub(super) struct Listen {
     /// Serve /metrics on this address instead of --http
     #[arg(long, value_name = "ADDR", env = "TENURE_METRICS_ADDRESS")]
     pub(super) metrics_address: Option<Address>,
+    /// Accept this name in the Host header of requests to a loopback address; may be repeated. IP addresses and localhost are
+    /// always accepted
+    #[arg(
+        long,
+        value_name = "NAME",
+        env = "TENURE_ALLOWED_HOST",
+        value_delimiter = ','
+    )]
+    pub(super) allowed_host: Vec<String>,
     /// File with the bearer token for `POST /v1/step-down`; a unix socket needs none
     #[arg(long, value_name = "FILE", env = "TENURE_STEP_DOWN_TOKEN_FILE")]
     pub(super) step_down_token_file: Option<PathBuf>,

@@ -22,10 +22,12 @@ use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use rustix::fs::Mode;
 use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
+use tenure_host::browser::Hosts;
 use tokio::net::{TcpListener, TcpStream, UnixListener};
 
 use super::prompt::Prompt;
 use super::view::View;
+use crate::hosts;
 use crate::page::Page;
 use crate::seats::{Seat, Seats};
 
@@ -104,6 +106,10 @@ pub(crate) struct Site {
     pub(crate) page: Page,
     /// Required for `POST /v1/step-down`. Without a token, only clients of a unix socket may use it.
     pub(crate) token: Option<Arc<str>>,
+    /// Additional names of listeners on loopback.
+    pub(crate) names: Arc<[String]>,
+    /// Names of a listener that browsers of this machine can reach; `None` for other listeners.
+    pub(crate) hosts: Option<Arc<Hosts>>,
     /// Limits the number of connections, so that many clients cannot use up the memory of the election.
     pub(crate) seats: Arc<Seats>,
 }
@@ -140,6 +146,10 @@ pub(crate) async fn listen(
         Address::Tcp(address) => {
             let listener = TcpListener::bind(address).await;
             let listener = listener.with_context(|| format!("cannot listen on {address}"))?;
+            let site = Site {
+                hosts: hosts::of(&listener, address, &site.names),
+                ..site
+            };
             Ok(Box::pin(async move {
                 loop {
                     match listener.accept().await {
@@ -179,11 +189,14 @@ where
         let service = service_fn(move |request: Request<Incoming>| {
             let (site, seat) = (site.clone(), Arc::clone(&own));
             async move {
+                if let Some(refused) = site.refusal(&request) {
+                    return Ok::<_, Infallible>(refused);
+                }
                 if site.parts.leader && Page::has(request.uri().path()) {
                     let mut parts = request.into_parts().0;
                     parts.extensions.insert(seat);
                     parts.extensions.insert(address);
-                    return Ok::<_, Infallible>(site.page.answer(&parts).await);
+                    return Ok(site.page.answer(&parts).await);
                 }
                 Ok(site.answer(&request, address.is_none(), &seat))
             }
@@ -214,6 +227,15 @@ fn expect_acknowledgements(stream: &TcpStream) {
 }
 
 impl Site {
+    /// Rejects a request that a web page of another site could have sent.
+    fn refusal(&self, request: &Request<Incoming>) -> Option<Response<Body>> {
+        let hosts = self.hosts.as_ref()?;
+        let checked = hosts.check(request.method(), request.uri(), request.headers());
+        let refused = checked.err()?;
+        let why = format!("{refused}\n");
+        Some(text(StatusCode::FORBIDDEN, "text/plain", why))
+    }
+
     fn answer(&self, request: &Request<Incoming>, private: bool, seat: &Seat) -> Response<Body> {
         let read = matches!(*request.method(), Method::GET | Method::HEAD);
         let verbose = request

@@ -372,6 +372,8 @@ impl Elect {
             compat,
             page,
             token,
+            names: listen.allowed_host.as_slice().into(),
+            hosts: None,
             seats: Seats::new(),
         };
         let only = |probes, metrics| Parts {
