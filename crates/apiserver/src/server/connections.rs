@@ -2,7 +2,8 @@
 //!
 //! An address may have at most seven times as many connections as are left for all, which is seven eighths if it is alone.
 //! Above its share, one of its idle connections is closed for a new one. If all of them are busy, the new one is closed.
-//! The owner's socket file is outside of the shares.
+//! The owner's socket file is outside of the shares: it always has some connections that no address can take, so that the
+//! administrator can act while the server is overloaded.
 //!
 //! Invariant: the listener never waits for a client.
 
@@ -18,6 +19,8 @@ use crate::fairness::{Gate, Rejection, network};
 const WEIGHT: u64 = 7;
 /// Connections that may be in the process of being closed, in addition to a quarter of the limit.
 const CLOSING: usize = 64;
+/// Connections of the socket file above the limit of all. Their descriptors are among those for other purposes.
+const SOCKET: usize = 64;
 /// Most connections that are looked at to find an idle one.
 const LOOK: usize = 64;
 
@@ -113,7 +116,10 @@ impl Table {
         if origin.is_some() && has > 0 && !within(own, all, cap as u64, WEIGHT) {
             return self.close_own(origin);
         }
-        self.all.len() < cap || self.close_own(origin) || self.close_any()
+        self.all.len() < cap
+            || self.close_own(origin)
+            || self.close_any()
+            || (origin.is_none() && has < SOCKET)
     }
 
     /// Closes an idle connection of this address.
@@ -245,6 +251,21 @@ mod tests {
         assert_eq!(socket.len(), 1, "the owner is not limited by addresses");
         drop(attack);
         assert_eq!(open(&connections, address(3), true, 1_000).len(), 77);
+    }
+
+    #[tokio::test]
+    async fn socket_file_has_connections_that_busy_addresses_cannot_take() {
+        let connections = connections(20);
+        let busy: Vec<_> = (1..=9)
+            .flat_map(|last| open(&connections, address(last), true, 20))
+            .collect();
+        assert_eq!(connections.lock().all.len(), 20);
+        assert!(open(&connections, address(10), true, 1).is_empty());
+        let socket = open(&connections, None, true, 1_000);
+        assert_eq!(socket.len(), SOCKET);
+        drop(socket);
+        assert_eq!(open(&connections, None, true, 1).len(), 1);
+        drop(busy);
     }
 
     #[tokio::test]
