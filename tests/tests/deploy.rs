@@ -211,6 +211,7 @@ fn deploy_image_has_the_binary_alone_and_no_root() {
     let (provisioner, image) = images.split_once("FROM scratch AS tenure\n").unwrap();
     let command = "cargo build --locked --profile dist --package tenure-cli $FEATURES";
     assert!(build.contains(command));
+    assert!(!file.contains("relocation-model"), "the address is random");
     // A vendor who replaces the image of csi-provisioner keeps its flags, so the entry point has its name.
     for (stage, program) in [(provisioner, "/csi-provisioner"), (image, "/tenure")] {
         let lines: Vec<&str> = stage
@@ -226,6 +227,71 @@ fn deploy_image_has_the_binary_alone_and_no_root() {
     }
     let workspace = std::fs::read_to_string(folder().join("../Cargo.toml")).unwrap();
     assert!(workspace.contains("[profile.dist]"));
+}
+
+/// Returns the YAML files of the folder and its subfolders.
+fn manifests(folder: &Path) -> Vec<PathBuf> {
+    let mut found = Vec::new();
+    for entry in std::fs::read_dir(folder).unwrap().flatten() {
+        let path = entry.path();
+        if path.is_dir() {
+            found.extend(manifests(&path));
+        } else if path.extension().is_some_and(|end| end == "yaml") {
+            found.push(path);
+        }
+    }
+    found
+}
+
+/// Returns the containers of every pod template below a value.
+fn containers<'a>(value: &'a Value, found: &mut Vec<&'a Value>) {
+    match value {
+        Value::Object(fields) => {
+            for key in ["containers", "initContainers"] {
+                found.extend(
+                    fields
+                        .get(key)
+                        .and_then(Value::as_array)
+                        .into_iter()
+                        .flatten(),
+                );
+            }
+            fields.values().for_each(|value| containers(value, found));
+        }
+        Value::Array(items) => items.iter().for_each(|value| containers(value, found)),
+        _ => {}
+    }
+}
+
+/// No container of a shipped manifest has more rights than it needs, and all pass the Pod Security Standard `restricted`.
+#[test]
+fn deploy_containers_are_restricted() {
+    let mut count = 0;
+    for path in manifests(&folder()) {
+        let name = path.display();
+        for document in documents(path.to_str().unwrap()) {
+            let mut found = Vec::new();
+            containers(&document, &mut found);
+            for container in found {
+                count += 1;
+                let wanted = json!({
+                    "runAsNonRoot": true,
+                    "runAsUser": 65532,
+                    "allowPrivilegeEscalation": false,
+                    "readOnlyRootFilesystem": true,
+                    "capabilities": { "drop": ["ALL"] },
+                    "seccompProfile": { "type": "RuntimeDefault" },
+                });
+                let context = &container["securityContext"];
+                assert_eq!(context, &wanted, "{name}: {}", container["name"]);
+            }
+            let pod = &document["spec"]["template"]["spec"];
+            for field in ["hostNetwork", "hostPID", "hostIPC"] {
+                assert!(pod[field].is_null(), "{name}: {field}");
+            }
+        }
+    }
+    assert_eq!(count, 6, "containers in deploy/");
 }
 
 /// Runs kubectl and returns its output.

@@ -1,19 +1,15 @@
 //! `cargo xtask image`: builds the binaries for the images like the Dockerfile, and checks that they need nothing at
-//! run time, because `FROM scratch` has no loader and no libraries.
+//! run time, because `FROM scratch` has no loader and no libraries, and that the kernel can protect their memory.
 
 use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 
 use crate::command::{Run, on_path};
+use crate::elf::Elf;
 
 const MUSL: &str = "x86_64-unknown-linux-musl";
 const GNU: &str = "x86_64-unknown-linux-gnu";
-
-/// Program headers and dynamic entries that mean that another file is needed.
-const INTERPRETER: u32 = 3;
-const DYNAMIC: u32 = 2;
-const NEEDED: u64 = 1;
 
 /// The binaries: name, and the arguments of cargo in the Dockerfile.
 const IMAGES: [(&str, &[&str]); 3] = [
@@ -46,13 +42,13 @@ fn build(name: &str, features: &[&str]) -> Result<()> {
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
     let build = ["build", "--locked", "--profile", PROFILE];
     let what = ["--package", "tenure-cli", "--target", target];
-    // At a fixed address, like Go's programs. This avoids a relocation table of half a megabyte that is processed at
-    // each start, and the private memory pages that result from it.
-    let mut flags = "-C target-feature=+crt-static -C relocation-model=static".to_owned();
+    // At a random address, which is the default, so that an attacker does not know where code and data are.
+    let mut flags = "-C target-feature=+crt-static".to_owned();
     if target == GNU {
-        // Rust's own linker, which the glibc target uses, merges identical functions, and omits code that only
-        // unwinding would need.
+        // Rust's own linker, which the glibc target uses, merges identical functions, omits code that only unwinding
+        // would need, and packs the table of relocations.
         flags += " -C link-arg=-Wl,--icf=all -C link-arg=-Wl,-T,deploy/no-unwinding.ld";
+        flags += " -C link-arg=-Wl,-z,pack-relative-relocs";
     }
     Run::cargo([&build, &what, features].concat())
         .env("RUSTFLAGS", &flags)
@@ -65,12 +61,17 @@ fn build(name: &str, features: &[&str]) -> Result<()> {
     std::fs::copy(target_dir.join(target).join(PROFILE).join("tenure"), &fresh)?;
     std::fs::rename(&fresh, &binary)?;
     let bytes = std::fs::read(&binary).with_context(|| binary.display().to_string())?;
-    let needs = needs(&bytes).with_context(|| format!("{} is no program", binary.display()))?;
-    if needs > 0 {
+    let elf = Elf::parse(&bytes);
+    let elf = elf.with_context(|| format!("{} is not a 64-bit program", binary.display()))?;
+    if elf.needs > 0 {
         bail!(
             "{} needs a loader or libraries at run time",
             binary.display()
         );
+    }
+    let missing = elf.missing_protection();
+    if !missing.is_empty() {
+        bail!("{}: {}", binary.display(), missing.join(", "));
     }
     // The environment is empty too, so it cannot lead to other files.
     let said = Command::new(&binary)
@@ -90,52 +91,10 @@ fn build(name: &str, features: &[&str]) -> Result<()> {
         bail!("{} status ended with {}", binary.display(), refused.status);
     }
     println!(
-        "{}: static, {:.1} MB, {}",
+        "{}: static and position-independent, {:.1} MB, {}",
         binary.display(),
         bytes.len() as f64 / 1e6,
         String::from_utf8_lossy(&said.stdout).trim()
     );
     Ok(())
-}
-
-/// Returns how many loaders and libraries a 64-bit ELF program names; `None` if it is not one.
-fn needs(elf: &[u8]) -> Option<usize> {
-    let half = |at: usize| Some(u16::from_le_bytes(elf.get(at..at + 2)?.try_into().ok()?));
-    let word = |at: usize| Some(u32::from_le_bytes(elf.get(at..at + 4)?.try_into().ok()?));
-    let long = |at: usize| Some(u64::from_le_bytes(elf.get(at..at + 8)?.try_into().ok()?));
-    let place = |at: usize| usize::try_from(long(at)?).ok();
-    if elf.get(..6)? != b"\x7fELF\x02\x01" {
-        return None;
-    }
-    let (table, size, count) = (place(0x20)?, usize::from(half(0x36)?), half(0x38)?);
-    let mut found = 0;
-    for n in 0..usize::from(count) {
-        let header = table + n * size;
-        match word(header)? {
-            INTERPRETER => found += 1,
-            DYNAMIC => {
-                let (start, length) = (place(header + 0x08)?, place(header + 0x20)?);
-                let entries = (start..start + length).step_by(16);
-                for entry in entries {
-                    found += usize::from(long(entry)? == NEEDED);
-                }
-            }
-            _ => {}
-        }
-    }
-    Some(found)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::needs;
-
-    #[test]
-    fn a_program_with_a_loader_is_told_from_text() {
-        // Tests are linked in the ordinary way: with at least a loader and libc.
-        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
-        assert!(needs(&own).unwrap() >= 2);
-        assert_eq!(needs(b"#!/bin/sh\n"), None);
-        assert_eq!(needs(&own[..100]), None, "cut off");
-    }
 }

@@ -8,6 +8,7 @@
 )]
 
 mod command;
+mod elf;
 mod fuzz;
 mod image;
 mod originals;
