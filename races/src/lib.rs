@@ -2,7 +2,7 @@
 //!
 //! Several threads share a term: the driver extends and ends it, the deadline thread ends it if the driver is
 //! stuck, and the work asks whether it still leads. The models run the files that these threads
-//! share (`crates/elector/src/deadline` and `guard/cell.rs`). They compile those files a second time, next to a
+//! share (`crates/elector/src/deadline` and `tenure/cell.rs`). They compile those files a second time, next to a
 //! `crate::sync` that is loom's and a `crate::clock` that the models move. The files are neither copied nor changed.
 //!
 //! | substituted | by |
@@ -27,8 +27,8 @@
 mod clock;
 mod deadline;
 mod explore;
-mod guard;
-mod handle;
+mod tenure;
+mod shared;
 mod hub;
 mod sync;
 

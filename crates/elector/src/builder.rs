@@ -16,11 +16,12 @@ use crate::clock::{Clock, SystemClock};
 use crate::deadline::Overrun;
 use crate::elector::Elector;
 use crate::error::{BuildError, Problem};
-use crate::handle::{Handle, Shared};
+use crate::handle::Handle;
 use crate::health::HealthAdaptor;
 use crate::hub::Hub;
 use crate::identity;
 use crate::metrics::Metrics;
+use crate::shared::Shared;
 
 /// Collects the configuration of an elector; [`build`](Self::build) validates all of it.
 ///

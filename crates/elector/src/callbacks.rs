@@ -5,7 +5,7 @@ use std::fmt;
 use tenure_core::StopReason;
 use tenure_lock::BoxFuture;
 
-use crate::guard::Tenure;
+use crate::tenure::Tenure;
 
 /// client-go's `LeaderCallbacks` with stricter guarantees. `on_stopped_leading` is called only after
 /// `on_started_leading` was called and its future has ended, and before the lock is released. `on_new_leader` is called

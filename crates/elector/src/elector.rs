@@ -13,10 +13,13 @@ use tenure_lock::{Lock, LockKind};
 
 use crate::builder::{Builder, Settings};
 use crate::callbacks::Callbacks;
+use crate::candidate::{Candidate, Event};
 use crate::clock::Clock;
-use crate::guard::Tenure;
-use crate::handle::{Candidate, Event, Handle, Shared, Term};
+use crate::handle::Handle;
 use crate::hub::Hub;
+use crate::shared::Shared;
+use crate::tenure::Tenure;
+use crate::term::Term;
 
 /// A configured candidate of one election; see the crate for an example.
 #[derive(Debug)]

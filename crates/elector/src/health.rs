@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tenure_core::{LocalTime, Now};
 
-use crate::handle::Shared;
+use crate::shared::Shared;
 use crate::sync::lock;
 
 /// Health data that the driver records about one election.

@@ -66,25 +66,29 @@
 
 mod builder;
 mod callbacks;
+mod candidate;
 mod client;
 pub mod clock;
 pub mod deadline;
 mod elector;
 mod error;
 mod events;
-mod guard;
 mod handle;
 mod health;
 mod hub;
 pub mod identity;
 pub mod metrics;
 mod plain;
+mod shared;
 mod status;
 mod sync;
+mod tenure;
+mod term;
 mod work;
 
 pub use builder::{Builder, Coordinated};
 pub use callbacks::Callbacks;
+pub use candidate::{Candidate, Event};
 pub use client::{
     ProxyError, USER_AGENT, client, proxy_from_environment, read_kubeconfig, work_client,
 };
@@ -93,13 +97,14 @@ pub use client::{client_http2, work_client_http2};
 pub use deadline::Overrun;
 pub use elector::{Elector, Ended};
 pub use error::{BuildError, Problem};
-pub use guard::{NotLeading, Tenure};
-pub use handle::{Candidate, Event, Handle, Term};
+pub use handle::Handle;
 pub use health::{Health, HealthAdaptor, Trouble, Unhealthy};
 pub use hub::Hub;
 pub use metrics::Metrics;
 pub use plain::plain;
 pub use status::Status;
+pub use tenure::{NotLeading, Tenure};
+pub use term::Term;
 pub use work::TaskSet;
 
 pub use tenure_core as core;

@@ -15,7 +15,7 @@ pub use prometheus_client::registry::Registry;
 use tenure_core::WallTime;
 use tenure_lock::Class;
 
-use crate::handle::Shared;
+use crate::shared::Shared;
 use crate::sync::lock;
 
 /// The metrics of any number of elections, distinguished by their [name](crate::Builder::name). Cheap to clone.

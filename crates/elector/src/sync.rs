@@ -1,6 +1,6 @@
 //! The locks and atomics of the state that the threads of a term share.
 //!
-//! `deadline` and `guard/cell.rs` take them from here, so that `tests/races` can compile the same files with
+//! `deadline` and `tenure/cell.rs` take them from here, so that `tests/races` can compile the same files with
 //! the primitives of loom, and check every order in which the threads can run. `Arc` is not among them: how
 //! long something lives does not depend on the order.
 

@@ -8,7 +8,7 @@ use std::pin::pin;
 
 use tokio::task::{AbortHandle, JoinError, JoinHandle, JoinSet};
 
-use crate::guard::Tenure;
+use crate::tenure::Tenure;
 
 impl Tenure {
     /// Starts a task that belongs to the work of this term: the lock is not released before it has ended.

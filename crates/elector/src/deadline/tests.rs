@@ -11,8 +11,8 @@ use super::thread::board;
 use super::watchdog::{LAST_MOMENT, Watchdog};
 use super::{Deadline, Overrun};
 use crate::clock::{Clock, SystemClock, TokioClock};
-use crate::guard::Cell;
-use crate::guard::tests::cell;
+use crate::tenure::Cell;
+use crate::tenure::tests::cell;
 
 fn dog(clock: &TokioClock) -> (Arc<Watchdog>, Arc<AtomicU32>) {
     let calls = Arc::new(AtomicU32::new(0));

@@ -14,10 +14,10 @@ use super::board::{LONGEST_LOOK, Watched};
 use super::policy::{Overran, Overrun, abort};
 use super::thread::{look_again, look_now, watch};
 use crate::clock::SystemClock;
-use crate::guard::Cell;
-use crate::handle::Link;
 use crate::hub::Ask;
+use crate::shared::Link;
 use crate::sync::{Mutex, Notify, lock};
+use crate::tenure::Cell;
 
 /// What work still gets if its end was noticed only after its deadline, as after a pause of the whole
 /// process.

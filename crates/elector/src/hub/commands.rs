@@ -10,13 +10,15 @@ use tracing::Instrument as _;
 
 use super::Ask;
 use super::entry::{Done, Entry, Job, Request, Stage, World};
+use crate::candidate::Event;
 use crate::deadline::Watchdog;
 use crate::events::Note;
-use crate::guard::{Cell, Tenure};
-use crate::handle::{Event, Link, Term};
 use crate::plain::plain;
+use crate::shared::Link;
 use crate::status::Status;
 use crate::sync::lock;
+use crate::tenure::{Cell, Tenure};
+use crate::term::Term;
 
 /// Timeout for posting an Event.
 const POST: Duration = Duration::from_secs(2);

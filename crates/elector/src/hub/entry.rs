@@ -20,11 +20,12 @@ use super::announce::Announcer;
 use super::event::Change;
 use super::requests::Requests;
 use super::watches::{Told, Watches};
+use crate::candidate::Event;
 use crate::clock::Clock;
 use crate::deadline::{Overrun, Watchdog};
-use crate::handle::{Event, Shared};
 use crate::identity;
 use crate::metrics::Recorder;
+use crate::shared::Shared;
 use crate::status::Status;
 use crate::sync::lock;
 

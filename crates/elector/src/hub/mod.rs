@@ -29,8 +29,9 @@ use tenure_core::{FencingToken, Input};
 use tokio::sync::{mpsc, watch};
 
 use crate::builder::Settings;
+use crate::candidate::Candidate;
 use crate::clock::{Clock, SystemClock};
-use crate::handle::{Candidate, Link, Shared};
+use crate::shared::{Link, Shared};
 
 /// Drives any number of elections on one task. Cheap to clone. The task ends when every clone and every [`Candidate`]
 /// is dropped and the last lock has been released.

@@ -1,6 +1,6 @@
 //! The state of a term: its guard, its end and its hooks.
 
-#[path = "../../crates/elector/src/guard/cell.rs"]
+#[path = "../../crates/elector/src/tenure/cell.rs"]
 mod cell;
 
 use std::sync::Arc;

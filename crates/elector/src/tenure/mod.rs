@@ -1,7 +1,7 @@
-//! What guarded work gets: a handle that says, from the clock, whether it still leads.
+//! The handle that guarded work gets. It decides by the clock whether the process still leads.
 //!
-//! The invariant: once a term has ended it never comes back, and [`Tenure::is_leading`] reads first
-//! the guard and then the clock, so a pause between the two can only turn the answer to "no".
+//! Invariant: a term that has ended never begins again. [`Tenure::is_leading`] reads the guard first and then the clock,
+//! so a pause between the two can only change the answer from yes to no.
 
 mod cell;
 
@@ -14,13 +14,13 @@ pub(crate) use cell::Cell;
 
 use crate::deadline::Watchdog;
 
-/// One term of leadership, as seen by the work that it guards. Clones see the same term.
+/// Handle of one term of leadership, for the work of that term. Clones refer to the same term.
 ///
-/// The handle that work gets is counted, and so are its clones: the term is joined, and its lock released,
-/// only when the last of them is dropped. Give a clone to each thread and task that belongs to the work, or
-/// start it with [`spawn`](Self::spawn) or [`spawn_blocking`](Self::spawn_blocking). Do not keep a clone
-/// elsewhere: a handle that is never dropped meets the [`Overrun`](crate::Overrun) policy. An
-/// [`observer`](Self::observer) may be kept anywhere.
+/// The handle that work gets is counted, and so are its clones. The term is joined and its lock released only when the
+/// last of them is dropped. Give a clone to each thread and task that belongs to the work, or start it with
+/// [`spawn`](Self::spawn) or [`spawn_blocking`](Self::spawn_blocking). Do not keep a clone elsewhere: the
+/// [`Overrun`](crate::Overrun) policy applies to a handle that is not dropped in time. An [`observer`](Self::observer) may
+/// be kept anywhere.
 ///
 /// ```
 /// # use tenure::Tenure;
@@ -43,8 +43,8 @@ pub struct Tenure {
 
 impl Clone for Tenure {
     fn clone(&self) -> Self {
-        // An uncounted handle has uncounted clones. A counted one keeps its term from being joined, so
-        // the count of its clone cannot be refused.
+        // Clones of an uncounted handle are not counted. The term of a counted handle is not joined yet, so its clone can
+        // always be counted.
         let counted = self.counted && self.dog.add_handle();
         let dog = self.dog.clone();
         Self { dog, counted }
@@ -60,73 +60,74 @@ impl Drop for Tenure {
 }
 
 impl Tenure {
-    /// The handle that a new term is counted with from its beginning.
+    /// Creates the first handle of a new term, which is counted.
     pub(crate) fn first(dog: Arc<Watchdog>) -> Self {
         let counted = true;
         Self { dog, counted }
     }
 
-    /// A handle that is not counted.
+    /// Creates a handle that is not counted.
     pub(crate) fn uncounted(dog: Arc<Watchdog>) -> Self {
         let counted = false;
         Self { dog, counted }
     }
 
-    /// A counted handle; nothing if the term is joined, because no work of it can begin then.
+    /// Returns a counted handle, or `None` if the term is joined, because no work may begin after that.
     pub(crate) fn hold(&self) -> Option<Self> {
         let counted = self.dog.add_handle();
         let dog = self.dog.clone();
         counted.then_some(Self { dog, counted })
     }
 
-    /// Takes the handle out of the count without dropping it.
+    /// Removes the handle from the count without dropping it.
     pub(crate) fn uncount(&mut self) {
         self.counted = false;
     }
 
-    /// Completes when work that was told to stop has to be dropped.
+    /// Completes when work that was cancelled must be dropped.
     pub(crate) async fn drop_due(&self) {
         self.dog.drop_due().await;
     }
 
-    /// A handle that is not counted: the term is joined although it lives. For status pages and the like,
-    /// never for work.
+    /// Returns a handle that is not counted, so it does not delay the end of the term. Use it for status pages, never for
+    /// work.
     #[must_use]
     pub fn observer(&self) -> Self {
         Self::uncounted(self.dog.clone())
     }
 
-    /// Whether this process leads at this instant. Reads the clock at each call.
+    /// Returns whether this process leads at this instant. Reads the clock at each call.
     ///
-    /// The answer is that of the process which won the term. A forked child has a copy of it, which nobody
-    /// ends: it is true there for up to the renew deadline. See [`is_leading_here`](Self::is_leading_here).
+    /// In a forked child, the answer can be true for up to the renew deadline after the term of its parent has ended,
+    /// because nothing updates the copy of the handle. See [`is_leading_here`](Self::is_leading_here).
     pub fn is_leading(&self) -> bool {
         !self.valid_for().is_zero()
     }
 
-    /// As [`is_leading`](Self::is_leading), and false in any process but the one that won the term: a child
-    /// that was forked with this handle in its memory does not lead, although it reads the same clock.
+    /// Same as [`is_leading`](Self::is_leading), but false in every process except the one that won the term. A child that
+    /// was forked with this handle in its memory does not lead.
     ///
-    /// Asks the operating system for the process id, which takes longer than reading the clock.
+    /// Reads the process id from the operating system, which takes longer than reading the clock.
     pub fn is_leading_here(&self) -> bool {
         self.dog.cell.process == std::process::id() && self.is_leading()
     }
 
-    /// How long this process leads if nothing is heard from the lock any more; zero after the end.
+    /// Returns how long this process leads if no further renewal succeeds; zero after the end of the term.
     pub fn valid_for(&self) -> Duration {
         self.dog.cell.valid_for()
     }
 
-    /// When the guard of the last renewal known runs out, or ran out. The term may have ended earlier,
+    /// Returns the time at which the guard of the last known renewal expires or expired. The term may have ended earlier,
     /// for a [reason](Self::reason).
     pub fn until(&self) -> LocalTime {
         self.dog.cell.guard().until()
     }
 
-    /// For use before an effect: `tenure.check()?`.
+    /// Returns an error if the term has ended. Call it before each effect: `tenure.check()?`.
     ///
     /// # Errors
-    /// The term has ended.
+    ///
+    /// Returns the lock and the reason if the term has ended.
     pub fn check(&self) -> Result<(), NotLeading> {
         if self.is_leading() {
             return Ok(());
@@ -137,62 +138,61 @@ impl Tenure {
         })
     }
 
-    /// The fencing token of the term: send it along with every effect, and let the resource refuse
-    /// tokens below the greatest it has seen. Only that keeps out a leader that was paused between
-    /// the check and the effect.
+    /// Returns the fencing token of the term. Send it with every effect, and let the resource reject tokens below the
+    /// greatest one it has received. Only this stops a leader that was paused between the check and the effect.
     pub fn token(&self) -> &FencingToken {
         &self.dog.cell.token
     }
 
-    /// How often the lock had changed hands when the term began. For people; it is no token, because
-    /// it starts again when somebody deletes the lock.
+    /// Returns how often the holder of the lock had changed when the term began. The number is for people. It is not a
+    /// token, because it starts again after the lock is deleted.
     pub fn transitions(&self) -> u32 {
         self.dog.cell.transitions
     }
 
-    /// The identity under which this process leads.
+    /// Returns the identity of this candidate.
     pub fn identity(&self) -> &str {
         &self.dog.cell.identity
     }
 
-    /// The lock that is held, `lease kube-system/x`.
+    /// Returns the lock, for example `lease kube-system/x`.
     pub fn lock(&self) -> &str {
         &self.dog.cell.lock
     }
 
-    /// Completes when the term has ended, at once if it has. Work should then stop: it has until the
+    /// Completes when the term has ended, immediately if it has already ended. The work must then stop before its
     /// [overrun](crate::Overrun).
     ///
     /// # Cancel safety
+    ///
     /// Nothing is lost when the future is dropped.
     pub async fn cancelled(&self) {
         self.dog.cell.cancelled().await;
     }
 
-    /// Why the term has ended, if it has been ended.
+    /// Returns why the term has ended, or `None` while it lasts.
     pub fn reason(&self) -> Option<StopReason> {
         self.dog.cell.ended.get().cloned()
     }
 
-    /// Calls back once when the term ends, immediately if it has ended. The call comes from the thread
-    /// that ends the term, which is outside the async runtime if that is stuck; so it must be short and
-    /// must not block.
+    /// Calls `call` once when the term ends, immediately if it has already ended. The thread that ends the term makes the
+    /// call. That thread is outside the async runtime if the runtime is stuck, so the call must be short and must not
+    /// block.
     ///
-    /// A hook that panics is logged, and other hooks and elections go on. In a program built with
-    /// `panic = "abort"` it ends the process, as every panic does; a hook on a thread of its own would
-    /// not change that.
+    /// A hook that panics is logged, and other hooks and elections continue. In a program built with `panic = "abort"`, the
+    /// panic ends the process.
     pub fn at_end(&self, call: impl FnOnce(&StopReason) + Send + 'static) {
         self.dog.cell.at_end(Box::new(call));
     }
 }
 
-/// The term has ended.
+/// Error of an effect after the end of its term.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("no longer leading by {lock}: {}", reason.as_str())]
 pub struct NotLeading {
     /// The lock.
     pub lock: Arc<str>,
-    /// Why the term ended.
+    /// Reason for the end of the term.
     pub reason: StopReason,
 }
 

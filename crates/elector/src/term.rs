@@ -1,0 +1,81 @@
+//! Ownership of one term.
+
+use std::ops::Deref;
+use std::sync::Arc;
+
+use tenure_core::{LocalTime, StopReason};
+
+use crate::deadline::Watchdog;
+use crate::shared::Link;
+use crate::tenure::Tenure;
+
+/// Ownership of one term, with the obligation to run its work. Dropping it ends the term. The lock is released when
+/// every clone of its [`Tenure`] has been dropped as well, because parts of the work may run until then.
+#[derive(Debug)]
+#[must_use = "dropping it ends the term"]
+pub struct Term {
+    tenure: Tenure,
+    dog: Arc<Watchdog>,
+}
+
+impl Term {
+    pub(crate) fn new(dog: Arc<Watchdog>, link: Link) -> Self {
+        dog.report_to(link);
+        let tenure = Tenure::first(dog.clone());
+        Self { tenure, dog }
+    }
+
+    /// Returns the handle for the work. Its clones are counted: the lock is not released while one exists.
+    pub fn tenure(&self) -> &Tenure {
+        &self.tenure
+    }
+
+    /// Returns the instant by which the work must have ended, as known now. It moves later with each renewal, and is
+    /// fixed when the term is stopped.
+    pub fn deadline(&self) -> LocalTime {
+        self.dog.deadline()
+    }
+
+    /// Completes when the term has ended and unfinished work must be dropped, a little before the
+    /// [`deadline`](Self::deadline).
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn drop_due(&self) {
+        self.dog.drop_due().await;
+    }
+
+    /// Completes when no other handle of this term is left, so that dropping the `Term` releases the lock.
+    ///
+    /// # Cancel safety
+    ///
+    /// Nothing is lost when the future is dropped.
+    pub async fn handles_gone(&self) {
+        self.dog.one_handle_left().await;
+    }
+}
+
+impl Deref for Term {
+    type Target = Tenure;
+
+    fn deref(&self) -> &Tenure {
+        &self.tenure
+    }
+}
+
+impl Drop for Term {
+    fn drop(&mut self) {
+        self.dog.cell.end(StopReason::WorkEnded);
+        self.tenure.uncount();
+        let handles = self.dog.drop_term();
+        if handles > 0 {
+            let lock = self.tenure.lock();
+            tracing::info!(
+                lock,
+                handles,
+                "parts of the work go on; the lock is kept until they end"
+            );
+        }
+    }
+}
