@@ -39,7 +39,8 @@ pub struct Builder {
     for_life: bool,
     overrun: Overrun,
     hub: Option<Hub>,
-    clock: Arc<dyn Clock>,
+    /// The system clock by default. A hub has its own clock.
+    clock: Option<Arc<dyn Clock>>,
     watchdog: Option<Arc<HealthAdaptor>>,
     metrics: Option<Metrics>,
     events: bool,
@@ -84,7 +85,7 @@ impl Builder {
             for_life: false,
             overrun: Overrun::default(),
             hub: None,
-            clock: Arc::new(SystemClock),
+            clock: None,
             watchdog: None,
             metrics: None,
             events: true,
@@ -185,16 +186,14 @@ impl Builder {
 
     /// Runs this election in a hub together with others. By default it has its own hub.
     pub fn hub(mut self, hub: &Hub) -> Self {
-        self.clock = hub.clock().clone();
         self.hub = Some(hub.clone());
         self
     }
 
-    /// Sets another clock, for tests and simulations. A [hub](Self::hub) has its own clock.
+    /// Sets another clock, for tests and simulations. A [hub](Self::hub) has its own clock, so
+    /// [`build`](Self::build) rejects the combination.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
-        if self.hub.is_none() {
-            self.clock = clock;
-        }
+        self.clock = Some(clock);
         self
     }
 
@@ -269,6 +268,9 @@ impl Builder {
         } else if identity.chars().any(char::is_control) {
             problems.push(Problem::Identity(identity.clone()));
         }
+        if self.hub.is_some() && self.clock.is_some() {
+            problems.push(Problem::ClockOfHub);
+        }
         let timing = self.timing.build().map_err(|error| {
             problems.extend(error.problems.into_iter().map(Problem::Timing));
         });
@@ -328,13 +330,18 @@ impl Builder {
         };
         warn_of(&timing, lock.describe());
 
+        let clock = match (&self.hub, self.clock) {
+            (Some(hub), _) => hub.clock().clone(),
+            (None, Some(clock)) => clock,
+            (None, None) => Arc::new(SystemClock),
+        };
         let name = self.name.or(object).unwrap_or_default();
         let shared = Arc::new(Shared::new(
             name.into(),
             lock.describe().into(),
             identity.as_str().into(),
             timing.lease(),
-            self.clock.clone(),
+            clock.clone(),
         ));
         if let Some(adaptor) = &self.watchdog {
             adaptor.attach(Handle::new(shared.clone()).health());
@@ -363,7 +370,7 @@ impl Builder {
         Ok(Elector::new(
             settings,
             shared,
-            self.hub.ok_or((self.client, self.clock)),
+            self.hub.ok_or((self.client, clock)),
         ))
     }
 }

@@ -1,7 +1,10 @@
 //! A running candidacy and its events.
 
+use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
+use futures_util::Stream;
 use tenure_core::StopReason;
 
 use crate::handle::Handle;
@@ -58,6 +61,15 @@ impl Candidate {
     /// program.
     pub fn handle(&self) -> Handle {
         Handle::new(self.shared.clone())
+    }
+}
+
+/// The events of the candidacy. The stream ends after [`Event::Finished`].
+impl Stream for Candidate {
+    type Item = Event;
+
+    fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Event>> {
+        self.shared.poll_mail(context.waker())
     }
 }
 

@@ -51,4 +51,9 @@ pub enum Problem {
     /// Labels can be set only on a lock that this builder creates.
     #[error("labels cannot be set on a lock that was given; set them where it is made")]
     LabelsOfGivenLock,
+    /// An election in a hub uses the clock of the hub.
+    #[error(
+        "an election in a hub uses the hub's clock; pass the clock to `Hub::with_clock` instead"
+    )]
+    ClockOfHub,
 }

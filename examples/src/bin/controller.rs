@@ -41,12 +41,8 @@ async fn main() -> anyhow::Result<()> {
 async fn lead(client: Client, tenure: Tenure) {
     println!("leading, the controller starts");
     let maps: Api<ConfigMap> = Api::namespaced(client.clone(), "default");
-    let stopped = {
-        let tenure = tenure.clone();
-        async move { tenure.cancelled().await }
-    };
     Controller::new(maps, watcher::Config::default().labels("example=seen"))
-        .graceful_shutdown_on(stopped)
+        .graceful_shutdown_on(tenure.until_cancelled())
         .run(reconcile, retry, Arc::new(Context { client, tenure }))
         .for_each(async |_| ())
         .await;

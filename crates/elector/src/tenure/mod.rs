@@ -170,6 +170,13 @@ impl Tenure {
         self.dog.cell.cancelled().await;
     }
 
+    /// Same as [`cancelled`](Self::cancelled), but the future owns what it needs and is `'static`, for example for
+    /// `graceful_shutdown_on` of kube's `Controller`. It is not counted, so it does not delay the end of the term.
+    pub fn until_cancelled(&self) -> impl Future<Output = ()> + Send + 'static {
+        let observer = self.observer();
+        async move { observer.cancelled().await }
+    }
+
     /// Returns why the term has ended, or `None` while it lasts.
     pub fn reason(&self) -> Option<StopReason> {
         self.dog.cell.ended.get().cloned()
@@ -322,5 +329,20 @@ pub(crate) mod tests {
         waiter.await.unwrap();
         tenure.at_end(count());
         assert_eq!(calls.load(Ordering::SeqCst), 2);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn owned_future_completes_at_the_end_and_does_not_delay_it() {
+        let clock = TokioClock::new();
+        let cell = cell(&clock, Duration::from_secs(10));
+        let tenure = tenure(&cell);
+        let observer = tenure.observer();
+        let waiter = tokio::spawn(tenure.until_cancelled());
+        drop(tenure);
+        assert!(observer.dog.is_joined(), "the future is not counted");
+        tokio::task::yield_now().await;
+        assert!(!waiter.is_finished());
+        cell.end(StopReason::WorkEnded);
+        waiter.await.unwrap();
     }
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tenure::clock::TokioClock;
 use tenure::{Elector, MemoryLock};
 
 use crate::wire::secs;
@@ -75,4 +76,19 @@ fn case_17_an_identity_is_made_up_if_none_is_given_and_an_empty_one_is_refused()
     assert_ne!(handle(a), handle(b));
     assert!(builder().identity("").build().is_err());
     assert!(builder().identity("a\nb").build().is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn clock_of_an_election_in_a_hub_is_a_problem() {
+    let hub = tenure::Hub::with_clock(None, Arc::new(TokioClock::new()));
+    let builder = || Elector::builder(Arc::new(MemoryLock::new("x")));
+    let clock = Arc::new(TokioClock::new());
+    for builder in [
+        builder().hub(&hub).clock(clock.clone()),
+        builder().clock(clock).hub(&hub),
+    ] {
+        let error = builder.build().unwrap_err().to_string();
+        assert!(error.contains("Hub::with_clock"), "{error}");
+    }
+    assert!(builder().hub(&hub).build().is_ok());
 }
