@@ -139,7 +139,56 @@ async fn metrics_have_the_names_of_csi_provisioner() {
         ("grpc_status_code", "OK"),
     ];
     assert!(sample(&last, "csi_sidecar_operations_seconds_count", &before).is_some());
+    // The label is for drivers that replaced an in-tree plugin.
+    assert!(!last.contains("migrated="), "{last}");
     assert_eq!(get(address, "/metrics").map(|answer| answer.0), Some(404));
+    assert_eq!(provisioner.stop().unwrap(), Some(0));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn calls_for_in_tree_objects_have_the_label_migrated() {
+    let driver = "ebs.csi.aws.com";
+    let rig = Rig::start().await.unwrap();
+    let config = MockConfig {
+        name: driver.to_owned(),
+        ..MockConfig::default()
+    };
+    let _driver = rig.driver("s", config).unwrap();
+    let address = free();
+    let http = format!("--http-endpoint={address}");
+    let provisioner = rig.provisioner("s", &[&http]).unwrap();
+    for (class, by) in [("old", "kubernetes.io/aws-ebs"), ("new", driver)] {
+        let object = json!({ "metadata": { "name": class }, "provisioner": by });
+        rig.api.create(CLASSES, &object).await.unwrap();
+        let mut claim = handed_over(class, class, driver);
+        claim["metadata"]["annotations"]["pv.kubernetes.io/migrated-to"] = json!(driver);
+        let claim = rig.api.create(CLAIMS, &claim).await.unwrap();
+        let uid = claim["metadata"]["uid"].as_str().unwrap();
+        let volume = format!("{VOLUMES}/pvc-{uid}");
+        until("a volume", async || rig.api.get(&volume).await.unwrap()).await;
+        let released = json!({ "status": { "phase": "Released" } });
+        let status = format!("{volume}/status");
+        rig.api.merge(&status, &released).await.unwrap();
+    }
+    let seconds = "csi_sidecar_operations_seconds_count";
+    until("calls counted with the label", async || {
+        let text = get(address, "/metrics")?.1;
+        let counted = |method: &str, migrated: &str| {
+            let method = format!("/csi.v1.Controller/{method}");
+            let labels = [
+                ("driver_name", driver),
+                ("method_name", method.as_str()),
+                ("grpc_status_code", "OK"),
+                ("migrated", migrated),
+            ];
+            sample(&text, seconds, &labels) == Some(1.0)
+        };
+        ["CreateVolume", "DeleteVolume"]
+            .into_iter()
+            .all(|method| counted(method, "true") && counted(method, "false"))
+            .then_some(())
+    })
+    .await;
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 

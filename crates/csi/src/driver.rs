@@ -10,7 +10,7 @@ use tonic::{Code, Request, Response, Status};
 use crate::error::{CallError, ConnectError, StartError, go_name};
 use crate::facts::Facts;
 use crate::link::Link;
-use crate::metrics::Metrics;
+use crate::metrics::{Call, Metrics};
 use crate::v1::controller_client::ControllerClient;
 use crate::v1::identity_client::IdentityClient;
 use crate::v1::node_client::NodeClient;
@@ -68,6 +68,8 @@ pub struct Driver {
     link: Link,
     timeout: Duration,
     metrics: Metrics,
+    /// Whether calls are for an object of an in-tree plugin.
+    migrated: bool,
 }
 
 impl Driver {
@@ -87,6 +89,7 @@ impl Driver {
                         link,
                         timeout: config.timeout,
                         metrics: metrics.clone(),
+                        migrated: false,
                     });
                 }
                 Err(error) => error,
@@ -234,6 +237,16 @@ impl Driver {
         .await
     }
 
+    /// Returns a client of the same driver whose calls are for objects of an in-tree plugin or, with `false`, of the
+    /// driver. Metrics have that label after [`Metrics::label_migrated`].
+    #[must_use]
+    pub fn migrated(&self, migrated: bool) -> Self {
+        Self {
+            migrated,
+            ..self.clone()
+        }
+    }
+
     /// Completes when the connection is lost. A lost connection never recovers. Cancel safe.
     pub async fn lost(&self) {
         self.link.lost().await;
@@ -266,7 +279,12 @@ impl Driver {
         };
         let code = result.as_ref().err().map_or(Code::Ok, |error| error.code);
         let took = started.elapsed();
-        self.metrics.observe(method, go_name(code), took);
+        let call = Call {
+            method,
+            code: go_name(code),
+            migrated: self.migrated,
+        };
+        self.metrics.observe(call, took);
         match &result {
             Ok(response) => tracing::trace!(method, ?response, ?took, "csi answer"),
             Err(error) => tracing::trace!(method, %error, ?took, "csi error"),

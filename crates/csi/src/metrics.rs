@@ -1,5 +1,6 @@
 //! Durations of calls, under the metric name that all CSI sidecars use.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -17,6 +18,17 @@ const BUCKETS: [f64; 13] = [
 pub struct Metrics {
     seconds: Family<Labels, Histogram>,
     driver: Arc<OnceLock<String>>,
+    /// Whether samples have the label `migrated`, as they do for drivers that replaced an in-tree plugin.
+    label_migrated: Arc<AtomicBool>,
+}
+
+/// What a call is labelled with.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Call {
+    pub(crate) method: &'static str,
+    pub(crate) code: &'static str,
+    /// Whether the call is for an object of an in-tree plugin.
+    pub(crate) migrated: bool,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash, EncodeLabelSet)]
@@ -24,6 +36,9 @@ struct Labels {
     driver_name: String,
     method_name: &'static str,
     grpc_status_code: &'static str,
+    /// The label `migrated`, or nothing: an empty value would be a label that csi-provisioner does not write.
+    #[prometheus(flatten)]
+    migrated: Vec<(&'static str, &'static str)>,
 }
 
 impl Default for Metrics {
@@ -31,6 +46,7 @@ impl Default for Metrics {
         Self {
             seconds: Family::new_with_constructor(|| Histogram::new(BUCKETS)),
             driver: Arc::default(),
+            label_migrated: Arc::default(),
         }
     }
 }
@@ -50,12 +66,23 @@ impl Metrics {
         _ = self.driver.set(name.to_owned());
     }
 
-    pub(crate) fn observe(&self, method: &'static str, code: &'static str, took: Duration) {
+    /// Adds the label `migrated` to later samples.
+    pub fn label_migrated(&self) {
+        self.label_migrated.store(true, Ordering::Relaxed);
+    }
+
+    pub(crate) fn observe(&self, call: Call, took: Duration) {
+        let labelled = self.label_migrated.load(Ordering::Relaxed);
+        let migrated = if call.migrated { "true" } else { "false" };
         let driver_name = self.driver.get().map_or("unknown-driver", String::as_str);
         let labels = Labels {
             driver_name: driver_name.to_owned(),
-            method_name: method,
-            grpc_status_code: code,
+            method_name: call.method,
+            grpc_status_code: call.code,
+            migrated: labelled
+                .then_some(("migrated", migrated))
+                .into_iter()
+                .collect(),
         };
         let seconds = self.seconds.get_or_create(&labels);
         seconds.observe(took.as_secs_f64());

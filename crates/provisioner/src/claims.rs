@@ -342,7 +342,7 @@ impl Controller {
         }
         let orphans: Vec<_> = lock(&self.orphans).drain().collect();
         for (handle, secrets) in orphans {
-            if let Err(error) = self.delete_storage(&handle, secrets).await {
+            if let Err(error) = self.delete_storage(&self.driver, &handle, secrets).await {
                 tracing::error!(handle, %error, "orphaned storage left behind");
             }
         }
@@ -422,7 +422,7 @@ impl Controller {
         while let Some(handle) = self.queues.orphans.get().await {
             let secrets = lock(&self.orphans).get(&*handle).cloned();
             let Some(secrets) = secrets else { continue };
-            match self.delete_storage(&handle, secrets).await {
+            match self.delete_storage(&self.driver, &handle, secrets).await {
                 Ok(()) => {
                     lock(&self.orphans).remove(&*handle);
                     self.queues.orphans.forget(&handle);

@@ -13,6 +13,8 @@ use crate::objects::{AllowedExpression, AllowedTerm, Class, Volume};
 #[derive(Clone, Debug)]
 pub(crate) struct ReadVolume {
     pub(crate) volume: Volume,
+    /// Whether the source was translated.
+    pub(crate) migrated: bool,
     /// Set if the volume could not be translated. It then has no CSI source.
     pub(crate) error: Option<TranslationError>,
 }
@@ -27,6 +29,11 @@ impl Controller {
             Some(plugin) => translate(plugin, class).map(Cow::Owned),
             None => Ok(Cow::Borrowed(class)),
         }
+    }
+
+    /// Returns whether a class is one of the in-tree plugin that our driver replaced.
+    pub(crate) fn is_migrated(&self, class: &Class) -> bool {
+        self.plugin_of(class).is_some()
     }
 
     /// Returns the in-tree plugin of a class, if our driver replaced it.
@@ -61,6 +68,7 @@ impl Controller {
             let volume = self.cluster.get::<Volume>(name).await?;
             return Ok(ReadVolume {
                 volume,
+                migrated: false,
                 error: None,
             });
         }
@@ -110,6 +118,7 @@ fn read(driver: &str, object: &PersistentVolume) -> ReadVolume {
     };
     let volume = serde_json::to_value(&*object).and_then(serde_json::from_value);
     ReadVolume {
+        migrated: matches!(object, Cow::Owned(_)),
         volume: volume.expect("a volume has the fields of its partial type"),
         error,
     }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use tenure_csi::CallError;
 use tenure_csi::v1::{CreateVolumeRequest, DeleteVolumeRequest};
+use tenure_csi::{CallError, Driver};
 
 use crate::cluster::ClusterError;
 use crate::controller::{Controller, lock};
@@ -162,7 +162,8 @@ impl Controller {
             "CreateVolume"
         );
         self.pursue(claim);
-        let answer = self.driver.create_volume(request).await;
+        let driver = self.driver.migrated(self.is_migrated(class));
+        let answer = driver.create_volume(request).await;
         let can_move = self.topology() && claim.selected_node().is_some();
         let answer = answer.map_err(|error| Failure::of_call(&error, can_move))?;
         let accepted = volume::accept(answer, requested, from_source);
@@ -280,7 +281,7 @@ impl Controller {
     async fn delete_unfit(&self, id: &str, secrets: &BTreeMap<String, String>) -> bool {
         let tries = async {
             for _ in 0..CLEAN_UPS {
-                match self.delete_storage(id, secrets.clone()).await {
+                match self.delete_storage(&self.driver, id, secrets.clone()).await {
                     Ok(()) => return true,
                     Err(error) => {
                         tracing::warn!(volume_id = id, %error, "cannot delete the unusable volume");
@@ -293,9 +294,10 @@ impl Controller {
         tokio::time::timeout(limit, tries).await.unwrap_or(false)
     }
 
-    /// Deletes storage. All deletions go through this function.
+    /// Deletes storage. All deletions go through this function. `driver` is ours, labelled for metrics.
     pub(crate) async fn delete_storage(
         &self,
+        driver: &Driver,
         id: &str,
         secrets: BTreeMap<String, String>,
     ) -> Result<(), CallError> {
@@ -306,6 +308,6 @@ impl Controller {
             volume_id: id.to_owned(),
             secrets,
         };
-        self.driver.delete_volume(request).await.map(drop)
+        driver.delete_volume(request).await.map(drop)
     }
 }

@@ -93,6 +93,7 @@ pub async fn run(options: Options, config: Config, shutdown: impl Future) -> Res
     tracing::info!(driver = facts.name, version = facts.version, "connected");
     if let Some(plugin) = migration::replaced_by(&facts.name) {
         let plugin = plugin.in_tree_name();
+        csi_metrics.label_migrated();
         tracing::info!(plugin, "translating objects of the in-tree plugin");
     }
 

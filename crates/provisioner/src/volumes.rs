@@ -135,7 +135,10 @@ impl Controller {
                 ));
             }
         }
-        let deleted = self.delete_storage(&csi.volume_handle, secrets).await;
+        let driver = self.driver.migrated(read.migrated);
+        let deleted = self
+            .delete_storage(&driver, &csi.volume_handle, secrets)
+            .await;
         deleted.map_err(|error| error.to_string())
     }
 
