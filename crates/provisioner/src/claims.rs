@@ -12,7 +12,7 @@ use crate::events::Kind;
 use crate::metrics::ClaimLabels;
 use crate::migrated::ReadVolume;
 use crate::names::{ALPHA_SELECTED_NODE, JOURNAL_FINALIZER, SELECTED_NODE};
-use crate::objects::{Claim, Class, has_finalizer};
+use crate::objects::{Claim, Class};
 use crate::provision::Made;
 use crate::state::{Failure, FailureKind, State};
 
@@ -55,22 +55,23 @@ impl Controller {
 
     async fn sync_claim(&self, uid: &String) -> Next {
         let cached = self.caches.claims.get(uid);
-        let Some(claim) = cached.or_else(|| self.progress().get(uid).cloned()) else {
+        let Some(claim) = cached.or_else(|| self.ledger.in_progress(uid)) else {
             self.forget_claim(uid);
             return Next::Done;
         };
         let class = self.caches.classes.get(claim.class());
         if let Some(class) = &class
-            && self.is_slow(uid, class)
+            && self
+                .ledger
+                .is_delayed(uid, class.metadata.uid.as_deref(), Instant::now())
         {
             return Next::Retry;
         }
         if self.options.provision_journal && self.needs_no_volume(&claim) {
-            return self.remove_journal_finalizer(&claim).await;
+            return self.finish(&claim).await;
         }
         // The claim is bound to another volume, but the driver may still be creating one. Only its response shows.
-        let pursued =
-            !claim.spec.volume_name.is_empty() && self.progress().contains_key(uid.as_str());
+        let pursued = !claim.spec.volume_name.is_empty() && self.ledger.is_in_progress(uid);
         match should_provision(&claim, &self.facts.name, class.as_deref()) {
             Ok(false) if !pursued => return Next::Done,
             Ok(_) => {}
@@ -95,28 +96,25 @@ impl Controller {
 
     /// Removes all state of a deleted claim.
     fn forget_claim(&self, uid: &str) {
-        lock(&self.memory).remove(uid);
-        lock(&self.slow).remove(uid);
+        self.ledger.forget(uid);
         if let Some(local) = &self.local {
             local.forget(uid);
         }
-        lock(&self.settled).remove(uid);
         lock(&self.restores).retain(|_, claims| {
             claims.remove(uid);
             !claims.is_empty()
         });
     }
 
-    fn is_slow(&self, uid: &str, class: &Class) -> bool {
-        let mut slow = lock(&self.slow);
-        let Some((class_uid, until)) = slow.get(uid) else {
-            return false;
-        };
-        if *class_uid == class.metadata.uid && Instant::now() < *until {
-            return true;
+    /// Ends the work on a claim whose volume can no longer be lost.
+    async fn finish(&self, claim: &Claim) -> Next {
+        match self.remove_journal_finalizer(claim).await {
+            Ok(()) => Next::Done,
+            Err(error) => {
+                tracing::warn!(claim = claim.key(), %error, "cannot remove the finalizer of the claim");
+                Next::Retry
+            }
         }
-        slow.remove(uid);
-        false
     }
 
     async fn provision_claim(&self, claim: &Arc<Claim>, class: Option<&Class>) -> Next {
@@ -124,22 +122,22 @@ impl Controller {
         let uid = claim.uid();
         let name = self.options.volume_name(uid).unwrap_or_default();
         if lock(&self.unsaved).contains_key(&name) {
-            self.progress().remove(uid);
+            self.ledger.stop_pursuing(uid);
             return Next::Done;
         }
         if self.caches.volumes.contains(&name) {
-            self.progress().remove(uid);
-            return self.remove_journal_finalizer(claim).await;
+            self.ledger.stop_pursuing(uid);
+            return self.finish(claim).await;
         }
         // A volume of this name was deleted, so this copy of the claim may be stale.
         if lock(&self.deleted).contains_key(&name) && !self.still_wants(claim).await {
-            self.progress().remove(uid);
+            self.ledger.stop_pursuing(uid);
             return Next::Done;
         }
         let ours = |class: &&Class| is_our_name(&class.provisioner, &self.facts.name);
         let Some(class) = class.filter(ours) else {
             // Without the class, the driver cannot be asked about a volume in progress.
-            return match self.progress().contains_key(uid) {
+            return match self.ledger.is_in_progress(uid) {
                 true => Next::Retry,
                 false => Next::Done,
             };
@@ -158,12 +156,11 @@ impl Controller {
                 if let Some(capacities) = &self.capacities {
                     capacities.refresh(claim.class(), &made.places);
                 }
-                self.progress().remove(uid);
-                lock(&self.memory).remove(uid);
+                self.ledger.created(uid);
                 match self.save(made, claim).await {
                     Saved::Now => {
                         self.metrics.provisioned(&labels(claim), started.elapsed());
-                        self.remove_journal_finalizer(claim).await
+                        self.finish(claim).await
                     }
                     Saved::Later => {
                         self.metrics.provisioned(&labels(claim), started.elapsed());
@@ -177,7 +174,7 @@ impl Controller {
     }
 
     async fn failed(&self, claim: &Arc<Claim>, class: &Class, failure: &Failure) -> Next {
-        let uid = claim.uid().to_owned();
+        let uid = claim.uid();
         if let Some(capacities) = &self.capacities
             && failure.state != State::NoChange
             && failure.kind != FailureKind::Ignored
@@ -185,11 +182,9 @@ impl Controller {
             capacities.refresh(claim.class(), &[]);
         }
         if failure.settles() {
-            self.progress().remove(&uid);
-            lock(&self.memory).remove(&uid);
-            lock(&self.settled).insert(uid.clone());
+            self.ledger.settle(uid);
         } else if failure.state == State::InBackground {
-            self.pursue(claim);
+            self.ledger.pursue(claim);
         }
         if failure.kind == FailureKind::Ignored {
             return Next::Done;
@@ -200,10 +195,7 @@ impl Controller {
         );
         if failure.kind == FailureKind::Infeasible {
             let until = Instant::now() + self.options.retry_interval_max;
-            let mut slow = lock(&self.slow);
-            slow.entry(uid)
-                .or_insert((class.metadata.uid.clone(), until));
-            drop(slow);
+            self.ledger.reject(uid, class.metadata.uid.clone(), until);
             let message = format!(
                 "Volume provisioning failed with infeasible error. Retries will be delayed. {failure}"
             );
@@ -226,13 +218,6 @@ impl Controller {
         }
         self.metrics.provision_failed(&labels(claim));
         Next::Retry
-    }
-
-    /// Records that the driver may be creating the volume of this claim, even if the claim is deleted meanwhile.
-    pub(crate) fn pursue(&self, claim: &Arc<Claim>) {
-        lock(&self.settled).remove(claim.uid());
-        self.progress()
-            .insert(claim.uid().to_owned(), claim.clone());
     }
 
     /// Removes the selected node, so that the scheduler chooses again. Also removes the journal finalizer, because no
@@ -272,7 +257,7 @@ impl Controller {
         {
             Ok(live) => live.uid() == claim.uid() && live.spec.volume_name.is_empty(),
             // A claim in progress is pursued although it is deleted.
-            Err(error) => !error.is_not_found() || self.progress().contains_key(claim.uid()),
+            Err(error) => !error.is_not_found() || self.ledger.is_in_progress(claim.uid()),
         }
     }
 
@@ -358,7 +343,7 @@ impl Controller {
             Ok(Posted::Refused(error)) => {
                 let failure = self.refused(&made, &error).await;
                 if failure.state == State::InBackground {
-                    self.pursue(&claim);
+                    self.ledger.pursue(&claim);
                 }
                 let message = &failure.message;
                 self.events
@@ -431,40 +416,6 @@ impl Controller {
                     tracing::error!(handle = *handle, %error, "cannot delete orphaned storage; retrying");
                     self.queues.orphans.add_rate_limited(handle.clone());
                 }
-            }
-        }
-    }
-
-    /// Returns whether a bound or deleted claim with our finalizer certainly has no volume in progress.
-    fn needs_no_volume(&self, claim: &Claim) -> bool {
-        let name = self.options.volume_name(claim.uid());
-        let unsaved = name.is_ok_and(|name| lock(&self.unsaved).contains_key(&name));
-        if unsaved || self.progress().contains_key(claim.uid()) {
-            return false;
-        }
-        let bound = !claim.spec.volume_name.is_empty();
-        let over = claim.metadata.deletion_timestamp.is_some()
-            && lock(&self.settled).contains(claim.uid());
-        has_finalizer(&claim.metadata, JOURNAL_FINALIZER) && (bound || over)
-    }
-
-    /// `--provision-journal`: removes the finalizer of a claim whose volume can no longer be lost.
-    async fn remove_journal_finalizer(&self, claim: &Claim) -> Next {
-        if !self.options.provision_journal {
-            return Next::Done;
-        }
-        let uid = claim.metadata.uid.as_deref();
-        let change = (JOURNAL_FINALIZER, false);
-        let (namespace, name) = (claim.namespace(), claim.name());
-        match self
-            .cluster
-            .set_finalizer::<Claim>(namespace, name, uid, change)
-            .await
-        {
-            Ok(_) => Next::Done,
-            Err(error) => {
-                tracing::warn!(claim = claim.key(), %error, "cannot remove the finalizer of the claim");
-                Next::Retry
             }
         }
     }

@@ -46,7 +46,7 @@ impl Controller {
         };
         let user = self.caches.claims.find_map(claim.name(), uses);
         // The driver may still copy for a claim that was deleted.
-        let user = user.or_else(|| self.progress().values().find_map(uses));
+        let user = user.or_else(|| self.ledger.find_in_progress(uses));
         if let Some(user) = user {
             return Err(format!("claim {user} is being cloned from it"));
         }
@@ -130,7 +130,7 @@ impl Controller {
             // A claim that has its volume only waits for its binding.
             (same && open && !self.has_volume(claim)).then_some(())
         };
-        if self.progress().values().find_map(waits).is_some() {
+        if self.ledger.find_in_progress(waits).is_some() {
             return true;
         }
         let place = (namespace.to_owned(), name.to_owned());

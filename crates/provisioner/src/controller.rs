@@ -14,13 +14,14 @@ use crate::capacity::Capacities;
 use crate::cluster::Cluster;
 use crate::events::Recorder;
 use crate::informers::Caches;
+use crate::ledger::Ledger;
 use crate::local::Local;
 use crate::metrics::Metrics;
 use crate::objects::{Claim, CsiNode};
 use crate::options::Options;
 use crate::provision::Made;
 use crate::state::Failure;
-use crate::topology::{Memory, Nodes, Term, term_of};
+use crate::topology::{Nodes, Term, term_of};
 
 /// The longest lag of a cache that is tolerated.
 const LAG: Duration = Duration::from_secs(300);
@@ -50,14 +51,7 @@ pub(crate) struct Controller {
     pub(crate) capacities: Option<Arc<Capacities>>,
     /// Whether claims may name a VolumeAttributesClass.
     pub(crate) attributes: bool,
-    /// Claims whose volume the driver may be creating, by uid. They are pursued even if they are deleted.
-    pub(crate) in_progress: Mutex<HashMap<String, Arc<Claim>>>,
-    /// Claims that the driver rejected, by uid: the uid of the class, and the time of the next attempt.
-    pub(crate) slow: Mutex<HashMap<String, (Option<String>, Instant)>>,
-    /// Uids of claims for which the driver certainly creates nothing.
-    pub(crate) settled: Mutex<HashSet<String>>,
-    /// Topology that was chosen for a claim, by uid.
-    pub(crate) memory: Mutex<HashMap<String, Memory>>,
+    pub(crate) ledger: Ledger,
     /// Volumes that exist but whose objects could not be posted yet, by name.
     pub(crate) unsaved: Mutex<HashMap<String, (Made, Arc<Claim>)>>,
     /// Orphaned storage that must be deleted, by handle, with the secrets for its deletion.
@@ -169,10 +163,6 @@ impl Controller {
             deleted.retain(|_, at| now.duration_since(*at) < LAG);
         }
         deleted.insert(name.to_owned(), now);
-    }
-
-    pub(crate) fn progress(&self) -> MutexGuard<'_, HashMap<String, Arc<Claim>>> {
-        lock(&self.in_progress)
     }
 }
 

@@ -4,19 +4,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use k8s_openapi::api::core::v1::PersistentVolume;
-use tenure_csi::v1::{CreateVolumeRequest, DeleteVolumeRequest};
+use tenure_csi::v1::{CreateVolumeRequest, CreateVolumeResponse, DeleteVolumeRequest};
 use tenure_csi::{CallError, Driver};
 
 use crate::cluster::ClusterError;
-use crate::controller::{Controller, lock};
+use crate::controller::Controller;
 use crate::migration::TopologyTerm;
-use crate::names::JOURNAL_FINALIZER;
-use crate::objects::{AttributesClass, Claim, Class, has_finalizer};
+use crate::objects::{AttributesClass, Claim, Class};
 use crate::plan::{self, Draft};
 use crate::secrets::Secrets;
 use crate::state::{Failure, FailureKind};
 use crate::topology::{self, Input};
-use crate::volume::{self, Parts};
+use crate::volume::{self, VolumeInputs};
 
 /// Attempts to delete an unusable volume before the next attempt to provision.
 const CLEAN_UPS: usize = 5;
@@ -73,15 +72,6 @@ impl Controller {
         self.ask(claim, class, question).await
     }
 
-    /// Returns whether the driver may be creating the volume of a claim, requested by this process or, according to the
-    /// journal, by a previous leader.
-    fn is_begun(&self, claim: &Claim) -> bool {
-        let uid = claim.uid();
-        let known = lock(&self.settled).contains(uid);
-        let journalled = has_finalizer(&claim.metadata, JOURNAL_FINALIZER) && !known;
-        journalled || self.progress().contains_key(uid)
-    }
-
     /// Looks up all inputs. Does not call the driver.
     async fn question(&self, claim: &Claim, class: &Class) -> Result<Question, Failure> {
         let draft = plan::draft(&self.facts, &self.options, self.attributes, claim, class);
@@ -110,12 +100,9 @@ impl Controller {
                 strict: self.options.strict_topology,
                 immediate: self.options.immediate_topology,
             };
-            let mut memory = lock(&self.memory)
-                .get(claim.uid())
-                .cloned()
-                .unwrap_or_default();
+            let mut memory = self.ledger.topology(claim.uid());
             request.accessibility_requirements = topology::requirement(&input, self, &mut memory)?;
-            lock(&self.memory).insert(claim.uid().to_owned(), memory);
+            self.ledger.choose_topology(claim.uid(), memory);
         }
         let secrets = Secrets::resolve(&class.parameters, &request.name, claim);
         let secrets = secrets.map_err(Failure::no_change)?;
@@ -126,8 +113,7 @@ impl Controller {
         if let Some(name) = &attributes_class {
             request.mutable_parameters = self.mutable_parameters(name).await?;
         }
-        self.hold(claim).await?;
-        self.check()?;
+        self.add_journal_finalizer(claim).await?;
         Ok(Question {
             request,
             fs_type,
@@ -155,24 +141,14 @@ impl Controller {
             .capacity_range
             .map_or(0, |range| range.required_bytes);
         let credentials = request.secrets.clone();
-        tracing::info!(
-            claim = claim.key(),
-            volume = name,
-            token = self.token(),
-            "CreateVolume"
-        );
-        self.pursue(claim);
-        let driver = self.driver.migrated(self.is_migrated(class));
-        let answer = driver.create_volume(request).await;
-        let can_move = self.topology() && claim.selected_node().is_some();
-        let answer = answer.map_err(|error| Failure::of_call(&error, can_move))?;
+        let answer = self.create_storage(claim, class, request).await?;
         let accepted = volume::accept(answer, requested, from_source);
         let (made, bytes) = match accepted {
             Ok(accepted) => accepted,
             Err(unfit) => return Err(self.clean_up(unfit, credentials).await),
         };
         let token = self.options.fencing_token_annotation.then(|| self.token());
-        let object = volume::build(&Parts {
+        let object = volume::build(&VolumeInputs {
             driver: &self.facts.name,
             identity: &self.identity,
             claim,
@@ -216,31 +192,6 @@ impl Controller {
             )));
         }
         Ok(found.parameters)
-    }
-
-    /// `--provision-journal`: adds a finalizer to the claim until there is a volume object or certainly no volume, so
-    /// that the next leader finds the claim even if this process dies.
-    async fn hold(&self, claim: &Claim) -> Result<(), Failure> {
-        // The finalizer of a settled claim may have been removed since this copy was read.
-        let held = has_finalizer(&claim.metadata, JOURNAL_FINALIZER)
-            && !lock(&self.settled).contains(claim.uid());
-        let deleting = claim.metadata.deletion_timestamp.is_some();
-        let pursued = self.progress().contains_key(claim.uid());
-        if !self.options.provision_journal || held || pursued || deleting {
-            return Ok(());
-        }
-        let uid = claim.metadata.uid.as_deref();
-        let change = (JOURNAL_FINALIZER, true);
-        let (namespace, name) = (claim.namespace(), claim.name());
-        let set = self
-            .cluster
-            .set_finalizer::<Claim>(namespace, name, uid, change)
-            .await;
-        match set {
-            Ok(true) => Ok(()),
-            Ok(false) => Err(Failure::ignored("the claim is gone")),
-            Err(error) => Err(Failure::no_change(error.to_string())),
-        }
     }
 
     /// Deletes an unusable volume. The next attempt starts from nothing only after the deletion succeeded.
@@ -294,7 +245,31 @@ impl Controller {
         tokio::time::timeout(limit, tries).await.unwrap_or(false)
     }
 
-    /// Deletes storage. All deletions go through this function. `driver` is ours, labelled for metrics.
+    /// Creates storage, or returns the storage that an earlier attempt created. All creations go through this function,
+    /// which checks the term immediately before the call.
+    async fn create_storage(
+        &self,
+        claim: &Arc<Claim>,
+        class: &Class,
+        request: CreateVolumeRequest,
+    ) -> Result<CreateVolumeResponse, Failure> {
+        let allowed = self.check();
+        allowed.map_err(|failure| failure.before_asking(self.is_begun(claim)))?;
+        tracing::info!(
+            claim = claim.key(),
+            volume = request.name,
+            token = self.token(),
+            "CreateVolume"
+        );
+        self.ledger.pursue(claim);
+        let driver = self.driver.migrated(self.is_migrated(class));
+        let answer = driver.create_volume(request).await;
+        let can_move = self.topology() && claim.selected_node().is_some();
+        answer.map_err(|error| Failure::of_call(&error, can_move))
+    }
+
+    /// Deletes storage. All deletions go through this function, which checks the term immediately before the call.
+    /// `driver` is ours, labelled for metrics.
     pub(crate) async fn delete_storage(
         &self,
         driver: &Driver,

@@ -163,7 +163,7 @@ impl Controller {
             .get_in::<Claim>(&source.namespace, &source.name);
         let source = found.await.map_err(|error| error.to_string())?;
         // Once the driver has begun, the request must be repeated until the driver answers.
-        let begun = self.progress().contains_key(claim.uid());
+        let begun = self.ledger.is_in_progress(claim.uid());
         check_source_claim(claim, &source, begun)?;
         let read = self.read_volume(&source.spec.volume_name).await;
         let volume = read.map_err(|error| error.to_string())?.volume;

@@ -18,7 +18,7 @@ use crate::secrets::{SecretRef, Secrets};
 
 /// Inputs of a volume object.
 #[derive(Debug)]
-pub(crate) struct Parts<'a> {
+pub(crate) struct VolumeInputs<'a> {
     pub(crate) driver: &'a str,
     pub(crate) identity: &'a str,
     pub(crate) claim: &'a Claim,
@@ -84,8 +84,8 @@ pub(crate) fn accept(
 }
 
 /// Builds the object.
-pub(crate) fn build(parts: &Parts<'_>) -> PersistentVolume {
-    let Parts {
+pub(crate) fn build(parts: &VolumeInputs<'_>) -> PersistentVolume {
+    let VolumeInputs {
         claim,
         class,
         volume,
@@ -151,7 +151,7 @@ pub(crate) fn build(parts: &Parts<'_>) -> PersistentVolume {
     }
 }
 
-fn annotations(parts: &Parts<'_>) -> BTreeMap<String, String> {
+fn annotations(parts: &VolumeInputs<'_>) -> BTreeMap<String, String> {
     let provisioner = parts.secrets.provisioner.as_ref();
     let mut annotations = vec![
         (names::PROVISIONED_BY, parts.class.provisioner.as_str()),
