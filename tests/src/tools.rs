@@ -40,7 +40,7 @@ pub fn node_client() -> Result<PathBuf, Skip> {
     }
 }
 
-/// Returns the file of the browser driver to import. Node.js and Chromium are installed in that case.
+/// Returns the file of the browser driver to import. Node.js, Chromium and axe-core are installed in that case.
 ///
 /// # Errors
 ///
@@ -52,11 +52,12 @@ pub fn playwright() -> Result<PathBuf, Skip> {
     if !Path::new("/usr/bin/chromium").exists() {
         return Err(Skip(format!("no Chromium: {HINT}")));
     }
-    let library = folder().join("node/node_modules/playwright-core/index.js");
-    if library.exists() {
+    let modules = folder().join("node/node_modules");
+    let library = modules.join("playwright-core/index.js");
+    if library.exists() && modules.join("axe-core/axe.min.js").exists() {
         Ok(library)
     } else {
-        Err(Skip(format!("no Playwright: {HINT}")))
+        Err(Skip(format!("no Playwright or no axe-core: {HINT}")))
     }
 }
 

@@ -117,7 +117,11 @@ const TIERS: &[Tier] = &[
                 setup::python(&["kubernetes"]),
                 setup::debian("tmux", "tmux"),
                 setup::debian("chromium", "chromium"),
-                setup::node(&["@kubernetes/client-node@1", "playwright-core@1"]),
+                setup::node(&[
+                    "@kubernetes/client-node@1",
+                    "playwright-core@1",
+                    "axe-core@4",
+                ]),
                 setup::toolchain("go"),
             ])
         },
