@@ -5,10 +5,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
+use http::Method;
+use k8s_openapi::jiff::{SignedDuration, Timestamp};
+use serde_json::json;
 use tenure_tests::clock::{Nanos, poll};
+use tenure_tests::embedded::Embedded;
 use tenure_tests::event::Kind;
 use tenure_tests::home::write_secret;
 use tenure_tests::process::Process;
+use tenure_tests::wire::{Wire, lease_path, object_path};
 use tenure_tests::{Skip, tools};
 
 use crate::seeing::Place;
@@ -81,6 +86,109 @@ fn page_shows_the_next_leader_without_reload_and_steps_it_down() {
     assert_ne!(third, second);
     browser.ends_well();
     assert!(ui.transcript().contains("^C ends it"));
+}
+
+/// Elections on a server, without candidates. Their times are relative to now.
+struct Elections {
+    server: Embedded,
+    admin: Wire,
+}
+
+impl Elections {
+    fn new() -> Self {
+        let server = Embedded::start().unwrap();
+        let admin = Wire::connect(&server.kubeconfig()).unwrap();
+        Self { server, admin }
+    }
+
+    fn add(&self, name: &str, holder: &str, renewed_seconds_ago: i64, lease_seconds: u32) {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": name },
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": lease_seconds,
+                "leaseTransitions": 4,
+                "acquireTime": format!("{:.6}", ago(600)),
+                "renewTime": format!("{:.6}", ago(renewed_seconds_ago)),
+            },
+        });
+        self.post(&lease_path("default", ""), &lease);
+    }
+
+    /// Writes an Event of a candidate.
+    fn record(&self, name: &str, seconds_ago: i64, message: &str, why: Option<&str>) {
+        let at = ago(seconds_ago);
+        let event = json!({
+            "apiVersion": "v1", "kind": "Event",
+            "metadata": {
+                "name": format!("{name}.{:x}", at.as_microsecond()),
+                "annotations": why.map(|why| json!({ "tenure.dev/reason": why })),
+            },
+            "involvedObject": { "kind": "Lease", "namespace": "default", "name": name },
+            "reason": "LeaderElection",
+            "message": message,
+            "firstTimestamp": format!("{at:.0}"),
+            "lastTimestamp": format!("{at:.0}"),
+        });
+        self.post(&object_path("/api/v1", "default", "events", ""), &event);
+    }
+
+    fn post(&self, path: &str, object: &serde_json::Value) {
+        let made = self.admin.send(&Method::POST, path, Some(object)).unwrap();
+        assert!(made.status.is_success(), "{path}: {}", made.body);
+    }
+}
+
+fn ago(seconds: i64) -> Timestamp {
+    Timestamp::now() - SignedDuration::from_secs(seconds)
+}
+
+#[test]
+fn page_shows_many_elections_as_a_table_with_problems_first() {
+    let Some(library) = Skip::unless(tools::playwright()) else {
+        return;
+    };
+    let elections = Elections::new();
+    let names: Vec<String> = (0..12).map(|n| format!("e{n:02}")).collect();
+    for name in &names {
+        elections.add(name, &format!("{name}-holder"), 0, 3600);
+    }
+    let long = "l".repeat(63);
+    elections.add(&long, &format!("{long}_{long}"), 0, 3600);
+    elections.add("w-free", "", 60, 15);
+    elections.add("x-paused", "x", 0, 3600);
+    let paused = json!({ "metadata": { "annotations": { "tenure.dev/paused": "true" } } });
+    let path = lease_path("default", "x-paused");
+    let sent = elections.admin.send(&Method::PATCH, &path, Some(&paused));
+    assert_eq!(sent.unwrap().status, 200);
+    elections.add("z-expired", "z", 120, 15);
+    // Two holders end without an Event, and two hand over late.
+    let flapping = "y-flapping";
+    for (seconds_ago, message, why) in [
+        (500, "f0 became leader", None),
+        (440, "f0 stopped leading", Some("guard-expired")),
+        (425, "f1 became leader", None),
+        (330, "f2 became leader", None),
+        (240, "f2 stopped leading", Some("shutdown")),
+        (225, "f0 became leader", None),
+        (100, "f1 became leader", None),
+    ] {
+        elections.record(flapping, seconds_ago, message, why);
+    }
+    elections.add(flapping, "f1", 0, 3600);
+    let mut command = Command::new(tools::tenure().unwrap());
+    let kubeconfig = elections.server.kubeconfig();
+    command.arg("ui").arg("--kubeconfig").arg(kubeconfig);
+    let ui = Process::spawn("ui", command).unwrap();
+    let browser = Browser::open("many", &said(&ui, "http://"), &library);
+    browser.line("table", 0);
+    for name in names.iter().skip(3) {
+        let path = lease_path("default", name);
+        let gone = elections.admin.send(&Method::DELETE, &path, None).unwrap();
+        assert_eq!(gone.status, 200, "{}", gone.body);
+    }
+    browser.ends_well();
 }
 
 #[test]

@@ -56,6 +56,24 @@ pub(crate) struct Caller {
 }
 
 impl Door {
+    /// Returns the name that the page knows the door by.
+    pub(super) fn name(&self) -> &'static str {
+        match self {
+            Self::Secret { .. } => "ui",
+            Self::Caller(_) => "server",
+            Self::Sidecar { .. } => "sidecar",
+        }
+    }
+
+    /// Returns whether a client can get more rights with another token.
+    fn knows_tokens(&self) -> bool {
+        match self {
+            Self::Secret { .. } => false,
+            Self::Caller(_) => true,
+            Self::Sidecar { token, .. } => token.is_some(),
+        }
+    }
+
     /// Authenticates a client without a request to the API server, so that it is cheap to reject strangers.
     pub(super) async fn admit(&self, token: Option<&str>) -> Result<(), Refusal> {
         match self {
@@ -104,10 +122,10 @@ impl Door {
                     kind: Some(*kind),
                 };
                 let steer = match (wanted, token) {
-                    (None, _) => no("this sidecar runs without --step-down-token-file"),
+                    (None, _) => no("This sidecar runs without --step-down-token-file."),
                     (Some(wanted), Some(token)) if same(token, wanted) => yes(),
-                    (Some(_), Some(_)) => no("that is not the step-down token"),
-                    (Some(_), None) => no("needs the step-down token: use Credential"),
+                    (Some(_), Some(_)) => no("This token is not the step-down token."),
+                    (Some(_), None) => no("Sign in with the step-down token."),
                 };
                 (client.clone(), String::new(), Some(steer), scope)
             }
@@ -121,7 +139,12 @@ impl Door {
                 may_steer(&client, &scope, token.is_some()).await
             }
         };
-        Ok((Hello { server, steer }, Board::open(&client, &scope)))
+        let hello = Hello {
+            server,
+            sign_in: self.knows_tokens(),
+            steer,
+        };
+        Ok((hello, Board::open(&client, &scope)))
     }
 
     /// Returns an API client that may step a holder down.
@@ -135,7 +158,9 @@ impl Door {
         match self {
             Self::Secret { secret, config, .. } => {
                 if !same(token, secret) {
-                    return Err(unknown("that is not the credential of this page"));
+                    return Err(unknown(
+                        "this token is not the one that `tenure ui` printed",
+                    ));
                 }
                 connect(config.as_ref().clone())
             }
@@ -148,7 +173,9 @@ impl Door {
                 token: wanted,
             } => {
                 if !wanted.as_ref().is_some_and(|wanted| same(token, wanted)) {
-                    return Err(unknown("that is not the token of --step-down-token-file"));
+                    return Err(unknown(
+                        "this token is not the one in the file of --step-down-token-file",
+                    ));
                 }
                 // The credentials of this process are for one election only.
                 let parts = |kind| elections::resource_of(kind);
@@ -232,7 +259,7 @@ async fn check(client: &Client, scope: &Scope) -> Result<(), Refusal> {
 
 async fn may_steer(client: &Client, scope: &Scope, known: bool) -> Steer {
     if !known {
-        return no("needs a credential");
+        return no("Sign in with a token.");
     }
     let reviews: Api<SelfSubjectAccessReview> = Api::all(client.clone());
     let review = SelfSubjectAccessReview {
@@ -250,8 +277,8 @@ async fn may_steer(client: &Client, scope: &Scope, known: bool) -> Steer {
     };
     match reviews.create(&PostParams::default(), &review).await {
         Ok(answer) if answer.status.as_ref().is_some_and(|s| s.allowed) => yes(),
-        Ok(_) => no("this credential may not patch leases"),
-        Err(_) => no("the API server does not say whether this credential may patch leases"),
+        Ok(_) => no("This token may not patch leases."),
+        Err(_) => no("The API server does not say whether this token may patch leases."),
     }
 }
 

@@ -22,13 +22,16 @@ const TERMS: usize = 40;
 
 /// The first event of a feed.
 #[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(crate) struct Hello {
     /// Name of the server.
     pub(super) server: String,
+    /// Whether the page offers to sign in.
+    pub(super) sign_in: bool,
     pub(super) steer: Steer,
 }
 
-/// Whether the credentials of this page can step holders down, and the reason if they cannot.
+/// Whether the token of this page can step holders down, and the reason as a sentence if it cannot.
 #[derive(Debug, Serialize)]
 pub(crate) struct Steer {
     pub(super) able: bool,

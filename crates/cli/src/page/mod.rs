@@ -1,4 +1,4 @@
-//! The page: shows live elections in a browser, from one file without outside resources.
+//! The page: shows live elections in a browser, as one file without outside resources.
 //!
 //! `tenure server`, `tenure elect --http` and `tenure ui` serve it under `/ui`. The server decides the access rule (a
 //! [`Door`]); the page itself has no rights. Credentials travel in the `Authorization` header only, never in a cookie or
@@ -42,24 +42,33 @@ pub(crate) const PREFIX: &str = "/ui";
 /// Maximum number of concurrent feeds: of all clients, and of one address.
 const FEEDS: (usize, usize) = (64, 32);
 
-const HTML: &str = include_str!("page.html");
+const STYLE: &str = include_str!("page.css");
 
-/// The Content-Security-Policy, which allows the script and style of the file by hash.
+const SCRIPT: &str = concat!(
+    include_str!("feed.js"),
+    include_str!("terms.js"),
+    include_str!("elections.js"),
+    include_str!("actions.js"),
+);
+
+/// The page as one file, without the name of its door.
+static HTML: LazyLock<String> = LazyLock::new(|| {
+    include_str!("page.html")
+        .replace("<style></style>", &format!("<style>{STYLE}</style>"))
+        .replace("<script></script>", &format!("<script>{SCRIPT}</script>"))
+});
+
+/// The Content-Security-Policy, which allows the script and style of the page by hash.
 static POLICY: LazyLock<String> = LazyLock::new(|| {
-    let hash = |tag: &str| {
-        let (open, close) = (format!("<{tag}>"), format!("</{tag}>"));
-        let inner = HTML
-            .split_once(&open)
-            .and_then(|(_, rest)| rest.split_once(&close));
-        let (inner, _) = inner.expect("the page has one style and one script");
-        let digest = ring::digest::digest(&ring::digest::SHA256, inner.as_bytes());
+    let hash = |text: &str| {
+        let digest = ring::digest::digest(&ring::digest::SHA256, text.as_bytes());
         format!("'sha256-{}'", STANDARD.encode(digest))
     };
     format!(
         "default-src 'none'; script-src {}; style-src {}; connect-src 'self'; img-src data:; \
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
-        hash("script"),
-        hash("style")
+        hash(SCRIPT),
+        hash(STYLE)
     )
 });
 
@@ -73,12 +82,16 @@ type Seating = (StreamSeat, Option<StreamSeat>);
 #[derive(Clone)]
 pub(crate) struct Page {
     door: Arc<Door>,
+    html: Bytes,
     feeds: Arc<Streams>,
 }
 
 impl Page {
     pub(crate) fn new(door: Door) -> Self {
+        // The page selects the instructions for signing in by this name.
+        let name = format!("data-door=\"{}\"", door.name());
         Self {
+            html: HTML.replace("data-door=\"\"", &name).into(),
             door: Arc::new(door),
             feeds: Streams::new(FEEDS.0, FEEDS.1),
         }
@@ -96,7 +109,7 @@ impl Page {
         let path = parts.uri.path().strip_prefix(PREFIX).unwrap_or_default();
         let read = matches!(parts.method, Method::GET | Method::HEAD);
         match (path, read) {
-            ("" | "/", true) => html(),
+            ("" | "/", true) => html(self.html.clone()),
             ("/feed", true) => self.feed(parts).await,
             ("/step-down", false) if parts.method == Method::POST => {
                 match self.step_down(parts).await {
@@ -178,13 +191,13 @@ impl Page {
             return Err(bad("namespace and name are needed"));
         };
         if [&namespace, &name].iter().any(|part| !is_name(part)) {
-            return Err(bad("that is no name of an object"));
+            return Err(bad("namespace and name must be names of objects"));
         }
         let kind: LockKind = value("lock")
             .as_deref()
             .unwrap_or("leases")
             .parse()
-            .map_err(|_| bad("that is no kind of lock"))?;
+            .map_err(|_| bad("lock must be a kind of lock, for example leases"))?;
         let client = self.door.steer(token, kind, &namespace, &name)?;
         let failed = |error: anyhow::Error| {
             let code = match error.downcast_ref::<kube::Error>() {
@@ -215,8 +228,8 @@ impl Page {
     }
 }
 
-fn html() -> Response<Body> {
-    let mut response = respond(StatusCode::OK, "text/html; charset=utf-8", HTML.into());
+fn html(page: Bytes) -> Response<Body> {
+    let mut response = respond(StatusCode::OK, "text/html; charset=utf-8", page);
     let headers = response.headers_mut();
     let policy = HeaderValue::from_str(&POLICY).expect("hashes are printable");
     headers.insert(header::CONTENT_SECURITY_POLICY, policy);
@@ -232,11 +245,11 @@ fn html() -> Response<Body> {
 }
 
 fn plain(code: StatusCode, text: String) -> Response<Body> {
-    respond(code, "text/plain; charset=utf-8", text)
+    respond(code, "text/plain; charset=utf-8", text.into())
 }
 
-fn respond(code: StatusCode, kind: &'static str, body: String) -> Response<Body> {
-    let mut response = Response::new(BodyExt::boxed(Full::new(Bytes::from(body))));
+fn respond(code: StatusCode, kind: &'static str, body: Bytes) -> Response<Body> {
+    let mut response = Response::new(BodyExt::boxed(Full::new(body)));
     *response.status_mut() = code;
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -298,6 +311,17 @@ mod tests {
         assert!(
             !HTML.contains("innerHTML") && !HTML.contains("style=\"") && !HTML.contains(" onclick")
         );
+    }
+
+    #[test]
+    fn the_file_contains_style_and_script_and_the_name_of_the_door() {
+        assert!(HTML.contains(STYLE) && HTML.contains(SCRIPT));
+        // A closing tag within the script would end it early.
+        assert!(!SCRIPT.contains("</") && !STYLE.contains("</"));
+        let page = Page::new(Door::Caller(Arc::default()));
+        let html = String::from_utf8_lossy(&page.html).into_owned();
+        assert!(html.contains("<body data-door=\"server\">"));
+        assert!(html.contains("<div data-for=\"server\">"));
     }
 
     #[test]
