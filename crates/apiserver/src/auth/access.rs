@@ -12,6 +12,10 @@ impl Access for Auth {
         self.decide(user, attributes)
     }
 
+    fn is_quick(&self, user: &User, attributes: &Attributes<'_>) -> bool {
+        self.permit_briefly(user, attributes).is_some()
+    }
+
     fn review(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         self.decide(user, attributes)
     }

@@ -260,6 +260,26 @@ impl Auth {
         self.permit(user, attributes)
     }
 
+    /// Decides like [`Self::authorize`], unless the caller has so many rules that the decision takes long. Then it
+    /// returns `None` and records nothing.
+    pub(crate) fn authorize_briefly(
+        &self,
+        user: &User,
+        attributes: &Attributes<'_>,
+    ) -> Option<Result<(), Failure>> {
+        let allowed = self.permit_briefly(user, attributes)?;
+        self.record(user, attributes);
+        Some(self.answer(allowed, user, attributes))
+    }
+
+    /// Returns whether the caller may do this, or `None` if that takes long.
+    fn permit_briefly(&self, user: &User, attributes: &Attributes<'_>) -> Option<bool> {
+        match &self.rbac {
+            Some(rbac) => rbac.allows_briefly(user, attributes),
+            None => Some(true),
+        }
+    }
+
     /// The decision with its reason, for reviews.
     #[must_use]
     pub fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
@@ -306,6 +326,15 @@ impl Auth {
             Some(rbac) => rbac.allows(user, attributes),
             None => true,
         };
+        self.answer(allowed, user, attributes)
+    }
+
+    fn answer(
+        &self,
+        allowed: bool,
+        user: &User,
+        attributes: &Attributes<'_>,
+    ) -> Result<(), Failure> {
         if allowed {
             return Ok(());
         }

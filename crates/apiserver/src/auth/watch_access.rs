@@ -11,6 +11,7 @@ use std::time::Duration;
 use http::HeaderMap;
 
 use super::{Auth, MASTERS, User, bearer, impersonate, token};
+use crate::fairness::Tenant;
 use crate::http::RequestInfo;
 
 /// Shortest time between two checks of a watch.
@@ -27,6 +28,8 @@ pub(crate) struct WatchAccess {
     info: RequestInfo,
     /// The generation of roles and tokens that allowed the watch.
     allowed_at: u64,
+    /// The shares of the user, for a decision that takes long.
+    tenant: Tenant,
 }
 
 enum Caller {
@@ -42,6 +45,7 @@ impl WatchAccess {
         known: Option<User>,
         headers: &HeaderMap,
         info: &RequestInfo,
+        tenant: Tenant,
     ) -> Self {
         let caller = match (known, bearer(headers)) {
             (Some(user), _) => Caller::Known(user),
@@ -55,6 +59,7 @@ impl WatchAccess {
             info: info.clone(),
             // The watch was allowed before this moment, so that the first check must not trust the generation.
             allowed_at: u64::MAX,
+            tenant,
         }
     }
 
@@ -64,7 +69,7 @@ impl WatchAccess {
         if always && self.impersonation.is_none() {
             return std::future::pending().await;
         }
-        while self.holds() {
+        while self.holds().await {
             let millis = rand::random_range(LEAST_MILLIS..MOST_MILLIS);
             tokio::time::sleep(Duration::from_millis(millis)).await;
         }
@@ -75,7 +80,7 @@ impl WatchAccess {
     }
 
     /// Checks the credentials, and the roles if one of them changed since the last check.
-    fn holds(&mut self) -> bool {
+    async fn holds(&mut self) -> bool {
         // Read first, so that a change during the check leads to another check.
         let generation = self.auth.generation();
         let user = match &self.caller {
@@ -90,11 +95,19 @@ impl WatchAccess {
         }
         let none = HeaderMap::new();
         let headers = self.impersonation.as_deref().unwrap_or(&none);
-        let allowed = self
-            .auth
-            .impersonate(user, headers)
-            .and_then(|user| self.auth.permit(&user, &self.info.attributes()));
+        let Ok(user) = self.auth.impersonate(user, headers) else {
+            return false;
+        };
+        let attributes = self.info.attributes();
+        let allowed = match self.auth.permit_briefly(&user, &attributes) {
+            Some(allowed) => allowed,
+            None => {
+                let decide = async { self.auth.permit(&user, &attributes).is_ok() };
+                // Without a seat for the decision, the watch ends: an old decision must not last.
+                self.tenant.off_workers(decide).await.unwrap_or(false)
+            }
+        };
         self.allowed_at = generation;
-        allowed.is_ok()
+        allowed
     }
 }

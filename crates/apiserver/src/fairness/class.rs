@@ -87,8 +87,8 @@ fn is_health(path: &str) -> bool {
         })
 }
 
-/// Returns whether a request is heavy work regardless of its size: schemas and roles are compiled and compared, and
-/// OpenAPI documents are large.
+/// Returns whether a request is heavy work regardless of its size: schemas and roles are compiled and compared, access
+/// reviews search all rules of a user, and OpenAPI documents are large.
 pub(super) fn is_heavy(info: &RequestInfo) -> bool {
     match &info.route {
         Route::Other(path) => path.starts_with("/openapi/"),
@@ -96,7 +96,7 @@ pub(super) fn is_heavy(info: &RequestInfo) -> bool {
             !matches!(info.verb, "get" | "list" | "watch")
                 && matches!(
                     path.group.as_str(),
-                    "apiextensions.k8s.io" | "rbac.authorization.k8s.io"
+                    "apiextensions.k8s.io" | "rbac.authorization.k8s.io" | "authorization.k8s.io"
                 )
         }
     }
@@ -115,6 +115,17 @@ mod tests {
         };
         let info = RequestInfo::parse(method, path, query);
         lane(&info, user, Some(length), query)
+    }
+
+    #[test]
+    fn work_that_searches_roles_and_schemas_is_heavy() {
+        let heavy = |method: &Method, path: &str| is_heavy(&RequestInfo::parse(method, path, None));
+        let roles = "/apis/rbac.authorization.k8s.io/v1/clusterroles";
+        let reviews = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews";
+        assert!(heavy(&Method::POST, roles) && heavy(&Method::POST, reviews));
+        assert!(heavy(&Method::GET, "/openapi/v3"));
+        let maps = "/api/v1/namespaces/n/configmaps";
+        assert!(!heavy(&Method::GET, roles) && !heavy(&Method::POST, maps));
     }
 
     #[test]

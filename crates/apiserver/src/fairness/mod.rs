@@ -10,7 +10,7 @@
 //! | `gate` | the shared state: seats and shares that are returned when dropped |
 //! | `intake` | reads a request body within the shares of its user |
 //!
-//! A request takes these steps after authorization:
+//! A request takes these steps after authorization, which is heavy work itself if its user has very many rules:
 //!
 //! 1. Its body is read. Arriving and large bodies count against shares.
 //! 2. It takes a seat in its lane, or waits for one in the fair queue of the lane.
@@ -112,6 +112,11 @@ impl Fairness {
 
     pub(crate) fn gate(&self) -> &Arc<Gate> {
         &self.gate
+    }
+
+    /// Returns the shares of a user.
+    pub(crate) fn tenant(&self, user: &User, address: Option<IpAddr>) -> Tenant {
+        self.gate.tenant(&flow(user, address))
     }
 
     /// Handles a request, or rejects it with 429. The response carries its [`Charge`] as an extension.

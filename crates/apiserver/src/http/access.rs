@@ -88,6 +88,11 @@ pub trait Access: Send + Sync + 'static {
     /// May this user do that, as its request turned out to need?
     fn authorize(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 
+    /// Returns whether a decision about this user is short enough for a thread of the runtime.
+    fn is_quick(&self, _: &User, _: &Attributes<'_>) -> bool {
+        true
+    }
+
     /// What would the answer be, if this user wanted to do that? Somebody only asks.
     fn review(&self, user: &User, attributes: &Attributes<'_>) -> Decision;
 

@@ -144,10 +144,13 @@ impl Pipeline {
         if let Err(failure) = self.auth.catch_up(request.headers()).await {
             return Ok(failure_response(&failure));
         }
-        let user = match self.admit(peer, &request, &info, trail) {
+        let user = match self.identify(peer, &request, trail) {
             Ok(user) => user,
             Err(failure) => return Ok(failure_response(&failure)),
         };
+        if let Err(failure) = self.authorize(peer, &user, &info, trail).await {
+            return Ok(failure_response(&failure));
+        }
         let plan = self.faults.plan(uri.path(), &user.name, info.verb);
         if !plan.latency.is_zero() {
             tokio::time::sleep(plan.latency).await;
@@ -163,7 +166,8 @@ impl Pipeline {
         }
         let end = info.is_long_running().then(|| {
             let known = peer.known_user(request.headers());
-            let access = WatchAccess::new(&self.auth, known, request.headers(), &info);
+            let tenant = self.fairness.tenant(&user, peer.address());
+            let access = WatchAccess::new(&self.auth, known, request.headers(), &info, tenant);
             self.end(uri.path(), &user, plan.action, access)
         });
         let handling = self
@@ -179,11 +183,11 @@ impl Pipeline {
         })
     }
 
-    fn admit<'a, B>(
+    /// Returns the user of a request, after impersonation.
+    fn identify<'a, B>(
         &self,
         peer: &'a Peer,
         request: &Request<B>,
-        info: &RequestInfo,
         trail: &mut Trail,
     ) -> Result<Cow<'a, User>, Failure> {
         let headers = request.headers();
@@ -197,10 +201,33 @@ impl Pipeline {
         trail.authenticated(&user);
         let user = self.auth.impersonate(user, headers)?;
         trail.acts_as(&user);
+        Ok(user)
+    }
+
+    /// Decides whether a user may do this. A decision about a user with very many rules is heavy work of that user.
+    async fn authorize(
+        &self,
+        peer: &Peer,
+        user: &User,
+        info: &RequestInfo,
+        trail: &mut Trail,
+    ) -> Result<(), Failure> {
         let attributes = info.attributes();
-        let authorized = self.auth.authorize(&user, &attributes);
-        let decide = || self.auth.decide(&user, &attributes);
-        trail.decided(authorized.is_ok(), decide);
+        let authorized = match self.auth.authorize_briefly(user, &attributes) {
+            Some(authorized) => {
+                trail.decided(authorized.is_ok(), || self.auth.decide(user, &attributes));
+                authorized
+            }
+            None => {
+                let decide = async {
+                    let authorized = self.auth.authorize(user, &attributes);
+                    trail.decided(authorized.is_ok(), || self.auth.decide(user, &attributes));
+                    authorized
+                };
+                let tenant = self.fairness.tenant(user, peer.address());
+                tenant.off_workers(decide).await?
+            }
+        };
         authorized.inspect_err(|failure| {
             tracing::info!(
                 user = user.name,
@@ -208,8 +235,7 @@ impl Pipeline {
                 "denied: {}",
                 failure.message
             );
-        })?;
-        Ok(user)
+        })
     }
 
     /// Resolves when a watch of this user must end, because the server shuts down, the user loses the right to it, or an

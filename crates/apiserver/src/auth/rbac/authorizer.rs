@@ -46,6 +46,15 @@ impl Authorizer {
         user.is_in(MASTERS) || self.read(|policy| policy.allows(user, attributes))
     }
 
+    /// Whether one request is allowed; `None` if the user has so many rules that the decision is heavy work.
+    pub(crate) fn allows_briefly(&self, user: &User, attributes: &Attributes<'_>) -> Option<bool> {
+        if user.is_in(MASTERS) {
+            return Some(true);
+        }
+        self.read(|policy| policy.allows_briefly(user, attributes))
+            .ok()
+    }
+
     /// Decides one request, with the reason.
     pub(crate) fn decide(&self, user: &User, attributes: &Attributes<'_>) -> Decision {
         self.read(|policy| policy.decide(user, attributes))
@@ -94,18 +103,25 @@ impl Authorizer {
 
     /// Applies the pending events. Returns false if events were lost.
     fn drain(&self, watch: &mut dyn Watch, resource: &str) -> bool {
-        loop {
+        let mut policy = None;
+        let kept = loop {
             match watch.next().now_or_never() {
-                None => return true,
-                Some(Err(_)) => return false,
+                None => break true,
+                Some(Err(_)) => break false,
                 Some(Ok(event)) => {
                     let removed = event.kind == EventKind::Deleted;
-                    let mut policy = self.policy.write().unwrap_or_else(PoisonError::into_inner);
+                    let policy = policy.get_or_insert_with(|| {
+                        self.policy.write().unwrap_or_else(PoisonError::into_inner)
+                    });
                     policy.apply(resource, &event.object, removed);
                     self.generation.fetch_add(1, Ordering::AcqRel);
                 }
             }
+        };
+        if let Some(policy) = &mut policy {
+            policy.finish();
         }
+        kept
     }
 
     /// Lists everything again and starts watches at that revision. A watch that fails to start is retried with the next
@@ -127,6 +143,7 @@ impl Authorizer {
             }
             *watch = self.store.watch(range, listing.revision).ok();
         }
+        fresh.finish();
         *self.policy.write().unwrap_or_else(PoisonError::into_inner) = fresh;
         self.generation.fetch_add(1, Ordering::AcqRel);
     }
@@ -223,6 +240,60 @@ mod tests {
         let expected = present.map_or(Expected::Absent, Expected::Revision);
         let write = Write::new(key, expected, change);
         store.write(write).now_or_never().unwrap().unwrap();
+    }
+
+    #[test]
+    fn decision_about_very_many_rules_is_not_brief() {
+        let store: Arc<dyn Store> = Arc::new(MemoryStore::new());
+        let authorizer = Authorizer::new(Arc::clone(&store));
+        let rules: Value = (0..5_000)
+            .map(|n| {
+                json!({ "apiGroups": [""], "resources": ["pods"], "verbs": ["get"],
+                "resourceNames": [format!("p{n}")] })
+            })
+            .collect();
+        let subject = |name: &str| json!({ "kind": "User", "name": name });
+        let few = json!([{ "apiGroups": [""], "resources": ["pods"], "verbs": ["list"] }]);
+        for (name, user, rules) in [("x", "u", rules), ("y", "v", few)] {
+            let objects = [
+                json!({ "metadata": {}, "rules": rules }),
+                json!({ "roleRef": { "kind": "ClusterRole", "name": name }, "subjects": [subject(user)] }),
+            ];
+            for (kind, object) in [0, 2].into_iter().zip(objects) {
+                let object = Some(object);
+                write(
+                    store.as_ref(),
+                    &Step {
+                        kind,
+                        namespace: "",
+                        name,
+                        object,
+                    },
+                );
+            }
+        }
+        let list = |user: &str, groups: &[&str]| {
+            let user = User::new(user, groups.iter().map(|group| (*group).to_owned()));
+            let target = Target::Resource {
+                group: "",
+                resource: "pods",
+                subresource: "",
+                namespace: "a",
+                name: "",
+            };
+            let attributes = Attributes {
+                verb: "list",
+                target,
+            };
+            (
+                authorizer.allows_briefly(&user, &attributes),
+                authorizer.allows(&user, &attributes),
+            )
+        };
+        assert_eq!(list("u", &[]), (None, false));
+        assert_eq!(list("v", &[]), (Some(true), true));
+        assert_eq!(list("w", &[]), (Some(false), false));
+        assert_eq!(list("u", &[MASTERS]), (Some(true), true));
     }
 
     proptest! {

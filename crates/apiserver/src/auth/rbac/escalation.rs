@@ -7,7 +7,7 @@
 use serde_json::Value;
 
 use super::authorizer::Authorizer;
-use super::policy::RoleRef;
+use super::policy::{Policy, RoleRef};
 use super::{Comparison, GROUP, Rule};
 use crate::auth::{Attributes, Target, User};
 use crate::http::NotGranted;
@@ -97,59 +97,87 @@ impl<'a> Grant<'a> {
     }
 }
 
+/// A grant together with the rules on which the decision about it depends. They are copied, so that the comparison,
+/// which may take long, does not hold the policy.
+#[derive(Debug)]
+pub(super) enum Claim {
+    /// The caller may grant anything here.
+    Lifted,
+    /// The granted role does not exist.
+    NoRole(NotGranted),
+    /// The caller may grant `wanted` if `had` covers it.
+    Covered { had: Vec<Rule>, wanted: Vec<Rule> },
+}
+
+impl Policy {
+    /// Collects the rules that decide about a write of a role or a binding.
+    pub(super) fn claim(&self, user: &User, grant: &Grant<'_>) -> Claim {
+        if self.allows(user, &grant.lifted_by()) {
+            return Claim::Lifted;
+        }
+        let wanted = match &grant.granted {
+            Granted::Rules(_, rules) => rules.clone(),
+            Granted::Role(role) => match self.rules_of(grant.namespace, role) {
+                Some(rules) => rules,
+                None => {
+                    return Claim::NoRole(NotGranted::NoRole {
+                        resource: grant.resource,
+                        name: role.name.clone(),
+                    });
+                }
+            },
+        };
+        let had = self.rules(user, grant.namespace);
+        Claim::Covered { had, wanted }
+    }
+}
+
+impl Claim {
+    /// Decides the claim of a user.
+    ///
+    /// # Errors
+    /// Returns the grants that the caller does not have.
+    pub(super) fn check(self, user: &User) -> Result<(), NotGranted> {
+        match self {
+            Self::Lifted => Ok(()),
+            Self::NoRole(missing) => Err(missing),
+            Self::Covered { had, wanted } => check_covered(user, &had, &wanted),
+        }
+    }
+}
+
 impl Authorizer {
     /// Checks a write of a role or a binding.
     ///
     /// # Errors
     /// Returns the grants that the caller does not have.
     pub(crate) fn check_grant(&self, user: &User, grant: &Grant<'_>) -> Result<(), NotGranted> {
-        if self.allows(user, &grant.lifted_by()) {
-            return Ok(());
-        }
-        let namespace = grant.namespace;
-        match &grant.granted {
-            Granted::Rules(_, rules) => self.check_covered(user, namespace, rules),
-            Granted::Role(role) => {
-                let rules = self
-                    .read(|policy| policy.rules_of(namespace, role).map(<[Rule]>::to_vec))
-                    .ok_or_else(|| NotGranted::NoRole {
-                        resource: grant.resource,
-                        name: role.name.clone(),
-                    })?;
-                self.check_covered(user, namespace, &rules)
-            }
-        }
+        self.read(|policy| policy.claim(user, grant)).check(user)
     }
+}
 
-    fn check_covered(
-        &self,
-        user: &User,
-        namespace: &str,
-        wanted: &[Rule],
-    ) -> Result<(), NotGranted> {
-        let had = self.rules(user, namespace);
-        let mut comparison = Comparison::new(&had);
-        let all = wanted.iter().all(|rule| comparison.compare(rule));
-        let mut missing: Vec<String> = comparison.missing.iter().map(describe).collect();
-        if !all {
-            let rest = if comparison.is_spent() {
-                "... and too many combinations to compare; split the rules"
-            } else {
-                "... and more"
-            };
-            missing.push(rest.to_owned());
-        }
-        if missing.is_empty() {
-            return Ok(());
-        }
-        let groups: Vec<String> = user.groups.iter().map(|g| format!("{g:?}")).collect();
-        Err(NotGranted::Beyond(format!(
-            "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
-            user.name,
-            groups.join(" "),
-            missing.join("\n"),
-        )))
+fn check_covered(user: &User, had: &[Rule], wanted: &[Rule]) -> Result<(), NotGranted> {
+    let mut comparison = Comparison::new(had);
+    let all = wanted.iter().all(|rule| comparison.compare(rule));
+    let mut missing: Vec<String> = comparison.missing.iter().map(describe).collect();
+    if !all {
+        let rest = if comparison.is_spent() {
+            "... and too many combinations to compare; split the rules"
+        } else {
+            "... and more"
+        };
+        missing.push(rest.to_owned());
     }
+    if missing.is_empty() {
+        return Ok(());
+    }
+    let groups: Vec<String> = user.groups.iter().map(|g| format!("{g:?}")).collect();
+    Err(NotGranted::Beyond(format!(
+        "user {:?} (groups=[{}]) is attempting to grant RBAC permissions not currently held:\n{}",
+        user.name,
+        groups.join(" "),
+        missing.join("\n"),
+    )))
 }
 
 fn plural(local: bool) -> &'static str {

@@ -1,6 +1,6 @@
 //! Roles and bindings, indexed by subject, so that a decision reads only the caller's bindings.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use serde::Deserialize;
@@ -28,9 +28,21 @@ pub(super) struct Policy {
     users: HashMap<String, Scoped<Arc<Binding>>>,
     groups: HashMap<String, Scoped<Arc<Binding>>>,
     bindings: Scoped<Arc<Binding>>,
-    /// Rules of the ClusterRoles that aggregate others. They are recomputed when a ClusterRole changes.
-    aggregated: HashMap<String, Arc<[Rule]>>,
+    /// Rules of the ClusterRoles that aggregate others, as the lists of the selected roles. [`Policy::finish`] computes
+    /// them. The rules themselves are neither copied nor compared, because there may be very many.
+    aggregated: HashMap<String, Vec<Arc<[Rule]>>>,
+    /// Whether `aggregated` is out of date.
+    stale: bool,
 }
+
+/// Most names that a decision on a thread of the runtime compares: less than a millisecond.
+pub(super) const BRIEF: usize = 10_000;
+/// Most missing roles that a reason names.
+const MOST_MISSING: usize = 20;
+
+/// A decision would compare more names than it may.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Spent;
 
 /// Items by namespace (empty for the cluster) and name.
 #[derive(Debug)]
@@ -54,9 +66,9 @@ impl<T> Scoped<T> {
         self.0.get(namespace).into_iter().flatten()
     }
 
-    fn insert(&mut self, namespace: &str, name: &str, item: T) {
+    fn insert(&mut self, namespace: &str, name: &str, item: T) -> Option<T> {
         let names = self.0.entry(namespace.to_owned()).or_default();
-        names.insert(name.to_owned(), item);
+        names.insert(name.to_owned(), item)
     }
 
     fn remove(&mut self, namespace: &str, name: &str) -> Option<T> {
@@ -146,7 +158,7 @@ struct Expression {
 }
 
 impl Policy {
-    /// Applies a new version of an object, or its removal.
+    /// Applies a new version of an object, or its removal. Call [`Self::finish`] before the next decision.
     pub(super) fn apply(&mut self, resource: &str, object: &Object, removed: bool) {
         let (namespace, name) = (&object.key.namespace, &object.key.name);
         if resource.ends_with("bindings") {
@@ -156,8 +168,8 @@ impl Policy {
             }
             return;
         }
-        if removed {
-            self.roles.remove(namespace, name);
+        let old = if removed {
+            self.roles.remove(namespace, name)
         } else {
             // An object that does not parse as a role grants nothing.
             let role: RoleObject = serde_json::from_slice(&object.json).unwrap_or_default();
@@ -167,16 +179,34 @@ impl Policy {
                 labels: object.labels.clone(),
                 selectors: selectors.map(Option::unwrap_or_default),
             };
-            self.roles.insert(namespace, name, role);
+            self.roles.insert(namespace, name, role)
+        };
+        if namespace.is_empty() && !self.stale {
+            let new = self.roles.get("", name);
+            self.stale = old.iter().chain(new).any(|role| self.is_selected(role));
         }
-        if namespace.is_empty() {
+    }
+
+    /// Recomputes the aggregated roles if one of them may have changed.
+    pub(super) fn finish(&mut self) {
+        if std::mem::take(&mut self.stale) {
             self.aggregate();
         }
     }
 
     /// Whether one request is allowed.
     pub(super) fn allows(&self, user: &User, attributes: &Attributes<'_>) -> bool {
-        user.is_in(MASTERS) || self.granting(user, attributes).is_some()
+        user.is_in(MASTERS) || matches!(self.granting(user, attributes, usize::MAX), Ok(Some(_)))
+    }
+
+    /// Whether one request is allowed, if at most [`BRIEF`] names have to be compared for that.
+    pub(super) fn allows_briefly(
+        &self,
+        user: &User,
+        attributes: &Attributes<'_>,
+    ) -> Result<bool, Spent> {
+        let binding = self.granting(user, attributes, BRIEF)?;
+        Ok(binding.is_some())
     }
 
     /// Decides one request, with the reason.
@@ -187,12 +217,12 @@ impl Policy {
                 reason: String::new(),
             };
         }
-        match self.granting(user, attributes) {
-            Some(binding) => Decision {
+        match self.granting(user, attributes, usize::MAX) {
+            Ok(Some(binding)) => Decision {
                 allowed: true,
                 reason: binding.describe(user),
             },
-            None => Decision {
+            _ => Decision {
                 allowed: false,
                 reason: self.missing(user, attributes),
             },
@@ -204,36 +234,66 @@ impl Policy {
         let mut rules = Vec::new();
         for binding in self.bindings_of(user, namespace) {
             let found = self.rules_of(&binding.namespace, &binding.role);
-            rules.extend(found.into_iter().flatten().cloned());
+            rules.extend(found.unwrap_or_default());
         }
         rules
     }
 
-    /// Returns the rules of the role that a binding in `namespace` (empty for cluster-wide) names, or `None` if the
-    /// role does not exist.
-    pub(super) fn rules_of(&self, namespace: &str, role: &RoleRef) -> Option<&[Rule]> {
-        let namespace = if role.is_local() { namespace } else { "" };
-        if namespace.is_empty()
-            && let Some(rules) = self.aggregated.get(&role.name)
-        {
-            return Some(rules);
+    /// Returns the rules of the role that a binding in `namespace` (empty for cluster-wide) names, each once, or `None`
+    /// if the role does not exist.
+    pub(super) fn rules_of(&self, namespace: &str, role: &RoleRef) -> Option<Vec<Rule>> {
+        let lists = self.lists_of(namespace, role)?;
+        if let [only] = lists {
+            return Some(only.to_vec());
         }
-        Some(&self.roles.get(namespace, &role.name)?.rules)
+        let mut seen = HashSet::new();
+        let rules = lists.iter().flat_map(|rules| rules.iter());
+        Some(rules.filter(|rule| seen.insert(*rule)).cloned().collect())
     }
 
-    fn granting(&self, user: &User, attributes: &Attributes<'_>) -> Option<&Binding> {
-        self.bindings_of(user, namespace_of(attributes))
-            .find(|binding| {
-                self.rules_of(&binding.namespace, &binding.role)
-                    .is_some_and(|rules| rules.iter().any(|rule| rule.matches(attributes)))
-            })
+    /// Returns the rules of the role that a binding names, as one list for each role that it selects.
+    fn lists_of(&self, namespace: &str, role: &RoleRef) -> Option<&[Arc<[Rule]>]> {
+        let namespace = if role.is_local() { namespace } else { "" };
+        if namespace.is_empty()
+            && let Some(lists) = self.aggregated.get(&role.name)
+        {
+            return Some(lists);
+        }
+        let role = self.roles.get(namespace, &role.name)?;
+        Some(std::slice::from_ref(&role.rules))
+    }
+
+    /// Returns the first binding that grants a request, after a comparison of at most about `most` names.
+    fn granting(
+        &self,
+        user: &User,
+        attributes: &Attributes<'_>,
+        most: usize,
+    ) -> Result<Option<&Binding>, Spent> {
+        let mut left = most;
+        let mut spend = |names: usize| -> Result<(), Spent> {
+            left = left.checked_sub(names).ok_or(Spent)?;
+            Ok(())
+        };
+        for binding in self.bindings_of(user, namespace_of(attributes)) {
+            spend(1)?;
+            let lists = self.lists_of(&binding.namespace, &binding.role);
+            for rule in lists.into_iter().flatten().flat_map(|rules| rules.iter()) {
+                spend(rule.size())?;
+                if rule.matches(attributes) {
+                    return Ok(Some(binding));
+                }
+            }
+        }
+        Ok(None)
     }
 
     /// Returns a sentence about the missing roles to which bindings of the user refer.
     fn missing(&self, user: &User, attributes: &Attributes<'_>) -> String {
         let missing: Vec<String> = self
             .bindings_of(user, namespace_of(attributes))
-            .filter(|binding| self.rules_of(&binding.namespace, &binding.role).is_none())
+            .filter(|binding| self.lists_of(&binding.namespace, &binding.role).is_none())
+            .take(MOST_MISSING)
             .map(|binding| binding.role.not_found())
             .collect();
         match missing.as_slice() {
@@ -295,34 +355,50 @@ impl Policy {
         }
     }
 
+    /// Returns whether a ClusterRole aggregates others, or is selected by one that does.
+    fn is_selected(&self, role: &Role) -> bool {
+        let selectors = |other: &Role| {
+            let mut selectors = other.selectors.iter().flatten();
+            selectors.any(|selector| selector.matches(&role.labels))
+        };
+        role.selectors.is_some() || {
+            let gathering = self.aggregated.keys();
+            let mut roles = gathering.filter_map(|name| self.roles.get("", name));
+            roles.any(selectors)
+        }
+    }
+
     fn aggregate(&mut self) {
         let gathering = self.roles.within("");
         let gathering = gathering.filter(|(_, role)| role.selectors.is_some());
         let gathered = gathering.map(|(name, _)| {
-            let mut rules = Vec::new();
-            self.gather(name, &mut BTreeSet::new(), &mut rules);
-            (name.clone(), rules.into())
+            let mut lists = Vec::new();
+            self.gather(name, &mut BTreeSet::new(), &mut lists);
+            (name.clone(), lists)
         });
         self.aggregated = gathered.collect();
     }
 
     /// Adds the rules of one ClusterRole. For an aggregated role, adds the rules of the roles that it selects, which
     /// may be aggregated as well. `seen` prevents infinite recursion.
-    fn gather<'a>(&'a self, name: &'a str, seen: &mut BTreeSet<&'a str>, rules: &mut Vec<Rule>) {
+    fn gather<'a>(
+        &'a self,
+        name: &'a str,
+        seen: &mut BTreeSet<&'a str>,
+        lists: &mut Vec<Arc<[Rule]>>,
+    ) {
         let Some(role) = self.roles.get("", name).filter(|_| seen.insert(name)) else {
             return;
         };
         let Some(selectors) = &role.selectors else {
-            for rule in role.rules.iter() {
-                if !rules.contains(rule) {
-                    rules.push(rule.clone());
-                }
+            if !role.rules.is_empty() {
+                lists.push(Arc::clone(&role.rules));
             }
             return;
         };
         for (other, role) in self.roles.within("") {
             if selectors.iter().any(|s| s.matches(&role.labels)) {
-                self.gather(other, seen, rules);
+                self.gather(other, seen, lists);
             }
         }
     }

@@ -5,7 +5,7 @@ use serde::Deserialize;
 use crate::auth::{Attributes, Target};
 
 /// A `PolicyRule`. Empty lists grant nothing, except that empty `resource_names` stands for every name.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Rule {
     /// Verbs, or `*`.
@@ -53,6 +53,18 @@ impl Rule {
                         || self.resource_names.iter().any(|n| n == name))
             }
         }
+    }
+
+    /// Number of names that the rule lists, and one more.
+    pub(super) fn size(&self) -> usize {
+        let lists = [
+            &self.verbs,
+            &self.api_groups,
+            &self.resources,
+            &self.resource_names,
+            &self.non_resource_urls,
+        ];
+        lists.iter().map(|list| list.len()).sum::<usize>() + 1
     }
 
     /// Whether this rule grants everything that `other`, an [atom](Self::atoms), grants.
