@@ -16,7 +16,20 @@ use serde_json::Value;
 use crate::command::{Run, root, target};
 
 /// The programs of `fuzz/Cargo.toml`.
-const TARGETS: [&str; 5] = ["protobuf", "json", "patch", "selector", "path"];
+const TARGETS: [&str; 9] = [
+    "protobuf",
+    "json",
+    "patch",
+    "selector",
+    "path",
+    "roles",
+    "audit",
+    "fence",
+    "credentials",
+];
+
+/// Time of a short run of one target.
+const BRIEF_SECONDS: u32 = 4;
 
 const COVERAGE: &str = "--cfg fuzzing -Cpasses=sancov-module -Cllvm-args=-sanitizer-coverage-level=4 \
     -Cllvm-args=-sanitizer-coverage-inline-8bit-counters -Cllvm-args=-sanitizer-coverage-pc-table \
@@ -47,7 +60,7 @@ pub(crate) fn run(args: &[String]) -> Result<()> {
 
 /// Runs every target for a short time.
 pub(crate) fn briefly() -> Result<()> {
-    fuzz(&TARGETS, 6)
+    fuzz(&TARGETS, BRIEF_SECONDS)
 }
 
 fn fuzz(targets: &[&str], seconds: u32) -> Result<()> {
@@ -145,6 +158,17 @@ fn seeds(target: &str) -> Result<Vec<Vec<u8>>> {
             let lines = requests(&fixtures.join("cases"))?;
             texts(lines.iter().flat_map(|line| selectors(line)).collect())
         }
+        "roles" => {
+            let lists = rules(&fixtures.join("cases"))?;
+            let next = lists.iter().cycle().skip(1);
+            let pairs = lists.iter().zip(next);
+            texts(
+                pairs
+                    .map(|(had, wanted)| format!("{had}\n{wanted}"))
+                    .collect(),
+            )
+        }
+        "audit" | "fence" | "credentials" => seed_files(&fixtures.join("fuzz"), target)?,
         _ => texts(requests(&fixtures.join("cases"))?),
     };
     if seeds.is_empty() {
@@ -169,6 +193,48 @@ fn requests(folder: &Path) -> Result<Vec<String>> {
     lines.sort();
     lines.dedup();
     Ok(lines)
+}
+
+/// Returns the rules of every recorded role.
+fn rules(folder: &Path) -> Result<Vec<String>> {
+    let mut lists = Vec::new();
+    for case in files(folder)? {
+        for step in case["steps"].as_array().into_iter().flatten() {
+            let rules = &step["request"]["body"]["rules"];
+            if rules.as_array().is_some_and(|rules| !rules.is_empty()) {
+                lists.push(rules.to_string());
+            }
+        }
+    }
+    lists.sort();
+    lists.dedup();
+    Ok(lists)
+}
+
+/// Returns the seeds of a target that are separate files: `TARGET-NAME`, or `TARGET-NAME.base64`.
+fn seed_files(folder: &Path, target: &str) -> Result<Vec<Vec<u8>>> {
+    let mut seeds = Vec::new();
+    for entry in fs::read_dir(folder).with_context(|| folder.display().to_string())? {
+        let path = entry?.path();
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        if !name.starts_with(&format!("{target}-")) {
+            continue;
+        }
+        let bytes = fs::read(&path)?;
+        if name.ends_with(".base64") {
+            let text: Vec<u8> = bytes
+                .into_iter()
+                .filter(|b| !b.is_ascii_whitespace())
+                .collect();
+            seeds.push(base64::engine::general_purpose::STANDARD.decode(text)?);
+        } else {
+            seeds.push(bytes);
+        }
+    }
+    Ok(seeds)
 }
 
 /// Returns the selectors in the query of a request line.

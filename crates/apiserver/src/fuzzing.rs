@@ -2,6 +2,8 @@
 //!
 //! Each function accepts any bytes, and panics only if an invariant of this crate is violated.
 
+mod security;
+
 use std::collections::BTreeMap;
 
 use http::Method;
@@ -14,6 +16,7 @@ use crate::limits::{MAX_DEPTH, depth};
 use crate::schema::{self, Message};
 use crate::selector::{FieldSelector, LabelSelector};
 use crate::{patch, protobuf, strict};
+pub use security::{audit, credentials, fence, roles};
 
 /// A protobuf body: every decoded object is canonical and can be stored.
 pub fn protobuf(bytes: &[u8]) {

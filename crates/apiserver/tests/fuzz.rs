@@ -160,6 +160,67 @@ const QUERIES: &[&str] = &[
     "?limit=1&continue=x",
 ];
 
+const SEED_PIECES: &[&str] = &[
+    "\n",
+    ",",
+    ";",
+    "=",
+    "/",
+    "*",
+    "\"",
+    "%",
+    "%41",
+    "&x ",
+    "*x",
+    "- ",
+    "a",
+    "system:masters",
+    "token=1",
+    "holder=",
+    "{",
+    "}",
+    "[",
+    "]",
+    "RequestResponse",
+    "level: ",
+    "\\",
+];
+
+/// Returns the seeds of the targets about access, with the names of their files.
+fn seeds() -> Vec<(String, Vec<u8>)> {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/fuzz");
+    let files = fs::read_dir(folder).unwrap().map(|entry| {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_str().unwrap().to_owned();
+        let mut bytes = fs::read(&path).unwrap();
+        if name.ends_with(".base64") {
+            bytes.retain(|byte| !byte.is_ascii_whitespace());
+            bytes = base64::engine::general_purpose::STANDARD
+                .decode(bytes)
+                .unwrap();
+        }
+        (name, bytes)
+    });
+    files.collect()
+}
+
+/// A rule of a few names, so that rules often cover others.
+fn rule() -> impl Strategy<Value = Value> {
+    let list =
+        |names: &'static [&'static str]| prop::collection::vec(prop::sample::select(names), 0..3);
+    (
+        list(&["get", "list", "*"]),
+        list(&["", "apps", "*"]),
+        list(&["pods", "pods/status", "*/status", "*", "pods/", "/"]),
+        list(&["a", "b"]),
+        list(&["/a", "/a/b", "/a*", "*", ""]),
+    )
+        .prop_map(|(verbs, groups, resources, names, urls)| {
+            serde_json::json!({ "verbs": verbs, "apiGroups": groups, "resources": resources,
+                "resourceNames": names, "nonResourceURLs": urls })
+        })
+}
+
 const TARGET: &str = r#"{"metadata":{"name":"p","finalizers":["a","b"]},"spec":{"containers":[{"name":"a","ports":[{"containerPort":1}],"env":[{"name":"E","value":"v"}]},{"name":"b"}],"volumes":[{"name":"v","emptyDir":{}}],"holderIdentity":"h"}}"#;
 const STRATEGIC: &str = r#"{"metadata":{"finalizers":["c"]},"spec":{"$setElementOrder/containers":[{"name":"b"},{"name":"a"}],"containers":[{"name":"a","image":"i","env":[{"name":"E","$patch":"delete"}]}]}}"#;
 const OPERATIONS: &str = r#"[{"op":"test","path":"/metadata/name","value":"p"},{"op":"add","path":"/spec/containers/-","value":{"name":"c"}},{"op":"remove","path":"/spec/volumes"}]"#;
@@ -177,6 +238,32 @@ proptest! {
         fuzzing::patch(&bytes);
         fuzzing::selector(&bytes);
         fuzzing::path(&bytes);
+        fuzzing::roles(&bytes);
+        fuzzing::audit(&bytes);
+        fuzzing::fence(&bytes);
+        fuzzing::credentials(&bytes);
+    }
+
+    #[test]
+    fn lists_of_rules(
+        had in prop::collection::vec(rule(), 0..4),
+        wanted in prop::collection::vec(rule(), 0..3),
+    ) {
+        let list = |rules: Vec<Value>| Value::Array(rules).to_string();
+        fuzzing::roles(format!("{}\n{}", list(had), list(wanted)).as_bytes());
+    }
+
+    #[test]
+    fn mutated_seeds(pick in any::<usize>(), mutations in prop::collection::vec(mutation(SEED_PIECES), 0..5)) {
+        let seeds = seeds();
+        let (name, seed) = &seeds[pick % seeds.len()];
+        let bytes = mutate(seed.clone(), mutations);
+        match name.split('-').next() {
+            Some("audit") => fuzzing::audit(&bytes),
+            Some("fence") => fuzzing::fence(&bytes),
+            Some("credentials") => fuzzing::credentials(&bytes),
+            other => panic!("no target {other:?}"),
+        }
     }
 
     #[test]

@@ -230,6 +230,11 @@ impl Policy {
         })
     }
 
+    /// Returns how much is recorded of a request.
+    pub(crate) fn level(&self, user: Option<&User>, attributes: &Attributes<'_>) -> Level {
+        self.verdict(user, attributes).level
+    }
+
     /// Decides what is recorded of a request. `user` is `None` if authentication failed.
     pub(super) fn verdict(&self, user: Option<&User>, attributes: &Attributes<'_>) -> Verdict {
         let rule = self.rules.iter().find(|rule| rule.fits(user, attributes));

@@ -159,10 +159,15 @@ impl Issuer {
     }
 
     fn sign(&self, claims: &Claims) -> Option<String> {
+        self.sign_payload(&serde_json::to_vec(claims).ok()?)
+    }
+
+    /// Signs any bytes in place of claims; `None` if the system has no randomness.
+    pub(crate) fn sign_payload(&self, payload: &[u8]) -> Option<String> {
         let header = json!({ "alg": "ES256", "kid": self.accepted[0].id });
         let mut token = URL_SAFE_NO_PAD.encode(header.to_string());
         token.push('.');
-        token.push_str(&URL_SAFE_NO_PAD.encode(serde_json::to_vec(claims).ok()?));
+        token.push_str(&URL_SAFE_NO_PAD.encode(payload));
         let signature = self
             .key
             .pair

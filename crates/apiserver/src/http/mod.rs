@@ -39,6 +39,7 @@ pub use access::{
     TokenClaims,
 };
 pub(crate) use body::MAX_BODY;
+pub(crate) use options::fence as parse_fence;
 pub use request::{RequestInfo, ResourcePath, Route};
 pub use respond::failure as failure_response;
 pub use version::ReadyCheck;

@@ -288,7 +288,7 @@ fn manager(query: &Query<'_>, headers: &HeaderMap) -> String {
 /// `Tenure-Fence: NAMESPACE/LEASE; holder=ID; token=DECIMAL`, the holder percent-encoded.
 ///
 /// A header, holder or token that is there twice is refused: it would be a guess which of them is meant.
-pub(super) fn fence(headers: &HeaderMap) -> Result<Option<Fence>, Failure> {
+pub(crate) fn fence(headers: &HeaderMap) -> Result<Option<Fence>, Failure> {
     let bad = || {
         Failure::bad_request(
             "the Tenure-Fence header must be there once and read NAMESPACE/LEASE; holder=IDENTITY; \

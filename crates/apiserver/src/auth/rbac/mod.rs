@@ -23,3 +23,9 @@ pub use rule::Rule;
 
 /// API group of the four kinds.
 pub const GROUP: &str = "rbac.authorization.k8s.io";
+
+/// Returns whether `had` grants everything that `wanted` grants. False if the comparison would take too long.
+pub(crate) fn covers(had: &[Rule], wanted: &[Rule]) -> bool {
+    let mut comparison = Comparison::new(had);
+    wanted.iter().all(|rule| comparison.compare(rule)) && comparison.missing.is_empty()
+}

@@ -1,0 +1,5 @@
+//! Fuzzes the fence entry of `tenure_apiserver::fuzzing`.
+
+#![no_main]
+
+libfuzzer_sys::fuzz_target!(|bytes: &[u8]| tenure_apiserver::fuzzing::fence(bytes));
