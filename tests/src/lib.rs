@@ -3,6 +3,7 @@
 //!
 //! Tests at this level share one host clock, so the overlap of two leaders can be measured ([`overlap`]).
 
+pub mod attack;
 pub mod bench;
 pub mod candidate;
 pub mod clock;
