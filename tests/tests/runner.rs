@@ -69,6 +69,7 @@ mod security_floods;
 mod seeing;
 mod server_command;
 mod server_crash;
+mod server_ephemeral;
 mod server_manifests;
 mod server_remote;
 mod server_storage;

@@ -1,5 +1,6 @@
 //! `tenure server`: the embedded API server with its controllers, or only the controllers.
 
+mod ephemeral;
 mod security;
 
 use std::fs::File;
@@ -66,8 +67,20 @@ enum Action {
 
 #[derive(Args, Clone, Debug)]
 struct Options {
-    /// Address to listen on with TLS; port 0 selects a free port
-    #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:6443")]
+    /// Run a server for one test: data in memory, a free port, and the path of the kubeconfig as one line on standard
+    /// output. The server ends with the process that started it, and removes its files
+    #[arg(long)]
+    ephemeral: bool,
+    /// End when standard input is closed
+    #[arg(long)]
+    until_stdin_closes: bool,
+    /// Address to listen on with TLS; port 0 selects a free port, as `--ephemeral` does
+    #[arg(
+        long,
+        value_name = "HOST:PORT",
+        default_value = "127.0.0.1:6443",
+        default_value_if("ephemeral", "true", "127.0.0.1:0")
+    )]
     listen: SocketAddr,
     /// Additional loopback address for plain HTTP
     #[arg(long, value_name = "HOST:PORT")]
@@ -94,7 +107,13 @@ struct Options {
     security: security::Security,
     /// What keeps the data: `redb`, a crash-safe file in the data directory; `memory`, gone when the server
     /// ends; `etcd=URL[,URL...]`, shared by all servers on that etcd
-    #[arg(long, value_name = "ENGINE", default_value = "redb", value_parser = Store::parse)]
+    #[arg(
+        long,
+        value_name = "ENGINE",
+        default_value = "redb",
+        default_value_if("ephemeral", "true", "memory"),
+        value_parser = Store::parse
+    )]
     store: Store,
     /// Certificate authority of etcd
     #[arg(long, value_name = "FILE")]
@@ -127,8 +146,8 @@ struct Options {
     /// Handle every request immediately, regardless of its user; for measurements only
     #[arg(long, hide = true)]
     no_fairness: bool,
-    /// Built-in controllers to leave out
-    #[arg(long, value_name = "CONTROLLER", value_delimiter = ',', value_parser = tenure_server::CONTROLLERS.to_vec())]
+    /// Built-in controllers to leave out, separated by commas; `all` leaves out every one
+    #[arg(long, value_name = "CONTROLLER", value_delimiter = ',', value_parser = disableable())]
     disable: Vec<String>,
     /// Run the controllers without an election; only if there is no other server
     #[arg(long)]
@@ -181,6 +200,14 @@ impl Store {
     }
 }
 
+/// The value of `--disable` that stands for every controller.
+const ALL: &str = "all";
+
+/// Returns the values that `--disable` accepts.
+fn disableable() -> Vec<&'static str> {
+    [tenure_server::CONTROLLERS, &[ALL]].concat()
+}
+
 /// Reports a panic of the database engine as an error, because it usually means that its file is damaged. The report
 /// comes from the store that catches it, or from here if a panic ends the process.
 pub(crate) fn tell_damage() {
@@ -217,6 +244,14 @@ impl Server {
     }
 
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
+        let options = match &self.command {
+            None => Some(&self.options),
+            Some(Action::Run(options)) => Some(&**options),
+            Some(_) => None,
+        };
+        if let Some(options) = options.filter(|options| options.ephemeral) {
+            return ephemeral::serve(options.clone(), self.data_dir.as_deref(), connect).await;
+        }
         let dir = match &self.data_dir {
             Some(dir) => dir.clone(),
             None => local::data_dir()?,
@@ -225,8 +260,8 @@ impl Server {
         let claimed = files::check_folder(&dir);
         claimed.with_context(|| format!("data directory {}", dir.display()))?;
         match self.command {
-            None => self.options.serve(dir, connect).await,
-            Some(Action::Run(options)) => options.serve(dir, connect).await,
+            None => self.options.serve_until_asked(dir, connect).await,
+            Some(Action::Run(options)) => options.serve_until_asked(dir, connect).await,
             Some(Action::Status) => {
                 let Some(instance) = Instance::read(&dir)?.filter(Instance::is_alive) else {
                     println!("no server runs on {}", dir.display());
@@ -266,13 +301,30 @@ impl Server {
 }
 
 impl Options {
-    /// Runs the server, or only the controllers if the API server is remote.
-    async fn serve(self, dir: PathBuf, connect: &Connect) -> Result<u8> {
-        let (disable, probes, metrics) = (
-            self.disable.clone(),
-            self.probe_address,
-            self.metrics_address,
-        );
+    /// Runs the server until a signal arrives or, with `--until-stdin-closes`, standard input is closed.
+    async fn serve_until_asked(self, dir: PathBuf, connect: &Connect) -> Result<u8> {
+        let signal = tenure_server::shutdown_signal()?;
+        let closed = ephemeral::stdin_closed(self.until_stdin_closes);
+        let asked = async {
+            tokio::select! {
+                () = signal => {}
+                () = closed => {}
+            }
+        };
+        self.serve(dir, connect, asked).await
+    }
+
+    /// Runs the server, or only the controllers if the API server is remote, until `asked` completes. The caller has
+    /// installed its signal handlers: a program that stops the server as soon as it is announced must not kill it.
+    async fn serve(
+        self,
+        dir: PathBuf,
+        connect: &Connect,
+        asked: impl Future<Output = ()> + Send,
+    ) -> Result<u8> {
+        let (disable, probes, metrics) =
+            (self.disabled(), self.probe_address, self.metrics_address);
+        let ephemeral = self.ephemeral;
         self.timing()?;
         let manifests = self.manifests.clone();
         for folder in &manifests {
@@ -319,15 +371,14 @@ impl Options {
         if let Some(address) = metrics {
             server = server.metrics_address(address);
         }
-        // Before the server announces itself: a program that stops it right then must not kill it.
-        let mut asked = std::pin::pin!(tenure_server::shutdown_signal()?);
+        let mut asked = std::pin::pin!(asked);
         let started = tokio::select! {
             started = server.start() => started?,
             () = asked.as_mut() => return Ok(0),
         };
         if let (Some(api), Some(page)) = (started.api(), page) {
             page.open(api).await?;
-            eprintln!("tenure: serving on {}", api.url());
+            note(&format!("serving on {}", api.url()));
             if allows_all {
                 eprintln!(
                     "tenure: warning: --authorization-mode=AlwaysAllow lets every client of {} do everything; use it for tests only",
@@ -340,9 +391,11 @@ impl Options {
                 );
             }
             let plain = api.insecure_url().unwrap_or(api.url());
-            eprintln!("tenure: page on {plain}{}", page::PREFIX);
-            if let Some(path) = api.kubeconfig_path() {
-                eprintln!("tenure: export KUBECONFIG={}", path.display());
+            note(&format!("page on {plain}{}", page::PREFIX));
+            match api.kubeconfig_path() {
+                Some(path) if ephemeral => ephemeral::announce(path)?,
+                Some(path) => note(&format!("export KUBECONFIG={}", path.display())),
+                None => {}
             }
         }
         let pass = started.first_pass();
@@ -350,11 +403,20 @@ impl Options {
             if let Some(pass) = pass.await.filter(|pass| pass.files > 0) {
                 let tenure_server::FirstPass { files, failed, .. } = pass;
                 let applied = files.saturating_sub(failed);
-                eprintln!("tenure: applied {applied} of {files} manifests");
+                note(&format!("applied {applied} of {files} manifests"));
             }
         });
         started.run_until(asked).await?;
         Ok(0)
+    }
+
+    /// Returns the controllers to leave out.
+    fn disabled(&self) -> Vec<String> {
+        if self.disable.iter().any(|name| name == ALL) {
+            let all = tenure_server::CONTROLLERS.iter();
+            return all.map(|name| (*name).to_owned()).collect();
+        }
+        self.disable.clone()
     }
 
     /// Validates the durations before anything starts.
@@ -417,6 +479,11 @@ impl Options {
         }
         self.security.apply(builder)
     }
+}
+
+/// Prints a line for people. A closed standard error does not end the server, as `eprintln` would.
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "tenure: {text}");
 }
 
 /// Returns the administrator's token, which every server stores in its directory.
