@@ -12,6 +12,7 @@ mod connecting;
 mod demo;
 mod deploy;
 mod election_overrun;
+mod explain;
 mod host_browser;
 mod host_files;
 mod interop;

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::path::Path;
 use super::schema::Structural;
-use crate::registry::columns::{AGE, Column};
+use crate::registry::columns::{AGE, Column, Description};
 use crate::registry::rules::{items, text};
 use crate::registry::{Field, Generation, Kind, Subresource, Version, custom_base};
 
@@ -185,7 +185,7 @@ fn columns(version: &Value) -> &'static [Column] {
             name: keep(text(column, "/name")),
             kind: keep(text(column, "/type")),
             format: keep(text(column, "/format")),
-            description: keep(&description),
+            description: Description::Text(keep(&description)),
             priority: column
                 .get("priority")
                 .and_then(Value::as_i64)

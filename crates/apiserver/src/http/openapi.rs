@@ -1,7 +1,14 @@
-//! The least OpenAPI that makes kubectl validate on the server.
+//! OpenAPI documents: what `kubectl explain` prints, and what makes kubectl validate on the server.
 //!
-//! kubectl refuses to apply, create or edit where it finds no schema document at all. What it needs
-//! to know is that PATCH takes `fieldValidation` and `dryRun`; the schemas themselves it has built in.
+//! kubectl refuses to apply, create or edit if it finds no document for a kind. The document must say that PATCH takes
+//! `fieldValidation` and `dryRun`. A document is built for each request and dropped with its answer, so that a server
+//! that nobody asks for documents holds none.
+
+mod protobuf;
+mod schemas;
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use http::header::{ACCEPT, CACHE_CONTROL, ETAG};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
@@ -10,6 +17,8 @@ use serde_json::{Map, Value, json};
 use super::discovery::hash;
 use super::{Body, respond, version};
 use crate::registry::{self, Kind, group_version};
+use crate::schema::Descriptions;
+use schemas::{Dialect, GVK, Schemas};
 
 const V2_PROTOBUF: HeaderValue =
     HeaderValue::from_static("application/com.github.proto-openapi.spec.v2.v1.0+protobuf");
@@ -27,7 +36,8 @@ pub(super) fn answer(
         "openapi/v2" => Some(v2(kinds, headers)),
         "openapi/v3" => Some(respond::json(StatusCode::OK, index(kinds).to_string())),
         other => {
-            let document = document(kinds, other.strip_prefix("openapi/v3/")?)?.to_string();
+            let path = other.strip_prefix("openapi/v3/")?;
+            let document = document(kinds, path, &Descriptions::read())?.to_string();
             let tag = format!("\"{}\"", hash(&document));
             let mut response = respond::json(StatusCode::OK, document);
             let cache = HeaderValue::from_static("public, immutable");
@@ -46,7 +56,8 @@ fn v2(kinds: &[&'static Kind], headers: &HeaderMap) -> Response<Body> {
         .and_then(|value| value.to_str().ok())
         .unwrap_or_default();
     if accept.contains("protobuf") {
-        return respond::bytes(StatusCode::OK, V2_PROTOBUF, v2_protobuf(kinds));
+        let document = protobuf::document(kinds, &definitions(kinds));
+        return respond::bytes(StatusCode::OK, V2_PROTOBUF, document);
     }
     let mut paths = Map::new();
     for (path, group, version, kind) in served(kinds) {
@@ -57,27 +68,81 @@ fn v2(kinds: &[&'static Kind], headers: &HeaderMap) -> Response<Body> {
         let operation = operation(&parameters, group, version, kind);
         paths.insert(path, json!({"patch": operation}));
     }
-    let document = json!({"swagger": "2.0", "info": info(), "paths": paths, "definitions": {}});
+    let definitions = definitions(kinds);
+    let document =
+        json!({"swagger": "2.0", "info": info(), "paths": paths, "definitions": definitions});
     respond::json(StatusCode::OK, document.to_string())
 }
 
+/// The schemas of all built-in kinds. Those of custom kinds are in the v3 documents only.
+fn definitions(kinds: &[&'static Kind]) -> Map<String, Value> {
+    let descriptions = Descriptions::read();
+    let mut schemas = Schemas::new(Dialect::V2, &descriptions);
+    for kind in kinds {
+        for version in kind.versions.iter().filter(|v| v.custom.is_none()) {
+            schemas.add(kind.group, version.name, kind.kind);
+        }
+    }
+    schemas.finish()
+}
+
 fn index(kinds: &[&'static Kind]) -> Value {
+    let built_in = built_in_hashes();
+    // By path, so that the work grows with the number of custom kinds and not with its square.
+    let mut custom: HashMap<String, Vec<&'static Kind>> = HashMap::new();
+    for kind in kinds {
+        for version in kind.versions.iter().filter(|v| v.custom.is_some()) {
+            let path = gv_path(kind.group, version.name);
+            custom.entry(path).or_default().push(kind);
+        }
+    }
     let mut paths = Map::new();
     for (group, versions) in registry::groups(kinds) {
         for version in versions {
             let path = gv_path(group, version);
-            if let Some(document) = document(kinds, &path) {
-                let hash = hash(&document.to_string());
-                let hash: String = hash.chars().filter(char::is_ascii_alphanumeric).collect();
-                let url = format!("/openapi/v3/{path}?hash={hash}");
-                paths.insert(path, json!({"serverRelativeURL": url}));
-            }
+            let built_in = built_in.get(&path);
+            let hash = match (built_in, custom.get(&path)) {
+                (Some(hash), None) => hash.clone(),
+                (_, custom) => {
+                    let custom = custom.map(Vec::as_slice).unwrap_or_default();
+                    let (operations, schemas) =
+                        (operations(custom, &path), custom_schemas(custom, &path));
+                    url_hash(&json!([built_in, operations, schemas]).to_string())
+                }
+            };
+            let url = format!("/openapi/v3/{path}?hash={hash}");
+            paths.insert(path, json!({"serverRelativeURL": url}));
         }
     }
     json!({"paths": paths})
 }
 
-fn document(kinds: &[&'static Kind], gv: &str) -> Option<Value> {
+/// The hashes of the documents of built-in kinds, which never change. The documents are not kept.
+fn built_in_hashes() -> &'static HashMap<String, String> {
+    static HASHES: OnceLock<HashMap<String, String>> = OnceLock::new();
+    HASHES.get_or_init(|| {
+        let (kinds, descriptions) = (registry::all(), Descriptions::read());
+        let versions = registry::groups(kinds)
+            .into_iter()
+            .flat_map(|(group, all)| {
+                let paths = all.into_iter().map(move |version| gv_path(group, version));
+                paths.collect::<Vec<_>>()
+            });
+        let hashes = versions.filter_map(|path| {
+            let document = document(kinds, &path, &descriptions)?;
+            Some((path, url_hash(&document.to_string())))
+        });
+        hashes.collect()
+    })
+}
+
+fn url_hash(text: &str) -> String {
+    let hash = hash(text);
+    hash.chars().filter(char::is_ascii_alphanumeric).collect()
+}
+
+/// The v3 operations of one group and version, by path.
+fn operations(kinds: &[&'static Kind], gv: &str) -> Map<String, Value> {
     let mut paths = Map::new();
     for (path, group, version, kind) in served(kinds) {
         if gv_path(group, version) == gv {
@@ -89,16 +154,31 @@ fn document(kinds: &[&'static Kind], gv: &str) -> Option<Value> {
             paths.insert(path, json!({"patch": operation}));
         }
     }
-    let mut document = json!({"openapi": "3.0.0", "info": info(), "paths": paths});
-    let schemas = schemas(kinds, gv);
-    if !schemas.is_empty() {
-        document["components"] = json!({"schemas": schemas});
-    }
-    (!paths.is_empty()).then_some(document)
+    paths
 }
 
-/// The schemas of custom kinds, which clients cannot know from elsewhere.
-fn schemas(kinds: &[&'static Kind], gv: &str) -> Map<String, Value> {
+/// The v3 document of one group and version; `None` if nothing is served there.
+fn document(kinds: &[&'static Kind], gv: &str, descriptions: &Descriptions) -> Option<Value> {
+    let paths = operations(kinds, gv);
+    if paths.is_empty() {
+        return None;
+    }
+    let mut built_in = Schemas::new(Dialect::V3, descriptions);
+    for kind in kinds {
+        for version in kind.versions.iter().filter(|v| v.custom.is_none()) {
+            if gv_path(kind.group, version.name) == gv {
+                built_in.add(kind.group, version.name, kind.kind);
+            }
+        }
+    }
+    let mut schemas = built_in.finish();
+    schemas.append(&mut custom_schemas(kinds, gv));
+    let components = json!({"schemas": schemas});
+    Some(json!({"openapi": "3.0.0", "info": info(), "paths": paths, "components": components}))
+}
+
+/// The schemas of custom kinds of one group and version.
+fn custom_schemas(kinds: &[&'static Kind], gv: &str) -> Map<String, Value> {
     let mut out = Map::new();
     for kind in kinds {
         for version in kind.versions {
@@ -110,7 +190,7 @@ fn schemas(kinds: &[&'static Kind], gv: &str) -> Map<String, Value> {
             };
             let mut schema = custom.openapi.clone();
             schema["type"] = json!("object");
-            schema["x-kubernetes-group-version-kind"] =
+            schema[GVK] =
                 json!([{"group": kind.group, "version": version.name, "kind": kind.kind}]);
             for (member, kind) in [
                 ("apiVersion", "string"),
@@ -145,7 +225,7 @@ fn operation(parameters: &[Value], group: &str, version: &str, kind: &str) -> Va
     json!({
         "parameters": parameters,
         "responses": {},
-        "x-kubernetes-group-version-kind": {"group": group, "version": version, "kind": kind},
+        GVK: {"group": group, "version": version, "kind": kind},
     })
 }
 
@@ -180,55 +260,6 @@ fn served(
     })
 }
 
-/// The v2 document in protobuf: `swagger`, and one PATCH per kind with its parameters.
-/// Field numbers: gnostic OpenAPIv2.proto.
-fn v2_protobuf(kinds: &[&'static Kind]) -> Vec<u8> {
-    let mut paths = Vec::new();
-    for (path, group, version, kind) in served(kinds) {
-        let mut operation = Vec::new();
-        for name in PARAMETERS {
-            let mut query = Vec::new();
-            field(&mut query, 2, b"query");
-            field(&mut query, 4, name.as_bytes());
-            field(&mut operation, 8, &nested(&[1, 2, 3], query));
-        }
-        let gvk = format!("group: {group:?}\nversion: {version}\nkind: {kind}\n");
-        let mut extension = Vec::new();
-        field(&mut extension, 1, b"x-kubernetes-group-version-kind");
-        field(&mut extension, 2, &nested(&[2], gvk.into_bytes()));
-        field(&mut operation, 13, &extension);
-        let mut item = Vec::new();
-        field(&mut item, 1, path.as_bytes());
-        field(&mut item, 2, &nested(&[8], operation));
-        field(&mut paths, 2, &item);
-    }
-    let mut document = Vec::new();
-    field(&mut document, 1, b"2.0");
-    field(&mut document, 8, &paths);
-    document
-}
-
-/// Wraps bytes into messages, the outermost field first.
-fn nested(numbers: &[u8], bytes: Vec<u8>) -> Vec<u8> {
-    numbers.iter().rev().fold(bytes, |inner, number| {
-        let mut outer = Vec::with_capacity(inner.len() + 4);
-        field(&mut outer, *number, &inner);
-        outer
-    })
-}
-
-/// Appends a length-delimited field.
-fn field(out: &mut Vec<u8>, number: u8, bytes: &[u8]) {
-    out.push(number << 3 | 2);
-    let mut length = bytes.len();
-    while length >= 0x80 {
-        out.push(u8::try_from(length & 0x7f).unwrap_or(0) | 0x80);
-        length >>= 7;
-    }
-    out.push(u8::try_from(length).unwrap_or(0));
-    out.extend_from_slice(bytes);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -238,7 +269,9 @@ mod tests {
         let index = index(registry::all());
         let paths = index["paths"].as_object().expect("map");
         assert!(paths.contains_key("api/v1"));
-        let leases = document(registry::all(), "apis/coordination.k8s.io/v1").expect("there");
+        let descriptions = Descriptions::read();
+        let document = |path| document(registry::all(), path, &descriptions);
+        let leases = document("apis/coordination.k8s.io/v1").expect("there");
         let path = "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}";
         let names: Vec<_> = leases["paths"][path]["patch"]["parameters"]
             .as_array()
@@ -247,15 +280,22 @@ mod tests {
             .map(|parameter| parameter["name"].as_str().expect("text"))
             .collect();
         assert_eq!(names, PARAMETERS);
-        assert!(document(registry::all(), "apis/nope/v1").is_none());
+        assert!(document("apis/nope/v1").is_none());
     }
 
+    /// `kubectl explain` finds a schema by the kind that it names.
     #[test]
-    fn protobuf_lengths_are_varints() {
-        let mut out = Vec::new();
-        field(&mut out, 1, &[7; 300]);
-        assert_eq!(out[..3], [0x0a, 0xac, 0x02]);
-        assert_eq!(out.len(), 303);
-        assert!(v2_protobuf(registry::all()).starts_with(b"\x0a\x032.0\x42"));
+    fn every_built_in_kind_has_a_schema_with_a_description() {
+        let descriptions = Descriptions::read();
+        for (_, group, version, kind) in served(registry::all()) {
+            let path = gv_path(group, version);
+            let document = document(registry::all(), &path, &descriptions).expect("there");
+            let schemas = document["components"]["schemas"].as_object().expect("map");
+            let wanted = json!([{"group": group, "version": version, "kind": kind}]);
+            let mut found = schemas.values().filter(|schema| schema[GVK] == wanted);
+            let schema = found.next().unwrap_or_else(|| panic!("{path} {kind}"));
+            assert!(schema["description"].is_string(), "{path} {kind}");
+            assert!(found.next().is_none(), "{path} {kind}");
+        }
     }
 }

@@ -216,13 +216,13 @@ impl View {
                 column.format
             };
             json!({"name": column.name, "type": column.kind, "format": format,
-                "description": column.description, "priority": column.priority})
+                "description": column.description.text(), "priority": column.priority})
         };
         if self.names_itself() {
             return self.columns.iter().map(describe).collect();
         }
         let name = json!({"name": "Name", "type": "string", "format": "name",
-            "description": NAME_DESCRIPTION, "priority": 0});
+            "description": NAME_DESCRIPTION.text(), "priority": 0});
         let others = self.columns.iter().map(describe);
         std::iter::once(name).chain(others).collect()
     }

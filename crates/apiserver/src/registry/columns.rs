@@ -1,10 +1,13 @@
 //! Columns of the Table form that kubectl prints.
 
+mod description;
 pub(super) mod storage;
 pub(super) mod workloads;
 
 use jiff::Timestamp;
 use serde_json::{Value, json};
+
+pub(crate) use description::{Description, NAME_DESCRIPTION};
 
 /// One column.
 #[derive(Clone, Copy, Debug)]
@@ -13,8 +16,8 @@ pub(crate) struct Column {
     pub(crate) name: &'static str,
     /// JSON type of the column; `string` also for numbers.
     pub(crate) kind: &'static str,
-    /// Description, in the words of `kubectl explain`.
-    pub(crate) description: &'static str,
+    /// Description, in the words of Kubernetes.
+    pub(crate) description: Description,
     /// Priority: 0 is always shown, 1 only with `-o wide`.
     pub(crate) priority: i32,
     /// Format hint for clients; `name` for names.
@@ -26,6 +29,22 @@ pub(crate) struct Column {
 }
 
 impl Column {
+    /// Sets the description to a text.
+    const fn described(self, text: &'static str) -> Self {
+        Self {
+            description: Description::Text(text),
+            ..self
+        }
+    }
+
+    /// Sets the description to that of a field.
+    const fn field(self, message: &'static str, field: &'static str) -> Self {
+        Self {
+            description: Description::Field(message, field),
+            ..self
+        }
+    }
+
     /// Returns the cell of an object at a given time.
     pub(crate) fn of(&self, object: &Value, now: Timestamp) -> Value {
         let Some(path) = self.path else {
@@ -49,28 +68,11 @@ impl Column {
     }
 }
 
-/// Description of the `Name` column, which all kinds have.
-pub(crate) const NAME_DESCRIPTION: &str = "Name must be unique within a namespace. Is required \
-    when creating resources, although some resources may allow a client to request the generation \
-    of an appropriate name automatically. Name is primarily intended for creation idempotence and \
-    configuration definition. Cannot be updated. More info: \
-    https://kubernetes.io/docs/concepts/overview/working-with-objects/names#names";
-
-const AGE_DESCRIPTION: &str = "CreationTimestamp is a timestamp representing the server time when \
-    this object was created. It is not guaranteed to be set in happens-before order across \
-    separate operations. Clients may not set this value. It is represented in RFC3339 form and is \
-    in UTC.\n\nPopulated by the system. Read-only. Null for lists. More info: \
-    https://git.k8s.io/community/contributors/devel/sig-architecture/api-conventions.md#metadata";
-
-const HOLDER_DESCRIPTION: &str = "holderIdentity contains the identity of the holder of a current \
-    lease. If Coordinated Leader Election is used, the holder identity must be equal to the elected \
-    LeaseCandidate.metadata.name field.";
-
 const fn text(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Column {
     Column {
         name,
         kind: "string",
-        description: "",
+        description: Description::Text(""),
         priority: 0,
         format: "",
         cell,
@@ -85,27 +87,24 @@ const fn wide(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Colum
     }
 }
 
-const AGE_COLUMN: Column = Column {
-    description: AGE_DESCRIPTION,
-    ..text("Age", age)
-};
+const AGE_COLUMN: Column = text("Age", age).field("meta/v1.ObjectMeta", "creationTimestamp");
 
 pub(crate) const AGE: &[Column] = &[AGE_COLUMN];
 
 pub(super) const DEFINITION: &[Column] = &[text("Created At", |o, _| {
     string(o, "/metadata/creationTimestamp")
-})];
+})
+.field("meta/v1.ObjectMeta", "creationTimestamp")];
 
 pub(super) const LEASE: &[Column] = &[
-    Column {
-        description: HOLDER_DESCRIPTION,
-        ..text("Holder", |o, _| string(o, "/spec/holderIdentity"))
-    },
+    text("Holder", |o, _| string(o, "/spec/holderIdentity"))
+        .field("coordination/v1.LeaseSpec", "holderIdentity"),
     AGE_COLUMN,
 ];
 
 pub(super) const LEASE_CANDIDATE: &[Column] = &[
-    text("LeaseName", |o, _| string(o, "/spec/leaseName")),
+    text("LeaseName", |o, _| string(o, "/spec/leaseName"))
+        .field("coordination/v1alpha2.LeaseCandidateSpec", "leaseName"),
     text("BinaryVersion", |o, _| string(o, "/spec/binaryVersion")),
     text("EmulationVersion", |o, _| {
         string(o, "/spec/emulationVersion")
@@ -116,35 +115,42 @@ pub(super) const LEASE_CANDIDATE: &[Column] = &[
 pub(super) const CONFIG_MAP: &[Column] = &[
     text("Data", |o, _| {
         json!(size(o, "/data") + size(o, "/binaryData"))
-    }),
+    })
+    .field("core/v1.ConfigMap", "data"),
     AGE_COLUMN,
 ];
 
 pub(super) const SECRET: &[Column] = &[
-    text("Type", |o, _| string(o, "/type")),
-    text("Data", |o, _| json!(size(o, "/data"))),
+    text("Type", |o, _| string(o, "/type")).field("core/v1.Secret", "type"),
+    text("Data", |o, _| json!(size(o, "/data"))).field("core/v1.Secret", "data"),
     AGE_COLUMN,
 ];
 
 pub(super) const NAMESPACE: &[Column] = &[
-    text("Status", |o, _| string(o, "/status/phase")),
+    text("Status", |o, _| string(o, "/status/phase")).described("The status of the namespace"),
     AGE_COLUMN,
 ];
 
-pub(super) const ENDPOINTS: &[Column] = &[text("Endpoints", endpoints), AGE_COLUMN];
+pub(super) const ENDPOINTS: &[Column] = &[
+    text("Endpoints", endpoints).field("core/v1.Endpoints", "subsets"),
+    AGE_COLUMN,
+];
 
 pub(super) const ENDPOINT_SLICE: &[Column] = &[
-    text("AddressType", |o, _| string(o, "/addressType")),
+    text("AddressType", |o, _| string(o, "/addressType"))
+        .field("discovery/v1.EndpointSlice", "addressType"),
     text("Ports", |o, _| {
         or_unset(list(o, "/ports", |p| scalar(p.get("port"))))
-    }),
+    })
+    .field("discovery/v1.EndpointSlice", "ports"),
     text("Endpoints", |o, _| {
         or_unset(list(o, "/endpoints", |e| {
             e.get("addresses")
                 .and_then(|a| a.get(0))
                 .map_or_else(String::new, |a| scalar(Some(a)))
         }))
-    }),
+    })
+    .field("discovery/v1.EndpointSlice", "endpoints"),
     AGE_COLUMN,
 ];
 
@@ -152,9 +158,10 @@ pub(super) const EVENT: &[Column] = &[
     text("Last Seen", |o, now| {
         let last = ["/series/lastObservedTime", "/lastTimestamp", "/eventTime"];
         json!(since(first(o, &last), now))
-    }),
-    text("Type", |o, _| string(o, "/type")),
-    text("Reason", |o, _| string(o, "/reason")),
+    })
+    .field("core/v1.Event", "lastTimestamp"),
+    text("Type", |o, _| string(o, "/type")).field("core/v1.Event", "type"),
+    text("Reason", |o, _| string(o, "/reason")).field("core/v1.Event", "reason"),
     text("Object", |o, _| {
         let kind = o
             .pointer("/involvedObject/kind")
@@ -165,47 +172,56 @@ pub(super) const EVENT: &[Column] = &[
             .and_then(Value::as_str)
             .unwrap_or_default();
         json!(format!("{}/{name}", kind.to_lowercase()))
-    }),
-    wide("Subobject", |o, _| string(o, "/involvedObject/fieldPath")),
+    })
+    .field("core/v1.Event", "involvedObject"),
+    wide("Subobject", |o, _| string(o, "/involvedObject/fieldPath"))
+        .field("core/v1.ObjectReference", "fieldPath"),
     wide("Source", |o, _| {
         json!(first(o, &["/source/component", "/reportingComponent"]).unwrap_or_default())
-    }),
+    })
+    .field("core/v1.Event", "source"),
     text("Message", |o, _| {
         json!(scalar(o.pointer("/message")).trim())
-    }),
+    })
+    .field("core/v1.Event", "message"),
     wide("First Seen", |o, now| {
         json!(since(first(o, &["/firstTimestamp", "/eventTime"]), now))
-    }),
+    })
+    .field("core/v1.Event", "firstTimestamp"),
     wide("Count", |o, _| {
         let count = ["/series/count", "/count"]
             .iter()
             .find_map(|p| o.pointer(p));
         json!(count.and_then(Value::as_i64).unwrap_or(1).max(1))
-    }),
-    Column {
-        description: NAME_DESCRIPTION,
-        ..wide("Name", |o, _| string(o, "/metadata/name"))
-    },
+    })
+    .field("core/v1.Event", "count"),
+    wide("Name", |o, _| string(o, "/metadata/name")).field("meta/v1.ObjectMeta", "name"),
 ];
 
 pub(super) const NODE: &[Column] = &[
-    text("Status", node_status),
-    text("Roles", node_roles),
+    text("Status", node_status).described("The status of the node"),
+    text("Roles", node_roles).described("The roles of the node"),
     AGE_COLUMN,
     text("Version", |o, _| {
         string(o, "/status/nodeInfo/kubeletVersion")
-    }),
-    wide("Internal-IP", |o, _| json!(node_address(o, "InternalIP"))),
-    wide("External-IP", |o, _| json!(node_address(o, "ExternalIP"))),
+    })
+    .field("core/v1.NodeSystemInfo", "kubeletVersion"),
+    wide("Internal-IP", |o, _| json!(node_address(o, "InternalIP")))
+        .field("core/v1.NodeStatus", "addresses"),
+    wide("External-IP", |o, _| json!(node_address(o, "ExternalIP")))
+        .field("core/v1.NodeStatus", "addresses"),
     wide("OS-Image", |o, _| {
         json!(or_unknown(o, "/status/nodeInfo/osImage"))
-    }),
+    })
+    .field("core/v1.NodeSystemInfo", "osImage"),
     wide("Kernel-Version", |o, _| {
         json!(or_unknown(o, "/status/nodeInfo/kernelVersion"))
-    }),
+    })
+    .field("core/v1.NodeSystemInfo", "kernelVersion"),
     wide("Container-Runtime", |o, _| {
         json!(or_unknown(o, "/status/nodeInfo/containerRuntimeVersion"))
-    }),
+    })
+    .field("core/v1.NodeSystemInfo", "containerRuntimeVersion"),
 ];
 
 pub(super) const POD: &[Column] = &[
@@ -214,8 +230,8 @@ pub(super) const POD: &[Column] = &[
             s.get("ready") == Some(&json!(true))
         });
         json!(format!("{ready}/{}", size(o, "/spec/containers")))
-    }),
-    text("Status", pod_status),
+    }).described("The aggregate readiness state of this pod for accepting traffic."),
+    text("Status", pod_status).described("The aggregate status of the containers in this pod."),
     text("Restarts", |o, _| {
         let statuses = o
             .pointer("/status/containerStatuses")
@@ -225,19 +241,20 @@ pub(super) const POD: &[Column] = &[
             .flatten()
             .filter_map(|s| s.get("restartCount")?.as_i64());
         json!(restarts.sum::<i64>().to_string())
-    }),
+    }).described("The number of times the containers in this pod have been restarted and when the last container in this pod has restarted."),
     AGE_COLUMN,
-    wide("IP", |o, _| or_none(o, "/status/podIP")),
-    wide("Node", |o, _| or_none(o, "/spec/nodeName")),
+    wide("IP", |o, _| or_none(o, "/status/podIP")).field("core/v1.PodStatus", "podIP"),
+    wide("Node", |o, _| or_none(o, "/spec/nodeName")).field("core/v1.PodSpec", "nodeName"),
     wide("Nominated Node", |o, _| {
         or_none(o, "/status/nominatedNodeName")
-    }),
-    wide("Readiness Gates", |_, _| json!("<none>")),
+    }).field("core/v1.PodStatus", "nominatedNodeName"),
+    wide("Readiness Gates", |_, _| json!("<none>")).field("core/v1.PodSpec", "readinessGates"),
 ];
 
 pub(super) const SERVICE: &[Column] = &[
-    text("Type", |o, _| string(o, "/spec/type")),
-    text("Cluster-IP", |o, _| or_none(o, "/spec/clusterIP")),
+    text("Type", |o, _| string(o, "/spec/type")).field("core/v1.ServiceSpec", "type"),
+    text("Cluster-IP", |o, _| or_none(o, "/spec/clusterIP"))
+        .field("core/v1.ServiceSpec", "clusterIP"),
     text("External-IP", |o, _| {
         let ips = list(o, "/spec/externalIPs", |ip| scalar(Some(ip)));
         json!(if ips.is_empty() {
@@ -245,7 +262,8 @@ pub(super) const SERVICE: &[Column] = &[
         } else {
             ips
         })
-    }),
+    })
+    .field("core/v1.ServiceSpec", "externalIPs"),
     text("Port(s)", |o, _| {
         let ports = list(o, "/spec/ports", |p| {
             let protocol = p.get("protocol").and_then(Value::as_str).unwrap_or("TCP");
@@ -261,7 +279,8 @@ pub(super) const SERVICE: &[Column] = &[
         } else {
             ports
         })
-    }),
+    })
+    .field("core/v1.ServiceSpec", "ports"),
     AGE_COLUMN,
     wide("Selector", |o, _| {
         let selector = o.pointer("/spec/selector").and_then(Value::as_object);
@@ -275,25 +294,50 @@ pub(super) const SERVICE: &[Column] = &[
         } else {
             terms.join(",")
         })
-    }),
+    })
+    .field("core/v1.ServiceSpec", "selector"),
 ];
 
 pub(super) const ROLE: &[Column] = &[text("Created At", |o, _| {
     string(o, "/metadata/creationTimestamp")
-})];
+})
+.field("meta/v1.ObjectMeta", "creationTimestamp")];
 
-pub(super) const BINDING: &[Column] = &[
-    text("Role", |o, _| {
-        let kind = scalar(o.pointer("/roleRef/kind"));
-        json!(format!("{kind}/{}", scalar(o.pointer("/roleRef/name"))))
-    }),
-    AGE_COLUMN,
-    wide("Users", |o, _| json!(subjects(o, "User"))),
-    wide("Groups", |o, _| json!(subjects(o, "Group"))),
-    wide("ServiceAccounts", |o, _| {
-        json!(subjects(o, "ServiceAccount"))
-    }),
-];
+pub(super) const ROLE_BINDING: &[Column] = &binding(
+    "rbac/v1.RoleBinding",
+    [
+        "Users in the roleBinding",
+        "Groups in the roleBinding",
+        "ServiceAccounts in the roleBinding",
+    ],
+);
+
+pub(super) const CLUSTER_ROLE_BINDING: &[Column] = &binding(
+    "rbac/v1.ClusterRoleBinding",
+    [
+        "Users in the clusterRoleBinding",
+        "Groups in the clusterRoleBinding",
+        "ServiceAccounts in the clusterRoleBinding",
+    ],
+);
+
+const fn binding(message: &'static str, subjects_are: [&'static str; 3]) -> [Column; 5] {
+    let [users, groups, accounts] = subjects_are;
+    [
+        text("Role", |o, _| {
+            let kind = scalar(o.pointer("/roleRef/kind"));
+            json!(format!("{kind}/{}", scalar(o.pointer("/roleRef/name"))))
+        })
+        .field(message, "roleRef"),
+        AGE_COLUMN,
+        wide("Users", |o, _| json!(subjects(o, "User"))).described(users),
+        wide("Groups", |o, _| json!(subjects(o, "Group"))).described(groups),
+        wide("ServiceAccounts", |o, _| {
+            json!(subjects(o, "ServiceAccount"))
+        })
+        .described(accounts),
+    ]
+}
 
 fn age(object: &Value, now: Timestamp) -> Value {
     json!(since(first(object, &["/metadata/creationTimestamp"]), now))
@@ -532,6 +576,26 @@ mod tests {
         for (seconds, want) in cases {
             assert_eq!(human(seconds), want);
         }
+    }
+
+    /// A field that is renamed upstream would lose its description without notice.
+    #[test]
+    fn every_column_is_described() {
+        // The real server describes these with fields that do not exist.
+        let empty = ["BinaryVersion", "EmulationVersion"];
+        for kind in super::super::all() {
+            for column in kind.columns {
+                let text = column.description.text();
+                let name = column.name;
+                assert_eq!(
+                    text.is_empty(),
+                    empty.contains(&name),
+                    "{} {name}",
+                    kind.kind
+                );
+            }
+        }
+        assert!(NAME_DESCRIPTION.text().starts_with("Name must be unique"));
     }
 
     #[test]

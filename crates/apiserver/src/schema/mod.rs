@@ -17,11 +17,14 @@
 //! list that is a separate message on the wire). Flags: `e` omitempty, `z` omitzero, `i` inlined, `p=` patch
 //! strategies, `k=` patch merge key, `l=` list type with its keys, `s=` struct or map type, `d=` default.
 
+mod descriptions;
 mod parse;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::{LazyLock, OnceLock};
+
+pub(crate) use descriptions::{Descriptions, FieldText};
 
 /// Returns the message of a kind, or `None` for kinds outside the table such as custom resources.
 ///

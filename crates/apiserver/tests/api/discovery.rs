@@ -162,6 +162,9 @@ async fn all_kinds_print_as_tables() {
             .as_array()
             .expect("columns")
             .len();
+        for column in table["columnDefinitions"].as_array().expect("columns") {
+            assert_ne!(column["description"], "", "{path} {column}");
+        }
         let rows = table["rows"].as_array().expect("rows");
         assert!(!rows.is_empty());
         for row in rows {

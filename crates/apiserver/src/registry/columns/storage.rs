@@ -3,9 +3,7 @@
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::{
-    AGE_COLUMN, Column, NAME_DESCRIPTION, list, or_unset, scalar, size, string, text, wide,
-};
+use super::{AGE_COLUMN, Column, list, or_unset, scalar, size, string, text, wide};
 
 const fn typed(
     name: &'static str,
@@ -19,12 +17,18 @@ const fn typed(
 }
 
 pub(in crate::registry) const VOLUME: &[Column] = &[
-    text("Capacity", |o, _| string(o, "/spec/capacity/storage")),
-    text("Access Modes", |o, _| access_modes(o, "/spec/accessModes")),
+    text("Capacity", |o, _| string(o, "/spec/capacity/storage"))
+        .field("core/v1.PersistentVolumeSpec", "capacity"),
+    text("Access Modes", |o, _| access_modes(o, "/spec/accessModes"))
+        .field("core/v1.PersistentVolumeSpec", "accessModes"),
     text("Reclaim Policy", |o, _| {
         string(o, "/spec/persistentVolumeReclaimPolicy")
-    }),
-    text("Status", phase),
+    })
+    .field(
+        "core/v1.PersistentVolumeSpec",
+        "persistentVolumeReclaimPolicy",
+    ),
+    text("Status", phase).field("core/v1.PersistentVolumeStatus", "phase"),
     text("Claim", |o, _| match o.pointer("/spec/claimRef") {
         Some(claim) => json!(format!(
             "{}/{}",
@@ -32,82 +36,99 @@ pub(in crate::registry) const VOLUME: &[Column] = &[
             scalar(claim.get("name"))
         )),
         None => json!(""),
-    }),
-    text("StorageClass", |o, _| storage_class(o)),
+    })
+    .field("core/v1.PersistentVolumeSpec", "claimRef"),
+    text("StorageClass", |o, _| storage_class(o)).described("StorageClass of the pv"),
     text("VolumeAttributesClass", |o, _| {
         unset(o, "/spec/volumeAttributesClassName")
-    }),
-    text("Reason", |o, _| string(o, "/status/reason")),
+    })
+    .described("VolumeAttributesClass of the pv"),
+    text("Reason", |o, _| string(o, "/status/reason"))
+        .field("core/v1.PersistentVolumeStatus", "reason"),
     AGE_COLUMN,
-    wide("VolumeMode", |o, _| unset(o, "/spec/volumeMode")),
+    wide("VolumeMode", |o, _| unset(o, "/spec/volumeMode"))
+        .field("core/v1.PersistentVolumeSpec", "volumeMode"),
 ];
 
 pub(in crate::registry) const CLAIM: &[Column] = &[
-    text("Status", phase),
-    text("Volume", |o, _| string(o, "/spec/volumeName")),
+    text("Status", phase).field("core/v1.PersistentVolumeClaimStatus", "phase"),
+    text("Volume", |o, _| string(o, "/spec/volumeName"))
+        .field("core/v1.PersistentVolumeClaimSpec", "volumeName"),
     text("Capacity", |o, _| {
         if is_placed(o) {
             string(o, "/status/capacity/storage")
         } else {
             json!("")
         }
-    }),
+    })
+    .field("core/v1.PersistentVolumeClaimStatus", "capacity"),
     text("Access Modes", |o, _| {
         if is_placed(o) {
             access_modes(o, "/status/accessModes")
         } else {
             json!("")
         }
-    }),
-    text("StorageClass", |o, _| storage_class(o)),
+    })
+    .field("core/v1.PersistentVolumeClaimStatus", "accessModes"),
+    text("StorageClass", |o, _| storage_class(o)).described("StorageClass of the pvc"),
     text("VolumeAttributesClass", |o, _| {
         unset(o, "/spec/volumeAttributesClassName")
-    }),
+    })
+    .described("VolumeAttributesClass of the pvc"),
     AGE_COLUMN,
-    wide("VolumeMode", |o, _| unset(o, "/spec/volumeMode")),
+    wide("VolumeMode", |o, _| unset(o, "/spec/volumeMode"))
+        .field("core/v1.PersistentVolumeClaimSpec", "volumeMode"),
 ];
 
 pub(in crate::registry) const CLASS: &[Column] = &[
-    Column {
-        description: NAME_DESCRIPTION,
-        ..text("Name", |o, _| {
-            let name = scalar(o.pointer("/metadata/name"));
-            let mark = if is_default(o) { " (default)" } else { "" };
-            json!(name + mark)
-        })
-    },
-    text("Provisioner", |o, _| string(o, "/provisioner")),
-    text("ReclaimPolicy", |o, _| string(o, "/reclaimPolicy")),
-    text("VolumeBindingMode", |o, _| string(o, "/volumeBindingMode")),
+    text("Name", |o, _| {
+        let name = scalar(o.pointer("/metadata/name"));
+        let mark = if is_default(o) { " (default)" } else { "" };
+        json!(name + mark)
+    })
+    .field("meta/v1.ObjectMeta", "name"),
+    text("Provisioner", |o, _| string(o, "/provisioner"))
+        .field("storage/v1.StorageClass", "provisioner"),
+    text("ReclaimPolicy", |o, _| string(o, "/reclaimPolicy"))
+        .field("storage/v1.StorageClass", "reclaimPolicy"),
+    text("VolumeBindingMode", |o, _| string(o, "/volumeBindingMode"))
+        .field("storage/v1.StorageClass", "volumeBindingMode"),
     text("AllowVolumeExpansion", |o, _| {
         flag(o, "/allowVolumeExpansion")
-    }),
+    })
+    .field("storage/v1.StorageClass", "allowVolumeExpansion"),
     AGE_COLUMN,
 ];
 
 pub(in crate::registry) const ATTRIBUTES_CLASS: &[Column] = &[
-    text("DriverName", |o, _| string(o, "/driverName")),
+    text("DriverName", |o, _| string(o, "/driverName"))
+        .field("storage/v1.VolumeAttributesClass", "driverName"),
     AGE_COLUMN,
 ];
 
 pub(in crate::registry) const DRIVER: &[Column] = &[
     typed("AttachRequired", "boolean", |o, _| {
         flag(o, "/spec/attachRequired")
-    }),
+    })
+    .field("storage/v1.CSIDriverSpec", "attachRequired"),
     typed("PodInfoOnMount", "boolean", |o, _| {
         flag(o, "/spec/podInfoOnMount")
-    }),
+    })
+    .field("storage/v1.CSIDriverSpec", "podInfoOnMount"),
     typed("StorageCapacity", "boolean", |o, _| {
         flag(o, "/spec/storageCapacity")
-    }),
+    })
+    .field("storage/v1.CSIDriverSpec", "storageCapacity"),
     text("TokenRequests", |o, _| {
         or_unset(list(o, "/spec/tokenRequests", |r| {
             scalar(r.get("audience"))
         }))
-    }),
+    })
+    .field("storage/v1.CSIDriverSpec", "tokenRequests"),
     typed("RequiresRepublish", "boolean", |o, _| {
         flag(o, "/spec/requiresRepublish")
-    }),
+    })
+    .field("storage/v1.CSIDriverSpec", "requiresRepublish"),
     text("Modes", |o, _| {
         let modes = list(o, "/spec/volumeLifecycleModes", |m| scalar(Some(m)));
         json!(if modes.is_empty() {
@@ -115,25 +136,33 @@ pub(in crate::registry) const DRIVER: &[Column] = &[
         } else {
             modes
         })
-    }),
+    })
+    .field("storage/v1.CSIDriverSpec", "volumeLifecycleModes"),
     AGE_COLUMN,
 ];
 
 pub(in crate::registry) const NODE: &[Column] = &[
-    typed("Drivers", "integer", |o, _| json!(size(o, "/spec/drivers"))),
+    typed("Drivers", "integer", |o, _| json!(size(o, "/spec/drivers")))
+        .described("Drivers indicates the number of CSI drivers registered on the node"),
     AGE_COLUMN,
 ];
 
 pub(in crate::registry) const CAPACITY: &[Column] = &[
-    text("StorageClassName", |o, _| string(o, "/storageClassName")),
-    text("Capacity", |o, _| unset(o, "/capacity")),
+    text("StorageClassName", |o, _| string(o, "/storageClassName"))
+        .field("storage/v1.CSIStorageCapacity", "storageClassName"),
+    text("Capacity", |o, _| unset(o, "/capacity"))
+        .field("storage/v1.CSIStorageCapacity", "capacity"),
 ];
 
 pub(in crate::registry) const ATTACHMENT: &[Column] = &[
-    text("Attacher", |o, _| string(o, "/spec/attacher")),
-    text("PV", |o, _| string(o, "/spec/source/persistentVolumeName")),
-    text("Node", |o, _| string(o, "/spec/nodeName")),
-    typed("Attached", "boolean", |o, _| flag(o, "/status/attached")),
+    text("Attacher", |o, _| string(o, "/spec/attacher"))
+        .field("storage/v1.VolumeAttachmentSpec", "attacher"),
+    text("PV", |o, _| string(o, "/spec/source/persistentVolumeName"))
+        .field("storage/v1.VolumeAttachmentSource", "persistentVolumeName"),
+    text("Node", |o, _| string(o, "/spec/nodeName"))
+        .field("storage/v1.VolumeAttachmentSpec", "nodeName"),
+    typed("Attached", "boolean", |o, _| flag(o, "/status/attached"))
+        .field("storage/v1.VolumeAttachmentStatus", "attached"),
     AGE_COLUMN,
 ];
 

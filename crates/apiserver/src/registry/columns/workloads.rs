@@ -5,8 +5,10 @@ use serde_json::{Value, json};
 
 use super::{AGE_COLUMN, Column, list, or_none, scalar, since, size, string, text, wide};
 
-const CONTAINERS: Column = wide("Containers", |o, _| members(o, POD, "name"));
-const IMAGES: Column = wide("Images", |o, _| members(o, POD, "image"));
+const CONTAINERS: Column = wide("Containers", |o, _| members(o, POD, "name"))
+    .described("Names of each container in the template.");
+const IMAGES: Column = wide("Images", |o, _| members(o, POD, "image"))
+    .described("Images referenced by each container in the template.");
 const SELECTOR: Column = wide("Selector", |o, _| selector(o, "/spec/selector"));
 
 const POD: &str = "/spec/template/spec/containers";
@@ -20,51 +22,69 @@ const fn number(name: &'static str, cell: fn(&Value, Timestamp) -> Value) -> Col
 }
 
 pub(in crate::registry) const DEPLOYMENT: &[Column] = &[
-    text("Ready", |o, _| ready(o)),
-    text("Up-to-date", |o, _| count(o, "/status/updatedReplicas")),
-    text("Available", |o, _| count(o, "/status/availableReplicas")),
+    text("Ready", |o, _| ready(o)).described("Number of the pod with ready state"),
+    text("Up-to-date", |o, _| count(o, "/status/updatedReplicas"))
+        .field("apps/v1.DeploymentStatus", "updatedReplicas"),
+    text("Available", |o, _| count(o, "/status/availableReplicas"))
+        .field("apps/v1.DeploymentStatus", "availableReplicas"),
     AGE_COLUMN,
     CONTAINERS,
     IMAGES,
-    SELECTOR,
+    SELECTOR.field("apps/v1.DeploymentSpec", "selector"),
 ];
 
-pub(in crate::registry) const REPLICAS: &[Column] = &[
-    number("Desired", |o, _| count(o, "/spec/replicas")),
-    number("Current", |o, _| count(o, "/status/replicas")),
-    number("Ready", |o, _| count(o, "/status/readyReplicas")),
-    AGE_COLUMN,
-    CONTAINERS,
-    IMAGES,
-    SELECTOR,
-];
+pub(in crate::registry) const REPLICA_SET: &[Column] =
+    &replicas("apps/v1.ReplicaSetSpec", "apps/v1.ReplicaSetStatus");
+
+pub(in crate::registry) const REPLICATION_CONTROLLER: &[Column] = &replicas(
+    "core/v1.ReplicationControllerSpec",
+    "core/v1.ReplicationControllerStatus",
+);
+
+const fn replicas(spec: &'static str, status: &'static str) -> [Column; 7] {
+    [
+        number("Desired", |o, _| count(o, "/spec/replicas")).field(spec, "replicas"),
+        number("Current", |o, _| count(o, "/status/replicas")).field(status, "replicas"),
+        number("Ready", |o, _| count(o, "/status/readyReplicas")).field(status, "readyReplicas"),
+        AGE_COLUMN,
+        CONTAINERS,
+        IMAGES,
+        SELECTOR.field(spec, "selector"),
+    ]
+}
 
 pub(in crate::registry) const STATEFUL_SET: &[Column] = &[
-    text("Ready", |o, _| ready(o)),
+    text("Ready", |o, _| ready(o)).described("Number of the pod with ready state"),
     AGE_COLUMN,
     CONTAINERS,
     IMAGES,
 ];
 
 pub(in crate::registry) const DAEMON_SET: &[Column] = &[
-    number("Desired", |o, _| count(o, "/status/desiredNumberScheduled")),
-    number("Current", |o, _| count(o, "/status/currentNumberScheduled")),
-    number("Ready", |o, _| count(o, "/status/numberReady")),
+    number("Desired", |o, _| count(o, "/status/desiredNumberScheduled"))
+        .field("apps/v1.DaemonSetStatus", "desiredNumberScheduled"),
+    number("Current", |o, _| count(o, "/status/currentNumberScheduled"))
+        .field("apps/v1.DaemonSetStatus", "currentNumberScheduled"),
+    number("Ready", |o, _| count(o, "/status/numberReady"))
+        .field("apps/v1.DaemonSetStatus", "numberReady"),
     number("Up-to-date", |o, _| {
         count(o, "/status/updatedNumberScheduled")
-    }),
-    number("Available", |o, _| count(o, "/status/numberAvailable")),
+    })
+    .field("apps/v1.DaemonSetStatus", "updatedNumberScheduled"),
+    number("Available", |o, _| count(o, "/status/numberAvailable"))
+        .field("apps/v1.DaemonSetStatus", "numberAvailable"),
     text("Node Selector", |o, _| {
         selector(o, "/spec/template/spec/nodeSelector")
-    }),
+    })
+    .field("core/v1.PodSpec", "nodeSelector"),
     AGE_COLUMN,
     CONTAINERS,
     IMAGES,
-    SELECTOR,
+    SELECTOR.field("apps/v1.DaemonSetSpec", "selector"),
 ];
 
 pub(in crate::registry) const JOB: &[Column] = &[
-    text("Status", job_status),
+    text("Status", job_status).described("Status of the job."),
     text("Completions", |o, _| {
         let done = count(o, "/status/succeeded");
         let several = o.pointer("/spec/parallelism").and_then(Value::as_i64);
@@ -73,7 +93,8 @@ pub(in crate::registry) const JOB: &[Column] = &[
             (None, several) if several > 1 => json!(format!("{done}/1 of {several}")),
             (None, _) => json!(format!("{done}/1")),
         }
-    }),
+    })
+    .field("batch/v1.JobStatus", "succeeded"),
     text("Duration", |o, now| {
         let moment = |pointer| o.pointer(pointer).and_then(Value::as_str);
         let end = moment("/status/completionTime").and_then(|end| end.parse().ok());
@@ -81,24 +102,27 @@ pub(in crate::registry) const JOB: &[Column] = &[
             None => json!(""),
             start => json!(since(start, end.unwrap_or(now))),
         }
-    }),
+    })
+    .described("Time required to complete the job."),
     AGE_COLUMN,
     CONTAINERS,
     IMAGES,
-    SELECTOR,
+    SELECTOR.field("batch/v1.JobSpec", "selector"),
 ];
 
 pub(in crate::registry) const CRON_JOB: &[Column] = &[
-    text("Schedule", |o, _| string(o, "/spec/schedule")),
-    text("Timezone", |o, _| or_none(o, "/spec/timeZone")),
+    text("Schedule", |o, _| string(o, "/spec/schedule")).field("batch/v1.CronJobSpec", "schedule"),
+    text("Timezone", |o, _| or_none(o, "/spec/timeZone")).field("batch/v1.CronJobSpec", "timeZone"),
     text("Suspend", |o, _| {
         json!(match o.pointer("/spec/suspend") {
             Some(Value::Bool(true)) => "True",
             Some(Value::Bool(false)) => "False",
             _ => "<unset>",
         })
-    }),
-    number("Active", |o, _| json!(size(o, "/status/active"))),
+    })
+    .field("batch/v1.CronJobSpec", "suspend"),
+    number("Active", |o, _| json!(size(o, "/status/active")))
+        .field("batch/v1.CronJobStatus", "active"),
     text("Last Schedule", |o, now| {
         match o
             .pointer("/status/lastScheduleTime")
@@ -107,21 +131,28 @@ pub(in crate::registry) const CRON_JOB: &[Column] = &[
             None => json!("<none>"),
             last => json!(since(last, now)),
         }
-    }),
+    })
+    .field("batch/v1.CronJobStatus", "lastScheduleTime"),
     AGE_COLUMN,
-    wide("Containers", |o, _| members(o, CRON_POD, "name")),
-    wide("Images", |o, _| members(o, CRON_POD, "image")),
+    wide("Containers", |o, _| members(o, CRON_POD, "name"))
+        .described("Names of each container in the template."),
+    wide("Images", |o, _| members(o, CRON_POD, "image"))
+        .described("Images referenced by each container in the template."),
     wide("Selector", |o, _| {
         selector(o, "/spec/jobTemplate/spec/selector")
-    }),
+    })
+    .field("batch/v1.JobSpec", "selector"),
 ];
 
 pub(in crate::registry) const BUDGET: &[Column] = &[
-    text("Min Available", |o, _| share(o, "/spec/minAvailable")),
-    text("Max Unavailable", |o, _| share(o, "/spec/maxUnavailable")),
+    text("Min Available", |o, _| share(o, "/spec/minAvailable"))
+        .described("The minimum number of pods that must be available."),
+    text("Max Unavailable", |o, _| share(o, "/spec/maxUnavailable"))
+        .described("The maximum number of pods that may be unavailable."),
     number("Allowed Disruptions", |o, _| {
         count(o, "/status/disruptionsAllowed")
-    }),
+    })
+    .described("Calculated number of pods that may be disrupted at this time."),
     AGE_COLUMN,
 ];
 
@@ -142,14 +173,17 @@ pub(in crate::registry) const RESOURCE_CLAIM: &[Column] = &[
             .map(|(_, state)| *state)
             .collect();
         json!(states.join(","))
-    }),
+    })
+    .described("A summary of the current state (allocated, pending, reserved, etc.)."),
     AGE_COLUMN,
 ];
 
 pub(in crate::registry) const RESOURCE_SLICE: &[Column] = &[
-    text("Node", |o, _| string(o, "/spec/nodeName")),
-    text("Driver", |o, _| string(o, "/spec/driver")),
-    text("Pool", |o, _| string(o, "/spec/pool/name")),
+    text("Node", |o, _| string(o, "/spec/nodeName"))
+        .field("resource/v1.ResourceSliceSpec", "nodeName"),
+    text("Driver", |o, _| string(o, "/spec/driver"))
+        .field("resource/v1.ResourceSliceSpec", "driver"),
+    text("Pool", |o, _| string(o, "/spec/pool/name")).field("resource/v1.ResourcePool", "name"),
     AGE_COLUMN,
 ];
 
@@ -238,7 +272,7 @@ mod tests {
             ["Running", "1/3", "30s", "60s", "c", "i", "a=b"]
         );
         let controller = json!({"spec": {"replicas": 2, "selector": {"x": "y"}}});
-        let row = cells(REPLICAS, &controller);
+        let row = cells(REPLICATION_CONTROLLER, &controller);
         assert_eq!(row[..3], [json!(2), json!(0), json!(0)]);
         assert_eq!(row[6], "x=y");
     }

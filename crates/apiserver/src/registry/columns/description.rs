@@ -1,0 +1,48 @@
+//! Descriptions of columns. Most columns show a field, and are described like it.
+
+use std::collections::HashMap;
+use std::sync::OnceLock;
+
+use crate::schema::Descriptions;
+
+/// Where the description of a column comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Description {
+    /// The text itself.
+    Text(&'static str),
+    /// The description of a field: the message of the table of fields, and the name of the field in JSON.
+    Field(&'static str, &'static str),
+}
+
+/// Description of the column `Name`, which all kinds have.
+pub(crate) const NAME_DESCRIPTION: Description = Description::Field("meta/v1.ObjectMeta", "name");
+
+impl Description {
+    /// Returns the text for clients.
+    pub(crate) fn text(self) -> &'static str {
+        match self {
+            Self::Text(text) => text,
+            Self::Field(message, field) => field_texts()
+                .get(&(message, field))
+                .map_or("", String::as_str),
+        }
+    }
+}
+
+/// The descriptions of all fields that columns show. They have some 30 kB, much less than all descriptions, and are
+/// kept from the first Table on.
+fn field_texts() -> &'static HashMap<(&'static str, &'static str), String> {
+    static TEXTS: OnceLock<HashMap<(&'static str, &'static str), String>> = OnceLock::new();
+    TEXTS.get_or_init(|| {
+        let all = Descriptions::read();
+        let columns = crate::registry::all().iter().flat_map(|kind| kind.columns);
+        let used = columns.map(|column| column.description);
+        let texts = used.chain([NAME_DESCRIPTION]).filter_map(|description| {
+            let Description::Field(message, field) = description else {
+                return None;
+            };
+            Some(((message, field), all.of_field(message, field)?))
+        });
+        texts.collect()
+    })
+}
