@@ -16,7 +16,7 @@ use crate::auth::{Mode, TokenFile, TokenFileError, User, token};
 use crate::fairness;
 use crate::http::{Body, ReadyCheck};
 use crate::pki::PkiError;
-use crate::store::{OpenError, Store, WriteError};
+use crate::store::{Encryption, OpenError, Store, WriteError};
 use crate::tls::TlsError;
 
 /// The storage engine.
@@ -103,6 +103,7 @@ pub enum StartError {
 #[must_use = "nothing runs until `start`"]
 pub struct Builder {
     pub(super) engine: Engine,
+    pub(super) encryption: Encryption,
     pub(super) data_dir: Option<PathBuf>,
     pub(super) listen: Option<SocketAddr>,
     pub(super) insecure: Option<SocketAddr>,
@@ -131,6 +132,7 @@ impl Default for Builder {
     fn default() -> Self {
         Self {
             engine: Engine::Memory,
+            encryption: Encryption::OFF,
             data_dir: None,
             listen: Some(SocketAddr::from(([127, 0, 0, 1], 0))),
             insecure: None,
@@ -168,6 +170,12 @@ impl Builder {
     /// The storage engine.
     pub fn engine(mut self, engine: Engine) -> Self {
         self.engine = engine;
+        self
+    }
+
+    /// Encrypts stored objects and backups. Has no effect on [`Engine::Custom`].
+    pub fn encryption(mut self, encryption: Encryption) -> Self {
+        self.encryption = encryption;
         self
     }
 

@@ -224,12 +224,17 @@ impl Builder {
     }
 
     async fn open_engine(&self, folder: Option<&Path>) -> Result<Opened, StartError> {
+        let encryption = self.encryption.clone();
         let mut opened = match &self.engine {
-            Engine::Memory => Opened::saved("memory", MemoryStore::new(), MemoryStore::close),
+            Engine::Memory => {
+                let store = MemoryStore::new().encrypted(encryption);
+                Opened::saved("memory", store, MemoryStore::close)
+            }
             Engine::Redb => {
                 let folder = folder.ok_or(StartError::NoDataDir)?.to_owned();
                 // Blocking, because every record is read and checked.
-                let opened = tokio::task::spawn_blocking(move || RedbStore::open(folder)).await;
+                let open = move || RedbStore::encrypted(folder, encryption);
+                let opened = tokio::task::spawn_blocking(open).await;
                 let store =
                     opened.unwrap_or_else(|panic| std::panic::resume_unwind(panic.into_panic()));
                 Opened::saved("redb", store?, RedbStore::close)
@@ -243,7 +248,11 @@ impl Builder {
             },
             #[cfg(feature = "etcd")]
             Engine::Etcd(config) => {
-                let store = EtcdStore::open(config.clone()).await?;
+                let mut config = config.clone();
+                if encryption.has_keys() {
+                    config.encryption = encryption;
+                }
+                let store = EtcdStore::open(config).await?;
                 let keys = Keys::agree(&store, folder).await?;
                 Opened {
                     keys: (Some(keys.authority), Some(keys.signing)),

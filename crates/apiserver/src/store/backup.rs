@@ -24,8 +24,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use tenure_host::files;
 
 use super::batch::Entry;
-use super::durable::format::{Summary, decode_record, encode_key, encode_record};
+use super::durable::format::{Records, Summary, Unreadable, encode_key, encode_record};
 use super::durable::{self, Image, OpenError};
+use super::encryption::Encryption;
 use super::mvcc::Mvcc;
 use super::published::Published as _;
 use super::{MemoryStore, RedbStore};
@@ -37,7 +38,10 @@ const JUMP: u64 = 1 << 40;
 const PLAUSIBLE: u64 = 1_767_225_600_000_000;
 
 const MAGIC: &[u8; 8] = b"TENUREBK";
-const VERSION: u32 = 1;
+/// The newest version. Records may be encrypted.
+const VERSION: u32 = 2;
+/// The version of backups without keys, which earlier versions can read.
+const PLAIN_VERSION: u32 = 1;
 /// Limit of key and record lengths, above any object that the server accepts. Prevents an allocation of a damaged
 /// length.
 const MAX_PART: u32 = 64 << 20;
@@ -71,6 +75,14 @@ pub enum BackupError {
         /// The damage, with the object if it is known.
         what: String,
     },
+    /// An object is encrypted with a key that is missing.
+    #[error("{}: {what}", path.display())]
+    Locked {
+        /// The backup file.
+        path: PathBuf,
+        /// The object, the id of the key, and the remedy.
+        what: String,
+    },
     /// The new store could not be created.
     #[error(transparent)]
     Store(#[from] OpenError),
@@ -88,26 +100,29 @@ pub trait Source {
 pub struct Snapshot {
     revision: u64,
     entries: Vec<Entry>,
+    /// Encrypts the records of the backup.
+    encryption: Encryption,
 }
 
 impl Source for MemoryStore {
     fn snapshot(&self) -> Snapshot {
-        Snapshot::of(self.mvcc())
+        Snapshot::of(self.mvcc(), self.encryption())
     }
 }
 
 impl Source for RedbStore {
     fn snapshot(&self) -> Snapshot {
-        Snapshot::of(self.mvcc())
+        Snapshot::of(self.mvcc(), self.encryption())
     }
 }
 
 impl Snapshot {
-    fn of(mvcc: &Mvcc) -> Self {
+    fn of(mvcc: &Mvcc, encryption: &Encryption) -> Self {
         let state = mvcc.read();
         Self {
             revision: state.revision,
             entries: state.entries().cloned().collect(),
+            encryption: encryption.clone(),
         }
     }
 }
@@ -144,13 +159,18 @@ pub fn save(store: &impl Source, path: impl AsRef<Path>) -> Result<Report, Backu
 ///
 /// # Errors
 ///
-/// Rejects a damaged backup, and a directory that has a store or is in use. Both stay unchanged.
-pub fn restore(path: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, BackupError> {
+/// Rejects a damaged backup, a backup whose key is missing, and a directory that has a store or is in use. Both stay
+/// unchanged.
+pub fn restore(
+    path: impl AsRef<Path>,
+    dir: impl AsRef<Path>,
+    encryption: &Encryption,
+) -> Result<Report, BackupError> {
     let path = path.as_ref();
-    let snapshot = read(path)?;
+    let snapshot = read(path, encryption)?;
     let image = snapshot.into_image(None);
     let report = image.report();
-    durable::create(dir.as_ref(), image)?;
+    durable::create(dir.as_ref(), image, encryption)?;
     Ok(report)
 }
 
@@ -159,18 +179,20 @@ pub fn restore(path: impl AsRef<Path>, dir: impl AsRef<Path>) -> Result<Report, 
 ///
 /// # Errors
 ///
-/// Rejects a damaged backup and a directory that is in use. Both stay unchanged.
+/// Rejects a damaged backup, a backup whose key is missing, and a directory that is in use. Both stay unchanged.
 pub fn replace(
     path: impl AsRef<Path>,
     dir: impl AsRef<Path>,
+    encryption: &Encryption,
 ) -> Result<(Report, Option<PathBuf>), BackupError> {
-    let snapshot = read(path.as_ref())?;
+    let snapshot = read(path.as_ref(), encryption)?;
     let mut report = None;
-    let kept = durable::replace(dir.as_ref(), |present| {
+    let image = |present| {
         let image = snapshot.into_image(present);
         report = Some(image.report());
         image
-    })?;
+    };
+    let kept = durable::replace(dir.as_ref(), image, encryption)?;
     let report = report.expect("a store that was replaced has its new content");
     Ok((report, kept))
 }
@@ -211,12 +233,17 @@ impl Image {
 fn write(snapshot: &Snapshot, file: &mut File) -> io::Result<()> {
     let mut file = BufWriter::new(file);
     file.write_all(MAGIC)?;
-    file.write_all(&VERSION.to_le_bytes())?;
+    let version = if snapshot.encryption.has_keys() {
+        VERSION
+    } else {
+        PLAIN_VERSION
+    };
+    file.write_all(&version.to_le_bytes())?;
     file.write_all(&snapshot.revision.to_le_bytes())?;
     let mut summary = Summary::default();
     for entry in &snapshot.entries {
         let key = encode_key(&entry.object.key);
-        let record = encode_record(&key, entry);
+        let record = encode_record(&key, entry, &snapshot.encryption)?;
         file.write_all(&length(&key)?)?;
         file.write_all(&length(&record)?)?;
         file.write_all(&key)?;
@@ -240,7 +267,7 @@ fn length(bytes: &[u8]) -> io::Result<[u8; 4]> {
     }
 }
 
-fn read(path: &Path) -> Result<Snapshot, BackupError> {
+fn read(path: &Path, encryption: &Encryption) -> Result<Snapshot, BackupError> {
     let io = |source: io::Error| BackupError::Io {
         path: path.to_owned(),
         source,
@@ -258,14 +285,14 @@ fn read(path: &Path) -> Result<Snapshot, BackupError> {
         return Err(damaged("it does not start like one"));
     }
     let version = u32::from_le_bytes(take(&mut file).map_err(short)?);
-    if version != VERSION {
+    if !(PLAIN_VERSION..=VERSION).contains(&version) {
         return Err(damaged(&format!(
-            "it has version {version}, and {VERSION} is known here"
+            "it has version {version}, and this version knows up to {VERSION}"
         )));
     }
     let revision = u64::from_le_bytes(take(&mut file).map_err(short)?);
     let mut entries = Vec::new();
-    let mut resources = Vec::new();
+    let mut records = Records::new(encryption);
     let mut summary = Summary::default();
     loop {
         let key = u32::from_le_bytes(take(&mut file).map_err(short)?);
@@ -278,7 +305,14 @@ fn read(path: &Path) -> Result<Snapshot, BackupError> {
         }
         let key = part(&mut file, key).map_err(short)?;
         let record = part(&mut file, record).map_err(short)?;
-        let entry = decode_record(&key, &record, &mut resources).map_err(|what| damaged(&what))?;
+        let decoded = records.decode(&key, &record).map_err(|error| match error {
+            Unreadable::Damaged(what) => damaged(&what),
+            Unreadable::Locked(what) => BackupError::Locked {
+                path: path.to_owned(),
+                what,
+            },
+        });
+        let (entry, _) = decoded?;
         summary.add(&entry.object);
         entries.push(entry);
     }
@@ -287,7 +321,11 @@ fn read(path: &Path) -> Result<Snapshot, BackupError> {
     if (Summary { count, sum }) != summary {
         return Err(damaged("its objects are not all that were saved"));
     }
-    Ok(Snapshot { revision, entries })
+    Ok(Snapshot {
+        revision,
+        entries,
+        encryption: encryption.clone(),
+    })
 }
 
 fn take<const N: usize>(file: &mut impl Read) -> io::Result<[u8; N]> {

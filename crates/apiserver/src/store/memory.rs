@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::batch::{Batch, Prepared};
+use super::encryption::Encryption;
 use super::history::Retention;
 use super::mvcc::Mvcc;
 use super::published::Published;
@@ -12,6 +13,7 @@ use super::{BoxFuture, Object, Write, WriteError};
 #[derive(Debug)]
 pub struct MemoryStore {
     mvcc: Arc<Mvcc>,
+    encryption: Encryption,
 }
 
 impl Default for MemoryStore {
@@ -30,7 +32,19 @@ impl MemoryStore {
     pub fn with(retention: Retention) -> Self {
         Self {
             mvcc: Arc::new(Mvcc::new(retention, 1)),
+            encryption: Encryption::OFF,
         }
+    }
+
+    /// Encrypts the backups of this store.
+    #[must_use]
+    pub fn encrypted(mut self, encryption: Encryption) -> Self {
+        self.encryption = encryption;
+        self
+    }
+
+    pub(super) fn encryption(&self) -> &Encryption {
+        &self.encryption
     }
 
     /// Ends all watches with [`super::WatchEnd::Closed`].

@@ -12,6 +12,7 @@ pub mod backup;
 mod batch;
 mod cursor;
 mod durable;
+mod encryption;
 #[cfg(feature = "etcd")]
 mod etcd;
 mod history;
@@ -35,6 +36,7 @@ use bytes::Bytes;
 use serde_json::Value;
 
 pub use self::durable::{OpenError, RedbStore, last_words};
+pub use self::encryption::{Encryption, KeyFileError, KeyId, Rotation, Scope};
 #[cfg(feature = "etcd")]
 pub use self::etcd::{EtcdConfig, EtcdError, EtcdStore};
 pub use self::history::Retention;

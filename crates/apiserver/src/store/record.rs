@@ -68,10 +68,10 @@ impl Draft {
         Self::new(&object.key, &value)
     }
 
-    /// Returns the JSON and the position of the revision.
+    /// Returns the JSON with a gap for the revision.
     #[cfg(feature = "etcd")]
-    pub(super) fn parts(&self) -> (&[u8], usize) {
-        (&self.json, self.gap)
+    pub(super) fn json(&self) -> &[u8] {
+        &self.json
     }
 
     /// Returns the approximate length of the JSON.

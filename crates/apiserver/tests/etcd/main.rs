@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod encryption;
 mod harness;
 mod outages;
 mod servers;

@@ -164,7 +164,7 @@ async fn a_running_server_gives_its_backup_to_the_administrator_only() {
     assert_eq!(bytes, std::fs::read(&file).unwrap());
 
     let state = dir.path().join("state");
-    crate::store::backup::restore(&file, &state).unwrap();
+    crate::store::backup::restore(&file, &state, &crate::store::Encryption::OFF).unwrap();
     let builder = Server::builder()
         .no_tls()
         .engine(Engine::Redb)

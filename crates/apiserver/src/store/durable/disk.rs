@@ -15,21 +15,21 @@ use tenure_host::files;
 
 use super::OpenError;
 use super::file::{ClaimedFile, Watched};
+use super::filling::Filling;
 use super::format::{self, State, Summary};
-use super::journal::{self, Content, Journal, LOG_BYTES};
+use super::journal::{self, Content, Journal, LOG_BYTES, Row};
 use super::trouble::{Trouble, Work, guarded};
-use crate::store::batch::{Commit, Entry};
+use crate::store::batch::Commit;
+use crate::store::encryption::Encryption;
 use crate::store::history::Retention;
 use crate::store::mvcc::Mvcc;
 
 /// Name of the database file, and of the file whose lock protects the data directory.
-const DATABASE: &str = "store.redb";
+pub(super) const DATABASE: &str = "store.redb";
 const LOCK_FILE: &str = "lock";
-/// Name of the database file until it is complete.
-const UNFINISHED: &str = "store.redb.part";
 
 /// The revision of an empty store, as in the memory engine.
-const FIRST: u64 = 1;
+pub(super) const FIRST: u64 = 1;
 
 /// Number of revisions that a commit reserves before their use. After a crash the next process starts after them, so
 /// that no revision is used twice even if the disk lost the last commit.
@@ -40,12 +40,13 @@ pub(super) const RESERVE: u64 = 10_000;
 const CACHE_BYTES: usize = 4 << 20;
 
 /// Configuration of a store.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::store) struct Config {
     pub(in crate::store) retention: Retention,
     pub(in crate::store) log_bytes: usize,
     /// Limit of queued bytes; further writes are rejected.
     pub(in crate::store) queue_bytes: usize,
+    pub(in crate::store) encryption: Encryption,
 }
 
 impl Default for Config {
@@ -54,19 +55,13 @@ impl Default for Config {
             retention: Retention::default(),
             log_bytes: LOG_BYTES,
             queue_bytes: super::committer::QUEUE_BYTES,
+            encryption: Encryption::OFF,
         }
     }
 }
 
 /// Opens the medium; called again after a full disk.
 pub(in crate::store) type Media = Box<dyn Fn() -> io::Result<Box<dyn StorageBackend>> + Send>;
-
-/// The content of a store.
-#[derive(Debug)]
-pub(in crate::store) struct Image {
-    pub(in crate::store) revision: u64,
-    pub(in crate::store) entries: Vec<Entry>,
-}
 
 /// Result of a commit.
 #[derive(Debug)]
@@ -80,7 +75,7 @@ pub(super) enum Outcome {
 }
 
 impl Outcome {
-    fn done(self) -> Result<(), String> {
+    pub(super) fn done(self) -> Result<(), String> {
         match self {
             Self::Done => Ok(()),
             Self::Full(error) | Self::Broken(error) => Err(error),
@@ -95,7 +90,8 @@ pub(super) struct Disk {
     /// `None` after a full disk, until there is space.
     database: Option<Database>,
     journal: Journal,
-    state: State,
+    pub(super) state: State,
+    encryption: Encryption,
     sync_failed: Arc<AtomicBool>,
     /// The reason why no further commit is allowed.
     broken: Option<String>,
@@ -112,20 +108,9 @@ impl Disk {
         let lock = lock(dir)?;
         let path = dir.join(DATABASE);
         if !path.exists() {
-            let empty = Image {
-                revision: FIRST,
-                entries: Vec::new(),
-            };
-            move_in(dir, &fill(dir, empty)?)?;
+            Filling::begin(dir, FIRST, config.encryption.clone())?.move_in()?;
         }
-        // A new store is created under another name, so an empty file is damaged. redb would take it for a new one.
-        let found = fs::metadata(&path).map_err(io_error(&path))?;
-        if found.len() == 0 {
-            return Err(OpenError::Corrupt {
-                path,
-                what: "it is empty".to_owned(),
-            });
-        }
+        check_present(&path)?;
         Self::with(path.clone(), file_media(path, false), Some(lock), config)
     }
 
@@ -140,7 +125,7 @@ impl Disk {
         let database =
             connect(&path, &media, &sync_failed).map_err(|error| error.into_open(&path))?;
         let read = guarded(Work::Open, &path, || {
-            let content = journal::load(&database, config.log_bytes)?;
+            let content = journal::load(&database, config.log_bytes, &config.encryption)?;
             Ok((database, content))
         });
         let (database, content) = read.map_err(|error| error.into_open(&path))?;
@@ -148,12 +133,15 @@ impl Disk {
             journal,
             state,
             entries,
+            outdated,
         } = content.unwrap_or_else(|| Content::new(config.log_bytes));
-        let revision = if state.closed {
-            state.revision
-        } else {
-            state.ceiling
-        };
+        if outdated > 0 {
+            tracing::warn!(
+                objects = outdated,
+                "objects are not encrypted as configured; stop the server and run `tenure server rotate-keys`"
+            );
+        }
+        let revision = state.next_start();
         let mvcc = Mvcc::new(config.retention, revision);
         mvcc.load(entries);
         let database = Some(database);
@@ -163,6 +151,7 @@ impl Disk {
             database,
             journal,
             state,
+            encryption: config.encryption,
             sync_failed,
             broken: None,
             work: Work::Open,
@@ -182,39 +171,6 @@ impl Disk {
                 Err(trouble.into_open(&disk.path))
             }
         }
-    }
-
-    /// Creates a database with the given content.
-    pub(super) fn create(dir: &Path, image: Image) -> Result<(), OpenError> {
-        let _lock = lock(dir)?;
-        let path = dir.join(DATABASE);
-        if path.exists() {
-            Err(OpenError::Exists { path })
-        } else {
-            move_in(dir, &fill(dir, image)?)
-        }
-    }
-
-    /// Replaces a database with the given content. The old database gets another name. At every moment one of the two is
-    /// complete and in place.
-    pub(super) fn replace(
-        dir: &Path,
-        image: impl FnOnce(Option<u64>) -> Image,
-    ) -> Result<Option<PathBuf>, OpenError> {
-        let _lock = lock(dir)?;
-        let path = dir.join(DATABASE);
-        let present = path.exists().then(|| used_up_to(&path)).flatten();
-        let image = image(present);
-        let kept = dir.join(format!("{DATABASE}.before-{}", image.revision));
-        let part = fill(dir, image)?;
-        let kept = if path.exists() {
-            fs::hard_link(&path, &kept).map_err(io_error(&kept))?;
-            Some(kept)
-        } else {
-            None
-        };
-        move_in(dir, &part)?;
-        Ok(kept)
     }
 
     /// Makes a batch durable. `revision` is its last revision, and `mvcc` is the published state.
@@ -263,12 +219,12 @@ impl Disk {
     }
 
     /// Runs one transaction, unless an earlier failure was permanent.
-    fn attempt(
+    pub(super) fn attempt(
         &mut self,
         state: State,
         commits: &[Commit],
         mvcc: &Mvcc,
-        fill: &[Entry],
+        fill: &[Row],
     ) -> Outcome {
         if let Some(reason) = &self.broken {
             return Outcome::Broken(reason.clone());
@@ -294,13 +250,14 @@ impl Disk {
         state: State,
         commits: &[Commit],
         mvcc: &Mvcc,
-        fill: &[Entry],
+        fill: &[Row],
     ) -> Result<(), Trouble> {
         let database = match &self.database {
             Some(database) => database,
             None => self.database.insert(self.reopen()?),
         };
-        let batch = format::encode_batch(self.journal.next(), &state, commits);
+        let number = self.journal.next();
+        let batch = format::encode_batch(number, &state, commits, &self.encryption)?;
         let appended = guarded(self.work, &self.path, || {
             let transaction = database.begin_write()?;
             if !fill.is_empty() {
@@ -358,44 +315,21 @@ impl Disk {
     }
 }
 
-/// Writes a database under a temporary name, so that an incomplete one is never used, and returns that name. The
-/// directory must be locked.
-fn fill(dir: &Path, image: Image) -> Result<PathBuf, OpenError> {
-    let part = dir.join(UNFINISHED);
-    match fs::remove_file(&part) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            return Err(io_error(&part)(error));
-        }
-        _ => {}
+/// Checks that a database exists. A new one is created under another name, so an empty file is damaged. redb would take
+/// it for a new one.
+pub(super) fn check_present(path: &Path) -> Result<(), OpenError> {
+    let found = fs::metadata(path).map_err(io_error(path))?;
+    if found.len() > 0 {
+        return Ok(());
     }
-    let media = file_media(part.clone(), true);
-    let (mut disk, mvcc) = Disk::with(part.clone(), media, None, Config::default())?;
-    let Image { revision, entries } = image;
-    let mut state = State {
-        revision,
-        ceiling: revision,
-        ..disk.state
-    };
-    entries
-        .iter()
-        .for_each(|entry| state.objects.add(&entry.object));
-    let filled = disk.attempt(state, &[], &mvcc, &entries).done();
-    let closed = filled.and_then(|()| disk.close(&mvcc));
-    closed.map_err(|error| io_error(&part)(io::Error::other(error)))?;
-    let complete = File::open(&part).and_then(|file| file.sync_all());
-    complete.map_err(io_error(&part))?;
-    Ok(part)
-}
-
-/// Renames a complete database to its final name, durably.
-fn move_in(dir: &Path, part: &Path) -> Result<(), OpenError> {
-    let path = dir.join(DATABASE);
-    fs::rename(part, &path).map_err(io_error(&path))?;
-    sync_dir(dir).map_err(io_error(dir))
+    Err(OpenError::Corrupt {
+        path: path.to_owned(),
+        what: "it is empty".to_owned(),
+    })
 }
 
 /// Returns the last revision that the owner of a database may have used; `None` if the database is damaged.
-fn used_up_to(path: &Path) -> Option<u64> {
+pub(super) fn used_up_to(path: &Path) -> Option<u64> {
     let sync_failed = Arc::new(AtomicBool::new(false));
     let media = file_media(path.to_owned(), false);
     let database = connect(path, &media, &sync_failed).ok()?;
@@ -405,14 +339,10 @@ fn used_up_to(path: &Path) -> Option<u64> {
         Ok(last)
     });
     let (_, state) = last.ok()??;
-    Some(if state.closed {
-        state.revision
-    } else {
-        state.ceiling
-    })
+    Some(state.next_start())
 }
 
-fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
+pub(super) fn io_error(path: &Path) -> impl FnOnce(io::Error) -> OpenError {
     let path = path.to_owned();
     move |source| OpenError::Io { path, source }
 }
@@ -431,11 +361,16 @@ impl Content {
             journal: Journal::new(log_bytes),
             state,
             entries: Vec::new(),
+            outdated: 0,
         }
     }
 }
 
-fn connect(path: &Path, media: &Media, sync_failed: &Arc<AtomicBool>) -> Result<Database, Trouble> {
+pub(super) fn connect(
+    path: &Path,
+    media: &Media,
+    sync_failed: &Arc<AtomicBool>,
+) -> Result<Database, Trouble> {
     let medium = media().map_err(Trouble::Io)?;
     let medium = Watched::new(medium, sync_failed.clone());
     guarded(Work::Open, path, || {
@@ -453,7 +388,7 @@ fn latest(mvcc: &Mvcc, key: &[u8]) -> Option<u64> {
 }
 
 /// Opens a file with mode 0600, because it contains secrets.
-fn file_media(path: PathBuf, unfinished: bool) -> Media {
+pub(super) fn file_media(path: PathBuf, unfinished: bool) -> Media {
     Box::new(move || {
         let mut options = File::options();
         options
@@ -479,7 +414,7 @@ impl Drop for Lock {
 }
 
 /// Locks the directory, or returns the process that has it.
-fn lock(dir: &Path) -> Result<Lock, OpenError> {
+pub(super) fn lock(dir: &Path) -> Result<Lock, OpenError> {
     let claimed = files::create_folder(dir).and_then(|()| files::check_folder(dir));
     claimed.map_err(io_error(dir))?;
     let path = dir.join(LOCK_FILE);

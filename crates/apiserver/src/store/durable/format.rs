@@ -3,8 +3,12 @@
 //! Every value starts with a CRC-32C of its key and the rest of the value, which detects a changed record and a record
 //! under a wrong key. Every batch contains the number of objects after it and the sum of their fingerprints, which
 //! detects a missing object.
+//!
+//! An encrypted record has the marker `ENCRYPTED` in place of the length of its labels. Revision and term stay in clear
+//! text, because folding reads the revision of a record without its key. They are part of the associated data.
 
 use std::collections::BTreeMap;
+use std::io;
 use std::iter;
 use std::sync::Arc;
 
@@ -12,14 +16,21 @@ use bytes::Bytes;
 
 use super::trouble::Trouble;
 use crate::store::batch::{Commit, Entry};
+use crate::store::encryption::{DecryptError, Encryption, KeyId};
 use crate::store::{Key, Object};
 
-/// The newest format, and the only one so far.
-pub(super) const FORMAT: u32 = 1;
+/// The newest format. Records may be encrypted.
+pub(super) const FORMAT: u32 = 2;
+/// The format of stores without keys, which earlier versions can read.
+const PLAIN_FORMAT: u32 = 1;
 
 const CRC: usize = 4;
-const RECORD_HEADER: usize = CRC + 8 + 8 + 4;
+/// End of the CRC, revision and term of a record.
+const RECORD_VERSION: usize = CRC + 8 + 8;
+const RECORD_HEADER: usize = RECORD_VERSION + 4;
 const BATCH_HEADER: usize = CRC + 4 + 8 * 4 + 1;
+/// In place of the length of the labels. No labels are that long.
+const ENCRYPTED: [u8; 4] = [0xff; 4];
 
 /// Count and fingerprint of a set of objects, for completeness checks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -58,8 +69,17 @@ pub(super) struct State {
 }
 
 impl State {
-    fn encode(&self, bytes: &mut Vec<u8>) {
-        bytes.extend_from_slice(&FORMAT.to_le_bytes());
+    /// Returns the revision at which the next process starts.
+    pub(super) fn next_start(&self) -> u64 {
+        if self.closed {
+            self.revision
+        } else {
+            self.ceiling
+        }
+    }
+
+    fn encode(&self, format: u32, bytes: &mut Vec<u8>) {
+        bytes.extend_from_slice(&format.to_le_bytes());
         for number in [
             self.revision,
             self.ceiling,
@@ -81,7 +101,12 @@ pub(super) struct Change<'a> {
 
 /// `crc32c, format, state`, then per change `key length, record length, key, record`; a removal has
 /// record length 0. The number of the batch is in the checksum.
-pub(super) fn encode_batch(number: u64, state: &State, commits: &[Commit]) -> Vec<u8> {
+pub(super) fn encode_batch(
+    number: u64,
+    state: &State,
+    commits: &[Commit],
+    encryption: &Encryption,
+) -> io::Result<Vec<u8>> {
     let size = |commit: &Commit| {
         let key = &commit.event.object.key;
         let names = key.resource.len() + key.namespace.len() + key.name.len();
@@ -89,21 +114,25 @@ pub(super) fn encode_batch(number: u64, state: &State, commits: &[Commit]) -> Ve
     };
     let mut bytes = Vec::with_capacity(BATCH_HEADER + commits.iter().map(size).sum::<usize>());
     bytes.extend_from_slice(&[0; CRC]);
-    state.encode(&mut bytes);
+    let format = if encryption.has_keys() {
+        FORMAT
+    } else {
+        PLAIN_FORMAT
+    };
+    state.encode(format, &mut bytes);
     for commit in commits {
         let key = encode_key(&commit.event.object.key);
-        let record = commit
-            .entry
-            .as_ref()
-            .map(|entry| encode_record(&key, entry));
-        let record = record.unwrap_or_default();
+        let record = match &commit.entry {
+            Some(entry) => encode_record(&key, entry, encryption)?,
+            None => Vec::new(),
+        };
         bytes.extend_from_slice(&length(&key));
         bytes.extend_from_slice(&length(&record));
         bytes.extend_from_slice(&key);
         bytes.extend_from_slice(&record);
     }
     seal(&number.to_le_bytes(), &mut bytes);
-    bytes
+    Ok(bytes)
 }
 
 /// Checks a batch and reads its state. The error names a damaged object.
@@ -113,14 +142,14 @@ pub(super) fn decode_batch(number: u64, bytes: &[u8]) -> Result<State, Trouble> 
         for change in changes(bytes) {
             let Change { key, record } = change.map_err(damaged)?;
             if let Some(record) = record {
-                decode_record(key, record, &mut Vec::new()).map_err(damaged)?;
+                check_record(key, record, &mut Vec::new()).map_err(damaged)?;
             }
         }
         return Err(damaged("the checksum is wrong".to_owned()));
     }
     let short = || damaged("it is too short".to_owned());
     let format = self::number(bytes, CRC, 4).ok_or_else(short)?;
-    if format != u64::from(FORMAT) {
+    if !(u64::from(PLAIN_FORMAT)..=u64::from(FORMAT)).contains(&format) {
         return Err(Trouble::Format(u32::try_from(format).unwrap_or(u32::MAX)));
     }
     let at = |n: usize| self::number(bytes, CRC + 4 + 8 * n, 8).ok_or_else(short);
@@ -177,13 +206,21 @@ pub(in crate::store) fn encode_key(key: &Key) -> Vec<u8> {
 }
 
 /// Encodes a record: `crc32c, revision, term, length of the labels, labels as JSON, JSON`. Numbers are little endian.
-/// The labels are repeated in front, so that a start need not parse the whole JSON.
-pub(in crate::store) fn encode_record(key: &[u8], entry: &Entry) -> Vec<u8> {
+/// The labels are repeated in front, so that a start need not parse the whole JSON. In an encrypted record, the marker
+/// `ENCRYPTED` and the encrypted value replace everything after the term.
+///
+/// # Errors
+/// Fails if the record cannot be encrypted.
+pub(in crate::store) fn encode_record(
+    key: &[u8],
+    entry: &Entry,
+    encryption: &Encryption,
+) -> io::Result<Vec<u8>> {
     let Object {
+        key: Key { resource, .. },
         json,
         labels,
         revision,
-        ..
     } = &*entry.object;
     let labels = if labels.is_empty() {
         Vec::new()
@@ -197,41 +234,120 @@ pub(in crate::store) fn encode_record(key: &[u8], entry: &Entry) -> Vec<u8> {
     bytes.extend_from_slice(&length(&labels));
     bytes.extend_from_slice(&labels);
     bytes.extend_from_slice(json);
+    if encryption.key_for(resource).is_some() {
+        let (version, value) = bytes.split_at(RECORD_VERSION);
+        let sealed = encryption.seal(resource, &associated(key, version), value)?;
+        if let Some(sealed) = sealed {
+            bytes.truncate(RECORD_VERSION);
+            bytes.extend_from_slice(&ENCRYPTED);
+            bytes.extend_from_slice(&sealed);
+        }
+    }
     seal(key, &mut bytes);
-    bytes
+    Ok(bytes)
 }
 
-/// Checks and reads one record; `resources` keeps one copy of each resource name.
-pub(in crate::store) fn decode_record(
-    key_bytes: &[u8],
-    record: &[u8],
-    resources: &mut Vec<Arc<str>>,
-) -> Result<Entry, String> {
-    let key = decode_key(key_bytes, resources)?;
-    if !sealed(key_bytes, record) {
-        return Err(format!("the checksum of {key} is wrong"));
+/// Returns the associated data of an encrypted record: its key, revision and term. The last two have a fixed length.
+fn associated(key: &[u8], version: &[u8]) -> Vec<u8> {
+    [key, version.get(CRC..).unwrap_or_default()].concat()
+}
+
+/// Reason why a record cannot be read.
+#[derive(Debug, thiserror::Error)]
+pub(in crate::store) enum Unreadable {
+    /// The record is damaged.
+    #[error("{0}")]
+    Damaged(String),
+    /// Its key is missing.
+    #[error("{0}")]
+    Locked(String),
+}
+
+impl Unreadable {
+    /// Creates the error for an object that cannot be decrypted.
+    pub(in crate::store) fn encrypted(key: &Key, error: &DecryptError) -> Self {
+        let what = format!("{key} {error}");
+        if error.needs_key() {
+            Self::Locked(what)
+        } else {
+            Self::Damaged(what)
+        }
     }
-    let Some((revision, term, labels, json)) = decode_fields(record) else {
-        return Err(format!(
-            "the record of {key} is not one, though its checksum is right"
-        ));
-    };
-    Ok(Entry {
-        object: Arc::new(Object {
+}
+
+/// Reads records: checks and decrypts them.
+#[derive(Debug)]
+pub(in crate::store) struct Records<'a> {
+    encryption: &'a Encryption,
+    /// One copy of each resource name.
+    resources: Vec<Arc<str>>,
+}
+
+impl<'a> Records<'a> {
+    pub(in crate::store) fn new(encryption: &'a Encryption) -> Self {
+        Self {
+            encryption,
+            resources: Vec::new(),
+        }
+    }
+
+    /// Checks and reads one record. Also returns the key that it was encrypted with.
+    pub(in crate::store) fn decode(
+        &mut self,
+        key_bytes: &[u8],
+        record: &[u8],
+    ) -> Result<(Entry, Option<KeyId>), Unreadable> {
+        let key = check_record(key_bytes, record, &mut self.resources);
+        let key = key.map_err(Unreadable::Damaged)?;
+        let marker = record.get(RECORD_VERSION..RECORD_HEADER);
+        let (id, fields) = if marker == Some(&ENCRYPTED) {
+            let (version, sealed) = record.split_at(RECORD_VERSION);
+            let opened = self
+                .encryption
+                .open(&associated(key_bytes, version), &sealed[ENCRYPTED.len()..]);
+            let (id, value) = opened.map_err(|error| Unreadable::encrypted(&key, &error))?;
+            (Some(id), decode_fields(record, &value))
+        } else {
+            let value = record.get(RECORD_VERSION..).unwrap_or_default();
+            (None, decode_fields(record, value))
+        };
+        let Some((revision, term, labels, json)) = fields else {
+            return Err(Unreadable::Damaged(format!(
+                "the record of {key} is not one, though its checksum is right"
+            )));
+        };
+        let object = Arc::new(Object {
             key,
             revision,
             labels,
             json,
-        }),
-        term,
-    })
+        });
+        Ok((Entry { object, term }, id))
+    }
 }
 
-fn decode_fields(record: &[u8]) -> Option<(u64, u64, BTreeMap<String, String>, Bytes)> {
+/// Checks the checksum of a record and returns its key; `resources` keeps one copy of each resource name.
+fn check_record(
+    key_bytes: &[u8],
+    record: &[u8],
+    resources: &mut Vec<Arc<str>>,
+) -> Result<Key, String> {
+    let key = decode_key(key_bytes, resources)?;
+    if !sealed(key_bytes, record) {
+        return Err(format!("the checksum of {key} is wrong"));
+    }
+    Ok(key)
+}
+
+/// Reads revision and term from a record, and labels and JSON from its value in clear text.
+fn decode_fields(
+    record: &[u8],
+    value: &[u8],
+) -> Option<(u64, u64, BTreeMap<String, String>, Bytes)> {
     let revision = revision(record)?;
     let term = number(record, CRC + 8, 8)?;
-    let len = usize::try_from(number(record, CRC + 16, 4)?).ok()?;
-    let (labels, json) = record.get(RECORD_HEADER..)?.split_at_checked(len)?;
+    let len = usize::try_from(number(value, 0, 4)?).ok()?;
+    let (labels, json) = value.get(4..)?.split_at_checked(len)?;
     let labels = match labels {
         [] => BTreeMap::new(),
         labels => serde_json::from_slice(labels).ok()?,
@@ -302,4 +418,72 @@ fn number(bytes: &[u8], at: usize, len: usize) -> Option<u64> {
     let mut number = [0; 8];
     number[..len].copy_from_slice(bytes.get(at..at + len)?);
     Some(u64::from_le_bytes(number))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::store::encryption::Scope;
+    use crate::store::record::Draft;
+    use crate::store::testing::key;
+
+    /// A record, and its key.
+    fn record(encryption: &Encryption) -> (Vec<u8>, Vec<u8>) {
+        let name = key("ns", "x");
+        let value = json!({"metadata": {"labels": {"a": "b"}}, "data": {"x": "hunter2"}});
+        let object = Draft::new(&name, &value).unwrap().finish(name.clone(), 7);
+        let key = encode_key(&name);
+        let record = encode_record(&key, &Entry { object, term: 3 }, encryption).unwrap();
+        (key, record)
+    }
+
+    #[test]
+    fn encrypted_record_belongs_to_its_key_revision_and_term() {
+        let encryption = Encryption::of(&[1], Scope::All);
+        let (name, record) = record(&encryption);
+        assert!(!record.windows(7).any(|part| part == b"hunter2"));
+        let mut records = Records::new(&encryption);
+        let (entry, id) = records.decode(&name, &record).unwrap();
+        assert_eq!(id, encryption.writing_key());
+        assert_eq!((entry.object.revision, entry.term), (7, 3));
+        assert_eq!(entry.object.labels["a"], "b");
+        assert_eq!(revision(&record), Some(7));
+
+        // A forger can compute checksums.
+        let mut rejected = |name: &[u8], mut record: Vec<u8>| {
+            seal(name, &mut record);
+            let error = records.decode(name, &record).unwrap_err();
+            assert!(matches!(error, Unreadable::Damaged(_)), "{error}");
+            error.to_string()
+        };
+        let other = encode_key(&key("ns", "y"));
+        let error = rejected(&other, record.clone());
+        assert!(error.contains("leases ns/y cannot be decrypted"), "{error}");
+        assert!(error.contains("belongs to another object"), "{error}");
+        for at in (CRC..RECORD_VERSION).chain(RECORD_HEADER + 9..record.len()) {
+            let mut changed = record.clone();
+            changed[at] ^= 1;
+            rejected(&name, changed);
+        }
+        for length in RECORD_HEADER + 9..record.len() {
+            rejected(&name, record[..length].to_vec());
+        }
+        // The ciphertext is not a record in clear text.
+        let mut plain = record.clone();
+        plain[RECORD_VERSION..RECORD_HEADER].fill(0);
+        seal(&name, &mut plain);
+        let read = records.decode(&name, &plain).unwrap().0;
+        assert!(!read.object.json.starts_with(b"{"));
+    }
+
+    #[test]
+    fn plain_record_is_read_with_and_without_keys() {
+        let (name, record) = record(&Encryption::OFF);
+        for encryption in [Encryption::OFF, Encryption::of(&[1], Scope::All)] {
+            let (entry, id) = Records::new(&encryption).decode(&name, &record).unwrap();
+            assert_eq!((entry.object.revision, entry.term, id), (7, 3, None));
+        }
+    }
 }

@@ -10,13 +10,13 @@
 use std::collections::{HashMap, VecDeque};
 
 use redb::{
-    Database, ReadableDatabase, ReadableTable, ReadableTableMetadata, Table, TableDefinition,
-    TableError, WriteTransaction,
+    Database, ReadableDatabase, ReadableTable, Table, TableDefinition, TableError, WriteTransaction,
 };
 
-use super::format::{self, Change, State, Summary};
+use super::format::{self, Change, Records, State, Summary};
 use super::trouble::Trouble;
 use crate::store::batch::Entry;
+use crate::store::encryption::Encryption;
 
 const LOG: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("log");
 const OBJECTS: TableDefinition<'_, &[u8], &[u8]> = TableDefinition::new("objects");
@@ -41,7 +41,12 @@ pub(super) struct Content {
     pub(super) journal: Journal,
     pub(super) state: State,
     pub(super) entries: Vec<Entry>,
+    /// Number of entries that are not encrypted as they would be if they were written now.
+    pub(super) outdated: usize,
 }
+
+/// An encoded key and its record.
+pub(super) type Row = (Vec<u8>, Vec<u8>);
 
 impl Journal {
     /// Creates an empty log with a limit of `limit` bytes.
@@ -135,15 +140,11 @@ fn fold(
     Ok(())
 }
 
-/// Writes the objects of a new store.
-pub(super) fn fill(transaction: &WriteTransaction, entries: &[Entry]) -> Result<(), Trouble> {
+/// Writes objects of a new store.
+pub(super) fn fill(transaction: &WriteTransaction, rows: &[Row]) -> Result<(), Trouble> {
     let mut objects = transaction.open_table(OBJECTS)?;
-    for entry in entries {
-        let key = format::encode_key(&entry.object.key);
-        objects.insert(
-            key.as_slice(),
-            format::encode_record(&key, entry).as_slice(),
-        )?;
+    for (key, record) in rows {
+        objects.insert(key.as_slice(), record.as_slice())?;
     }
     Ok(())
 }
@@ -164,15 +165,45 @@ pub(super) fn last(database: &Database) -> Result<Option<(u64, State)>, Trouble>
 }
 
 /// Reads and checks everything; `None` if nothing was ever committed.
-pub(super) fn load(database: &Database, log_bytes: usize) -> Result<Option<Content>, Trouble> {
+pub(super) fn load(
+    database: &Database,
+    log_bytes: usize,
+    encryption: &Encryption,
+) -> Result<Option<Content>, Trouble> {
     let Some((_, state)) = last(database)? else {
         return Ok(None);
     };
+    let expected = usize::try_from(state.objects.count).unwrap_or(0);
+    let mut entries = Vec::with_capacity(expected.min(1 << 20));
+    let mut records = Records::new(encryption);
+    let (mut found, mut outdated) = (Summary::default(), 0);
+    let journal = scan(database, log_bytes, |key, record| {
+        let (entry, id) = records.decode(key, record)?;
+        outdated += usize::from(id != encryption.key_for(&entry.object.key.resource));
+        found.add(&entry.object);
+        entries.push(entry);
+        Ok(())
+    })?;
+    check_complete(found, &state)?;
+    Ok(Some(Content {
+        journal,
+        state,
+        entries,
+        outdated,
+    }))
+}
+
+/// Calls `each` with the encoded key and the record of every object. Checks the log and holds it in memory, but not the
+/// objects. The callee checks the records.
+pub(super) fn scan(
+    database: &Database,
+    log_bytes: usize,
+    mut each: impl FnMut(&[u8], &[u8]) -> Result<(), Trouble>,
+) -> Result<Journal, Trouble> {
     let transaction = database.begin_read()?;
     let mut journal = Journal::new(log_bytes);
-    let mut resources = Vec::new();
     // Keys are encoded, as in both tables.
-    let mut recent: HashMap<Vec<u8>, Option<Entry>> = HashMap::new();
+    let mut recent: HashMap<Vec<u8>, Option<Vec<u8>>> = HashMap::new();
     for row in transaction.open_table(LOG)?.iter()? {
         let (number, batch) = row?;
         let (number, batch) = (number.value(), batch.value());
@@ -186,39 +217,35 @@ pub(super) fn load(database: &Database, log_bytes: usize) -> Result<Option<Conte
         journal.bytes += batch.len();
         for change in format::changes(batch) {
             let Change { key, record } = change.map_err(Trouble::Damaged)?;
-            let decode = |record| format::decode_record(key, record, &mut resources);
-            let entry = record.map(decode).transpose().map_err(Trouble::Damaged)?;
-            recent.insert(key.to_owned(), entry);
+            recent.insert(key.to_owned(), record.map(<[u8]>::to_vec));
         }
     }
-    let mut entries = Vec::with_capacity(recent.len());
     match transaction.open_table(OBJECTS) {
         Err(TableError::TableDoesNotExist(_)) => {}
         objects => {
-            let objects = objects?;
-            let expected = usize::try_from(objects.len()?).unwrap_or(0);
-            entries.reserve(expected.min(1 << 20));
-            for row in objects.iter()? {
+            for row in objects?.iter()? {
                 let (key, record) = row?;
                 if !recent.contains_key(key.value()) {
-                    let entry = format::decode_record(key.value(), record.value(), &mut resources);
-                    entries.push(entry.map_err(Trouble::Damaged)?);
+                    each(key.value(), record.value())?;
                 }
             }
         }
     }
-    entries.extend(recent.into_values().flatten());
-    let mut found = Summary::default();
-    entries.iter().for_each(|entry| found.add(&entry.object));
-    if found != state.objects {
-        let (there, should) = (found.count, state.objects.count);
-        return Err(Trouble::Damaged(format!(
-            "{there} objects are there, and they are not the {should} that were committed"
-        )));
+    for (key, record) in recent {
+        if let Some(record) = record {
+            each(&key, &record)?;
+        }
     }
-    Ok(Some(Content {
-        journal,
-        state,
-        entries,
-    }))
+    Ok(journal)
+}
+
+/// Checks that all committed objects were found.
+pub(super) fn check_complete(found: Summary, state: &State) -> Result<(), Trouble> {
+    if found == state.objects {
+        return Ok(());
+    }
+    let (there, should) = (found.count, state.objects.count);
+    Err(Trouble::Damaged(format!(
+        "{there} objects are there, and they are not the {should} that were committed"
+    )))
 }

@@ -5,6 +5,7 @@
 //! | `committer` | the thread that groups queued writes into one transaction and publishes them |
 //! | `disk` | the open database: commits and the classification of failures |
 //! | `journal` | the tables: a log of recent batches, and objects |
+//! | `filling` | new databases: empty, from a backup, or with other keys |
 //! | `file` | the file, which allocates its space in advance |
 //! | `format` | byte formats of keys, records and batches |
 //! | `trouble` | errors of redb and of the file system |
@@ -14,6 +15,7 @@
 mod committer;
 mod disk;
 mod file;
+mod filling;
 pub(super) mod format;
 mod journal;
 mod trouble;
@@ -25,9 +27,11 @@ use self::committer::Committer;
 use self::disk::Disk;
 #[cfg(test)]
 pub(super) use self::disk::Media;
-pub(super) use self::disk::{Config, Image, sync_dir};
+pub(super) use self::disk::{Config, sync_dir};
+pub(super) use self::filling::{Image, create, replace};
 pub use self::trouble::last_words;
 use super::batch::Prepared;
+use super::encryption::{Encryption, Rotation};
 use super::history::Retention;
 use super::mvcc::Mvcc;
 use super::published::Published;
@@ -51,6 +55,14 @@ pub enum OpenError {
         /// The database file.
         path: PathBuf,
         /// The damage, with the object if it is known.
+        what: String,
+    },
+    /// An object is encrypted with a key that is missing. The file stays unchanged.
+    #[error("{}: {what}", path.display())]
+    Locked {
+        /// The database file.
+        path: PathBuf,
+        /// The object, the id of the key, and the remedy.
         what: String,
     },
     /// The file was written by a newer version.
@@ -84,6 +96,7 @@ pub enum OpenError {
 pub struct RedbStore {
     mvcc: Arc<Mvcc>,
     committer: Committer,
+    encryption: Encryption,
 }
 
 impl RedbStore {
@@ -112,21 +125,60 @@ impl RedbStore {
         )
     }
 
+    /// Like [`RedbStore::open`], with encryption.
+    ///
+    /// # Errors
+    ///
+    /// Like [`RedbStore::open`]; also if an object is encrypted with a key that is missing.
+    pub fn encrypted(dir: impl AsRef<Path>, encryption: Encryption) -> Result<Self, OpenError> {
+        Self::configured(
+            dir,
+            Config {
+                encryption,
+                ..Config::default()
+            },
+        )
+    }
+
+    /// Writes the data of a stopped server to a new file, encrypted as configured, and removes the old file. Reports its
+    /// progress after every object. Blocks on the disk.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the directory is in use, an object cannot be read, or there is no space for a second file. The
+    /// data then stay unchanged.
+    pub fn rotate_keys(
+        dir: impl AsRef<Path>,
+        encryption: &Encryption,
+        progress: impl FnMut(Rotation),
+    ) -> Result<Rotation, OpenError> {
+        filling::rotate(dir.as_ref(), encryption, progress)
+    }
+
     pub(super) fn configured(dir: impl AsRef<Path>, config: Config) -> Result<Self, OpenError> {
-        Self::start(Disk::open(dir.as_ref(), config)?, config.queue_bytes)
+        let disk = Disk::open(dir.as_ref(), config.clone())?;
+        Self::start(disk, config)
     }
 
     /// Opens a medium that is not a file.
     #[cfg(test)]
     pub(super) fn on(media: Media, config: Config) -> Result<Self, OpenError> {
-        let disk = Disk::with(PathBuf::from("medium"), media, None, config)?;
-        Self::start(disk, config.queue_bytes)
+        let disk = Disk::with(PathBuf::from("medium"), media, None, config.clone())?;
+        Self::start(disk, config)
     }
 
-    fn start((disk, mvcc): (Disk, Mvcc), queue_bytes: usize) -> Result<Self, OpenError> {
+    fn start((disk, mvcc): (Disk, Mvcc), config: Config) -> Result<Self, OpenError> {
         let mvcc = Arc::new(mvcc);
-        let committer = Committer::start(disk, mvcc.clone(), queue_bytes)?;
-        Ok(Self { mvcc, committer })
+        let committer = Committer::start(disk, mvcc.clone(), config.queue_bytes)?;
+        Ok(Self {
+            mvcc,
+            committer,
+            encryption: config.encryption,
+        })
+    }
+
+    pub(super) fn encryption(&self) -> &Encryption {
+        &self.encryption
     }
 
     /// Finishes queued writes, marks the file as cleanly closed, and ends all watches. Later writes are rejected. Dropping
@@ -162,18 +214,4 @@ impl Drop for RedbStore {
     fn drop(&mut self) {
         self.close();
     }
-}
-
-/// Creates a store in a directory from the content of a backup.
-pub(super) fn create(dir: &Path, image: Image) -> Result<(), OpenError> {
-    Disk::create(dir, image)
-}
-
-/// Replaces the store in a directory with the content of a backup. The old store is kept under the returned name. The
-/// content is computed after the last revision of the old store is known.
-pub(super) fn replace(
-    dir: &Path,
-    image: impl FnOnce(Option<u64>) -> Image,
-) -> Result<Option<PathBuf>, OpenError> {
-    Disk::replace(dir, image)
 }

@@ -15,6 +15,9 @@ pub(super) enum Trouble {
     /// The content is damaged.
     #[error("{0}")]
     Damaged(String),
+    /// The key of a record is missing.
+    #[error("{0}")]
+    Locked(String),
     /// A newer version wrote the file.
     #[error("format {0}")]
     Format(u32),
@@ -44,6 +47,7 @@ impl Trouble {
         let path = path.to_owned();
         match self {
             Self::Damaged(what) => OpenError::Corrupt { path, what },
+            Self::Locked(what) => OpenError::Locked { path, what },
             Self::Format(found) => OpenError::Format {
                 path,
                 found,
@@ -77,6 +81,15 @@ impl<E: Into<redb::Error>> From<E> for Trouble {
     }
 }
 
+impl From<format::Unreadable> for Trouble {
+    fn from(error: format::Unreadable) -> Self {
+        match error {
+            format::Unreadable::Damaged(what) => Self::Damaged(what),
+            format::Unreadable::Locked(what) => Self::Locked(what),
+        }
+    }
+}
+
 /// The current operation of redb.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Work {
@@ -99,9 +112,10 @@ pub(super) fn guarded<T>(
     path: &Path,
     act: impl FnOnce() -> Result<T, Trouble>,
 ) -> Result<T, Trouble> {
-    AT_WORK.set(Some((work, path.to_owned())));
+    // A new file is filled while the old one is read.
+    let outer = AT_WORK.replace(Some((work, path.to_owned())));
     let done = catch_unwind(AssertUnwindSafe(act));
-    AT_WORK.set(None);
+    AT_WORK.set(outer);
     done.unwrap_or_else(|panic| Err(Trouble::Panicked(text(&*panic))))
 }
 

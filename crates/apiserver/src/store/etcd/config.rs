@@ -10,7 +10,8 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, RootCertStore};
 use tenure_host::files;
 
-use super::super::Retention;
+use super::super::durable::format::Unreadable;
+use super::super::{Encryption, Retention};
 
 /// Address, credentials and retention of an etcd.
 #[derive(Clone, Debug)]
@@ -30,6 +31,8 @@ pub struct EtcdConfig {
     pub compaction: Option<Duration>,
     /// History that this server keeps in memory for watches and exact lists.
     pub retention: Retention,
+    /// Encryption of the values. All servers with the same prefix need the same keys.
+    pub encryption: Encryption,
 }
 
 impl EtcdConfig {
@@ -43,6 +46,7 @@ impl EtcdConfig {
             key_file: None,
             compaction: Some(Duration::from_secs(300)),
             retention: Retention::default(),
+            encryption: Encryption::OFF,
         }
     }
 }
@@ -63,9 +67,21 @@ pub enum EtcdError {
     /// TLS setup failed.
     #[error("TLS to etcd cannot be set up: {0}")]
     Tls(String),
+    /// A value is encrypted with a key that is missing.
+    #[error("etcd: {0}")]
+    Locked(String),
     /// etcd did not answer, or answered with an error.
     #[error("etcd cannot be used: {0}")]
     Unusable(String),
+}
+
+impl From<Unreadable> for EtcdError {
+    fn from(error: Unreadable) -> Self {
+        match error {
+            Unreadable::Damaged(what) => Self::Unusable(what),
+            Unreadable::Locked(what) => Self::Locked(what),
+        }
+    }
 }
 
 /// One member.

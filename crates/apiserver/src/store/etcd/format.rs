@@ -8,6 +8,9 @@
 //! {"metadata":{"resourceVersion":"","name":"x",...},...}
 //! ```
 //!
+//! An encrypted value starts with `tenure2` instead of `tenure1`, and the encrypted JSON follows the line. The key of the
+//! object and the line are its associated data.
+//!
 //! The revision is etcd's, so the JSON has a gap for it that is filled when it is read. The term is
 //! the revision that won the present term of a lease: a number, `self` for the revision of this very
 //! value, or 0 where no token is valid.
@@ -19,9 +22,14 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use serde::Deserialize;
 
 use super::super::batch::Entry;
-use super::super::{Key, Object};
+use super::super::durable::format::{Unreadable, encode_key};
+use super::super::encryption::{Encryption, KeyId};
+use super::super::{Key, Object, WriteError};
 
 const FORMAT: &[u8] = b"tenure1 term=";
+const ENCRYPTED: &[u8] = b"tenure2 term=";
+/// Start of an encrypted value that is not an object.
+const ENCRYPTED_OTHER: &[u8] = b"tenure2\n";
 const SELF: &str = "self";
 /// How the JSON of every stored version begins, up to its revision.
 const HEAD: &[u8] = b"{\"metadata\":{\"resourceVersion\":\"";
@@ -116,23 +124,62 @@ impl Names {
 }
 
 /// Encodes a version. `term` is `None` for the revision of the write itself.
-pub(super) fn encode(term: Option<u64>, json: &[u8], gap: usize) -> Bytes {
-    debug_assert_eq!(gap, HEAD.len(), "the gap is after the head");
+///
+/// # Errors
+/// Fails if the version cannot be encrypted; nothing was changed.
+pub(super) fn encode(
+    key: &Key,
+    term: Option<u64>,
+    json: &[u8],
+    encryption: &Encryption,
+) -> Result<Bytes, WriteError> {
+    debug_assert!(json.starts_with(HEAD), "the gap is after the head");
     let term = term.map_or_else(|| SELF.to_owned(), |term| term.to_string());
-    let mut value = BytesMut::with_capacity(FORMAT.len() + term.len() + 1 + json.len());
-    value.put_slice(FORMAT);
+    let format = match encryption.key_for(&key.resource) {
+        Some(_) => ENCRYPTED,
+        None => FORMAT,
+    };
+    let mut value = BytesMut::with_capacity(format.len() + term.len() + 1 + json.len());
+    value.put_slice(format);
     value.put_slice(term.as_bytes());
     value.put_u8(b'\n');
-    value.put_slice(json);
-    value.freeze()
+    let sealed = encryption.seal(&key.resource, &associated(key, &value), json);
+    let sealed = sealed.map_err(|error| WriteError::Unavailable(error.to_string()))?;
+    value.put_slice(sealed.as_deref().unwrap_or(json));
+    Ok(value.freeze())
 }
 
-/// Decodes a version. The error describes a foreign value.
-pub(super) fn decode(key: Key, revision: u64, value: &[u8]) -> Result<Entry, String> {
-    let wrong = |what: &str| format!("the value of {key} in etcd is damaged: {what}");
-    let rest = value
-        .strip_prefix(FORMAT)
-        .ok_or_else(|| wrong("it does not start as values of this version do"))?;
+/// Returns the associated data of an encrypted version. The line is last and has no NUL, so that the parts are
+/// unambiguous.
+fn associated(key: &Key, line: &[u8]) -> Vec<u8> {
+    [&encode_key(key), b"\0".as_slice(), line].concat()
+}
+
+/// A decrypted version.
+#[derive(Debug)]
+pub(super) struct Version {
+    /// The revision that won the current term; zero if there is none.
+    pub(super) term: u64,
+    /// The JSON with a gap for the revision.
+    pub(super) json: Bytes,
+    /// The key that it was encrypted with.
+    pub(super) id: Option<KeyId>,
+}
+
+/// Decrypts a version. The error describes a foreign value or names the missing key.
+pub(super) fn open(
+    key: &Key,
+    revision: u64,
+    value: &Bytes,
+    encryption: &Encryption,
+) -> Result<Version, Unreadable> {
+    let wrong = |what: &str| damaged(key, what);
+    let encrypted = value.starts_with(ENCRYPTED);
+    // Both have the same length.
+    if !encrypted && !value.starts_with(FORMAT) {
+        return Err(wrong("it does not start as values of this version do"));
+    }
+    let rest = &value[FORMAT.len()..];
     let end = rest.iter().position(|byte| *byte == b'\n');
     let end = end.ok_or_else(|| wrong("it has one line only"))?;
     let term = match str::from_utf8(&rest[..end]) {
@@ -141,10 +188,32 @@ pub(super) fn decode(key: Key, revision: u64, value: &[u8]) -> Result<Entry, Str
         Err(_) => None,
     };
     let term = term.ok_or_else(|| wrong("its term is no number"))?;
-    let tail = rest[end + 1..].strip_prefix(HEAD);
-    let tail = tail.ok_or_else(|| wrong("its JSON has no place for the revision"))?;
+    let (line, rest) = value.split_at(FORMAT.len() + end + 1);
+    if !encrypted {
+        let (json, id) = (value.slice_ref(rest), None);
+        return Ok(Version { term, json, id });
+    }
+    let opened = encryption.open(&associated(key, line), rest);
+    let (id, json) = opened.map_err(|error| Unreadable::encrypted(key, &error))?;
+    Ok(Version {
+        term,
+        json: json.into(),
+        id: Some(id),
+    })
+}
+
+/// Decodes a version. The error describes a foreign value or names the missing key.
+pub(super) fn decode(
+    key: Key,
+    revision: u64,
+    value: &Bytes,
+    encryption: &Encryption,
+) -> Result<Entry, Unreadable> {
+    let Version { term, json, .. } = open(&key, revision, value, encryption)?;
+    let tail = json.strip_prefix(HEAD);
+    let tail = tail.ok_or_else(|| damaged(&key, "its JSON has no place for the revision"))?;
     let json = stamped(revision, tail);
-    let labels = labels(&json).map_err(|error| wrong(&error.to_string()))?;
+    let labels = labels(&json).map_err(|error| damaged(&key, &error.to_string()))?;
     let object = Arc::new(Object {
         key,
         revision,
@@ -152,6 +221,39 @@ pub(super) fn decode(key: Key, revision: u64, value: &[u8]) -> Result<Entry, Str
         json,
     });
     Ok(Entry { object, term })
+}
+
+fn damaged(key: &Key, what: &str) -> Unreadable {
+    Unreadable::Damaged(format!("the value of {key} in etcd is damaged: {what}"))
+}
+
+/// Encodes a value that is not an object.
+pub(super) fn encode_other(
+    name: &str,
+    value: &[u8],
+    encryption: &Encryption,
+) -> std::io::Result<Bytes> {
+    let sealed = encryption.seal_shared(name.as_bytes(), value)?;
+    Ok(match sealed {
+        None => Bytes::copy_from_slice(value),
+        Some(sealed) => [ENCRYPTED_OTHER, &sealed].concat().into(),
+    })
+}
+
+/// Decodes a value that is not an object. Also returns the key that it was encrypted with.
+pub(super) fn decode_other(
+    name: &str,
+    value: &[u8],
+    encryption: &Encryption,
+) -> Result<(Option<KeyId>, Vec<u8>), Unreadable> {
+    let Some(sealed) = value.strip_prefix(ENCRYPTED_OTHER) else {
+        return Ok((None, value.to_vec()));
+    };
+    match encryption.open(name.as_bytes(), sealed) {
+        Ok((id, value)) => Ok((Some(id), value)),
+        Err(error) if error.needs_key() => Err(Unreadable::Locked(format!("{name} {error}"))),
+        Err(error) => Err(Unreadable::Damaged(format!("{name} {error}"))),
+    }
 }
 
 /// Returns the last state of a removed object, with the revision of its removal.
@@ -214,15 +316,18 @@ mod tests {
         let value =
             json!({"metadata": {"name": "x", "labels": {"a": "b", "n": 3}}, "spec": {"n": 1}});
         let draft = Draft::new(&key("ns", "x"), &value).unwrap();
-        let (json, gap) = draft.parts();
+        let json = draft.json();
         for (term, expected) in [(None, 77), (Some(0), 0), (Some(12), 12)] {
-            let entry = decode(key("ns", "x"), 77, &encode(term, json, gap)).unwrap();
+            let key = key("ns", "x");
+            let value = encode(&key, term, json, &Encryption::OFF).unwrap();
+            let entry = decode(key, 77, &value, &Encryption::OFF).unwrap();
             assert_eq!((entry.term, entry.object.revision), (expected, 77));
-            let written = draft.finish(key("ns", "x"), 77);
+            let key = &entry.object.key;
+            let written = draft.finish(key.clone(), 77);
             assert_eq!(entry.object.json, written.json);
             assert_eq!(entry.object.labels, written.labels);
             let gone = removed(&entry.object, 123_456);
-            assert_eq!(gone.json, draft.finish(key("ns", "x"), 123_456).json);
+            assert_eq!(gone.json, draft.finish(key.clone(), 123_456).json);
         }
     }
 
@@ -270,13 +375,21 @@ mod tests {
             "",
             "{}",
             "tenure2 term=0\n{}",
+            "tenure2 term=0\n",
+            "tenure3 term=0\n{}",
             "tenure1 term=0",
             "tenure1 term=x\n{}",
             "tenure1 term=0\n{}",
             "tenure1 term=0\n{\"metadata\":{\"resourceVersion\":\"\",",
         ] {
-            let why = decode(key("ns", "x"), 7, bad.as_bytes()).unwrap_err();
-            assert!(why.contains("leases ns/x in etcd is damaged"), "{why}");
+            let value = Bytes::from_static(bad.as_bytes());
+            let why = decode(key("ns", "x"), 7, &value, &Encryption::OFF).unwrap_err();
+            let why = why.to_string();
+            let unknown = "leases ns/x is encrypted in a way that this version does not know";
+            assert!(
+                why.contains("leases ns/x in etcd is damaged") || why == unknown,
+                "{why}"
+            );
         }
     }
 }

@@ -22,6 +22,8 @@ use super::wire::{
     DELETED, Done, Header, KeyValue, PUT, PutRequest, RANGE, RangeRequest, RangeResponse,
     WatchCreate, WatchEvent, WatchResponse,
 };
+use crate::store::durable::format::Unreadable;
+use crate::store::encryption::Encryption;
 use crate::store::mvcc::{Followed, Mvcc};
 
 /// Page size of the first read. It is small, because values may be large and a page has a time limit.
@@ -39,6 +41,7 @@ pub(super) struct Mirror {
     mvcc: Arc<Mvcc>,
     own: Arc<Own>,
     layout: Layout,
+    encryption: Encryption,
     names: Names,
     /// Cluster id of the etcd that was read first. Another cluster has another history.
     cluster: Option<u64>,
@@ -46,12 +49,14 @@ pub(super) struct Mirror {
 }
 
 /// Progress of the first read.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Loaded {
     /// Largest number of pages of one attempt.
     pages: usize,
     /// Whether everything was read.
     pub(super) whole: bool,
+    /// An object whose key is missing.
+    pub(super) locked: Option<String>,
 }
 
 /// Marks the connection as lost when the mirror task ends for any reason, so that a stale mirror is never used.
@@ -80,12 +85,14 @@ impl Mirror {
         mvcc: &Arc<Mvcc>,
         own: &Arc<Own>,
         layout: Layout,
+        encryption: Encryption,
     ) -> Self {
         Self {
             client: Arc::clone(client),
             mvcc: Arc::clone(mvcc),
             own: Arc::clone(own),
             layout,
+            encryption,
             names: Names::default(),
             cluster: None,
             loaded: watch::Sender::default(),
@@ -238,7 +245,8 @@ impl Mirror {
             for found in &page.kvs {
                 if let Some(object) = self.layout.key(&found.key, &mut self.names) {
                     let revision = unsigned(found.mod_revision);
-                    entries.push(decode(object?, revision, &found.value)?);
+                    let entry = decode(object?, revision, &found.value, &self.encryption);
+                    entries.push(entry.map_err(|error| self.unreadable(error))?);
                 }
             }
             if !page.more {
@@ -247,6 +255,15 @@ impl Mirror {
         }
         self.mvcc.replace(entries, unsigned(revision));
         Ok(())
+    }
+
+    /// Returns the reason why a value cannot be read. The first read ends with a missing key, because waiting does not help.
+    fn unreadable(&self, error: Unreadable) -> String {
+        let why = error.to_string();
+        if let Unreadable::Locked(what) = error {
+            self.loaded.send_modify(|loaded| loaded.locked = Some(what));
+        }
+        why
     }
 
     /// Publishes the events of a watch response.
@@ -302,7 +319,8 @@ impl Mirror {
         let entry = if kind == DELETED {
             None
         } else {
-            Some(decode(key.clone(), revision, &kv.value)?)
+            let entry = decode(key.clone(), revision, &kv.value, &self.encryption);
+            Some(entry.map_err(|error| error.to_string())?)
         };
         Ok(Some(Followed {
             key,

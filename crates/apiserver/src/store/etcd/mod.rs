@@ -14,6 +14,7 @@ mod format;
 mod link;
 mod mirror;
 mod own;
+mod rotate;
 mod wire;
 mod write;
 
@@ -27,10 +28,11 @@ use tokio::time::timeout;
 
 use self::client::{ANSWER, CallError, Client};
 pub use self::config::{EtcdConfig, EtcdError};
-use self::format::Layout;
+use self::format::{Layout, decode_other, encode_other};
 use self::mirror::{Mirror, signed, unsigned};
 use self::own::Own;
 use self::wire::{Compare, Operation, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use super::encryption::Encryption;
 use super::mvcc::Mvcc;
 use super::published::Published;
 use super::{BoxFuture, Object, Unavailable, Write, WriteError};
@@ -57,6 +59,7 @@ struct Shared {
     mvcc: Arc<Mvcc>,
     own: Arc<Own>,
     layout: Layout,
+    encryption: Encryption,
     /// Requests for the current revision of etcd.
     asks: mpsc::UnboundedSender<Ask>,
     /// Held during a write of the nudge key.
@@ -78,7 +81,8 @@ impl EtcdStore {
         let client = Arc::new(Client::new(endpoints, tls, layout.nudge()));
         let mvcc = Arc::new(Mvcc::new(config.retention, 0));
         let own = Arc::<Own>::default();
-        let mirror = Mirror::new(&client, &mvcc, &own, layout.clone());
+        let encryption = config.encryption;
+        let mirror = Mirror::new(&client, &mvcc, &own, layout.clone(), encryption.clone());
         let (asks, asked) = mpsc::unbounded_channel();
         let mut loaded = mirror.loaded();
         let shared = Arc::new(Shared {
@@ -86,6 +90,7 @@ impl EtcdStore {
             mvcc,
             own,
             layout,
+            encryption,
             asks,
             nudging: Mutex::default(),
             places: Semaphore::new(WRITES),
@@ -100,7 +105,14 @@ impl EtcdStore {
             shared,
             tasks: tasks.into(),
         };
-        while !loaded.borrow_and_update().whole {
+        loop {
+            let progress = loaded.borrow_and_update().clone();
+            if progress.whole {
+                break;
+            }
+            if let Some(what) = progress.locked {
+                return Err(EtcdError::Locked(what));
+            }
             if let Ok(Ok(())) = timeout(OPEN, loaded.changed()).await {
                 continue;
             }
@@ -117,14 +129,22 @@ impl EtcdStore {
     /// Returns an error if etcd cannot be reached or the outcome is unknown.
     pub async fn agree(&self, name: &str, mine: Vec<u8>) -> Result<Vec<u8>, EtcdError> {
         let unusable = |error: CallError| EtcdError::Unusable(error.reason());
-        let Shared { client, layout, .. } = &*self.shared;
-        let key = layout.other(&format!("agreed/{name}"));
+        let Shared {
+            client,
+            layout,
+            encryption,
+            ..
+        } = &*self.shared;
+        let name = format!("agreed/{name}");
+        let key = layout.other(&name);
+        let mine = encode_other(&name, &mine, encryption)
+            .map_err(|error| EtcdError::Unusable(error.to_string()))?;
         let propose = TxnRequest {
             compare: vec![Compare::last_changed(key.clone(), 0)],
             success: vec![RequestOp {
                 request: Some(Operation::Put(PutRequest {
                     key: key.clone(),
-                    value: mine.into(),
+                    value: mine,
                 })),
             }],
         };
@@ -134,8 +154,9 @@ impl EtcdStore {
             ..RangeRequest::default()
         };
         let found = client.range(request).await.map_err(unusable)?;
-        let value = found.kvs.first().map(|kv| kv.value.to_vec());
-        value.ok_or_else(|| EtcdError::Unusable(format!("it keeps no {name}")))
+        let absent = || EtcdError::Unusable(format!("it keeps no {name}"));
+        let found = found.kvs.first().ok_or_else(absent)?;
+        Ok(decode_other(&name, &found.value, encryption)?.1)
     }
 
     /// Ends all watches and closes the connection to etcd.

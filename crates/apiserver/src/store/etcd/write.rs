@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::super::batch::{Entry, Term, check_fence, check_given, check_key};
+use super::super::encryption::Encryption;
 use super::super::mvcc::{Followed, State};
 use super::super::record::Draft;
 use super::super::{Change, Key, Object, Write, WriteError};
@@ -53,8 +54,9 @@ impl Shared {
                 let key = self.place(&given.key)?;
                 compare.push(Compare::last_changed(key, signed(given.revision)));
             }
+            let operation = plan.operation(&write.key, place.clone(), &self.encryption)?;
             let success = vec![RequestOp {
-                request: Some(plan.operation(place.clone())),
+                request: Some(operation),
             }];
             let done = self.client.txn(TxnRequest { compare, success }).await;
             let done = match done {
@@ -117,15 +119,19 @@ impl Plan {
         }
     }
 
-    fn operation(&self, key: Bytes) -> Operation {
-        match self {
+    fn operation(
+        &self,
+        object: &Key,
+        key: Bytes,
+        encryption: &Encryption,
+    ) -> Result<Operation, WriteError> {
+        Ok(match self {
             Self::Put { draft, term } => {
-                let (json, gap) = draft.parts();
-                let value = encode(*term, json, gap);
+                let value = encode(object, *term, draft.json(), encryption)?;
                 Operation::Put(PutRequest { key, value })
             }
             Self::Delete { .. } => Operation::Delete(DeleteRequest { key }),
-        }
+        })
     }
 
     /// Returns the published change at the revision of the transaction, and the resulting object.

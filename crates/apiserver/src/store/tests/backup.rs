@@ -7,7 +7,9 @@ use serde_json::json;
 
 use super::super::backup::{BackupError, replace, restore, save};
 use super::super::testing::{everything, key, lease, put, set};
-use super::super::{Expected, Fence, MemoryStore, OpenError, RedbStore, Store, Write, WriteError};
+use super::super::{
+    Encryption, Expected, Fence, MemoryStore, OpenError, RedbStore, Store, Write, WriteError,
+};
 use super::durable::content;
 
 #[tokio::test]
@@ -28,7 +30,7 @@ async fn a_restore_has_the_objects_and_a_later_revision() {
     let lost = set(&store, &key("b", "lost"), json!({})).await.revision;
 
     let new = dir.path().join("new");
-    let report = restore(&file, &new).unwrap();
+    let report = restore(&file, &new, &Encryption::OFF).unwrap();
     assert_eq!(report.objects, 2);
     assert!(report.revision > saved.revision + (1 << 40));
     assert!(report.revision < 1 << 53);
@@ -64,13 +66,13 @@ async fn a_restore_has_the_objects_and_a_later_revision() {
     let term = set(&restored, &lock, lease("me", "t2", 3)).await.revision;
     restored.write(fenced(term, "y")).await.unwrap();
 
-    let error = restore(&file, &new).unwrap_err();
+    let error = restore(&file, &new, &Encryption::OFF).unwrap_err();
     assert!(
         matches!(error, BackupError::Store(OpenError::InUse { .. })),
         "{error}"
     );
     drop(restored);
-    let error = restore(&file, &new).unwrap_err();
+    let error = restore(&file, &new, &Encryption::OFF).unwrap_err();
     assert!(
         matches!(error, BackupError::Store(OpenError::Exists { .. })),
         "{error}"
@@ -100,7 +102,7 @@ async fn a_backup_under_load_is_one_moment() {
         let file = dir.path().join(format!("{n}"));
         let saved = save(&*store, &file).unwrap();
         let target = dir.path().join(format!("dir{n}"));
-        restore(&file, &target).unwrap();
+        restore(&file, &target, &Encryption::OFF).unwrap();
         let restored = RedbStore::open(&target).unwrap();
         let number = |name| {
             let object = restored.get(&key("x", name)).unwrap();
@@ -129,7 +131,7 @@ async fn a_damaged_backup_is_refused_and_leaves_nothing() {
         bad[at] ^= 1 << (at % 8);
         std::fs::write(&file, &bad).unwrap();
         let target = dir.path().join("target");
-        let error = restore(&file, &target).unwrap_err();
+        let error = restore(&file, &target, &Encryption::OFF).unwrap_err();
         assert!(
             matches!(error, BackupError::Damaged { .. }),
             "byte {at}: {error}"
@@ -137,7 +139,10 @@ async fn a_damaged_backup_is_refused_and_leaves_nothing() {
         assert!(!target.exists());
         std::fs::write(&file, &good[..at]).unwrap();
         assert!(
-            matches!(restore(&file, &target), Err(BackupError::Damaged { .. })),
+            matches!(
+                restore(&file, &target, &Encryption::OFF),
+                Err(BackupError::Damaged { .. })
+            ),
             "cut at {at}"
         );
     }
@@ -151,12 +156,12 @@ async fn restores_of_one_backup_start_apart() {
     set(&store, &key("a", "x"), json!({})).await;
     save(&store, &file).unwrap();
     // The second generation: the backup of a store that was itself restored a moment ago.
-    restore(&file, dir.path().join("first")).unwrap();
+    restore(&file, dir.path().join("first"), &Encryption::OFF).unwrap();
     let first = RedbStore::open(dir.path().join("first")).unwrap();
     save(&first, &file).unwrap();
     let mut highest = first.revision();
     for n in 0..5 {
-        let report = restore(&file, dir.path().join(n.to_string())).unwrap();
+        let report = restore(&file, dir.path().join(n.to_string()), &Encryption::OFF).unwrap();
         assert!(
             report.revision > highest,
             "{} after {highest}",
@@ -174,7 +179,7 @@ async fn a_store_is_replaced_whole_and_kept() {
     set(&store, &key("a", "saved"), json!({})).await;
     save(&store, &file).unwrap();
     set(&store, &key("a", "later"), json!({})).await;
-    let error = replace(&file, &home).unwrap_err();
+    let error = replace(&file, &home, &Encryption::OFF).unwrap_err();
     assert!(
         matches!(error, BackupError::Store(OpenError::InUse { .. })),
         "{error}"
@@ -184,7 +189,7 @@ async fn a_store_is_replaced_whole_and_kept() {
     let before = content(&store);
     drop(store);
 
-    let (report, kept) = replace(&file, &home).unwrap();
+    let (report, kept) = replace(&file, &home, &Encryption::OFF).unwrap();
     assert_eq!(report.objects, 1);
     assert!(report.revision > ahead);
     let store = RedbStore::open(&home).unwrap();
@@ -206,5 +211,5 @@ async fn a_store_is_replaced_whole_and_kept() {
             .get(&key("a", "saved"))
             .is_some()
     );
-    replace(&file, &home).unwrap();
+    replace(&file, &home, &Encryption::OFF).unwrap();
 }

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use serde_json::{Value, json};
 
 use super::super::testing::{key, put};
-use super::super::{Expected, Key, MemoryStore, Range, RedbStore, Store};
+use super::super::{Encryption, Expected, Key, MemoryStore, Range, RedbStore, Scope, Store};
 
 /// As large as a Lease with its managed fields.
 fn lease(n: u64) -> Value {
@@ -127,6 +127,37 @@ async fn durable() {
     let store: Arc<dyn Store> = Arc::new(RedbStore::open(dir.path()).unwrap());
     for writers in [1, 32, 128] {
         rate(store.clone(), writers, 10_000).await;
+    }
+}
+
+/// With the scope `Secrets`, Leases must cost the same as without keys.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[ignore = "a measurement, as above"]
+async fn encrypted() {
+    for (name, encryption) in [
+        ("no keys", Encryption::OFF),
+        ("secrets", Encryption::of(&[1], Scope::Secrets)),
+        ("all", Encryption::of(&[1], Scope::All)),
+    ] {
+        let dir = place();
+        let store = RedbStore::encrypted(dir.path(), encryption).unwrap();
+        println!("{name}:");
+        rate(Arc::new(store), 32, 10_000).await;
+    }
+    let keys = Encryption::of(&[1], Scope::Secrets);
+    for size in [1 << 10, 1 << 20] {
+        let (value, rounds) = (vec![b'x'; size], (64 << 20) / size);
+        let start = Instant::now();
+        let seal = |_| keys.seal("/secrets", b"key", &value).unwrap().unwrap();
+        let sealed = (0..rounds).map(seal).last().unwrap();
+        let sealing = start.elapsed();
+        let start = Instant::now();
+        for _ in 0..rounds {
+            keys.open(b"key", &sealed).unwrap();
+        }
+        let rounds = u32::try_from(rounds).unwrap();
+        let (sealing, opening) = (sealing / rounds, start.elapsed() / rounds);
+        println!("{size} bytes: encrypted in {sealing:?}, decrypted in {opening:?}");
     }
 }
 

@@ -5,6 +5,7 @@ mod bench;
 mod crash;
 mod damage;
 mod durable;
+mod encryption;
 mod fence;
 mod histories;
 mod medium;

@@ -8,6 +8,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::super::durable::Config;
+use super::super::encryption::{Encryption, Scope};
 use super::super::testing::{delete, put};
 use super::super::{
     EventKind, Expected, Key, Listing, MemoryStore, Object, Range, RedbStore, Retention, Store,
@@ -24,11 +25,14 @@ const RETENTION: Retention = Retention {
 };
 
 /// A log of a few batches, so that most are folded away.
-const CONFIG: Config = Config {
-    retention: RETENTION,
-    log_bytes: 600,
-    queue_bytes: 1 << 20,
-};
+fn config(encryption: Encryption) -> Config {
+    Config {
+        retention: RETENTION,
+        log_bytes: 600,
+        queue_bytes: 1 << 20,
+        encryption,
+    }
+}
 
 #[derive(Clone, Debug)]
 enum Step {
@@ -224,7 +228,8 @@ fn check(mut engine: Engine, steps: Vec<Step>) {
                         let crashed = Medium::of(medium.bytes());
                         store.close();
                         let medium = if in_order { medium } else { crashed };
-                        let store = RedbStore::on(medium.media(), CONFIG).unwrap();
+                        let config = config(store.encryption().clone());
+                        let store = RedbStore::on(medium.media(), config).unwrap();
                         assert!(store.revision() >= model.revision);
                         assert!(!in_order || store.revision() == model.revision);
                         model.revision = store.revision();
@@ -416,7 +421,15 @@ proptest! {
     #[test]
     fn the_durable_engine_is_the_model(steps in steps()) {
         let medium = Medium::default();
-        let store = RedbStore::on(medium.media(), CONFIG).unwrap();
+        let store = RedbStore::on(medium.media(), config(Encryption::OFF)).unwrap();
+        check(Engine::Redb(medium, store), steps);
+    }
+
+    #[test]
+    fn the_encrypted_durable_engine_is_the_model(steps in steps()) {
+        let medium = Medium::default();
+        let encryption = Encryption::of(&[1], Scope::All);
+        let store = RedbStore::on(medium.media(), config(encryption)).unwrap();
         check(Engine::Redb(medium, store), steps);
     }
 }
