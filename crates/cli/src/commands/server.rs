@@ -1,7 +1,9 @@
 //! `tenure server`: the embedded API server with its controllers, or only the controllers.
 
+mod encryption;
 mod ephemeral;
 mod security;
+mod store;
 
 use std::fs::File;
 use std::io::Write;
@@ -16,9 +18,11 @@ use http_body_util::BodyExt;
 use tenure::Timing;
 use tenure_apiserver::auth::Mode;
 use tenure_apiserver::server::{Builder, Engine, Instance, Server as ApiServer, Stopped};
-use tenure_apiserver::store::{EtcdConfig, RedbStore, backup};
+use tenure_apiserver::store::{RedbStore, backup};
 use tenure_host::files;
 
+use self::encryption::EncryptionArgs;
+use self::store::{Store, StoreArgs};
 use crate::connect::{self, Connect};
 use crate::local;
 use crate::page::{self, OnServer};
@@ -33,6 +37,8 @@ pub(crate) struct Server {
     /// Directory of certificates, kubeconfig and data
     #[arg(long, value_name = "DIR", env = "TENURE_DATA_DIR", global = true)]
     data_dir: Option<PathBuf>,
+    #[command(flatten)]
+    encryption: EncryptionArgs,
     #[command(subcommand)]
     command: Option<Action>,
     #[command(flatten)]
@@ -63,6 +69,15 @@ enum Action {
         /// File written by `backup`
         file: PathBuf,
     },
+    /// Create a file with one random encryption key
+    NewKey {
+        /// File to create; an existing file is not replaced
+        file: PathBuf,
+    },
+    /// Encrypt all stored values with the first key of the key file
+    ///
+    /// Data in the data directory are rotated while no server runs on it. Data in etcd are rotated while servers run.
+    RotateKeys(Box<StoreArgs>),
 }
 
 #[derive(Args, Clone, Debug)]
@@ -105,31 +120,8 @@ struct Options {
     record_rbac: Option<PathBuf>,
     #[command(flatten)]
     security: security::Security,
-    /// What keeps the data: `redb`, a crash-safe file in the data directory; `memory`, gone when the server
-    /// ends; `etcd=URL[,URL...]`, shared by all servers on that etcd
-    #[arg(
-        long,
-        value_name = "ENGINE",
-        default_value = "redb",
-        default_value_if("ephemeral", "true", "memory"),
-        value_parser = Store::parse
-    )]
-    store: Store,
-    /// Certificate authority of etcd
-    #[arg(long, value_name = "FILE")]
-    etcd_cafile: Option<PathBuf>,
-    /// Client certificate for etcd
-    #[arg(long, value_name = "FILE", requires = "etcd_keyfile")]
-    etcd_certfile: Option<PathBuf>,
-    /// Private key of that certificate
-    #[arg(long, value_name = "FILE", requires = "etcd_certfile")]
-    etcd_keyfile: Option<PathBuf>,
-    /// Prefix of all keys in etcd; servers with the same prefix share data
-    #[arg(long, value_name = "PATH", default_value = "/tenure")]
-    etcd_prefix: String,
-    /// Compact etcd's history when it is older than this; 0s disables it
-    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = crate::values::duration)]
-    etcd_compaction_interval: Duration,
+    #[command(flatten)]
+    store: StoreArgs,
     /// Apply the manifests in this folder at start and when they change, and delete what is removed from them; may be
     /// repeated. The folder `manifests` in the data directory is always applied
     #[arg(long, value_name = "DIR")]
@@ -179,27 +171,6 @@ enum Authorization {
     AlwaysAllow,
 }
 
-#[derive(Clone, Debug)]
-enum Store {
-    Redb,
-    Memory,
-    /// The endpoints.
-    Etcd(Vec<String>),
-}
-
-impl Store {
-    fn parse(text: &str) -> Result<Self, String> {
-        match text.split_once('=') {
-            None if text == "redb" => Ok(Self::Redb),
-            None if text == "memory" => Ok(Self::Memory),
-            Some(("etcd", urls)) if !urls.is_empty() => {
-                Ok(Self::Etcd(urls.split(',').map(str::to_owned).collect()))
-            }
-            _ => Err("it is redb, memory or etcd=URL[,URL...]".to_owned()),
-        }
-    }
-}
-
 /// The value of `--disable` that stands for every controller.
 const ALL: &str = "all";
 
@@ -235,7 +206,7 @@ impl Server {
             Some(Action::Run(options)) => options,
             _ => &self.options,
         };
-        let waits = matches!(options.store, Store::Etcd(_));
+        let waits = matches!(options.store.store, Store::Etcd(_));
         if waits && std::env::var_os("TOKIO_WORKER_THREADS").is_none() {
             let cores = std::thread::available_parallelism().map_or(1, NonZero::get);
             builder.worker_threads(cores.saturating_sub(1).max(1));
@@ -250,7 +221,7 @@ impl Server {
             Some(_) => None,
         };
         if let Some(options) = options.filter(|options| options.ephemeral) {
-            return ephemeral::serve(options.clone(), self.data_dir.as_deref(), connect).await;
+            return ephemeral::serve(options.clone(), self.encryption, self.data_dir.as_deref(), connect).await;
         }
         let dir = match &self.data_dir {
             Some(dir) => dir.clone(),
@@ -260,8 +231,17 @@ impl Server {
         let claimed = files::check_folder(&dir);
         claimed.with_context(|| format!("data directory {}", dir.display()))?;
         match self.command {
-            None => self.options.serve_until_asked(dir, connect).await,
-            Some(Action::Run(options)) => options.serve_until_asked(dir, connect).await,
+            None => {
+                let options = self.options;
+                options
+                    .serve_until_asked(dir, self.encryption, connect)
+                    .await
+            }
+            Some(Action::Run(options)) => {
+                options
+                    .serve_until_asked(dir, self.encryption, connect)
+                    .await
+            }
             Some(Action::Status) => {
                 let Some(instance) = Instance::read(&dir)?.filter(Instance::is_alive) else {
                     println!("no server runs on {}", dir.display());
@@ -275,7 +255,14 @@ impl Server {
                 Ok(0)
             }
             Some(Action::Stop { timeout }) => stop(&dir, timeout).await,
-            Some(Action::Backup { file }) => save(&dir, &file).await,
+            Some(Action::Backup { file }) => save(&dir, &file, &self.encryption).await,
+            Some(Action::NewKey { file }) => encryption::new_key(&file),
+            Some(Action::RotateKeys(store)) => {
+                // The flags of the store may precede the subcommand.
+                let given = !matches!(store.store, Store::Redb);
+                let store = if given { *store } else { self.options.store };
+                self.encryption.rotate(dir, store).await
+            }
             Some(Action::Restore { file }) => {
                 if Instance::read(&dir)?.is_some_and(|instance| instance.is_alive()) {
                     bail!(
@@ -283,9 +270,10 @@ impl Server {
                         dir.display()
                     );
                 }
+                let encryption = self.encryption.read()?;
                 // Locks the directory, so that a server that starts in the meantime is rejected.
                 let whom = format!("the data of {}", file.display());
-                let replace = move || backup::replace(&file, &dir);
+                let replace = move || backup::replace(&file, &dir, &encryption);
                 let (report, kept) = waiting::on_blocking(whom, replace).await??;
                 println!(
                     "{} objects; revisions go on from {}",
@@ -302,7 +290,12 @@ impl Server {
 
 impl Options {
     /// Runs the server until a signal arrives or, with `--until-stdin-closes`, standard input is closed.
-    async fn serve_until_asked(self, dir: PathBuf, connect: &Connect) -> Result<u8> {
+    async fn serve_until_asked(
+        self,
+        dir: PathBuf,
+        encryption: EncryptionArgs,
+        connect: &Connect,
+    ) -> Result<u8> {
         let signal = tenure_server::shutdown_signal()?;
         let closed = ephemeral::stdin_closed(self.until_stdin_closes);
         let asked = async {
@@ -311,7 +304,7 @@ impl Options {
                 () = closed => {}
             }
         };
-        self.serve(dir, connect, asked).await
+        self.serve(dir, encryption, connect, asked).await
     }
 
     /// Runs the server, or only the controllers if the API server is remote, until `asked` completes. The caller has
@@ -319,6 +312,7 @@ impl Options {
     async fn serve(
         self,
         dir: PathBuf,
+        encryption: EncryptionArgs,
         connect: &Connect,
         asked: impl Future<Output = ()> + Send,
     ) -> Result<u8> {
@@ -344,7 +338,7 @@ impl Options {
             eprintln!("tenure: controllers for {}", config.cluster_url);
             (tenure_server::Server::remote(config), None)
         } else {
-            let (api, page) = OnServer::add(self.api(&dir)?);
+            let (api, page) = OnServer::add(self.api(&dir)?.encryption(encryption.read()?));
             (tenure_server::Server::embedded(api), Some(page))
         };
         server = server.no_leader_elect(alone).election(move |election| {
@@ -444,17 +438,10 @@ impl Options {
         if self.no_fairness {
             builder = builder.without_fairness();
         }
-        builder = match self.store {
-            Store::Memory => builder.engine(Engine::Memory),
-            Store::Redb => builder.engine(Engine::Redb),
-            Store::Etcd(endpoints) => builder.engine(Engine::Etcd(EtcdConfig {
-                prefix: self.etcd_prefix,
-                ca_file: self.etcd_cafile,
-                cert_file: self.etcd_certfile,
-                key_file: self.etcd_keyfile,
-                compaction: Some(self.etcd_compaction_interval).filter(|time| !time.is_zero()),
-                ..EtcdConfig::new(endpoints)
-            })),
+        builder = match self.store.etcd() {
+            Some(etcd) => builder.engine(Engine::Etcd(etcd)),
+            None if matches!(self.store.store, Store::Memory) => builder.engine(Engine::Memory),
+            None => builder.engine(Engine::Redb),
         };
         builder = builder
             .server_names(self.tls_san)
@@ -500,7 +487,7 @@ fn token(dir: &Path) -> Result<String> {
 }
 
 /// Requests the data from a running server, or reads the data of a stopped one.
-async fn save(dir: &Path, file: &Path) -> Result<u8> {
+async fn save(dir: &Path, file: &Path, encryption: &EncryptionArgs) -> Result<u8> {
     let Some(instance) = Instance::read(dir)?.filter(Instance::is_alive) else {
         if !dir.join("store.redb").exists() {
             let dir = dir.display();
@@ -513,7 +500,11 @@ async fn save(dir: &Path, file: &Path) -> Result<u8> {
             dir.to_owned(),
             file.to_owned(),
         );
-        let save = move || anyhow::Ok(backup::save(&RedbStore::open(&dir)?, &file)?);
+        let encryption = encryption.read()?;
+        let save = move || {
+            let store = RedbStore::encrypted(&dir, encryption)?;
+            anyhow::Ok(backup::save(&store, &file)?)
+        };
         let report = waiting::on_blocking(whom, save).await??;
         println!("{} objects at revision {}", report.objects, report.revision);
         return Ok(0);

@@ -15,7 +15,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use tokio::io::AsyncReadExt as _;
 
-use super::{Options, Store};
+use super::encryption::EncryptionArgs;
+use super::store::Store;
+use super::Options;
 use crate::connect::Connect;
 use crate::signals::Signals;
 
@@ -25,6 +27,7 @@ const POLL: Duration = Duration::from_millis(200);
 /// Runs a server on a temporary folder until its parent ends, or until it is asked to end.
 pub(super) async fn serve(
     options: Options,
+    encryption: EncryptionArgs,
     data_dir: Option<&Path>,
     connect: &Connect,
 ) -> Result<u8> {
@@ -38,7 +41,7 @@ pub(super) async fn serve(
     if connect.kubeconfig.is_some() && std::env::var_os("TENURE_KUBECONFIG").is_none() {
         bail!("--ephemeral starts an API server, so it cannot be combined with --kubeconfig");
     }
-    if matches!(options.store, Store::Etcd(_)) {
+    if matches!(options.store.store, Store::Etcd(_)) {
         bail!("--ephemeral removes its data, so it cannot be combined with --store etcd=...");
     }
     // A harness often sends a second signal, for example SIGTERM after a ^C that reached the server, too. It must not
@@ -57,7 +60,9 @@ pub(super) async fn serve(
         kubeconfig: None,
         ..connect.clone()
     };
-    options.serve(folder.0.clone(), &connect, asked).await
+    options
+        .serve(folder.0.clone(), encryption, &connect, asked)
+        .await
 }
 
 /// Prints the path of the kubeconfig. Fails if the reader is gone, which ends the server: the parent may have ended
