@@ -70,6 +70,7 @@ mod security_floods;
 mod seeing;
 mod server_command;
 mod server_crash;
+mod server_encryption;
 mod server_ephemeral;
 mod server_manifests;
 mod server_remote;
