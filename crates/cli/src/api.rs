@@ -86,19 +86,10 @@ pub(crate) const METADATA: &str =
 /// `Accept` header for whole objects.
 pub(crate) const WHOLE: &str = "application/json";
 
-/// Formats an error as one readable line, because kube's text of a rejection is written for programmers.
+/// Formats an error as one readable line: the only renderer of errors for people. kube's own texts are written for
+/// programmers.
 pub(crate) fn plain(error: &anyhow::Error) -> String {
-    let mut parts = Vec::new();
-    for cause in error.chain() {
-        if let Some(error @ kube::Error::Api(_)) = cause.downcast_ref() {
-            parts.push(tenure::plain(error));
-            break;
-        }
-        parts.push(cause.to_string());
-    }
-    // Some errors already contain their cause; do not print it twice.
-    parts.dedup_by(|later, earlier| earlier.ends_with(later.as_str()));
-    parts.join(": ")
+    tenure::lock::in_words(&**error)
 }
 
 /// Reads a path as JSON.

@@ -414,15 +414,5 @@ fn text(value: &Value) -> String {
 
 /// Returns the part of an error that is useful to a person.
 fn shorten(error: &kube::Error) -> String {
-    match error {
-        kube::Error::Api(status) => status.message.clone(),
-        other => {
-            // The innermost cause says what happened; the outer errors describe our own layers.
-            let mut cause: &dyn std::error::Error = other;
-            while let Some(next) = cause.source() {
-                cause = next;
-            }
-            cause.to_string()
-        }
-    }
+    tenure::plain(error)
 }

@@ -44,24 +44,35 @@ pub(crate) fn variable(value: &str) -> String {
     value[..end].replace('\0', "\u{fffd}")
 }
 
+/// Signals that can be named on the command line.
+const SIGNALS: [(&str, Signal); 10] = [
+    ("HUP", Signal::HUP),
+    ("INT", Signal::INT),
+    ("QUIT", Signal::QUIT),
+    ("KILL", Signal::KILL),
+    ("USR1", Signal::USR1),
+    ("USR2", Signal::USR2),
+    ("TERM", Signal::TERM),
+    ("CONT", Signal::CONT),
+    ("ALRM", Signal::ALARM),
+    ("WINCH", Signal::WINCH),
+];
+
+/// Returns the name of a signal: `SIGTERM`.
+pub(crate) fn signal_name(signal: Signal) -> String {
+    let known = SIGNALS.into_iter().find(|(_, known)| *known == signal);
+    match known {
+        Some((name, _)) => format!("SIG{name}"),
+        None => format!("signal {}", signal.as_raw()),
+    }
+}
+
 /// A signal by name (`TERM`, `SIGTERM`) or number.
 pub(crate) fn signal(text: &str) -> Result<Signal, String> {
-    const NAMES: [(&str, Signal); 10] = [
-        ("HUP", Signal::HUP),
-        ("INT", Signal::INT),
-        ("QUIT", Signal::QUIT),
-        ("KILL", Signal::KILL),
-        ("USR1", Signal::USR1),
-        ("USR2", Signal::USR2),
-        ("TERM", Signal::TERM),
-        ("CONT", Signal::CONT),
-        ("ALRM", Signal::ALARM),
-        ("WINCH", Signal::WINCH),
-    ];
     let upper = text.to_ascii_uppercase();
     let name = upper.strip_prefix("SIG").unwrap_or(&upper);
     let number = text.parse().ok();
-    NAMES
+    SIGNALS
         .into_iter()
         .find(|(known, signal)| *known == name || Some(signal.as_raw()) == number)
         .map(|(_, signal)| signal)

@@ -80,7 +80,7 @@ impl Driver {
     pub async fn connect(config: &Config, metrics: &Metrics) -> Result<Self, ConnectError> {
         let socket = config.socket()?;
         let started = Instant::now();
-        let mut next_line = started + STILL_CONNECTING;
+        let mut next_line = started + RETRY;
         let mut pause = Duration::from_millis(20);
         loop {
             let last = match Link::open(&socket).await {
@@ -105,7 +105,7 @@ impl Driver {
             }
             if now >= next_line {
                 tracing::info!(socket = %socket.display(), error = last, "still connecting to the csi driver");
-                next_line += STILL_CONNECTING;
+                next_line = now + STILL_CONNECTING;
             }
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(RETRY);

@@ -12,6 +12,9 @@ use tenure_core::{LocalTime, Now};
 use crate::shared::Shared;
 use crate::sync::lock;
 
+/// Time after which a failure that lasts is logged a second time. The log line contains the number.
+pub(crate) const STILL: Duration = Duration::from_secs(30);
+
 /// Health data that the driver records about one election.
 #[derive(Debug, Default)]
 pub(crate) struct Vitals {
@@ -21,8 +24,12 @@ pub(crate) struct Vitals {
     pub(crate) observed: LocalTime,
     /// Time since which no request has succeeded, and the last error.
     pub(crate) failing: Option<(LocalTime, Arc<str>)>,
+    /// Whether the same failures were logged again after [`STILL`].
+    pub(crate) reminded: bool,
     /// The required change, such as a missing permission, as it was last logged.
     pub(crate) obstacle: Option<Arc<str>>,
+    /// Time at which it was last met.
+    pub(crate) met: LocalTime,
 }
 
 /// Health of one election.
@@ -53,6 +60,15 @@ impl Health {
         let (since, error) = vitals.failing.clone()?;
         let lasted = self.shared.clock.now().local.since(since);
         Some(Trouble { lasted, error })
+    }
+
+    /// Returns the last error that lasts until permissions or configuration change, such as a missing permission or a
+    /// namespace that does not exist, and the time since it last occurred. A write that succeeds ends it. Reads may
+    /// succeed in the meantime.
+    pub fn obstacle(&self) -> Option<(Arc<str>, Duration)> {
+        let vitals = lock(&self.shared.vitals);
+        let error = vitals.obstacle.clone()?;
+        Some((error, self.shared.clock.now().local.since(vitals.met)))
     }
 
     fn check_at(&self, now: Now, tolerance: Duration) -> Result<(), Unhealthy> {

@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 
 use crate::candidate::Event;
 use crate::clock::Clock;
-use crate::health::Vitals;
+use crate::health::{STILL, Vitals};
 use crate::hub::{Ask, Message};
 use crate::status::Board;
 use crate::sync::lock;
@@ -141,21 +141,28 @@ impl Shared {
         let failed = vitals.failing.take();
         // If only some permissions are missing, requests alternately succeed and fail.
         let news = failed.is_some_and(|(_, error)| vitals.obstacle.as_ref() != Some(&error));
+        if news {
+            vitals.reminded = false;
+        }
         drop(vitals);
         if news {
             tracing::info!(lock = %self.lock, "the API server answers again");
         }
     }
 
-    /// Records that a request was not answered or not permitted. Only the first failure in a row is logged as a
-    /// warning.
+    /// Records that a request was not answered or not permitted. The first failure in a row is logged as a warning, and
+    /// one more after [`STILL`].
     pub(crate) fn fails(&self, now: Now, error: &Arc<str>) {
         let mut vitals = lock(&self.vitals);
         let since = vitals.failing.as_ref().map(|(since, _)| *since);
         vitals.failing = Some((since.unwrap_or(now.local), error.clone()));
+        let lasts = since.is_some_and(|since| now.local.since(since) >= STILL);
+        let remind = lasts && !std::mem::replace(&mut vitals.reminded, lasts);
         drop(vitals);
         if since.is_none() {
             tracing::warn!(lock = %self.lock, %error, "trouble with the lock");
+        } else if remind {
+            tracing::warn!(lock = %self.lock, %error, "still failing after 30s");
         } else {
             tracing::debug!(lock = %self.lock, %error, "trouble with the lock");
         }
@@ -169,6 +176,7 @@ impl Shared {
     /// Records a failure that lasts until permissions or configuration change. Each cause is logged once.
     pub(crate) fn fails_until_changed(&self, now: Now, error: &Arc<str>) {
         let mut vitals = lock(&self.vitals);
+        vitals.met = now.local;
         if vitals.obstacle.as_ref() != Some(error) {
             vitals.obstacle = Some(error.clone());
             drop(vitals);

@@ -1,12 +1,15 @@
 //! Errors of requests, in three classes that the elector acts on.
 
-use std::error::Error as StdError;
 use std::fmt;
 
 use serde_json::Value;
 use tenure_core::Outcome;
 
 use crate::object::ObjectName;
+use crate::words::in_words;
+
+/// Start of the text of an error without a connection.
+pub const NO_CONNECTION: &str = "cannot connect to";
 
 /// A request that failed. Reads have errors of these classes too, but never change anything.
 #[derive(Debug, thiserror::Error)]
@@ -21,7 +24,7 @@ pub enum Error {
         why: Refusal,
     },
     /// It is unknown whether the request was or will be applied.
-    #[error("{}: {why}", attempt.in_doubt())]
+    #[error("{}: {why}", attempt.in_doubt(why))]
     Unknown {
         /// The attempted request.
         attempt: Attempt,
@@ -169,9 +172,11 @@ impl Attempt {
         Self { verb, object }
     }
 
-    fn in_doubt(&self) -> String {
+    fn in_doubt(&self, why: &Doubt) -> String {
         match self.verb {
             Verb::Get => format!("cannot {self}"),
+            // Nothing was sent.
+            _ if why.is_without_connection() => format!("cannot {self}"),
             verb => format!(
                 "the request to {verb} {} may or may not have been applied",
                 self.object
@@ -238,7 +243,7 @@ pub enum Doubt {
         message: String,
     },
     /// No response: timeout, connection refused or reset.
-    #[error("no answer: {}", chain(&**.0))]
+    #[error("{}{}", if self.is_without_connection() { "" } else { "no answer: " }, in_words(&**.0))]
     NoAnswer(Box<kube::Error>),
     /// A successful response whose body is not the object.
     #[error("the answer is not such an object ({0})")]
@@ -248,13 +253,20 @@ pub enum Doubt {
     HalfWritten(Box<Error>),
 }
 
+impl Doubt {
+    /// Returns whether there was no connection, as the clients of `tenure` report it.
+    fn is_without_connection(&self) -> bool {
+        matches!(self, Self::NoAnswer(error) if in_words(&**error).starts_with(NO_CONNECTION))
+    }
+}
+
 /// What has to be changed before a request can succeed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Obstacle {
     /// 401: the credentials are not accepted.
     #[error(
-        "the credentials are not accepted; needed is {missing}{}",
+        "the credentials are not accepted; they must grant {missing}{}",
         after_colon(message)
     )]
     Unauthorized {
@@ -264,7 +276,7 @@ pub enum Obstacle {
         message: String,
     },
     /// 403: a permission is missing.
-    #[error("missing is {missing}{}", after_colon(message))]
+    #[error("{missing} is missing{}", after_colon(message))]
     Forbidden {
         /// The missing permission.
         missing: Permission,
@@ -289,7 +301,7 @@ pub enum Obstacle {
     #[error("{0}")]
     Name(String),
     /// The client could not send the request.
-    #[error("the client is not usable: {}", chain(&**.0))]
+    #[error("the client is not usable: {}", in_words(&**.0))]
     Client(Box<kube::Error>),
 }
 
@@ -358,18 +370,4 @@ fn after_colon(message: &str) -> String {
     } else {
         format!(": {message}")
     }
-}
-
-/// Returns the text of an error with all its causes, because kube's text often ends at "client error (Connect)".
-fn chain(error: &(dyn StdError + 'static)) -> String {
-    let mut text = error.to_string();
-    let mut next = error.source();
-    while let Some(cause) = next {
-        let words = cause.to_string();
-        if !text.contains(&words) {
-            text = format!("{text}: {words}");
-        }
-        next = cause.source();
-    }
-    text
 }

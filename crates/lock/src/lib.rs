@@ -46,9 +46,10 @@ mod term;
 #[cfg(test)]
 mod testing;
 mod time;
+mod words;
 
 pub use annotation::LEADER_ANNOTATION;
-pub use error::{Attempt, Class, Doubt, Error, Obstacle, Permission, Refusal, Verb};
+pub use error::{Attempt, Class, Doubt, Error, NO_CONNECTION, Obstacle, Permission, Refusal, Verb};
 pub use kind::{LockKind, NotALockKind};
 pub use lean::Lean;
 pub use lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
@@ -58,3 +59,4 @@ pub use object::{ObjectName, ObjectRef, Resource, label_problem};
 pub use object_lock::ObjectLock;
 pub use sighting::Sighting;
 pub use term::TERM_ANNOTATION;
+pub use words::in_words;

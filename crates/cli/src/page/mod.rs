@@ -25,6 +25,7 @@ use hyper::body::{Bytes, Frame};
 use tenure::lock::{LockKind, orders};
 use tokio::sync::mpsc;
 
+use crate::api;
 use crate::board::Board;
 use crate::elections;
 use crate::seats::{Seat, StreamSeat, Streams};
@@ -204,10 +205,7 @@ impl Page {
                 Some(kube::Error::Api(status)) => StatusCode::from_u16(status.code).ok(),
                 _ => None,
             };
-            Refusal(
-                code.unwrap_or(StatusCode::BAD_GATEWAY),
-                format!("{error:#}"),
-            )
+            Refusal(code.unwrap_or(StatusCode::BAD_GATEWAY), api::plain(&error))
         };
         let seen = elections::get(&client, kind, &namespace, &name).await;
         let seen = seen

@@ -4,6 +4,7 @@
 mod calm;
 #[cfg(feature = "http2")]
 mod http2;
+mod named;
 mod proxy;
 #[cfg(feature = "http2")]
 mod single;
@@ -22,8 +23,10 @@ use kube::client::retry::RetryPolicy;
 use kube::client::{Body, ClientBuilder, ConfigExt as _};
 use kube::{Client, Config};
 use tower::retry::RetryLayer;
+use tower::util::MapErrLayer;
 use tower::{BoxError, Service, ServiceBuilder};
 
+use named::with_address;
 use proxy::Dial;
 
 /// The user agent of [`client`]. API servers and their audit logs recognize election requests by it, as with
@@ -57,7 +60,7 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
     let mut config = careful(config, USER_AGENT);
     proxy::correct(&mut config)?;
     if is_kubes_business(&config) {
-        return Client::try_from(config);
+        return kubes_own(config);
     }
     over_http1(config)
 }
@@ -71,7 +74,7 @@ pub fn client(config: Config) -> Result<Client, kube::Error> {
 pub fn work_client(mut config: Config) -> Result<Client, kube::Error> {
     proxy::correct(&mut config)?;
     if config.proxy_url.is_none() {
-        return Client::try_from(config);
+        return kubes_own(config);
     }
     over_http1(config)
 }
@@ -117,7 +120,7 @@ pub fn work_client_http2(config: Config, user_agent: &'static str) -> Result<Cli
 fn over_http2(mut config: Config) -> Result<Client, kube::Error> {
     proxy::correct(&mut config)?;
     if is_kubes_business(&config) {
-        return Client::try_from(config);
+        return kubes_own(config);
     }
     let bounded = |https| bounded(TimeoutConnector::new(calm::Together(https)), &config);
     let dial = tcp(&config)?;
@@ -129,6 +132,12 @@ fn over_http2(mut config: Config) -> Result<Client, kube::Error> {
     let for_watches = config.rustls_https_connector_with_connector(tcp(calm::WATCH))?;
     let for_watches = bounded(for_watches);
     assemble(config, http2::Wary::new(connector, &for_watches))
+}
+
+/// Builds kube's own client, whose errors name the server.
+fn kubes_own(config: Config) -> Result<Client, kube::Error> {
+    let named = MapErrLayer::new(with_address(&config.cluster_url));
+    Ok(ClientBuilder::try_from(config)?.with_layer(&named).build())
 }
 
 /// Returns whether kube has to build the client, because an exec plugin may issue certificates with an expiry.
@@ -155,6 +164,8 @@ where
     let service = ServiceBuilder::new()
         .option_layer(config.auth_layer()?)
         .layer(config.extra_headers_layer()?)
+        .map_err(Into::<BoxError>::into)
+        .map_err(with_address(&config.cluster_url))
         .map_err(Into::<BoxError>::into)
         .service(connections);
     let base = ServiceBuilder::new().layer(config.base_uri_layer());

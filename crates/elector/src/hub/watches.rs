@@ -261,7 +261,8 @@ impl Watches {
                 match (forbidden, said) {
                     (true, true) => tracing::debug!(error, "{what}, still polling"),
                     (true, false) => tracing::warn!(error, "{what}, polling instead"),
-                    (false, _) => tracing::warn!(error, "{what}, polling meanwhile"),
+                    // Each election logs it as its own trouble.
+                    (false, _) => tracing::debug!(error, "{what}, polling meanwhile"),
                 }
                 let text: Option<Arc<str>> =
                     (!forbidden).then(|| format!("{what}: {error}").into());

@@ -67,13 +67,13 @@ async fn missing_permissions_are_spelled_out() {
     let error = read_error(get(LEASE).fails(403, "Forbidden")).await;
     assert_eq!(
         error.to_string(),
-        "cannot get lease foo/bar: missing is the permission to get leases.coordination.k8s.io in \
-         namespace foo: Forbidden by script"
+        "cannot get lease foo/bar: the permission to get leases.coordination.k8s.io in namespace foo \
+         is missing: Forbidden by script"
     );
     let error = create_error(|asked| asked.fails(401, "Unauthorized")).await;
     assert_eq!(
         error.to_string(),
-        "cannot create lease foo/bar: the credentials are not accepted; needed is the permission to \
+        "cannot create lease foo/bar: the credentials are not accepted; they must grant the permission to \
          create leases.coordination.k8s.io in namespace foo: Unauthorized by script"
     );
 }

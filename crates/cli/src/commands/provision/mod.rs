@@ -14,6 +14,7 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 use crate::connect::Connect;
 use crate::klog;
 use crate::signals::Signals;
+use crate::values;
 pub(crate) use flags::Provision;
 
 /// Converts the command line of csi-provisioner to ours.
@@ -67,7 +68,7 @@ impl Provision {
         let mut signals = Signals::listen().context("signals")?;
         let shutdown = async move {
             let signal = signals.end().await;
-            tracing::info!(?signal, "asked to stop");
+            tracing::info!(signal = values::signal_name(signal), "asked to stop");
         };
         tenure_provisioner::run(options, config, shutdown).await?;
         Ok(0)

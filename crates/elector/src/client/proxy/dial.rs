@@ -10,7 +10,7 @@ use base64::engine::general_purpose::STANDARD;
 use http::Uri;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioIo;
-use tenure_lock::BoxFuture;
+use tenure_lock::{BoxFuture, in_words};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tower::{BoxError, Service};
@@ -54,7 +54,7 @@ impl Service<Uri> for Dial {
         };
         let connecting = self.tcp.call(proxy.address.clone());
         Box::pin(async move {
-            let failed = |why: BoxError| format!("proxy {}: {}", proxy.shown, chain(&*why));
+            let failed = |why: BoxError| format!("proxy {}: {}", proxy.shown, in_words(&*why));
             let stream = connecting.await.map_err(|error| failed(error.into()))?;
             let mut stream = stream.into_inner();
             let tunnel = proxy.tunnel(&mut stream, &to).await;
@@ -62,17 +62,6 @@ impl Service<Uri> for Dial {
             Ok(TokioIo::new(stream))
         })
     }
-}
-
-/// Returns an error with its causes, which the error of this client would hide.
-fn chain(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut cause = error.source();
-    while let Some(error) = cause {
-        text = format!("{text}: {error}");
-        cause = error.source();
-    }
-    text
 }
 
 struct Proxy {

@@ -71,7 +71,11 @@ impl Lease {
             match changed.context("no answer in time").flatten() {
                 Ok(_) => return,
                 Err(error) => {
-                    tracing::warn!(lease = self.name, "cannot name the pod as owner: {error:#}");
+                    tracing::warn!(
+                        lease = self.name,
+                        error = api::plain(&error),
+                        "cannot name the pod as owner"
+                    );
                 }
             }
             tokio::time::sleep(pause).await;

@@ -104,7 +104,11 @@ impl Undertaker {
                 Ok(None) if begun.elapsed() < AGAIN => tokio::time::sleep(AGAIN).await,
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!(pod, "cannot look after the leader's pod: {error:#}");
+                    tracing::warn!(
+                        pod,
+                        error = api::plain(&error),
+                        "cannot look after the leader's pod"
+                    );
                     tokio::time::sleep(AGAIN).await;
                 }
             }

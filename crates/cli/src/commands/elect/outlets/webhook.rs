@@ -56,12 +56,12 @@ impl Target {
     /// Creates a client each time, so that a periodic check sees the same as a new client.
     pub(crate) async fn get(&self) -> Result<(), String> {
         let client = Client::try_from(Config::new(self.base.clone()));
-        let client = client.map_err(|error| error.to_string())?;
+        let client = client.map_err(|error| tenure::plain(&error))?;
         let request = Request::get(&self.path).body(Body::empty());
         let request = request.map_err(|error| error.to_string())?;
         let answer = client.send(request).await;
         let status = answer
-            .map_err(|error| format!("{}: {error}", self.shown))?
+            .map_err(|error| format!("{}: {}", self.shown, tenure::plain(&error)))?
             .status();
         let good = status.is_success().then_some(());
         good.ok_or_else(|| format!("{} answered {status}", self.shown))
@@ -73,7 +73,8 @@ impl Target {
         let client = match Client::try_from(Config::new(self.base.clone())) {
             Ok(client) => client,
             Err(error) => {
-                tracing::warn!(url = self.shown, %error, "the webhook cannot be used");
+                let error = tenure::plain(&error);
+                tracing::warn!(url = self.shown, error, "the webhook cannot be used");
                 return;
             }
         };
@@ -112,7 +113,7 @@ impl Target {
             .header("X-Tenure-Term", news.answer.term.unwrap_or_default())
             .body(Body::from(body.to_string().into_bytes()))
             .map_err(|error| error.to_string())?;
-        let answer = client.send(request).await.map_err(|e| e.to_string())?;
+        let answer = client.send(request).await.map_err(|e| tenure::plain(&e))?;
         let status = answer.status();
         status
             .is_success()
