@@ -20,17 +20,26 @@ const WHY: &str = "tenure.dev/reason";
 
 const TOKEN: &str = "tenure.dev/fencing-token";
 
+/// Annotation of Events with the end of the lease of a previous holder that did not release.
+const PREVIOUS_END: &str = "tenure.dev/previous-lease-end";
+
 /// Number of new terms within [`RECENT`] that counts as flapping.
 pub(crate) const FLAPPING: usize = 4;
 
 /// Period for flapping.
 pub(crate) const RECENT: SignedDuration = SignedDuration::from_mins(10);
 
+/// Time without a leader that is shown as a gap.
+const SHORTEST_GAP: SignedDuration = SignedDuration::from_secs(1);
+
 /// Maximum number of statements about one election.
 const MEMORY: usize = 200;
 
 /// Reason of a term without an end Event.
-const SILENT: &str = "no word from it: it crashed, was cut off, or could not write Events";
+const SILENT: &str = "crashed or cut off";
+
+/// The same, if nobody has taken over since.
+const UNFOLLOWED: &str = "crashed or cut off; nobody has taken over";
 
 /// A statement of a candidate about itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -42,6 +51,8 @@ pub(crate) struct Word {
     began: bool,
     why: Option<String>,
     token: Option<String>,
+    /// Of a start: the end of the lease of the previous holder, if it had not released.
+    previous_end: Option<Timestamp>,
 }
 
 /// One term.
@@ -91,6 +102,7 @@ impl Word {
             return None;
         }
         let began = !after.holder.is_empty();
+        let crashed = before.filter(|before| began && !before.holder.is_empty());
         Some(Self {
             namespace: after.namespace.clone(),
             name: after.name.clone(),
@@ -99,6 +111,7 @@ impl Word {
             began,
             why: (!began).then(|| "it released".to_owned()),
             token: None,
+            previous_end: crashed.and_then(lease_end),
         })
     }
 
@@ -110,9 +123,11 @@ impl Word {
         };
         match words.iter_mut().rev().find(near) {
             Some(known) => {
+                let previous_end = self.previous_end.or(known.previous_end);
                 if self.token.is_some() {
                     *known = self;
                 }
+                known.previous_end = previous_end;
             }
             None => words.push(self),
         }
@@ -142,6 +157,8 @@ impl Word {
             began,
             why: text(&event["metadata"]["annotations"][WHY]),
             token: text(&event["metadata"]["annotations"][TOKEN]),
+            previous_end: text(&event["metadata"]["annotations"][PREVIOUS_END])
+                .and_then(|time| time.parse().ok()),
         })
     }
 }
@@ -154,7 +171,9 @@ pub(crate) fn spoken<'a>(words: impl IntoIterator<Item = &'a Word>) -> Vec<Term>
         match (word.began, open) {
             (true, open) => {
                 if let Some(open) = open {
-                    open.end(word.at, SILENT);
+                    // The clock of the previous holder may be wrong.
+                    let end = word.previous_end.unwrap_or(word.at).min(word.at);
+                    open.end(end, SILENT);
                 }
                 terms.push(Term {
                     holder: word.holder.clone(),
@@ -171,7 +190,10 @@ pub(crate) fn spoken<'a>(words: impl IntoIterator<Item = &'a Word>) -> Vec<Term>
                 .rev()
                 .find(|t| t.holder == word.holder && t.ended.as_deref() == Some(SILENT))
             {
-                Some(term) => term.ended = Some(word.why()),
+                Some(term) => {
+                    let before = term.to.map_or(word.at, |to| to.min(word.at));
+                    term.end(before, &word.why());
+                }
                 None => terms.push(Term {
                     holder: word.holder.clone(),
                     from: None,
@@ -190,7 +212,6 @@ pub(crate) fn settle(terms: &mut Vec<Term>, seen: &Seen) {
     let parse = |time: &Option<String>| time.as_deref().and_then(|time| time.parse().ok());
     let (acquired, renewed): (Option<Timestamp>, Option<Timestamp>) =
         (parse(&seen.acquire_time), parse(&seen.renew_time));
-    let lease = SignedDuration::from_secs(i64::from(seen.lease_duration_seconds));
     let last = terms.last_mut().filter(|term| term.to.is_none());
     if seen.holder.is_empty() {
         if let Some(open) = last {
@@ -199,10 +220,7 @@ pub(crate) fn settle(terms: &mut Vec<Term>, seen: &Seen) {
         }
         return;
     }
-    let mut end = None;
-    if seen.state == "expired" {
-        end = renewed.map(|renewed| renewed.saturating_add(lease).unwrap_or(renewed));
-    }
+    let end = lease_end(seen).filter(|_| seen.state == "expired");
     match last {
         Some(open) if open.holder == seen.holder => {}
         open => {
@@ -227,8 +245,22 @@ pub(crate) fn settle(terms: &mut Vec<Term>, seen: &Seen) {
         }
     }
     if let (Some(end), Some(open)) = (end, terms.last_mut()) {
-        open.end(end, "its lease ran out, and nobody has followed");
+        open.end(end, UNFOLLOWED);
     }
+}
+
+/// Returns the end of the lease of the current holder: its last renewal plus the lease duration.
+fn lease_end(seen: &Seen) -> Option<Timestamp> {
+    let renewed: Timestamp = seen.renew_time.as_deref()?.parse().ok()?;
+    let lease = SignedDuration::from_secs(i64::from(seen.lease_duration_seconds));
+    renewed.checked_add(lease).ok()
+}
+
+/// Returns the time without a leader between two terms, if both ends are known and it lasted a second or more. A
+/// hand-over takes milliseconds.
+pub(crate) fn gap(before: &Term, after: &Term) -> Option<(Timestamp, Timestamp)> {
+    let (from, to) = (before.to?, after.from?);
+    (to.duration_since(from) >= SHORTEST_GAP).then_some((from, to))
 }
 
 /// Returns the number of recently started terms.
@@ -247,25 +279,28 @@ impl Term {
 }
 
 impl Word {
-    /// Formats a stop reason of `tenure_core::StopReason`.
     fn why(&self) -> String {
-        match self.why.as_deref() {
-            None => "it stopped leading; it did not say why",
-            Some("guard-expired") => "it could not renew in time",
-            Some("foreign-holder") => "somebody else took the lock",
-            Some("emptied") => "somebody emptied the lock",
-            Some("edited") => "somebody edited the lock",
-            Some("deleted") => "the lock was deleted",
-            Some("recreated") => "the lock was deleted and made again",
-            Some("went-back") => "the API server's store was restored",
-            Some("ordered") => "an operator ordered it to step down",
-            Some("preferred-holder") => "another holder was preferred",
-            Some("step-down") => "it stepped down",
-            Some("work-ended") => "its work ended",
-            Some("shutdown") => "it was shut down",
-            Some(other) => other,
-        }
-        .to_owned()
+        let unknown = "it stopped leading; it did not say why";
+        self.why.as_deref().map_or(unknown, stop_words).to_owned()
+    }
+}
+
+/// Returns a stop reason of `tenure_core::StopReason` in words.
+pub(crate) fn stop_words(reason: &str) -> &str {
+    match reason {
+        "guard-expired" => "it could not renew in time",
+        "foreign-holder" => "somebody else took the lock",
+        "emptied" => "somebody emptied the lock",
+        "edited" => "somebody edited the lock",
+        "deleted" => "the lock was deleted",
+        "recreated" => "the lock was deleted and made again",
+        "went-back" => "the API server's store was restored",
+        "ordered" => "an operator ordered it to step down",
+        "preferred-holder" => "another holder was preferred",
+        "step-down" => "it stepped down",
+        "work-ended" => "its work ended",
+        "shutdown" => "it was shut down",
+        other => other,
     }
 }
 
@@ -356,6 +391,26 @@ mod tests {
         let told = told(&events);
         assert_eq!(told[0].3, SILENT);
         assert_eq!((told[2].0.as_str(), told[2].1), ("c", None));
+    }
+
+    #[test]
+    fn silent_term_ends_with_its_lease_and_leaves_a_gap() {
+        let second = 1_000_000;
+        let mut next = event(T + 40 * second, "b became leader", None);
+        let end = Timestamp::from_microsecond(T + 15 * second).unwrap();
+        next["metadata"]["annotations"]["tenure.dev/previous-lease-end"] = end.to_string().into();
+        let events = [event(T, "a became leader", None), next.clone()];
+        let expected = ("a".into(), Some(T), Some(T + 15 * second), SILENT.into());
+        assert_eq!(told(&events)[0], expected);
+        let words: Vec<Word> = events.iter().filter_map(Word::read).collect();
+        let terms = spoken(&words);
+        let (from, to) = gap(&terms[0], &terms[1]).unwrap();
+        assert_eq!(to.duration_since(from), SignedDuration::from_secs(25));
+        // A holder whose clock is ahead cannot lead longer than until the next term.
+        next["metadata"]["annotations"]["tenure.dev/previous-lease-end"] =
+            "2030-01-01T00:00:00Z".into();
+        let events = [event(T, "a became leader", None), next];
+        assert_eq!(told(&events)[0].2, Some(T + 40 * second));
     }
 
     #[test]

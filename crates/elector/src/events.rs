@@ -18,6 +18,8 @@ pub(crate) struct Note {
     /// Reason for the end of a term, from [`tenure_core::StopReason::as_str`].
     pub(crate) reason: Option<&'static str>,
     pub(crate) token: FencingToken,
+    /// End of the lease of the previous holder, if it had not released.
+    pub(crate) replaced: Option<WallTime>,
     pub(crate) at: WallTime,
 }
 
@@ -47,6 +49,9 @@ impl Note {
         let mut annotations = json!({ "tenure.dev/fencing-token": self.token.as_str() });
         if let Some(reason) = self.reason {
             annotations["tenure.dev/reason"] = reason.into();
+        }
+        if let Some(end) = self.replaced {
+            annotations["tenure.dev/previous-lease-end"] = rfc3339(end, 6).into();
         }
         json!({
             "apiVersion": "v1",
@@ -101,6 +106,7 @@ mod tests {
             what: "became leader",
             reason: None,
             token: FencingToken::from(7),
+            replaced: Some(WallTime::from_micros(1_600_000_000_000_000)),
             at: WallTime::from_micros(1_600_000_000_250_000),
         };
         let body = note.body(&about, "baz", None);
@@ -114,5 +120,9 @@ mod tests {
         assert_eq!(body["firstTimestamp"], "2020-09-13T12:26:40Z");
         assert_eq!(body["metadata"]["name"], "x.5af3107a7d090");
         assert!(body["metadata"]["annotations"]["tenure.dev/reason"].is_null());
+        assert_eq!(
+            body["metadata"]["annotations"]["tenure.dev/previous-lease-end"],
+            "2020-09-13T12:26:40.000000Z"
+        );
     }
 }

@@ -66,7 +66,10 @@ impl History {
             header.insert(3, "VACANT");
         }
         let rows: Vec<Row> = report.rows().collect();
-        output::print(self.output, &rows, &header, |row| row.cells(now, wide))?;
+        output::print(self.output, &rows, &header, |row| match row {
+            Row::Term(term, before) => cells(term, *before, now, wide),
+            Row::Gap(from, to) => gap_cells(*from, *to, wide),
+        })?;
         for limit in &report.limits {
             output::write(
                 &(output::paint(Paint::Faint, &format!("# {}", output::escaped(limit))) + "\n"),
@@ -122,47 +125,71 @@ impl History {
 }
 
 impl Report {
+    /// Returns the terms, and the times without a leader between them.
     fn rows(&self) -> impl Iterator<Item = Row<'_>> {
         let before = std::iter::once(None).chain(self.terms.iter().map(Some));
         let rows = self.terms.iter().zip(before);
-        rows.map(|(term, before)| Row { term, before })
+        rows.flat_map(|(term, before)| {
+            let gap = before.and_then(|before| terms::gap(before, term));
+            let gap = gap.map(|(from, to)| Row::Gap(from, to));
+            gap.into_iter().chain([Row::Term(term, before)])
+        })
     }
 }
 
-/// A term and the previous one.
+/// A line of the table.
 #[derive(Serialize)]
-struct Row<'a> {
-    term: &'a Term,
-    before: Option<&'a Term>,
+enum Row<'a> {
+    /// A term and the previous one.
+    Term(&'a Term, Option<&'a Term>),
+    /// A time without a leader.
+    #[serde(skip)]
+    Gap(Timestamp, Timestamp),
 }
 
-impl Row<'_> {
-    fn cells(&self, now: Timestamp, wide: bool) -> Vec<String> {
-        let term = self.term;
-        let digits = if wide { 6 } else { 3 };
-        let time = |time: Option<Timestamp>| time.map(|t| format!("{t:.digits$}"));
-        let unknown = || "-".to_owned();
-        let length = term.from.map(|from| {
-            let span = term.to.unwrap_or(now).duration_since(from);
-            output::span(span.as_secs_f64())
-        });
-        let mut cells = vec![
-            time(term.from).unwrap_or_else(|| "unknown".into()),
-            time(term.to).unwrap_or_else(|| output::paint(Paint::Green, "now")),
-            length.unwrap_or_else(unknown),
-            output::escaped(&term.holder),
-            term.token.as_deref().map_or_else(unknown, output::escaped),
-            term.ended.as_deref().map_or_else(unknown, output::escaped),
-        ];
-        if wide {
-            cells.insert(3, self.vacant().map_or_else(unknown, output::span));
-        }
-        cells
-    }
+/// Number of digits after the second.
+fn digits(wide: bool) -> usize {
+    if wide { 6 } else { 3 }
+}
 
-    /// Returns the time without a leader before this term, if both ends are known.
-    fn vacant(&self) -> Option<f64> {
-        let since = self.before?.to?;
-        Some(self.term.from?.duration_since(since).as_secs_f64())
+fn cells(term: &Term, before: Option<&Term>, now: Timestamp, wide: bool) -> Vec<String> {
+    let digits = digits(wide);
+    let time = |time: Option<Timestamp>| time.map(|t| format!("{t:.digits$}"));
+    let unknown = || "-".to_owned();
+    let length = term.from.map(|from| {
+        let span = term.to.unwrap_or(now).duration_since(from);
+        output::span(span.as_secs_f64())
+    });
+    let mut cells = vec![
+        time(term.from).unwrap_or_else(|| "unknown".into()),
+        time(term.to).unwrap_or_else(|| output::paint(Paint::Green, "now")),
+        length.unwrap_or_else(unknown),
+        output::escaped(&term.holder),
+        term.token.as_deref().map_or_else(unknown, output::escaped),
+        term.ended.as_deref().map_or_else(unknown, output::escaped),
+    ];
+    if wide {
+        // The time without a leader before this term, if both ends are known.
+        let vacant = before.and_then(|before| before.to).zip(term.from);
+        let vacant = vacant.map(|(since, from)| from.duration_since(since).as_secs_f64());
+        cells.insert(3, vacant.map_or_else(unknown, output::span));
     }
+    cells
+}
+
+fn gap_cells(from: Timestamp, to: Timestamp, wide: bool) -> Vec<String> {
+    let digits = digits(wide);
+    let dash = || "-".to_owned();
+    let mut cells = vec![
+        format!("{from:.digits$}"),
+        format!("{to:.digits$}"),
+        output::span(to.duration_since(from).as_secs_f64()),
+        dash(),
+        dash(),
+        output::paint(Paint::Yellow, "no leader"),
+    ];
+    if wide {
+        cells.insert(3, dash());
+    }
+    cells
 }

@@ -41,6 +41,9 @@ impl Entry {
                     self.record(|metrics| metrics.slow_renewal());
                 }
                 let base = self.base(&kind);
+                if !renewal {
+                    self.replaced = base.as_ref().and_then(lease_end);
+                }
                 let job = Job::Write(Box::new((kind, record, base)));
                 self.queue(world, id, timeout, renewal, job);
             }
@@ -170,6 +173,7 @@ impl Entry {
                 what,
                 reason,
                 token: token.clone(),
+                replaced: self.replaced.filter(|_| reason.is_none()),
                 at,
             };
             world.requests.queue_post(now.local, self.id, note);
@@ -248,4 +252,14 @@ impl Entry {
             }
         }
     }
+}
+
+/// Returns the end of the lease in a record with a holder, by the clock of that holder.
+fn lease_end(sighting: &Sighting) -> Option<WallTime> {
+    let record = &sighting.observation().record;
+    let renewed = record.renew_time.filter(|_| !record.is_free())?;
+    let lease = i64::try_from(record.lease_duration().as_micros()).ok()?;
+    Some(WallTime::from_micros(
+        renewed.as_micros().saturating_add(lease),
+    ))
 }

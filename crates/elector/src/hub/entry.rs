@@ -7,7 +7,8 @@ use futures_util::future::AbortHandle;
 use kube::Client;
 use serde_json::Value;
 use tenure_core::{
-    Election, Input, LocalTime, Outcome, Phase, Record, Source, StopReason, Version, WriteKind,
+    Election, Input, LocalTime, Outcome, Phase, Record, Source, StopReason, Version, WallTime,
+    WriteKind,
 };
 use tenure_lock::candidate::CandidateSighting;
 use tenure_lock::{Class, Lock, Sight, Sighting, Watch, WatchTarget};
@@ -108,6 +109,8 @@ pub(super) struct Entry {
     pub(super) campaigning: LocalTime,
     /// Whether the current term needed a read.
     pub(super) slow: bool,
+    /// End of the lease that the last attempt to acquire the lock replaces, by the clock of its holder.
+    pub(super) replaced: Option<WallTime>,
 }
 
 /// The request that the state machine waits for.
@@ -204,6 +207,7 @@ impl Entry {
             recorder,
             campaigning: LocalTime::default(),
             slow: false,
+            replaced: None,
         }
     }
 
