@@ -5,10 +5,11 @@ use std::time::Duration;
 use anyhow::{Result, bail};
 use clap::Args;
 use kube::Client;
+use tenure::lock::duration::format as span;
 use tenure::lock::{LockKind, orders};
 
 use crate::connect::{self, Connect};
-use crate::elections;
+use crate::elections::{self, Seen};
 use crate::output::escaped;
 use crate::values::duration;
 use crate::waiting;
@@ -97,6 +98,7 @@ impl StepDown {
         }
         // Leaders for life have leases of days, but obey equally fast.
         let patience = (u64::from(before.lease_duration_seconds) * 2 + 5).min(MOST_PATIENCE);
+        let mut vacant = 0;
         for turn in 0..patience * 20 {
             if turn == 20 {
                 eprintln!(
@@ -107,16 +109,42 @@ impl StepDown {
             tokio::time::sleep(Duration::from_millis(50)).await;
             let look = elections::get(&client, *lock, &namespace, name);
             let now = waiting::on(&server, look).await?;
-            if let Some(now) = now.filter(|now| now.transitions != before.transitions) {
+            let Some(now) = now else { continue };
+            if now.transitions != before.transitions && !now.holder.is_empty() {
                 println!("{} -> {}", escaped(&before.holder), escaped(&now.holder));
+                return Ok(0);
+            }
+            vacant = if now.holder.is_empty() { vacant + 1 } else { 0 };
+            // Somebody who watches acquires it within milliseconds; others need a retry period.
+            if vacant > 0 && (now.paused || vacant > most_vacant(&before)) {
+                println!("{}", self.nobody_follows(&before, now.paused));
                 return Ok(0);
             }
         }
         bail!(
             "{} has not handed {namespace}/{name} over within {patience} s; a holder that is not \
-             tenure ignores orders, and with no other candidate nobody follows",
-            before.holder
+             tenure ignores orders",
+            escaped(&before.holder)
         );
+    }
+}
+
+impl StepDown {
+    /// Returns the report that a holder stepped down and nobody took over.
+    fn nobody_follows(&self, before: &Seen, paused: bool) -> String {
+        let (holder, name) = (escaped(&before.holder), &self.which.name);
+        if paused {
+            return format!(
+                "{holder} stepped down; nobody can take over while the election is paused; run \
+                 `tenure resume {name}`"
+            );
+        }
+        let away = self.sit_out.unwrap_or(orders::DEFAULT_SIT_OUT);
+        format!(
+            "{holder} stepped down; nobody took over, because there is no other candidate; {holder} \
+             may campaign again {} after the order",
+            span(away)
+        )
     }
 }
 
@@ -137,4 +165,10 @@ impl Resume {
         println!("resumed {}", self.which.name);
         Ok(0)
     }
+}
+
+/// Returns the number of looks at a free lock after which nobody is expected to acquire it: a third of the lease.
+fn most_vacant(before: &Seen) -> u64 {
+    let third = u64::from(before.lease_duration_seconds).div_ceil(3);
+    third.clamp(1, 10) * 20
 }
