@@ -18,6 +18,9 @@ use crate::api::{self, Clock};
 pub(crate) const KINDS: [LockKind; 3] =
     [LockKind::Leases, LockKind::ConfigMaps, LockKind::Endpoints];
 
+/// Annotation of a lock with the time at which a holder completed its work (`tenure run --once`).
+pub(crate) const COMPLETED: &str = "tenure.dev/completed";
+
 /// One election.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "camelCase")]
@@ -45,6 +48,9 @@ pub(crate) struct Seen {
     pub(crate) recent_terms: Option<usize>,
     /// Whether the holder changes too often.
     pub(crate) flapping: bool,
+    /// Time at which `tenure run --once` last completed its work.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) completed_time: Option<String>,
 }
 
 /// The elections, and the kinds that could not be listed.
@@ -218,6 +224,8 @@ pub(crate) fn see(client: &Client, kind: LockKind, object: Value, now: Timestamp
     if !is_lease && metadata["annotations"][LEADER_ANNOTATION].is_null() {
         return None;
     }
+    let completed = metadata["annotations"][COMPLETED].as_str();
+    let completed_time = completed.map(str::to_owned);
     let lock: Arc<dyn tenure::lock::Lock> = kind
         .open(client.clone(), &namespace, &name, &BTreeMap::new())
         .ok()?;
@@ -258,6 +266,7 @@ pub(crate) fn see(client: &Client, kind: LockKind, object: Value, now: Timestamp
         skewed: ago.is_some_and(|ago| ago < SignedDuration::from_secs(-1)),
         recent_terms: None,
         flapping: false,
+        completed_time,
     })
 }
 

@@ -167,6 +167,10 @@ impl Status {
             "TRANSITIONS",
             "NOTES",
         ];
+        let twice = !wide && has_two_locks_of_one_name(rows);
+        if twice {
+            header.insert(1, "LOCK");
+        }
         if all {
             header.insert(0, "NAMESPACE");
         }
@@ -198,6 +202,9 @@ impl Status {
                 row.transitions.to_string(),
                 notes(row),
             ];
+            if twice {
+                cells.insert(1, row.lock.to_owned());
+            }
             if all {
                 cells.insert(0, output::escaped(&row.namespace));
             }
@@ -219,8 +226,16 @@ impl Seen {
     pub(crate) fn count_terms(&mut self, terms: &[terms::Term], now: jiff::Timestamp) {
         let recent = terms::recent(terms, now);
         self.recent_terms = Some(recent);
-        self.flapping = recent >= terms::FLAPPING;
+        // The terms of a job are meant to be short.
+        self.flapping = recent >= terms::FLAPPING && self.completed_time.is_none();
     }
+}
+
+/// Returns whether two rows differ only in the kind of lock. The rows are sorted by namespace and name.
+fn has_two_locks_of_one_name(rows: &[Seen]) -> bool {
+    let place = |row: &Seen| (row.namespace.clone(), row.name.clone());
+    rows.windows(2)
+        .any(|pair| place(&pair[0]) == place(&pair[1]))
 }
 
 /// Returns the colour of a state: green for normal, yellow for a warning, red for no leader.

@@ -11,6 +11,7 @@ use tenure::lock::{LockKind, Resource};
 
 use super::{Finding, Level};
 use crate::elections;
+use crate::rbac::{self, Rule};
 
 /// Group, resource, verb, and whether it concerns only the one lock object.
 type Need = (&'static str, &'static str, &'static str, bool);
@@ -32,6 +33,7 @@ pub(super) async fn check(
     name: Option<&str>,
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
+    let mut lacking: Vec<Need> = Vec::new();
     for purpose in purposes(kind) {
         let mut missing = missing(client, namespace, name, &purpose.needs).await;
         if matches!(&missing, Ok(missing) if !missing.is_empty()) && !purpose.instead.is_empty() {
@@ -53,11 +55,20 @@ pub(super) async fn check(
             Ok(missing) => {
                 let verbs: Vec<&str> = missing.iter().map(|(text, _)| text.as_str()).collect();
                 let summary = format!("to {what}: missing {}", verbs.join(", "));
-                Finding::new("access", purpose.without, summary)
-                    .advice(rules(namespace, name, &missing))
-                    .figures(json!({ "missing": verbs }))
+                let finding = Finding::new("access", purpose.without, summary)
+                    .figures(json!({ "missing": verbs }));
+                lacking.extend(missing.iter().map(|(_, need)| *need));
+                finding
             }
         });
+    }
+    // One Role for everything, at the last finding that needs it.
+    let last = findings
+        .iter()
+        .rposition(|f| f.figures["missing"].is_array());
+    if let Some(last) = last {
+        let finding = findings.remove(last);
+        findings.insert(last, finding.advice(role(namespace, name, &lacking)));
     }
     findings
 }
@@ -169,19 +180,30 @@ async fn allowed(
     Ok(answer.status.is_some_and(|status| status.allowed))
 }
 
-/// Returns the rules to add to a Role.
-fn rules(namespace: &str, name: Option<&str>, missing: &[(String, Need)]) -> String {
-    let mut text = format!("add to a Role in namespace {namespace}:");
-    for (_, (group, resource, verb, named)) in missing {
-        text += &format!(
-            "\n- {{apiGroups: [\"{group}\"], resources: [{resource}], verbs: [{verb}]{}}}",
-            match name {
-                Some(name) if *named => format!(", resourceNames: [{name}]"),
-                _ => String::new(),
-            }
-        );
+/// Returns one Role with these permissions. Verbs on the same objects share a rule.
+fn role(namespace: &str, name: Option<&str>, missing: &[Need]) -> String {
+    let mut merged: Vec<(&'static str, &'static str, bool, Vec<&'static str>)> = Vec::new();
+    for (group, resource, verb, named) in missing {
+        let named = *named && name.is_some();
+        let known = merged
+            .iter_mut()
+            .find(|rule| (rule.0, rule.1, rule.2) == (*group, *resource, named));
+        match known {
+            Some(rule) if rule.3.contains(verb) => {}
+            Some(rule) => rule.3.push(verb),
+            None => merged.push((group, resource, named, vec![verb])),
+        }
     }
-    text
+    let rule = |(group, resource, named, verbs)| match name.filter(|_| named) {
+        Some(name) => Rule::named(group, resource, verbs, name),
+        None => Rule::any(group, resource, verbs),
+    };
+    let rules = merged.into_iter().map(rule).collect();
+    let role = rbac::roles(
+        name.unwrap_or("elections"),
+        &vec![(namespace.to_owned(), rules)],
+    );
+    format!("this Role grants what is missing:\n{role}")
 }
 
 #[cfg(test)]
@@ -189,23 +211,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn rules_name_the_object_where_they_can() {
+    fn role_has_one_rule_per_object_and_names_it_where_it_can() {
+        let leases = |verb, named| ("coordination.k8s.io", "leases", verb, named);
         let missing = [
-            ("x".to_owned(), ("", "events", "create", false)),
-            (
-                "y".to_owned(),
-                ("coordination.k8s.io", "leases", "get", true),
-            ),
+            ("", "events", "create", false),
+            leases("get", true),
+            leases("update", true),
+            leases("get", true),
+            leases("create", false),
         ];
-        let text = rules("ns", Some("web"), &missing);
+        let text = role("ns", Some("web"), &missing);
+        assert_eq!(text.matches("kind: Role\n").count(), 1, "{text}");
+        assert_eq!(text.matches("- apiGroups").count(), 3, "{text}");
         assert!(
-            text.contains("resources: [events], verbs: [create]}"),
+            text.contains("verbs: [get, update]\n  resourceNames: [\"web\"]\n"),
             "{text}"
         );
-        assert!(
-            text.contains("verbs: [get], resourceNames: [web]}"),
-            "{text}"
-        );
+        assert!(text.contains("name: tenure-web\n  namespace: ns"), "{text}");
     }
 
     #[test]

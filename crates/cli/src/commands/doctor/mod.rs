@@ -59,6 +59,8 @@ pub(crate) struct Doctor {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum Level {
+    /// Nothing was checked.
+    Skipped,
     Ok,
     Warn,
     Fail,
@@ -170,7 +172,13 @@ impl Doctor {
         measured.clock = measured.clock.and(first.clock);
         findings.push(clock::check(&measured, &seen));
         findings.push(pace::check(&measured, self.retry_period));
-        if !self.observe.is_zero() && seen.iter().any(|seen| !seen.holder.is_empty()) {
+        if self.observe.is_zero() {
+            let summary = "renewals were not watched, because of --observe 0s";
+            findings.push(Finding::new("identity", Level::Skipped, summary));
+        } else if seen.iter().all(|seen| seen.holder.is_empty()) {
+            let summary = "nobody holds a lock whose renewals could be watched";
+            findings.push(Finding::new("identity", Level::Skipped, summary));
+        } else {
             progress(&format!(
                 "watching renewals for {}",
                 output::span(self.observe.as_secs_f64())
@@ -209,6 +217,16 @@ impl Doctor {
                 return Vec::new();
             }
         };
+        if seen.is_empty() {
+            findings.push(match &self.name {
+                Some(name) => self.no_such_election(namespace, name),
+                None => {
+                    let summary = format!("there are no elections in {namespace}");
+                    Finding::new("elections", Level::Skipped, summary)
+                }
+            });
+            return seen;
+        }
         let trouble = |wanted: fn(&Seen) -> bool| -> Vec<&str> {
             let names = seen.iter().filter(|s| wanted(s)).map(|s| s.name.as_str());
             names.collect()
@@ -229,6 +247,15 @@ impl Doctor {
         };
         findings.push(finding);
         seen
+    }
+
+    fn no_such_election(&self, namespace: &str, name: &str) -> Finding {
+        let lock = self.lock;
+        let summary = format!("there is no election {namespace}/{name} with a {lock} lock");
+        Finding::new("elections", Level::Fail, summary).advice(
+            "its first candidate creates the lock; check the name, --namespace and --lock, or list \
+             elections with `tenure status -A`",
+        )
     }
 
     /// Checks the durations and their margins.
@@ -298,9 +325,10 @@ fn text(report: &Report, wide: bool) -> String {
     let mut text = String::new();
     for finding in &report.findings {
         let (paint, mark) = match finding.level {
-            Level::Ok => (Paint::Green, "ok  "),
-            Level::Warn => (Paint::Yellow, "warn"),
-            Level::Fail => (Paint::Red, "FAIL"),
+            Level::Skipped => (Paint::Faint, "skipped"),
+            Level::Ok => (Paint::Green, "ok     "),
+            Level::Warn => (Paint::Yellow, "warn   "),
+            Level::Fail => (Paint::Red, "FAIL   "),
         };
         let mark = output::paint(paint, mark);
         let summary = output::escaped_lines(&finding.summary);
@@ -318,7 +346,7 @@ fn text(report: &Report, wide: bool) -> String {
         }
         for line in below {
             let line = output::escaped(&line);
-            text += &format!("{:<18}{}\n", "", output::paint(Paint::Faint, &line));
+            text += &format!("{:<21}{}\n", "", output::paint(Paint::Faint, &line));
         }
     }
     text

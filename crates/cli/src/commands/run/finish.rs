@@ -9,10 +9,8 @@ use kube::Client;
 use serde_json::{Value, json};
 use tenure::lock::{Resource, Sighting};
 
+use crate::elections::COMPLETED;
 use crate::sight::Notes;
-
-/// The annotation with the time at which a holder completed its work.
-pub(super) const COMPLETED: &str = "tenure.dev/completed";
 
 /// The annotation with the holder that completed it.
 const COMPLETED_BY: &str = "tenure.dev/completed-by";

@@ -212,6 +212,7 @@ pub(super) mod tests {
             skewed: false,
             recent_terms: None,
             flapping: false,
+            completed_time: None,
         }
     }
 
