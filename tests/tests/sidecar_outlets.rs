@@ -327,10 +327,10 @@ fn sidecar_outlets_write_the_log_to_a_file_if_asked() {
     let changed = log
         .lines()
         .map(|line| serde_json::from_str::<Value>(line).unwrap())
-        .any(|line| line["message"] == "leader changed" && line["leader"] == "me");
+        .any(|line| line["message"] == "leading" && line["leader"] == "me");
     assert!(changed, "{log}");
     let text = process.text().join("\n");
-    assert!(!text.contains("leader changed"), "{text}");
+    assert!(!text.contains("leading"), "{text}");
     for (command, code) in [("elect", 2), ("run", 64)] {
         let args = [command, "--election=e", "--log-file=no/such/folder/log"];
         let args = [
@@ -567,7 +567,7 @@ fn sidecar_outlets_an_unreachable_server_is_exit_code_6_and_an_interrupt_ends_at
     let output = elect.stderr(Stdio::piped()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(6), "{said}");
-    assert!(said.contains("was not seen within 500ms"), "{said}");
+    assert!(said.contains("was not seen within 0.500s"), "{said}");
     for (args, expected) in [
         (vec!["elect", "--election=e", "--kubeconfig=kubeconfig"], 0),
         (

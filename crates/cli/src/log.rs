@@ -12,12 +12,23 @@ use tracing_subscriber::fmt::writer::BoxMakeWriter;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
+use crate::say::Sentences;
+
 /// Flags for logging.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Log {
     /// Log more; `-vv` logs everything. `TENURE_LOG` sets a finer filter in the syntax of `RUST_LOG`
     #[arg(short, long, action = ArgAction::Count, global = true)]
     verbose: u8,
+    /// Do not print the state of the election; warnings and errors are still printed
+    #[arg(
+        short,
+        long,
+        env = "TENURE_QUIET",
+        global = true,
+        conflicts_with = "verbose"
+    )]
+    quiet: bool,
     /// Format of log lines
     #[arg(
         long,
@@ -43,16 +54,19 @@ enum Format {
 }
 
 impl Log {
-    /// Starts logging. The sidecar logs one line per change; other commands log only warnings. The client's own lines
-    /// are suppressed, because the caller reports each error once.
-    pub(crate) fn start(&self, sidecar: bool) -> Result<()> {
-        let filter = match (self.verbose, sidecar) {
-            (0, false) => "warn,kube_client=off",
-            (0, true) => "warn,tenure::elect=info,tenure::handle=info,kube_client=off",
-            (1, _) => "info,tenure=debug,tenure_lock=debug,kube_client=off",
+    /// Starts logging: warnings, and the changes of the election (`say.rs`). The client's own lines are suppressed,
+    /// because the caller reports each error once.
+    pub(crate) fn start(&self) -> Result<()> {
+        let filter = match self.verbose {
+            0 if self.quiet => "warn,kube_client=off",
+            0 => {
+                "warn,tenure::say=info,tenure::commands::elect=info,tenure::handle=info,kube_client=off"
+            }
+            1 => "info,tenure=debug,tenure_lock=debug,kube_client=off",
             _ => "debug,tenure=trace,tenure_lock=trace",
         };
         let filter = filter_or(filter);
+        let sentences = self.log_file.is_none();
         let (writer, colours) = match &self.log_file {
             Some(path) => {
                 let file = File::options().create(true).append(true).open(path);
@@ -70,6 +84,11 @@ impl Log {
             .with_ansi(colours)
             .with_target(false);
         match self.log_format {
+            // A file has the time of each line; standard error has sentences.
+            Format::Text if sentences => {
+                let log = log.event_format(Sentences::new());
+                log.finish().with(filter).init();
+            }
             Format::Text => log.finish().with(filter).init(),
             Format::Json => {
                 let log = log.json().flatten_event(true).with_ansi(false);

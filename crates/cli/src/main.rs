@@ -22,6 +22,7 @@ mod log;
 mod output;
 mod page;
 mod rbac;
+mod say;
 mod seats;
 mod sight;
 mod signals;
@@ -111,9 +112,9 @@ fn main() -> ExitCode {
     match &tenure.command {
         #[cfg(feature = "provision")]
         Command::Provision(provision) => provision.log(),
-        command => {
-            if let Err(error) = tenure.log.start(matches!(command, Command::Elect(_))) {
-                eprintln!("tenure: {error:#}");
+        _ => {
+            if let Err(error) = tenure.log.start() {
+                eprintln!("tenure: {}", api::plain(&error));
                 return usage::code(&args).into();
             }
         }

@@ -10,9 +10,14 @@ use std::time::{Duration, SystemTime};
 use kube::Client;
 use serde_json::Value;
 use tenure::Handle;
+use tenure::lock::duration::format as span;
 
 use super::args::Health;
+use crate::say::Voice;
 use crate::sight::{Gate, Notes};
+
+/// Start of the reason why the gate of an unhealthy candidate is closed.
+const UNHEALTHY: &str = "this candidate is unhealthy";
 
 /// The checks of one candidate.
 pub(super) struct HealthGate {
@@ -25,6 +30,7 @@ pub(super) struct HealthGate {
     pub(super) handle: Handle,
     pub(super) notes: Notes,
     pub(super) gate: Gate,
+    pub(super) voice: Voice,
 }
 
 impl Health {
@@ -47,11 +53,12 @@ impl HealthGate {
         loop {
             let limit = self.checks.health_interval;
             let checked = tokio::time::timeout(limit, self.check(was_ready)).await;
-            let trouble = checked.unwrap_or_else(|_| Some(format!("no answer within {limit:?}")));
+            let late = || Some(format!("no answer within {}", span(limit)));
+            let trouble = checked.unwrap_or_else(|_| late());
             match trouble {
                 None => {
                     if self.gate.reason().is_some() {
-                        tracing::info!("healthy: this candidate campaigns");
+                        self.voice.health(None);
                     }
                     (failures, was_ready, escaped) = (0, true, false);
                     self.gate.close(None);
@@ -69,9 +76,8 @@ impl HealthGate {
     fn unhealthy(&self, why: &str, failures: u32, escaped: bool) -> bool {
         if self.handle.is_leading() {
             if !escaped && failures >= self.checks.health_failures {
-                tracing::warn!(why, "unhealthy: stepping down");
-                self.gate
-                    .close(Some(format!("this candidate is unhealthy: {why}")));
+                self.voice.unhealthy_leader(why);
+                self.gate.close(Some(format!("{UNHEALTHY}: {why}")));
                 self.handle.step_down(self.checks.health_backoff);
             }
             return escaped;
@@ -86,11 +92,11 @@ impl HealthGate {
             self.gate.close(None);
             return true;
         }
-        if self.gate.reason().is_none() {
-            tracing::warn!(why, "unhealthy: this candidate does not campaign");
+        let known = self.gate.reason();
+        if !known.is_some_and(|known| known.starts_with(UNHEALTHY)) {
+            self.voice.health(Some(why));
         }
-        self.gate
-            .close(Some(format!("this candidate is unhealthy: {why}")));
+        self.gate.close(Some(format!("{UNHEALTHY}: {why}")));
         false
     }
 
@@ -128,7 +134,8 @@ impl HealthGate {
         let request = http::Request::get(&self.pod).body(Vec::new());
         let request = request.map_err(|error| error.to_string())?;
         let pod = self.client.request::<Value>(request).await;
-        let pod = pod.map_err(|error| format!("cannot read the own pod: {error}"))?;
+        let pod =
+            pod.map_err(|error| format!("cannot read the own pod: {}", tenure::plain(&error)))?;
         let ready =
             |condition: &Value| condition["type"] == self.ready && condition["status"] == "True";
         let conditions = pod["status"]["conditions"].as_array();

@@ -19,6 +19,7 @@ use ::http::HeaderMap;
 use anyhow::{Context, Result};
 use kube::Client;
 use prometheus_client::metrics::gauge::Gauge;
+use tenure::lock::duration::format as span;
 use tenure::metrics::Registry;
 use tenure::{Elector, Metrics, Overrun};
 use tenure_exposition::expose;
@@ -31,6 +32,7 @@ use crate::events::EventLog;
 use crate::output;
 use crate::page::{Door, Page};
 use crate::rbac;
+use crate::say::Voice;
 use crate::seats::Seats;
 use crate::sight::Gate;
 use crate::signals::Signals;
@@ -105,15 +107,15 @@ impl Elect {
             return refuse(USAGE, &why);
         }
         if let Err(error) = self.election.check() {
-            return refuse(CONFIGURATION, &format!("{error:#}"));
+            return refuse(CONFIGURATION, &api::plain(&error));
         }
         let mut connect = connect.clone();
         connect.in_cluster |= self.use_cluster_credentials == Some(true);
         let mut signals = Signals::listen()?;
         let startup = Limit::begin(self.startup_timeout);
         let Some(connected) = startup.of(election::connect(&connect, &mut signals)).await else {
-            let limit = self.startup_timeout.unwrap_or_default();
-            let why = format!("no API server and credentials for it within {limit:?}");
+            let limit = span(self.startup_timeout.unwrap_or_default());
+            let why = format!("no API server and credentials for it within {limit}");
             return refuse(UNREACHABLE, &why);
         };
         let Ok(Connected {
@@ -129,7 +131,7 @@ impl Elect {
         let entered = self.elector(&client, &namespace, &labels, &gate, &metrics);
         let (elector, notes) = match entered {
             Ok(entered) => entered,
-            Err(error) => return refuse(CONFIGURATION, &format!("{error:#}")),
+            Err(error) => return refuse(CONFIGURATION, &api::plain(&error)),
         };
         let view = View {
             facts: Arc::new(Facts {
@@ -165,7 +167,7 @@ impl Elect {
             undertaker
         });
         if let Err(error) = self.serve(&client, &view, registry, compat).await {
-            return refuse(CANNOT_LISTEN, &format!("{error:#}"));
+            return refuse(CANNOT_LISTEN, &api::plain(&error));
         }
         // From here on requests are answered, even while the API server does not respond.
         let checked = tokio::select! {
@@ -184,13 +186,14 @@ impl Elect {
                 Some(Ok(())) => {}
                 Some(Err(why)) => return refuse(CONFIGURATION, &why),
                 None => {
-                    let limit = self.startup_timeout.unwrap_or_default();
-                    let why = format!("cannot read the own pod within {limit:?}");
+                    let limit = span(self.startup_timeout.unwrap_or_default());
+                    let why = format!("cannot read the own pod within {limit}");
                     return refuse(UNREACHABLE, &why);
                 }
             }
         }
-        self.announce(&elector, &namespace);
+        let voice = Voice::new(&namespace, &self.election.election);
+        self.announce(&elector, &voice);
         let log = match self.events {
             Some(EventFormat::Json) => EventLog::stdout(&self.election.election),
             None => EventLog::open(None, &self.election.election)?,
@@ -227,10 +230,13 @@ impl Elect {
                 handle: view.handle.clone(),
                 notes: view.notes.clone(),
                 gate,
+                voice: voice.clone(),
             };
             tokio::spawn(gate.serve());
         }
         Sidecar {
+            voice,
+            lease: elector.timing().lease(),
             candidate: elector.start(),
             signals,
             view,
@@ -272,21 +278,19 @@ impl Elect {
         Ok((elector, entry.notes))
     }
 
-    /// Logs the durations and derived values once.
-    fn announce(&self, elector: &Elector, namespace: &str) {
+    /// Prints that this candidate campaigns, or observes only.
+    fn announce(&self, elector: &Elector, voice: &Voice) {
         let timing = elector.timing();
-        tracing::info!(
-            election = self.election.election,
-            namespace,
+        if !self.dry_run {
+            voice.campaigning(elector.handle().identity(), timing, None);
+        }
+        tracing::debug!(
             lock = self.election.lock.as_str(),
-            identity = elector.handle().identity(),
-            lease = ?timing.lease(),
-            acts_without_renewal = ?timing.guard(),
-            retry = ?timing.retry_period(),
-            time_to_stop = ?timing.grace(),
+            acts_without_renewal = %span(timing.guard()),
+            time_to_stop = %span(timing.grace()),
             tolerated_rate_error = format!("{:.1} %", timing.tolerated_rate_error() * 100.0),
             dry_run = self.dry_run,
-            "taking part"
+            "derived durations"
         );
     }
 

@@ -8,13 +8,16 @@ use std::time::Duration;
 use anyhow::Result;
 use jiff::Timestamp;
 use rustix::process::Signal;
+use tenure::lock::duration::format as span;
 use tenure::{Candidate, Event, StopReason, Term};
 
 use super::outlets::{News, Notice, Outlets, PATIENCE, Share};
 use super::view::{Seen, View};
-use super::{UNREACHABLE, refuse};
+use super::{CONFIGURATION, FORBIDDEN, UNREACHABLE, refuse};
 use crate::events::{Change, EventLog, What};
+use crate::say::{self, Voice};
 use crate::signals::{Asked, Signals};
+use crate::terms::stop_words;
 use crate::waiting::Limit;
 
 /// Time limit of the release at the end, after all outlets were notified.
@@ -28,6 +31,9 @@ const FAREWELL: Duration = Duration::from_secs(2);
 
 /// Time during which a leader that stepped down by a signal does not campaign.
 const SIT_OUT: Duration = Duration::from_secs(30);
+
+/// Time after which a namespace that does not exist is an error, unless `--startup-timeout` gives another.
+const NO_NAMESPACE: Duration = Duration::from_secs(30);
 
 /// Interval at which these processes are checked.
 const STEP: Duration = Duration::from_millis(50);
@@ -51,6 +57,8 @@ pub(super) struct Sidecar {
     pub(super) dry_run: bool,
     pub(super) startup: Limit,
     pub(super) linger: Linger,
+    pub(super) voice: Voice,
+    pub(super) lease: Duration,
     /// The term that ended last, until it is known whether it was released.
     pub(super) ended: Option<Change>,
 }
@@ -60,9 +68,9 @@ impl Sidecar {
         let mut term: Option<Term> = None;
         self.tell(Notice::Started, None);
         let startup = self.startup;
-        let late = tokio::time::sleep(startup.left().unwrap_or(Duration::MAX));
+        let late = tokio::time::sleep(startup.left().unwrap_or(NO_NAMESPACE));
         tokio::pin!(late);
-        let mut starting = startup.whole().is_some();
+        let mut starting = true;
         let mut ending = false;
         loop {
             // The lease is renewed only while it leads, and a program in the same pod that still runs relies on it.
@@ -76,7 +84,10 @@ impl Sidecar {
                 },
                 asked = self.signals.next() => match asked {
                     // A second signal ends immediately.
-                    Asked::End(_) if ending => break,
+                    Asked::End(_) if ending => {
+                        say::second_signal("not waiting for the process of --wait-pid");
+                        break;
+                    }
                     Asked::End(_) => ending = true,
                     Asked::Forward(Signal::USR1) => self.view.handle.step_down(SIT_OUT),
                     Asked::Forward(_) | Asked::Child => {}
@@ -84,19 +95,38 @@ impl Sidecar {
                 () = tokio::time::sleep(STEP), if ending => {}
                 () = &mut late, if starting => {
                     starting = false;
-                    if self.view.notes.heard().is_none() {
-                        let why = self.view.handle.health().trouble();
-                        let why = why.map_or_else(|| "no answer".to_owned(), |t| t.to_string());
-                        let lock = self.view.handle.lock();
-                        let limit = startup.whole().unwrap_or_default();
-                        let why = format!("{lock} was not seen within {limit:?}: {why}");
-                        return refuse(UNREACHABLE, &why);
+                    if let Some((code, why)) = self.never_started() {
+                        self.leave(term).await;
+                        return refuse(code, &why);
                     }
                 }
             }
         }
         self.leave(term).await;
         Ok(0)
+    }
+
+    /// After the startup timeout: returns why this candidate has not started, with the exit code.
+    fn never_started(&self) -> Option<(u8, String)> {
+        let health = self.view.handle.health();
+        let limit = self.startup.whole();
+        let shown = span(limit.unwrap_or(NO_NAMESPACE));
+        if let Some((why, _)) = health.obstacle() {
+            let namespace = &self.view.facts.namespace;
+            let is_missing = why.contains(&format!("namespace {namespace} does not exist"));
+            let code = if is_missing { CONFIGURATION } else { FORBIDDEN };
+            if is_missing || (limit.is_some() && self.view.notes.heard().is_none()) {
+                return Some((code, format!("gave up after {shown}: {why}")));
+            }
+        }
+        if limit.is_none() || self.view.notes.heard().is_some() {
+            return None;
+        }
+        let why = health.trouble();
+        let why = why.map_or_else(|| "no answer".to_owned(), |t| t.to_string());
+        let lock = self.view.handle.lock();
+        let why = format!("{lock} was not seen within {shown}: {why}");
+        Some((UNREACHABLE, why))
     }
 
     /// Revokes the guard, notifies all outlets, and only then releases the lease. A second signal ends the wait.
@@ -117,8 +147,19 @@ impl Sidecar {
                     Some(Event::Finished) | None => break,
                     Some(event) => self.heard(event, &mut term),
                 },
-                () = &mut end => break,
-                _ = self.signals.end() => return,
+                () = &mut end => {
+                    if leads {
+                        let why = "could not release in time";
+                        self.voice.not_released(why, self.lease);
+                    }
+                    break;
+                }
+                _ = self.signals.end() => {
+                    if leads {
+                        self.voice.not_released("exiting without releasing", self.lease);
+                    }
+                    return;
+                }
             }
         }
         let patience = if leads { FAREWELL } else { Duration::ZERO };
@@ -129,7 +170,8 @@ impl Sidecar {
         match event {
             Event::Lead(won) => {
                 let identity = self.view.handle.identity().to_owned();
-                self.see(&identity, "acquired");
+                self.see(&identity);
+                self.voice.leading(&won, &self.view.notes.previous());
                 self.log.write(What::Acquired, &Change::own(&won));
                 *term = Some(won);
                 self.tell(Notice::Elected, None);
@@ -144,12 +186,12 @@ impl Sidecar {
                 if leader == self.view.handle.identity() {
                     return;
                 }
-                let reason = if leader.is_empty() {
-                    "released"
-                } else {
-                    "observed"
-                };
-                self.see(&leader, reason);
+                self.see(&leader);
+                if !leader.is_empty() {
+                    self.voice.waiting(&leader, &self.view.notes);
+                } else if self.ended.is_none() {
+                    self.voice.vacant(&self.view.notes.previous());
+                }
                 let identity = self.view.handle.identity();
                 let change = Change::seen(&leader, identity, &self.view.notes);
                 self.log.write(What::Observed, &change);
@@ -161,6 +203,7 @@ impl Sidecar {
             Event::Released => {
                 if let Some(change) = self.ended.take() {
                     self.log.write(What::Released, &change.released());
+                    self.voice.released();
                 }
             }
             _ => {}
@@ -171,21 +214,9 @@ impl Sidecar {
     /// notified.
     fn lost(&mut self, term: Term, reason: &StopReason) {
         let change = Change::own(&term).ended(&term);
-        let why = match reason {
-            StopReason::GuardExpired => "expired",
-            _ => "lost",
-        };
         self.view.seen.send_modify(|seen| seen.leader.clear());
         self.log.write(What::Lost, &change);
-        tracing::info!(
-            election = self.view.facts.election,
-            leader = "",
-            previous = change.leader,
-            term = term.transitions(),
-            reason = why,
-            why = reason.as_str(),
-            "leader changed"
-        );
+        self.voice.stopped(&term, stop_words(reason.as_str()));
         self.ended = Some(change);
         let share = Share::new(term);
         if self.linger.any() {
@@ -210,20 +241,12 @@ impl Sidecar {
         });
     }
 
-    fn see(&self, leader: &str, reason: &str) {
+    fn see(&self, leader: &str) {
         // After a release nobody leads until the next candidate does. The old sidecar printed nothing in that case.
         if self.print && !leader.is_empty() {
             // A closed standard output does not end the election.
             let _ = writeln!(std::io::stdout(), "{leader} is the leader");
         }
-        tracing::info!(
-            election = self.view.facts.election,
-            leader,
-            previous = self.view.notes.previous(),
-            term = self.view.notes.record().map(|record| record.transitions),
-            reason,
-            "leader changed"
-        );
         self.view.seen.send_replace(Seen {
             leader: leader.to_owned(),
             observed_at: Some(Timestamp::now()),
@@ -248,7 +271,7 @@ impl Linger {
         let mut waited = Duration::ZERO;
         while waited < self.delay.unwrap_or_default() || self.is_running() {
             if share.term_left().is_zero() {
-                tracing::warn!("the lease cannot be kept any longer for programs beside");
+                tracing::warn!("the lease cannot be kept any longer for other programs of the pod");
                 return;
             }
             tokio::time::sleep(STEP).await;

@@ -4,11 +4,11 @@
 //! dies. It is reaped after all other processes, so that its pid stays that of the group.
 
 use std::ffi::OsString;
-use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::{fmt, io};
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -62,6 +62,15 @@ impl Exit {
     /// Returns whether it succeeded.
     pub(crate) fn success(self) -> bool {
         self == Self::Code(0)
+    }
+}
+
+impl fmt::Display for Exit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Code(code) => write!(f, "exited with code {code}"),
+            Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
+        }
     }
 }
 

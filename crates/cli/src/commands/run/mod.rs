@@ -23,7 +23,9 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use kube::Client;
 use rustix::process::Signal;
+use tenure::lock::duration::format as span;
 
+use crate::api;
 use crate::connect::Connect;
 use crate::election;
 use crate::events::EventLog;
@@ -75,13 +77,14 @@ impl Run {
         let (timing, log) = match (self.election.check(), log) {
             (Ok(timing), Ok(log)) => (timing, log),
             (Err(error), _) | (_, Err(error)) => {
-                eprintln!("tenure: {error:#}");
+                eprintln!("tenure: {}", api::plain(&error));
                 return Ok(USAGE);
             }
         };
         if let Some(least) = self.min_validity.filter(|least| *least >= timing.guard()) {
             let most = timing.guard();
-            eprintln!("tenure: --min-validity {least:?} is never left: use less than {most:?}");
+            let (least, most) = (span(least), span(most));
+            eprintln!("tenure: --min-validity {least} is never left: use less than {most}");
             return Ok(USAGE);
         }
         let began = jiff::Timestamp::now();
@@ -133,9 +136,10 @@ impl Run {
         };
         let mut runner = Runner::new(self, connected, namespace, signals, foreground, began);
         if let Err(error) = runner.enter(None) {
-            eprintln!("tenure: {error:#}");
+            eprintln!("tenure: {}", api::plain(&error));
             return Ok(USAGE);
         }
+        runner.announce(&timing);
         let code = runner.campaign(wait, log).await;
         runner.leave().await;
         code
@@ -151,7 +155,8 @@ impl Run {
             return FAILED;
         }
         let waited = self.wait.unwrap_or_default();
-        eprintln!("tenure: not elected in {election} within {waited:?}: {why}");
+        let waited = span(waited);
+        eprintln!("tenure: not elected in {election} within {waited}: {why}");
         self.conflict_exit_code
     }
 

@@ -1,7 +1,6 @@
 //! A campaign of `tenure run`: waits for a term, runs its work, releases it, and repeats.
 
 use std::collections::BTreeMap;
-use std::io::IsTerminal;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
@@ -9,18 +8,22 @@ use futures_util::future::select_all;
 use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use tenure::deadline::Overrun;
-use tenure::{Candidate, Event, Hub, Status, Term};
+use tenure::lock::duration::format as span;
+use tenure::{Candidate, Event, Hub, Status, StopReason, Term, Timing};
 
 use super::args::{OnLost, Run, Stdin};
 use super::group::Spec;
 use super::work::{End, Running, Work};
 use super::{FAILED, code_of, finish, slots, terminal};
+use crate::api;
 use crate::election::{Connected, Entry};
 use crate::events::{Change, EventLog, What};
 use crate::output::escaped;
+use crate::say::Voice;
 use crate::sight::{Gate, Notes, rfc3339};
 use crate::signals::Signals;
-use crate::values::variable;
+use crate::terms::stop_words;
+use crate::values::{signal_name, variable};
 use crate::waiting::{Limit, WORTH_A_WORD};
 
 /// Time limit of the release after the work has ended.
@@ -55,6 +58,8 @@ pub(super) struct Runner {
     retry: Duration,
     grace: Duration,
     request_timeout: Duration,
+    lease: Duration,
+    voice: Voice,
 }
 
 /// One candidacy.
@@ -62,6 +67,32 @@ struct Entered {
     candidate: Candidate,
     notes: Notes,
     slot: Option<u32>,
+}
+
+impl Entered {
+    /// Returns why requests fail, if they do.
+    fn trouble(&self) -> Option<String> {
+        let health = self.candidate.handle().health();
+        let lasting = || health.obstacle().map(|(why, _)| why.to_string());
+        health
+            .trouble()
+            .map(|trouble| trouble.to_string())
+            .or_else(lasting)
+    }
+}
+
+/// Returns the reason for the end of a term in words.
+fn why_ended(end: &End, term: &Term) -> String {
+    match end {
+        End::Exited(exit) => format!("the command {exit}"),
+        End::Asked(signal, _) => format!("received {}", signal_name(*signal)),
+        End::HeldLongEnough => "--max-hold has passed".to_owned(),
+        End::NotStarted(_) => "the command cannot be started".to_owned(),
+        End::Lost => {
+            let reason = term.reason().unwrap_or(StopReason::GuardExpired);
+            stop_words(reason.as_str()).to_owned()
+        }
+    }
 }
 
 /// Returns the next event of any candidacy, and its index. Cancel safe.
@@ -92,6 +123,7 @@ impl Runner {
             None => Gate::open(),
         };
         let hub = Hub::new(client.clone());
+        let voice = Voice::new(&namespace, &run.election.election);
         Self {
             run,
             client,
@@ -109,6 +141,8 @@ impl Runner {
             retry: Duration::ZERO,
             grace: Duration::ZERO,
             request_timeout: Duration::ZERO,
+            lease: Duration::ZERO,
+            voice,
         }
     }
 
@@ -150,6 +184,7 @@ impl Runner {
             .on_overrun(Overrun::call(move |_| at_fence.kill()))
             .build()?;
         self.retry = elector.timing().retry_period();
+        self.lease = elector.timing().lease();
         self.grace = elector.timing().grace();
         self.request_timeout = elector.timing().request_timeout();
         let candidate = elector.start();
@@ -161,12 +196,22 @@ impl Runner {
         Ok(())
     }
 
+    /// Prints that this candidate campaigns.
+    pub(super) fn announce(&self, timing: &Timing) {
+        if let Some(entry) = self.entries.first() {
+            let handle = entry.candidate.handle();
+            let slots = self.run.slots;
+            self.voice.campaigning(handle.identity(), timing, slots);
+        }
+    }
+
     /// `patience` applies to the first term.
     pub(super) async fn campaign(&mut self, patience: Limit, mut log: EventLog) -> Result<u8> {
         let election = self.run.election.election.clone();
         let mut patience = patience;
         loop {
-            let (at, term) = match self.wait_for_term(patience, &mut log).await {
+            let waited = self.wait_for_term(patience, &mut log);
+            let (at, term) = match waited.await {
                 Waited::Lead(at, term) => (at, term),
                 Waited::Code(code) => return Ok(code),
             };
@@ -176,7 +221,7 @@ impl Runner {
             self.leaving = others.inspect(Candidate::shutdown).collect();
             if let Some((at, by)) = self.done_before() {
                 let by = escaped(&by);
-                eprintln!("tenure: {by} has done it at {at}: nothing to do");
+                eprintln!("tenure: skipped: {by} completed {election} at {at:.0} (--once)");
                 return Ok(0);
             }
             if let Some(slot) = self.slot() {
@@ -192,25 +237,31 @@ impl Runner {
             }
             let change = Change::own(&term);
             log.write(What::Acquired, &change);
+            self.voice.leading(&term, &self.entries[0].notes.previous());
             let end = self.work(&term).run(&term, &mut self.signals).await;
             self.note_completed(&end, &term).await;
             let change = change.ended(&term);
             log.write(What::Lost, &change);
             self.ended = Some(change);
+            self.voice.stopped(&term, &why_ended(&end, &term));
+            let reason = term.reason();
+            let to_release = reason.as_ref().is_none_or(StopReason::is_voluntary);
             // The lease may be released only now, because all processes have ended.
             drop(term);
             match end {
                 End::Exited(exit) | End::Asked(_, Some(exit)) => {
-                    return self.released(&mut log, exit.code()).await;
+                    return self.released(&mut log, exit.code(), to_release).await;
                 }
-                End::Asked(signal, None) => return self.released(&mut log, code_of(signal)).await,
+                End::Asked(signal, None) => {
+                    return self.released(&mut log, code_of(signal), to_release).await;
+                }
                 End::NotStarted(error) => return Err(error).context("cannot start the command"),
                 End::HeldLongEnough | End::Lost if self.run.on_lost == OnLost::Rejoin => {}
-                End::HeldLongEnough => return self.released(&mut log, 0).await,
+                End::HeldLongEnough => return self.released(&mut log, 0, to_release).await,
                 End::Lost => {
                     eprintln!("tenure: lost the election {election}");
                     let code = self.run.lost_exit_code;
-                    return self.released(&mut log, code).await;
+                    return self.released(&mut log, code, to_release).await;
                 }
             }
             patience = Limit::begin(None);
@@ -231,7 +282,10 @@ impl Runner {
                 biased;
                 (event, at) = next(&mut self.entries) => match event {
                     Some(Event::Lead(term)) => return Waited::Lead(at, term),
-                    Some(Event::NewLeader(holder)) => self.note_observed(&holder, at, log),
+                    Some(Event::NewLeader(holder)) => {
+                        self.note_observed(&holder, at, log);
+                        waits_silently &= !self.say_who_holds(&holder, at);
+                    }
                     Some(Event::Released) => self.note_released(log),
                     Some(_) => {}
                     None => return Waited::Code(FAILED),
@@ -276,10 +330,7 @@ impl Runner {
         if waited < limit {
             return None;
         }
-        let trouble = self.entries.iter().find_map(|entry| {
-            let health = entry.candidate.handle().health();
-            health.trouble().map(|trouble| trouble.to_string())
-        });
+        let trouble = self.entries.iter().find_map(Entered::trouble);
         let election = &self.run.election.election;
         let why = trouble.unwrap_or_else(|| format!("no answer from {}", self.server));
         Some((FAILED, format!("cannot lead {election} now: {why}")))
@@ -307,19 +358,25 @@ impl Runner {
         why
     }
 
-    /// Prints what it waits for. A server without a response is always reported; another leader is reported only on a
-    /// terminal.
+    /// Prints what it waits for, if that is not another holder.
     fn say_what_it_waits_for(&self) {
-        let election = &self.run.election.election;
         let heard = |entry: &Entered| entry.notes.heard().is_some();
         if !self.entries.iter().any(heard) {
             eprintln!("tenure: waiting for {}", self.server);
-        } else if std::io::stderr().is_terminal() {
-            let why = self
-                .taken()
-                .unwrap_or_else(|| format!("nobody leads {election} yet"));
-            eprintln!("tenure: waiting: {why}");
+        } else if self.taken().is_some_and(|why| why.ends_with("is paused")) {
+            self.voice.paused();
         }
+    }
+
+    /// Prints who holds the lock. Candidates of several slots wait only if all of them are taken.
+    fn say_who_holds(&self, holder: &str, at: usize) -> bool {
+        let entry = &self.entries[at];
+        let own = holder == entry.candidate.handle().identity();
+        let says = !holder.is_empty() && !own && self.taken().is_some();
+        if says {
+            self.voice.waiting(holder, &entry.notes);
+        }
+        says
     }
 
     fn note_observed(&self, holder: &str, at: usize, log: &mut EventLog) {
@@ -335,13 +392,15 @@ impl Runner {
             return;
         };
         let handle = entry.candidate.handle();
-        let why = match (handle.health().trouble(), handle.status()) {
-            (Some(trouble), _) => trouble.to_string(),
+        let why = match (entry.trouble(), handle.status()) {
+            (Some(trouble), _) => trouble,
             (None, Status::Follower { leader }) => format!("{} leads", escaped(&leader)),
-            (None, _) => "nobody leads yet".to_owned(),
+            (None, _) => self
+                .taken()
+                .unwrap_or_else(|| "nobody leads yet".to_owned()),
         };
-        let election = &self.run.election.election;
-        eprintln!("tenure: not elected in {election} within {waited:?}: {why}");
+        let (election, waited) = (&self.run.election.election, span(waited));
+        eprintln!("tenure: not elected in {election} within {waited}: {why}");
     }
 
     /// With `--once`: returns who completed the work since this process was started, or a little before.
@@ -363,7 +422,7 @@ impl Runner {
         };
         let noted = finish::note_completed(&self.client, &entry.notes, term.identity());
         if let Err(error) = noted.await {
-            eprintln!("tenure: others may do it again: {error:#}");
+            eprintln!("tenure: others may do it again: {}", api::plain(&error));
         }
     }
 
@@ -434,11 +493,13 @@ impl Runner {
     fn note_released(&mut self, log: &mut EventLog) {
         if let Some(change) = self.ended.take() {
             log.write(What::Released, &change.released());
+            self.voice.released();
         }
     }
 
-    /// Releases the lease after the work has ended, and logs it. Waits for a limited time.
-    async fn released(&mut self, log: &mut EventLog, code: u8) -> Result<u8> {
+    /// Releases the lease after the work has ended, and logs it. Waits for a limited time. `to_release` says whether
+    /// this candidate still holds the lease.
+    async fn released(&mut self, log: &mut EventLog, code: u8, to_release: bool) -> Result<u8> {
         if let Some(entry) = self.entries.first() {
             entry.candidate.shutdown();
         }
@@ -454,13 +515,15 @@ impl Runner {
                 }
             }
         };
-        tokio::select! {
-            () = finished => {}
-            () = tokio::time::sleep(RELEASE) => {}
-            _ = self.signals.end() => {}
-        }
+        let skipped = tokio::select! {
+            () = finished => "could not release",
+            () = tokio::time::sleep(RELEASE) => "could not release in time",
+            _ = self.signals.end() => "exiting without releasing",
+        };
         if given_back {
             self.note_released(log);
+        } else if to_release {
+            self.voice.not_released(skipped, self.lease);
         }
         let delete = |entry: &&Entered| {
             let slot = usize::try_from(entry.slot.unwrap_or(0)).unwrap_or(usize::MAX);
@@ -472,7 +535,7 @@ impl Runner {
             let deleted = tokio::time::timeout(RELEASE, finish::delete(&self.client, &sighting));
             match deleted.await {
                 Ok(Ok(())) => {}
-                Ok(Err(error)) => eprintln!("tenure: {error:#}"),
+                Ok(Err(error)) => eprintln!("tenure: {}", api::plain(&error)),
                 Err(_) => eprintln!("tenure: the lock object was not deleted in time"),
             }
         }

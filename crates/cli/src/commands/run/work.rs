@@ -21,6 +21,7 @@ use super::containment::{Change, Containment};
 use super::group::{Exit, Group, Spec};
 use super::slots::Slot;
 use super::{kin, terminal};
+use crate::say;
 use crate::signals::{Asked, Signals};
 
 /// Interval at which the fence is checked. Well below any lease.
@@ -296,7 +297,10 @@ impl Work {
                     }
                     Asked::Forward(signal) => group.signal(signal),
                     // A second signal ends immediately.
-                    Asked::End(_) if why.is_some() => group.signal(Signal::KILL),
+                    Asked::End(_) if why.is_some() => {
+                        say::second_signal("killing the command instead of waiting for it to end");
+                        group.signal(Signal::KILL);
+                    }
                     Asked::End(signal) => {
                         why = Some(Why::Asked(signal));
                         group.ask(self.stop_signal.unwrap_or(signal));

@@ -1,0 +1,288 @@
+//! One line per change of a candidacy, on standard error: `tenure: leading shop/web, fencing token 42`.
+//!
+//! The lines are log events with a constant message, fields for programs, and a sentence for people in the field `text`.
+//! `--log-format json` prints all of them; otherwise only the sentence is printed.
+
+use std::fmt::{self, Write as _};
+use std::time::Duration;
+
+use jiff::{SignedDuration, Timestamp};
+use tenure::lock::duration::format as span;
+use tenure::{Term, Timing};
+use tracing::field::{Field, Visit};
+use tracing::{Event, Subscriber};
+use tracing_subscriber::fmt::format::{Format, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::output::escaped;
+use crate::sight::Notes;
+
+/// Target of these log events.
+pub(crate) const TARGET: &str = "tenure::say";
+
+/// Reports the changes of one candidacy.
+#[derive(Clone, Debug)]
+pub(crate) struct Voice {
+    namespace: String,
+    election: String,
+    place: String,
+}
+
+impl Voice {
+    pub(crate) fn new(namespace: &str, election: &str) -> Self {
+        Self {
+            namespace: namespace.to_owned(),
+            election: election.to_owned(),
+            place: format!("{namespace}/{election}"),
+        }
+    }
+
+    /// Reports the start, with the durations.
+    pub(crate) fn campaigning(&self, identity: &str, timing: &Timing, slots: Option<u32>) {
+        let place = match slots {
+            Some(slots) => format!("{} for one of {slots} slots", self.place),
+            None => self.place.clone(),
+        };
+        let text = format!(
+            "campaigning in {place} as {identity} (lease {}, renew deadline {}, retry period {})",
+            span(timing.lease()),
+            span(timing.renew_deadline()),
+            span(timing.retry_period()),
+        );
+        tracing::info!(
+            target: TARGET,
+            text,
+            namespace = self.namespace,
+            election = self.election,
+            identity,
+            lease_seconds = timing.lease().as_secs_f64(),
+            renew_deadline_seconds = timing.renew_deadline().as_secs_f64(),
+            retry_period_seconds = timing.retry_period().as_secs_f64(),
+            "campaigning"
+        );
+    }
+
+    /// Reports another holder. `notes` contains its record.
+    pub(crate) fn waiting(&self, holder: &str, notes: &Notes) {
+        let left = SignedDuration::try_from(notes.valid_for()).unwrap_or_default();
+        let until = Timestamp::now().checked_add(left).unwrap_or_default();
+        let until = format!("{until:.0}");
+        let place = &self.place;
+        let text =
+            format!("waiting: {holder} holds {place}, until {until} unless it renews its lease");
+        let previous = notes.previous();
+        tracing::info!(
+            target: TARGET,
+            text,
+            namespace = self.namespace,
+            election = self.election,
+            leader = holder,
+            previous,
+            term = notes.record().map(|record| record.transitions),
+            until,
+            "waiting"
+        );
+    }
+
+    /// Reports that nobody holds the lock.
+    pub(crate) fn vacant(&self, previous: &str) {
+        let text = format!("nobody holds {}", self.place);
+        tracing::info!(
+            target: TARGET,
+            text,
+            namespace = self.namespace,
+            election = self.election,
+            leader = "",
+            previous,
+            "no leader"
+        );
+    }
+
+    /// Reports a paused election that nobody holds.
+    pub(crate) fn paused(&self) {
+        let Self {
+            place, election, ..
+        } = self;
+        let text = format!(
+            "waiting: {place} is paused; nobody can acquire it until `tenure resume {election}`"
+        );
+        tracing::info!(target: TARGET, text, namespace = self.namespace, election, "paused");
+    }
+
+    /// Reports an own term.
+    pub(crate) fn leading(&self, term: &Term, previous: &str) {
+        let token = term.token().to_string();
+        let text = format!("leading {}, fencing token {token}", self.place);
+        tracing::info!(
+            target: TARGET,
+            text,
+            namespace = self.namespace,
+            election = self.election,
+            leader = term.identity(),
+            previous,
+            term = term.transitions(),
+            token,
+            "leading"
+        );
+    }
+
+    /// Reports the end of an own term and its reason in words.
+    pub(crate) fn stopped(&self, term: &Term, why: &str) {
+        let text = format!("stopped leading {}: {why}", self.place);
+        tracing::info!(
+            target: TARGET,
+            text,
+            namespace = self.namespace,
+            election = self.election,
+            leader = "",
+            previous = term.identity(),
+            term = term.transitions(),
+            token = term.token().to_string(),
+            why,
+            "stopped leading"
+        );
+    }
+
+    pub(crate) fn released(&self) {
+        let text = format!("released {}", self.place);
+        let (namespace, election) = (&self.namespace, &self.election);
+        tracing::info!(target: TARGET, text, namespace, election, "released");
+    }
+
+    /// Warns that the lease stays held although nobody leads. `why` says how that came about.
+    pub(crate) fn not_released(&self, why: &str, lease: Duration) {
+        let lease = span(lease);
+        let text = format!("{why} {}; others wait up to {lease}", self.place);
+        let (namespace, election) = (&self.namespace, &self.election);
+        tracing::warn!(target: TARGET, text, namespace, election, "not released");
+    }
+
+    /// Reports whether the health checks let this candidate campaign.
+    pub(crate) fn health(&self, trouble: Option<&str>) {
+        let (place, namespace, election) = (&self.place, &self.namespace, &self.election);
+        match trouble {
+            Some(why) => {
+                let text = format!("not campaigning in {place}: the health check failed: {why}");
+                tracing::warn!(target: TARGET, text, namespace, election, why, "unhealthy");
+            }
+            None => {
+                let text = format!("campaigning in {place}: the health check succeeded");
+                tracing::info!(target: TARGET, text, namespace, election, "healthy");
+            }
+        }
+    }
+
+    /// Warns about a leader that steps down because of its health.
+    pub(crate) fn unhealthy_leader(&self, why: &str) {
+        let (place, namespace, election) = (&self.place, &self.namespace, &self.election);
+        let text = format!("stepping down from {place}: the health check failed: {why}");
+        tracing::warn!(target: TARGET, text, namespace, election, why, "unhealthy leader");
+    }
+}
+
+/// Reports what a second signal skips.
+pub(crate) fn second_signal(what: &str) {
+    let text = format!("second signal: {what}");
+    tracing::warn!(target: TARGET, text, "second signal");
+}
+
+/// Formats the events of this module as sentences, and others as usual.
+pub(crate) struct Sentences(Format);
+
+impl Sentences {
+    pub(crate) fn new() -> Self {
+        Self(tracing_subscriber::fmt::format().with_target(false))
+    }
+}
+
+impl<S, N> FormatEvent<S, N> for Sentences
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(
+        &self,
+        context: &FmtContext<'_, S, N>,
+        mut writer: Writer<'_>,
+        event: &Event<'_>,
+    ) -> fmt::Result {
+        if event.metadata().target() != TARGET {
+            return self.0.format_event(context, writer, event);
+        }
+        let mut text = Text::default();
+        event.record(&mut text);
+        writeln!(writer, "tenure: {}", escaped(&text.0))
+    }
+}
+
+/// The field `text` of an event.
+#[derive(Default)]
+struct Text(String);
+
+impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "text" {
+            value.clone_into(&mut self.0);
+        }
+    }
+
+    fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
+        if field.name() == "text" {
+            let _ = write!(self.0, "{value:?}");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+
+    #[derive(Clone, Default)]
+    struct Written(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Written {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            self.0.lock().unwrap().extend_from_slice(bytes);
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn sentence_has_no_fields_and_other_lines_have_them() {
+        let written = Written::default();
+        let to = written.clone();
+        let log = tracing_subscriber::fmt()
+            .with_writer(move || to.clone())
+            .with_ansi(false)
+            .event_format(Sentences::new())
+            .finish();
+        tracing::subscriber::with_default(log, || {
+            Voice::new("shop", "web").released();
+            Voice::new("shop", "web").not_released("did not release", Duration::from_secs(15));
+            second_signal("a\u{1b}b");
+            tracing::warn!(kind = "other", "as usual");
+        });
+        let written = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        let lines: Vec<&str> = written.lines().collect();
+        assert_eq!(
+            lines[..3],
+            [
+                "tenure: released shop/web",
+                "tenure: did not release shop/web; others wait up to 15s",
+                "tenure: second signal: a\\u{1b}b",
+            ]
+        );
+        assert!(
+            lines[3].ends_with("WARN as usual kind=\"other\""),
+            "{written}"
+        );
+    }
+}
