@@ -1,5 +1,7 @@
 //! The permissions that a command line needs: no more, and no fewer.
 
+use std::time::Duration;
+
 use anyhow::{Context, Result};
 use k8s_openapi::api::authorization::v1::{
     ResourceAttributes, SelfSubjectAccessReview, SelfSubjectAccessReviewSpec,
@@ -7,6 +9,9 @@ use k8s_openapi::api::authorization::v1::{
 use kube::api::PostParams;
 use kube::{Api, Client};
 use tenure::lock::LockKind;
+
+/// Time limit of a permission check and of the query for the user's name.
+const LONGEST_CHECK: Duration = Duration::from_secs(10);
 
 /// One rule of a Role.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -148,6 +153,76 @@ pub(crate) async fn may_get(
     refused.is_ok_and(|refused| refused.is_empty())
 }
 
+/// Checks the permissions and prints the missing ones on standard error, with a complete Role and the commands that
+/// grant it. Returns whether any is missing; false if that is unknown.
+pub(crate) async fn explain(client: &Client, election: &str, needs: &Needs, role: &Needs) -> bool {
+    let checked = tokio::time::timeout(LONGEST_CHECK, missing(client, needs)).await;
+    let Ok(Ok(missing)) = checked else {
+        // The election reports the failed request itself.
+        return false;
+    };
+    if missing.is_empty() {
+        return false;
+    }
+    let user = tokio::time::timeout(LONGEST_CHECK, own_name(client)).await;
+    let user = user.unwrap_or_default();
+    eprint!("{}", grant(election, &missing, role, user.as_deref()));
+    true
+}
+
+/// Returns the text about missing permissions: what is missing, the Roles, and the commands that grant them.
+fn grant(election: &str, missing: &Needs, role: &Needs, user: Option<&str>) -> String {
+    let namespaces: Vec<&str> = role
+        .iter()
+        .map(|(namespace, _)| namespace.as_str())
+        .collect();
+    let bind = |namespace: &&str| {
+        format!(
+            "kubectl create rolebinding tenure-{election} --namespace={namespace} \
+             --role=tenure-{election} {}",
+            subject(user, namespace)
+        )
+    };
+    let bind: Vec<String> = namespaces.iter().map(bind).collect();
+    format!(
+        "tenure: missing permissions: {}\ntenure: save this as role.yaml, then run: kubectl apply -f \
+         role.yaml && {}\n{}",
+        describe(missing),
+        bind.join(" && "),
+        roles(election, role)
+    )
+}
+
+/// Returns the flag of `kubectl create rolebinding` for a user.
+fn subject(user: Option<&str>, namespace: &str) -> String {
+    // The name comes from the API server, and the line is copied into a shell.
+    let is_safe = |name: &&str| {
+        let safe = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
+        !name.is_empty() && name.chars().all(safe)
+    };
+    match user.filter(is_safe) {
+        Some(user) => match user.strip_prefix("system:serviceaccount:") {
+            Some(account) => format!("--serviceaccount={account}"),
+            None => format!("--user={user}"),
+        },
+        None => format!("--serviceaccount={namespace}:NAME"),
+    }
+}
+
+/// Returns the name of the user of this client, if the API server says it.
+async fn own_name(client: &Client) -> Option<String> {
+    let review = serde_json::json!({
+        "apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview",
+    });
+    let request = http::Request::post("/apis/authentication.k8s.io/v1/selfsubjectreviews")
+        .header(http::header::CONTENT_TYPE, "application/json")
+        .body(review.to_string().into_bytes())
+        .ok()?;
+    let answer = client.request::<serde_json::Value>(request).await.ok()?;
+    let name = answer["status"]["userInfo"]["username"].as_str()?;
+    Some(name.to_owned())
+}
+
 /// Formats missing permissions: `update leases, create events in namespace x`.
 pub(crate) fn describe(missing: &Needs) -> String {
     let verbs = |rules: &[Rule]| {
@@ -185,5 +260,47 @@ fn review(namespace: &str, rule: &Rule, verb: &str) -> SelfSubjectAccessReview {
             ..SelfSubjectAccessReviewSpec::default()
         },
         ..SelfSubjectAccessReview::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_permission_is_followed_by_one_whole_role_and_its_commands() {
+        let role = vec![("shop".to_owned(), taking_part(LockKind::Leases, "web", &[]))];
+        let missing = vec![(
+            "shop".to_owned(),
+            vec![Rule::any("", "events", vec!["create"])],
+        )];
+        let text = grant(
+            "web",
+            &missing,
+            &role,
+            Some("system:serviceaccount:shop:web"),
+        );
+        let lines: Vec<&str> = text.lines().collect();
+        assert_eq!(
+            lines[..2],
+            [
+                "tenure: missing permissions: create events in namespace shop",
+                "tenure: save this as role.yaml, then run: kubectl apply -f role.yaml && kubectl create \
+                 rolebinding tenure-web --namespace=shop --role=tenure-web --serviceaccount=shop:web",
+            ]
+        );
+        assert_eq!(text.matches("kind: Role\n").count(), 1, "{text}");
+        assert!(text.contains("verbs: [get, list, update, watch]"), "{text}");
+    }
+
+    #[test]
+    fn binding_names_only_users_that_a_shell_takes_literally() {
+        assert_eq!(
+            subject(Some("jo@example.com"), "shop"),
+            "--user=jo@example.com"
+        );
+        for unknown in [None, Some(""), Some("a; rm -r /"), Some("$(x)")] {
+            assert_eq!(subject(unknown, "shop"), "--serviceaccount=shop:NAME");
+        }
     }
 }

@@ -323,8 +323,7 @@ impl Elect {
         match tokio::time::timeout(limit, rbac::missing(client, &needs)).await {
             Ok(Ok(missing)) if missing.is_empty() => None,
             Ok(Ok(missing)) => {
-                eprintln!("tenure: missing permissions: {}", rbac::describe(&missing));
-                eprint!("{}", rbac::roles(&self.election.election, &missing));
+                rbac::explain(client, &self.election.election, &missing, &needs).await;
                 fail.then_some(FORBIDDEN)
             }
             Ok(Err(error)) => {

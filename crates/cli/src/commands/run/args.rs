@@ -24,6 +24,9 @@ pub(crate) struct Run {
     /// Maximum time to wait for leadership; 0 waits forever
     #[arg(short, long, value_name = "D", env = "TENURE_WAIT", value_parser = duration)]
     pub(super) wait: Option<Duration>,
+    /// Exit if a permission or the namespace is still missing after this time
+    #[arg(long, value_name = "D", env = "TENURE_STARTUP_TIMEOUT", default_value = "30s", value_parser = duration)]
+    pub(super) startup_timeout: Duration,
     /// Release the lease after this time
     #[arg(long, value_name = "D", env = "TENURE_MAX_HOLD", value_parser = duration)]
     pub(super) max_hold: Option<Duration>,

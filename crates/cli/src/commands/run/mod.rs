@@ -7,6 +7,7 @@ mod fence_file;
 mod finish;
 mod group;
 mod kin;
+mod obstacle;
 mod runner;
 #[cfg(test)]
 mod simulation;

@@ -13,6 +13,7 @@ use tenure::{Candidate, Event, Hub, Status, StopReason, Term, Timing};
 
 use super::args::{OnLost, Run, Stdin};
 use super::group::Spec;
+use super::obstacle::Obstacles;
 use super::work::{End, Running, Work};
 use super::{FAILED, code_of, finish, slots, terminal};
 use crate::api;
@@ -34,6 +35,9 @@ const FAREWELL: Duration = Duration::from_millis(400);
 
 /// Interval at which `--nonblock` checks whether there is a reason to wait.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// Interval at which a new candidate checks whether something prevents it from campaigning.
+const GLANCE: Duration = Duration::from_millis(500);
 
 /// A running campaign.
 pub(super) struct Runner {
@@ -209,8 +213,9 @@ impl Runner {
     pub(super) async fn campaign(&mut self, patience: Limit, mut log: EventLog) -> Result<u8> {
         let election = self.run.election.election.clone();
         let mut patience = patience;
+        let mut obstacles = Some(Obstacles::new(self.run.startup_timeout));
         loop {
-            let waited = self.wait_for_term(patience, &mut log);
+            let waited = self.wait_for_term(patience, obstacles.take(), &mut log);
             let (at, term) = match waited.await {
                 Waited::Lead(at, term) => (at, term),
                 Waited::Code(code) => return Ok(code),
@@ -271,7 +276,13 @@ impl Runner {
         }
     }
 
-    async fn wait_for_term(&mut self, patience: Limit, log: &mut EventLog) -> Waited {
+    /// `obstacles` is given for the first term: later, a candidate waits until a permission is granted again.
+    async fn wait_for_term(
+        &mut self,
+        patience: Limit,
+        mut obstacles: Option<Obstacles>,
+        log: &mut EventLog,
+    ) -> Waited {
         let timeout = tokio::time::sleep(patience.left().unwrap_or(Duration::MAX));
         let word = tokio::time::sleep(WORTH_A_WORD);
         tokio::pin!(timeout, word);
@@ -300,7 +311,14 @@ impl Runner {
                     self.say_what_it_waits_for();
                 }
                 () = tokio::time::sleep(LOOK), if self.run.nonblock => {}
+                () = tokio::time::sleep(GLANCE), if obstacles.is_some() => {}
             }
+            let over = obstacles.as_ref().is_some_and(Obstacles::is_over);
+            if let Some(why) = obstacles.as_mut().and_then(|known| self.is_refused(known)) {
+                eprintln!("tenure: {why}");
+                return Waited::Code(FAILED);
+            }
+            obstacles = obstacles.filter(|_| !over);
             if let Some((code, why)) = self.in_vain(began.elapsed()) {
                 // An observed state is about to be reported as an event.
                 let told = tokio::time::timeout(LOOK, next(&mut self.entries)).await;
@@ -377,6 +395,20 @@ impl Runner {
             self.voice.waiting(holder, &entry.notes);
         }
         says
+    }
+
+    /// Returns why this candidate cannot campaign, if that has lasted for the startup timeout. Prints what is missing
+    /// before.
+    fn is_refused(&self, obstacles: &mut Obstacles) -> Option<String> {
+        let recent = self.retry * 3 + self.request_timeout;
+        let obstacle = |entry: &Entered| {
+            let (why, ago) = entry.candidate.handle().health().obstacle()?;
+            (ago < recent).then_some(why)
+        };
+        let why = self.entries.iter().find_map(obstacle)?;
+        let needs = || vec![(self.namespace.clone(), self.run.needs())];
+        let election = &self.run.election.election;
+        obstacles.meet(&why, &self.client, election, needs)
     }
 
     fn note_observed(&self, holder: &str, at: usize, log: &mut EventLog) {
