@@ -68,6 +68,7 @@ mod security_campaign;
 mod security_cost;
 mod security_floods;
 mod seeing;
+mod sentences;
 mod server_command;
 mod server_crash;
 mod server_encryption;

@@ -160,7 +160,10 @@ fn history_says_who_led_and_why_it_ended_and_where_knowledge_ends() {
     let ended = |i: usize| terms[i]["ended"].as_str().unwrap_or_default();
     assert_eq!(ended(0), "an operator ordered it to step down");
     assert_eq!(ended(1), "it was shut down");
-    assert!(ended(2).starts_with("no word from it"), "{report}");
+    assert_eq!(ended(2), "crashed or cut off", "{report}");
+    // The term ended with its lease, which is before the next one.
+    let seconds = |i: usize, key: &str| terms[i][key].as_str().unwrap()[..19].to_owned();
+    assert!(seconds(2, "from") < seconds(2, "to") && seconds(2, "to") <= seconds(3, "from"));
     assert_eq!(ended(3), "");
     let token = |i: usize| terms[i]["token"].as_str().unwrap().parse::<u64>().unwrap();
     assert!(token(0) < token(1) && token(1) < token(2) && token(2) < token(3));
@@ -304,7 +307,10 @@ fn doctor_measures_where_the_locks_are() {
     let report = place.json(&[&DOCTOR[..], &["--observe=0s"]].concat());
     assert_eq!(report["healthy"], true, "{report:#}");
     let levels: Vec<&Value> = report["findings"].as_array().unwrap().iter().collect();
-    let well = levels.iter().all(|finding| finding["level"] == "ok");
+    let well = levels.iter().all(|finding| {
+        let skipped = finding["check"] == "identity" && finding["level"] == "skipped";
+        finding["level"] == "ok" || skipped
+    });
     assert!(well, "{report:#}");
 }
 
@@ -324,7 +330,7 @@ fn doctor_names_what_is_wrong() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(
-        text.contains("FAIL  timing") && text.contains("must fit into"),
+        text.contains("FAIL     timing") && text.contains("must fit into"),
         "{text}"
     );
 }
@@ -415,12 +421,22 @@ fn doctor_is_content_with_the_printed_role() {
             .output()
             .unwrap();
         let report: Value = serde_json::from_slice(&output.stdout).unwrap();
-        assert_eq!(report["healthy"], true, "{report:#}");
+        let exists = leader.is_some();
+        assert_eq!(report["healthy"], exists, "{report:#}");
         for finding in report["findings"].as_array().unwrap() {
             let summary = finding["summary"].as_str().unwrap();
             let all = summary.starts_with("to see elections (status, top, history): missing list");
-            let expected = if all { "warn" } else { "ok" };
-            assert_eq!(finding["level"], expected, "{report:#}");
+            let expected: &[&str] = match finding["check"].as_str().unwrap() {
+                "access" if all => &["warn"],
+                "elections" if !exists => &["fail"],
+                // A second is too short to judge a holder.
+                "identity" => &["skipped"],
+                _ => &["ok"],
+            };
+            assert!(
+                expected.contains(&finding["level"].as_str().unwrap()),
+                "{report:#}"
+            );
         }
         leader = leader.or_else(|| {
             let leader = web.tenure("a", &[]).unwrap();
@@ -444,7 +460,8 @@ fn doctor_names_the_verb_that_is_missing() {
     assert_eq!(output.status.code(), Some(1), "{text}");
     for part in [
         "to take part: missing get leases, list leases, watch leases, update leases, create leases",
-        "verbs: [update], resourceNames: [web]",
+        "verbs: [get, list, watch, update, patch]",
+        "resourceNames: [\"web\"]",
         "to steer (step-down, pause): missing patch leases",
     ] {
         assert!(text.contains(part), "no {part:?} in {text}");
