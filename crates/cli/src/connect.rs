@@ -30,17 +30,21 @@ const ALLOW_LOCAL: &str = "TENURE_ALLOW_LOCAL";
 /// Flags that say where to connect.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Connect {
-    /// Kubeconfig file
+    /// Kubeconfig file [default: like kubectl]
+    ///
+    /// By default the first of these is used: $KUBECONFIG, the cluster of the pod, ~/.kube/config, the embedded server.
     #[arg(long, value_name = "FILE", env = "TENURE_KUBECONFIG", global = true)]
     pub(crate) kubeconfig: Option<PathBuf>,
-    /// Context of the kubeconfig
+    /// Context of the kubeconfig [default: the current one]
     #[arg(long, value_name = "NAME", env = "TENURE_CONTEXT", global = true)]
     pub(crate) context: Option<String>,
-    /// Use the embedded server of this machine, which other machines cannot see, and no cluster
+    /// Use the embedded server of this machine
+    ///
+    /// Other machines cannot see it.
     #[cfg(feature = "server")]
     #[arg(long, global = true, conflicts_with_all = ["kubeconfig", "context", "require_cluster"])]
     pub(crate) local: bool,
-    /// Never use the embedded server of this machine
+    /// Never use the embedded server
     #[arg(long, env = "TENURE_REQUIRE_CLUSTER", global = true)]
     pub(crate) require_cluster: bool,
     /// Use only the service account of this pod.

@@ -27,16 +27,22 @@ pub(crate) struct Election {
     /// Name of the election, and of its lock object
     #[arg(long, value_name = "NAME", env = "TENURE_ELECTION", value_parser = name)]
     pub(crate) election: String,
-    /// Namespace of the lock object [default: the pod's, otherwise that of the kubeconfig's context]
+    /// Namespace [default: of the pod or context]
+    ///
+    /// The default is the namespace of the pod that this process runs in, otherwise that of the kubeconfig's context.
+    /// `--election-namespace` is another name of this flag.
     #[arg(
-        long,
-        visible_alias = "namespace",
+        short = 'n',
+        long = "namespace",
+        alias = "election-namespace",
         value_name = "NS",
         env = "TENURE_ELECTION_NAMESPACE",
         value_parser = name
     )]
     pub(crate) election_namespace: Option<String>,
-    /// Lock kind: leases, configmaps, endpoints, configmapsleases, endpointsleases
+    /// Kind of the lock object
+    ///
+    /// One of leases, configmaps, endpoints, configmapsleases, endpointsleases.
     #[arg(
         long,
         value_name = "KIND",
@@ -44,19 +50,24 @@ pub(crate) struct Election {
         default_value = "leases"
     )]
     pub(crate) lock: LockKind,
-    /// Identity of this candidate [default: pod or host name and a random part]
+    /// Identity [default: pod or host name, random part]
     #[arg(long, value_name = "ID", env = "TENURE_ID", value_parser = name)]
     pub(crate) id: Option<String>,
-    /// Lease duration: time after the last renewal before another candidate may take over [default: 15s]
+    /// Lease duration: time before another candidate may take over [default: 15s]
+    ///
+    /// It counts from the last renewal.
     #[arg(long, value_name = "D", env = "TENURE_LEASE_DURATION", value_parser = duration)]
     pub(crate) lease_duration: Option<Duration>,
-    /// Renew deadline: time after which a leader without a renewal stops leading [default: 10s]
+    /// Renew deadline: time after which a leader stops without a renewal [default: 10s]
     #[arg(long, value_name = "D", env = "TENURE_RENEW_DEADLINE", value_parser = duration)]
     pub(crate) renew_deadline: Option<Duration>,
     /// Retry period: time between two renewals [default: 2s]
     #[arg(long, value_name = "D", env = "TENURE_RETRY_PERIOD", value_parser = duration)]
     pub(crate) retry_period: Option<Duration>,
-    /// Short for a lease duration of T, a renew deadline of T/2 and a retry period of T/4
+    /// Lease duration T; sets all durations [default: 15s]
+    ///
+    /// Short for a lease duration of T, a renew deadline of T/2 and a retry period of T/4. The flags of these durations
+    /// have precedence.
     #[arg(long, value_name = "T", env = "TENURE_TTL", value_parser = duration)]
     pub(crate) ttl: Option<Duration>,
     /// Accept durations that client-go accepts although they leave no margin, with a warning.

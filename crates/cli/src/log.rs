@@ -17,7 +17,9 @@ use crate::say::Sentences;
 /// Flags for logging.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Log {
-    /// Log more; `-vv` logs everything. `TENURE_LOG` sets a finer filter in the syntax of `RUST_LOG`
+    /// Log more; -vv logs everything
+    ///
+    /// The variable `TENURE_LOG` sets a finer filter in the syntax of `RUST_LOG`.
     #[arg(short, long, action = ArgAction::Count, global = true)]
     verbose: u8,
     /// Do not print the state of the election; warnings and errors are still printed
@@ -39,7 +41,7 @@ pub(crate) struct Log {
         global = true
     )]
     log_format: Format,
-    /// Append log lines to this file instead of standard error
+    /// Append log lines to this file [default: standard error]
     #[arg(long, value_name = "FILE", env = "TENURE_LOG_FILE", global = true)]
     log_file: Option<PathBuf>,
 }

@@ -12,8 +12,10 @@ mod board;
 mod commands;
 mod connect;
 mod election;
+mod election_name;
 mod elections;
 mod events;
+mod help;
 mod hosts;
 mod klog;
 #[cfg(feature = "server")]
@@ -35,7 +37,7 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::{CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
 
 #[cfg(feature = "provision")]
 use commands::provision;
@@ -143,12 +145,18 @@ fn main() -> ExitCode {
 
 /// Parses the command line. As a kubectl plugin, help shows the name of the plugin.
 fn parse(args: &[OsString]) -> Result<Tenure, clap::Error> {
-    let mut command = Tenure::command();
-    let name = args.first().map(Path::new).and_then(Path::file_name);
-    if name.is_some_and(|name| name == "kubectl-tenure") {
-        command = command.bin_name("kubectl tenure");
+    let plugin = called_as(args, &["kubectl-tenure"]);
+    let program = if plugin { "kubectl tenure" } else { "tenure" };
+    let mut flags = args.iter().take_while(|arg| *arg != "--");
+    let mut command = help::command(program, flags.any(|arg| arg == "-h"));
+    if plugin {
+        command = command.bin_name(program);
     }
-    Tenure::from_arg_matches(&command.try_get_matches_from(args)?)
+    let mut tenure = Tenure::from_arg_matches(&command.try_get_matches_from(args)?)?;
+    if let Command::Elect(elect) = &mut tenure.command {
+        elect.apply_name();
+    }
+    Ok(tenure)
 }
 
 async fn dispatch(tenure: Tenure, old: bool) -> u8 {

@@ -15,9 +15,9 @@ const OLD: &[(&str, &str)] = &[
     ("--leader-elect-retry-period", "--retry-period"),
     ("--leader-elect-resource-lock", "--lock"),
     ("--leader-elect-resource-name", "--election"),
-    ("--leader-elect-resource-namespace", "--election-namespace"),
+    ("--leader-elect-resource-namespace", "--namespace"),
     ("--lease-lock-name", "--election"),
-    ("--lease-lock-namespace", "--election-namespace"),
+    ("--lease-lock-namespace", "--namespace"),
     ("--lock-type", "--lock"),
     ("--election-type", "--lock"),
     ("--type", "--lock"),
@@ -56,7 +56,12 @@ pub(crate) fn report(error: &clap::Error, args: &[OsString]) -> u8 {
     };
     let from = variable(error, args, command.as_deref());
     let from = from.map_or(String::new(), |name| format!(" (from the variable {name})"));
-    eprintln!("tenure: {}{from}; see `{help}`", describe(error));
+    let hint = match command.as_deref() {
+        Some("run") => flock_hint(error, args),
+        _ => None,
+    };
+    let text = hint.unwrap_or_else(|| describe(error));
+    eprintln!("tenure: {text}{from}; see `{help}`");
     code(args)
 }
 
@@ -66,13 +71,6 @@ fn variable(error: &clap::Error, args: &[OsString], command: Option<&str>) -> Op
         return None;
     };
     let flag = flag.split([' ', '[']).next()?;
-    let given = |arg: &OsString| {
-        arg.to_str()
-            .is_some_and(|arg| arg.split('=').next() == Some(flag))
-    };
-    if args.iter().any(given) {
-        return None;
-    }
     let tenure = Tenure::command();
     let command = command
         .and_then(|name| tenure.find_subcommand(name))
@@ -80,8 +78,25 @@ fn variable(error: &clap::Error, args: &[OsString], command: Option<&str>) -> Op
     let long = flag.strip_prefix("--")?;
     let mut arguments = command.get_arguments().chain(tenure.get_arguments());
     let argument = arguments.find(|argument| argument.get_long() == Some(long))?;
+    if args.iter().any(|arg| gives(arg, argument)) {
+        return None;
+    }
     let name = argument.get_env()?.to_str()?;
     std::env::var_os(name).map(|_| name.to_owned())
+}
+
+/// Whether this word of a command line is the flag, under any of its names.
+fn gives(word: &OsString, flag: &clap::Arg) -> bool {
+    let Some(word) = word.to_str() else {
+        return false;
+    };
+    let Some(long) = word.strip_prefix("--") else {
+        let short = flag.get_short().map(|letter| format!("-{letter}"));
+        return short.is_some_and(|short| word.starts_with(&short));
+    };
+    let name = long.split('=').next().unwrap_or_default();
+    let aliases = flag.get_all_aliases().unwrap_or_default();
+    flag.get_long() == Some(name) || aliases.contains(&name)
 }
 
 /// Returns the first line of clap's message, with its hints.
@@ -119,6 +134,37 @@ fn describe(error: &clap::Error) -> String {
         }
     }
     text
+}
+
+/// Explains the letters of flock(1) that `tenure run` uses otherwise: `-w SECONDS` and `-n`.
+fn flock_hint(error: &clap::Error, args: &[OsString]) -> Option<String> {
+    let mut flags = args.iter().take_while(|arg| *arg != "--");
+    let flag = match error.get(ContextKind::InvalidArg) {
+        Some(ContextValue::String(flag)) => flag.as_str(),
+        _ => "",
+    };
+    match error.kind() {
+        ErrorKind::UnknownArgument if flag == "-w" => {
+            let is_wait = |arg: &&OsString| arg.to_string_lossy().starts_with("-w");
+            let given = flags.find(is_wait)?.to_string_lossy().into_owned();
+            let seconds = match given.strip_prefix("-w").map(|rest| rest.trim_matches('=')) {
+                Some("") | None => flags.next()?.to_string_lossy().into_owned(),
+                Some(attached) => attached.to_owned(),
+            };
+            let unit = match seconds.parse::<f64>() {
+                Ok(_) => format!("{seconds}s"),
+                Err(_) => "10s".to_owned(),
+            };
+            Some(format!("there is no -w; flock's -w is --wait {unit} here"))
+        }
+        ErrorKind::InvalidValue | ErrorKind::MissingRequiredArgument
+            if flags.any(|arg| arg == "-n") && !flag.starts_with("--election") =>
+        {
+            let hint = "-n is the namespace; flock's -n is --nonblock here";
+            Some(format!("{}; {hint}", describe(error)))
+        }
+        _ => None,
+    }
 }
 
 /// Whether only `tenure provision` has this flag. Pods of CSI drivers give such flags without a command, because the
@@ -166,5 +212,38 @@ mod tests {
         assert_eq!(code(&args("tenure --log-format=json run --bad")), 64);
         assert_eq!(code(&args("tenure elect --bad")), 2);
         assert_eq!(code(&args("tenure --bad")), 2);
+    }
+
+    #[test]
+    fn letters_of_flock_are_explained() {
+        let hint = |line: &str| {
+            let args: Vec<OsString> = line.split(' ').map(Into::into).collect();
+            let error = crate::parse(&args).unwrap_err();
+            flock_hint(&error, &args).unwrap_or_default()
+        };
+        for line in [
+            "-w 10 --election=e",
+            "-w10 --election=e",
+            "--election=e -w=10",
+        ] {
+            let text = hint(&format!("tenure run {line} -- true"));
+            assert_eq!(
+                text, "there is no -w; flock's -w is --wait 10s here",
+                "{line}"
+            );
+        }
+        for line in [
+            "-n --election=e -- true",
+            "--election=e -n -- true",
+            "-n e -- true",
+        ] {
+            let text = hint(&format!("tenure run {line}"));
+            assert!(
+                text.ends_with("flock's -n is --nonblock here"),
+                "{line}: {text}"
+            );
+        }
+        assert_eq!(hint("tenure run --election=e --wait=soon -- true"), "");
+        assert_eq!(hint("tenure run --election= -n x -- true"), "");
     }
 }

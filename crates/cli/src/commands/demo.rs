@@ -40,7 +40,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Time for candidates to end.
 const GOODBYE: Duration = Duration::from_secs(5);
 
-/// Kill the leaders of three local candidates and show the time of each hand-over
+/// Kill local leaders and show the time of each hand-over
+///
+/// Three candidates run on this machine, with a server in memory.
 #[derive(Args, Debug)]
 pub(crate) struct Demo {
     /// End after N hand-overs [default: run until Ctrl-C]

@@ -9,6 +9,7 @@ use tenure::lock::LockKind;
 
 use crate::api;
 use crate::connect::{self, Connect};
+use crate::election_name::ElectionName;
 use crate::elections;
 use crate::output::{self, Format, Paint};
 use crate::terms::{self, Term, Word};
@@ -17,16 +18,16 @@ use crate::waiting;
 /// Show the past terms of an election and why each ended
 #[derive(Args, Debug)]
 pub(crate) struct History {
-    /// Name of the election
-    name: String,
-    /// Namespace of the election [default: the namespace of the kubeconfig's context]
-    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    #[command(flatten)]
+    name: ElectionName,
+    /// Namespace [default: of the kubeconfig's context]
+    #[arg(short, long, value_name = "NS", env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
     /// Lock kind of the election
-    #[arg(long, default_value = "leases")]
+    #[arg(long, value_name = "KIND", default_value = "leases")]
     lock: LockKind,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Format,
 }
 
@@ -89,7 +90,7 @@ impl History {
             ));
             Vec::new()
         });
-        let own: Vec<&Word> = words.iter().filter(|w| w.name == self.name).collect();
+        let own: Vec<&Word> = words.iter().filter(|w| w.name == *self.name).collect();
         if seen.is_none() && own.is_empty() {
             bail!(
                 "there is no election {namespace}/{} with a {} lock, nor any Event about one",
@@ -115,7 +116,7 @@ impl History {
         }
         Ok(Report {
             namespace,
-            name: self.name.clone(),
+            name: self.name.to_string(),
             terms,
             transitions,
             earlier_terms: earlier,

@@ -34,7 +34,9 @@ use crate::waiting;
 /// With `--kubeconfig` it runs only the controllers, for that API server; several such servers elect one leader.
 #[derive(Args, Debug)]
 pub(crate) struct Server {
-    /// Directory of certificates, kubeconfig and data
+    /// Directory of all data [default: per user]
+    ///
+    /// It contains certificates, the kubeconfig and the objects. The default is `tenure` in $XDG_STATE_HOME or ~/.local/state.
     #[arg(long, value_name = "DIR", env = "TENURE_DATA_DIR", global = true)]
     data_dir: Option<PathBuf>,
     #[command(flatten)]
@@ -56,7 +58,7 @@ enum Action {
     /// Stop the server that runs on the data directory
     Stop {
         /// Maximum time to wait for its end
-        #[arg(long, default_value = "30s", value_parser = crate::values::duration)]
+        #[arg(long, value_name = "D", default_value = "30s", value_parser = crate::values::duration)]
         timeout: Duration,
     },
     /// Copy the data into a file, even while the server runs
@@ -64,7 +66,9 @@ enum Action {
         /// File to write
         file: PathBuf,
     },
-    /// Replace the data of a stopped server; old resourceVersions are never reused
+    /// Replace the data of a stopped server
+    ///
+    /// Old resourceVersions are never reused.
     Restore {
         /// File written by `backup`
         file: PathBuf,
@@ -82,14 +86,18 @@ enum Action {
 
 #[derive(Args, Clone, Debug)]
 struct Options {
-    /// Run a server for one test: data in memory, a free port, and the path of the kubeconfig as one line on standard
-    /// output. The server ends with the process that started it, and removes its files
+    /// Run a server for one test, in memory and on a free port
+    ///
+    /// The path of the kubeconfig is one line on standard output. The server ends with the process that started it, and
+    /// removes its files.
     #[arg(long)]
     ephemeral: bool,
     /// End when standard input is closed
     #[arg(long)]
     until_stdin_closes: bool,
-    /// Address to listen on with TLS; port 0 selects a free port, as `--ephemeral` does
+    /// Address to listen on with TLS
+    ///
+    /// Port 0 selects a free port, as `--ephemeral` does.
     #[arg(
         long,
         value_name = "HOST:PORT",
@@ -109,11 +117,11 @@ struct Options {
     /// Additional names and addresses for the serving certificate
     #[arg(long, value_name = "NAME")]
     tls_san: Vec<String>,
-    /// Token file in the format of kube-apiserver: token,user,uid,"group1,group2"
+    /// Token file of kube-apiserver's format: token,user,uid,"group1,group2"
     #[arg(long, value_name = "FILE")]
     token_auth_file: Option<PathBuf>,
     /// Authorization mode
-    #[arg(long, value_enum, default_value_t = Authorization::Rbac)]
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = Authorization::Rbac)]
     authorization_mode: Authorization,
     /// File for the minimal Role of each user, from the observed requests
     #[arg(long, value_name = "FILE")]
@@ -122,35 +130,47 @@ struct Options {
     security: security::Security,
     #[command(flatten)]
     store: StoreArgs,
-    /// Apply the manifests in this folder at start and when they change, and delete what is removed from them; may be
-    /// repeated. The folder `manifests` in the data directory is always applied
+    /// Apply the manifests in this folder; can be repeated
+    ///
+    /// They are applied at the start and when they change. Objects that are removed from them are deleted. The folder
+    /// `manifests` in the data directory is always applied.
     #[arg(long, value_name = "DIR")]
     manifests: Vec<PathBuf>,
-    /// Requests that execute at the same time; one user gets at most half, and elections have seats of their own
+    /// Maximum number of requests that execute at the same time
+    ///
+    /// One user gets at most half of them. Elections have separate seats.
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(2..=65_536))]
     max_requests_inflight: u32,
-    /// Open watches of all users except administrators; one user gets at most half
+    /// Maximum number of open watches
+    ///
+    /// One user gets at most half of them. Administrators have no limit.
     #[arg(long, value_name = "N", default_value_t = 16_384, value_parser = clap::value_parser!(u64).range(2..=10_000_000))]
     max_watches: u64,
-    /// Open connections, as far as the limit of open files allows; one address gets at most seven eighths
+    /// Maximum number of open connections
+    ///
+    /// The limit of open files may reduce it. One address gets at most seven eighths of them.
     #[arg(long, value_name = "N", default_value_t = 12_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     max_connections: u32,
     /// Handle every request immediately, regardless of its user; for measurements only
     #[arg(long, hide = true)]
     no_fairness: bool,
-    /// Built-in controllers to leave out, separated by commas; `all` leaves out every one
+    /// Disable these built-in controllers
+    ///
+    /// Separate them by commas. `all` disables every one.
     #[arg(long, value_name = "CONTROLLER", value_delimiter = ',', value_parser = disableable())]
     disable: Vec<String>,
-    /// Run the controllers without an election; only if there is no other server
+    /// Run the controllers without an election
+    ///
+    /// Use it only if there is no other server.
     #[arg(long)]
     no_leader_elect: bool,
-    /// Time after the last renewal before another server's controllers may take over [default: 15s]
+    /// Lease duration: time before another server may take over [default: 15s]
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     lease_duration: Option<Duration>,
-    /// Time without a renewal after which the leader's controllers stop [default: 10s]
+    /// Renew deadline: time after which a leader stops without a renewal [default: 10s]
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     renew_deadline: Option<Duration>,
-    /// Time between two renewals [default: 2s]
+    /// Retry period: time between two renewals [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = crate::values::duration)]
     retry_period: Option<Duration>,
     /// Serve /healthz and /readyz of the controllers on this address

@@ -4,17 +4,15 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use anyhow::{Context, Result};
-use clap::{Args, CommandFactory};
+use clap::Args;
 use clap_complete::Shell;
 
-use crate::Tenure;
+use crate::help;
 
 /// Print a completion script for a shell
-///
-/// For example: `source <(tenure completions bash)`.
 #[derive(Args, Debug)]
 pub(crate) struct Completions {
-    /// The shell
+    /// Shell to print completions for
     #[arg(value_enum)]
     shell: Shell,
 }
@@ -22,7 +20,9 @@ pub(crate) struct Completions {
 /// Write the man pages
 #[derive(Args, Debug)]
 pub(crate) struct Man {
-    /// Directory for the pages, one per command; created if it does not exist
+    /// Write one page per command to this directory
+    ///
+    /// The directory is created if it does not exist.
     #[arg(long, value_name = "DIR")]
     dir: PathBuf,
 }
@@ -30,7 +30,8 @@ pub(crate) struct Man {
 impl Completions {
     pub(crate) fn run(&self) -> Result<u8> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Tenure::command(), "tenure", &mut script);
+        let mut command = help::command("tenure", false);
+        clap_complete::generate(self.shell, &mut command, "tenure", &mut script);
         // A closed pipe (`| head`) is not an error.
         let _ = std::io::stdout().write_all(&script);
         Ok(0)
@@ -41,7 +42,7 @@ impl Man {
     pub(crate) fn run(&self) -> Result<u8> {
         let place = || format!("cannot write man pages into {}", self.dir.display());
         std::fs::create_dir_all(&self.dir).with_context(place)?;
-        clap_mangen::generate_to(Tenure::command(), &self.dir).with_context(place)?;
+        clap_mangen::generate_to(help::command("tenure", false), &self.dir).with_context(place)?;
         Ok(0)
     }
 }

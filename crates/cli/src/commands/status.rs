@@ -6,6 +6,7 @@ use kube::Client;
 
 use crate::board::{Board, Scope};
 use crate::connect::{self, Connect};
+use crate::election_name::OptionalElectionName;
 use crate::elections::{self, Seen};
 use crate::output::{self, Format, Paint};
 use crate::signals::Signals;
@@ -15,19 +16,21 @@ use crate::waiting;
 /// Show elections and their leaders
 #[derive(Args, Debug)]
 pub(crate) struct Status {
-    /// Show only this election
-    name: Option<String>,
-    /// Namespace to show [default: the namespace of the kubeconfig's context]
-    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    #[command(flatten)]
+    name: OptionalElectionName,
+    /// Namespace [default: of the kubeconfig's context]
+    #[arg(short, long, value_name = "NS", env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
     /// Show all namespaces
     #[arg(short = 'A', long)]
     all_namespaces: bool,
-    /// Follow changes until interrupted: redraw on a terminal, else print every change of leader
+    /// Follow changes until interrupted
+    ///
+    /// A terminal is redrawn; otherwise every change of leader is printed.
     #[arg(short, long)]
     watch: bool,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Format,
 }
 
@@ -48,7 +51,7 @@ impl Status {
         self.print(&rows, namespace.is_none())?;
         if rows.is_empty() && self.output.is_table() {
             let place = namespace.map_or("any namespace".into(), |n| format!("namespace {n}"));
-            match &self.name {
+            match &*self.name {
                 Some(name) => eprintln!("no election {name} in {place}"),
                 None => eprintln!("no elections in {place}"),
             }

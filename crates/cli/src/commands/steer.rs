@@ -9,6 +9,7 @@ use tenure::lock::duration::format as span;
 use tenure::lock::{LockKind, orders};
 
 use crate::connect::{self, Connect};
+use crate::election_name::ElectionName;
 use crate::elections::{self, Seen};
 use crate::output::escaped;
 use crate::values::duration;
@@ -20,33 +21,39 @@ const MOST_PATIENCE: u64 = 300;
 /// The election.
 #[derive(Args, Debug)]
 pub(crate) struct Which {
-    /// Name of the election
-    name: String,
-    /// Namespace of the election [default: the namespace of the kubeconfig's context]
-    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    #[command(flatten)]
+    name: ElectionName,
+    /// Namespace [default: of the kubeconfig's context]
+    #[arg(short, long, value_name = "NS", env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
     /// Lock kind of the election
-    #[arg(long, default_value = "leases")]
+    #[arg(long, value_name = "KIND", default_value = "leases")]
     lock: LockKind,
 }
 
-/// Ask the holder to stop its work and to release, so that another candidate leads
+/// Ask the leader to hand over to another candidate
+///
+/// The leader stops its work and releases the lock.
 #[derive(Args, Debug)]
 pub(crate) struct StepDown {
     #[command(flatten)]
     which: Which,
-    /// Candidate that should lead next; other candidates wait one retry period
+    /// Candidate that should lead next [default: any]
+    ///
+    /// Other candidates wait one retry period longer.
     #[arg(long, value_name = "ID")]
     to: Option<String>,
     /// Time during which the current holder does not campaign [default: 30s]
-    #[arg(long = "for", value_name = "DURATION", value_parser = duration)]
+    #[arg(long = "for", value_name = "D", value_parser = duration)]
     sit_out: Option<Duration>,
     /// Return immediately instead of waiting for the next leader
     #[arg(long)]
     no_wait: bool,
 }
 
-/// Prevent every candidate from acquiring an election; its holder keeps its term
+/// Keep candidates from acquiring an election
+///
+/// Its holder keeps its term.
 #[derive(Args, Debug)]
 pub(crate) struct Pause {
     #[command(flatten)]

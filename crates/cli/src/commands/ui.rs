@@ -37,7 +37,7 @@ pub(crate) struct Ui {
     #[arg(long, value_name = "NAME")]
     allowed_host: Vec<String>,
     /// Show only this namespace [default: all namespaces]
-    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    #[arg(short, long, value_name = "NS", env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
 }
 

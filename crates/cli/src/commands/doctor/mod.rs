@@ -19,6 +19,7 @@ use tenure::lock::LockKind;
 
 use crate::api;
 use crate::connect::{self, Connect};
+use crate::election_name::OptionalElectionName;
 use crate::elections::{self, Seen};
 use crate::output::{self, Format, Paint};
 use crate::values::duration;
@@ -27,13 +28,13 @@ use crate::waiting;
 /// Check access, timings, clocks, identities and latency
 #[derive(Args, Debug)]
 pub(crate) struct Doctor {
-    /// Check this election
-    name: Option<String>,
-    /// Namespace of the election [default: the namespace of the kubeconfig's context]
-    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    #[command(flatten)]
+    name: OptionalElectionName,
+    /// Namespace [default: of the kubeconfig's context]
+    #[arg(short, long, value_name = "NS", env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
     /// Lock kind of the election
-    #[arg(long, default_value = "leases")]
+    #[arg(long, value_name = "KIND", default_value = "leases")]
     lock: LockKind,
     /// Lease duration to check
     #[arg(long, value_name = "D", default_value = "15s", value_parser = duration)]
@@ -47,11 +48,11 @@ pub(crate) struct Doctor {
     /// Number of requests to measure
     #[arg(long, value_name = "N", default_value_t = 50)]
     samples: u32,
-    /// Time to watch renewals for signs of two processes with one identity
+    /// Time to look for two processes with one identity
     #[arg(long, value_name = "D", default_value = "7s", value_parser = duration)]
     observe: Duration,
     /// Output format
-    #[arg(short, long, value_enum, default_value_t)]
+    #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Format,
 }
 
@@ -158,7 +159,7 @@ impl Doctor {
         findings.push(self.timing(&seen));
         findings.push(containment::check(crate::commands::run::Cgroup::check()));
         progress("measuring latency");
-        let path = match (seen.first(), &self.name) {
+        let path = match (seen.first(), &*self.name) {
             // Without a name, elections of all kinds were observed.
             (Some(seen), _) => {
                 let kind = seen.lock.parse().unwrap_or(self.lock);
@@ -196,7 +197,7 @@ impl Doctor {
         namespace: &str,
         findings: &mut Vec<Finding>,
     ) -> Vec<Seen> {
-        let listed = match &self.name {
+        let listed = match &*self.name {
             Some(name) => elections::get(client, self.lock, namespace, name)
                 .await
                 .map(|seen| seen.into_iter().collect()),
@@ -210,7 +211,7 @@ impl Doctor {
                 let why = format!("cannot look at elections: {}", api::plain(&error));
                 let finding = Finding::new("elections", Level::Fail, why);
                 let named = "name the election that your role is for: tenure doctor NAME";
-                findings.push(match self.name {
+                findings.push(match *self.name {
                     None => finding.advice(named),
                     Some(_) => finding,
                 });

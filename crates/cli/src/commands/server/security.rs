@@ -10,8 +10,9 @@ use tenure_apiserver::server::Builder;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct Security {
-    /// Treat requests without credentials as user system:anonymous; `--anonymous-auth=false` answers them with 401, health
-    /// endpoints included
+    /// Treat requests without credentials as user system:anonymous
+    ///
+    /// `--anonymous-auth=false` answers them with 401, health endpoints included.
     #[arg(
         long,
         value_name = "BOOL",
@@ -25,14 +26,17 @@ pub(super) struct Security {
     /// Limit the life of issued ServiceAccount tokens; 0s sets no limit
     #[arg(long, value_name = "TIME", default_value = "8760h", value_parser = token_life)]
     service_account_max_token_expiration: Duration,
-    /// Also accept ServiceAccount tokens signed by the keys in this file; can be repeated
+    /// Also accept ServiceAccount tokens signed by these keys; can be repeated
     #[arg(long, value_name = "FILE")]
     service_account_key_file: Vec<PathBuf>,
-    /// Record every request in this file, as audit.k8s.io/v1 Events; `-` is standard output
+    /// Record requests in this file; `-` is standard output
+    ///
+    /// The lines are audit.k8s.io/v1 Events.
     #[arg(long, value_name = "FILE", alias = "audit-log-path")]
     audit_log: Option<PathBuf>,
-    /// Choose the recorded requests with this audit.k8s.io/v1 Policy [default: Metadata of all requests except health
-    /// probes]
+    /// Choose the recorded requests with this audit.k8s.io/v1 Policy
+    ///
+    /// By default, the metadata of all requests are recorded except for health probes.
     #[arg(
         long,
         value_name = "FILE",

@@ -8,8 +8,10 @@ use tenure_apiserver::store::EtcdConfig;
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct StoreArgs {
-    /// What keeps the data: `redb`, a crash-safe file in the data directory; `memory`, gone when the server
-    /// ends; `etcd=URL[,URL...]`, shared by all servers on that etcd
+    /// Storage engine: redb, memory, or etcd=URL[,URL...]
+    ///
+    /// `redb` is a crash-safe file in the data directory. With `memory`, the data are gone when the server ends. With
+    /// `etcd`, all servers on that etcd share the data.
     #[arg(
         long,
         value_name = "ENGINE",
