@@ -27,6 +27,10 @@ impl Terminal {
         terminal
     }
 
+    fn resize(&self, columns: u16) {
+        self.tmux(&["resize-window", "-x", &columns.to_string(), "-y", "24"]);
+    }
+
     /// Types a line.
     pub(crate) fn types(&self, line: &str) {
         self.tmux(&["send-keys", "-l", line]);
@@ -48,6 +52,15 @@ impl Terminal {
     fn screen(&self) -> String {
         let output = self.tmux(&["capture-pane", "-p"]);
         String::from_utf8_lossy(&output.stdout).into_owned()
+    }
+
+    /// Waits until the screen no longer shows this.
+    fn hides(&self, text: &str) -> String {
+        let hidden = poll(LIMIT, || {
+            let screen = self.screen();
+            (!screen.contains(text)).then_some(screen)
+        });
+        hidden.unwrap_or_else(|| panic!("{text:?} still on\n{}", self.screen()))
     }
 
     /// Waits until the screen shows all of these.
@@ -89,7 +102,7 @@ fn top_shows_sorts_filters_and_steps_down() {
     let _leaders = [place.leader(&web, "alice"), place.leader(&db, "zoe")];
     let _follower = place.follower(&web, "bob");
     let terminal = Terminal::start("top", &line(&place));
-    let screen = terminal.shows(&["2 elections, 2 held", "alice", "zoe", "held", "q quit"]);
+    let screen = terminal.shows(&["2 elections, 2 held", "alice", "zoe", "held", "? help"]);
     let place_of = |screen: &str, text: &str| screen.find(text).unwrap();
     assert!(
         place_of(&screen, "zoe") < place_of(&screen, "alice"),
@@ -118,13 +131,53 @@ fn top_shows_sorts_filters_and_steps_down() {
     });
     assert!(changed.is_some(), "{}", terminal.screen());
     terminal.keys(&["?"]);
-    terminal.shows(&["sort by n name"]);
-    terminal.keys(&["x", "q"]);
+    terminal.shows(&["Keys and columns", "sort by name, holder", "any key closes"]);
+    terminal.keys(&["x"]);
+    terminal.hides("Keys and columns");
+    terminal.keys(&["q"]);
     let screen = terminal.shows(&["ended with 0", " echo"]);
     assert!(
         !screen.contains("elections, "),
         "the terminal is as it was\n{screen}"
     );
+}
+
+#[test]
+fn top_keeps_names_and_drops_columns_on_narrow_terminals() {
+    if Skip::unless(tools::tmux()).is_none() {
+        return;
+    }
+    let place = Place::new();
+    let name = "payments-reconciliation-worker";
+    let election = place.election(name);
+    let holder = "payments-7d9f8b6c5d-x2x8z_0f8a4c1e-9a6b-4d57-8b1c-5d4a3c2b1a00";
+    let _leader = place.leader(&election, holder);
+    let terminal = Terminal::start("narrow", &line(&place));
+    terminal.resize(140);
+    terminal.shows(&[name, "RENEWED", "LEFT", "CHANGES", "░", "…"]);
+    terminal.resize(80);
+    let screen = terminal.hides("CHANGES");
+    for text in [
+        name,
+        "payments-7d9f8b6c5d-x2x",
+        "…",
+        "STATE",
+        "LEFT",
+        "? help",
+    ] {
+        assert!(screen.contains(text), "no {text}\n{screen}");
+    }
+    terminal.resize(50);
+    let screen = terminal.hides("LEFT");
+    assert!(screen.contains(name), "{screen}");
+    assert!(screen.contains("STATE"), "{screen}");
+    terminal.resize(80);
+    terminal.keys(&["d"]);
+    terminal.shows(&["ask payments-7d9f8b6c5d", "any other key no"]);
+    terminal.keys(&["n", "?"]);
+    terminal.shows(&["Keys and columns", "A narrow terminal shows fewer columns."]);
+    terminal.keys(&["x", "q"]);
+    terminal.shows(&["ended with 0"]);
 }
 
 #[test]

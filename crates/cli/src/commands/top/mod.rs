@@ -2,6 +2,7 @@
 //!
 //! The terminal is restored regardless of how the command ends: by a key, a signal or a panic.
 
+mod columns;
 mod screen;
 mod view;
 
@@ -28,7 +29,7 @@ const TICK: Duration = Duration::from_millis(250);
 #[derive(Args, Debug)]
 pub(crate) struct Top {
     /// Show only this namespace [default: all namespaces]
-    #[arg(short, long, env = "TENURE_NAMESPACE")]
+    #[arg(short, long, value_name = "NS", env = "TENURE_NAMESPACE")]
     namespace: Option<String>,
 }
 
