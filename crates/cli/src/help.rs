@@ -4,6 +4,7 @@
 //! layout of each command.
 
 mod pages;
+mod services;
 
 use std::fmt::Write as _;
 
@@ -30,7 +31,7 @@ impl Layout<'_> {
     fn apply(&self, command: Command, path: &str, inherited: &[Arg]) -> Command {
         let page = Page::of(path);
         let own = command.get_arguments().filter(|arg| arg.is_global_set());
-        let globals: Vec<Arg> = inherited.iter().chain(own).cloned().collect();
+        let globals: Vec<Arg> = own.chain(inherited).cloned().collect();
         let below: Vec<String> = command
             .get_subcommands()
             .map(|command| command.get_name().to_owned())
