@@ -104,8 +104,12 @@ fn real_coordinated_election_survives_an_order_and_a_crash() {
 
     // The controller never increments the transitions. The order stays on the object and must not end the next term.
     let number = transitions(&won);
-    let ordered = u32::try_from(number).unwrap();
-    let order = tenure::lock::orders::step_down_patch(ordered, None, Some(Duration::from_secs(1)));
+    let ordered = tenure::core::Record {
+        holder: "first".to_owned(),
+        transitions: u32::try_from(number).unwrap(),
+        ..Default::default()
+    };
+    let order = tenure::lock::orders::step_down_patch(&ordered, None, Some(Duration::from_secs(1)));
     let path = lease_path("default", NAME);
     let answer = wire.send(&Method::PATCH, &path, Some(&order)).unwrap();
     assert!(answer.status.is_success(), "{answer:?}");

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use futures_util::future::join_all;
@@ -9,8 +10,8 @@ use jiff::{SignedDuration, Timestamp};
 use kube::Client;
 use serde::Serialize;
 use serde_json::Value;
-use tenure::core::WallTime;
-use tenure::lock::{LEADER_ANNOTATION, LockKind, Resource, Sight};
+use tenure::core::{Record, WallTime};
+use tenure::lock::{LEADER_ANNOTATION, LockKind, Resource, Sight, orders};
 
 use crate::api::{self, Clock};
 
@@ -51,6 +52,21 @@ pub(crate) struct Seen {
     /// Time at which `tenure run --once` last completed its work.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) completed_time: Option<String>,
+}
+
+impl Seen {
+    /// Returns the patch that asks the holder of this term, and of no later one, to step down.
+    pub(crate) fn step_down_patch(&self, to: Option<&str>, sit_out: Option<Duration>) -> Value {
+        let acquired = self.acquire_time.as_deref();
+        let acquired: Option<Timestamp> = acquired.and_then(|time| time.parse().ok());
+        let record = Record {
+            holder: self.holder.clone(),
+            acquire_time: acquired.map(|time| WallTime::from_micros(time.as_microsecond())),
+            transitions: self.transitions,
+            ..Record::default()
+        };
+        orders::step_down_patch(&record, to, sit_out)
+    }
 }
 
 /// The elections, and the kinds that could not be listed.
@@ -305,6 +321,11 @@ mod tests {
             assert_eq!((seen.holder.as_str(), seen.state), ("web-0", "held"));
             assert_eq!(seen.renewed_ago_seconds, Some(5.0));
             assert_eq!(seen.valid_for_seconds, Some(5.0));
+            let patch = seen.step_down_patch(Some("web-1"), None);
+            assert_eq!(
+                patch["metadata"]["annotations"][orders::STEP_DOWN_ANNOTATION],
+                r#"{"transitions":0,"holder":"web-0","acquireTime":"2026-11-16T00:00:00.000000Z","to":"web-1"}"#
+            );
         }
         let released = json!({ "holderIdentity": "", "leaseDurationSeconds": 1 });
         let free = object(json!({}), released);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::fence::{FencingToken, ResourceVersion};
 use crate::mark::Mark;
 use crate::record::Record;
+use crate::time::WallTime;
 
 /// Identifies one version of the lock object, for compare-and-set.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -61,10 +62,25 @@ pub struct StepDownOrder {
     /// Number of transitions of the term that must end. The order has no effect once another term has begun, so it does
     /// not have to be removed.
     pub transitions: u32,
+    /// Holder of the term that must end; `None` if the order does not name one.
+    pub holder: Option<String>,
+    /// Time at which that term was acquired; `None` if the order does not state it. An edit of the record may reset the
+    /// number of transitions, so a later term may have the same number. It has another time.
+    pub acquire_time: Option<WallTime>,
     /// The candidate that should acquire the lease next. Other candidates delay their attempt by one retry period.
     pub to: Option<String>,
     /// Time during which the former holder must not campaign.
     pub sit_out: Duration,
+}
+
+impl StepDownOrder {
+    /// Returns whether a record shows the term that must end. Fields that the order does not have match every term.
+    pub fn names(&self, record: &Record) -> bool {
+        let holder = self.holder.as_ref();
+        self.transitions == record.transitions
+            && holder.is_none_or(|holder| *holder == record.holder)
+            && (self.acquire_time.is_none() || self.acquire_time == record.acquire_time)
+    }
 }
 
 /// Source of an observation.

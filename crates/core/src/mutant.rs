@@ -72,6 +72,8 @@ mutants! {
     IgnorePause = "pause ignored",
     /// An order is also obeyed by every later term.
     ObeyForEver = "order obeyed by later terms",
+    /// An order of an earlier term is obeyed by a later term with the same number.
+    ObeyEarlier = "order of an earlier term obeyed",
     /// The former holder does not wait for the candidate that an order names.
     TakeBack = "lock taken back from the named candidate",
     /// A list of a restored store is not confirmed by a read.

@@ -10,7 +10,7 @@
 
 use std::cmp::Ordering;
 
-use crate::input::{Observation, Orders, Version};
+use crate::input::{Observation, Orders, StepDownOrder, Version};
 use crate::mutant::PairMutant;
 use crate::record::Record;
 
@@ -69,7 +69,7 @@ impl Pair {
             (Some(first), Some(second)) => Some(first.both(second)),
             (first, second) => first.or(second),
         };
-        seen.orders = either(seen.orders, &second.orders);
+        seen.orders = either(seen.orders, &second.orders, &seen.record);
         seen
     }
 
@@ -315,11 +315,24 @@ fn agreed(first: Record, second: &Record, rules: Rules) -> Record {
     }
 }
 
-/// Combines the orders of both objects. The primary's order takes precedence if both ask for a step-down.
-fn either(first: Orders, second: &Orders) -> Orders {
+/// Combines the orders of both objects. If both ask for a step-down, the order that names the term of this record takes
+/// precedence, because orders of earlier terms stay on the objects. If both or neither name it, the primary's does.
+fn either(first: Orders, second: &Orders, record: &Record) -> Orders {
+    // A released record shows only the number of its term.
+    let rank = |order: &Option<Box<StepDownOrder>>| {
+        order.as_ref().map(|order| {
+            let number = order.transitions == record.transitions;
+            (order.names(record), number)
+        })
+    };
+    let step_down = if rank(&second.step_down) > rank(&first.step_down) {
+        second.step_down.clone()
+    } else {
+        first.step_down
+    };
     Orders {
         paused: first.paused || second.paused,
-        step_down: first.step_down.or_else(|| second.step_down.clone()),
+        step_down,
     }
 }
 
@@ -345,6 +358,8 @@ fn is_newer(object: &Observation, known: &Observation) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
+
     use crate::fence::ResourceVersion;
 
     fn seen(holder: &str, revision: &str) -> Observation {
@@ -451,6 +466,33 @@ mod tests {
         let known = pair(seen("a", "3"), Some(seen("a", "5")));
         let shown = known.shown(&Own::Nothing, Side::Primary, Some(seen("a", "4")));
         assert_eq!(shown, Shown::Hidden, "an order, say");
+    }
+
+    #[test]
+    fn order_that_names_the_term_is_not_hidden_by_an_order_of_an_earlier_term() {
+        let order = |transitions, holder: &str| StepDownOrder {
+            transitions,
+            holder: Some(holder.to_owned()),
+            acquire_time: None,
+            to: None,
+            sit_out: Duration::ZERO,
+        };
+        let (current, earlier) = (order(0, "a"), order(7, "a"));
+        let namesake = order(0, "b");
+        for (first, second, expected) in [
+            (Some(&earlier), Some(&current), &current),
+            (Some(&current), Some(&earlier), &current),
+            (Some(&namesake), Some(&current), &current),
+            (Some(&earlier), Some(&namesake), &namesake),
+            (Some(&earlier), None, &earlier),
+            (None, Some(&earlier), &earlier),
+        ] {
+            let (mut primary, mut secondary) = (seen("a", "1"), seen("a", "2"));
+            primary.orders.step_down = first.cloned().map(Box::new);
+            secondary.orders.step_down = second.cloned().map(Box::new);
+            let together = pair(primary, Some(secondary)).together(Rules::default());
+            assert_eq!(together.orders.step_down.as_deref(), Some(expected));
+        }
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Orders of operators: annotations of the lock object that the election obeys.
 //!
 //! - `tenure.dev/paused: "true"`: no candidate may acquire the lock.
-//! - `tenure.dev/step-down: {"transitions":7,"to":"b","for":"10m"}`: the holder of the term with this number of
-//!   transitions gives it up. `to` names the candidate that should lead next. `for` is the time during which the former
-//!   holder does not campaign.
+//! - `tenure.dev/step-down: {"transitions":7,"holder":"a","acquireTime":"2026-01-02T03:04:05.000006Z","to":"b","for":"10m"}`:
+//!   the holder of the term with this number of transitions gives it up. `holder` and `acquireTime` are those of its
+//!   record. An order without them addresses every term with that number. `to` names the candidate that should lead
+//!   next. `for` is the time during which the former holder does not campaign.
 //!
 //! An invalid order is ignored with a warning, because a typing error must not end a term.
 
@@ -11,10 +12,11 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-use tenure_core::{Orders, StepDownOrder};
+use tenure_core::{Orders, Record, StepDownOrder};
 
 use crate::duration;
 use crate::object::{self, ObjectName};
+use crate::time;
 
 /// The annotation that pauses an election.
 pub const PAUSED_ANNOTATION: &str = "tenure.dev/paused";
@@ -28,11 +30,14 @@ pub const DEFAULT_SIT_OUT: Duration = Duration::from_secs(30);
 /// Maximum time for which an order can exclude a former holder.
 pub const MAX_SIT_OUT: Duration = Duration::from_secs(7 * 24 * 3600);
 
-/// Returns the merge patch that asks the holder of the term with this number of transitions to step down. The order has
-/// no effect once another term has begun.
-pub fn step_down_patch(transitions: u32, to: Option<&str>, sit_out: Option<Duration>) -> Value {
+/// Returns the merge patch that asks the holder of the term that this record shows to step down. The order has no effect
+/// once another term has begun, even if that term has the same number of transitions.
+pub fn step_down_patch(record: &Record, to: Option<&str>, sit_out: Option<Duration>) -> Value {
+    let acquired = time::micro(record.acquire_time);
     let order = Wire {
-        transitions,
+        transitions: record.transitions,
+        holder: Some(record.holder.clone()).filter(|holder| !holder.is_empty()),
+        acquire_time: acquired.as_str().map(str::to_owned),
         to: to.map(str::to_owned),
         sit_out: sit_out.map(duration::format),
     };
@@ -92,8 +97,14 @@ fn parse_step_down(text: &str) -> Result<StepDownOrder, String> {
         None => DEFAULT_SIT_OUT,
         Some(text) => duration::parse(&text)?,
     };
+    let parse_time = |text: String| {
+        time::parse_text(&text)
+            .ok_or_else(|| format!("acquireTime {text:?} is not an RFC 3339 time"))
+    };
     Ok(StepDownOrder {
         transitions: wire.transitions,
+        holder: wire.holder.filter(|holder| !holder.is_empty()),
+        acquire_time: wire.acquire_time.map(parse_time).transpose()?,
         to: wire.to.filter(|to| !to.is_empty()),
         sit_out: sit_out.min(MAX_SIT_OUT),
     })
@@ -107,6 +118,14 @@ fn patch(key: &str, value: Option<&str>) -> Value {
 struct Wire {
     transitions: u32,
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    holder: Option<String>,
+    #[serde(
+        default,
+        rename = "acquireTime",
+        skip_serializing_if = "Option::is_none"
+    )]
+    acquire_time: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     to: Option<String>,
     #[serde(default, rename = "for", skip_serializing_if = "Option::is_none")]
     sit_out: Option<String>,
@@ -114,6 +133,8 @@ struct Wire {
 
 #[cfg(test)]
 mod tests {
+    use tenure_core::WallTime;
+
     use super::*;
     use crate::object::Resource;
 
@@ -140,17 +161,45 @@ mod tests {
 
     #[test]
     fn a_patch_is_read_back_as_the_order_it_asks_for() {
-        let patched = step_down_patch(7, Some("b"), Some(Duration::from_secs(600)));
+        let record = Record {
+            holder: "a".to_owned(),
+            acquire_time: Some(WallTime::from_micros(1_767_323_045_000_006)),
+            transitions: 7,
+            ..Record::default()
+        };
+        let patched = step_down_patch(&record, Some("b"), Some(Duration::from_secs(600)));
         assert_eq!(
             patched["metadata"]["annotations"][STEP_DOWN_ANNOTATION],
-            r#"{"transitions":7,"to":"b","for":"10m0s"}"#
+            r#"{"transitions":7,"holder":"a","acquireTime":"2026-01-02T03:04:05.000006Z","to":"b","for":"10m0s"}"#
         );
         let name = ObjectName::new(Resource::LEASE, "ns", "x");
         let (orders, warnings) = read(&name, &patched);
         let order = orders.step_down.unwrap();
         assert_eq!((order.transitions, order.to.as_deref()), (7, Some("b")));
+        assert_eq!(order.holder.as_deref(), Some("a"));
+        assert_eq!(order.acquire_time, record.acquire_time);
+        assert!(order.names(&record));
         assert_eq!(order.sit_out, Duration::from_secs(600));
         assert_eq!(warnings, Vec::<String>::new());
+    }
+
+    /// Older writers, and people, write an order without holder and time. Other clients may leave them empty.
+    #[test]
+    fn an_order_without_holder_and_time_names_every_term_with_its_number() {
+        let record = |transitions| Record {
+            holder: "a".to_owned(),
+            acquire_time: Some(WallTime::from_micros(1)),
+            transitions,
+            ..Record::default()
+        };
+        for text in [r#"{"transitions":7}"#, r#"{"transitions":7,"holder":""}"#] {
+            let (orders, _) = read_one(STEP_DOWN_ANNOTATION, text);
+            let order = orders.step_down.unwrap();
+            assert!(
+                order.names(&record(7)) && !order.names(&record(8)),
+                "{text}"
+            );
+        }
     }
 
     #[test]
@@ -158,8 +207,10 @@ mod tests {
         let (orders, _) = read_one(STEP_DOWN_ANNOTATION, r#"{"transitions":0}"#);
         let order = orders.step_down.unwrap();
         assert_eq!((order.sit_out, order.to), (DEFAULT_SIT_OUT, None));
+        assert_eq!((order.holder, order.acquire_time), (None, None));
         assert_eq!(
-            step_down_patch(0, None, None)["metadata"]["annotations"][STEP_DOWN_ANNOTATION],
+            step_down_patch(&Record::default(), None, None)["metadata"]["annotations"]
+                [STEP_DOWN_ANNOTATION],
             r#"{"transitions":0}"#
         );
     }
@@ -190,6 +241,7 @@ mod tests {
             "[]",
             r#"{"transitions":-1}"#,
             r#"{"transitions":1,"for":"x"}"#,
+            r#"{"transitions":1,"acquireTime":"today"}"#,
         ] {
             let (orders, warnings) = read_one(STEP_DOWN_ANNOTATION, text);
             assert_eq!(orders, Orders::default(), "{text}");

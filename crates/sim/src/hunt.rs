@@ -84,6 +84,7 @@ fn kind_of(mutant: Mutant) -> Kind {
             Kind::Coordinated(Some(mutant))
         }
         Mutant::IgnoreOldList => Kind::RestoreMutant(mutant),
+        Mutant::ObeyEarlier => Kind::EditMutant(mutant),
         mutant => Kind::Mutant(mutant),
     }
 }

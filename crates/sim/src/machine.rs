@@ -40,6 +40,8 @@ pub enum Kind {
     Coordinated(Option<tenure_core::Mutant>),
     /// The core with one seeded bug, on a store that is restored to older revisions.
     RestoreMutant(tenure_core::Mutant),
+    /// The core with one seeded bug, on an object that people edit while orders stay on it.
+    EditMutant(tenure_core::Mutant),
     /// Leaders for life, their pods, and the candidates that free the locks of deleted pods.
     Life,
     /// The same with one seeded bug in the decision whether a pod is gone.
@@ -79,6 +81,7 @@ impl Machine {
             | Kind::StackMutant(_) => Self::Core(Box::new(Election::new(config))),
             Kind::Mutant(mutant)
             | Kind::RestoreMutant(mutant)
+            | Kind::EditMutant(mutant)
             | Kind::Mixed(Some(mutant))
             | Kind::Coordinated(Some(mutant)) => {
                 let mut election = Election::new(config);

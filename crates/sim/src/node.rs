@@ -74,6 +74,10 @@ pub(crate) struct Node {
     pub(crate) answers_blocked_until: u64,
     /// Real time until which it was asked not to campaign.
     pub(crate) sits_out_until: u64,
+    /// It was asked to end.
+    pub(crate) leaving: bool,
+    /// A term has begun since it last tried to acquire the lock.
+    pub(crate) has_led: bool,
 }
 
 impl Node {
@@ -100,6 +104,8 @@ impl Node {
             requests_blocked_until: 0,
             answers_blocked_until: 0,
             sits_out_until: 0,
+            leaving: false,
+            has_led: false,
         }
     }
 

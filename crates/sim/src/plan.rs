@@ -266,6 +266,20 @@ impl Plan {
         self.watches.fill(true);
     }
 
+    /// Changes the plan to an election in which operators order step-downs and people make the record unreadable, which
+    /// resets the number of transitions.
+    pub fn edit(&mut self) {
+        self.keep_outsiders_away();
+        self.outsiders = Outsiders::Humans;
+        self.coordinated = false;
+        for fault in NEMESIS {
+            self.faults.remove(*fault);
+        }
+        self.faults.remove(Fault::Preferred);
+        self.faults.add(Fault::Order);
+        self.faults.add(Fault::HumanGarbage);
+    }
+
     fn keep_outsiders_away(&mut self) {
         self.outsiders = Outsiders::None;
         for fault in [HUMANS, &[Fault::Restore, Fault::RestoreBumped]].concat() {

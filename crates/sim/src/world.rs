@@ -72,8 +72,9 @@ pub struct World {
     tokens: TokenOrder,
     store: FencedStore,
     controller: Controller,
-    /// The incarnation that held the object when an operator last ordered its term to end.
-    ordered: Option<u64>,
+    /// The incarnation that held the object when an operator last ordered its term to end, and the number of its term in
+    /// the order of the store.
+    ordered: Option<(u64, u64)>,
     /// The revision before the last pause of a run with restores.
     before_pause: Option<u64>,
     request_kinds: Vec<Fault>,
@@ -112,6 +113,7 @@ impl World {
             Kind::Mixed(_) => plan.mix(&mut rng),
             Kind::Coordinated(_) => plan.coordinate(&mut rng),
             Kind::RestoreMutant(_) => plan.restore(),
+            Kind::EditMutant(_) => plan.edit(),
             _ => {}
         }
         let mut world = Self {

@@ -97,7 +97,7 @@ impl StepDown {
         if before.holder.is_empty() {
             bail!("nobody holds election {namespace}/{name}");
         }
-        let patch = orders::step_down_patch(before.transitions, self.to.as_deref(), self.sit_out);
+        let patch = before.step_down_patch(self.to.as_deref(), self.sit_out);
         let order = elections::order(&client, *lock, &namespace, name, &patch);
         waiting::on(&server, order).await?;
         if self.no_wait {

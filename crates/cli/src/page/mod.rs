@@ -22,7 +22,7 @@ use http::{HeaderValue, Method, Response, StatusCode, header};
 use http_body_util::combinators::BoxBody;
 use http_body_util::{BodyExt, Full, StreamBody};
 use hyper::body::{Bytes, Frame};
-use tenure::lock::{LockKind, orders};
+use tenure::lock::LockKind;
 use tokio::sync::mpsc;
 
 use crate::api;
@@ -218,7 +218,7 @@ impl Page {
             return Err(Refusal(StatusCode::CONFLICT, why));
         }
         let to = value("to").filter(|to| !to.is_empty());
-        let patch = orders::step_down_patch(seen.transitions, to.as_deref(), None);
+        let patch = seen.step_down_patch(to.as_deref(), None);
         elections::order(&client, kind, &namespace, &name, &patch)
             .await
             .map_err(failed)?;

@@ -125,7 +125,11 @@ impl Election {
             next_renewal: attempt.sent.local + first,
         };
         // In a coordinated election a term has its number before a candidate takes it up.
-        let ordered = self.order_for(term.transitions).map(|order| order.sit_out);
+        let order = self.order_for(&attempt.record);
+        if let Some(order) = order {
+            self.assert_addressed(order, term.acquire_time);
+        }
+        let ordered = order.map(|order| order.sit_out);
         if let Some(sit_out) = ordered {
             self.sit_out_until = self.sit_out_until.max(now.local + sit_out);
         }
@@ -188,6 +192,7 @@ impl Election {
                 if ours && (!record.is_free() || self.is(Mutant::TakeBack)) {
                     seen.since
                 } else if record.is_free() && !observation.unreadable {
+                    // A released record shows neither the holder nor the time of the term that the order has ended.
                     let to_another = observation.orders.step_down.as_ref().is_some_and(|order| {
                         order.transitions == record.transitions
                             && order

@@ -12,6 +12,7 @@
 //! | file | content |
 //! |---|---|
 //! | `observe.rs` | the known state of the lock object, and its freshness |
+//! | `orders.rs` | orders of operators to the current term |
 //! | `request.rs` | sending requests: the only place where S5 is checked before a write is sent |
 //! | `follow.rs` | when a follower may try to win, and when it polls |
 //! | `lead.rs` | renewals, and detection of the end of the term |
@@ -22,6 +23,7 @@ mod follow;
 mod lead;
 mod life;
 mod observe;
+mod orders;
 mod request;
 mod stop;
 #[cfg(test)]

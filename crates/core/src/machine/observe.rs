@@ -9,7 +9,7 @@ use super::request::Attempt;
 use super::{Election, State};
 use crate::command::{Command, StopReason};
 use crate::fence::ResourceVersion;
-use crate::input::{Observation, Source, StepDownOrder, Version};
+use crate::input::{Observation, Source, Version};
 use crate::mark::Mark;
 use crate::mutant::Mutant;
 use crate::record::Record;
@@ -491,35 +491,6 @@ impl Election {
                 attempt.sent = now;
             }
             self.credit(now, &attempt, out);
-        }
-    }
-
-    /// Returns the order to give up the term with this number, if there is one.
-    pub(super) fn order_for(&self, transitions: u32) -> Option<&StepDownOrder> {
-        let Known::Present(seen) = &self.known else {
-            return None;
-        };
-        let order = seen.observation.orders.step_down.as_deref();
-        order
-            .filter(|o| o.transitions == transitions || self.is(Mutant::ObeyForEver))
-            .filter(|_| !self.is(Mutant::IgnoreOrders))
-    }
-
-    fn obey_orders(&mut self, now: Now, out: &mut Vec<Command>) {
-        let (State::Leading(_), Known::Present(seen)) = (&self.state, &self.known) else {
-            return;
-        };
-        let preferred = &seen.observation.record.preferred_holder;
-        // Uses the number that the object shows, because operators see only that number. A second winning write may
-        // have been applied although its response was lost.
-        if let Some(order) = self.order_for(seen.observation.record.transitions) {
-            self.sit_out_until = self.sit_out_until.max(now.local + order.sit_out);
-            self.stop(now, StopReason::Ordered, out);
-        } else if self.config.coordinated
-            && !preferred.is_empty()
-            && *preferred != self.config.identity
-        {
-            self.stop(now, StopReason::PreferredHolder(preferred.clone()), out);
         }
     }
 }

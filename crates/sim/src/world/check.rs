@@ -80,6 +80,7 @@ impl World {
                 return self.violate(Invariant::S4, format!("node {i} {text}"));
             }
         }
+        self.check_unused_release(i, kind);
         if !self.plan.checks_tokens() {
             return;
         }
@@ -143,20 +144,54 @@ impl World {
             && self.plan.outsiders != Outsiders::RestoresBack
             && shown.author == Some(node.incarnation)
             && !record.is_free()
-            && (orders.step_down.as_ref()).is_some_and(|o| o.transitions == record.transitions)
+            && (orders.step_down.as_ref()).is_some_and(|order| order.names(record))
+    }
+
+    /// Checks that no term is released unused because of an order to an earlier term with the same number.
+    fn check_unused_release(&mut self, i: usize, kind: &WriteKind) {
+        let lease = self.plan.longest_lease();
+        let node = &mut self.nodes[i];
+        let WriteKind::Release(base) = kind else {
+            node.has_led &= matches!(kind, WriteKind::Renew(_));
+            return;
+        };
+        // Its local clock may be slower.
+        let sits_out = node.sits_out_until > 0 && self.now < node.sits_out_until + lease;
+        if node.has_led || node.leaving || sits_out {
+            return;
+        }
+        let earlier = self.register.find(base).is_some_and(|base| {
+            let (record, orders) = (&base.seen.record, &base.seen.orders);
+            let order = orders.step_down.as_ref();
+            order.is_some_and(|o| o.transitions == record.transitions && !o.names(record))
+        });
+        if earlier {
+            let text = format!("node {i} gives up a term because of an order to an earlier term");
+            self.violate(Invariant::L1, text);
+        }
     }
 
     /// Checks that an order ends only the term that it names: it stays on the object, and no later holder obeys it.
     pub(super) fn check_obedience(&mut self, i: usize, reason: &StopReason) {
-        if *reason == StopReason::Ordered
-            && self.plan.outsiders == Outsiders::None
-            // The controller numbers a term before a candidate takes it up.
-            && !self.plan.coordinated
-            && self.ordered != Some(self.nodes[i].incarnation)
-        {
-            let text = format!("node {i} obeys an order that was given to another");
-            self.violate(Invariant::L1, text);
+        let checked = matches!(self.plan.outsiders, Outsiders::None | Outsiders::Humans);
+        // The controller numbers a term before a candidate takes it up.
+        if *reason != StopReason::Ordered || !checked || self.plan.coordinated {
+            return;
         }
+        let node = &self.nodes[i];
+        let ordered = self
+            .ordered
+            .filter(|(author, _)| *author == node.incarnation);
+        // A second winning write of the same term may have been applied before the order was given.
+        let earlier = |term: u64| node.work.as_ref().is_some_and(|work| term < work.term);
+        let text = match ordered {
+            None => format!("node {i} obeys an order that was given to another"),
+            Some((_, term)) if earlier(term) => {
+                format!("node {i} obeys an order that was given to an earlier term")
+            }
+            Some(_) => return,
+        };
+        self.violate(Invariant::L1, text);
     }
 
     /// Checks the reason for a loss. If only electors write and reads are never stale, nobody edits, deletes or rolls

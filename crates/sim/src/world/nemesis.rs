@@ -5,6 +5,7 @@
     reason = "a guard would send the fault on to the arms below"
 )]
 
+use std::rc::Rc;
 use std::time::Duration;
 
 use tenure_core::{Input, Orders, Record, StepDownOrder};
@@ -18,6 +19,7 @@ use crate::invariants::l1_liveness::Calm;
 use crate::machine::Kind;
 use crate::node::Letter;
 use crate::plan::{Clocks, Outsiders, nanos};
+use crate::register::Object;
 
 impl World {
     pub(super) fn strike(&mut self) {
@@ -107,7 +109,10 @@ impl World {
                 node.sits_out_until = node.sits_out_until.max(until);
                 self.deliver(i, Letter::Other(Input::StepDown(pause)));
             }
-            Fault::Shutdown => self.deliver(i, Letter::Other(Input::Shutdown)),
+            Fault::Shutdown => {
+                node.leaving = true;
+                self.deliver(i, Letter::Other(Input::Shutdown));
+            }
             _ => {}
         }
     }
@@ -173,16 +178,9 @@ impl World {
             Fault::LabelEdit => self.register.touch(),
             Fault::Order => {
                 let to = self.rng.below(2 * self.nodes.len() as u64) as usize;
-                let step_down = StepDownOrder {
-                    transitions: record.transitions,
-                    to: self.nodes.get(to).map(|node| node.identity.clone()),
-                    sit_out: Duration::from_nanos(self.rng.below(lease)),
-                };
-                self.ordered = current.author;
-                self.register.order(Orders {
-                    step_down: Some(Box::new(step_down)),
-                    ..current.seen.orders.clone()
-                })
+                let to = self.nodes.get(to).map(|node| node.identity.clone());
+                let sit_out = Duration::from_nanos(self.rng.below(lease));
+                self.order_step_down(&current, to, sit_out)
             }
             Fault::OrderPause => self.register.order(Orders {
                 paused: !current.seen.orders.paused,
@@ -326,13 +324,10 @@ impl World {
         let Some(orders) = current.map(|object| object.seen.orders.clone()) else {
             return;
         };
-        // Manual edits may reset the number of terms, so that a remaining order names a later term, too (seed 10483).
-        let by_hand = self.plan.outsiders == Outsiders::Humans;
-        let step_down = orders.step_down.clone().filter(|_| !by_hand);
-        if (orders.paused || step_down != orders.step_down)
+        if orders.paused
             && let Some(object) = self.register.order(Orders {
                 paused: false,
-                step_down,
+                ..orders
             })
         {
             self.announce(&object);
@@ -369,18 +364,34 @@ impl World {
         }
         let current = self.register.current()?.clone();
         self.trace(|_| format!("n{leader} is ordered to hand over to n{to}"));
-        self.ordered = current.author;
-        let step_down = StepDownOrder {
-            transitions: current.seen.record.transitions,
-            to: Some(self.nodes[to].identity.clone()),
-            sit_out: Duration::ZERO,
-        };
-        let object = self.register.order(Orders {
-            step_down: Some(Box::new(step_down)),
-            ..current.seen.orders.clone()
-        })?;
+        let named = self.nodes[to].identity.clone();
+        let object = self.order_step_down(&current, Some(named), Duration::ZERO)?;
         self.announce(&object);
         Some(to)
+    }
+
+    /// Orders the term of the current object to end. Half of the writers do not state its holder and its time. If people
+    /// edit the object, all writers state both, because an order without them also names later terms with its number.
+    fn order_step_down(
+        &mut self,
+        current: &Object,
+        to: Option<String>,
+        sit_out: Duration,
+    ) -> Option<Rc<Object>> {
+        let record = &current.seen.record;
+        let bound = self.plan.outsiders == Outsiders::Humans || current.revision.is_multiple_of(2);
+        let step_down = StepDownOrder {
+            transitions: record.transitions,
+            holder: Some(record.holder.clone()).filter(|holder| bound && !holder.is_empty()),
+            acquire_time: record.acquire_time.filter(|_| bound),
+            to,
+            sit_out,
+        };
+        self.ordered = current.author.map(|author| (author, current.term));
+        self.register.order(Orders {
+            step_down: Some(Box::new(step_down)),
+            ..current.seen.orders.clone()
+        })
     }
 
     pub(crate) fn violate_liveness(&mut self, text: String) {

@@ -101,6 +101,7 @@ impl World {
         let node = &mut self.nodes[i];
         node.guard = Some(guard);
         node.overran = false;
+        node.has_led = true;
         node.work = Some(Work {
             term,
             token,

@@ -12,7 +12,7 @@ use anyhow::{Result, bail};
 use clap::Args;
 use kube::Client;
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
-use tenure::lock::{LockKind, orders};
+use tenure::lock::LockKind;
 use tokio::sync::mpsc;
 
 use crate::board::{Board, Scope};
@@ -109,7 +109,7 @@ async fn live(
 
 async fn step_down(client: &Client, seen: &Seen) -> Result<()> {
     let kind: LockKind = seen.lock.parse()?;
-    let patch = orders::step_down_patch(seen.transitions, None, None);
+    let patch = seen.step_down_patch(None, None);
     elections::order(client, kind, &seen.namespace, &seen.name, &patch).await
 }
 

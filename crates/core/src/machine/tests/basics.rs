@@ -91,6 +91,75 @@ fn an_order_to_step_down_is_obeyed_once_by_the_term_it_names() {
     ));
 }
 
+/// The order names the term that began at 0.01 s, which is 1000.01 s of wall time.
+#[test]
+fn an_order_with_holder_and_time_is_obeyed_only_by_the_term_that_has_both() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 absent             create#2 baz/15 t0
+        0.02    ok2 5                    LEAD token=5 t0 until=10.01, leader "baz"
+        0.1     watch wrote2 v6 order=0/baz@1000009999 -
+        0.2     watch wrote2 v7 order=0/bing@1000010000 -
+        0.3     watch wrote2 v8 order=1/baz@1000010000 -
+        0.4     watch wrote2 v9 order=0/baz@1000010000 STOP ordered by=14.51
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 absent
+         0.02 ok2 5
+         0.1 watch wrote2 v6 order=0/baz@1000009999
+         0.2 watch wrote2 v7 order=0/bing@1000010000
+         0.3 watch wrote2 v8 order=1/baz@1000010000
+         0.4 watch wrote2 v9 order=0/baz@1000010000",
+    ));
+}
+
+/// An edit by hand has reset the number of transitions, so that the next term has the number of an earlier one.
+#[test]
+fn term_with_the_number_of_an_earlier_one_begins_despite_the_order_to_the_earlier_one() {
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 /1 v5 order=1/baz@7 acquire#2 over 5 baz/15 t1
+        0.02    ok2 6                    LEAD token=6 t1 until=10.01, leader "baz"
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 /1 v5 order=1/baz@7
+         0.02 ok2 6",
+    ));
+    expect![[r#"
+        0       start                    read#1
+        0.01    read1 /1 v5 order=1      acquire#2 over 5 baz/15 t1
+        0.02    ok2 6                    read#3
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.01 read1 /1 v5 order=1
+         0.02 ok2 6",
+    ));
+}
+
+/// The released record shows neither the holder nor the time of the term that the order has ended.
+#[test]
+fn followers_hold_back_for_the_successor_of_a_term_that_the_order_names_with_its_time() {
+    expect![[r#"
+        0       start                    read#1
+        0.1     read1 bing/15 v5         leader "bing"
+        0.2     watching                 -
+        1       watch /1 v6 order=0/bing@7:foo leader ""
+        2.9     tick                     -
+        3.1     tick                     acquire#2 over 6 baz/15 t1
+    "#]]
+    .assert_eq(&play(
+        "0 start
+         0.1 read1 bing/15 v5
+         0.2 watching
+         1 watch /1 v6 order=0/bing@7:foo
+         2.9 tick
+         3.1 tick",
+    ));
+}
+
 #[test]
 fn former_holder_holds_back_like_others_when_an_order_names_another() {
     expect![[r#"

@@ -278,16 +278,27 @@ impl Table {
     }
 }
 
-/// Parses `N`, the term with that number, or `N:ID`, which names the candidate `ID` as successor. The former holder may
-/// campaign again immediately.
+/// Parses `N`, the term with that number, or `N/HOLDER@T`, which also names the holder and the time of that term in
+/// microseconds. `:ID` names the candidate `ID` as successor. In that case the former holder may campaign again
+/// immediately.
 fn order(text: &str) -> StepDownOrder {
-    let (number, to) = match text.split_once(':') {
-        Some((number, to)) => (number, Some(to.to_owned())),
+    let (term, to) = match text.split_once(':') {
+        Some((term, to)) => (term, Some(to.to_owned())),
         None => (text, None),
+    };
+    let (number, holder, at) = match term.split_once('/') {
+        Some((number, rest)) => {
+            let (holder, at) = rest.split_once('@').expect("holder@time");
+            let at = WallTime::from_micros(at.parse().expect("microseconds"));
+            (number, Some(holder.to_owned()), Some(at))
+        }
+        None => (term, None, None),
     };
     let seconds = if to.is_some() { 0 } else { 5 };
     StepDownOrder {
         transitions: number.parse().expect("the number of a term"),
+        holder,
+        acquire_time: at,
         to,
         sit_out: Duration::from_secs(seconds),
     }
