@@ -152,4 +152,8 @@ mutants! {
     UncheckedWin = "slots: win not confirmed",
     /// A number that could not be read counts as the candidate's own number.
     SilenceIsConsent = "slots: no answer is taken for consent",
+    /// A slot is used without reading the lease of the election without slots after the slot was won.
+    WholeUnchecked = "slots: leader without slots not looked for",
+    /// A term of an election without slots is used without reading the number of slots after it was won.
+    UncheckedTerm = "slots: term without slots not confirmed",
 }

@@ -241,7 +241,13 @@ impl Server {
             Some(_) => None,
         };
         if let Some(options) = options.filter(|options| options.ephemeral) {
-            return ephemeral::serve(options.clone(), self.encryption, self.data_dir.as_deref(), connect).await;
+            return ephemeral::serve(
+                options.clone(),
+                self.encryption,
+                self.data_dir.as_deref(),
+                connect,
+            )
+            .await;
         }
         let dir = match &self.data_dir {
             Some(dir) => dir.clone(),

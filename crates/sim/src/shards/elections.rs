@@ -3,7 +3,7 @@
 use tenure_core::{Command, Input, Outcome, Source, slots as slot_rules};
 
 use super::replica::{Next, Standing};
-use super::server::{Call, Reply};
+use super::server::{Call, Reply, WHOLE};
 use super::{Event, For, Group, Letter, World, slots};
 
 impl World {
@@ -24,12 +24,13 @@ impl World {
     }
 
     fn obey(&mut self, i: usize, shard: usize, command: Command) {
-        let of = if self.is_semaphore() {
-            0
+        let place = if self.replicas[i].without_slots {
+            WHOLE
+        } else if self.is_semaphore() {
+            (shard as u32, 0)
         } else {
-            self.replicas[i].shards
+            (shard as u32, self.replicas[i].shards)
         };
-        let place = (shard as u32, of);
         let incarnation = self.replicas[i].incarnation;
         let owned = &mut self.replicas[i].elections[shard];
         match command {
@@ -102,15 +103,28 @@ impl World {
     /// Reads the agreement for a term that has begun.
     pub(super) fn confirm(&mut self, i: usize, shard: usize, term: u64) {
         let owned = self.replicas[i].elections.get(shard);
-        if owned.is_some_and(|owned| owned.term == term && owned.guard.is_some()) {
-            let id = self.number();
-            let asked_by = For::Confirm(shard, term, 0);
-            self.send(i, asked_by, id, Call::ReadAgreement, None);
+        let Some(owned) = owned.filter(|owned| owned.term == term) else {
+            return;
+        };
+        if owned.guard.is_some() {
+            let looks = self.is_semaphore() && !self.replicas[i].without_slots;
+            if looks && owned.confirmed != term {
+                self.look_for_whole(i, shard, term);
+            } else {
+                self.read_number(i, shard, term);
+            }
             // Repeat the read if there is no response.
             let (incarnation, period) = (self.replicas[i].incarnation, self.period());
             let again = Event::Deliver(i, incarnation, Letter::Confirm(shard, term));
             self.after(period, again);
         }
+    }
+
+    /// Reads the number for a term that has begun.
+    pub(super) fn read_number(&mut self, i: usize, shard: usize, term: u64) {
+        let id = self.number();
+        let asked_by = For::Confirm(shard, term, 0);
+        self.send(i, asked_by, id, Call::ReadAgreement, None);
     }
 
     /// Handles the end of a read for a term.
@@ -127,12 +141,19 @@ impl World {
                 replica.joining.confirms(agreed.as_ref())
             }
             (Group::Shards(_), _) => false,
+            (Group::Slots(rules), reply) if replica.without_slots => {
+                match rules.may_lead(slots::number(reply)) {
+                    slot_rules::Lead::Yes => true,
+                    slot_rules::Lead::Unknown => false,
+                    slot_rules::Lead::Slots(_) => return self.go_on(i, 0, Next::Leave),
+                }
+            }
             (Group::Slots(rules), reply) => {
                 let slot = shard as u32;
-                match slots::may_start(rules, slot, reply) {
+                match rules.may_start(slot, slots::number(reply)) {
                     slot_rules::Start::Yes => true,
                     slot_rules::Start::Unknown => false,
-                    slot_rules::Start::Gone(_) => return self.go_on(i, 0, Next::Leave),
+                    _ => return self.go_on(i, 0, Next::Leave),
                 }
             }
         };

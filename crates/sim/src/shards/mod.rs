@@ -7,7 +7,8 @@
 //! the number of shards. After the faults L1 must hold: every key has an owner.
 //!
 //! Semaphores run in the same world ([`Group::Slots`]). Each process campaigns for all slots and keeps the first one
-//! that it wins. Its number of slots is compared by the rules of [`tenure_core::slots`].
+//! that it wins. Its number of slots is compared by the rules of [`tenure_core::slots`]. Some processes use the election
+//! without slots.
 
 mod check;
 mod elections;
@@ -73,6 +74,8 @@ enum For {
     Election(usize),
     /// Confirms this term of a shard, by a read that was served at this instant.
     Confirm(usize, u64, u64),
+    /// Looks for a leader without slots for this term of a slot, by a read that was sent at this instant.
+    Whole(usize, u64, LocalTime),
 }
 
 #[derive(Debug)]
@@ -111,6 +114,8 @@ struct World {
     stage: usize,
     /// Percentage of new processes that use the next number.
     progress: u64,
+    /// Semaphores: percentage of new processes that use the election without slots.
+    without_slots: u64,
     /// Probability that a fault affects a request, in parts per million.
     faults: u64,
     latency: u64,
@@ -146,6 +151,10 @@ pub fn run(seed: u64, group: Group, traced: bool) -> Report {
         incarnations: 0,
         stage: rng.below(3) as usize,
         progress: 0,
+        without_slots: match group {
+            Group::Shards(_) => 0,
+            Group::Slots(_) => *rng.pick(&[0, 0, 40, 100]),
+        },
         faults: match group {
             Group::Shards(_) => *rng.pick(&[10_000, 60_000, 200_000]),
             Group::Slots(_) => *rng.pick(&[100_000, 300_000, 400_000]),
@@ -205,15 +214,21 @@ impl World {
         let often = if self.is_semaphore() { 30 } else { 80 };
         let may_change = self.calm || self.rng.percent(often);
         let number = (shards, may_change);
-        Replica::new(number, clock, self.incarnations, &self.timing, self.group)
+        let mut replica = Replica::new(number, clock, self.incarnations, &self.timing, self.group);
+        replica.without_slots =
+            self.is_semaphore() && !self.calm && self.rng.percent(self.without_slots);
+        replica
     }
 
     fn launch(&mut self, i: usize) {
         self.trace(|w| {
             let Replica {
-                shards, may_change, ..
+                shards,
+                may_change,
+                without_slots,
+                ..
             } = w.replicas[i];
-            format!("r{i} starts: {shards} shards, may change: {may_change}")
+            format!("r{i} starts: {shards} shards, may change: {may_change}, without slots: {without_slots}")
         });
         let incarnation = self.replicas[i].incarnation;
         self.after(0, Event::Look(i, incarnation));
@@ -307,6 +322,12 @@ impl World {
             }
             Letter::Timeout(For::Confirm(shard, term, _), _) => {
                 self.confirmed(i, shard, (term, self.now), &Reply::Error);
+            }
+            Letter::Answer(For::Whole(slot, term, asked), _, reply) => {
+                self.looked_for_whole(i, slot, (term, asked), &reply);
+            }
+            Letter::Timeout(For::Whole(slot, term, asked), _) => {
+                self.looked_for_whole(i, slot, (term, asked), &Reply::Error);
             }
             Letter::Answer(For::Election(shard), id, reply) => self.written(i, shard, id, reply),
             Letter::Timeout(For::Election(shard), id) => self.written(i, shard, id, Reply::Error),

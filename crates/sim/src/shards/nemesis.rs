@@ -81,6 +81,9 @@ impl World {
             self.progress = 0;
             self.stage += 1;
         }
+        if self.without_slots > 0 {
+            self.without_slots = *self.rng.pick(&[20, 60]);
+        }
     }
 
     pub(super) fn restart(&mut self, i: usize) {
@@ -97,7 +100,8 @@ impl World {
         for i in 0..self.replicas.len() {
             let replica = &mut self.replicas[i];
             replica.cut_until = 0;
-            if !replica.alive || replica.shards != shards || !replica.may_change {
+            let other = replica.shards != shards || replica.without_slots;
+            if !replica.alive || other || !replica.may_change {
                 self.restart(i);
                 continue;
             }

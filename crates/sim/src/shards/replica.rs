@@ -14,6 +14,10 @@ use crate::rng::Rng;
 pub(super) struct Replica {
     pub(super) shards: u32,
     pub(super) may_change: bool,
+    /// Semaphores: this process uses the election without slots.
+    pub(super) without_slots: bool,
+    /// Semaphores: the lease of the election without slots, as this process has observed it.
+    pub(super) whole: slots::Whole,
     pub(super) clock: Clock,
     pub(super) incarnation: u64,
     pub(super) alive: bool,
@@ -88,6 +92,8 @@ impl Replica {
             group,
             shards,
             may_change,
+            without_slots: false,
+            whole: slots::Whole::default(),
             clock,
             incarnation,
             alive: true,
@@ -105,7 +111,8 @@ impl Replica {
     pub(super) fn campaign(&mut self, timing: &Timing, rng: &mut Rng) {
         let identity = format!("r{}", self.incarnation);
         self.standing = Standing::Member;
-        self.elections = (0..self.shards)
+        let count = if self.without_slots { 1 } else { self.shards };
+        self.elections = (0..count)
             .map(|_| Owned {
                 election: Election::new(Config {
                     identity: identity.clone(),
@@ -191,6 +198,13 @@ impl Replica {
             return Next::Later;
         }
         let number = agreed.and_then(|agreed| agreed.shards);
+        if self.without_slots {
+            return match rules.may_lead(Some(number)) {
+                slots::Lead::Yes => Next::Join,
+                slots::Lead::Slots(_) => Next::Refused,
+                slots::Lead::Unknown => Next::Later,
+            };
+        }
         match rules.decide(number, self.shards, self.may_change) {
             slots::Decision::Join => Next::Join,
             slots::Decision::Refuse(_) => Next::Refused,

@@ -8,6 +8,9 @@ use tenure_core::{Observation, Orders, Record, ResourceVersion, Version};
 /// A shard: its index, and the number of shards.
 pub(super) type Shard = (u32, u32);
 
+/// Semaphores: the lease of the election without slots. The leases of slots are those of a group of zero shards.
+pub(super) const WHOLE: Shard = (0, 1);
+
 /// A request to the server.
 #[derive(Clone, Debug)]
 pub(super) enum Call {

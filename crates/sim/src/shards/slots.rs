@@ -1,19 +1,23 @@
 //! Semaphores: the differences from shards.
 
-use tenure_core::Input;
-use tenure_core::slots::{Rules, Start};
+//!
+//! Some processes use the election without slots. Holders of slots and a leader without slots must never work at the same
+//! time.
 
-use super::server::Reply;
-use super::{Group, World};
+use tenure_core::slots::Start;
+use tenure_core::{Input, LocalTime};
+
+use super::replica::Next;
+use super::server::{Call, Reply, WHOLE};
+use super::{For, Group, World};
 use crate::invariants::Invariant;
 
-/// Returns whether a slot may be used, given the response to a read.
-pub(super) fn may_start(rules: Rules, slot: u32, reply: &Reply) -> Start {
-    let read = match reply {
+/// Returns the number of slots in the response to a read; `None` if the read failed.
+pub(super) fn number(reply: &Reply) -> Option<Option<u32>> {
+    match reply {
         Reply::Agreement(agreed) => Some(agreed.as_ref().and_then(|agreed| agreed.shards)),
         _ => None,
-    };
-    rules.may_start(slot, read)
+    }
 }
 
 impl World {
@@ -34,12 +38,74 @@ impl World {
         is_first
     }
 
+    /// Reads the lease of the election without slots, for a slot that was won.
+    pub(super) fn look_for_whole(&mut self, i: usize, slot: usize, term: u64) {
+        let id = self.number();
+        let asked_by = For::Whole(slot, term, self.local(i));
+        self.send(i, asked_by, id, Call::Get(WHOLE), None);
+    }
+
+    /// Handles the end of that read. The number of slots is read next.
+    pub(super) fn looked_for_whole(
+        &mut self,
+        i: usize,
+        slot: usize,
+        (term, asked): (u64, LocalTime),
+        reply: &Reply,
+    ) {
+        let Group::Slots(rules) = self.group else {
+            return;
+        };
+        let (own, replica) = (self.timing.lease(), &mut self.replicas[i]);
+        let now = replica.clock.now(self.now);
+        let led = match reply {
+            Reply::Got(lease) => {
+                let lease = lease.as_ref();
+                Some(replica.whole.observe((asked, now), lease, own))
+            }
+            _ => None,
+        };
+        let owned = replica.elections.get(slot);
+        if !owned.is_some_and(|owned| owned.term == term && owned.confirmed != term) {
+            return;
+        }
+        // The number is read separately, so that here it counts as large enough.
+        match rules.may_use(slot as u32, Some(None), led) {
+            Start::Yes => self.read_number(i, slot, term),
+            Start::Led | Start::Gone(_) => self.go_on(i, 0, Next::Leave),
+            Start::Wait(_) | Start::Unknown => {}
+        }
+    }
+
+    /// Checks that holders of slots and a leader without slots do not work at the same time, and that there is at most
+    /// one such leader.
+    fn check_shapes(&mut self) {
+        let (mut whole, mut slots) = (0, 0);
+        for replica in &self.replicas {
+            let now = replica.clock.now(self.now);
+            let count = (0..replica.elections.len())
+                .filter(|slot| replica.owns(*slot, now).is_some())
+                .count();
+            if replica.without_slots {
+                whole += count;
+            } else {
+                slots += count;
+            }
+        }
+        if whole > 1 || (whole > 0 && slots > 0) {
+            let text = format!("{whole} leaders without slots and {slots} holders of slots work");
+            self.violate(Invariant::S1, text);
+        }
+    }
+
     /// Checks the invariant: the number of used slots is at most the greatest number of slots since the first of them
     /// was allowed.
     pub(super) fn check_slots(&mut self) {
+        self.check_shapes();
         let used: Vec<u64> = self
             .replicas
             .iter()
+            .filter(|replica| !replica.without_slots)
             .flat_map(|replica| {
                 let now = replica.clock.now(self.now);
                 let owned = replica.elections.iter().enumerate();

@@ -20,6 +20,7 @@ use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use anyhow::{Context, Result};
 use kube::Client;
@@ -109,7 +110,7 @@ impl Run {
             wait
         };
         let server = &connected.server;
-        let agreed = self.agree_on_slots(&connected.client, &namespace);
+        let agreed = self.agree_on_slots(&connected.client, &namespace, timing.lease());
         let agreed = tokio::select! {
             agreed = limit.of(waiting::on(server, agreed)) => agreed.transpose()?,
             signal = signals.end() => return Ok(code_of(signal)),
@@ -163,12 +164,17 @@ impl Run {
 
     /// Makes sure that all candidates of this election use it with the same number of slots, or all without slots. The
     /// inner error is for the user.
-    async fn agree_on_slots(&self, client: &Client, namespace: &str) -> Result<Result<(), String>> {
+    async fn agree_on_slots(
+        &self,
+        client: &Client,
+        namespace: &str,
+        lease: Duration,
+    ) -> Result<Result<(), String>> {
         match self.slots {
-            Some(slots) => slots::agree(client, self, namespace, slots).await,
+            Some(slots) => slots::agree(client, self, namespace, slots, lease).await,
             None => {
-                let election = &self.election.election;
-                let refusal = slots::refuse_without_slots(client, namespace, election).await;
+                let place = slots::Place::new(client.clone(), namespace, &self.election.election);
+                let refusal = place.refuse_without_slots().await;
                 Ok(refusal.map_or(Ok(()), Err))
             }
         }

@@ -15,7 +15,7 @@ use super::args::{OnLost, Run, Stdin};
 use super::group::Spec;
 use super::obstacle::Obstacles;
 use super::work::{End, Running, Work};
-use super::{FAILED, code_of, finish, slots, terminal};
+use super::{FAILED, USAGE, code_of, finish, slots, terminal};
 use crate::api;
 use crate::election::{Connected, Entry};
 use crate::events::{Change, EventLog, What};
@@ -234,10 +234,24 @@ impl Runner {
                     biased;
                     refusal = slot.refusal(self.request_timeout) => refusal,
                     () = term.cancelled() => Some((FAILED, slot.unknown())),
+                    signal = self.signals.end() => return Ok(code_of(signal)),
                 };
                 if let Some((code, why)) = refusal {
                     eprintln!("tenure: {why}");
                     return Ok(code);
+                }
+            } else {
+                // A term that ends before the answer is lost, and starts nothing.
+                let place = self.place();
+                let refusal = tokio::select! {
+                    biased;
+                    refusal = place.refuse_term(self.request_timeout) => refusal,
+                    () = term.cancelled() => None,
+                    signal = self.signals.end() => return Ok(code_of(signal)),
+                };
+                if let Some(why) = refusal {
+                    eprintln!("tenure: {why}");
+                    return Ok(USAGE);
                 }
             }
             let change = Change::own(&term);
@@ -484,9 +498,13 @@ impl Runner {
     }
 
     fn slot(&self) -> Option<slots::Slot> {
-        let (client, election) = (self.client.clone(), &self.run.election.election);
         let slot = self.entries.first()?.slot?;
-        Some(slots::Slot::new(client, &self.namespace, election, slot))
+        Some(slots::Slot::new(self.place(), slot, self.lease))
+    }
+
+    fn place(&self) -> slots::Place {
+        let (client, election) = (self.client.clone(), &self.run.election.election);
+        slots::Place::new(client, &self.namespace, election)
     }
 
     /// Returns the environment of the command with information about its term.

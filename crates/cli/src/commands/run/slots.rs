@@ -4,16 +4,20 @@
 //! All candidates must use the same N. It is written to the lease of slot 0, and a candidate with another number is
 //! rejected unless it uses `--resize`. After N was reduced, holders of removed slots finish their command and start
 //! nothing else.
+//!
+//! An election is used with slots or without. Both kinds of candidates read what the other kind writes, at the start and
+//! again after each term was won. [`tenure::core::slots`] decides; this module reads and writes.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use http::{Request, header};
 use kube::Client;
 use serde_json::{Value, json};
-use tenure::core::slots::{Decision, Rules, Start};
-use tenure::lock::{LockKind, Resource};
+use tenure::clock::{Clock as _, SystemClock};
+use tenure::core::slots::{Decision, Lead, Led, Rules, Start, Whole};
+use tenure::lock::{LockKind, Resource, Sight};
 
 use super::args::Run;
 use super::{FAILED, USAGE};
@@ -27,6 +31,9 @@ const SLOTS: &str = "tenure.dev/slots";
 
 /// Number of reads of the number of slots before a slot that was won is given up.
 const ASKS: u32 = 5;
+
+/// Interval at which the lease of an election without slots is read while its holder may be alive.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Returns the name of a slot's lease.
 pub(super) fn name_of(election: &str, slot: u32) -> String {
@@ -49,48 +56,164 @@ pub(super) fn order(slots: u32, last: Option<u32>, random: u64) -> Vec<u32> {
         .collect()
 }
 
+/// An election and the leases that its candidates read, with slots or without.
+#[derive(Clone)]
+pub(super) struct Place {
+    client: Client,
+    namespace: String,
+    election: String,
+}
+
+impl Place {
+    pub(super) fn new(client: Client, namespace: &str, election: &str) -> Self {
+        Self {
+            client,
+            namespace: namespace.to_owned(),
+            election: election.to_owned(),
+        }
+    }
+
+    /// Returns the path of the lease with the number of slots.
+    fn first(&self) -> String {
+        let all = Resource::LEASE.path(&self.namespace);
+        format!("{all}/{}", name_of(&self.election, 0))
+    }
+
+    /// Returns the number of slots for a candidate without slots, which needs no permission to read it.
+    async fn number(&self) -> Result<Option<u32>> {
+        let Some(lease) = read_if_allowed(&self.client, &self.first()).await? else {
+            return Ok(None);
+        };
+        let ours = lease["metadata"]["labels"][LABEL] == self.election;
+        Ok(agreed(&lease).filter(|_| ours))
+    }
+
+    /// Why this election cannot be joined without `--slots`: other candidates use it with slots, so that this one would
+    /// run alongside them. A failed read does not refuse, because such candidates start without an API server.
+    pub(super) async fn refuse_without_slots(&self) -> Option<String> {
+        match Rules::default().may_lead(self.number().await.ok()) {
+            Lead::Slots(slots) => Some(self.has_slots(slots)),
+            Lead::Yes | Lead::Unknown => None,
+        }
+    }
+
+    /// Returns why a term without slots, which was just won, may not be used. Repeats failed reads, so the caller stops
+    /// waiting when the term ends. Each read takes at most `limit`.
+    pub(super) async fn refuse_term(&self, limit: Duration) -> Option<String> {
+        let mut pause = limit / 64;
+        loop {
+            let read = tokio::time::timeout(limit, self.number()).await;
+            match Rules::default().may_lead(read.ok().and_then(Result::ok)) {
+                Lead::Yes => return None,
+                Lead::Slots(slots) => return Some(self.has_slots(slots)),
+                Lead::Unknown => {
+                    tokio::time::sleep(pause).await;
+                    pause = (pause * 2).min(limit);
+                }
+            }
+        }
+    }
+
+    fn has_slots(&self, slots: u32) -> String {
+        let Self {
+            namespace,
+            election,
+            ..
+        } = self;
+        let first = name_of(election, 0);
+        format!(
+            "election {namespace}/{election} has {slots} slots: pass --slots {slots}, or delete the lease {first} if no \
+             candidate uses slots any more"
+        )
+    }
+
+    /// Reads the lease of the election without slots. Returns whether a candidate leads it, and its name.
+    async fn look_for_whole(&self, whole: &mut Whole, own: Duration) -> Result<(Led, String)> {
+        let asked = SystemClock.now().local;
+        let path = format!(
+            "{}/{}",
+            Resource::LEASE.path(&self.namespace),
+            self.election
+        );
+        let lease = read_if_allowed(&self.client, &path).await?;
+        let kind = LockKind::Leases;
+        let none = BTreeMap::new();
+        let lock = kind.open(self.client.clone(), &self.namespace, &self.election, &none)?;
+        let seen = match lock.sight(0, lease, None) {
+            Sight::Seen(seen) => Some(seen),
+            Sight::Absent => None,
+            Sight::ReadNeeded => bail!("{path} is not a Lease"),
+        };
+        let lease = seen.as_ref().map(|seen| seen.observation());
+        let times = (asked, SystemClock.now());
+        let led = whole.observe(times, lease, own);
+        let holder = lease.map(|lease| lease.record.holder.clone());
+        Ok((led, holder.unwrap_or_default()))
+    }
+
+    /// Why this election cannot be joined with `--slots`: a candidate without slots leads it.
+    async fn refuse_with_slots(&self, own: Duration) -> Result<Option<String>> {
+        let (led, holder) = self.look_for_whole(&mut Whole::default(), own).await?;
+        Ok((led == Led::Yes).then(|| self.is_led(&holder)))
+    }
+
+    fn is_led(&self, holder: &str) -> String {
+        let (holder, election) = (escaped(holder), &self.election);
+        let namespace = &self.namespace;
+        format!(
+            "{holder} leads the election {namespace}/{election} without slots: remove --slots, or choose another election"
+        )
+    }
+}
+
 /// A slot that is held.
 #[derive(Clone)]
 pub(super) struct Slot {
-    client: Client,
-    /// Path of the lease with the number of slots.
-    path: String,
-    election: String,
+    place: Place,
     slot: u32,
+    /// Lease duration of this candidate.
+    lease: Duration,
 }
 
 impl Slot {
-    pub(super) fn new(client: Client, namespace: &str, election: &str, slot: u32) -> Self {
-        let all = Resource::LEASE.path(namespace);
-        let path = format!("{all}/{}", name_of(election, 0));
-        let election = election.to_owned();
-        Self {
-            client,
-            path,
-            election,
-            slot,
-        }
+    pub(super) fn new(place: Place, slot: u32, lease: Duration) -> Self {
+        Self { place, slot, lease }
     }
 
     /// Returns a message if the number of slots was reduced so that this one is removed. A failed read changes nothing.
     pub(super) async fn gone(&self, limit: Duration) -> Option<String> {
         match Rules::default().may_start(self.slot, self.read(limit).await) {
             Start::Gone(left) => Some(self.has(left)),
-            Start::Yes | Start::Unknown => None,
+            _ => None,
         }
     }
 
     /// Returns why this slot, which was just won, may not be used, with the exit code. Each read takes at most `limit`.
-    /// Without a response the slot is not used, because the number may have changed while this candidate waited for it.
+    /// Without a response the slot is not used, because the number may have changed while this candidate waited for it,
+    /// and a candidate without slots may have become the leader.
     pub(super) async fn refusal(&self, limit: Duration) -> Option<(u8, String)> {
-        for ask in 0..ASKS {
-            match Rules::default().may_start(self.slot, self.read(limit).await) {
+        let mut whole = Whole::default();
+        let mut ask = 0;
+        while ask < ASKS {
+            let look = self.place.look_for_whole(&mut whole, self.lease);
+            let look = tokio::time::timeout(limit, look).await;
+            let (led, holder) = look.ok().and_then(Result::ok).unzip();
+            match Rules::default().may_use(self.slot, self.read(limit).await, led) {
                 Start::Yes => return None,
                 Start::Gone(left) => {
                     let why = format!("{}: start it again with that", self.has(left));
                     return Some((USAGE, why));
                 }
-                Start::Unknown => tokio::time::sleep(limit / 8 * ask).await,
+                Start::Led => return Some((USAGE, self.place.is_led(&holder.unwrap_or_default()))),
+                // A live leader renews in the meantime, so look again soon.
+                Start::Wait(until) => {
+                    let left = until.since(SystemClock.now().local);
+                    tokio::time::sleep(left.min(LOOK_AGAIN)).await;
+                }
+                Start::Unknown => {
+                    tokio::time::sleep(limit / 8 * ask).await;
+                    ask += 1;
+                }
             }
         }
         Some((FAILED, self.unknown()))
@@ -98,71 +221,26 @@ impl Slot {
 
     /// Returns the message for the case that the number of slots cannot be read.
     pub(super) fn unknown(&self) -> String {
-        let Self { election, path, .. } = self;
+        let (election, path) = (&self.place.election, self.place.first());
         format!(
             "cannot read the number of slots of {election} from {path}: nothing was started; try again"
         )
     }
 
     fn has(&self, left: u32) -> String {
-        format!("the election {} has --slots {left} by now", self.election)
+        let election = &self.place.election;
+        format!("the election {election} has --slots {left} by now")
     }
 
     /// Returns the number of slots, if there is one; the outer `None` means that there was no response.
     async fn read(&self, limit: Duration) -> Option<Option<u32>> {
-        let get = Request::get(&self.path).body(Vec::new()).ok()?;
-        match tokio::time::timeout(limit, self.client.request::<Value>(get)).await {
+        let get = Request::get(self.place.first()).body(Vec::new()).ok()?;
+        match tokio::time::timeout(limit, self.place.client.request::<Value>(get)).await {
             Ok(Ok(lease)) => Some(agreed(&lease)),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Some(None),
             Ok(Err(_)) | Err(_) => None,
         }
     }
-}
-
-/// Why this election cannot be joined without `--slots`: other candidates use it with slots, so that this one would
-/// run alongside them. `None` also if the lease of slot 0 cannot be read: candidates without slots need no permission
-/// for it, and start without an API server.
-pub(super) async fn refuse_without_slots(
-    client: &Client,
-    namespace: &str,
-    election: &str,
-) -> Option<String> {
-    let path = format!(
-        "{}/{}",
-        Resource::LEASE.path(namespace),
-        name_of(election, 0)
-    );
-    let lease = read_if_allowed(client, &path).await.ok().flatten()?;
-    if lease["metadata"]["labels"][LABEL] != election {
-        return None;
-    }
-    let slots = agreed(&lease)?;
-    let first = name_of(election, 0);
-    Some(format!(
-        "election {namespace}/{election} has {slots} slots: pass --slots {slots}, or delete the lease {first} if no \
-         candidate uses slots any more"
-    ))
-}
-
-/// Why this election cannot be joined with `--slots`: a candidate without slots leads it.
-async fn refuse_with_slots(
-    client: &Client,
-    namespace: &str,
-    election: &str,
-) -> Result<Option<String>> {
-    let path = format!("{}/{election}", Resource::LEASE.path(namespace));
-    let Some(lease) = read_if_allowed(client, &path).await? else {
-        return Ok(None);
-    };
-    let spec = &lease["spec"];
-    let holder = spec["holderIdentity"].as_str().unwrap_or_default();
-    if holder.is_empty() || has_expired(spec) {
-        return Ok(None);
-    }
-    let holder = escaped(holder);
-    Ok(Some(format!(
-        "{holder} leads the election {namespace}/{election} without slots: remove --slots, or choose another election"
-    )))
 }
 
 /// The lease at this path, if it exists and may be read.
@@ -173,17 +251,6 @@ async fn read_if_allowed(client: &Client, path: &str) -> Result<Option<Value>> {
         Err(kube::Error::Api(status)) if matches!(status.code, 403 | 404) => Ok(None),
         Err(error) => Err(error).with_context(|| format!("cannot read {path}")),
     }
-}
-
-/// Whether a lease has expired by the clock of this machine. That is exact enough for a refusal, which decides no
-/// election.
-fn has_expired(spec: &Value) -> bool {
-    let renewed = spec["renewTime"]
-        .as_str()
-        .and_then(|time| time.parse().ok());
-    let renewed: Option<jiff::Timestamp> = renewed;
-    let lasts = spec["leaseDurationSeconds"].as_i64().unwrap_or_default();
-    renewed.is_none_or(|renewed| jiff::Timestamp::now().duration_since(renewed).as_secs() > lasts)
 }
 
 fn agreed(lease: &Value) -> Option<u32> {
@@ -197,12 +264,14 @@ pub(super) async fn agree(
     run: &Run,
     namespace: &str,
     slots: u32,
+    lease: Duration,
 ) -> Result<Result<(), String>> {
     let election = &run.election.election;
     if run.election.lock != LockKind::Leases {
         return Ok(Err("--slots works with --lock=leases only".to_owned()));
     }
-    if let Some(why) = refuse_with_slots(client, namespace, election).await? {
+    let place = Place::new(client.clone(), namespace, election);
+    if let Some(why) = place.refuse_with_slots(lease).await? {
         return Ok(Err(why));
     }
     let all = Resource::LEASE.path(namespace);
@@ -266,7 +335,101 @@ pub(super) async fn agree(
 
 #[cfg(test)]
 mod tests {
+    use tenure_apiserver::TestServer;
+
     use super::*;
+
+    const LIMIT: Duration = Duration::from_secs(20);
+
+    async fn put(client: &Client, name: &str, annotations: Value, spec: Value) {
+        let lease = json!({
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease",
+            "metadata": { "name": name, "labels": labels("e"), "annotations": annotations },
+            "spec": spec,
+        });
+        let post = Request::post(Resource::LEASE.path("default"))
+            .header(header::CONTENT_TYPE, "application/json")
+            .body(lease.to_string().into_bytes());
+        client.request::<Value>(post.unwrap()).await.unwrap();
+    }
+
+    /// Writes the number of slots of the election "e", as a candidate with slots does before it campaigns.
+    async fn put_number(client: &Client, number: &str) {
+        put(client, "e-0", json!({ SLOTS: number }), json!({})).await;
+    }
+
+    fn held(by: &str, renewed: jiff::Timestamp, seconds: u32) -> Value {
+        let time = format!("{renewed:.6}");
+        json!({
+            "holderIdentity": by, "leaseDurationSeconds": seconds, "renewTime": time, "acquireTime": time,
+        })
+    }
+
+    #[tokio::test]
+    async fn term_without_slots_is_refused_once_the_election_has_slots() {
+        let server = TestServer::start().await.unwrap();
+        let client = server.client().unwrap();
+        let place = Place::new(client.clone(), "default", "e");
+        assert_eq!(place.refuse_without_slots().await, None);
+        assert_eq!(place.refuse_term(LIMIT).await, None);
+        put_number(&client, "2").await;
+        let why = "election default/e has 2 slots: pass --slots 2, or delete the lease e-0 if no candidate uses slots \
+                   any more";
+        assert_eq!(place.refuse_without_slots().await.as_deref(), Some(why));
+        assert_eq!(place.refuse_term(LIMIT).await.as_deref(), Some(why));
+        // Another election may have the name of a slot.
+        let other = Place::new(client.clone(), "default", "other");
+        put(&client, "other-0", json!({ SLOTS: "2" }), json!({})).await;
+        assert_eq!(other.refuse_term(LIMIT).await, None);
+    }
+
+    #[tokio::test]
+    async fn slot_is_refused_while_a_candidate_without_slots_leads() {
+        let server = TestServer::start().await.unwrap();
+        let client = server.client().unwrap();
+        let place = Place::new(client.clone(), "default", "e");
+        let slot = Slot::new(place.clone(), 1, LIMIT);
+        put_number(&client, "2").await;
+        assert_eq!(slot.refusal(LIMIT).await, None);
+        put(
+            &client,
+            "e",
+            json!({}),
+            held("u\n", jiff::Timestamp::now(), 60),
+        )
+        .await;
+        let why = "u\\n leads the election default/e without slots: remove --slots, or choose another election";
+        assert_eq!(
+            place.refuse_with_slots(LIMIT).await.unwrap().as_deref(),
+            Some(why)
+        );
+        assert_eq!(slot.refusal(LIMIT).await, Some((USAGE, why.to_owned())));
+        let removed = Slot::new(place, 2, LIMIT);
+        let why = "the election e has --slots 2 by now";
+        assert_eq!(removed.gone(LIMIT).await.as_deref(), Some(why));
+        let why = format!("{why}: start it again with that");
+        assert_eq!(removed.refusal(LIMIT).await, Some((USAGE, why)));
+    }
+
+    /// The holder has crashed long ago. Its lease does not change, so that it counts as gone after one lease duration.
+    #[tokio::test]
+    async fn slot_is_used_after_the_lease_of_a_dead_leader_without_slots() {
+        let server = TestServer::start().await.unwrap();
+        let client = server.client().unwrap();
+        let place = Place::new(client.clone(), "default", "e");
+        put_number(&client, "1").await;
+        put(
+            &client,
+            "e",
+            json!({}),
+            held("u", jiff::Timestamp::UNIX_EPOCH, 2),
+        )
+        .await;
+        assert_eq!(place.refuse_with_slots(LIMIT).await.unwrap(), None);
+        let began = std::time::Instant::now();
+        assert_eq!(Slot::new(place, 0, LIMIT).refusal(LIMIT).await, None);
+        assert!(began.elapsed() >= Duration::from_secs(2));
+    }
 
     #[test]
     fn every_slot_is_tried_once_and_the_last_one_first() {

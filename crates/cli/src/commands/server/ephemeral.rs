@@ -15,9 +15,9 @@ use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, getppid, pidfd_open};
 use tokio::io::AsyncReadExt as _;
 
+use super::Options;
 use super::encryption::EncryptionArgs;
 use super::store::Store;
-use super::Options;
 use crate::connect::Connect;
 use crate::signals::Signals;
 
