@@ -140,6 +140,10 @@ impl Elections {
     }
 }
 
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a time for the wire; nothing is decided by it"
+)]
 fn ago(seconds: i64) -> Timestamp {
     Timestamp::now() - SignedDuration::from_secs(seconds)
 }

@@ -159,8 +159,7 @@ mod tests {
         *lock(&shared.vitals) = Vitals {
             held,
             observed: clock.now().local,
-            failing: None,
-            obstacle: None,
+            ..Vitals::default()
         };
         tokio::time::advance(ago).await;
         let adaptor = HealthAdaptor::new(TOLERANCE);

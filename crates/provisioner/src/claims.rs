@@ -53,7 +53,7 @@ impl Controller {
         }
     }
 
-    async fn sync_claim(&self, uid: &String) -> Next {
+    async fn sync_claim(&self, uid: &str) -> Next {
         let cached = self.caches.claims.get(uid);
         let Some(claim) = cached.or_else(|| self.ledger.in_progress(uid)) else {
             self.forget_claim(uid);

@@ -219,7 +219,7 @@ impl Doctor {
             }
         };
         if seen.is_empty() {
-            findings.push(match &self.name {
+            findings.push(match &*self.name {
                 Some(name) => self.no_such_election(namespace, name),
                 None => {
                     let summary = format!("there are no elections in {namespace}");
