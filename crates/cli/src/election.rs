@@ -11,7 +11,7 @@ use tenure::lock::LockKind;
 use tenure::{Builder, Elector, Timing, identity};
 
 use crate::connect::{self, Connect};
-use crate::sight::{Gate, Notes, ObservedLock};
+use crate::observed_lock::{Gate, Notes, ObservedLock};
 use crate::signals::Signals;
 use crate::values::{duration, name};
 

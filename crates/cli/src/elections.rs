@@ -11,7 +11,7 @@ use kube::Client;
 use serde::Serialize;
 use serde_json::Value;
 use tenure::core::{Record, WallTime};
-use tenure::lock::{LEADER_ANNOTATION, LockKind, Resource, Sight, orders};
+use tenure::lock::{LEADER_ANNOTATION, LockKind, Resource, WatchOutcome, orders};
 
 use crate::api::{self, Clock};
 
@@ -245,10 +245,10 @@ pub(crate) fn see(client: &Client, kind: LockKind, object: Value, now: Timestamp
     let lock: Arc<dyn tenure::lock::Lock> = kind
         .open(client.clone(), &namespace, &name, &BTreeMap::new())
         .ok()?;
-    let Sight::Seen(sighting) = lock.sight(0, Some(object), None) else {
+    let WatchOutcome::Present(snapshot) = lock.apply_watch_event(0, Some(object), None) else {
         return None;
     };
-    let observation = sighting.observation();
+    let observation = snapshot.observation();
     let record = &observation.record;
     let since = |time: Option<WallTime>| time.and_then(timestamp).map(|t| now.duration_since(t));
     let ago = since(record.renew_time);

@@ -10,7 +10,7 @@ use serde::Serialize;
 use tenure::Term;
 use tenure::clock::{Clock, SystemClock};
 
-use crate::sight::Notes;
+use crate::observed_lock::Notes;
 
 /// Kind of a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

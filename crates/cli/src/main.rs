@@ -21,12 +21,12 @@ mod klog;
 #[cfg(feature = "server")]
 mod local;
 mod log;
+mod observed_lock;
 mod output;
 mod page;
 mod rbac;
 mod say;
 mod seats;
-mod sight;
 mod signals;
 mod terms;
 mod usage;

@@ -15,8 +15,8 @@ use tracing_subscriber::fmt::format::{Format, Writer};
 use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::registry::LookupSpan;
 
+use crate::observed_lock::Notes;
 use crate::output::escaped;
-use crate::sight::Notes;
 
 /// Target of these log events.
 pub(crate) const TARGET: &str = "tenure::say";

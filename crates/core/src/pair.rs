@@ -86,7 +86,7 @@ impl Pair {
     }
 
     /// Combines a watch event of one side with this known state.
-    pub fn shown(self, own: &Own, side: Side, object: Option<Observation>) -> Shown {
+    pub fn shown(self, own: &Own, side: Side, object: Option<Observation>) -> PairChange {
         let known = match side {
             Side::Primary => Some(&self.primary),
             Side::Secondary => self.secondary.as_ref(),
@@ -94,24 +94,24 @@ impl Pair {
         if let Some(object) = &object
             && (own.is(side, object) || known.is_some_and(|known| !is_newer(object, known)))
         {
-            return Shown::Nothing;
+            return PairChange::Nothing;
         }
         let before = self.version();
         let changed = match (side, object) {
-            (Side::Primary, None) => return Shown::Absent,
+            (Side::Primary, None) => return PairChange::Absent,
             (Side::Primary, Some(primary)) => Self { primary, ..self },
             (Side::Secondary, secondary) => Self { secondary, ..self },
         };
         if changed.version() == before {
-            return Shown::Hidden;
+            return PairChange::Hidden;
         }
-        Shown::Changed(Box::new(changed))
+        PairChange::Changed(Box::new(changed))
     }
 }
 
 /// Meaning of a watch event of one side for both objects.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Shown {
+pub enum PairChange {
     /// Nothing changed.
     Nothing,
     /// The lock object does not exist.
@@ -170,7 +170,7 @@ pub struct Writing {
 
 /// A request of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum PairRequest {
     /// Create the object.
     Create(Side),
     /// Read the secondary object.
@@ -181,7 +181,7 @@ pub enum Ask {
 
 /// Result of a request of a write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum PairResponse {
     /// This object was written.
     Stored(Observation),
     /// The secondary object as read.
@@ -194,7 +194,7 @@ pub enum Answer {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// Send this request.
-    Ask(Ask),
+    PairRequest(PairRequest),
     /// The write is complete: both objects contain the record.
     Done(Box<Pair>),
     /// The write failed, because its last request failed or because the secondary differs from the observed version.
@@ -203,10 +203,10 @@ pub enum Step {
 
 impl Writing {
     /// Starts a write that replaces `base`, or creates the objects if it is `None`.
-    pub fn begin(rules: Rules, base: Option<Pair>) -> (Self, Ask) {
+    pub fn begin(rules: Rules, base: Option<Pair>) -> (Self, PairRequest) {
         let first = match &base {
-            None => Ask::Create(Side::Primary),
-            Some(base) => Ask::Replace(Side::Primary, base.primary.version.clone()),
+            None => PairRequest::Create(Side::Primary),
+            Some(base) => PairRequest::Replace(Side::Primary, base.primary.version.clone()),
         };
         let begun = Self {
             rules,
@@ -224,36 +224,40 @@ impl Writing {
     }
 
     /// Continues after a response.
-    pub fn next(&mut self, answer: Answer) -> Step {
+    pub fn next(&mut self, answer: PairResponse) -> Step {
         let Some(primary) = &self.primary else {
-            let Answer::Stored(primary) = answer else {
+            let PairResponse::Stored(primary) = answer else {
                 return Step::Failed;
             };
             self.primary = Some(primary);
             self.looking = self.base.is_some();
-            return Step::Ask(match self.looking {
-                true => Ask::Look,
-                false => Ask::Create(Side::Secondary),
+            return Step::PairRequest(match self.looking {
+                true => PairRequest::Look,
+                false => PairRequest::Create(Side::Secondary),
             });
         };
         let seen = self.base.as_ref().and_then(|base| base.secondary.as_ref());
         let looked = std::mem::take(&mut self.looking);
         match (answer, seen) {
-            (Answer::Stored(secondary), _) => Step::Done(Box::new(Pair {
+            (PairResponse::Stored(secondary), _) => Step::Done(Box::new(Pair {
                 primary: primary.clone(),
                 secondary: Some(secondary),
             })),
-            (Answer::Found(None), _) => Step::Ask(Ask::Create(Side::Secondary)),
-            (Answer::Found(Some(found)), seen)
+            (PairResponse::Found(None), _) => {
+                Step::PairRequest(PairRequest::Create(Side::Secondary))
+            }
+            (PairResponse::Found(Some(found)), seen)
                 if seen.is_some_and(|seen| seen.version == found.version)
                     || self.rules.is(PairMutant::BlindSecondary) =>
             {
-                Step::Ask(Ask::Replace(Side::Secondary, found.version))
+                Step::PairRequest(PairRequest::Replace(Side::Secondary, found.version))
             }
             // Without a response the observed version still decides.
-            (Answer::Failed, None) if looked => Step::Ask(Ask::Create(Side::Secondary)),
-            (Answer::Failed, Some(seen)) if looked => {
-                Step::Ask(Ask::Replace(Side::Secondary, seen.version.clone()))
+            (PairResponse::Failed, None) if looked => {
+                Step::PairRequest(PairRequest::Create(Side::Secondary))
+            }
+            (PairResponse::Failed, Some(seen)) if looked => {
+                Step::PairRequest(PairRequest::Replace(Side::Secondary, seen.version.clone()))
             }
             (_, seen) if self.rules.is(PairMutant::HalfIsEnough) => Step::Done(Box::new(Pair {
                 primary: primary.clone(),
@@ -385,35 +389,38 @@ mod tests {
 
     fn begin(base: Pair) -> Writing {
         let (mut writing, first) = Writing::begin(Rules::default(), Some(base));
-        assert!(matches!(first, Ask::Replace(Side::Primary, _)));
-        let look = writing.next(Answer::Stored(seen("me", "7")));
-        assert_eq!(look, Step::Ask(Ask::Look));
+        assert!(matches!(first, PairRequest::Replace(Side::Primary, _)));
+        let look = writing.next(PairResponse::Stored(seen("me", "7")));
+        assert_eq!(look, Step::PairRequest(PairRequest::Look));
         writing
     }
 
     #[test]
     fn nothing_is_done_before_the_primary_is_written() {
         let (mut writing, first) = Writing::begin(Rules::default(), None);
-        assert_eq!(first, Ask::Create(Side::Primary));
-        assert_eq!(writing.next(Answer::Failed), Step::Failed);
+        assert_eq!(first, PairRequest::Create(Side::Primary));
+        assert_eq!(writing.next(PairResponse::Failed), Step::Failed);
         assert!(!writing.is_half_done());
     }
 
     #[test]
     fn the_secondary_is_replaced_only_as_it_was_seen() {
         let known = || pair(seen("a", "1"), Some(seen("a", "2")));
-        let replace = Step::Ask(Ask::Replace(Side::Secondary, seen("a", "2").version));
+        let replace = Step::PairRequest(PairRequest::Replace(
+            Side::Secondary,
+            seen("a", "2").version,
+        ));
         assert_eq!(
-            begin(known()).next(Answer::Found(Some(seen("a", "2")))),
+            begin(known()).next(PairResponse::Found(Some(seen("a", "2")))),
             replace
         );
         assert_eq!(
-            begin(known()).next(Answer::Failed),
+            begin(known()).next(PairResponse::Failed),
             replace,
             "no answer says nothing"
         );
         let mut writing = begin(known());
-        let found = Answer::Found(Some(seen("b", "3")));
+        let found = PairResponse::Found(Some(seen("b", "3")));
         assert_eq!(writing.next(found), Step::Failed);
         assert!(writing.is_half_done(), "in doubt, not refused");
     }
@@ -421,11 +428,11 @@ mod tests {
     #[test]
     fn a_missing_secondary_is_created() {
         let mut writing = begin(pair(seen("a", "1"), None));
-        let create = Step::Ask(Ask::Create(Side::Secondary));
-        assert_eq!(writing.next(Answer::Found(None)), create);
+        let create = Step::PairRequest(PairRequest::Create(Side::Secondary));
+        assert_eq!(writing.next(PairResponse::Found(None)), create);
         let done = pair(seen("me", "7"), Some(seen("me", "8")));
         assert_eq!(
-            writing.next(Answer::Stored(seen("me", "8"))),
+            writing.next(PairResponse::Stored(seen("me", "8"))),
             Step::Done(Box::new(done))
         );
     }
@@ -448,13 +455,13 @@ mod tests {
         let known = || pair(seen("a", "1"), Some(seen("a", "2")));
         let under_way = Own::UnderWay(seen("me", "3").record);
         let shown = known().shown(&under_way, Side::Primary, Some(seen("me", "3")));
-        assert_eq!(shown, Shown::Nothing);
+        assert_eq!(shown, PairChange::Nothing);
         let shown = known().shown(&Own::Nothing, Side::Primary, Some(seen("me", "3")));
-        assert!(matches!(shown, Shown::Changed(_)));
+        assert!(matches!(shown, PairChange::Changed(_)));
         let stale = known().shown(&Own::Nothing, Side::Secondary, Some(seen("b", "1")));
-        assert_eq!(stale, Shown::Nothing);
+        assert_eq!(stale, PairChange::Nothing);
         let gone = known().shown(&Own::Nothing, Side::Primary, None);
-        assert_eq!(gone, Shown::Absent);
+        assert_eq!(gone, PairChange::Absent);
     }
 
     #[test]
@@ -462,10 +469,10 @@ mod tests {
         // The primary at revision 7 was delivered first. An earlier change of the secondary arrives later.
         let known = pair(seen("a", "7"), Some(seen("a", "5")));
         let shown = known.shown(&Own::Nothing, Side::Secondary, Some(seen("b", "6")));
-        assert_eq!(shown, Shown::Hidden);
+        assert_eq!(shown, PairChange::Hidden);
         let known = pair(seen("a", "3"), Some(seen("a", "5")));
         let shown = known.shown(&Own::Nothing, Side::Primary, Some(seen("a", "4")));
-        assert_eq!(shown, Shown::Hidden, "an order, say");
+        assert_eq!(shown, PairChange::Hidden, "an order, say");
     }
 
     #[test]
@@ -535,9 +542,9 @@ mod tests {
         let older = || pair(seen("a", "1"), Some(seen("a", "2")));
         for (side, revision) in [(Side::Primary, "7"), (Side::Secondary, "8")] {
             let shown = older().shown(&own, side, Some(seen("me", revision)));
-            assert_eq!(shown, Shown::Nothing, "{side:?}");
+            assert_eq!(shown, PairChange::Nothing, "{side:?}");
             let shown = older().shown(&own, side, Some(seen("me", "9")));
-            assert!(matches!(shown, Shown::Changed(_)), "{side:?}");
+            assert!(matches!(shown, PairChange::Changed(_)), "{side:?}");
         }
         let alone = pair(seen("me", "7"), None);
         assert_eq!(Own::done(&alone), Own::Nothing);
@@ -550,19 +557,25 @@ mod tests {
         garbage.unreadable = true;
         let known = pair(seen("a", "1"), Some(seen("a", "2")));
         let shown = known.shown(&under_way, Side::Primary, Some(garbage));
-        assert!(matches!(shown, Shown::Changed(_)));
+        assert!(matches!(shown, PairChange::Changed(_)));
     }
 
     #[test]
     fn secondary_whose_write_fails_is_not_tried_again() {
         let mut writing = begin(pair(seen("a", "1"), Some(seen("a", "2"))));
-        let replace = writing.next(Answer::Failed);
-        assert!(matches!(replace, Step::Ask(Ask::Replace(..))));
-        assert_eq!(writing.next(Answer::Failed), Step::Failed);
+        let replace = writing.next(PairResponse::Failed);
+        assert!(matches!(
+            replace,
+            Step::PairRequest(PairRequest::Replace(..))
+        ));
+        assert_eq!(writing.next(PairResponse::Failed), Step::Failed);
         let mut writing = begin(pair(seen("a", "1"), None));
-        let create = writing.next(Answer::Failed);
-        assert_eq!(create, Step::Ask(Ask::Create(Side::Secondary)));
-        assert_eq!(writing.next(Answer::Failed), Step::Failed);
+        let create = writing.next(PairResponse::Failed);
+        assert_eq!(
+            create,
+            Step::PairRequest(PairRequest::Create(Side::Secondary))
+        );
+        assert_eq!(writing.next(PairResponse::Failed), Step::Failed);
     }
 
     #[test]

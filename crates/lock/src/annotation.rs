@@ -11,7 +11,7 @@ use tenure_core::Record;
 
 use crate::fields::{Field, int32};
 use crate::object;
-use crate::sighting::Stored;
+use crate::snapshot::StoredRecord;
 use crate::time;
 
 /// The annotation that contains the record.
@@ -28,9 +28,9 @@ const FIELDS: [(&str, Field); 7] = [
 ];
 
 /// Reads the record. An object without the annotation has an empty record.
-pub(crate) fn read(object: &Value) -> Stored {
+pub(crate) fn read(object: &Value) -> StoredRecord {
     let Some(text) = object::annotation(object, LEADER_ANNOTATION) else {
-        return Stored::default();
+        return StoredRecord::default();
     };
     let (record, unreadable) = match serde_json::from_str::<GoRecord>(text) {
         Ok(GoRecord(record)) => (record, None),
@@ -39,7 +39,7 @@ pub(crate) fn read(object: &Value) -> Stored {
             (Record::default(), Some(why))
         }
     };
-    Stored {
+    StoredRecord {
         record,
         text: text.to_owned(),
         unreadable,
@@ -204,7 +204,7 @@ mod tests {
             json!({ "metadata": { "annotations": null } }),
             Value::Null,
         ] {
-            assert_eq!(read(&object), Stored::default());
+            assert_eq!(read(&object), StoredRecord::default());
         }
         assert_eq!(read(&object("null")).record, Record::default());
         assert_eq!(read(&object("null")).unreadable, None);

@@ -108,7 +108,7 @@ impl Candidate {
     }
 
     /// Converts an object from the watch; `None` if it is not this candidate.
-    pub fn sight(&self, object: Value) -> Option<CandidateSighting> {
+    pub fn apply_watch_event(&self, object: Value) -> Option<CandidateSighting> {
         let metadata = &object["metadata"];
         let ours = metadata["name"] == self.name.name();
         let version = object::version(&object).filter(|_| ours)?;
@@ -200,7 +200,7 @@ impl Candidate {
 
     fn seen(&self, verb: Verb, object: Value) -> Result<CandidateSighting, Error> {
         let why = || Doubt::Undecodable("another name".to_owned());
-        self.sight(object)
+        self.apply_watch_event(object)
             .ok_or_else(|| Error::unknown(verb, &self.name, why()))
     }
 }

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 use tenure_core::Record;
 
 use crate::fields::{Field, int32};
-use crate::sighting::Stored;
+use crate::snapshot::StoredRecord;
 use crate::time;
 
 /// Names of the fields in the spec. The number of transitions has a different name here than in annotations.
@@ -20,9 +20,9 @@ const FIELDS: [(&str, Field); 7] = [
 ];
 
 /// Reads the record. A Lease without a spec has an empty record.
-pub(crate) fn read(object: &Value) -> Stored {
+pub(crate) fn read(object: &Value) -> StoredRecord {
     let spec = &object["spec"];
-    let mut stored = Stored::default();
+    let mut stored = StoredRecord::default();
     for (name, field) in FIELDS {
         let value = &spec[name];
         stored.text.push_str(&value.to_string());
@@ -117,7 +117,7 @@ mod tests {
     use super::*;
     use crate::testing;
 
-    fn round_trip(record: &Record) -> Stored {
+    fn round_trip(record: &Record) -> StoredRecord {
         read(&serde_json::from_str(&body(json!({}), record)).unwrap())
     }
 

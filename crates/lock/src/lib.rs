@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!  core ── WriteKind, Record ──▶ driver ──▶ Lock::write ──▶ API server
-//!  core ◀── Observation, Outcome ── driver ◀── Sighting, Error ◀──┘
+//!  core ◀── Observation, Outcome ── driver ◀── Snapshot, Error ◀──┘
 //! ```
 //!
 //! The [`Lock`] trait has three kinds of implementations, selected at run time by [`LockKind`]: [`ObjectLock`] stores
@@ -41,7 +41,7 @@ mod object_lock;
 pub mod orders;
 mod plain;
 mod request;
-mod sighting;
+mod snapshot;
 mod term;
 #[cfg(test)]
 mod testing;
@@ -52,11 +52,11 @@ pub use annotation::LEADER_ANNOTATION;
 pub use error::{Attempt, Class, Doubt, Error, NO_CONNECTION, Obstacle, Permission, Refusal, Verb};
 pub use kind::{LockKind, NotALockKind};
 pub use lean::Lean;
-pub use lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
+pub use lock::{BoxFuture, Lock, Precision, Watch, WatchOutcome, WatchTarget};
 pub use memory::MemoryLock;
 pub use multi::{MultiLock, UNKNOWN_HOLDER};
 pub use object::{ObjectName, ObjectRef, Resource, label_problem};
 pub use object_lock::ObjectLock;
-pub use sighting::Sighting;
+pub use snapshot::Snapshot;
 pub use term::TERM_ANNOTATION;
 pub use words::in_words;

@@ -10,13 +10,13 @@ use tenure_core::{Record, WallTime, WriteKind};
 use crate::error::Error;
 use crate::lean::Lean;
 use crate::object::{ObjectName, ObjectRef};
-use crate::sighting::Sighting;
+use crate::snapshot::Snapshot;
 
 /// A future that can be stored without naming its type.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// Storage of the record of an election. A lock does not remember what it read: the caller keeps the newest
-/// [`Sighting`] and passes it to the next write. Each candidate needs its own lock, because a lock may remember its own
+/// [`Snapshot`] and passes it to the next write. Each candidate needs its own lock, because a lock may remember its own
 /// writes.
 ///
 /// # Cancel safety
@@ -38,7 +38,7 @@ pub trait Lock: fmt::Debug + Send + Sync {
     /// # Errors
     ///
     /// Fails with an error of any class. Nothing was changed.
-    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>>;
+    fn read(&self) -> BoxFuture<'_, Result<Option<Snapshot>, Error>>;
 
     /// Writes the record if the version named by `kind` is still current, and returns the stored state. `base` is the
     /// state at that version. Everything in it except the record is preserved.
@@ -51,8 +51,8 @@ pub trait Lock: fmt::Debug + Send + Sync {
         &'a self,
         kind: &'a WriteKind,
         record: &'a Record,
-        base: Option<&'a Sighting>,
-    ) -> BoxFuture<'a, Result<Sighting, Error>>;
+        base: Option<&'a Snapshot>,
+    ) -> BoxFuture<'a, Result<Snapshot, Error>>;
 
     /// Returns whether the last request shared its connection with other requests in flight, as HTTP/2 allows. If each
     /// request needs its own connection, a caller with many locks sends fewer requests at a time.
@@ -66,19 +66,29 @@ pub trait Lock: fmt::Debug + Send + Sync {
     /// Converts the state of one [`WatchTarget`], given by its index in [`Watch::Objects`], into the result that
     /// [`read`](Self::read) would have. `object` is `None` if the object does not exist. `last` is the newest known
     /// state, from a read, a write or the watch.
-    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight;
+    fn apply_watch_event(
+        &self,
+        target: usize,
+        object: Option<Value>,
+        last: Option<&Snapshot>,
+    ) -> WatchOutcome;
 
-    /// Same as [`sight`](Self::sight), but takes the object as text. Override it to avoid building a `Value`, because a
+    /// Same as [`apply_watch_event`](Self::apply_watch_event), but takes the object as text. Override it to avoid building a `Value`, because a
     /// process may receive a thousand renewals per second.
-    fn sight_text(&self, target: usize, object: &str, last: Option<&Sighting>) -> Sight {
+    fn apply_watch_text(
+        &self,
+        target: usize,
+        object: &str,
+        last: Option<&Snapshot>,
+    ) -> WatchOutcome {
         match serde_json::from_str(object) {
-            Ok(Lean(object)) => self.sight(target, Some(object), last),
-            Err(_) => Sight::ReadNeeded,
+            Ok(Lean(object)) => self.apply_watch_event(target, Some(object), last),
+            Err(_) => WatchOutcome::ReadNeeded,
         }
     }
 
     /// Returns the objects that Events about this election refer to: one object, or both objects of a multi lock.
-    fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef>;
+    fn references(&self, snapshot: Option<&Snapshot>) -> Vec<ObjectRef>;
 }
 
 /// Precision with which a lock stores times.
@@ -104,10 +114,10 @@ impl Precision {
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Watch {
-    /// Watch these objects through the API server and pass each change to [`Lock::sight`].
+    /// Watch these objects through the API server and pass each change to [`Lock::apply_watch_event`].
     Objects(Vec<WatchTarget>),
     /// The lock is in this process. The channel contains the current state, `None` if the object does not exist.
-    Local(tokio::sync::watch::Receiver<Option<Sighting>>),
+    Local(tokio::sync::watch::Receiver<Option<Snapshot>>),
 }
 
 /// An object to watch.
@@ -119,9 +129,9 @@ pub struct WatchTarget {
 
 /// Meaning of a change of a watched object.
 #[derive(Clone, Debug)]
-pub enum Sight {
+pub enum WatchOutcome {
     /// The lock is now in this state.
-    Seen(Sighting),
+    Present(Snapshot),
     /// The lock object does not exist.
     Absent,
     /// This change alone is not sufficient. Call [`Lock::read`].

@@ -10,10 +10,10 @@ use tenure_core::{Record, WriteKind};
 use tokio::sync::watch;
 
 use crate::error::{Error, Refusal, Verb};
-use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch};
+use crate::lock::{BoxFuture, Lock, Precision, Watch, WatchOutcome};
 use crate::object::{self, ObjectName, ObjectRef, Resource};
 use crate::object_lock::Part;
-use crate::sighting::{Sighting, Warned};
+use crate::snapshot::{Snapshot, Warned};
 
 /// A lock in this process. Clones contend for the same lock.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ struct Shared {
     part: Part,
     described: String,
     register: Mutex<Register>,
-    present: watch::Sender<Option<Sighting>>,
+    present: watch::Sender<Option<Snapshot>>,
     warned: Warned,
 }
 
@@ -89,8 +89,8 @@ impl MemoryLock {
         &self,
         kind: &WriteKind,
         record: &Record,
-        base: Option<&Sighting>,
-    ) -> Result<Sighting, Error> {
+        base: Option<&Snapshot>,
+    ) -> Result<Snapshot, Error> {
         let Shared { part, .. } = &*self.shared;
         let mut register = self.register();
         let object = match (kind.base(), &register.object) {
@@ -121,20 +121,20 @@ impl MemoryLock {
         Ok(self.store(&mut register, object))
     }
 
-    fn store(&self, register: &mut Register, mut object: Value) -> Sighting {
+    fn store(&self, register: &mut Register, mut object: Value) -> Snapshot {
         register.revision += 1;
         object["metadata"]["resourceVersion"] = register.revision.to_string().into();
         register.object = Some(object.clone());
-        let sighting = self.sighting(&object);
-        self.shared.present.send_replace(Some(sighting.clone()));
-        sighting
+        let snapshot = self.snapshot(&object);
+        self.shared.present.send_replace(Some(snapshot.clone()));
+        snapshot
     }
 
-    fn sighting(&self, object: &Value) -> Sighting {
-        let sighting = self.shared.part.sighting(object);
-        let sighting = sighting.expect("the register gives each object a uid and a version");
-        self.shared.warned.note(sighting.warnings());
-        sighting
+    fn snapshot(&self, object: &Value) -> Snapshot {
+        let snapshot = self.shared.part.snapshot(object);
+        let snapshot = snapshot.expect("the register gives each object a uid and a version");
+        self.shared.warned.note(snapshot.warnings());
+        snapshot
     }
 }
 
@@ -147,17 +147,17 @@ impl Lock for MemoryLock {
         Precision::Micros
     }
 
-    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
-        let sighting = self.object().map(|object| self.sighting(&object));
-        Box::pin(std::future::ready(Ok(sighting)))
+    fn read(&self) -> BoxFuture<'_, Result<Option<Snapshot>, Error>> {
+        let snapshot = self.object().map(|object| self.snapshot(&object));
+        Box::pin(std::future::ready(Ok(snapshot)))
     }
 
     fn write<'a>(
         &'a self,
         kind: &'a WriteKind,
         record: &'a Record,
-        base: Option<&'a Sighting>,
-    ) -> BoxFuture<'a, Result<Sighting, Error>> {
+        base: Option<&'a Snapshot>,
+    ) -> BoxFuture<'a, Result<Snapshot, Error>> {
         Box::pin(async move { self.apply(kind, record, base) })
     }
 
@@ -165,11 +165,16 @@ impl Lock for MemoryLock {
         Watch::Local(self.shared.present.subscribe())
     }
 
-    fn sight(&self, _target: usize, _object: Option<Value>, _last: Option<&Sighting>) -> Sight {
-        Sight::ReadNeeded
+    fn apply_watch_event(
+        &self,
+        _target: usize,
+        _object: Option<Value>,
+        _last: Option<&Snapshot>,
+    ) -> WatchOutcome {
+        WatchOutcome::ReadNeeded
     }
 
-    fn references(&self, _sighting: Option<&Sighting>) -> Vec<ObjectRef> {
+    fn references(&self, _sighting: Option<&Snapshot>) -> Vec<ObjectRef> {
         Vec::new()
     }
 }

@@ -25,15 +25,17 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use kube::Client;
 use serde_json::Value;
 pub use tenure_core::pair::UNKNOWN_HOLDER;
-use tenure_core::pair::{Answer, Ask, Own, Pair, Rules, Shown, Side, Step, Writing};
+use tenure_core::pair::{
+    Own, Pair, PairChange, PairRequest, PairResponse, Rules, Side, Step, Writing,
+};
 use tenure_core::{Record, WriteKind};
 
 use crate::error::{Doubt, Error, Refusal, Verb};
-use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
+use crate::lock::{BoxFuture, Lock, Precision, Watch, WatchOutcome, WatchTarget};
 use crate::object::{ObjectRef, Resource};
 use crate::object_lock::Part;
 use crate::request::{self, Wire};
-use crate::sighting::{Sighting, Warned};
+use crate::snapshot::{Snapshot, Warned};
 
 /// Index of the primary object among the watched objects. The secondary object has the next index.
 const PRIMARY: usize = 0;
@@ -91,27 +93,27 @@ impl MultiLock {
         })
     }
 
-    async fn fetch(&self) -> Result<Option<Sighting>, Error> {
+    async fn fetch(&self) -> Result<Option<Snapshot>, Error> {
         let _turn = self.turn.lock().await;
         let Some(primary) = request::get(&self.wire, &self.primary.name).await? else {
             return Ok(None);
         };
         let secondary = request::get(&self.wire, &self.secondary.name).await?;
-        self.sighting(Verb::Get, &primary, secondary.as_ref())
+        self.snapshot(Verb::Get, &primary, secondary.as_ref())
             .map(Some)
     }
 
     async fn write_both(
         &self,
         record: &Record,
-        base: Option<&Sighting>,
-    ) -> Result<Sighting, Error> {
+        base: Option<&Snapshot>,
+    ) -> Result<Snapshot, Error> {
         let _turn = self.turn.lock().await;
         let under_way = UnderWay::begin(self, record);
         let verb = base.map_or(Verb::Create, |_| Verb::Update);
         let mut objects = Objects {
-            primary: base.map(Sighting::object),
-            secondary: base.and_then(Sighting::secondary),
+            primary: base.map(Snapshot::object),
+            secondary: base.and_then(Snapshot::secondary),
         };
         let known = objects
             .primary
@@ -122,10 +124,10 @@ impl MultiLock {
             let answer = self.carry_out(&ask, record, &mut objects).await;
             let (answer, error) = match answer {
                 Ok(answer) => (answer, None),
-                Err(error) => (Answer::Failed, Some(error)),
+                Err(error) => (PairResponse::Failed, Some(error)),
             };
             match writing.next(answer) {
-                Step::Ask(next) => ask = next,
+                Step::PairRequest(next) => ask = next,
                 Step::Failed => {
                     let error = error.unwrap_or_else(|| {
                         let why = "it is not the version that was seen".to_owned();
@@ -141,7 +143,7 @@ impl MultiLock {
                 Step::Done(pair) => {
                     under_way.done(&pair);
                     let primary = objects.primary.unwrap_or_default();
-                    return self.sighting(verb, &primary, objects.secondary.as_ref());
+                    return self.snapshot(verb, &primary, objects.secondary.as_ref());
                 }
             }
         }
@@ -150,20 +152,20 @@ impl MultiLock {
     /// Sends one request of a write, and keeps the object in its response.
     async fn carry_out(
         &self,
-        ask: &Ask,
+        ask: &PairRequest,
         record: &Record,
         objects: &mut Objects,
-    ) -> Result<Answer, Error> {
+    ) -> Result<PairResponse, Error> {
         let wire = &self.wire;
         let (verb, side) = match ask {
-            Ask::Look => {
+            PairRequest::Look => {
                 let found = request::get(wire, &self.secondary.name).await?;
                 let seen = found.as_ref().map(|found| self.secondary.observed(found));
                 objects.secondary = found.or(objects.secondary.take());
-                return Ok(Answer::Found(seen.flatten().map(|(seen, _)| seen)));
+                return Ok(PairResponse::Found(seen.flatten().map(|(seen, _)| seen)));
             }
-            Ask::Create(side) => (Verb::Create, *side),
-            Ask::Replace(side, _) => (Verb::Update, *side),
+            PairRequest::Create(side) => (Verb::Create, *side),
+            PairRequest::Replace(side, _) => (Verb::Update, *side),
         };
         let (part, object) = match side {
             Side::Primary => (&self.primary, &mut objects.primary),
@@ -180,7 +182,7 @@ impl MultiLock {
             .observed(&stored)
             .ok_or_else(|| part.unversioned(verb))?;
         *object = Some(stored);
-        Ok(Answer::Stored(seen))
+        Ok(PairResponse::Stored(seen))
     }
 
     fn own(&self) -> MutexGuard<'_, Own> {
@@ -188,23 +190,23 @@ impl MultiLock {
         self.own.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn sighting(
+    fn snapshot(
         &self,
         verb: Verb,
         primary: &Value,
         secondary: Option<&Value>,
-    ) -> Result<Sighting, Error> {
-        let sighting = self.combine(primary, secondary);
-        let sighting = sighting.ok_or_else(|| self.primary.unversioned(verb))?;
-        self.warned.note(sighting.warnings());
-        Ok(sighting)
+    ) -> Result<Snapshot, Error> {
+        let snapshot = self.combine(primary, secondary);
+        let snapshot = snapshot.ok_or_else(|| self.primary.unversioned(verb))?;
+        self.warned.note(snapshot.warnings());
+        Ok(snapshot)
     }
 
     /// Returns the combined state of both objects; `None` if one has no version.
-    fn combine(&self, primary: &Value, secondary: Option<&Value>) -> Option<Sighting> {
+    fn combine(&self, primary: &Value, secondary: Option<&Value>) -> Option<Snapshot> {
         let (pair, warnings) = self.pair(primary, secondary)?;
         let observation = pair.together(Rules::default());
-        Some(Sighting::new(observation, primary, secondary, warnings))
+        Some(Snapshot::new(observation, primary, secondary, warnings))
     }
 
     /// Returns the observation of each object, and warnings for users.
@@ -232,7 +234,7 @@ impl Lock for MultiLock {
         self.primary.precision()
     }
 
-    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
+    fn read(&self) -> BoxFuture<'_, Result<Option<Snapshot>, Error>> {
         Box::pin(self.fetch())
     }
 
@@ -240,8 +242,8 @@ impl Lock for MultiLock {
         &'a self,
         kind: &'a WriteKind,
         record: &'a Record,
-        base: Option<&'a Sighting>,
-    ) -> BoxFuture<'a, Result<Sighting, Error>> {
+        base: Option<&'a Snapshot>,
+    ) -> BoxFuture<'a, Result<Snapshot, Error>> {
         Box::pin(async move {
             let Some(version) = kind.base() else {
                 return self.write_both(record, None).await;
@@ -264,21 +266,26 @@ impl Lock for MultiLock {
         Watch::Objects(vec![target(&self.primary), target(&self.secondary)])
     }
 
-    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
+    fn apply_watch_event(
+        &self,
+        target: usize,
+        object: Option<Value>,
+        last: Option<&Snapshot>,
+    ) -> WatchOutcome {
         let (side, part) = match target {
             PRIMARY => (Side::Primary, &self.primary),
             SECONDARY => (Side::Secondary, &self.secondary),
-            _ => return Sight::ReadNeeded,
+            _ => return WatchOutcome::ReadNeeded,
         };
         if object.as_ref().is_some_and(|object| !part.is(object)) {
-            return Sight::ReadNeeded;
+            return WatchOutcome::ReadNeeded;
         }
         let Some(last) = last else {
             let gone = side == Side::Primary && object.is_none();
             return if gone {
-                Sight::Absent
+                WatchOutcome::Absent
             } else {
-                Sight::ReadNeeded
+                WatchOutcome::ReadNeeded
             };
         };
         let (mut primary, mut secondary) = (last.object(), last.secondary());
@@ -286,31 +293,31 @@ impl Lock for MultiLock {
         let (Some((known, _)), None | Some(Some(_))) =
             (self.pair(&primary, secondary.as_ref()), &shown)
         else {
-            return Sight::ReadNeeded;
+            return WatchOutcome::ReadNeeded;
         };
         let shown = shown.flatten().map(|(seen, _)| seen);
         match known.shown(&self.own(), side, shown) {
-            Shown::Nothing => return Sight::Seen(last.clone()),
-            Shown::Absent => return Sight::Absent,
-            Shown::Hidden => return Sight::ReadNeeded,
-            Shown::Changed(_) => {}
+            PairChange::Nothing => return WatchOutcome::Present(last.clone()),
+            PairChange::Absent => return WatchOutcome::Absent,
+            PairChange::Hidden => return WatchOutcome::ReadNeeded,
+            PairChange::Changed(_) => {}
         }
         match (side, object) {
             (Side::Primary, Some(object)) => primary = object,
             (_, object) => secondary = object,
         }
-        let sighting = self.sighting(Verb::Get, &primary, secondary.as_ref());
-        sighting.map_or(Sight::ReadNeeded, Sight::Seen)
+        let snapshot = self.snapshot(Verb::Get, &primary, secondary.as_ref());
+        snapshot.map_or(WatchOutcome::ReadNeeded, WatchOutcome::Present)
     }
 
-    fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
+    fn references(&self, snapshot: Option<&Snapshot>) -> Vec<ObjectRef> {
         vec![
             self.primary
                 .name
-                .reference(sighting.map(Sighting::object).as_ref()),
+                .reference(snapshot.map(Snapshot::object).as_ref()),
             self.secondary
                 .name
-                .reference(sighting.and_then(Sighting::secondary).as_ref()),
+                .reference(snapshot.and_then(Snapshot::secondary).as_ref()),
         ]
     }
 }

@@ -12,10 +12,10 @@ use tenure_core::{Observation, Record, WriteKind};
 
 use crate::error::{Doubt, Error, Obstacle, Refusal, Verb};
 use crate::lean::Lean;
-use crate::lock::{BoxFuture, Lock, Precision, Sight, Watch, WatchTarget};
+use crate::lock::{BoxFuture, Lock, Precision, Watch, WatchOutcome, WatchTarget};
 use crate::object::{self, ObjectName, ObjectRef, Resource};
 use crate::request::Wire;
-use crate::sighting::{Sighting, Stored, Warned, fingerprint};
+use crate::snapshot::{Snapshot, StoredRecord, Warned, fingerprint};
 use crate::{annotation, lease, orders, plain, request, term};
 
 /// A lock in one object.
@@ -70,13 +70,13 @@ impl ObjectLock {
         })
     }
 
-    fn sighting(&self, verb: Verb, object: &Value) -> Result<Sighting, Error> {
-        let sighting = self
+    fn snapshot(&self, verb: Verb, object: &Value) -> Result<Snapshot, Error> {
+        let snapshot = self
             .part
-            .sighting(object)
+            .snapshot(object)
             .ok_or_else(|| self.part.unversioned(verb))?;
-        self.warned.note(sighting.warnings());
-        Ok(sighting)
+        self.warned.note(snapshot.warnings());
+        Ok(snapshot)
     }
 }
 
@@ -89,11 +89,11 @@ impl Lock for ObjectLock {
         self.part.precision()
     }
 
-    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
+    fn read(&self) -> BoxFuture<'_, Result<Option<Snapshot>, Error>> {
         Box::pin(async move {
             let object = request::get(&self.wire, &self.part.name).await?;
             object
-                .map(|object| self.sighting(Verb::Get, &object))
+                .map(|object| self.snapshot(Verb::Get, &object))
                 .transpose()
         })
     }
@@ -102,14 +102,14 @@ impl Lock for ObjectLock {
         &'a self,
         kind: &'a WriteKind,
         record: &'a Record,
-        base: Option<&'a Sighting>,
-    ) -> BoxFuture<'a, Result<Sighting, Error>> {
+        base: Option<&'a Snapshot>,
+    ) -> BoxFuture<'a, Result<Snapshot, Error>> {
         Box::pin(async move {
             let (wire, name) = (&self.wire, &self.part.name);
             let Some(version) = kind.base() else {
                 let body = self.part.body(name.blank(), record);
                 let object = request::create(wire, name, body).await?;
-                return self.sighting(Verb::Create, &object);
+                return self.snapshot(Verb::Create, &object);
             };
             let base = base.filter(|base| base.observation().version == *version);
             let base = base.ok_or_else(|| Error::refused(Verb::Update, name, Refusal::Unseen))?;
@@ -121,7 +121,7 @@ impl Lock for ObjectLock {
                 return Ok(plain);
             }
             let object = request::decode(Verb::Update, name, &answer)?;
-            self.sighting(Verb::Update, &object)
+            self.snapshot(Verb::Update, &object)
         })
     }
 
@@ -135,38 +135,48 @@ impl Lock for ObjectLock {
         }])
     }
 
-    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
+    fn apply_watch_event(
+        &self,
+        target: usize,
+        object: Option<Value>,
+        last: Option<&Snapshot>,
+    ) -> WatchOutcome {
         match (object, last) {
-            (None, _) if target == 0 => Sight::Absent,
+            (None, _) if target == 0 => WatchOutcome::Absent,
             // Usually this is the watch event of our own write.
             (Some(object), Some(last)) if target == 0 && self.part.is_as_in(&object, last) => {
-                Sight::Seen(last.clone())
+                WatchOutcome::Present(last.clone())
             }
             (Some(object), _) if target == 0 && self.part.is(&object) => {
-                let sighting = self.sighting(Verb::Get, &object);
-                sighting.map_or(Sight::ReadNeeded, Sight::Seen)
+                let snapshot = self.snapshot(Verb::Get, &object);
+                snapshot.map_or(WatchOutcome::ReadNeeded, WatchOutcome::Present)
             }
-            _ => Sight::ReadNeeded,
+            _ => WatchOutcome::ReadNeeded,
         }
     }
 
-    fn sight_text(&self, target: usize, object: &str, last: Option<&Sighting>) -> Sight {
+    fn apply_watch_text(
+        &self,
+        target: usize,
+        object: &str,
+        last: Option<&Snapshot>,
+    ) -> WatchOutcome {
         let plain = self.part.plain(object, last).filter(|_| target == 0);
         if let Some(plain) = plain {
             self.warned.note(plain.warnings());
-            return Sight::Seen(plain);
+            return WatchOutcome::Present(plain);
         }
         match serde_json::from_str(object) {
-            Ok(Lean(object)) => self.sight(target, Some(object), last),
-            Err(_) => Sight::ReadNeeded,
+            Ok(Lean(object)) => self.apply_watch_event(target, Some(object), last),
+            Err(_) => WatchOutcome::ReadNeeded,
         }
     }
 
-    fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
+    fn references(&self, snapshot: Option<&Snapshot>) -> Vec<ObjectRef> {
         vec![
             self.part
                 .name
-                .reference(sighting.map(Sighting::object).as_ref()),
+                .reference(snapshot.map(Snapshot::object).as_ref()),
         ]
     }
 }
@@ -199,7 +209,7 @@ impl Part {
     }
 
     /// Returns the record in an object of this kind.
-    fn stored(&self, object: &Value) -> Stored {
+    fn stored(&self, object: &Value) -> StoredRecord {
         if self.in_spec() {
             lease::read(object)
         } else {
@@ -226,22 +236,22 @@ impl Part {
     }
 
     /// Returns the object of `base` with the record and the labels.
-    fn body_on(&self, base: &Sighting, record: &Record) -> String {
+    fn body_on(&self, base: &Snapshot, record: &Record) -> String {
         let plain = self.in_spec().then(|| base.plain()).flatten();
         let body = plain.and_then(|plain| plain.body(base.observation(), record, &self.labels));
         body.unwrap_or_else(|| self.body(base.object(), record))
     }
 
     /// Parses the text of the object if it is a Lease without unusual content. `last` is an earlier state.
-    fn plain(&self, object: &str, last: Option<&Sighting>) -> Option<Sighting> {
-        let plain = || plain::sighting(&self.name, object, last);
+    fn plain(&self, object: &str, last: Option<&Snapshot>) -> Option<Snapshot> {
+        let plain = || plain::snapshot(&self.name, object, last);
         self.in_spec().then(plain).flatten()
     }
 
     /// Converts an object of this kind to the stored form; `None` if it has no version.
-    pub(crate) fn sighting(&self, object: &Value) -> Option<Sighting> {
+    pub(crate) fn snapshot(&self, object: &Value) -> Option<Snapshot> {
         let (observation, warnings) = self.observed(object)?;
-        Some(Sighting::new(observation, object, None, warnings))
+        Some(Snapshot::new(observation, object, None, warnings))
     }
 
     /// Returns the observation of an object of this kind, and warnings for users; `None` if it has no version.
@@ -263,7 +273,7 @@ impl Part {
         Some((observation, warnings))
     }
 
-    fn warning(&self, stored: &Stored) -> Option<String> {
+    fn warning(&self, stored: &StoredRecord) -> Option<String> {
         let why = stored.unreadable.as_ref()?;
         Some(format!(
             "the election record of {} cannot be read and counts as held for one lease duration: \
@@ -279,7 +289,7 @@ impl Part {
     }
 
     /// Returns whether an object from a watch is this one, in the last known version.
-    fn is_as_in(&self, object: &Value, last: &Sighting) -> bool {
+    fn is_as_in(&self, object: &Value, last: &Snapshot) -> bool {
         let (metadata, version) = (&object["metadata"], &last.observation().version);
         metadata["resourceVersion"] == version.revision.as_str()
             && metadata["uid"] == *version.uid

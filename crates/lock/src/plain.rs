@@ -14,7 +14,7 @@ use tenure_core::{Mark, Observation, Orders, Record, ResourceVersion, Version};
 
 use crate::fields::countable;
 use crate::object::ObjectName;
-use crate::sighting::{Sighting, fingerprint};
+use crate::snapshot::{Snapshot, fingerprint};
 use crate::term::{self, TERM_ANNOTATION};
 use crate::{lease, orders, time};
 
@@ -87,7 +87,7 @@ struct Spec<'a> {
 
 /// Parses the Lease of this name; `None` if it is not plain. Data that is equal to that of the previous version,
 /// `base`, is shared.
-pub(crate) fn sighting(name: &ObjectName, text: &str, base: Option<&Sighting>) -> Option<Sighting> {
+pub(crate) fn snapshot(name: &ObjectName, text: &str, base: Option<&Snapshot>) -> Option<Snapshot> {
     let Lease { metadata, spec, .. } = parse(text)?;
     let record = spec.record();
     let (annotations, marked) = without_mark(metadata.annotations, &record)?;
@@ -116,7 +116,7 @@ pub(crate) fn sighting(name: &ObjectName, text: &str, base: Option<&Sighting>) -
     };
     let annotated = rest.annotations.is_some();
     let rest = rest.text();
-    let same = base.and_then(Sighting::plain).map(|plain| &plain.rest);
+    let same = base.and_then(Snapshot::plain).map(|plain| &plain.rest);
     let same = same.filter(|same| ***same == *rest).cloned();
     let lease = Plain {
         name: name.clone(),
@@ -124,7 +124,7 @@ pub(crate) fn sighting(name: &ObjectName, text: &str, base: Option<&Sighting>) -
         annotated,
         marked,
     };
-    Some(Sighting::of_plain(observation, lease))
+    Some(Snapshot::of_plain(observation, lease))
 }
 
 /// Returns the annotations without the mark of this record, and whether the mark was present; `None` if there is the
@@ -306,8 +306,8 @@ mod tests {
         Part::new(Resource::LEASE, "ns", "x").unwrap()
     }
 
-    fn seen(text: &str, base: Option<&Sighting>) -> Option<Sighting> {
-        sighting(&part().name, text, base)
+    fn seen(text: &str, base: Option<&Snapshot>) -> Option<Snapshot> {
+        snapshot(&part().name, text, base)
     }
 
     fn object(record: &Record) -> Value {
@@ -354,8 +354,8 @@ mod tests {
         assert_eq!(seen.object(), expected);
         let name = part().name;
         let another = ObjectName::new(Resource::LEASE, "ns", "y");
-        assert!(sighting(&name, text, None).is_some());
-        assert!(sighting(&another, text, None).is_none());
+        assert!(snapshot(&name, text, None).is_some());
+        assert!(snapshot(&another, text, None).is_none());
     }
 
     #[test]
@@ -365,8 +365,8 @@ mod tests {
         let first = seen(&lease.to_string(), None).unwrap();
         lease["metadata"]["resourceVersion"] = "8".into();
         let second = seen(&lease.to_string(), Some(&first)).unwrap();
-        let uid = |sighting: &Sighting| sighting.observation().version.uid.clone();
-        let rest = |sighting: &Sighting| sighting.plain().unwrap().rest.clone();
+        let uid = |snapshot: &Snapshot| snapshot.observation().version.uid.clone();
+        let rest = |snapshot: &Snapshot| snapshot.plain().unwrap().rest.clone();
         assert!(Arc::ptr_eq(&uid(&first), &uid(&second)));
         assert!(Arc::ptr_eq(&rest(&first), &rest(&second)));
         lease["metadata"]["uid"] = "v".into();

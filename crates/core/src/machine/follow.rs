@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::observe::{Known, Seen};
+use super::observe::{Known, KnownVersion};
 use super::request::Attempt;
 use super::{Election, State, Term};
 use crate::command::{Command, WriteKind};
@@ -218,7 +218,7 @@ impl Election {
     /// for the candidate after it has expired, because the controller does not repeat an assignment to the same
     /// candidate. If the controller prefers another candidate, it has enough time to detect the expired assignment and
     /// to reassign the lease.
-    fn take_up_at(&self, seen: &Seen) -> Option<LocalTime> {
+    fn take_up_at(&self, seen: &KnownVersion) -> Option<LocalTime> {
         let record = &seen.observation.record;
         let preferred = &record.preferred_holder;
         let another = !preferred.is_empty() && *preferred != self.config.identity;

@@ -32,12 +32,12 @@ impl Election {
             && self.is_renewal_due(now, term)
         {
             let term = term.clone();
-            self.keep(now, &term, out);
+            self.renew(now, &term, out);
         }
     }
 
     /// Renews the lease of a term, or reads the object first if the known state may be wrong.
-    pub(super) fn keep(&mut self, now: Now, term: &Term, out: &mut Vec<Command>) {
+    pub(super) fn renew(&mut self, now: Now, term: &Term, out: &mut Vec<Command>) {
         if !self.is_renewal_due(now, term) {
             return;
         }

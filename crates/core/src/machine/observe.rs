@@ -26,7 +26,7 @@ const EXPIRY_DELAY: Duration = Duration::from_millis(20);
 pub(super) enum Known {
     Nothing,
     Absent { since: LocalTime, delay: Duration },
-    Present(Box<Seen>),
+    Present(Box<KnownVersion>),
 }
 
 impl Known {
@@ -40,7 +40,7 @@ impl Known {
 
 /// A version of the lock object.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Seen {
+pub(super) struct KnownVersion {
     pub(super) observation: Observation,
     /// Local time at which its record was first received.
     pub(super) since: LocalTime,
@@ -56,17 +56,17 @@ impl Election {
         observation: Observation,
         out: &mut Vec<Command>,
     ) {
-        if !self.answers(source) || self.is_unordered_news(source, &observation.version.revision) {
+        if !self.answers(source) || self.is_unordered(source, &observation.version.revision) {
             return;
         }
-        let Some(news) = self.weigh(source, &observation.version.revision) else {
+        let Some(freshness) = self.check_freshness(source, &observation.version.revision) else {
             self.passed_over |= source == Source::Watch && !self.is_known(&observation);
             return;
         };
         self.passed_over = false;
-        self.hold_until = self.hold_after(now, &observation, news);
-        let verdict = self.judge(source, &observation, news);
-        self.know(now, source, observation, news);
+        self.hold_until = self.hold_after(now, &observation, freshness);
+        let verdict = self.stop_reason(source, &observation, freshness);
+        self.record_observation(now, source, observation, freshness);
         self.report(out);
         match verdict {
             Some(reason) => self.stop(now, reason, out),
@@ -91,10 +91,10 @@ impl Election {
                 return;
             }
             (Source::Watch, Some(revision)) => {
-                if self.is_unordered_news(source, revision) {
+                if self.is_unordered(source, revision) {
                     return;
                 }
-                if self.weigh(source, revision).is_none() {
+                if self.check_freshness(source, revision).is_none() {
                     // A restored store may report the absence at a revision that was observed before.
                     self.passed_over |= matches!(self.known, Known::Present(_));
                     return;
@@ -146,10 +146,11 @@ impl Election {
     /// controller of a coordinated election assigns the lease by its own wall clock. Both keep the mark, which names
     /// the last write of an elector like this one. A candidate that first observed this mark one lease duration ago has
     /// waited long enough, regardless of the records that it observed.
-    fn hold_after(&self, now: Now, seen: &Observation, news: News) -> Option<LocalTime> {
+    fn hold_after(&self, now: Now, seen: &Observation, freshness: Freshness) -> Option<LocalTime> {
         let before = match &self.known {
             Known::Present(before)
-                if news == News::Forward && before.observation.version.uid == seen.version.uid =>
+                if freshness == Freshness::Forward
+                    && before.observation.version.uid == seen.version.uid =>
             {
                 Some(&**before)
             }
@@ -183,7 +184,7 @@ impl Election {
     }
 
     /// Coordinated election: returns whether a held record without a mark was assigned to another candidate.
-    fn is_reassigned(&self, before: &Seen, seen: &Observation) -> bool {
+    fn is_reassigned(&self, before: &KnownVersion, seen: &Observation) -> bool {
         let former = &before.observation;
         self.config.coordinated
             && !former.record.is_free()
@@ -256,7 +257,7 @@ impl Election {
             mark: Some(Mark::of(&attempt.record)),
             orders,
         };
-        self.known = Known::Present(Box::new(Seen {
+        self.known = Known::Present(Box::new(KnownVersion {
             observation,
             since: now.local,
             delay: Duration::ZERO,
@@ -270,11 +271,11 @@ impl Election {
         };
         let holder = &seen.observation.record.holder;
         // An object without a holder is not reported before a holder was observed.
-        let news = match &self.reported {
+        let freshness = match &self.reported {
             Some(reported) => reported != holder,
             None => !holder.is_empty(),
         };
-        if !seen.observation.unreadable && news {
+        if !seen.observation.unreadable && freshness {
             self.reported = Some(holder.clone());
             out.push(Command::NewLeader {
                 holder: holder.clone(),
@@ -313,7 +314,7 @@ impl Election {
     }
 
     /// Returns whether a watch event has a revision without a known order. Such an event is only a reason to read.
-    fn is_unordered_news(&mut self, source: Source, revision: &ResourceVersion) -> bool {
+    fn is_unordered(&mut self, source: Source, revision: &ResourceVersion) -> bool {
         let unordered = source == Source::Watch
             && self
                 .highest
@@ -324,7 +325,7 @@ impl Election {
     }
 
     /// Returns whether an observation is current or went back in time, or `None` if it is stale.
-    fn weigh(&mut self, source: Source, revision: &ResourceVersion) -> Option<News> {
+    fn check_freshness(&mut self, source: Source, revision: &ResourceVersion) -> Option<Freshness> {
         let order = |other: &Option<ResourceVersion>| {
             other.as_ref().and_then(|other| revision.order(other))
         };
@@ -337,7 +338,7 @@ impl Election {
                     request.overtaken = true;
                 }
                 self.see_revision(revision);
-                Some(News::Forward)
+                Some(Freshness::Forward)
             }
             Source::Read(_) => {
                 let request = self.in_flight.take()?;
@@ -345,13 +346,13 @@ impl Election {
                 self.listed_back = None;
                 if order(&request.known).is_some_and(|order| order.is_lt()) {
                     self.see_revision(revision);
-                    return Some(News::WentBack);
+                    return Some(Freshness::WentBack);
                 }
                 if order(&self.highest).is_some_and(|order| order.is_lt()) {
                     return None;
                 }
                 self.see_revision(revision);
-                Some(News::Forward)
+                Some(Freshness::Forward)
             }
         }
     }
@@ -367,7 +368,12 @@ impl Election {
     }
 
     /// Returns the reason why an observation ends the current term, if it does (duty 4).
-    fn judge(&self, source: Source, seen: &Observation, news: News) -> Option<StopReason> {
+    fn stop_reason(
+        &self,
+        source: Source,
+        seen: &Observation,
+        freshness: Freshness,
+    ) -> Option<StopReason> {
         let term = match &self.state {
             State::Leading(term) => term,
             State::Stopping(winding) => &winding.term,
@@ -382,7 +388,7 @@ impl Election {
         debug_assert!(source == Source::Watch || self.in_flight.is_none());
         if seen.version.uid != term.uid {
             Some(StopReason::Recreated)
-        } else if news == News::WentBack {
+        } else if freshness == Freshness::WentBack {
             Some(StopReason::WentBack)
         } else if self.wrote(seen) && !seen.unreadable {
             None
@@ -397,11 +403,17 @@ impl Election {
 
     /// Records an observation. The time of the first observation is kept while the record stays the same, so edits of
     /// labels do not prolong the lease of a dead leader.
-    fn know(&mut self, now: Now, source: Source, observation: Observation, news: News) {
+    fn record_observation(
+        &mut self,
+        now: Now,
+        source: Source,
+        observation: Observation,
+        freshness: Freshness,
+    ) {
         let own = self.wrote(&observation);
         let kept = match &self.known {
             Known::Present(seen)
-                if news == News::Forward
+                if freshness == Freshness::Forward
                     && seen.observation.version.uid == observation.version.uid
                     && seen.observation.unreadable == observation.unreadable
                     && (seen.observation.fingerprint == observation.fingerprint
@@ -421,18 +433,18 @@ impl Election {
             (now.local, self.herd_delay(source, spread))
         });
         if own {
-            self.forget_dead_attempts(&observation, news);
+            self.forget_dead_attempts(&observation, freshness);
         } else {
             // None of the open attempts is known to have created this version. They name an older base version and can
             // no longer be applied, unless the store went back in time and they name this version again. An attempt
             // with an equal record may still be confirmed by its response.
-            if news == News::Forward && !self.names_open_base(&observation.version) {
+            if freshness == Freshness::Forward && !self.names_open_base(&observation.version) {
                 let record = &observation.record;
                 self.attempts
                     .retain(|attempt| !attempt.answered && attempt.record.same_write(record));
             }
         }
-        self.known = Known::Present(Box::new(Seen {
+        self.known = Known::Present(Box::new(KnownVersion {
             observation,
             since,
             delay,
@@ -441,12 +453,12 @@ impl Election {
 
     /// One of the attempts created this version. It moves to the front, and attempts on older versions are dropped
     /// because they can no longer be applied.
-    fn forget_dead_attempts(&mut self, observation: &Observation, news: News) {
+    fn forget_dead_attempts(&mut self, observation: &Observation, freshness: Freshness) {
         if let Some(at) = self.author(observation) {
             let mut attempt = self.attempts.remove(at);
             let proof = self.config.whole_seconds;
             attempt.made = proof.then(|| Box::new(observation.version.clone()));
-            if news == News::Forward {
+            if freshness == Freshness::Forward {
                 self.attempts
                     .retain(|other| other.kind.base() == Some(&observation.version));
             }
@@ -497,7 +509,7 @@ impl Election {
 
 /// Relation of an observation to the known state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum News {
+enum Freshness {
     /// The observation is the known state or a later one.
     Forward,
     /// The store lost acknowledged writes, because it was restored from a backup.

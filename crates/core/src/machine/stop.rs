@@ -123,7 +123,7 @@ impl Election {
             .take_if(|until| now.local >= *until || !winding.term.guard.holds(now));
         if winding.keep_until.is_some() {
             let term = winding.term.clone();
-            self.keep(now, &term, out);
+            self.renew(now, &term, out);
         }
     }
 

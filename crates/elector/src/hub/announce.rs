@@ -51,9 +51,9 @@ impl Announcer {
     pub(super) fn published(&mut self, now: Now, result: Result<CandidateSighting, String>) {
         self.busy = false;
         let pause = match result {
-            Ok(sighting) => {
-                let pending = sighting.wants_ack();
-                self.last = Some(sighting);
+            Ok(snapshot) => {
+                let pending = snapshot.wants_ack();
+                self.last = Some(snapshot);
                 match (pending, self.watched) {
                     (true, _) => Duration::ZERO,
                     (false, true) => RENEW_EVERY,
@@ -71,7 +71,7 @@ impl Announcer {
 
     /// Handles a watch event: the object, or its deletion.
     pub(super) fn seen(&mut self, now: Now, object: Option<Value>) {
-        self.last = object.and_then(|object| self.candidate.sight(object));
+        self.last = object.and_then(|object| self.candidate.apply_watch_event(object));
         if self.last.as_ref().is_none_or(CandidateSighting::wants_ack) {
             self.due = now.local;
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tenure_core::{Command, FencingToken, Guard, StopReason, WallTime, WriteKind};
-use tenure_lock::Sighting;
+use tenure_lock::Snapshot;
 use tokio::time::timeout as within;
 use tracing::Instrument as _;
 
@@ -203,7 +203,7 @@ impl Entry {
         world.requests.post(self.id, post);
     }
 
-    fn base(&self, kind: &WriteKind) -> Option<Sighting> {
+    fn base(&self, kind: &WriteKind) -> Option<Snapshot> {
         let version = kind.base()?;
         let last = self.last.as_ref();
         last.filter(|last| last.observation().version == *version)
@@ -255,8 +255,8 @@ impl Entry {
 }
 
 /// Returns the end of the lease in a record with a holder, by the clock of that holder.
-fn lease_end(sighting: &Sighting) -> Option<WallTime> {
-    let record = &sighting.observation().record;
+fn lease_end(snapshot: &Snapshot) -> Option<WallTime> {
+    let record = &snapshot.observation().record;
     let renewed = record.renew_time.filter(|_| !record.is_free())?;
     let lease = i64::try_from(record.lease_duration().as_micros()).ok()?;
     Some(WallTime::from_micros(

@@ -11,16 +11,16 @@ use tenure_core::{
     WriteKind,
 };
 use tenure_lock::candidate::CandidateSighting;
-use tenure_lock::{Class, Lock, Sight, Sighting, Watch, WatchTarget};
+use tenure_lock::{Class, Lock, Snapshot, Watch, WatchOutcome, WatchTarget};
 use tokio::sync::watch;
 use tokio::time::timeout;
 use tracing::Span;
 
 use super::Start;
 use super::announce::Announcer;
-use super::event::Change;
+use super::event::ChangeLine;
 use super::requests::Requests;
-use super::watches::{Told, Watches};
+use super::watches::{Delivery, Watches};
 use crate::candidate::Event;
 use crate::clock::Clock;
 use crate::deadline::{Overrun, Watchdog};
@@ -61,11 +61,11 @@ impl World {
 /// Result of a future of an election.
 pub(super) enum Done {
     /// A read.
-    Read(u64, Result<Option<Sighting>, tenure_lock::Error>),
+    Read(u64, Result<Option<Snapshot>, tenure_lock::Error>),
     /// A write.
-    Written(u64, Result<Sighting, tenure_lock::Error>),
+    Written(u64, Result<Snapshot, tenure_lock::Error>),
     /// A change of a lock in this process.
-    Changed(watch::Receiver<Option<Sighting>>),
+    Changed(watch::Receiver<Option<Snapshot>>),
     /// An Event.
     Posted(Result<(), String>),
     /// The LeaseCandidate.
@@ -91,7 +91,7 @@ pub(super) struct Entry {
     pub(super) span: Span,
     pub(super) election: Election,
     /// The lock object in the version that the state machine knows.
-    pub(super) last: Option<Sighting>,
+    pub(super) last: Option<Snapshot>,
     pub(super) request: Option<Request>,
     /// Whether it is in the queue of the hub.
     pub(super) queued: bool,
@@ -133,7 +133,7 @@ pub(super) enum Stage {
 /// The operation of a request on the lock.
 pub(super) enum Job {
     Read,
-    Write(Box<(WriteKind, Record, Option<Sighting>)>),
+    Write(Box<(WriteKind, Record, Option<Snapshot>)>),
 }
 
 impl Request {
@@ -311,27 +311,29 @@ impl Entry {
     }
 
     /// Handles an event of a watched object.
-    pub(super) fn told(&mut self, world: &mut World, target: usize, told: Told) {
+    pub(super) fn deliver(&mut self, world: &mut World, target: usize, delivery: Delivery) {
         if target == CANDIDATE {
-            self.told_of_candidate(world, told);
+            self.deliver_candidate(world, delivery);
             return;
         }
-        match told {
+        match delivery {
             // The state machine already knows this version.
-            Told::Object(shown)
+            Delivery::Object(shown)
                 if !shown.is_listed() && self.is_echo(|version| shown.is(version)) => {}
-            Told::Object(shown) => match shown.into_object() {
-                Some(object) => self.sight(world, target, Some(object), None),
+            Delivery::Object(shown) => match shown.into_object() {
+                Some(object) => self.apply_watch_event(world, target, Some(object), None),
                 None => self.step(world, Input::Absent(Source::Watch, None), None),
             },
-            Told::Absent(revision) => self.sight(world, target, None, Some(revision)),
-            Told::Up(revision) => {
+            Delivery::Absent(revision) => {
+                self.apply_watch_event(world, target, None, Some(revision));
+            }
+            Delivery::Up(revision) => {
                 self.set_up(target, true);
                 self.shared.works();
                 self.step(world, Input::Listed(revision), None);
                 self.settle(world);
             }
-            Told::Down(error) => {
+            Delivery::Down(error) => {
                 self.set_up(target, false);
                 if let Some(error) = error {
                     self.shared.fails(world.clock.now(), &error);
@@ -342,18 +344,18 @@ impl Entry {
     }
 
     /// Returns whether a change of an object is already known to this election.
-    pub(super) fn knows(&self, target: usize, change: &Change<'_>) -> bool {
+    pub(super) fn knows(&self, target: usize, change: &ChangeLine<'_>) -> bool {
         target != CANDIDATE && self.is_echo(|version| change.is(version))
     }
 
     /// Handles an unknown change of a watched object.
-    pub(super) fn changed(&mut self, world: &mut World, target: usize, change: &Change<'_>) {
+    pub(super) fn changed(&mut self, world: &mut World, target: usize, change: &ChangeLine<'_>) {
         if target == CANDIDATE {
-            self.told_of_candidate(world, Told::Object(change.shown()));
+            self.deliver_candidate(world, Delivery::Object(change.shown()));
             return;
         }
-        let sight = (self.lock).sight_text(target, change.object, self.last.as_ref());
-        self.sighted(world, sight, None);
+        let sight = (self.lock).apply_watch_text(target, change.object, self.last.as_ref());
+        self.apply_outcome(world, sight, None);
     }
 
     /// Returns whether a watch event has the last known version, which is usually our own write.
@@ -363,19 +365,19 @@ impl Entry {
         last.is_some_and(|last| is(&last.observation().version))
     }
 
-    fn told_of_candidate(&mut self, world: &mut World, told: Told) {
+    fn deliver_candidate(&mut self, world: &mut World, delivery: Delivery) {
         let now = world.clock.now();
         if let Some(announcer) = &mut self.announcer {
-            match told {
+            match delivery {
                 // An object that cannot be parsed does not count as deleted.
-                Told::Object(shown) => {
+                Delivery::Object(shown) => {
                     if let Some(object) = shown.into_object() {
                         announcer.seen(now, Some(object));
                     }
                 }
-                Told::Absent(_) => announcer.seen(now, None),
-                Told::Up(_) => announcer.watched(now, true),
-                Told::Down(_) => announcer.watched(now, false),
+                Delivery::Absent(_) => announcer.seen(now, None),
+                Delivery::Up(_) => announcer.watched(now, true),
+                Delivery::Down(_) => announcer.watched(now, false),
             }
         }
         self.announce(world);
@@ -400,27 +402,29 @@ impl Entry {
         });
     }
 
-    fn sight(
+    fn apply_watch_event(
         &mut self,
         world: &mut World,
         target: usize,
         object: Option<Value>,
         revision: Option<tenure_core::ResourceVersion>,
     ) {
-        let sight = self.lock.sight(target, object, self.last.as_ref());
-        self.sighted(world, sight, revision);
+        let sight = self
+            .lock
+            .apply_watch_event(target, object, self.last.as_ref());
+        self.apply_outcome(world, sight, revision);
     }
 
-    fn sighted(
+    fn apply_outcome(
         &mut self,
         world: &mut World,
-        sight: Sight,
+        sight: WatchOutcome,
         revision: Option<tenure_core::ResourceVersion>,
     ) {
         match sight {
-            Sight::Seen(sighting) => self.observe(world, Source::Watch, sighting),
-            Sight::Absent => self.step(world, Input::Absent(Source::Watch, revision), None),
-            Sight::ReadNeeded => self.step(world, Input::Absent(Source::Watch, None), None),
+            WatchOutcome::Present(snapshot) => self.observe(world, Source::Watch, snapshot),
+            WatchOutcome::Absent => self.step(world, Input::Absent(Source::Watch, revision), None),
+            WatchOutcome::ReadNeeded => self.step(world, Input::Absent(Source::Watch, None), None),
         }
     }
 
@@ -454,10 +458,10 @@ impl Entry {
     }
 
     /// Handles the current state of a lock in this process, and waits for the next one.
-    fn local(&mut self, world: &mut World, mut changes: watch::Receiver<Option<Sighting>>) {
+    fn local(&mut self, world: &mut World, mut changes: watch::Receiver<Option<Snapshot>>) {
         let present = changes.borrow_and_update().clone();
         match present {
-            Some(sighting) => self.observe(world, Source::Watch, sighting),
+            Some(snapshot) => self.observe(world, Source::Watch, snapshot),
             None => self.step(world, Input::Absent(Source::Watch, None), None),
         }
         let wait = async move {
@@ -488,9 +492,9 @@ impl Entry {
             Done::Read(id, result) => {
                 self.answered(world, id);
                 match result {
-                    Ok(Some(sighting)) => {
+                    Ok(Some(snapshot)) => {
                         self.shared.works();
-                        self.observe(world, Source::Read(id), sighting);
+                        self.observe(world, Source::Read(id), snapshot);
                     }
                     Ok(None) => {
                         self.shared.works();
@@ -505,12 +509,12 @@ impl Entry {
             Done::Written(id, result) => {
                 self.answered(world, id);
                 match result {
-                    Ok(sighting) => {
+                    Ok(snapshot) => {
                         self.shared.works();
                         self.shared.has_all_permissions();
-                        let version = sighting.observation().version.clone();
+                        let version = snapshot.observation().version.clone();
                         let input = Input::Written(id, Outcome::Applied(version));
-                        self.step(world, input, Some(sighting));
+                        self.step(world, input, Some(snapshot));
                     }
                     Err(error) => {
                         self.failed(world, &error);
@@ -564,28 +568,28 @@ impl Entry {
         }
     }
 
-    fn observe(&mut self, world: &mut World, source: Source, sighting: Sighting) {
-        let input = Input::Observed(source, sighting.observation().clone());
-        self.step(world, input, Some(sighting));
+    fn observe(&mut self, world: &mut World, source: Source, snapshot: Snapshot) {
+        let input = Input::Observed(source, snapshot.observation().clone());
+        self.step(world, input, Some(snapshot));
     }
 
-    /// Performs one step of the state machine. `sighting` is the state that the input shows. It is kept if the state
+    /// Performs one step of the state machine. `snapshot` is the state that the input shows. It is kept if the state
     /// machine uses it, because the next write needs it.
-    fn step(&mut self, world: &mut World, input: Input, sighting: Option<Sighting>) {
+    fn step(&mut self, world: &mut World, input: Input, snapshot: Option<Snapshot>) {
         let _in = self.span.clone().entered();
         let now = world.clock.now();
         let written = matches!(input, Input::Written(..));
         let commands = self.election.step(now, input);
-        match (self.election.version(), sighting) {
+        match (self.election.version(), snapshot) {
             (None, _) => self.last = None,
-            (Some(version), Some(sighting)) if sighting.observation().version == *version => {
-                let print = |s: &Sighting| s.observation().fingerprint;
-                if written || self.last.as_ref().map(print) != Some(print(&sighting)) {
+            (Some(version), Some(snapshot)) if snapshot.observation().version == *version => {
+                let print = |s: &Snapshot| s.observation().fingerprint;
+                if written || self.last.as_ref().map(print) != Some(print(&snapshot)) {
                     lock(&self.shared.vitals).observed = now.local;
                 }
-                let transitions = sighting.observation().record.transitions;
+                let transitions = snapshot.observation().record.transitions;
                 self.record(|metrics| metrics.transitions(transitions));
-                self.last = Some(sighting);
+                self.last = Some(snapshot);
             }
             _ => {}
         }

@@ -14,18 +14,18 @@ use tenure_lock::Lean;
 
 /// Content of a line.
 #[derive(Debug)]
-pub(super) enum Event {
+pub(super) enum WatchEvent {
     /// An object was created or changed.
-    Changed(Shown),
+    Changed(WatchedObject),
     /// An object was deleted. Its revision is that of the deletion.
-    Deleted(Shown),
+    Deleted(WatchedObject),
     /// All events up to this revision were delivered.
     Bookmark(String),
 }
 
 /// An object as delivered by the server.
 #[derive(Clone, Debug)]
-pub(super) struct Shown {
+pub(super) struct WatchedObject {
     pub(super) name: String,
     uid: String,
     pub(super) revision: String,
@@ -41,7 +41,7 @@ enum Object {
     Whole(Value),
 }
 
-impl Shown {
+impl WatchedObject {
     /// Creates it from an item of a list.
     pub(super) fn listed(item: Value) -> Self {
         let text = |key: &str| {
@@ -85,7 +85,7 @@ impl Shown {
     }
 }
 
-impl Event {
+impl WatchEvent {
     /// Returns the revision of the event.
     pub(super) fn revision(&self) -> &str {
         match self {
@@ -129,12 +129,12 @@ impl Event {
 
 /// Lines of changes, in the order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Changes(String);
+pub(super) struct ChangeLines(String);
 
 /// A change whose line begins in the format of servers written in Go, so that its beginning is sufficient to identify
 /// the version.
 #[derive(Debug)]
-pub(super) struct Change<'a> {
+pub(super) struct ChangeLine<'a> {
     pub(super) name: &'a str,
     uid: &'a str,
     pub(super) revision: &'a str,
@@ -142,12 +142,12 @@ pub(super) struct Change<'a> {
     pub(super) object: &'a str,
 }
 
-impl Changes {
+impl ChangeLines {
     /// Number of bytes after which changes are passed on, even if more have arrived.
     const MANY: usize = 32 * 1024;
 
     /// Adds a line in this format; returns `None` if it must be parsed.
-    pub(super) fn take_in(&mut self, line: &[u8]) -> Option<Change<'_>> {
+    pub(super) fn take_in(&mut self, line: &[u8]) -> Option<ChangeLine<'_>> {
         let line = str::from_utf8(line).ok()?;
         head(line)?;
         let start = self.0.len();
@@ -164,20 +164,20 @@ impl Changes {
     }
 
     /// Returns the changes in their order.
-    pub(super) fn iter(&self) -> impl Iterator<Item = Change<'_>> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = ChangeLine<'_>> {
         self.0.lines().filter_map(head)
     }
 }
 
-impl Change<'_> {
+impl ChangeLine<'_> {
     /// Returns whether it led to this version.
     pub(super) fn is(&self, version: &Version) -> bool {
         self.revision == version.revision.as_str() && *self.uid == *version.uid
     }
 
     /// Returns a copy of the object.
-    pub(super) fn shown(&self) -> Shown {
-        Shown {
+    pub(super) fn shown(&self) -> WatchedObject {
+        WatchedObject {
             name: self.name.to_owned(),
             uid: self.uid.to_owned(),
             revision: self.revision.to_owned(),
@@ -186,7 +186,7 @@ impl Change<'_> {
     }
 }
 
-fn head(line: &str) -> Option<Change<'_>> {
+fn head(line: &str) -> Option<ChangeLine<'_>> {
     let object = line.strip_prefix(r#"{"type":"MODIFIED","object":"#)?;
     let object = object.trim_ascii_end().strip_suffix('}')?;
     let (_, rest) = plain_text(object.strip_prefix(r#"{"kind":"#)?)?;
@@ -195,7 +195,7 @@ fn head(line: &str) -> Option<Change<'_>> {
     let (_, rest) = plain_text(rest.strip_prefix(r#","namespace":"#)?)?;
     let (uid, rest) = plain_text(rest.strip_prefix(r#","uid":"#)?)?;
     let (revision, _) = plain_text(rest.strip_prefix(r#","resourceVersion":"#)?)?;
-    Some(Change {
+    Some(ChangeLine {
         name,
         uid,
         revision,
@@ -246,8 +246,8 @@ struct Metadata<'a> {
 }
 
 impl Metadata<'_> {
-    fn shown(self, line: &str) -> Shown {
-        Shown {
+    fn shown(self, line: &str) -> WatchedObject {
+        WatchedObject {
             name: self.name.into_owned(),
             uid: self.uid.into_owned(),
             revision: self.resource_version.into_owned(),
@@ -273,8 +273,8 @@ mod tests {
 
     use super::*;
 
-    fn parse(line: &Value) -> Result<Event, kube::Error> {
-        Event::parse(format!("{line}\n").as_bytes())
+    fn parse(line: &Value) -> Result<WatchEvent, kube::Error> {
+        WatchEvent::parse(format!("{line}\n").as_bytes())
     }
 
     #[test]
@@ -286,7 +286,7 @@ mod tests {
         for kind in ["ADDED", "MODIFIED"] {
             // Servers put the kind first, but a JSON map has no order.
             let line = json!({ "type": kind, "object": object });
-            let Ok(Event::Changed(shown)) = parse(&line) else {
+            let Ok(WatchEvent::Changed(shown)) = parse(&line) else {
                 panic!("{line}");
             };
             let version = |uid: &str, revision: &str| Version {
@@ -299,7 +299,7 @@ mod tests {
             assert!(!shown.is(&version("v", "7")));
             assert_eq!(shown.into_object(), Some(object.clone()));
         }
-        let listed = Shown::listed(object.clone());
+        let listed = WatchedObject::listed(object.clone());
         assert_eq!((listed.name.as_str(), listed.revision.as_str()), ("x", "7"));
         assert!(listed.is_listed());
         assert_eq!(listed.into_object(), Some(object));
@@ -333,7 +333,7 @@ mod tests {
                 r#"{{"type":"MODIFIED","object":{{"kind":"Lease","apiVersion":"v1","metadata":{{"name":"{name}","namespace":"ns","uid":"u","resourceVersion":"{revision}"}}}}}}"#
             ) + "\n"
         };
-        let mut changes = Changes::default();
+        let mut changes = ChangeLines::default();
         assert!(changes.is_empty() && changes.take_in(b"\xff\n").is_none());
         for (name, revision) in [("x", "7"), ("y", "8"), ("x", "9")] {
             let change = changes.take_in(line(name, revision).as_bytes()).unwrap();
@@ -357,12 +357,12 @@ mod tests {
         let metadata = json!({ "name": "x", "uid": "u", "resourceVersion": "9" });
         let object = json!({ "metadata": metadata });
         let deleted = parse(&json!({ "type": "DELETED", "object": object }));
-        let Ok(Event::Deleted(shown)) = deleted else {
+        let Ok(WatchEvent::Deleted(shown)) = deleted else {
             panic!("{deleted:?}");
         };
         assert_eq!((shown.name.as_str(), shown.revision.as_str()), ("x", "9"));
         let bookmark = parse(&json!({ "type": "BOOKMARK", "object": object }));
-        assert!(matches!(bookmark, Ok(Event::Bookmark(at)) if at == "9"));
+        assert!(matches!(bookmark, Ok(WatchEvent::Bookmark(at)) if at == "9"));
     }
 
     #[test]
@@ -384,8 +384,8 @@ mod tests {
             "{\"type\":\"ADDED\"",
             "{\"type\":\"MOVED\",\"object\":{}}",
         ] {
-            assert!(Event::parse(line.as_bytes()).is_err(), "{line}");
+            assert!(WatchEvent::parse(line.as_bytes()).is_err(), "{line}");
         }
-        assert!(Event::parse(b"\xff").is_err());
+        assert!(WatchEvent::parse(b"\xff").is_err());
     }
 }

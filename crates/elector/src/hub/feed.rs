@@ -22,7 +22,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
 
-use super::event::{Changes, Event, Shown};
+use super::event::{ChangeLines, WatchEvent, WatchedObject};
 use crate::clock::pause as rest;
 
 /// Timeout for a list, and for the beginning of a watch.
@@ -42,11 +42,11 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 
 /// An event of a feed.
 #[derive(Debug)]
-pub(super) enum News {
+pub(super) enum FeedEvent {
     /// An object is in this state.
-    Object(Shown),
+    Object(WatchedObject),
     /// Objects changed, one after the other.
-    Changes(Changes),
+    ChangeLines(ChangeLines),
     /// An object was deleted.
     Deleted { name: String, revision: String },
     /// All existing objects were delivered as of this revision, and changes will be delivered.
@@ -54,7 +54,7 @@ pub(super) enum News {
         revision: ResourceVersion,
         names: HashSet<String>,
     },
-    /// Changes may be missed from now on, until `Synced`.
+    /// ChangeLines may be missed from now on, until `Synced`.
     Down { error: kube::Error },
 }
 
@@ -75,7 +75,7 @@ impl Feed {
         id: u64,
         client: Client,
         (resource, namespace, name): (Resource, &str, Option<&str>),
-        news: UnboundedSender<(u64, News)>,
+        events: UnboundedSender<(u64, FeedEvent)>,
         seed: u64,
     ) -> Self {
         let selector = name.map(|name| format!("metadata.name={name}"));
@@ -84,7 +84,7 @@ impl Feed {
             client,
             path: resource.path(namespace),
             selector,
-            news,
+            events,
             random: Mutex::new(Random::new(seed)),
         };
         let task = tokio::spawn(source.run());
@@ -97,7 +97,7 @@ struct Source {
     client: Client,
     path: String,
     selector: Option<String>,
-    news: UnboundedSender<(u64, News)>,
+    events: UnboundedSender<(u64, FeedEvent)>,
     random: Mutex<Random>,
 }
 
@@ -112,7 +112,7 @@ impl Source {
                     rest(self.below(FIRST_PAUSE)).await;
                 }
                 Err(error) => {
-                    self.tell(News::Down { error });
+                    self.send(FeedEvent::Down { error });
                     rest(pause + self.below(pause / 2)).await;
                     pause = (pause * 2).min(LONGEST_PAUSE);
                 }
@@ -139,15 +139,15 @@ impl Source {
             let opened = within(ANSWER, self.client.request_stream(request)).await?;
             let mut lines = std::pin::pin!(opened);
             if let Some(names) = names.take() {
-                self.tell(News::Synced {
+                self.send(FeedEvent::Synced {
                     revision: ResourceVersion::new(revision.as_str()),
                     names,
                 });
                 *pause = FIRST_PAUSE;
             }
-            let mut changes = Changes::default();
+            let mut changes = ChangeLines::default();
             let ended = self.read(&mut lines, &mut changes, &mut revision).await;
-            self.tell_changes(&mut changes);
+            self.send_changes(&mut changes);
             if !ended? {
                 // Wait, so that a server that ends watches immediately is not called in a tight loop.
                 rest(FIRST_PAUSE).await;
@@ -155,12 +155,12 @@ impl Source {
         }
     }
 
-    /// Passes on the events of a watch until it ends, and returns whether there was any. Changes that have already
+    /// Passes on the events of a watch until it ends, and returns whether there was any. ChangeLines that have already
     /// arrived are passed on together. The caller must pass on those after the last batch.
     async fn read(
         &self,
         lines: &mut (impl AsyncBufRead + Unpin),
-        changes: &mut Changes,
+        changes: &mut ChangeLines,
         revision: &mut String,
     ) -> Result<bool, kube::Error> {
         let mut heard = false;
@@ -172,7 +172,7 @@ impl Source {
                 timeout(SILENCE, next).await
             } else {
                 let Some(read) = next.now_or_never() else {
-                    self.tell_changes(changes);
+                    self.send_changes(changes);
                     continue;
                 };
                 Ok(read)
@@ -194,8 +194,8 @@ impl Source {
                         check_order(revision, change.revision)?;
                         change.revision.clone_into(revision);
                     } else {
-                        let event = Event::parse(&line)?;
-                        self.tell_changes(changes);
+                        let event = WatchEvent::parse(&line)?;
+                        self.send_changes(changes);
                         check_order(revision, event.revision())?;
                         self.pass_on(event, revision);
                     }
@@ -204,15 +204,15 @@ impl Source {
             line.clear();
             heard = true;
             if changes.is_many() {
-                self.tell_changes(changes);
+                self.send_changes(changes);
             }
         }
         Ok(heard)
     }
 
-    fn tell_changes(&self, changes: &mut Changes) {
+    fn send_changes(&self, changes: &mut ChangeLines) {
         if !changes.is_empty() {
-            self.tell(News::Changes(std::mem::take(changes)));
+            self.send(FeedEvent::ChangeLines(std::mem::take(changes)));
         }
     }
 
@@ -231,7 +231,7 @@ impl Source {
                 names.insert(text(&item["metadata"]["name"]));
                 item["kind"] = kind.into();
                 item["apiVersion"] = page.api_version.as_str().into();
-                self.tell(News::Object(Shown::listed(item)));
+                self.send(FeedEvent::Object(WatchedObject::listed(item)));
             }
             if page.metadata.next.is_empty() {
                 return Ok((page.metadata.resource_version, names));
@@ -240,26 +240,26 @@ impl Source {
         }
     }
 
-    fn pass_on(&self, event: Event, revision: &mut String) {
+    fn pass_on(&self, event: WatchEvent, revision: &mut String) {
         match event {
-            Event::Changed(shown) => {
+            WatchEvent::Changed(shown) => {
                 revision.clone_from(&shown.revision);
-                self.tell(News::Object(shown));
+                self.send(FeedEvent::Object(shown));
             }
-            Event::Deleted(shown) => {
+            WatchEvent::Deleted(shown) => {
                 revision.clone_from(&shown.revision);
-                self.tell(News::Deleted {
+                self.send(FeedEvent::Deleted {
                     name: shown.name,
                     revision: shown.revision,
                 });
             }
-            Event::Bookmark(at) => *revision = at,
+            WatchEvent::Bookmark(at) => *revision = at,
         }
     }
 
-    fn tell(&self, news: News) {
+    fn send(&self, event: FeedEvent) {
         // If the hub has ended, this task ends with it.
-        let _ = self.news.send((self.id, news));
+        let _ = self.events.send((self.id, event));
     }
 
     /// Returns a random duration below `limit`, so that requests do not coincide.

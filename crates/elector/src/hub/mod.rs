@@ -1,7 +1,7 @@
 //! Many elections in one process: one task, one timer structure, one watch per namespace and kind.
 //!
 //! ```text
-//!  Candidate, Term ──inbox──▶ ┌──────────┐ ◀──news── one watch per (namespace, kind)
+//!  Candidate, Term ──inbox──▶ ┌──────────┐ ◀──events── one watch per (namespace, kind)
 //!                             │ hub task │
 //!  mail, guard, status ◀───── │  entries │ ──▶ requests, polled in place
 //!                             └──────────┘

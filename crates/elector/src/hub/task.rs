@@ -9,8 +9,8 @@ use tenure_lock::BoxFuture;
 use tokio::sync::mpsc;
 
 use super::entry::{Done, Entry, World};
-use super::event::Changes;
-use super::feed::News;
+use super::event::ChangeLines;
+use super::feed::FeedEvent;
 use super::requests::Turn;
 use super::timers::Timers;
 use super::{Message, Start};
@@ -84,12 +84,12 @@ impl Task {
                     // before that would open another connection, only to close it again.
                     tokio::task::yield_now().await;
                 }
-                (feed, news) = self.world.watches.next() => {
-                    let mut next = Some((feed, news));
-                    while let Some((feed, news)) = next {
-                        match news {
-                            News::Changes(changes) => self.changed(feed, &changes),
-                            news => self.told(feed, news),
+                (feed, event) = self.world.watches.next() => {
+                    let mut next = Some((feed, event));
+                    while let Some((feed, event)) = next {
+                        match event {
+                            FeedEvent::ChangeLines(changes) => self.changed(feed, &changes),
+                            event => self.apply_feed_event(feed, event),
                         }
                         next = self.world.watches.next_now();
                     }
@@ -104,20 +104,22 @@ impl Task {
             Message::Start(start) => {
                 let Start { id, .. } = *start;
                 self.entries.insert(id, Box::new(Entry::new(*start)));
-                self.with(id, Entry::begin);
+                self.with_entry(id, Entry::begin);
             }
-            Message::Ask(id, ask) => self.with(id, |entry, world| entry.input(world, ask.into())),
+            Message::Ask(id, ask) => {
+                self.with_entry(id, |entry, world| entry.input(world, ask.into()))
+            }
         }
     }
 
-    fn told(&mut self, feed: u64, news: News) {
-        for ((id, target), told) in self.world.watches.sort(feed, news) {
-            self.with(id, |entry, world| entry.told(world, target, told));
+    fn apply_feed_event(&mut self, feed: u64, event: FeedEvent) {
+        for ((id, target), delivery) in self.world.watches.sort(feed, event) {
+            self.with_entry(id, |entry, world| entry.deliver(world, target, delivery));
         }
     }
 
     /// Handles changes. Most of them are our own renewals, which no election has to process.
-    fn changed(&mut self, feed: u64, changes: &Changes) {
+    fn changed(&mut self, feed: u64, changes: &ChangeLines) {
         for change in changes.iter() {
             let members = self.world.watches.members(feed, change.name).iter();
             let unaware = members.filter(|(id, target)| {
@@ -125,13 +127,13 @@ impl Task {
                 entry.is_some_and(|entry| !entry.knows(*target, &change))
             });
             for (id, target) in unaware.copied().collect::<Vec<_>>() {
-                self.with(id, |entry, world| entry.changed(world, target, &change));
+                self.with_entry(id, |entry, world| entry.changed(world, target, &change));
             }
         }
     }
 
     fn done(&mut self, id: u64, done: Done) {
-        self.with(id, |entry, world| entry.done(world, done));
+        self.with_entry(id, |entry, world| entry.done(world, done));
     }
 
     fn fire_due(&mut self) {
@@ -140,7 +142,7 @@ impl Task {
             return;
         }
         while let Some(id) = self.timers.pop_due(now) {
-            self.with(id, |entry, world| {
+            self.with_entry(id, |entry, world| {
                 entry.drop_late_request(world);
                 entry.input(world, Input::Tick);
             });
@@ -167,7 +169,7 @@ impl Task {
     }
 
     /// Runs a closure on an election, then sets its timer, or removes the election if it has finished.
-    fn with(&mut self, id: u64, act: impl FnOnce(&mut Entry, &mut World)) {
+    fn with_entry(&mut self, id: u64, act: impl FnOnce(&mut Entry, &mut World)) {
         let many = self.entries.len() >= MANY;
         let Some(entry) = self.entries.get_mut(&id) else {
             return;

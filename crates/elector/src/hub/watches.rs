@@ -13,8 +13,8 @@ use tenure_core::ResourceVersion;
 use tenure_lock::{ObjectName, Resource};
 use tokio::sync::mpsc;
 
-use super::event::Shown;
-use super::feed::{Feed, News, is_forbidden};
+use super::event::WatchedObject;
+use super::feed::{Feed, FeedEvent, is_forbidden};
 use crate::plain::plain;
 
 /// A subscriber of an object: an election, and the index of the object in it.
@@ -22,14 +22,14 @@ pub(super) type Member = (u64, usize);
 
 /// An event for a subscriber.
 #[derive(Debug)]
-pub(super) enum Told {
+pub(super) enum Delivery {
     /// The object is in this state.
-    Object(Shown),
+    Object(WatchedObject),
     /// The object does not exist, as of this revision.
     Absent(ResourceVersion),
-    /// Changes are delivered from now on. The existing state was delivered before, as of this revision.
+    /// ChangeLines are delivered from now on. The existing state was delivered before, as of this revision.
     Up(ResourceVersion),
-    /// Changes are not delivered. The reason is for a warning. It is missing if watching is not permitted, because a
+    /// ChangeLines are not delivered. The reason is for a warning. It is missing if watching is not permitted, because a
     /// candidate with only get, create and update permissions polls, which needs no warning.
     Down(Option<Arc<str>>),
 }
@@ -45,8 +45,8 @@ pub(super) struct Watches {
     places: HashMap<u64, Place>,
     next: u64,
     seed: u64,
-    sender: mpsc::UnboundedSender<(u64, News)>,
-    receiver: mpsc::UnboundedReceiver<(u64, News)>,
+    sender: mpsc::UnboundedSender<(u64, FeedEvent)>,
+    receiver: mpsc::UnboundedReceiver<(u64, FeedEvent)>,
 }
 
 /// The members of one kind in one namespace.
@@ -178,16 +178,16 @@ impl Watches {
     }
 
     /// Returns the next event of any feed.
-    pub(super) async fn next(&mut self) -> (u64, News) {
+    pub(super) async fn next(&mut self) -> (u64, FeedEvent) {
         match self.receiver.recv().await {
-            Some(news) => news,
+            Some(event) => event,
             // This cannot happen because we hold a sender. Waiting is the harmless reaction.
             None => std::future::pending().await,
         }
     }
 
     /// Same as [`next`](Self::next) without waiting.
-    pub(super) fn next_now(&mut self) -> Option<(u64, News)> {
+    pub(super) fn next_now(&mut self) -> Option<(u64, FeedEvent)> {
         self.receiver.try_recv().ok()
     }
 
@@ -200,37 +200,39 @@ impl Watches {
     }
 
     /// Maps a feed event to its subscribers.
-    pub(super) fn sort(&mut self, feed: u64, news: News) -> Vec<(Member, Told)> {
-        let mut told = Vec::new();
+    pub(super) fn sort(&mut self, feed: u64, event: FeedEvent) -> Vec<(Member, Delivery)> {
+        let mut deliveries = Vec::new();
         let Some(place) = self.places.get(&feed) else {
-            return told;
+            return deliveries;
         };
         let Some(group) = self.groups.get_mut(place) else {
-            return told;
+            return deliveries;
         };
         let Some((key, running)) = group.feeds.iter_mut().find(|(_, r)| r.feed.id == feed) else {
-            return told;
+            return deliveries;
         };
-        match news {
-            News::Object(shown) => {
+        match event {
+            FeedEvent::Object(shown) => {
                 if let Some(members) = group.members.get(shown.name.as_str()) {
                     // There is almost always one subscriber, which gets the object without a copy.
                     let copies = std::iter::repeat_n(shown, members.len());
-                    told.extend(members.iter().copied().zip(copies.map(Told::Object)));
+                    deliveries.extend(members.iter().copied().zip(copies.map(Delivery::Object)));
                 }
             }
-            News::Changes(changes) => {
+            FeedEvent::ChangeLines(changes) => {
                 for change in changes.iter() {
                     let members = group.members.get(change.name).into_iter().flatten();
-                    told.extend(members.map(|member| (*member, Told::Object(change.shown()))));
+                    deliveries
+                        .extend(members.map(|member| (*member, Delivery::Object(change.shown()))));
                 }
             }
-            News::Deleted { name, revision } => {
+            FeedEvent::Deleted { name, revision } => {
                 let revision = ResourceVersion::new(revision);
                 let members = group.members.get(name.as_str()).into_iter().flatten();
-                told.extend(members.map(|member| (*member, Told::Absent(revision.clone()))));
+                deliveries
+                    .extend(members.map(|member| (*member, Delivery::Absent(revision.clone()))));
             }
-            News::Synced { revision, names } => {
+            FeedEvent::Synced { revision, names } => {
                 running.up = true;
                 running.forbidden = false;
                 for (name, members) in &group.members {
@@ -240,19 +242,19 @@ impl Watches {
                     }
                     for member in members {
                         if !names.contains(name) {
-                            told.push((*member, Told::Absent(revision.clone())));
+                            deliveries.push((*member, Delivery::Absent(revision.clone())));
                         }
-                        told.push((*member, Told::Up(revision.clone())));
+                        deliveries.push((*member, Delivery::Up(revision.clone())));
                     }
                 }
             }
-            News::Down { error } if key.is_none() && is_forbidden(&error) => {
+            FeedEvent::Down { error } if key.is_none() && is_forbidden(&error) => {
                 // Each election gets its own watch instead, so nobody has to poll.
                 tracing::debug!(%error, "watching one by one");
                 group.narrow_only = true;
                 self.changed.push(place.clone());
             }
-            News::Down { error } => {
+            FeedEvent::Down { error } => {
                 running.up = false;
                 let what = format!("cannot watch {} in namespace {}", place.0.plural, place.1);
                 let forbidden = is_forbidden(&error);
@@ -268,13 +270,13 @@ impl Watches {
                     (!forbidden).then(|| format!("{what}: {error}").into());
                 for (name, members) in &group.members {
                     if key.as_deref().is_none_or(|only| only == name.0.name()) {
-                        let each = |member: &Member| (*member, Told::Down(text.clone()));
-                        told.extend(members.iter().map(each));
+                        let each = |member: &Member| (*member, Delivery::Down(text.clone()));
+                        deliveries.extend(members.iter().map(each));
                     }
                 }
             }
         }
-        told
+        deliveries
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 use serde_json::Value;
 use tenure::clock::{Clock, TokioClock};
 use tenure::core::{Record, WriteKind};
-use tenure::lock::{BoxFuture, Error, ObjectRef, Precision, Sight, Sighting, Watch};
+use tenure::lock::{BoxFuture, Error, ObjectRef, Precision, Snapshot, Watch, WatchOutcome};
 use tenure::{Builder, Elector, Lock, MemoryLock};
 use tokio::sync::watch;
 
@@ -16,7 +16,7 @@ use tokio::sync::watch;
 pub(crate) struct Wire {
     lock: MemoryLock,
     faults: Arc<Faults>,
-    seen: Arc<watch::Sender<Option<Sighting>>>,
+    seen: Arc<watch::Sender<Option<Snapshot>>>,
 }
 
 #[derive(Debug, Default)]
@@ -106,7 +106,7 @@ impl Lock for Wire {
         self.lock.precision()
     }
 
-    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
+    fn read(&self) -> BoxFuture<'_, Result<Option<Snapshot>, Error>> {
         self.note("get");
         Box::pin(async move {
             self.pass().await;
@@ -121,8 +121,8 @@ impl Lock for Wire {
         &'a self,
         kind: &'a WriteKind,
         record: &'a Record,
-        base: Option<&'a Sighting>,
-    ) -> BoxFuture<'a, Result<Sighting, Error>> {
+        base: Option<&'a Snapshot>,
+    ) -> BoxFuture<'a, Result<Snapshot, Error>> {
         self.note(match kind {
             WriteKind::Create => "create",
             WriteKind::Acquire(_) => "acquire",
@@ -147,12 +147,17 @@ impl Lock for Wire {
         }
     }
 
-    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
-        self.lock.sight(target, object, last)
+    fn apply_watch_event(
+        &self,
+        target: usize,
+        object: Option<Value>,
+        last: Option<&Snapshot>,
+    ) -> WatchOutcome {
+        self.lock.apply_watch_event(target, object, last)
     }
 
-    fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
-        self.lock.references(sighting)
+    fn references(&self, snapshot: Option<&Snapshot>) -> Vec<ObjectRef> {
+        self.lock.references(snapshot)
     }
 }
 

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 use tenure_core::{WallTime, WriteKind};
-use tenure_lock::{Class, LEADER_ANNOTATION, Lock, ObjectLock, Precision, Sight};
+use tenure_lock::{Class, LEADER_ANNOTATION, Lock, ObjectLock, Precision, WatchOutcome};
 
 use crate::api::{Script, get, post, put};
 use crate::{NOON, record};
@@ -137,8 +137,8 @@ async fn a_malformed_annotation_is_unreadable_and_named_and_can_be_replaced() {
 #[tokio::test]
 async fn every_change_of_the_text_is_a_sign_of_life_even_of_garbage() {
     let lock = lock(&Script::new([]));
-    let print = |text: Option<&str>| match lock.sight(0, Some(map(text)), None) {
-        Sight::Seen(seen) => seen.observation().fingerprint,
+    let print = |text: Option<&str>| match lock.apply_watch_event(0, Some(map(text)), None) {
+        WatchOutcome::Present(seen) => seen.observation().fingerprint,
         other => panic!("{other:?}"),
     };
     let texts = [

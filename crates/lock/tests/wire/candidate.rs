@@ -85,7 +85,7 @@ async fn case_38_a_ping_is_answered_by_moving_past_it_even_with_a_slow_clock() {
     );
     let script = Script::new([put(ONE).answers(200, &pinged)]);
     let candidate = candidate(&script);
-    let seen = candidate.sight(pinged.clone()).unwrap();
+    let seen = candidate.apply_watch_event(pinged.clone()).unwrap();
     assert!(seen.wants_ack());
     candidate.ensure(now(), Some(&seen)).await.unwrap();
     let sent = script.sent_one();
@@ -115,7 +115,7 @@ async fn a_ping_in_between_is_answered_with_the_second_attempt() {
         put(ONE).answers(200, &pinged),
     ]);
     let candidate = candidate(&script);
-    let seen = candidate.sight(old).unwrap();
+    let seen = candidate.apply_watch_event(old).unwrap();
     candidate.ensure(now(), Some(&seen)).await.unwrap();
     let second: Value = serde_json::from_str(&script.sent()[1]).unwrap();
     assert_eq!(second["metadata"]["resourceVersion"], "2");

@@ -9,7 +9,7 @@ use tenure_core::{
     Command, Config, Election, FencingToken, Input, LocalTime, Now, Outcome, Source, Timing,
     WallTime,
 };
-use tenure_lock::{Error, Lock, LockKind, Precision, Sight, Sighting, Watch};
+use tenure_lock::{Error, Lock, LockKind, Precision, Snapshot, Watch, WatchOutcome};
 use tokio::task::JoinHandle;
 
 use crate::NOON;
@@ -18,17 +18,17 @@ use crate::store::{Dice, Store, client};
 /// Duration of one simulation step.
 const TURN: Duration = Duration::from_millis(5);
 
-type Look = JoinHandle<Result<Option<Sighting>, Error>>;
+type Look = JoinHandle<Result<Option<Snapshot>, Error>>;
 
 /// One candidate with a minimal driver.
 struct Node {
     election: Election,
     lock: Arc<dyn Lock>,
     paths: Vec<String>,
-    last: Option<Sighting>,
+    last: Option<Snapshot>,
     events: usize,
     read: Option<(u64, Look)>,
-    write: Option<(u64, JoinHandle<Result<Sighting, Error>>)>,
+    write: Option<(u64, JoinHandle<Result<Snapshot, Error>>)>,
     look: Option<Look>,
     story: Vec<String>,
     token: Option<FencingToken>,
@@ -107,13 +107,16 @@ impl Node {
         if let Some((path, object)) = event {
             self.events += 1;
             if let Some(target) = self.paths.iter().position(|own| *own == path) {
-                match self.lock.sight(target, Some(object), self.last.as_ref()) {
-                    Sight::Seen(seen) => {
+                match self
+                    .lock
+                    .apply_watch_event(target, Some(object), self.last.as_ref())
+                {
+                    WatchOutcome::Present(seen) => {
                         let input = self.saw(Source::Watch, Some(seen));
                         self.step(now, input);
                     }
-                    Sight::Absent => panic!("nothing is deleted here"),
-                    Sight::ReadNeeded => {
+                    WatchOutcome::Absent => panic!("nothing is deleted here"),
+                    WatchOutcome::ReadNeeded => {
                         let lock = self.lock.clone();
                         self.look =
                             Some(tokio::task::spawn_local(async move { lock.read().await }));
@@ -126,7 +129,7 @@ impl Node {
         }
     }
 
-    fn saw(&mut self, source: Source, seen: Option<Sighting>) -> Input {
+    fn saw(&mut self, source: Source, seen: Option<Snapshot>) -> Input {
         self.last = seen;
         match &self.last {
             Some(seen) => Input::Observed(source, seen.observation().clone()),

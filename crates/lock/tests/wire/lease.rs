@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 use tenure_core::{ResourceVersion, Version, WriteKind};
-use tenure_lock::{Class, Lock, ObjectLock, Precision, Sight, Watch};
+use tenure_lock::{Class, Lock, ObjectLock, Precision, Watch, WatchOutcome};
 
 use crate::api::{Script, get, post, put};
 use crate::{LEASE, LEASES, lease, record};
@@ -275,7 +275,7 @@ async fn a_watch_event_is_seen_without_a_request_and_can_be_the_base_of_a_write(
         .as_object_mut()
         .unwrap()
         .retain(|key, _| key == "metadata" || key == "spec");
-    let Sight::Seen(seen) = lock.sight(0, Some(event), None) else {
+    let WatchOutcome::Present(seen) = lock.apply_watch_event(0, Some(event), None) else {
         panic!("not seen")
     };
     let acquire = WriteKind::Acquire(seen.observation().version.clone());
@@ -297,14 +297,17 @@ async fn other_objects_of_a_shared_watch_are_not_taken_for_this_one() {
     let mut other = lease("a", 0, "7");
     other["metadata"]["name"] = "other".into();
     assert!(matches!(
-        lock.sight(0, Some(other), None),
-        Sight::ReadNeeded
+        lock.apply_watch_event(0, Some(other), None),
+        WatchOutcome::ReadNeeded
     ));
     assert!(matches!(
-        lock.sight(0, Some(json!({})), None),
-        Sight::ReadNeeded
+        lock.apply_watch_event(0, Some(json!({})), None),
+        WatchOutcome::ReadNeeded
     ));
-    assert!(matches!(lock.sight(0, None, None), Sight::Absent));
+    assert!(matches!(
+        lock.apply_watch_event(0, None, None),
+        WatchOutcome::Absent
+    ));
 }
 
 #[tokio::test]

@@ -11,7 +11,8 @@ use tenure_core::{
     WriteKind,
 };
 use tenure_lock::{
-    Class, LEADER_ANNOTATION, Lock, MultiLock, Precision, Sight, Sighting, UNKNOWN_HOLDER, Watch,
+    Class, LEADER_ANNOTATION, Lock, MultiLock, Precision, Snapshot, UNKNOWN_HOLDER, Watch,
+    WatchOutcome,
 };
 
 use crate::api::{Exchange, Script, get, post, put};
@@ -83,7 +84,7 @@ impl Kind {
 
     /// Reads P and S, then acquires the lock with transitions 1, and checks that all five requests were sent in
     /// client-go's order.
-    async fn take(self, primary: &Value, secondary: Option<&Value>) -> Sighting {
+    async fn take(self, primary: &Value, secondary: Option<&Value>) -> Snapshot {
         let last = match secondary {
             Some(_) => put(LEASE).answers(200, &lease("baz", 1, "22")),
             None => post(LEASES).answers(201, &lease("baz", 1, "22")),
@@ -581,39 +582,48 @@ async fn watch_events_are_combined_with_what_was_last_seen() {
         assert_eq!(lock.references(None).len(), 2);
 
         assert!(matches!(
-            lock.sight(0, Some(primary.clone()), None),
-            Sight::ReadNeeded
+            lock.apply_watch_event(0, Some(primary.clone()), None),
+            WatchOutcome::ReadNeeded
         ));
         let last = lock.read().await.unwrap().unwrap();
-        let holder = |sight: Sight| match sight {
-            Sight::Seen(seen) => seen.observation().record.holder.clone(),
-            Sight::Absent => "absent".to_owned(),
-            Sight::ReadNeeded => "read needed".to_owned(),
+        let holder = |sight: WatchOutcome| match sight {
+            WatchOutcome::Present(seen) => seen.observation().record.holder.clone(),
+            WatchOutcome::Absent => "absent".to_owned(),
+            WatchOutcome::ReadNeeded => "read needed".to_owned(),
         };
         let last = Some(&last);
         assert_eq!(
-            holder(lock.sight(0, Some(kind.primary(Some("b"), 1, "30")), last)),
+            holder(lock.apply_watch_event(0, Some(kind.primary(Some("b"), 1, "30")), last)),
             UNKNOWN_HOLDER
         );
         // This change happened before the known change of the Lease, so the combined version does not include it.
         assert_eq!(
-            holder(lock.sight(0, Some(kind.primary(Some("b"), 1, "15")), last)),
+            holder(lock.apply_watch_event(0, Some(kind.primary(Some("b"), 1, "15")), last)),
             "read needed"
         );
         assert_eq!(
-            holder(lock.sight(1, Some(lease("b", 1, "31")), last)),
+            holder(lock.apply_watch_event(1, Some(lease("b", 1, "31")), last)),
             UNKNOWN_HOLDER
         );
-        assert_eq!(holder(lock.sight(1, Some(lease("a", 0, "21")), last)), "a");
-        assert_eq!(holder(lock.sight(1, None, last)), "a");
-        assert_eq!(holder(lock.sight(0, None, last)), "absent");
+        assert_eq!(
+            holder(lock.apply_watch_event(1, Some(lease("a", 0, "21")), last)),
+            "a"
+        );
+        assert_eq!(holder(lock.apply_watch_event(1, None, last)), "a");
+        assert_eq!(holder(lock.apply_watch_event(0, None, last)), "absent");
         assert_eq!(
             lock.references(last)[1].resource_version.as_deref(),
             Some("20")
         );
         // The watch is behind the known state.
-        assert_eq!(holder(lock.sight(1, Some(lease("old", 0, "9")), last)), "a");
-        assert_eq!(holder(lock.sight(0, Some(primary.clone()), last)), "a");
+        assert_eq!(
+            holder(lock.apply_watch_event(1, Some(lease("old", 0, "9")), last)),
+            "a"
+        );
+        assert_eq!(
+            holder(lock.apply_watch_event(0, Some(primary.clone()), last)),
+            "a"
+        );
     }
 }
 
@@ -651,10 +661,11 @@ async fn the_first_half_of_an_own_write_is_no_news_until_the_second_is_done() {
         ]);
         let lock = kind.lock(&script);
         let last = lock.read().await.unwrap().unwrap();
-        let holder = |event: &Value| match lock.sight(0, Some(event.clone()), Some(&last)) {
-            Sight::Seen(seen) => seen.observation().record.holder.clone(),
-            other => panic!("{other:?}"),
-        };
+        let holder =
+            |event: &Value| match lock.apply_watch_event(0, Some(event.clone()), Some(&last)) {
+                WatchOutcome::Present(seen) => seen.observation().record.holder.clone(),
+                other => panic!("{other:?}"),
+            };
         let acquire = WriteKind::Acquire(last.observation().version.clone());
         let taken = record("baz", 1);
         let mut write = lock.write(&acquire, &taken, Some(&last));
@@ -694,12 +705,12 @@ async fn an_own_write_that_is_done_is_no_news_and_edits_after_it_are() {
             .await
             .unwrap();
 
-        let revision = |target: usize, event: &Value, last: &Sighting| match lock.sight(
+        let revision = |target: usize, event: &Value, last: &Snapshot| match lock.apply_watch_event(
             target,
             Some(event.clone()),
             Some(last),
         ) {
-            Sight::Seen(seen) => seen.observation().version.revision.to_string(),
+            WatchOutcome::Present(seen) => seen.observation().version.revision.to_string(),
             other => panic!("{other:?}"),
         };
         // The watch may be faster than the response to the write.

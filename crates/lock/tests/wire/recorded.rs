@@ -3,7 +3,7 @@
 use serde_json::Value;
 use tenure_core::{Record, WallTime, WriteKind};
 use tenure_lock::candidate::{Candidate, CandidateSpec, OLDEST_EMULATION_VERSION};
-use tenure_lock::{Class, Error, LEADER_ANNOTATION, Lock, ObjectLock, Sighting};
+use tenure_lock::{Class, Error, LEADER_ANNOTATION, Lock, ObjectLock, Snapshot};
 
 use crate::api::{Exchange, Script, get};
 use crate::fixtures::Fixture;
@@ -30,15 +30,17 @@ fn held_by(holder: &str) -> Record {
 }
 
 /// Passes `object` to the lock and lets it write `record` over it.
-async fn over(lock: &ObjectLock, object: &Value, record: &Record) -> Result<Sighting, Error> {
-    let tenure_lock::Sight::Seen(seen) = lock.sight(0, Some(object.clone()), None) else {
+async fn over(lock: &ObjectLock, object: &Value, record: &Record) -> Result<Snapshot, Error> {
+    let tenure_lock::WatchOutcome::Present(seen) =
+        lock.apply_watch_event(0, Some(object.clone()), None)
+    else {
         panic!("not seen: {object}")
     };
     let acquire = WriteKind::Acquire(seen.observation().version.clone());
     lock.write(&acquire, record, Some(&seen)).await
 }
 
-async fn create(exchange: Exchange, record: &Record) -> (Result<Sighting, Error>, Script) {
+async fn create(exchange: Exchange, record: &Record) -> (Result<Snapshot, Error>, Script) {
     let script = Script::new([exchange]);
     let result = lease(&script).write(&WriteKind::Create, record, None).await;
     (result, script)

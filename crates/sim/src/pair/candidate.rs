@@ -3,7 +3,7 @@
 //! It does what the lock and the driver do for an election: executes its requests one by one, keeps the newest state
 //! that the election uses, and distinguishes its own writes from those of others.
 
-use tenure_core::pair::{Answer, Own, Pair, Rules, Shown, Side, Step, Writing};
+use tenure_core::pair::{Own, Pair, PairChange, PairResponse, Rules, Side, Step, Writing};
 use tenure_core::{Input, Observation, Outcome, Record, Source, Version, WriteKind};
 
 use super::server::{Call, Reply};
@@ -173,12 +173,12 @@ impl Lock {
     ) -> Next {
         let error = matches!(reply, Reply::Error);
         let answer = match reply {
-            Reply::Got(object) => Answer::Found(object),
-            Reply::Stored(_, object) => Answer::Stored(object),
-            Reply::Refused | Reply::Error => Answer::Failed,
+            Reply::Got(object) => PairResponse::Found(object),
+            Reply::Stored(_, object) => PairResponse::Stored(object),
+            Reply::Refused | Reply::Error => PairResponse::Failed,
         };
         match writing.next(answer) {
-            Step::Ask(ask) => {
+            Step::PairRequest(ask) => {
                 let call = Call::of(ask, &record);
                 self.job = Some((id, Job::WriteBoth(writing, record)));
                 Next::Call(call)
@@ -204,9 +204,9 @@ impl Lock {
         let nothing = Input::Absent(Source::Watch, None);
         match (self.kind, object, self.last.clone()) {
             (Kind::Both, object, Some(last)) => match last.clone().shown(&self.own, side, object) {
-                Shown::Nothing => self.show(Source::Watch, last),
-                Shown::Absent | Shown::Hidden => Next::Tell(nothing, None),
-                Shown::Changed(pair) => self.show(Source::Watch, *pair),
+                PairChange::Nothing => self.show(Source::Watch, last),
+                PairChange::Absent | PairChange::Hidden => Next::Tell(nothing, None),
+                PairChange::Changed(pair) => self.show(Source::Watch, *pair),
             },
             (Kind::Both, ..) | (_, None, _) => Next::Tell(nothing, None),
             (_, Some(object), _) => Next::Tell(Input::Observed(Source::Watch, object), None),

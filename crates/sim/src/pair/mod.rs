@@ -46,7 +46,7 @@ enum Event {
     Tick(usize, u64),
     /// A request reaches the server. The fate of its response is already decided.
     Arrive(Box<Travel>),
-    Answer(usize, u64, u64, Box<Reply>),
+    PairResponse(usize, u64, u64, Box<Reply>),
     Timeout(usize, u64, u64),
     Watch(usize, u64, Side, Box<Option<Observation>>),
     WorkEnded(usize, u64),
@@ -88,7 +88,7 @@ struct Node {
 #[derive(Debug)]
 enum Letter {
     Input(Input),
-    Answer(u64, Reply),
+    PairResponse(u64, Reply),
     Timeout(u64),
     Watch(Side, Option<Observation>),
 }
@@ -263,9 +263,9 @@ impl World {
                 }
             }
             Event::Arrive(travel) => self.arrive(&travel),
-            Event::Answer(i, incarnation, id, reply) => {
+            Event::PairResponse(i, incarnation, id, reply) => {
                 if self.nodes[i].incarnation == incarnation {
-                    self.deliver(i, Letter::Answer(id, *reply));
+                    self.deliver(i, Letter::PairResponse(id, *reply));
                 }
             }
             Event::Timeout(i, incarnation, id) => {
@@ -322,7 +322,7 @@ impl World {
         let node = &mut self.nodes[i];
         let next = match letter {
             Letter::Input(input) => Some(Next::Tell(input, None)),
-            Letter::Answer(id, reply) => node.lock.answered(id, reply),
+            Letter::PairResponse(id, reply) => node.lock.answered(id, reply),
             Letter::Timeout(id) => node.lock.timed_out(id).map(|input| Next::Tell(input, None)),
             Letter::Watch(side, object) => Some(node.lock.watched(side, object)),
         };
@@ -430,7 +430,8 @@ impl World {
                 Fault::RequestLate => delay += self.rng.below(2 * self.lease),
                 Fault::ErrorApplied => travel.error = true,
                 _ => {
-                    let answer = Event::Answer(i, travel.incarnation, id, Box::new(Reply::Error));
+                    let answer =
+                        Event::PairResponse(i, travel.incarnation, id, Box::new(Reply::Error));
                     return self.after(delay, answer);
                 }
             }
@@ -456,7 +457,10 @@ impl World {
         }
         if travel.answered && self.nodes[node].cut_until <= self.now {
             let delay = self.one_way();
-            self.after(delay, Event::Answer(node, incarnation, id, Box::new(reply)));
+            self.after(
+                delay,
+                Event::PairResponse(node, incarnation, id, Box::new(reply)),
+            );
         }
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tenure_core::pair::{Ask, Side};
+use tenure_core::pair::{PairRequest, Side};
 use tenure_core::{Mark, Observation, Orders, Record, ResourceVersion, Version};
 
 /// A request to the server.
@@ -15,11 +15,11 @@ pub(super) enum Call {
 
 impl Call {
     /// Creates the request that a write to both objects asks for.
-    pub(super) fn of(ask: Ask, record: &Record) -> Self {
+    pub(super) fn of(ask: PairRequest, record: &Record) -> Self {
         match ask {
-            Ask::Look => Self::Get(Side::Secondary),
-            Ask::Create(side) => Self::Create(side, record.clone()),
-            Ask::Replace(side, version) => Self::Replace(side, version, record.clone()),
+            PairRequest::Look => Self::Get(Side::Secondary),
+            PairRequest::Create(side) => Self::Create(side, record.clone()),
+            PairRequest::Replace(side, version) => Self::Replace(side, version, record.clone()),
         }
     }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 use tenure_core::{LocalTime, Observation};
-use tenure_lock::{Lock, ObjectName, Sight};
+use tenure_lock::{Lock, ObjectName, WatchOutcome};
 
 use crate::register::Object;
 
@@ -142,9 +142,9 @@ impl Server {
 
     /// Parses an object like a lock does.
     pub(super) fn read(&self, json: &Value) -> Option<Observation> {
-        match self.reader.sight(0, Some(json.clone()), None) {
-            Sight::Seen(sighting) => Some(sighting.observation().clone()),
-            Sight::Absent | Sight::ReadNeeded => None,
+        match self.reader.apply_watch_event(0, Some(json.clone()), None) {
+            WatchOutcome::Present(snapshot) => Some(snapshot.observation().clone()),
+            WatchOutcome::Absent | WatchOutcome::ReadNeeded => None,
         }
     }
 

@@ -13,8 +13,8 @@ use tenure::Handle;
 use tenure::lock::duration::format as span;
 
 use super::args::Health;
+use crate::observed_lock::{Gate, Notes};
 use crate::say::Voice;
-use crate::sight::{Gate, Notes};
 
 /// Start of the reason why the gate of an unhealthy candidate is closed.
 const UNHEALTHY: &str = "this candidate is unhealthy";

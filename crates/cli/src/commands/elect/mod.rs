@@ -29,12 +29,12 @@ use crate::api;
 use crate::connect::Connect;
 use crate::election::{self, Connected, pod_name, pod_namespace, variable};
 use crate::events::EventLog;
+use crate::observed_lock::Gate;
 use crate::output;
 use crate::page::{Door, Page};
 use crate::rbac;
 use crate::say::Voice;
 use crate::seats::Seats;
-use crate::sight::Gate;
 use crate::signals::Signals;
 use crate::waiting::Limit;
 pub(crate) use args::Elect;
@@ -262,7 +262,7 @@ impl Elect {
         labels: &BTreeMap<String, String>,
         gate: &Gate,
         metrics: &Metrics,
-    ) -> Result<(Elector, crate::sight::Notes)> {
+    ) -> Result<(Elector, crate::observed_lock::Notes)> {
         let place = (namespace, self.election.election.as_str());
         let entry = self.election.enter(client, place, labels, gate)?;
         let for_life = self.mode == Mode::ForLife;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use tenure::Handle;
 use tokio::sync::watch;
 
-use crate::sight::{Notes, rfc3339};
+use crate::observed_lock::{Notes, rfc3339};
 
 /// Values that are constant for the life of the process.
 #[derive(Debug)]

@@ -7,17 +7,17 @@ use http::{Request, header};
 use jiff::Timestamp;
 use kube::Client;
 use serde_json::{Value, json};
-use tenure::lock::{Resource, Sighting};
+use tenure::lock::{Resource, Snapshot};
 
 use crate::elections::COMPLETED;
-use crate::sight::Notes;
+use crate::observed_lock::Notes;
 
 /// The annotation with the holder that completed it.
 const COMPLETED_BY: &str = "tenure.dev/completed-by";
 
 /// Returns when and by whom the work was completed, if that was at or after `since`, by that holder's clock.
 pub(super) fn completed_since(notes: &Notes, since: Timestamp) -> Option<(Timestamp, String)> {
-    let object = notes.sighting()?.object();
+    let object = notes.snapshot()?.object();
     let annotations = &object["metadata"]["annotations"];
     let at: Timestamp = annotations[COMPLETED].as_str()?.parse().ok()?;
     let by = annotations[COMPLETED_BY].as_str().unwrap_or("somebody");
@@ -26,12 +26,12 @@ pub(super) fn completed_since(notes: &Notes, since: Timestamp) -> Option<(Timest
 
 /// Writes to the lock that the work was completed, for candidates that wait with `--once`.
 pub(super) async fn note_completed(client: &Client, notes: &Notes, by: &str) -> Result<()> {
-    let sighting = notes.sighting().context("the lock was never seen")?;
+    let snapshot = notes.snapshot().context("the lock was never seen")?;
     let patch = json!({ "metadata": { "annotations": {
         COMPLETED: Timestamp::now().to_string(),
         COMPLETED_BY: by,
     } } });
-    let path = path_of(&sighting.object()).context("the lock has no path")?;
+    let path = path_of(&snapshot.object()).context("the lock has no path")?;
     let request = Request::patch(&path)
         .header(header::CONTENT_TYPE, "application/merge-patch+json")
         .body(patch.to_string().into_bytes())?;
@@ -41,11 +41,11 @@ pub(super) async fn note_completed(client: &Client, notes: &Notes, by: &str) -> 
 }
 
 /// Deletes the lock object, or both of a multi lock, if it is free and unchanged since the release.
-pub(super) async fn delete(client: &Client, sighting: &Sighting) -> Result<()> {
-    if !sighting.observation().record.is_free() {
+pub(super) async fn delete(client: &Client, snapshot: &Snapshot) -> Result<()> {
+    if !snapshot.observation().record.is_free() {
         return Ok(());
     }
-    for object in [Some(sighting.object()), sighting.secondary()]
+    for object in [Some(snapshot.object()), snapshot.secondary()]
         .into_iter()
         .flatten()
     {

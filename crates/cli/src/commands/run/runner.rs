@@ -19,9 +19,9 @@ use super::{FAILED, USAGE, code_of, finish, slots, terminal};
 use crate::api;
 use crate::election::{Connected, Entry};
 use crate::events::{Change, EventLog, What};
+use crate::observed_lock::{Gate, Notes, rfc3339};
 use crate::output::escaped;
 use crate::say::Voice;
-use crate::sight::{Gate, Notes, rfc3339};
 use crate::signals::Signals;
 use crate::terms::stop_words;
 use crate::values::{signal_name, variable};
@@ -373,8 +373,8 @@ impl Runner {
         let election = &self.run.election.election;
         let mut why = None;
         for entry in &self.entries {
-            let sighting = entry.notes.sighting()?;
-            let seen = sighting.observation();
+            let snapshot = entry.notes.snapshot()?;
+            let seen = snapshot.observation();
             let holder = &seen.record.holder;
             if holder == entry.candidate.handle().identity() {
                 return None;
@@ -580,9 +580,9 @@ impl Runner {
             self.run.delete_on_exit && given_back && !self.run.keeps_slots(slot)
         };
         if let Some(entry) = self.entries.first().filter(delete)
-            && let Some(sighting) = entry.notes.sighting()
+            && let Some(snapshot) = entry.notes.snapshot()
         {
-            let deleted = tokio::time::timeout(RELEASE, finish::delete(&self.client, &sighting));
+            let deleted = tokio::time::timeout(RELEASE, finish::delete(&self.client, &snapshot));
             match deleted.await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => eprintln!("tenure: {}", api::plain(&error)),

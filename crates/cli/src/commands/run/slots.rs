@@ -17,7 +17,7 @@ use kube::Client;
 use serde_json::{Value, json};
 use tenure::clock::{Clock as _, SystemClock};
 use tenure::core::slots::{Decision, Lead, Led, Rules, Start, Whole};
-use tenure::lock::{LockKind, Resource, Sight};
+use tenure::lock::{LockKind, Resource, WatchOutcome};
 
 use super::args::Run;
 use super::{FAILED, USAGE};
@@ -139,10 +139,10 @@ impl Place {
         let kind = LockKind::Leases;
         let none = BTreeMap::new();
         let lock = kind.open(self.client.clone(), &self.namespace, &self.election, &none)?;
-        let seen = match lock.sight(0, lease, None) {
-            Sight::Seen(seen) => Some(seen),
-            Sight::Absent => None,
-            Sight::ReadNeeded => bail!("{path} is not a Lease"),
+        let seen = match lock.apply_watch_event(0, lease, None) {
+            WatchOutcome::Present(seen) => Some(seen),
+            WatchOutcome::Absent => None,
+            WatchOutcome::ReadNeeded => bail!("{path} is not a Lease"),
         };
         let lease = seen.as_ref().map(|seen| seen.observation());
         let times = (asked, SystemClock.now());

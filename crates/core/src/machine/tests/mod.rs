@@ -133,7 +133,7 @@ impl Table {
             "working-on" => return Input::WorkEnding,
             "shutdown" => return Input::Shutdown,
             "stepdown" => return Input::StepDown(Duration::from_secs(30)),
-            "watch" => return self.sight(Source::Watch, &words[1..]),
+            "watch" => return self.apply_watch_event(Source::Watch, &words[1..]),
             _ => {}
         }
         if head == "listed" {
@@ -143,7 +143,7 @@ impl Table {
         } else if let Some(id) = id("readfail") {
             Input::ReadFailed(id)
         } else if let Some(id) = id("read") {
-            self.sight(Source::Read(id), &words[1..])
+            self.apply_watch_event(Source::Read(id), &words[1..])
         } else if let Some(id) = id("ok") {
             Input::Written(id, Outcome::Applied(version(words[1])))
         } else if let Some(id) = id("refused") {
@@ -157,7 +157,7 @@ impl Table {
         }
     }
 
-    fn sight(&self, source: Source, words: &[&str]) -> Input {
+    fn apply_watch_event(&self, source: Source, words: &[&str]) -> Input {
         if words[0] == "absent" {
             let revision = words
                 .get(1)

@@ -244,7 +244,7 @@ fn other_record_at_the_revision_that_is_known_is_looked_into() {
 /// What asks for a read must not take back the read that is due already.
 #[test]
 fn list_and_unordered_revision_during_the_pause_after_a_failed_read_leave_that_read_due() {
-    for news in ["listed v60", "watch /1 vx7"] {
+    for freshness in ["listed v60", "watch /1 vx7"] {
         let log = play(&format!(
             "0 start
              0.1 read1 bing/15 v100
@@ -252,7 +252,7 @@ fn list_and_unordered_revision_during_the_pause_after_a_failed_read_leave_that_r
              1 listed v50
              1.1 readfail2
              1.2 readfail3
-             1.25 {news}
+             1.25 {freshness}
              2 tick"
         ));
         assert!(log.ends_with("read#4\n"), "{log}");
@@ -262,12 +262,12 @@ fn list_and_unordered_revision_during_the_pause_after_a_failed_read_leave_that_r
 /// The time since which a record has not changed does not survive a restore or another object of that name.
 #[test]
 fn same_record_in_a_restored_store_or_in_another_object_is_waited_for_again() {
-    for (news, seen) in [
+    for (freshness, seen) in [
         ("10 listed v80\n10 read2 bing/15 v70 renew=1", 10.0),
         ("10 watch bing/15 v101 renew=1 uid=other", 10.0),
     ] {
         let table = Table::new(config()).play(&format!(
-            "0 start\n0.1 read1 bing/15 v100 renew=1\n0.2 watching\n{news}\n16 tick"
+            "0 start\n0.1 read1 bing/15 v100 renew=1\n0.2 watching\n{freshness}\n16 tick"
         ));
         assert!(table.log.ends_with("-\n"), "{}", table.log);
         let wanted = table.election.deadline().expect("the end of the lease");

@@ -129,11 +129,11 @@ fn leeway_is_at_most_half_of_what_is_left_of_the_guard() {
 
 #[test]
 fn followers_spread_more_after_a_release_than_after_an_expiry() {
-    let latest = |news: &str, due: LocalTime| {
+    let latest = |freshness: &str, due: LocalTime| {
         let delays = (0..400).map(|seed| {
             let mut config = config();
             config.seed = seed;
-            let script = format!("0 start\n0.1 read1 bing/15 v4\n0.2 watching\n1 {news}");
+            let script = format!("0 start\n0.1 read1 bing/15 v4\n0.2 watching\n1 {freshness}");
             let table = Table::new(config).play(&script);
             let wanted = table.election.deadline().expect("a tick");
             assert!(wanted >= due, "{}", table.log);
@@ -144,11 +144,11 @@ fn followers_spread_more_after_a_release_than_after_an_expiry() {
     let (herd, expiry) = (Duration::from_millis(50), Duration::from_millis(20));
     let released = latest("watch /1 v5", at(1_000));
     assert!(released > expiry && released < herd, "{released:?}");
-    for (news, due) in [
+    for (freshness, due) in [
         ("watch bing/15 v5 renew=2", 16_000),
         ("watch /15 v5 garbage", 16_000),
     ] {
-        let expired = latest(news, at(due));
+        let expired = latest(freshness, at(due));
         assert!(expired > expiry / 2 && expired < expiry, "{expired:?}");
     }
 }

@@ -17,7 +17,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 
 use crate::commands::elect::view::{Facts, Seen, View};
-use crate::sight::Notes;
+use crate::observed_lock::Notes;
 
 /// Reaction to a request.
 pub(super) enum Act {

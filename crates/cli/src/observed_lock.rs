@@ -13,8 +13,8 @@ use serde_json::Value;
 use tenure::clock::{Clock, SystemClock};
 use tenure::core::{LocalTime, Record, WallTime, WriteKind};
 use tenure::lock::{
-    Attempt, BoxFuture, Error, Lock, ObjectName, ObjectRef, Precision, Refusal, Sight, Sighting,
-    Verb, Watch,
+    Attempt, BoxFuture, Error, Lock, ObjectName, ObjectRef, Precision, Refusal, Snapshot, Verb,
+    Watch, WatchOutcome,
 };
 
 /// A lock that is observed and that a gate can block.
@@ -56,7 +56,7 @@ impl Lock for ObservedLock {
         self.inner.precision()
     }
 
-    fn read(&self) -> BoxFuture<'_, Result<Option<Sighting>, Error>> {
+    fn read(&self) -> BoxFuture<'_, Result<Option<Snapshot>, Error>> {
         Box::pin(async {
             let result = self.inner.read().await;
             if let Ok(seen) = &result {
@@ -70,8 +70,8 @@ impl Lock for ObservedLock {
         &'a self,
         kind: &'a WriteKind,
         record: &'a Record,
-        base: Option<&'a Sighting>,
-    ) -> BoxFuture<'a, Result<Sighting, Error>> {
+        base: Option<&'a Snapshot>,
+    ) -> BoxFuture<'a, Result<Snapshot, Error>> {
         Box::pin(async move {
             let verb = match kind {
                 WriteKind::Create => Some(Verb::Create),
@@ -104,20 +104,25 @@ impl Lock for ObservedLock {
         self.inner.watch()
     }
 
-    fn sight(&self, target: usize, object: Option<Value>, last: Option<&Sighting>) -> Sight {
-        let sight = self.inner.sight(target, object, last);
+    fn apply_watch_event(
+        &self,
+        target: usize,
+        object: Option<Value>,
+        last: Option<&Snapshot>,
+    ) -> WatchOutcome {
+        let sight = self.inner.apply_watch_event(target, object, last);
         match &sight {
             // The watch may be behind reads and writes.
-            Sight::Seen(seen) if self.notes.is_older(seen) => {}
-            Sight::Seen(seen) => self.notes.see(Some(seen)),
-            Sight::Absent => self.notes.see(None),
-            Sight::ReadNeeded => {}
+            WatchOutcome::Present(seen) if self.notes.is_older(seen) => {}
+            WatchOutcome::Present(seen) => self.notes.see(Some(seen)),
+            WatchOutcome::Absent => self.notes.see(None),
+            WatchOutcome::ReadNeeded => {}
         }
         sight
     }
 
-    fn references(&self, sighting: Option<&Sighting>) -> Vec<ObjectRef> {
-        self.inner.references(sighting)
+    fn references(&self, snapshot: Option<&Snapshot>) -> Vec<ObjectRef> {
+        self.inner.references(snapshot)
     }
 }
 
@@ -127,21 +132,21 @@ pub(crate) struct Notes(Arc<Mutex<Noted>>);
 
 #[derive(Clone, Debug, Default)]
 struct Noted {
-    sighting: Option<Sighting>,
+    snapshot: Option<Snapshot>,
     heard: Option<Timestamp>,
     /// Time of the last change of the record, and the time since which it is held or free.
     changed: LocalTime,
     taken: LocalTime,
     previous: String,
     /// The last observation with a holder, even if the object was deleted.
-    held: Option<Sighting>,
+    held: Option<Snapshot>,
 }
 
 impl Notes {
     /// Returns whether this is an earlier version of the object that was last observed.
-    fn is_older(&self, seen: &Sighting) -> bool {
+    fn is_older(&self, seen: &Snapshot) -> bool {
         let noted = self.lock();
-        let Some(last) = &noted.sighting else {
+        let Some(last) = &noted.snapshot else {
             return false;
         };
         let (seen, last) = (&seen.observation().version, &last.observation().version);
@@ -152,15 +157,15 @@ impl Notes {
                 .is_some_and(Ordering::is_lt)
     }
 
-    fn see(&self, seen: Option<&Sighting>) {
+    fn see(&self, seen: Option<&Snapshot>) {
         let now = SystemClock.now().local;
         let mut noted = self.lock();
-        let holder = |sighting: Option<&Sighting>| {
-            sighting.map_or(String::new(), |s| s.observation().record.holder.clone())
+        let holder = |snapshot: Option<&Snapshot>| {
+            snapshot.map_or(String::new(), |s| s.observation().record.holder.clone())
         };
-        let print = |sighting: Option<&Sighting>| sighting.map(|s| s.observation().fingerprint);
-        let (before, after) = (holder(noted.sighting.as_ref()), holder(seen));
-        if noted.heard.is_none() || print(noted.sighting.as_ref()) != print(seen) {
+        let print = |snapshot: Option<&Snapshot>| snapshot.map(|s| s.observation().fingerprint);
+        let (before, after) = (holder(noted.snapshot.as_ref()), holder(seen));
+        if noted.heard.is_none() || print(noted.snapshot.as_ref()) != print(seen) {
             noted.changed = now;
         }
         if noted.heard.is_none() || before.is_empty() != after.is_empty() {
@@ -169,11 +174,11 @@ impl Notes {
         if !before.is_empty() && before != after {
             noted.previous = before;
         }
-        let is_held = |seen: &&Sighting| !seen.observation().record.is_free();
+        let is_held = |seen: &&Snapshot| !seen.observation().record.is_free();
         if let Some(held) = seen.filter(is_held) {
             noted.held = Some(held.clone());
         }
-        noted.sighting = seen.cloned();
+        noted.snapshot = seen.cloned();
         noted.heard = Some(Timestamp::now());
     }
 
@@ -185,11 +190,11 @@ impl Notes {
     /// Returns the record, if there is one.
     pub(crate) fn record(&self) -> Option<Record> {
         let noted = self.lock();
-        Some(noted.sighting.as_ref()?.observation().record.clone())
+        Some(noted.snapshot.as_ref()?.observation().record.clone())
     }
 
     /// Returns the last observation with a holder, even if the object was deleted.
-    pub(crate) fn held(&self) -> Option<Sighting> {
+    pub(crate) fn held(&self) -> Option<Snapshot> {
         self.lock().held.clone()
     }
 
@@ -199,17 +204,17 @@ impl Notes {
     }
 
     /// Returns the last observation.
-    pub(crate) fn sighting(&self) -> Option<Sighting> {
-        self.lock().sighting.clone()
+    pub(crate) fn snapshot(&self) -> Option<Snapshot> {
+        self.lock().snapshot.clone()
     }
 
     /// Returns how long the current record still excludes other candidates, measured since it was first observed.
     pub(crate) fn valid_for(&self) -> Duration {
         let noted = self.lock();
-        let Some(sighting) = &noted.sighting else {
+        let Some(snapshot) = &noted.snapshot else {
             return Duration::ZERO;
         };
-        let record = &sighting.observation().record;
+        let record = &snapshot.observation().record;
         if record.is_free() {
             return Duration::ZERO;
         }
@@ -225,7 +230,7 @@ impl Notes {
             return Duration::ZERO;
         }
         let now = SystemClock.now().local;
-        let record = noted.sighting.as_ref().map(|s| &s.observation().record);
+        let record = noted.snapshot.as_ref().map(|s| &s.observation().record);
         match record.filter(|record| !record.is_free()) {
             None => now.since(noted.taken),
             Some(record) => now
@@ -237,8 +242,8 @@ impl Notes {
     /// Returns `metadata.uid` of the lock object.
     pub(crate) fn uid(&self) -> Option<String> {
         let noted = self.lock();
-        let sighting = noted.sighting.as_ref()?;
-        Some(sighting.observation().version.uid.to_string())
+        let snapshot = noted.snapshot.as_ref()?;
+        Some(snapshot.observation().version.uid.to_string())
     }
 
     fn lock(&self) -> MutexGuard<'_, Noted> {

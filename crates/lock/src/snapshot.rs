@@ -12,28 +12,28 @@ use crate::plain::Plain;
 /// The [`Observation`] for the state machine, and the object itself. The next write keeps everything in the object that
 /// it does not change. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Sighting {
-    seen: Arc<Seen>,
+pub struct Snapshot {
+    content: Arc<Content>,
 }
 
 #[derive(Debug)]
-struct Seen {
+struct Content {
     observation: Observation,
-    primary: Kept,
+    primary: Encoded,
     secondary: Option<Box<str>>,
     warnings: Box<[String]>,
 }
 
 /// A compact form of an object, because a process may hold thousands.
 #[derive(Debug)]
-enum Kept {
+enum Encoded {
     /// The object as text. A tree of values needs several times as much memory.
     Text(Box<str>),
     /// The parts of a plain Lease that the observation does not contain.
     Plain(Plain),
 }
 
-impl Sighting {
+impl Snapshot {
     pub(crate) fn new(
         observation: Observation,
         primary: &Value,
@@ -41,61 +41,61 @@ impl Sighting {
         warnings: Vec<String>,
     ) -> Self {
         let text = |object: &Value| object.to_string().into_boxed_str();
-        let seen = Seen {
+        let content = Content {
             observation,
-            primary: Kept::Text(text(primary)),
+            primary: Encoded::Text(text(primary)),
             secondary: secondary.map(text),
             warnings: warnings.into(),
         };
         Self {
-            seen: Arc::new(seen),
+            content: Arc::new(content),
         }
     }
 
     /// Creates the state of a plain Lease without warnings.
     pub(crate) fn of_plain(observation: Observation, lease: Plain) -> Self {
-        let seen = Seen {
+        let content = Content {
             observation,
-            primary: Kept::Plain(lease),
+            primary: Encoded::Plain(lease),
             secondary: None,
             warnings: Box::default(),
         };
         Self {
-            seen: Arc::new(seen),
+            content: Arc::new(content),
         }
     }
 
     /// Returns the plain Lease, if it is one.
     pub(crate) fn plain(&self) -> Option<&Plain> {
-        match &self.seen.primary {
-            Kept::Plain(lease) => Some(lease),
-            Kept::Text(_) => None,
+        match &self.content.primary {
+            Encoded::Plain(lease) => Some(lease),
+            Encoded::Text(_) => None,
         }
     }
 
     /// Returns the observation for the state machine.
     pub fn observation(&self) -> &Observation {
-        &self.seen.observation
+        &self.content.observation
     }
 
     /// Returns the object as it was read; for a multi lock the primary object. The record of a Lease may be formatted
     /// differently than on the server.
     pub fn object(&self) -> Value {
-        match &self.seen.primary {
-            Kept::Text(text) => parse(text),
-            Kept::Plain(lease) => parse(&lease.text(&self.seen.observation)),
+        match &self.content.primary {
+            Encoded::Text(text) => parse(text),
+            Encoded::Plain(lease) => parse(&lease.text(&self.content.observation)),
         }
     }
 
     /// Returns the secondary object of a multi lock, if it exists.
     pub fn secondary(&self) -> Option<Value> {
-        self.seen.secondary.as_deref().map(parse)
+        self.content.secondary.as_deref().map(parse)
     }
 
     /// Returns warnings for users: an unreadable record, malformed orders. Each names the object. Locks log warnings
     /// when they change.
     pub fn warnings(&self) -> &[String] {
-        &self.seen.warnings
+        &self.content.warnings
     }
 }
 
@@ -105,7 +105,7 @@ fn parse(text: &str) -> Value {
 
 /// A record as stored in an object.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Stored {
+pub(crate) struct StoredRecord {
     /// The parsed record; empty if it cannot be parsed.
     pub(crate) record: Record,
     /// Its text. Equal texts are the same record.
