@@ -1,5 +1,6 @@
 //! `tenure demo` measures hand-overs and leaves no processes behind.
 
+use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
@@ -20,7 +21,7 @@ fn demo(args: &[&str]) -> Process {
 /// Returns the number of candidates of the demo with this process id. Their command line contains the name of its
 /// folder.
 fn candidates(demo: u32) -> usize {
-    let mark = format!("tenure-demo-{demo}/");
+    let mark = format!("tenure-demo-{demo}-");
     let processes = std::fs::read_dir("/proc").unwrap().filter_map(Result::ok);
     processes
         .filter(|entry| {
@@ -28,6 +29,14 @@ fn candidates(demo: u32) -> usize {
             String::from_utf8_lossy(&line).contains(&mark)
         })
         .count()
+}
+
+/// Returns the folder of the demo with this process id.
+fn folder(demo: u32) -> Option<PathBuf> {
+    let mark = format!("tenure-demo-{demo}-");
+    let entries = std::fs::read_dir(std::env::temp_dir()).unwrap();
+    let mut names = entries.filter_map(|entry| Some(entry.ok()?.path()));
+    names.find(|path| path.to_string_lossy().contains(&mark))
 }
 
 #[test]
@@ -98,12 +107,11 @@ fn demo_ends_cleanly_when_asked_to() {
     });
     assert!(shown.is_some(), "{}", demo.transcript());
     assert_eq!(candidates(pid), 3);
-    let folder = std::env::temp_dir().join(format!("tenure-demo-{pid}"));
-    assert!(folder.exists());
+    assert!(folder(pid).is_some());
     demo.terminate();
     assert!(demo.wait(LIMIT).unwrap().success());
     assert_eq!(candidates(pid), 0);
-    assert!(!folder.exists());
+    assert_eq!(folder(pid), None);
 }
 
 #[test]
@@ -115,5 +123,7 @@ fn demo_that_is_killed_takes_its_candidates_along() {
     demo.kill();
     let gone = poll(LIMIT, || (candidates(pid) == 0).then_some(()));
     assert!(gone.is_some());
-    let _ = std::fs::remove_dir_all(std::env::temp_dir().join(format!("tenure-demo-{pid}")));
+    if let Some(folder) = folder(pid) {
+        let _ = std::fs::remove_dir_all(folder);
+    }
 }

@@ -81,7 +81,8 @@ fn plain_get(instance: &serde_json::Value, path: &str, token: &str) -> u16 {
         "" => String::new(),
         token => format!("authorization: Bearer {token}\r\n"),
     };
-    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{token}connection: close\r\n\r\n");
+    let request =
+        format!("GET {path} HTTP/1.1\r\nhost: localhost\r\n{token}connection: close\r\n\r\n");
     stream.write_all(request.as_bytes()).unwrap();
     let mut answer = String::new();
     stream.read_to_string(&mut answer).unwrap();
@@ -180,7 +181,7 @@ fn server_command_drains_watches_and_ends_cleanly_when_asked() {
     let watch = TcpStream::connect(plain(&instance)).unwrap();
     watch.set_read_timeout(Some(LIMIT)).unwrap();
     let request = format!(
-        "GET {MAPS}?watch=true HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n",
+        "GET {MAPS}?watch=true HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n",
         token.trim()
     );
     (&watch).write_all(request.as_bytes()).unwrap();
@@ -353,8 +354,9 @@ impl Full {
     fn ask(&self, method: &str, path: &str, headers: &str) -> UnixStream {
         let mut stream = UnixStream::connect(self.home.path("socket")).unwrap();
         stream.set_read_timeout(Some(LIMIT)).unwrap();
-        let request =
-            format!("{method} {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n{headers}\r\n");
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n{headers}\r\n"
+        );
         stream.write_all(request.as_bytes()).unwrap();
         stream
     }

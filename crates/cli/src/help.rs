@@ -70,6 +70,7 @@ impl Layout<'_> {
         let defaults = arg.get_default_values();
         let empty = !defaults.is_empty() && defaults.iter().all(|value| value.is_empty());
         let arg = arg.hide_env(self.summary).hide_default_value(empty);
+        let meaningless = page.without.contains(&name.as_str());
         for group in page.groups {
             if let Some((order, shown)) = group.place(&name) {
                 let arg = arg.help_heading(group.heading).display_order(order);
@@ -81,11 +82,10 @@ impl Layout<'_> {
                 // After the flags of the command in a group of the same name.
                 let arg = arg.help_heading(group.heading).display_order(100 + order);
                 let shown = page.summary_globals.contains(&name.as_str());
-                let meaningless = page.without.contains(&name.as_str());
                 return arg.hide_short_help(!shown).hide(meaningless);
             }
         }
-        arg
+        if meaningless { arg.hide(true) } else { arg }
     }
 
     /// Returns the lines of the examples, with their comments in one column.
@@ -137,9 +137,6 @@ mod tests {
     use std::ffi::OsString;
 
     use super::*;
-
-    /// Flags of groups that several commands share, although only some of these commands have them.
-    const SHARED: [&str; 2] = ["timeout", "file"];
 
     /// All commands, with their paths, at this width of the terminal.
     fn all(summary: bool, width: usize) -> Vec<(String, Command)> {
@@ -200,7 +197,7 @@ mod tests {
             for group in page.groups {
                 for flag in group.flags() {
                     let known = command.get_arguments().any(|arg| name_of(arg) == flag);
-                    assert!(known || SHARED.contains(&flag), "{path} has no {flag}");
+                    assert!(known, "{path} has no {flag}");
                 }
             }
             for flag in page.without {

@@ -174,7 +174,7 @@ impl Lock for MemoryLock {
         WatchOutcome::ReadNeeded
     }
 
-    fn references(&self, _sighting: Option<&Snapshot>) -> Vec<ObjectRef> {
+    fn references(&self, _snapshot: Option<&Snapshot>) -> Vec<ObjectRef> {
         Vec::new()
     }
 }

@@ -142,7 +142,7 @@ impl Client {
         let socket = TcpSocket::new_v4()?;
         socket.set_recv_buffer_size(4_096)?;
         let head = format!(
-            "{line} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n{headers}\r\n",
+            "{line} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n{headers}\r\n",
             self.token
         );
         within(async {

@@ -305,7 +305,7 @@ async fn abandoned_request_is_recorded() {
     let mut stream = tokio::net::TcpStream::connect(address).await.unwrap();
     let token = server.server.token();
     let head = format!(
-        "POST {MAPS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\
+        "POST {MAPS} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {token}\r\n\
          content-type: application/json\r\ncontent-length: 1000\r\n\r\n{{"
     );
     stream.write_all(head.as_bytes()).await.unwrap();

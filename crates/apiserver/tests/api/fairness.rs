@@ -327,7 +327,7 @@ async fn renewals_go_on_while_bodies_arrive_byte_by_byte() {
             let stream = TcpStream::connect(address).await.unwrap();
             let (mut reading, mut writing) = stream.into_split();
             let head = format!(
-                "POST {MAPS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer mallory\r\n\
+                "POST {MAPS} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer mallory\r\n\
                  content-type: application/json\r\ncontent-length: 100000\r\n\r\n"
             );
             writing.write_all(head.as_bytes()).await.unwrap();
@@ -370,8 +370,9 @@ async fn renewals_go_on_while_large_answers_are_not_read() {
         let socket = TcpSocket::new_v4().unwrap();
         socket.set_recv_buffer_size(4096).unwrap();
         let mut stream = socket.connect(server.address).await.unwrap();
-        let head =
-            format!("GET {MAPS} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer mallory\r\n\r\n");
+        let head = format!(
+            "GET {MAPS} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer mallory\r\n\r\n"
+        );
         stream.write_all(head.as_bytes()).await.unwrap();
         let mut code = [0; 12];
         let read = tokio::time::timeout(LIMIT, stream.read_exact(&mut code));
@@ -461,7 +462,7 @@ async fn renewals_go_on_with_many_connections_of_another_address() {
     for _ in 0..200 {
         let mut stream = connect().await;
         let head = format!(
-            "GET {MAPS}?watch=true HTTP/1.1\r\nhost: x\r\nauthorization: Bearer mallory\r\n\r\n"
+            "GET {MAPS}?watch=true HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer mallory\r\n\r\n"
         );
         let _ = stream.write_all(head.as_bytes()).await;
         let answered = tokio::time::timeout(LIMIT, stream.read_u8());

@@ -303,7 +303,8 @@ impl Folder {
     fn new() -> Result<Self> {
         // An unpredictable name, so that no other user can take it first.
         let random = RandomState::new().build_hasher().finish();
-        let path = std::env::temp_dir().join(format!("tenure-demo-{random:016x}"));
+        let name = format!("tenure-demo-{}-{random:016x}", std::process::id());
+        let path = std::env::temp_dir().join(name);
         let made = std::fs::DirBuilder::new().mode(0o700).create(&path);
         made.with_context(|| format!("cannot create {}", path.display()))?;
         Ok(Self(path))

@@ -32,8 +32,9 @@ pub(crate) struct Ui {
     /// Address to listen on; port 0 selects a free port
     #[arg(long, value_name = "HOST:PORT", default_value = "127.0.0.1:0")]
     listen: String,
-    /// Accept this name in the Host header of requests to a loopback address; may be repeated. IP addresses and localhost are
-    /// always accepted
+    /// Accept this name in the Host header; can be repeated
+    ///
+    /// It applies to a loopback address. IP addresses and localhost are always accepted.
     #[arg(long, value_name = "NAME")]
     allowed_host: Vec<String>,
     /// Show only this namespace [default: all namespaces]

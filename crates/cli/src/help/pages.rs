@@ -79,7 +79,7 @@ pub(super) const GLOBALS: &[Group] = &[
     Group {
         heading: "Logging",
         shown: &["verbose", "log-format", "log-file"],
-        more: &[],
+        more: &["quiet"],
     },
 ];
 
@@ -93,6 +93,7 @@ const CONNECTION_AND_LOGGING: &[&str] = &[
     "verbose",
     "log-format",
     "log-file",
+    "quiet",
 ];
 
 const USUAL: &[&str] = &["kubeconfig", "context", "local", "verbose"];
@@ -150,6 +151,7 @@ const PAGES: &[Page] = &[
                     "lease-duration",
                     "renew-deadline",
                     "retry-period",
+                    "startup-timeout",
                     "min-validity",
                 ],
             },
@@ -248,6 +250,7 @@ const PAGES: &[Page] = &[
                     "http-socket-mode",
                     "probe-address",
                     "metrics-address",
+                    "allowed-host",
                     "step-down-token-file",
                 ],
             },
@@ -330,7 +333,7 @@ const PAGES: &[Page] = &[
             Group {
                 heading: "HTTP",
                 shown: &["listen"],
-                more: &[],
+                more: &["allowed-host"],
             },
         ],
         summary_globals: USUAL,

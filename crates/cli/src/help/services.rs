@@ -7,6 +7,8 @@ const SERVER: &[Group] = &[
         heading: "Server",
         shown: &["listen", "data-dir"],
         more: &[
+            "ephemeral",
+            "until-stdin-closes",
             "write-kubeconfig",
             "insecure-listen",
             "unix-socket",
@@ -15,8 +17,9 @@ const SERVER: &[Group] = &[
     },
     Group {
         heading: "Security",
-        shown: &["audit-log"],
+        shown: &[],
         more: &[
+            "audit-log",
             "authorization-mode",
             "token-auth-file",
             "anonymous-auth",
@@ -32,6 +35,8 @@ const SERVER: &[Group] = &[
         heading: "Storage",
         shown: &["store"],
         more: &[
+            "encryption-key-file",
+            "encrypt",
             "etcd-cafile",
             "etcd-certfile",
             "etcd-keyfile",
@@ -61,11 +66,64 @@ const SERVER: &[Group] = &[
     },
 ];
 
-const SERVER_DATA: &[Group] = &[Group {
+const SERVER_FLAGS: Group = Group {
     heading: "Server",
-    shown: &["data-dir", "timeout", "file"],
+    shown: &["data-dir"],
+    more: &[],
+};
+
+const SERVER_DATA: &[Group] = &[SERVER_FLAGS];
+
+const SERVER_STOP: &[Group] = &[Group {
+    heading: "Server",
+    shown: &["data-dir", "timeout"],
     more: &[],
 }];
+
+/// Commands that read or write a file.
+const SERVER_FILE: &[Group] = &[Group {
+    heading: "Server",
+    shown: &["data-dir", "file"],
+    more: &[],
+}];
+
+const SERVER_BACKUP: &[Group] = &[
+    Group {
+        heading: "Server",
+        shown: &["data-dir", "file"],
+        more: &[],
+    },
+    Group {
+        heading: "Storage",
+        shown: &["encryption-key-file", "encrypt"],
+        more: &[],
+    },
+];
+
+const SERVER_ROTATION: &[Group] = &[
+    SERVER_FLAGS,
+    Group {
+        heading: "Storage",
+        shown: &["encryption-key-file", "encrypt", "store"],
+        more: &[
+            "etcd-cafile",
+            "etcd-certfile",
+            "etcd-keyfile",
+            "etcd-prefix",
+            "etcd-compaction-interval",
+        ],
+    },
+];
+
+/// Global flags without effect on commands that do not read the stored data.
+const CONNECTION_AND_ENCRYPTION: &[&str] = &[
+    "kubeconfig",
+    "context",
+    "local",
+    "require-cluster",
+    "encryption-key-file",
+    "encrypt",
+];
 
 pub(super) const PAGES: &[Page] = &[
     Page {
@@ -106,7 +164,7 @@ pub(super) const PAGES: &[Page] = &[
         path: "server status",
         groups: SERVER_DATA,
         summary_globals: &[],
-        without: CONNECTION,
+        without: CONNECTION_AND_ENCRYPTION,
         examples: &[
             ("tenure server status", "exits with 1 if no server runs"),
             ("tenure server status --data-dir ./data", ""),
@@ -116,7 +174,7 @@ pub(super) const PAGES: &[Page] = &[
         path: "server token",
         groups: SERVER_DATA,
         summary_globals: &[],
-        without: CONNECTION,
+        without: CONNECTION_AND_ENCRYPTION,
         examples: &[
             ("tenure server token", "the server of this user"),
             ("tenure server token --data-dir ./data", ""),
@@ -124,9 +182,9 @@ pub(super) const PAGES: &[Page] = &[
     },
     Page {
         path: "server stop",
-        groups: SERVER_DATA,
+        groups: SERVER_STOP,
         summary_globals: &[],
-        without: CONNECTION,
+        without: CONNECTION_AND_ENCRYPTION,
         examples: &[
             ("tenure server stop", "the server of this user"),
             ("tenure server stop --data-dir ./data --timeout 1m", ""),
@@ -134,7 +192,7 @@ pub(super) const PAGES: &[Page] = &[
     },
     Page {
         path: "server backup",
-        groups: SERVER_DATA,
+        groups: SERVER_BACKUP,
         summary_globals: &[],
         without: CONNECTION,
         examples: &[
@@ -147,7 +205,7 @@ pub(super) const PAGES: &[Page] = &[
     },
     Page {
         path: "server restore",
-        groups: SERVER_DATA,
+        groups: SERVER_BACKUP,
         summary_globals: &[],
         without: CONNECTION,
         examples: &[
@@ -156,6 +214,32 @@ pub(super) const PAGES: &[Page] = &[
                 "after `tenure server stop`",
             ),
             ("tenure server restore monday.backup --data-dir ./data", ""),
+        ],
+    },
+    Page {
+        path: "server new-key",
+        groups: SERVER_FILE,
+        summary_globals: &[],
+        without: CONNECTION_AND_ENCRYPTION,
+        examples: &[
+            ("tenure server new-key keys", "only this user can read it"),
+            ("tenure server new-key /run/secrets/tenure-keys", ""),
+        ],
+    },
+    Page {
+        path: "server rotate-keys",
+        groups: SERVER_ROTATION,
+        summary_globals: &[],
+        without: CONNECTION,
+        examples: &[
+            (
+                "tenure server rotate-keys --encryption-key-file keys",
+                "while stopped",
+            ),
+            (
+                "tenure server rotate-keys --store etcd=http://etcd:2379",
+                "while servers run",
+            ),
         ],
     },
     Page {

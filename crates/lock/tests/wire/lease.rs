@@ -311,7 +311,7 @@ async fn other_objects_of_a_shared_watch_are_not_taken_for_this_one() {
 }
 
 #[tokio::test]
-async fn orders_come_with_the_sighting_and_survive_writes() {
+async fn orders_come_with_the_snapshot_and_survive_writes() {
     let mut stored = lease("baz", 7, "7");
     stored["metadata"]["annotations"] = json!({
         "tenure.dev/paused": "true",

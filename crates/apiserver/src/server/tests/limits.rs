@@ -34,7 +34,7 @@ async fn a_head_that_never_ends_is_cut_off() {
     let builder = Server::builder().no_tls().header_timeout(SHORT);
     let server = TestServer::start_with(builder).await.unwrap();
     let mut slow = connect(server.url()).await;
-    slow.write_all(b"GET /version HTTP/1.1\r\nhost: x\r\n")
+    slow.write_all(b"GET /version HTTP/1.1\r\nhost: localhost\r\n")
         .await
         .unwrap();
     until_closed(slow).await;
@@ -47,7 +47,7 @@ async fn a_body_that_never_ends_is_an_error() {
     let server = TestServer::start_with(builder).await.unwrap();
     let mut slow = connect(server.url()).await;
     let head = format!(
-        "POST {LEASES} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\
+        "POST {LEASES} HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\
          content-type: application/json\r\ncontent-length: 100\r\n\r\n{{",
         server.token()
     );
@@ -94,7 +94,7 @@ async fn a_client_that_never_reads_is_given_up() {
         .public_route("/endless", endless);
     let server = TestServer::start_with(builder).await.unwrap();
     let mut deaf = connect(server.url()).await;
-    deaf.write_all(b"GET /endless HTTP/1.1\r\nhost: x\r\n\r\n")
+    deaf.write_all(b"GET /endless HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await
         .unwrap();
     let wait = async {
@@ -219,7 +219,10 @@ async fn at_the_cap_idle_connections_make_room() {
 #[tokio::test]
 async fn heads_that_make_no_sense_are_answered_or_closed() {
     let server = TestServer::start().await.unwrap();
-    let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(100_000));
+    let long = format!(
+        "GET /{} HTTP/1.1\r\nhost: localhost\r\n\r\n",
+        "a".repeat(100_000)
+    );
     for junk in [
         "\0\0\0\0\r\n\r\n",
         "GET\r\n\r\n",

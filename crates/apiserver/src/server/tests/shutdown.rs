@@ -13,7 +13,7 @@ async fn a_watch_ends_with_the_last_chunk() {
     let server = TestServer::start().await.unwrap();
     let mut watch = connect(server.url()).await;
     let head = format!(
-        "GET {LEASES}?watch=true HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {}\r\n\r\n",
+        "GET {LEASES}?watch=true HTTP/1.1\r\nhost: localhost\r\nauthorization: Bearer {}\r\n\r\n",
         server.token()
     );
     watch.write_all(head.as_bytes()).await.unwrap();
@@ -37,7 +37,7 @@ async fn requests_under_way_are_answered_and_new_ones_are_not() {
         .faults()
         .add(Fault::latency(Duration::from_millis(300)));
     let mut io = connect(&url).await;
-    io.write_all(b"GET /version HTTP/1.1\r\nhost: x\r\n\r\n")
+    io.write_all(b"GET /version HTTP/1.1\r\nhost: localhost\r\n\r\n")
         .await
         .unwrap();
     while slow.hits() == 0 {

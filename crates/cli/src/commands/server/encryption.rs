@@ -16,9 +16,9 @@ const REPORT: Duration = Duration::from_secs(2);
 
 #[derive(Args, Clone, Debug)]
 pub(super) struct EncryptionArgs {
-    /// Encrypt stored data with the first key of this file; `tenure server new-key` creates one
+    /// Encrypt stored data with the first key of this file
     ///
-    /// The other keys of the file decrypt data that was encrypted with them.
+    /// The other keys of the file decrypt data that was encrypted with them. `tenure server new-key` creates a file.
     #[arg(
         long,
         value_name = "FILE",
