@@ -21,7 +21,7 @@ use tenure_tests::attack::renewals::{self, Renewals};
 use tenure_tests::attack::server::{AttackedServer, raise_file_limit, rule};
 use tenure_tests::candidate::{Election, Fleet};
 use tenure_tests::clock::{self, Nanos};
-use tenure_tests::home::Home;
+use tenure_tests::home::{Home, write_secret};
 use tenure_tests::stalls::Stalls;
 
 /// Length of one attack.
@@ -50,7 +50,7 @@ fn start_server(electors: &[String]) -> AttackedServer {
     let home = Home::new();
     let users = electors.iter().cloned().chain(attackers());
     let tokens = users.map(|user| format!("{user}-token,{user},{user}\n"));
-    fs::write(home.path("tokens"), tokens.collect::<String>()).unwrap();
+    write_secret(home.path("tokens"), tokens.collect::<String>());
     fs::write(home.path("policy.yaml"), renewals::policy(electors)).unwrap();
     let options = ["--audit-log=audit.log", "--audit-policy=policy.yaml"];
     AttackedServer::start_in(home, &options)

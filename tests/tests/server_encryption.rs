@@ -253,13 +253,13 @@ fn server_encryption_takes_over_data_in_clear_text() {
     assert!(said.contains("1 rewritten, 1 encrypted"), "{said}");
     assert!(files_with(&home.path("data"), PASSWORD).is_empty());
 
-    // All objects, and none.
+    // All objects, and none. Names of objects are not encrypted, but their fields are.
     let said = server(
         &home,
         &["rotate-keys", "--data-dir=data", key, "--encrypt=all"],
     );
     assert!(!said.contains(" 0 rewritten"), "{said}");
-    assert!(files_with(&home.path("data"), "cluster-admin").is_empty());
+    assert!(files_with(&home.path("data"), "roleRef").is_empty());
     let running = Running::start(&home, &[key, "--encrypt=all"]);
     assert_eq!(running.password("a"), PASSWORD);
     running.stop();

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::client::Client;
 use super::{MAPS, RBAC};
 use crate::clock::poll;
-use crate::home::Home;
+use crate::home::{Home, write_secret};
 use crate::process::Process;
 
 const LIMIT: Duration = Duration::from_secs(180);
@@ -35,7 +35,7 @@ impl AttackedServer {
         let tokens = users
             .iter()
             .map(|user| format!("{user}-token,{user},{user}\n"));
-        fs::write(home.path("tokens"), tokens.collect::<String>()).expect("a writable home");
+        write_secret(home.path("tokens"), tokens.collect::<String>());
         Self::start_in(home, options)
     }
 

@@ -253,9 +253,11 @@ impl Server {
             Some(dir) => dir.clone(),
             None => local::data_dir()?,
         };
-        // Every command trusts the files in it.
-        let claimed = files::check_folder(&dir);
-        claimed.with_context(|| format!("data directory {}", dir.display()))?;
+        // The server checks the folder itself when it locks it. The other commands trust the files in it.
+        if !matches!(self.command, None | Some(Action::Run(_))) {
+            let checked = files::check_folder(&dir);
+            checked.with_context(|| format!("data directory {}", dir.display()))?;
+        }
         match self.command {
             None => {
                 let options = self.options;
