@@ -107,7 +107,7 @@ impl Task {
                 self.with_entry(id, Entry::begin);
             }
             Message::Ask(id, ask) => {
-                self.with_entry(id, |entry, world| entry.input(world, ask.into()))
+                self.with_entry(id, |entry, world| entry.input(world, ask.into()));
             }
         }
     }
