@@ -32,7 +32,7 @@ pub(crate) enum Door {
     /// started.
     #[cfg_attr(
         not(feature = "server"),
-        expect(dead_code, reason = "for the embedded server")
+        allow(dead_code, reason = "for the embedded server")
     )]
     Caller(Arc<OnceLock<Caller>>),
     /// Every client may see one election, as with the sidecar's other endpoints. A client with the token may step its holder
