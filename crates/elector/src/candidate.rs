@@ -16,9 +16,10 @@ use crate::term::Term;
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
-    /// A term has begun. Run the work, and drop the [`Term`] and every [`Tenure`] of it when the work has ended.
+    /// A term has begun. Run the work, and drop the [`Term`] and every [`Tenure`](crate::Tenure) of it when the work has
+    /// ended.
     Lead(Term),
-    /// The term has ended. The work was cancelled through its [`Tenure`] and must end.
+    /// The term has ended. The work was cancelled through its [`Tenure`](crate::Tenure) and must end.
     Stop(StopReason),
     /// Another holder was observed. The holder is empty if the lock was released and has no new holder yet.
     NewLeader(String),
