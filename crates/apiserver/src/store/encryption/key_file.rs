@@ -1,26 +1,25 @@
 //! The key file: one key per line, 32 bytes in base64. Empty lines and lines that start with `#` are ignored.
 
-use std::fs::{self, File};
-use std::io::{self, Read as _, Write as _};
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _};
+use std::fs;
+use std::io::{self, Write as _};
 use std::path::{Path, PathBuf};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use ring::rand::{SecureRandom as _, SystemRandom};
-use rustix::process::{getegid, geteuid, getgroups};
+use tenure_host::files;
 
 use super::{DataKey, KeyId};
 use crate::store::durable::sync_dir;
 
 /// Largest key file, about a thousand keys.
-const MAX_BYTES: u64 = 64 << 10;
+const MAX_BYTES: usize = 64 << 10;
 
 /// Error of reading or creating a key file.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum KeyFileError {
-    /// The file system returned an error.
+    /// The file cannot be used, for example because other users can read it.
     #[error("encryption key file {}: {source}", path.display())]
     Io {
         /// The key file.
@@ -34,27 +33,6 @@ pub enum KeyFileError {
         .0.display()
     )]
     Exists(PathBuf),
-    /// Another user can change the file.
-    #[error("encryption key file {file} belongs to user {owner}; run `chown {user} {file}`", file = path.display())]
-    Owner {
-        /// The key file.
-        path: PathBuf,
-        /// The owner of the file.
-        owner: u32,
-        /// The user of this process.
-        user: u32,
-    },
-    /// Other users can read the file.
-    #[error(
-        "encryption key file {file} is accessible to other users (mode {mode:04o}); run `chmod 600 {file}`",
-        file = path.display()
-    )]
-    Mode {
-        /// The key file.
-        path: PathBuf,
-        /// Its mode.
-        mode: u32,
-    },
     /// The content is not a list of keys.
     #[error("encryption key file {}: {what}", path.display())]
     Invalid {
@@ -75,51 +53,11 @@ pub(super) fn read(path: &Path) -> Result<Vec<DataKey>, KeyFileError> {
         path: path.to_owned(),
         what,
     };
-    // Opening a named pipe must not block.
-    let flags = i32::try_from(rustix::fs::OFlags::NONBLOCK.bits()).unwrap_or_default();
-    let mut options = File::options();
-    let opened = options.read(true).custom_flags(flags).open(path);
-    let file = opened.map_err(failed)?;
-    check_access(path, &file.metadata().map_err(failed)?)?;
-    let mut text = String::new();
-    let read = file.take(MAX_BYTES + 1).read_to_string(&mut text);
-    read.map_err(failed)?;
-    if text.len() as u64 > MAX_BYTES {
+    let text = files::read_secret(path).map_err(failed)?;
+    if text.len() > MAX_BYTES {
         return Err(invalid(format!("it has more than {MAX_BYTES} bytes")));
     }
     parse(&text).map_err(invalid)
-}
-
-/// Checks that only this user can read the file. A file of root may also be readable by a group of this process, as in
-/// a volume of a pod with `fsGroup`.
-fn check_access(path: &Path, found: &fs::Metadata) -> Result<(), KeyFileError> {
-    if !found.is_file() {
-        return Err(KeyFileError::Invalid {
-            path: path.to_owned(),
-            what: "it is not a regular file".to_owned(),
-        });
-    }
-    let user = geteuid().as_raw();
-    let (owner, mode) = (found.uid(), found.mode() & 0o7777);
-    if owner != user && owner != 0 {
-        let path = path.to_owned();
-        return Err(KeyFileError::Owner { path, owner, user });
-    }
-    let own_group = || {
-        let group = found.gid();
-        let groups = getgroups().unwrap_or_default();
-        getegid().as_raw() == group || groups.iter().any(|own| own.as_raw() == group)
-    };
-    let allowed = if owner == 0 && own_group() {
-        0o740
-    } else {
-        0o700
-    };
-    if mode & 0o777 & !allowed != 0 {
-        let path = path.to_owned();
-        return Err(KeyFileError::Mode { path, mode });
-    }
-    Ok(())
 }
 
 fn parse(text: &str) -> Result<Vec<DataKey>, String> {
@@ -155,9 +93,7 @@ pub(super) fn create(path: &Path) -> Result<KeyId, KeyFileError> {
     let key = filled.and_then(|()| DataKey::new(&bytes));
     let no_random = || io::Error::other("the system has no random numbers");
     let id = key.ok_or_else(|| failed(no_random()))?.id;
-    let mut options = File::options();
-    let created = options.write(true).create_new(true).mode(0o600).open(path);
-    let mut file = created.map_err(failed)?;
+    let mut file = files::create(path, 0o600).map_err(failed)?;
     let text = format!(
         "# Encryption key {id} of tenure server\n{}\n",
         STANDARD.encode(bytes)

@@ -144,19 +144,14 @@ fn key_file_of_others_is_rejected_with_the_command_that_mends_it() {
     }
     for mode in [0o644, 0o604, 0o620, 0o660, 0o602] {
         let error = read(mode).unwrap_err().to_string();
-        let mend = format!("(mode {mode:04o}); run `chmod 600 {}`", link.display());
-        assert!(error.ends_with(&mend), "{error}");
+        let mend = format!("run `chmod 600 {}`", link.display());
+        assert!(error.ends_with(&mend), "{mode:04o}: {error}");
     }
-    // A file of root that one of our groups can read is a volume of a pod with fsGroup.
-    assert_eq!(read(0o440).is_ok(), rustix::process::geteuid().is_root());
     if rustix::process::geteuid().is_root() {
         fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
         std::os::unix::fs::chown(&file, Some(12345), None).unwrap();
         let error = Encryption::read(&file, Scope::Secrets).unwrap_err();
         assert!(error.to_string().contains("run `chown 0 "), "{error}");
-        // The group of another file of root is not ours.
-        std::os::unix::fs::chown(&file, Some(0), Some(54321)).unwrap();
-        assert!(read(0o640).is_err());
     }
 }
 
@@ -188,9 +183,4 @@ fn invalid_key_file_is_rejected_without_its_content() {
     assert_eq!(read.0.unwrap().keys.len(), 1);
     assert!(Encryption::read(dir.path().join("absent"), Scope::All).is_err());
     assert!(Encryption::read(dir.path(), Scope::All).is_err());
-    let pipe = dir.path().join("pipe");
-    let mode = rustix::fs::Mode::from_raw_mode(0o600);
-    rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).unwrap();
-    let error = Encryption::read(&pipe, Scope::All).unwrap_err().to_string();
-    assert!(error.ends_with("it is not a regular file"), "{error}");
 }
