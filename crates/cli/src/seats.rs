@@ -12,9 +12,10 @@
 //! - A stream never holds a short seat, so that streams cannot delay probes.
 
 use std::collections::{BTreeMap, HashMap};
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tenure_host::address::network;
 use tokio::sync::Notify;
 
 /// Connections without a stream: of all clients, and of one address.
@@ -183,17 +184,6 @@ impl Drop for Seat {
     }
 }
 
-/// Returns the address of an IPv4 client and the /64 network of an IPv6 client, because one client has all of its addresses.
-fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::V6(Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
@@ -250,13 +240,5 @@ mod tests {
         assert_eq!(open(None, 600).len(), STREAMS.0 - second.len());
         drop(second);
         assert!(seats.streams.open.lock().unwrap().is_empty());
-    }
-
-    #[test]
-    fn addresses_of_one_network_are_one_client() {
-        let parse = |text: &str| network(text.parse().unwrap());
-        assert_eq!(parse("2001:db8::1"), parse("2001:db8::ffff:2"));
-        assert_ne!(parse("2001:db8::1"), parse("2001:db8:0:1::1"));
-        assert_eq!(parse("::ffff:10.0.0.1"), parse("10.0.0.1"));
     }
 }

@@ -38,6 +38,7 @@ use std::time::Duration;
 use http::header::CONTENT_LENGTH;
 use http::{Request, Response};
 use hyper::body::{Body as HttpBody, Bytes};
+use tenure_host::address::network;
 
 use crate::auth::{ANONYMOUS, User};
 use crate::http::{Api, Body, RequestInfo, failure_response};
@@ -241,17 +242,6 @@ fn flow(user: &User, address: Option<IpAddr>) -> Cow<'_, str> {
             Cow::Owned(format!("{ANONYMOUS} at {}", network(address)))
         }
         _ => Cow::Borrowed(&user.name),
-    }
-}
-
-/// Returns the address that clients are told apart by. An IPv6 client usually has a network of 64 bits for itself.
-pub(crate) fn network(address: IpAddr) -> IpAddr {
-    match address.to_canonical() {
-        IpAddr::V4(address) => IpAddr::V4(address),
-        IpAddr::V6(address) => {
-            let [a, b, c, d, ..] = address.segments();
-            IpAddr::V6(std::net::Ipv6Addr::new(a, b, c, d, 0, 0, 0, 0))
-        }
     }
 }
 

@@ -11,9 +11,11 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use tenure_host::address::network;
+
 use super::connection::Link;
 use crate::fairness::share::within;
-use crate::fairness::{Gate, Rejection, network};
+use crate::fairness::{Gate, Rejection};
 
 /// See [`within`].
 const WEIGHT: u64 = 7;
