@@ -70,7 +70,28 @@ impl fmt::Display for NoCluster {
 
 impl std::error::Error for NoCluster {}
 
+/// A connection to one namespace.
+pub(crate) struct Opened {
+    pub(crate) client: Client,
+    pub(crate) namespace: String,
+    /// Address of the API server, for messages.
+    pub(crate) server: String,
+}
+
 impl Connect {
+    /// Connects, and selects the given namespace or that of the context.
+    pub(crate) async fn open(&self, namespace: Option<&str>) -> Result<Opened> {
+        let config = self.config().await?;
+        let namespace = namespace.unwrap_or(&config.default_namespace).to_owned();
+        let server = config.cluster_url.to_string();
+        let client = client(config).await?;
+        Ok(Opened {
+            client,
+            namespace,
+            server,
+        })
+    }
+
     /// Finds the API server. Starts the embedded one if there is no other.
     pub(crate) async fn config(&self) -> Result<Config> {
         proxied(self.find().await?)

@@ -5,12 +5,26 @@ use std::ops::Deref;
 
 use clap::error::ErrorKind;
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches};
+use tenure::lock::LockKind;
 
 use crate::values::name;
 
 /// The name of an election, as an argument or as `--election`.
 #[derive(Debug)]
 pub(crate) struct ElectionName(String);
+
+/// One election and its lock.
+#[derive(Args, Debug)]
+pub(crate) struct OneElection {
+    #[command(flatten)]
+    pub(crate) name: ElectionName,
+    /// Namespace [default: of the kubeconfig's context]
+    #[arg(short, long, value_name = "NS", env = "TENURE_NAMESPACE")]
+    pub(crate) namespace: Option<String>,
+    /// Lock kind of the election
+    #[arg(long, value_name = "KIND", default_value = "leases")]
+    pub(crate) lock: LockKind,
+}
 
 /// The name of an election, if one is given as an argument or as `--election`.
 #[derive(Debug)]

@@ -5,11 +5,10 @@ use clap::Args;
 use jiff::Timestamp;
 use kube::Client;
 use serde::Serialize;
-use tenure::lock::LockKind;
 
 use crate::api;
-use crate::connect::{self, Connect};
-use crate::election_name::ElectionName;
+use crate::connect::Connect;
+use crate::election_name::OneElection;
 use crate::elections;
 use crate::output::{self, Format, Paint};
 use crate::terms::{self, Term, Word};
@@ -19,13 +18,7 @@ use crate::waiting;
 #[derive(Args, Debug)]
 pub(crate) struct History {
     #[command(flatten)]
-    name: ElectionName,
-    /// Namespace [default: of the kubeconfig's context]
-    #[arg(short, long, value_name = "NS", env = "TENURE_NAMESPACE")]
-    namespace: Option<String>,
-    /// Lock kind of the election
-    #[arg(long, value_name = "KIND", default_value = "leases")]
-    lock: LockKind,
+    election: OneElection,
     /// Output format
     #[arg(short, long, value_enum, value_name = "FORMAT", default_value_t)]
     output: Format,
@@ -48,14 +41,9 @@ struct Report {
 
 impl History {
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
-        let config = connect.config().await?;
-        let namespace = self
-            .namespace
-            .clone()
-            .unwrap_or_else(|| config.default_namespace.clone());
-        let server = config.cluster_url.to_string();
-        let client = connect::client(config).await?;
-        let report = waiting::on(server, self.gather(&client, namespace)).await?;
+        let opened = connect.open(self.election.namespace.as_deref()).await?;
+        let gather = self.gather(&opened.client, opened.namespace);
+        let report = waiting::on(opened.server, gather).await?;
         if !self.output.is_table() {
             output::print_value(self.output, &report)?;
             return Ok(0);
@@ -80,7 +68,8 @@ impl History {
     }
 
     async fn gather(&self, client: &Client, namespace: String) -> Result<Report> {
-        let seen = elections::get(client, self.lock, &namespace, &self.name).await?;
+        let seen =
+            elections::get(client, self.election.lock, &namespace, &self.election.name).await?;
         let words = terms::words(client, Some(&namespace)).await;
         let mut limits = Vec::new();
         let words = words.unwrap_or_else(|error| {
@@ -90,12 +79,15 @@ impl History {
             ));
             Vec::new()
         });
-        let own: Vec<&Word> = words.iter().filter(|w| w.name == *self.name).collect();
+        let own: Vec<&Word> = words
+            .iter()
+            .filter(|w| w.name == *self.election.name)
+            .collect();
         if seen.is_none() && own.is_empty() {
             bail!(
                 "there is no election {namespace}/{} with a {} lock, nor any Event about one",
-                self.name,
-                self.lock
+                self.election.name,
+                self.election.lock
             );
         }
         let mut terms = terms::spoken(own);
@@ -116,7 +108,7 @@ impl History {
         }
         Ok(Report {
             namespace,
-            name: self.name.to_string(),
+            name: self.election.name.to_string(),
             terms,
             transitions,
             earlier_terms: earlier,

@@ -5,7 +5,7 @@ use clap::Args;
 use kube::Client;
 
 use crate::board::{Board, Scope};
-use crate::connect::{self, Connect};
+use crate::connect::{Connect, Opened};
 use crate::election_name::OptionalElectionName;
 use crate::elections::{self, Seen};
 use crate::output::{self, Format, Paint};
@@ -36,14 +36,12 @@ pub(crate) struct Status {
 
 impl Status {
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
-        let config = connect.config().await?;
-        let own = self
-            .namespace
-            .clone()
-            .unwrap_or_else(|| config.default_namespace.clone());
-        let namespace = (!self.all_namespaces).then_some(own);
-        let server = config.cluster_url.to_string();
-        let client = connect::client(config).await?;
+        let Opened {
+            client,
+            namespace,
+            server,
+        } = connect.open(self.namespace.as_deref()).await?;
+        let namespace = (!self.all_namespaces).then_some(namespace);
         if self.watch {
             return self.follow(&client, namespace, &server).await;
         }

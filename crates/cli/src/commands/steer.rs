@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use anyhow::{Result, bail};
 use clap::Args;
-use kube::Client;
+use serde_json::Value;
 use tenure::lock::duration::format as span;
-use tenure::lock::{LockKind, orders};
+use tenure::lock::orders;
 
-use crate::connect::{self, Connect};
-use crate::election_name::ElectionName;
+use crate::connect::{Connect, Opened};
+use crate::election_name::OneElection;
 use crate::elections::{self, Seen};
 use crate::output::escaped;
 use crate::values::duration;
@@ -18,26 +18,13 @@ use crate::waiting;
 /// Maximum time in seconds that `step-down` waits for the next leader.
 const MOST_PATIENCE: u64 = 300;
 
-/// The election.
-#[derive(Args, Debug)]
-pub(crate) struct Which {
-    #[command(flatten)]
-    name: ElectionName,
-    /// Namespace [default: of the kubeconfig's context]
-    #[arg(short, long, value_name = "NS", env = "TENURE_NAMESPACE")]
-    namespace: Option<String>,
-    /// Lock kind of the election
-    #[arg(long, value_name = "KIND", default_value = "leases")]
-    lock: LockKind,
-}
-
 /// Ask the leader to hand over to another candidate
 ///
 /// The leader stops its work and releases the lock.
 #[derive(Args, Debug)]
 pub(crate) struct StepDown {
     #[command(flatten)]
-    which: Which,
+    election: OneElection,
     /// Candidate that should lead next [default: any]
     ///
     /// Other candidates wait one retry period longer.
@@ -57,39 +44,36 @@ pub(crate) struct StepDown {
 #[derive(Args, Debug)]
 pub(crate) struct Pause {
     #[command(flatten)]
-    which: Which,
+    election: OneElection,
 }
 
 /// Resume a paused election
 #[derive(Args, Debug)]
 pub(crate) struct Resume {
     #[command(flatten)]
-    which: Which,
+    election: OneElection,
 }
 
-impl Which {
-    /// Returns the client, the namespace, and the address for display.
-    async fn open(&self, connect: &Connect) -> Result<(Client, String, String)> {
-        let config = connect.config().await?;
-        let namespace = self
-            .namespace
-            .clone()
-            .unwrap_or_else(|| config.default_namespace.clone());
-        let server = config.cluster_url.to_string();
-        Ok((connect::client(config).await?, namespace, server))
-    }
-
-    async fn order(&self, connect: &Connect, patch: &serde_json::Value) -> Result<()> {
-        let (client, namespace, server) = self.open(connect).await?;
-        let order = elections::order(&client, self.lock, &namespace, &self.name, patch);
-        waiting::on(server, order).await
-    }
+/// Writes an order to the lock of an election.
+async fn order(election: &OneElection, connect: &Connect, patch: &Value) -> Result<()> {
+    let opened = connect.open(election.namespace.as_deref()).await?;
+    let OneElection { name, lock, .. } = election;
+    let order = elections::order(&opened.client, *lock, &opened.namespace, name, patch);
+    waiting::on(opened.server, order).await
 }
 
 impl StepDown {
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
-        let Which { name, lock, .. } = &self.which;
-        let (client, namespace, server) = self.which.open(connect).await?;
+        let OneElection {
+            name,
+            namespace,
+            lock,
+        } = &self.election;
+        let Opened {
+            client,
+            namespace,
+            server,
+        } = connect.open(namespace.as_deref()).await?;
         let look = elections::get(&client, *lock, &namespace, name);
         let Some(before) = waiting::on(&server, look).await? else {
             bail!("there is no election {namespace}/{name} with a {lock} lock");
@@ -139,7 +123,7 @@ impl StepDown {
 impl StepDown {
     /// Returns the report that a holder stepped down and nobody took over.
     fn nobody_follows(&self, before: &Seen, paused: bool) -> String {
-        let (holder, name) = (escaped(&before.holder), &self.which.name);
+        let (holder, name) = (escaped(&before.holder), &self.election.name);
         if paused {
             return format!(
                 "{holder} stepped down; nobody can take over while the election is paused; run \
@@ -157,10 +141,10 @@ impl StepDown {
 
 impl Pause {
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
-        self.which.order(connect, &orders::pause_patch()).await?;
+        order(&self.election, connect, &orders::pause_patch()).await?;
         println!(
             "paused {}: nobody may acquire it until `tenure resume`",
-            self.which.name
+            self.election.name
         );
         Ok(0)
     }
@@ -168,8 +152,8 @@ impl Pause {
 
 impl Resume {
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
-        self.which.order(connect, &orders::resume_patch()).await?;
-        println!("resumed {}", self.which.name);
+        order(&self.election, connect, &orders::resume_patch()).await?;
+        println!("resumed {}", self.election.name);
         Ok(0)
     }
 }

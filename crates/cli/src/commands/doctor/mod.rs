@@ -18,7 +18,7 @@ use tenure::core::Timing;
 use tenure::lock::LockKind;
 
 use crate::api;
-use crate::connect::{self, Connect};
+use crate::connect::{Connect, Opened};
 use crate::election_name::OptionalElectionName;
 use crate::elections::{self, Seen};
 use crate::output::{self, Format, Paint};
@@ -113,13 +113,11 @@ struct Report {
 
 impl Doctor {
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
-        let config = connect.config().await?;
-        let namespace = self
-            .namespace
-            .clone()
-            .unwrap_or_else(|| config.default_namespace.clone());
-        let server = config.cluster_url.to_string();
-        let client = connect::client(config).await?;
+        let Opened {
+            client,
+            namespace,
+            server,
+        } = connect.open(self.namespace.as_deref()).await?;
         let findings = self.examine(&client, &namespace, &server).await;
         let healthy = findings.iter().all(|f| f.level != Level::Fail);
         let report = Report {
