@@ -22,7 +22,7 @@ pub struct Metrics {
     label_migrated: Arc<AtomicBool>,
 }
 
-/// What a call is labelled with.
+/// The labels of one call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) method: &'static str,

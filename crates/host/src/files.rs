@@ -35,7 +35,7 @@ struct Facts {
     in_volume: bool,
 }
 
-/// What is wrong with a file.
+/// Fault of a file's owner or mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Owner,

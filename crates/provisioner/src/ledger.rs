@@ -1,4 +1,4 @@
-//! What a leader knows about each claim in addition to the objects in the API server.
+//! The state of each claim that a leader keeps in memory, in addition to the objects in the API server.
 //!
 //! One entry per claim, by uid, because a re-created claim is another claim. An entry without content does not exist.
 
@@ -18,7 +18,7 @@ pub(crate) struct Ledger {
     entries: Mutex<HashMap<String, ClaimEntry>>,
 }
 
-/// What is known about one claim.
+/// The state of one claim.
 #[derive(Default)]
 struct ClaimEntry {
     /// The claim, while the driver may be creating its volume. It is pursued even if it is deleted.

@@ -81,7 +81,7 @@ pub(super) async fn stdin_closed(wanted: bool) {
     }
     let mut stdin = tokio::io::stdin();
     let mut buffer = [0; 256];
-    // What arrives is dropped. A failed read means that nothing can arrive any more.
+    // The content is ignored. After a failed read, no further input can arrive.
     while matches!(stdin.read(&mut buffer).await, Ok(count) if count > 0) {}
 }
 

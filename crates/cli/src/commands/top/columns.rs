@@ -96,7 +96,7 @@ pub(super) fn choose(wanted: Wanted, width: usize) -> Vec<(Column, usize)> {
     let kept = shrink(&mut columns, Column::Holder, excess, SHORT_HOLDER);
     let kept = shrink(&mut columns, Column::Election, kept, SHORT_NAME);
     shrink(&mut columns, Column::Holder, kept, 0);
-    // What is left over goes to the holders.
+    // The holders get the remaining width.
     let spare = width.saturating_sub(total(&columns));
     for (column, width) in &mut columns {
         if *column == Column::Holder {
