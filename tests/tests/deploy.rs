@@ -209,7 +209,7 @@ fn deploy_image_has_the_binary_alone_and_no_root() {
     let file = std::fs::read_to_string(folder().join("Dockerfile")).unwrap();
     let (build, images) = file.split_once("FROM scratch AS provisioner\n").unwrap();
     let (provisioner, image) = images.split_once("FROM scratch AS tenure\n").unwrap();
-    let command = "cargo build --locked --profile dist --package tenure-cli $FEATURES";
+    let command = "cargo build --locked --profile $PROFILE --package tenure-cli $FEATURES";
     assert!(build.contains(command));
     assert!(!file.contains("relocation-model"), "the address is random");
     // A vendor who replaces the image of csi-provisioner keeps its flags, so the entry point has its name.
@@ -219,14 +219,16 @@ fn deploy_image_has_the_binary_alone_and_no_root() {
             .filter(|line| !line.starts_with('#') && !line.is_empty())
             .collect();
         let expected = [
-            format!("COPY --from=build /src/target/dist/tenure {program}"),
+            format!("COPY --from=build /tenure {program}"),
             "USER 65532:65532".to_owned(),
             format!("ENTRYPOINT [\"{program}\"]"),
         ];
         assert_eq!(lines, expected);
     }
     let workspace = std::fs::read_to_string(folder().join("../Cargo.toml")).unwrap();
-    assert!(workspace.contains("[profile.dist]"));
+    for profile in ["[profile.dist]", "[profile.sidecar]"] {
+        assert!(workspace.contains(profile), "{profile}");
+    }
 }
 
 /// Returns the YAML files of the folder and its subfolders.

@@ -11,17 +11,16 @@ use crate::elf::Elf;
 const MUSL: &str = "x86_64-unknown-linux-musl";
 const GNU: &str = "x86_64-unknown-linux-gnu";
 
-/// The binaries: name, and the arguments of cargo in the Dockerfile.
-const IMAGES: [(&str, &[&str]); 3] = [
-    ("tenure", &[]),
-    ("tenure-sidecar", &["--no-default-features"]),
+/// The binaries: name, profile, and features, as given to the Dockerfile.
+const IMAGES: [(&str, &str, &[&str]); 3] = [
+    ("tenure", "dist", &[]),
+    ("tenure-sidecar", "sidecar", &["--no-default-features"]),
     (
         "tenure-provisioner",
+        "dist",
         &["--no-default-features", "--features=provision"],
     ),
 ];
-
-const PROFILE: &str = "dist";
 
 /// Builds the named binaries, or all, into `target/image`, and checks them.
 pub(crate) fn run(names: &[String]) -> Result<()> {
@@ -29,18 +28,18 @@ pub(crate) fn run(names: &[String]) -> Result<()> {
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
         bail!("there is no image {unknown}: say tenure, tenure-sidecar or tenure-provisioner");
     }
-    for (name, features) in IMAGES {
+    for (name, profile, features) in IMAGES {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
-            build(name, features)?;
+            build(name, profile, features)?;
         }
     }
     Ok(())
 }
 
-fn build(name: &str, features: &[&str]) -> Result<()> {
+fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     // The C parts of a musl build need its compiler. With glibc everything can be linked statically as well.
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
-    let build = ["build", "--locked", "--profile", PROFILE];
+    let build = ["build", "--locked", "--profile", profile];
     let what = ["--package", "tenure-cli", "--target", target];
     // At a random address, which is the default, so that an attacker does not know where code and data are.
     let mut flags = "-C target-feature=+crt-static".to_owned();
@@ -58,7 +57,7 @@ fn build(name: &str, features: &[&str]) -> Result<()> {
     std::fs::create_dir_all(target_dir.join("image"))?;
     // Use another name first, because the previous binary may be running.
     let fresh = binary.with_extension("new");
-    std::fs::copy(target_dir.join(target).join(PROFILE).join("tenure"), &fresh)?;
+    std::fs::copy(target_dir.join(target).join(profile).join("tenure"), &fresh)?;
     std::fs::rename(&fresh, &binary)?;
     let bytes = std::fs::read(&binary).with_context(|| binary.display().to_string())?;
     let elf = Elf::parse(&bytes);
