@@ -6,7 +6,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("cargo:rerun-if-changed=proto/csi.proto");
     let descriptors = protox::compile(["proto/csi.proto"], ["proto"])?;
     let mut config = prost_build::Config::new();
-    // Maps in key order: what is logged, recorded and compared is the same each time.
+    // Ordered maps make logs, recordings and comparisons reproducible.
     config.btree_map(["."]);
     // These carry secrets; their Debug is written by hand.
     config.skip_debug([

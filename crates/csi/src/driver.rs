@@ -115,7 +115,7 @@ impl Driver {
     /// Waits until the driver is ready.
     ///
     /// # Errors
-    /// Returns the first failure other than "not ready" and a timeout.
+    /// Returns the first failure, except a timeout.
     pub async fn ready(&self) -> Result<(), StartError> {
         let mut ticks = tokio::time::interval(Duration::from_secs(1));
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -237,8 +237,8 @@ impl Driver {
         .await
     }
 
-    /// Returns a client of the same driver whose calls are for objects of an in-tree plugin or, with `false`, of the
-    /// driver. Metrics have that label after [`Metrics::label_migrated`].
+    /// Returns a client of the same driver. `migrated` states whether its calls are for objects of an in-tree plugin.
+    /// Metrics have this label after [`Metrics::label_migrated`].
     #[must_use]
     pub fn migrated(&self, migrated: bool) -> Self {
         Self {

@@ -75,7 +75,7 @@ mod tests {
     use crate::v1;
 
     #[test]
-    fn only_service_entries_count() {
+    fn plugin_capabilities_other_than_service_are_ignored() {
         let mut facts = Facts::default();
         let expansion = plugin_capability::VolumeExpansion { r#type: 1 };
         facts.set_plugin(&GetPluginCapabilitiesResponse {

@@ -85,7 +85,7 @@ fn broken(error: &hyper::Error) -> Status {
 
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "this is how a body hands it over"
+    reason = "the body passes its error by value"
 )]
 fn cut(error: hyper::Error) -> Status {
     broken(&error)

@@ -36,7 +36,7 @@ struct Labels {
     driver_name: String,
     method_name: &'static str,
     grpc_status_code: &'static str,
-    /// The label `migrated`, or nothing: an empty value would be a label that csi-provisioner does not write.
+    /// The label `migrated`, or no label. csi-provisioner does not write the label with an empty value.
     #[prometheus(flatten)]
     migrated: Vec<(&'static str, &'static str)>,
 }

@@ -1,5 +1,5 @@
 //! The client against the scripted driver, over a real socket.
-#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -65,7 +65,7 @@ async fn facts_are_those_of_the_driver() {
 }
 
 #[tokio::test]
-async fn volumes_are_made_once_and_deleted() {
+async fn volume_is_created_once_per_name_and_deleted() {
     let pair = pair(MockConfig::default()).await;
     for _ in 0..2 {
         let answer = pair.driver.create_volume(request("a")).await.unwrap();
@@ -97,7 +97,7 @@ async fn scripts_are_followed() {
     assert_eq!(error.to_string(), "ResourceExhausted: scripted");
     assert!(pair.mock.volumes().is_empty());
 
-    // It is made, but the answer comes too late.
+    // The driver creates the volume, but responds after the timeout.
     let late = Script {
         times: Some(1),
         answer_after_ms: 2_000,
@@ -122,7 +122,7 @@ async fn scripts_are_followed() {
 }
 
 #[tokio::test]
-async fn a_lost_connection_is_noticed_and_calls_say_unavailable() {
+async fn lost_connection_is_reported_and_calls_return_unavailable() {
     let pair = pair(MockConfig::default()).await;
     pair.driver.ready().await.unwrap();
     let slow = Script {
@@ -144,7 +144,7 @@ async fn a_lost_connection_is_noticed_and_calls_say_unavailable() {
 }
 
 #[tokio::test]
-async fn a_driver_that_starts_late_is_waited_for() {
+async fn client_waits_for_a_driver_that_starts_late() {
     let folder = tempfile::tempdir().unwrap();
     let socket = folder.path().join("late");
     let metrics = Metrics::default();
@@ -159,7 +159,7 @@ async fn a_driver_that_starts_late_is_waited_for() {
     let mock = MockDriver::start(MockConfig::default(), &socket).unwrap();
     let driver = connect.await.unwrap().unwrap();
 
-    // Not ready is waited for; an error is not.
+    // The client waits while the driver is not ready. An error ends the wait.
     mock.set_ready(false);
     let ready = tokio::spawn({
         let driver = driver.clone();

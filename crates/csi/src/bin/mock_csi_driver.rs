@@ -1,5 +1,5 @@
 //! The scripted driver as a program, for manual tests of a provisioner.
-#![allow(clippy::print_stderr, reason = "a command talks to people")]
+#![allow(clippy::print_stderr, reason = "a command prints errors")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -30,12 +30,13 @@ struct Args {
 }
 
 fn plugin(name: &str) -> Result<PluginCapability, String> {
-    PluginCapability::from_str_name(name).ok_or_else(|| format!("{name:?} is no plugin capability"))
+    PluginCapability::from_str_name(name)
+        .ok_or_else(|| format!("{name:?} is not a plugin capability"))
 }
 
 fn controller(name: &str) -> Result<ControllerCapability, String> {
     ControllerCapability::from_str_name(name)
-        .ok_or_else(|| format!("{name:?} is no controller capability"))
+        .ok_or_else(|| format!("{name:?} is not a controller capability"))
 }
 
 #[tokio::main(flavor = "current_thread")]
