@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn prometheus_text_unless_open_metrics_is_asked_for() {
+    fn prometheus_text_unless_openmetrics_is_accepted() {
         let mut registry = Registry::default();
         let counter: Counter = Counter::default();
         counter.inc();
@@ -116,7 +116,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_older_format_lacks_is_said_otherwise() {
+    fn info_and_counter_are_converted_to_prometheus_types() {
         let mut registry = Registry::default();
         registry.register("build", "Build", Info::new([("version", "1")]));
         let traced = CounterWithExemplar::<[(&str, &str); 1]>::default();
