@@ -1,9 +1,9 @@
-//! Addresses that tell clients apart.
+//! The address by which clients are distinguished.
 
 use std::net::{IpAddr, Ipv6Addr};
 
-/// Returns the address by which a client is counted: the address of an IPv4 client, and the /64 network of an IPv6
-/// client, because such a client usually has the whole network for itself.
+/// Returns the address by which a client is counted: the address of an IPv4 client, or the /64 network of an IPv6
+/// client, because an IPv6 client usually owns the whole network.
 #[must_use]
 pub fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

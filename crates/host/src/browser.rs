@@ -7,7 +7,8 @@
 //! - A page of another origin cannot read responses, but can send requests that change something. Browsers mark them with the
 //!   headers `Sec-Fetch-Site` and `Origin`.
 //!
-//! Programs like kubectl and curl send neither of these two headers, and the name by which they know the server as `Host`.
+//! Programs like kubectl and curl send neither of these two headers. Their header `Host` contains the name of the server
+//! that they were given.
 
 use std::fmt;
 use std::net::IpAddr;
@@ -36,7 +37,7 @@ pub enum Refused {
         /// The flag that adds a name.
         flag: &'static str,
     },
-    /// Another origin asks for a change.
+    /// A page of another origin requests a change.
     Origin(String),
 }
 
@@ -113,7 +114,7 @@ impl Hosts {
     }
 }
 
-/// Rejects a change that a browser asks for in the name of another origin.
+/// Rejects a change that a browser requests for a page of another origin.
 fn check_origin(headers: &HeaderMap, hosts: &[String]) -> Result<(), Refused> {
     let text = |value: &http::HeaderValue| String::from_utf8_lossy(value.as_bytes()).into_owned();
     let origin = headers.get(ORIGIN).map(text);
@@ -208,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn change_comes_from_the_same_origin_or_from_no_browser() {
+    fn change_is_accepted_from_the_same_origin_or_without_browser_headers() {
         const HOST: (&str, &str) = ("host", "127.0.0.1:8080");
         let post = |more: &[(&'static str, &str)]| check("POST", &[&[HOST], more].concat());
         assert_eq!(post(&[]), Ok(()), "curl");
@@ -227,7 +228,11 @@ mod tests {
             assert_eq!(refused, Refused::Origin(origin.to_owned()));
             assert_eq!(check("GET", &[HOST, ("origin", origin)]), Ok(()));
             let known = [("origin", origin), ("authorization", "Bearer x")];
-            assert_eq!(post(&known), Ok(()), "browsers do not send it unasked");
+            assert_eq!(
+                post(&known),
+                Ok(()),
+                "browsers do not send the header on their own"
+            );
         }
         for site in ["cross-site", "same-site", "?"] {
             let own = ("origin", "http://127.0.0.1:8080");

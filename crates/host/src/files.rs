@@ -1,8 +1,8 @@
-//! Files with secrets: who may own, read and change them, and how they are written.
+//! Files with secrets: checks of their owner and mode, and atomic writes.
 //!
 //! The rule is that of sshd's `StrictModes`, also for root. A secret belongs to the user of the process or to root, and other
-//! users can neither read nor change it. Volumes of Kubernetes are the exception: their files belong to root, and are readable
-//! for the group of the pod (`fsGroup`), or for everybody in the pod if the volume has no `defaultMode`.
+//! users can neither read nor change it. Volumes of Kubernetes are the exception: their files belong to root. The group of
+//! the pod (`fsGroup`) can read them, or all users of the pod if the volume has no `defaultMode`.
 //!
 //! Errors have the kind [`PermissionDenied`](ErrorKind::PermissionDenied) and contain the command that corrects the file.
 
@@ -26,7 +26,7 @@ const OTHERS: u32 = 0o007;
 const GROUP_OR_OTHERS: u32 = 0o077;
 const SETGID: u32 = 0o2000;
 
-/// Owner and mode of a file, and what decides about exceptions.
+/// Owner and mode of a file, and whether the exception for volumes applies.
 #[derive(Clone, Copy, Debug)]
 struct Facts {
     owner: u32,
@@ -35,7 +35,7 @@ struct Facts {
     in_volume: bool,
 }
 
-/// Fault of a file's owner or mode.
+/// The problem with the owner or mode of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Owner,
@@ -150,7 +150,7 @@ pub fn claim_folder(path: &Path) -> io::Result<()> {
         }
         return Ok(());
     };
-    // Nobody has put a file into an empty folder.
+    // An empty folder contains no file of another user, so it is safe to correct its mode.
     let own = fault == Fault::Writable && found.uid() == me();
     if own && std::fs::read_dir(path)?.next().is_none() {
         return set_private(path, found.mode());
@@ -173,8 +173,10 @@ pub fn check_folder(path: &Path) -> io::Result<()> {
     }
 }
 
-/// Checks a folder for the user `me`. Members of the group may write to a volume of Kubernetes, which belongs to root and
-/// hands its group down, and to a folder of this user, whose mode can be corrected.
+/// Checks a folder for the user `me`. Members of the group may write to two kinds of folders:
+///
+/// - a volume of Kubernetes, which belongs to root and has the setgid bit;
+/// - a folder of this user, because its mode can be corrected.
 fn folder_fault(owner: u32, mode: u32, me: u32) -> Option<Fault> {
     if owner != me && owner != 0 {
         return Some(Fault::Owner);
@@ -207,8 +209,8 @@ pub fn create(path: &Path, mode: u32) -> io::Result<File> {
     options.open(path)
 }
 
-/// A new file with a random name in the folder of its target, which replaces the target when it is complete. Until then, drop
-/// removes it.
+/// A new file with a random name in the folder of its target. [`place`](Self::place) replaces the target with it. Dropping
+/// it before that removes it.
 #[derive(Debug)]
 pub struct Replacement {
     file: File,
@@ -218,7 +220,7 @@ pub struct Replacement {
 }
 
 impl Replacement {
-    /// Creates the file with this mode. Neither a link in the place of the target nor one in the place of the new file is
+    /// Creates the file with this mode. If the path of the target or of the new file is a symbolic link, the link is not
     /// followed.
     ///
     /// # Errors
@@ -291,8 +293,8 @@ pub fn replace_durably(path: &Path, content: &[u8], mode: u32) -> io::Result<()>
     new.place()
 }
 
-/// Returns a warning if other users can read or change this file. For files of other programs that these programs use
-/// regardless, like a kubeconfig.
+/// Returns a warning if other users can read or change this file. For files such as a kubeconfig, which other programs
+/// use despite loose permissions.
 #[must_use]
 pub fn warning(path: &Path) -> Option<String> {
     let found = std::fs::metadata(path).ok().filter(Metadata::is_file)?;
@@ -301,7 +303,7 @@ pub fn warning(path: &Path) -> Option<String> {
         mode: found.mode(),
         in_volume: is_in_volume(path),
     };
-    // The owner is trusted like the file: root uses the files of other users on purpose.
+    // The owner is not checked, because root uses the files of other users on purpose.
     let fault = fault(facts, me(), true).filter(|fault| *fault != Fault::Owner)?;
     Some(format!(
         "{}: {}",
@@ -311,7 +313,7 @@ pub fn warning(path: &Path) -> Option<String> {
 }
 
 fn open(path: &Path) -> io::Result<File> {
-    // Does not wait for the writer of a named pipe at the place of a file that this program wrote.
+    // Another user may have replaced the file by a named pipe. Opening it must not wait for a writer.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut options = OpenOptions::new();
     options.read(true).custom_flags(flags).open(path)
@@ -392,7 +394,7 @@ fn folder_denied(path: &Path, found: &Metadata, fault: Fault) -> io::Error {
     io::Error::new(ErrorKind::PermissionDenied, why)
 }
 
-/// Returns a path as one word of a shell.
+/// Returns a path quoted as one word for a shell.
 fn quoted(path: &Path) -> String {
     let text = path.display().to_string();
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:@%,=".contains(c);
@@ -420,7 +422,7 @@ mod tests {
     }
 
     #[test]
-    fn secret_belongs_to_its_reader_or_root_and_is_closed_to_others() {
+    fn secret_must_belong_to_its_reader_or_root_and_be_private() {
         let cases = [
             (ME, 0o600, None),
             (ME, 0o400, None),
@@ -469,7 +471,7 @@ mod tests {
     }
 
     #[test]
-    fn folder_belongs_to_its_user_or_to_a_group_of_kubernetes() {
+    fn folder_must_belong_to_its_user_or_be_a_kubernetes_volume() {
         for (owner, mode, wanted) in [
             (ME, 0o700, None),
             (ME, 0o755, None),
@@ -563,7 +565,7 @@ mod tests {
     }
 
     #[test]
-    fn replacement_follows_no_link_and_leaves_nothing_over() {
+    fn replacement_does_not_follow_links_and_leaves_no_temporary_file() {
         let folder = tempfile::tempdir().unwrap();
         let (victim, path) = (folder.path().join("victim"), folder.path().join("file"));
         fs::write(&victim, "mine").unwrap();
