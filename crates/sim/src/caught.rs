@@ -8,7 +8,7 @@ use std::sync::Once;
 
 /// Runs a closure, and returns the message if it panicked.
 pub(crate) fn caught<T>(act: impl FnOnce() -> T) -> Result<T, String> {
-    // State that the panic left half changed is only reported afterwards; the run does not continue.
+    // The run ends after a panic. Its partially changed state is only reported.
     catch_unwind(AssertUnwindSafe(act)).map_err(|panic| message(&*panic))
 }
 
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_kept() {
+    fn message_of_a_panic_is_returned() {
         assert_eq!(caught(|| 7), Ok(7));
         assert_eq!(caught(|| panic!("plain")), Err::<(), _>("plain".into()));
         let number = 3;
@@ -48,7 +48,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_in_a_task_is_heard_of() {
+    fn panic_in_a_task_is_reported() {
         assert_eq!(panicked(), None);
         let runtime = tokio::runtime::Builder::new_current_thread().build();
         runtime.unwrap().block_on(async {

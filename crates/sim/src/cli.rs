@@ -28,11 +28,11 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
        cargo xtask sim --seed S [--pair | --mixed | --coordinated | --life | --shards | --slots | [--stack] [--mutant TEXT]]
                                         replay one seed and print its last events
 
-  --seconds N    take about N seconds of real time in all (60)
-  --seeds N      or for N seeds
-  --from SEED    the first seed (0)
-  --threads N    how many threads (all cores)
-  --no-mutants   do not hunt the seeded bugs
+  --seconds N    run for about N seconds of real time [default: 60]
+  --seeds N      run at most N seeds [default: no limit]
+  --from SEED    start with this seed [default: 0]
+  --threads N    number of threads [default: all cores]
+  --no-mutants   do not search for the seeded bugs
   --no-model     do not run the model check
   --mutant TEXT  replay with the seeded bug whose name contains TEXT
   --pair         replay a migration through a lock in two objects
@@ -41,7 +41,7 @@ usage: cargo xtask sim [--seconds N] [--seeds N] [--from SEED] [--threads N] [--
   --life         replay leaders for life and their pods
   --shards       replay a shard group whose number of shards changes
   --slots        replay a semaphore whose number of slots changes
-  --stack        the whole driver over a simulated network, and nothing else";
+  --stack        run only the whole driver, over a simulated network";
 
 const SHARDS: &str = "shard groups that change their number of shards";
 
@@ -329,7 +329,7 @@ fn findings(total: &Sweep, with: &str) -> Vec<String> {
         )
     });
     let unequal = total.unequal.iter().map(|seed| {
-        let text = format!("NOT REPEATABLE: seed {seed} ran another way the second time");
+        let text = format!("NOT REPEATABLE: two runs of seed {seed} differ");
         (*seed, text)
     });
     broken
@@ -367,7 +367,7 @@ fn print_sweep(what: &str, total: &Sweep, seconds: f64) {
         total.totals.longest_overlap
     );
     println!(
-        "  ... with clocks beyond rho    {:>11.1} s  (S1 is void there, S2-S5 are not)",
+        "  ... with clocks beyond rho    {:>11.1} s  (S1 does not apply there, S2 to S5 do)",
         total.totals.wild_overlap as f64 / 1e9
     );
     println!(
@@ -472,7 +472,7 @@ fn replay_mutant(seed: u64, text: &str, stack: bool) -> bool {
     let quarry = if stack { stack_quarry() } else { quarry() };
     let found = quarry.into_iter().find(|(name, _)| name.contains(text));
     let Some((_, kind)) = found else {
-        eprintln!("no seeded bug has {text:?} in its name");
+        eprintln!("no seeded bug has a name that contains {text:?}");
         return false;
     };
     let stack = if stack { " --stack" } else { "" };
@@ -508,7 +508,7 @@ pub fn replay(seed: u64, kind: Kind, with: &str) -> bool {
             println!("broken: {}: {}", violation.invariant, violation.text);
             println!("replay: cargo xtask sim --seed {seed}{with}");
         }
-        None => println!("all promises kept"),
+        None => println!("no invariant was violated"),
     }
     let again = World::run(seed, kind, false).hash;
     if again != report.hash {
@@ -536,15 +536,15 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_and_an_unequal_run_are_told_with_the_command_that_repeats_them() {
+    fn panic_and_unequal_run_are_reported_with_the_replay_command() {
         let mut total = sweep(Kind::Panics, 40, 1, 1, || false, |_| {});
         total.unequal.push(50);
         assert_eq!(
             findings(&total, ""),
             [
-                "VIOLATION of an assertion in seed 40: S5: as if it mattered\n\
+                "VIOLATION of an assertion in seed 40: S5: an assertion for this test\n\
                  replay: cargo xtask sim --seed 40",
-                "NOT REPEATABLE: seed 50 ran another way the second time\n\
+                "NOT REPEATABLE: two runs of seed 50 differ\n\
                  replay: cargo xtask sim --seed 50",
             ]
         );

@@ -1,4 +1,4 @@
-//! The two clocks of a node, which have an offset and a rate error and can be stopped.
+//! The two clocks of a node. They have an offset and a rate error, and can be stopped.
 
 use tenure_core::{LocalTime, Now, WallTime};
 
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn a_stopped_clock_goes_on_where_it_stopped() {
+    fn stopped_clock_resumes_at_the_same_time() {
         let mut clock = Clock::new(0, 0, 0);
         clock.stop(10);
         assert_eq!(clock.local(50), 10);

@@ -101,7 +101,7 @@ impl Machine {
             #[cfg(test)]
             Self::Panics(election) => {
                 let commands = election.step(now, input);
-                assert!(election.token().is_none(), "S5: as if it mattered");
+                assert!(election.token().is_none(), "S5: an assertion for this test");
                 commands
             }
         }

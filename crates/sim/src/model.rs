@@ -136,7 +136,7 @@ impl fmt::Display for Checked {
         writeln!(f, "  depth                         {:>14}", self.depth)?;
         writeln!(
             f,
-            "  promises broken               {:>14}",
+            "  invariants violated           {:>14}",
             self.broken.len()
         )?;
         for broken in &self.broken {
@@ -709,12 +709,12 @@ mod tests {
     }
 
     #[test]
-    fn every_run_of_two_candidates_with_one_fault_keeps_the_promises() {
+    fn invariants_hold_for_two_candidates_with_one_fault() {
         complete(&Scope::quick(), 146_094);
     }
 
     #[test]
-    fn runs_of_two_candidates_that_watch_with_one_fault_keep_the_promises() {
+    fn invariants_hold_for_two_watching_candidates_with_one_fault() {
         let checked = check(&Scope::quick_watching(), 2);
         assert!(checked.holds(), "{checked}");
     }

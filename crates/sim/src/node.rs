@@ -47,7 +47,7 @@ pub(crate) struct Node {
     /// Unique among all incarnations of a run.
     pub(crate) incarnation: u64,
     pub(crate) identity: String,
-    /// It runs client-go alongside candidates that do not, so no invariant is checked for it.
+    /// It runs client-go in a fleet with tenure, so no invariant is checked for it.
     pub(crate) foreign: bool,
     pub(crate) alive: bool,
     /// Real time at which a paused process resumes; 0 while it runs.

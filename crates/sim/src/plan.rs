@@ -57,7 +57,7 @@ pub struct Plan {
     pub coordinated: bool,
     /// Maximum offset of the wall clocks in a coordinated election, in nanoseconds.
     pub skew: u64,
-    /// The candidates that run client-go alongside candidates that do not.
+    /// Which candidates of a mixed fleet run client-go.
     pub client_go: Vec<bool>,
     /// Whether all incarnations share one name.
     pub one_name: bool,

@@ -9,7 +9,7 @@ use crate::sweep::sweep;
 use crate::world::World;
 
 #[test]
-fn a_few_hundred_seeds_keep_every_promise() {
+fn invariants_hold_for_a_few_hundred_seeds() {
     let total = sweep(Kind::Core, 0, 400, 2, || false, |_| {});
     let (seed, text) = total
         .violations
@@ -20,11 +20,11 @@ fn a_few_hundred_seeds_keep_every_promise() {
         total.violations.is_empty(),
         "{text}\nreplay: cargo xtask sim --seed {seed}"
     );
-    assert_eq!(total.unequal, [0; 0], "a seed is a run");
+    assert_eq!(total.unequal, [0; 0], "equal seeds give equal runs");
     assert_eq!(total.totals.longest_overlap, 0);
     // The run must not succeed because nothing happened.
     assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
-    assert!(total.totals.refused > 0, "a stale effect was refused");
+    assert!(total.totals.refused > 0, "no stale effect was rejected");
     let unused: Vec<_> = Fault::ALL
         .iter()
         .filter(|f| total.totals.faults.of(**f) == 0 && !f.is_for_life())
@@ -33,7 +33,7 @@ fn a_few_hundred_seeds_keep_every_promise() {
 }
 
 #[test]
-fn leaders_for_life_and_their_undertakers_keep_every_promise() {
+fn invariants_hold_for_leaders_for_life() {
     let total = sweep(Kind::Life, 0, 400, 2, || false, |_| {});
     let (seed, text) = total
         .violations
@@ -44,7 +44,7 @@ fn leaders_for_life_and_their_undertakers_keep_every_promise() {
         total.violations.is_empty(),
         "{text}\nreplay: cargo xtask sim --life --seed {seed}"
     );
-    assert_eq!(total.unequal, [0; 0], "a seed is a run");
+    assert_eq!(total.unequal, [0; 0], "equal seeds give equal runs");
     // The run must not succeed because nothing happened.
     assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
     let unused: Vec<_> = Fault::ALL
@@ -55,7 +55,7 @@ fn leaders_for_life_and_their_undertakers_keep_every_promise() {
 }
 
 #[test]
-fn migrations_through_a_lock_in_two_objects_keep_every_promise() {
+fn invariants_hold_for_migrations_through_two_objects() {
     let total = sweep(Kind::Pair, 0, 400, 2, || false, |_| {});
     let (seed, text) = total
         .violations
@@ -66,26 +66,26 @@ fn migrations_through_a_lock_in_two_objects_keep_every_promise() {
         total.violations.is_empty(),
         "{text}\nreplay: cargo xtask sim --pair --seed {seed}"
     );
-    assert_eq!(total.unequal, [0; 0], "a seed is a run");
+    assert_eq!(total.unequal, [0; 0], "equal seeds give equal runs");
     // The run must not succeed because nothing happened.
     assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
 }
 
 #[test]
-fn mixed_fleets_and_coordinated_elections_keep_every_promise() {
+fn invariants_hold_for_mixed_fleets_and_coordinated_elections() {
     for kind in [Kind::Mixed(None), Kind::Coordinated(None)] {
         let total = sweep(kind, 0, 150, 2, || false, |_| {});
         let first = total.violations.first();
         let text = first.map(|(seed, v)| format!("{seed}: {}: {}", v.invariant, v.text));
         assert_eq!(text, None, "{kind:?}");
-        assert_eq!(total.unequal, [0; 0], "a seed is a run");
+        assert_eq!(total.unequal, [0; 0], "equal seeds give equal runs");
         // The run must not succeed because nothing happened.
         assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
     }
 }
 
 #[test]
-fn shard_groups_that_change_their_number_keep_one_owner_per_key() {
+fn every_key_has_one_owner_while_the_number_of_shards_changes() {
     let total = sweep(Kind::Shards, 0, 300, 2, || false, |_| {});
     let (seed, text) = total
         .violations
@@ -96,13 +96,13 @@ fn shard_groups_that_change_their_number_keep_one_owner_per_key() {
         total.violations.is_empty(),
         "{text}\nreplay: cargo xtask sim --shards --seed {seed}"
     );
-    assert_eq!(total.unequal, [0; 0], "a seed is a run");
+    assert_eq!(total.unequal, [0; 0], "equal seeds give equal runs");
     // The run must not succeed because nothing happened.
     assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
 }
 
 #[test]
-fn semaphores_that_change_their_number_use_no_more_slots() {
+fn used_slots_stay_within_the_limit_while_it_changes() {
     let total = sweep(Kind::Slots, 0, 300, 2, || false, |_| {});
     let (seed, text) = total
         .violations
@@ -113,7 +113,7 @@ fn semaphores_that_change_their_number_use_no_more_slots() {
         total.violations.is_empty(),
         "{text}\nreplay: cargo xtask sim --slots --seed {seed}"
     );
-    assert_eq!(total.unequal, [0; 0], "a seed is a run");
+    assert_eq!(total.unequal, [0; 0], "equal seeds give equal runs");
     assert!(total.totals.terms > 1_000, "{} terms", total.totals.terms);
 }
 
@@ -132,7 +132,7 @@ fn seeds_that_once_failed_stay_clean() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn equal_seeds_give_equal_runs() {
     for seed in 0..40 {
         let first = World::run(seed, Kind::Core, false);
         let second = World::run(seed, Kind::Core, true);

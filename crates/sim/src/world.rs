@@ -455,7 +455,7 @@ impl World {
             self.violate(Invariant::S1, format!("node {i} {text}"));
         }
         if ordered && !self.nodes[i].foreign && self.nodes[i].leads(now) {
-            let text = format!("node {i} leads on although it was ordered to step down");
+            let text = format!("node {i} still leads although it was ordered to step down");
             self.violate(Invariant::L1, text);
         }
         self.schedule_tick(i);

@@ -40,5 +40,5 @@ impl GuardExclusion {
 
 /// Rule 4: the node received the current state, which is not its own, but its guard is still valid.
 pub fn check_prompt_stop(shown: &str, guard_holds: bool) -> Option<String> {
-    guard_holds.then(|| format!("leads on after it was shown that {shown}"))
+    guard_holds.then(|| format!("still leads after it observed that {shown}"))
 }

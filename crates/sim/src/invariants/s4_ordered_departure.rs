@@ -20,13 +20,13 @@ pub struct Departure {
 /// Checks a release when it is sent.
 pub fn check_release(departure: Departure) -> Option<String> {
     let wrong = if departure.guard_holds {
-        "releases with a good guard"
+        "releases while its guard is valid"
     } else if departure.works {
-        "releases while its work goes on"
+        "releases while its work runs"
     } else if departure.overran {
-        "releases although its work overran"
+        "releases although its work exceeded its deadline"
     } else if departure.guard_ran_out {
-        "releases after its guard ran out"
+        "releases after its guard expired"
     } else {
         return None;
     };
@@ -37,5 +37,5 @@ pub fn check_release(departure: Departure) -> Option<String> {
 pub fn check_work(leader: usize, mut working: impl Iterator<Item = usize>) -> Option<String> {
     working
         .find(|node| *node != leader)
-        .map(|node| format!("node {leader} begins while the work of node {node} goes on"))
+        .map(|node| format!("node {leader} begins a term while the work of node {node} still runs"))
 }

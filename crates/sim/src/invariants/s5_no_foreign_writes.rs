@@ -1,7 +1,7 @@
 //! S5: an elector replaces a version only if it wrote that version in this incarnation, if the version has no holder,
 //! or if it has observed the version unchanged for its lease duration. It creates the object only if it does not exist.
 //!
-//! If the mark of the version names another term, that term was released or waited for, too.
+//! If the mark of the version names another term, that term was released, or the elector has waited for it too.
 //!
 //! The observations of each node are tracked here a second time, independently of the core.
 
@@ -130,7 +130,7 @@ impl Sights {
         let (waited, lease) = (local.saturating_sub(*since), nanos(mark.lease_duration()));
         (waited < lease).then(|| {
             format!(
-                "writes over revision {revision} {:.3} s after the first sight of a mark of {:.3} s",
+                "writes over revision {revision} {:.3} s after it first observed the mark, instead of {:.3} s",
                 waited as f64 / 1e9,
                 lease as f64 / 1e9,
             )

@@ -43,8 +43,9 @@ pub(super) struct Candidate {
     pub(super) request: Option<(u64, bool)>,
     /// Whether its pod has failed. A failed pod is never started again.
     pub(super) ended: bool,
-    /// The last Lease that named a holder, even if it was deleted, and its current holder.
+    /// The last observed Lease that named a holder, even if the Lease was deleted or released since.
     held: Option<Lease>,
+    /// The holder in the last observed Lease.
     leader: String,
     vigil: Option<Vigil>,
 }

@@ -315,7 +315,7 @@ impl World {
     }
 
     fn answered(&mut self, i: usize, reply: Reply) {
-        self.trace(|w| format!("{} hears {reply:?}", w.candidates[i].named.identity()));
+        self.trace(|w| format!("{} receives {reply:?}", w.candidates[i].named.identity()));
         if let Some(call) = self.candidates[i].attend(&reply, LEASE_SECONDS) {
             self.call(i, call);
         }

@@ -56,7 +56,7 @@ impl World {
                 Fault::RequestLate => delay += self.rng.below(2 * self.lease),
                 Fault::ErrorApplied => travel.error = true,
                 Fault::AnswerLate => {
-                    // Applied now; the content of the response is as old as its delay.
+                    // The request is executed now, and the response with that state arrives later.
                     let reply = self.serve(&travel.call);
                     let late = self.rng.below(self.lease);
                     let answer = Letter::Answer(self.served(asked_by), id, reply);

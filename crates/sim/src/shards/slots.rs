@@ -1,5 +1,4 @@
 //! Semaphores: the differences from shards.
-
 //!
 //! Some processes use the election without slots. Holders of slots and a leader without slots must never work at the same
 //! time.
@@ -69,7 +68,7 @@ impl World {
         if !owned.is_some_and(|owned| owned.term == term && owned.confirmed != term) {
             return;
         }
-        // The number is read separately, so that here it counts as large enough.
+        // The number of slots is checked by a separate read, so no limit applies here.
         match rules.may_use(slot as u32, Some(None), led) {
             Start::Yes => self.read_number(i, slot, term),
             Start::Led | Start::Gone(_) => self.go_on(i, 0, Next::Leave),

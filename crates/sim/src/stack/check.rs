@@ -107,7 +107,7 @@ impl State {
             .and_then(|revision| self.server.find(revision))
             .cloned()
         else {
-            let text = format!("node {node} replaces a version that never was");
+            let text = format!("node {node} replaces a version that never existed");
             return self.violate(Invariant::S5, text);
         };
         let releases = self

@@ -438,7 +438,7 @@ impl World {
             .open(client, &namespace(election), NAME, &Default::default())
             .expect("the name is a good one");
         let Watch::Objects(targets) = reader.watch() else {
-            unreachable!("it lives in the API server");
+            unreachable!("the lock is in the API server");
         };
         let name = targets[0].object.clone();
         let mut state = State {

@@ -55,7 +55,7 @@ pub(super) enum End {
     Broken,
     /// With the error "too old".
     Gone,
-    /// Never, but it delivers no more events.
+    /// It does not end, but it delivers no further events.
     Silent,
 }
 
@@ -327,7 +327,7 @@ fn status(code: u16) -> Value {
     };
     json!({
         "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure",
-        "message": format!("{reason}, as the seed wants it"), "reason": reason, "code": code,
+        "message": format!("{reason}, injected by the simulator"), "reason": reason, "code": code,
     })
 }
 

@@ -7,7 +7,7 @@ use crate::machine::Kind;
 use crate::sweep::sweep;
 
 #[test]
-fn the_driver_keeps_the_promises_over_a_bad_network() {
+fn invariants_hold_for_the_driver_over_a_faulty_network() {
     let total = sweep(Kind::Stack, 0, 20, 2, || false, |_| {});
     let text = total
         .violations
@@ -20,11 +20,11 @@ fn the_driver_keeps_the_promises_over_a_bad_network() {
         })
         .collect::<Vec<_>>();
     assert_eq!(text, [""; 0]);
-    assert_eq!(total.unequal, [0; 0], "a seed is a run");
+    assert_eq!(total.unequal, [0; 0], "equal seeds give equal runs");
     // The run must not succeed because nothing happened.
     let totals = &total.totals;
     assert!(totals.terms > 100, "{} terms", totals.terms);
-    assert!(totals.refused > 0, "a stale effect was refused");
+    assert!(totals.refused > 0, "no stale effect was rejected");
     let unused: Vec<_> = every()
         .filter(|fault| totals.faults.of(*fault) == 0)
         .collect();
@@ -32,7 +32,7 @@ fn the_driver_keeps_the_promises_over_a_bad_network() {
 }
 
 #[test]
-fn a_seed_is_a_run() {
+fn equal_seeds_give_equal_runs() {
     for seed in 100..103 {
         let (first, second) = (run(seed, None, true), run(seed, None, true));
         let unequal = first.trace.iter().zip(&second.trace).find(|(a, b)| a != b);
@@ -44,7 +44,7 @@ fn a_seed_is_a_run() {
 
 /// The checks work: drivers with a bug in their core are detected.
 #[test]
-fn seeded_bugs_are_found_through_the_whole_driver() {
+fn seeded_bugs_in_the_whole_driver_are_detected() {
     let found = hunt_parallel(&stack_quarry(), 2, 1);
     let missed: Vec<_> = found
         .iter()
@@ -64,7 +64,7 @@ fn seeded_bugs_are_found_through_the_whole_driver() {
     ] {
         assert!(
             broken.contains(&&promise),
-            "{promise} was never seen broken"
+            "no violation of {promise} was detected"
         );
     }
 }
@@ -83,7 +83,7 @@ fn every() -> impl Iterator<Item = Fault> {
 
 /// The checks work: clocks that run 50 % faster than others violate S1, and this is detected.
 #[test]
-fn clocks_beyond_the_tolerated_rate_are_seen_to_break_s1() {
+fn clocks_beyond_the_tolerated_rate_violate_s1() {
     let broken = (0..60).find_map(|seed| simulate(seed, 600, None, false).violation);
     let broken = broken.expect("no overlap was seen");
     assert_eq!(broken.invariant, Invariant::S1, "{}", broken.text);

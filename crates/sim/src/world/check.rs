@@ -113,11 +113,16 @@ impl World {
         }
     }
 
-    /// Checks that a candidate may win a term: nobody acquires a paused election, and in a coordinated one only the
-    /// candidate that the controller selected.
+    /// Checks that a candidate may win a term. No candidate may acquire a paused election. In a coordinated election, only
+    /// the candidate that the controller selected may acquire the lease.
     fn check_rights(&self, i: usize, kind: &WriteKind) -> Option<&'static str> {
         let base = match kind {
-            WriteKind::Create => return self.plan.coordinated.then_some("creates, uncoordinated"),
+            WriteKind::Create => {
+                return self
+                    .plan
+                    .coordinated
+                    .then_some("creates the Lease, which only the controller may do");
+            }
             WriteKind::Acquire(base) => self.register.find(base)?,
             WriteKind::Renew(_) | WriteKind::Release(_) => return None,
         };
@@ -125,7 +130,7 @@ impl World {
         if base.seen.orders.paused {
             Some("acquires while the election is paused")
         } else if self.plan.coordinated && !chosen {
-            Some("acquires what was given to another")
+            Some("acquires a lease that the controller assigned to another")
         } else {
             None
         }
@@ -185,7 +190,7 @@ impl World {
         // A second winning write of the same term may have been applied before the order was given.
         let earlier = |term: u64| node.work.as_ref().is_some_and(|work| term < work.term);
         let text = match ordered {
-            None => format!("node {i} obeys an order that was given to another"),
+            None => format!("node {i} obeys an order that was given to another candidate"),
             Some((_, term)) if earlier(term) => {
                 format!("node {i} obeys an order that was given to an earlier term")
             }

@@ -2,7 +2,7 @@
 
 #![allow(
     clippy::collapsible_match,
-    reason = "a guard would send the fault on to the arms below"
+    reason = "with a match guard, the fault would fall through to the arms below"
 )]
 
 use std::rc::Rc;

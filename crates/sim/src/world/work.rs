@@ -53,7 +53,7 @@ impl World {
                     self.violate(Invariant::L1, text);
                 }
                 if self.rng.percent(25) {
-                    // Work that checked its guard just before, and is slow.
+                    // The work checked its guard just before the stop, and its effect is slow.
                     self.emit_effect(i);
                 }
                 self.end_work(i);
