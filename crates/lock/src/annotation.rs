@@ -91,7 +91,7 @@ pub(crate) fn escape_as_go(json: &str) -> String {
     escaped
 }
 
-/// A record that is read like `json.Unmarshal` does, but with more tolerance for its values.
+/// A record that is parsed like `json.Unmarshal` parses it, but with more tolerance for its values.
 struct GoRecord(Record);
 
 impl<'de> Deserialize<'de> for GoRecord {
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn the_text_is_the_one_of_go() {
+    fn text_equals_that_of_go() {
         let record = Record {
             holder: "a<b>&c\u{2028}\"\u{8}".to_owned(),
             lease_duration_seconds: 15,
@@ -166,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn a_record_in_the_wild_is_read() {
+    fn record_of_a_real_cluster_is_read() {
         let stored = read(&object(concat!(
             r#"{"holderIdentity":"bananapi","leaseDurationSeconds":15,"#,
             r#""acquireTime":"2017-10-10T00:08:42Z","renewTime":"2018-03-14T03:01:42.486157803+01:00","#,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_are_read_in_any_case_and_the_last_one_counts() {
+    fn keys_are_read_in_any_case_and_the_last_one_wins() {
         let stored = read(&object(
             r#"{"HOLDERIDENTITY":"a","holderidentity":"b","LeaseDurationSeconds":9}"#,
         ));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn without_the_annotation_it_is_free() {
+    fn object_without_the_annotation_has_a_free_record() {
         for object in [
             json!({}),
             json!({ "metadata": { "annotations": null } }),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn garbage_is_unreadable_and_says_where() {
+    fn invalid_annotation_is_unreadable_and_its_error_has_the_position() {
         for text in [
             "",
             "{",

@@ -36,7 +36,7 @@ pub enum Error {
     Unusable {
         /// The attempted request.
         attempt: Attempt,
-        /// What has to be changed.
+        /// The problem to solve.
         why: Obstacle,
     },
 }
@@ -217,7 +217,7 @@ impl fmt::Display for Verb {
 #[non_exhaustive]
 pub enum Refusal {
     /// 409: the object now has another version, or is another object with the same name.
-    #[error("it was changed by somebody else ({0})")]
+    #[error("another writer changed it ({0})")]
     Conflict(String),
     /// 409: the object that was to be created already exists.
     #[error("it exists already")]
@@ -226,7 +226,7 @@ pub enum Refusal {
     #[error("it does not exist any more")]
     Gone,
     /// Nothing was sent, because the version to be replaced differs from the one passed by the caller.
-    #[error("the version to be replaced was not seen")]
+    #[error("the version to be replaced is not the one that was read")]
     Unseen,
 }
 
@@ -246,7 +246,7 @@ pub enum Doubt {
     #[error("{}{}", if self.is_without_connection() { "" } else { "no answer: " }, in_words(&**.0))]
     NoAnswer(Box<kube::Error>),
     /// A successful response whose body is not the object.
-    #[error("the answer is not such an object ({0})")]
+    #[error("the response is not a valid object ({0})")]
     Undecodable(String),
     /// A multi lock wrote its primary object but not its secondary one.
     #[error("the primary object was written, but then: {0}")]
@@ -260,7 +260,7 @@ impl Doubt {
     }
 }
 
-/// What has to be changed before a request can succeed.
+/// Problem to solve before a request can succeed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Obstacle {

@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_that_cannot_grow_starts_again() {
+    fn transitions_restart_at_the_maximum() {
         let read = |value: Value| {
             let mut record = Record::default();
             Field::Transitions

@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_managed_fields_of_the_object_are_left_out() {
+    fn only_the_managed_fields_of_the_object_are_omitted() {
         let text = json!({
             "kind": "Lease", "managedFields": 1, "spec": { "managedFields": [2] },
             "metadata": { "name": "a", "managedFields": [{ "fieldsV1": {} }], "labels": { "managedFields": "3" } },
@@ -85,7 +85,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_object_is_an_error() {
+    fn value_that_is_not_an_object_is_an_error() {
         for text in [
             "[]",
             "1",

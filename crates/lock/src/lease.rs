@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_and_nulls_are_a_free_record() {
+    fn missing_and_null_fields_give_a_free_record() {
         for object in [
             json!({}),
             json!({ "spec": {} }),

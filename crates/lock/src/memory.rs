@@ -239,7 +239,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             unseen.to_string(),
-            "cannot update lease memory/x: the version to be replaced was not seen"
+            "cannot update lease memory/x: the version to be replaced is not the one that was read"
         );
         let second = lock
             .write(&acquire, &record("b", 1), Some(&first))
@@ -254,10 +254,10 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn edits_deletion_and_another_uid_are_seen_by_watchers() {
+    async fn watchers_receive_edits_deletion_and_another_uid() {
         let lock = MemoryLock::new("x");
         let Watch::Local(mut present) = lock.watch() else {
-            panic!("lives in this process")
+            panic!("the lock is in this process")
         };
         let first = lock
             .write(&WriteKind::Create, &record("a", 0), None)

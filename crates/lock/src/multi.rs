@@ -130,7 +130,7 @@ impl MultiLock {
                 Step::PairRequest(next) => ask = next,
                 Step::Failed => {
                     let error = error.unwrap_or_else(|| {
-                        let why = "it is not the version that was seen".to_owned();
+                        let why = "it is not the version that was read".to_owned();
                         let name = &self.secondary.name;
                         Error::refused(Verb::Update, name, Refusal::Conflict(why))
                     });

@@ -348,7 +348,7 @@ mod tests {
     }
 
     #[test]
-    fn both_names_are_looked_at() {
+    fn namespace_and_name_are_both_checked() {
         let both = ObjectName::new(Resource::LEASE, "A", "b/c")
             .problem()
             .unwrap();

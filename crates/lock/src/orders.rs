@@ -2,7 +2,7 @@
 //!
 //! - `tenure.dev/paused: "true"`: no candidate may acquire the lock.
 //! - `tenure.dev/step-down: {"transitions":7,"holder":"a","acquireTime":"2026-01-02T03:04:05.000006Z","to":"b","for":"10m"}`:
-//!   the holder of the term with this number of transitions gives it up. `holder` and `acquireTime` are those of its
+//!   the holder of the term with this number of transitions releases the lock. `holder` and `acquireTime` are those of its
 //!   record. An order without them addresses every term with that number. `to` names the candidate that should lead
 //!   next. `for` is the time during which the former holder does not campaign.
 //!
@@ -147,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn patches_that_take_an_order_back_remove_its_annotation() {
+    fn cancelling_patches_remove_the_annotation() {
         for (patch, key) in [
             (cancel_step_down_patch(), STEP_DOWN_ANNOTATION),
             (resume_patch(), PAUSED_ANNOTATION),
@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_time_the_holder_sits_out_thirty_seconds() {
+    fn order_without_a_time_excludes_the_holder_for_thirty_seconds() {
         let (orders, _) = read_one(STEP_DOWN_ANNOTATION, r#"{"transitions":0}"#);
         let order = orders.step_down.unwrap();
         assert_eq!((order.sit_out, order.to), (DEFAULT_SIT_OUT, None));

@@ -179,7 +179,7 @@ impl Plain {
     /// rejects names that need them.
     fn with(&self, rest: &str, version: &Version, record: &Record, mark: bool) -> String {
         let mut lease = Vec::with_capacity(USUAL + rest.len());
-        // The annotations stay open for the mark.
+        // Removes the closing brace of the annotations, so that the mark can be appended.
         let rest = match rest.strip_suffix('}') {
             Some(open) if mark && self.annotated => open,
             _ => rest,
@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn lease_with_nothing_else_and_one_with_long_labels_are_written() {
+    fn lease_without_metadata_and_with_long_labels_is_written() {
         let record = Record {
             holder: "a".to_owned(),
             lease_duration_seconds: 15,
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_renewals_do_not_change_is_kept_once() {
+    fn unchanged_metadata_is_shared_between_renewals() {
         let mut lease = object(&Record::default());
         lease["metadata"]["creationTimestamp"] = "2026-01-02T03:04:05Z".into();
         let first = seen(&lease.to_string(), None).unwrap();
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unusual_is_left_to_others() {
+    fn unusual_lease_is_not_plain() {
         let plain = object(&Record::default());
         assert!(seen(&plain.to_string(), None).is_some());
         let unusual: [fn(&mut Value); 11] = [

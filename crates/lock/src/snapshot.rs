@@ -114,7 +114,7 @@ pub(crate) struct StoredRecord {
     pub(crate) unreadable: Option<String>,
 }
 
-/// Returns a number that differs for different texts.
+/// Returns a hash of a text. Different texts have different hashes with near certainty.
 pub(crate) fn fingerprint(text: &str) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(text.as_bytes());

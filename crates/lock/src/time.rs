@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn six_digits_always() {
+    fn micro_time_always_has_six_digits() {
         let at = |micros| micro(Some(WallTime::from_micros(micros)));
         assert_eq!(at(0), "1970-01-01T00:00:00.000000Z");
         assert_eq!(at(1_767_323_045_000_006), "2026-01-02T03:04:05.000006Z");
@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_take_offsets_and_fractions() {
+    fn offsets_and_fractions_are_parsed() {
         let noon = parse(&json!("2026-01-02T03:04:05Z"));
         assert_eq!(noon, Some(WallTime::from_micros(1_767_323_045_000_000)));
         for text in [
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn anything_else_is_no_time() {
+    fn invalid_value_counts_as_no_time() {
         for value in [
             json!(null),
             json!(7),

@@ -56,7 +56,7 @@ async fn a_new_config_map_has_a_name_and_the_annotation_only() {
 }
 
 #[tokio::test]
-async fn times_are_cut_to_seconds_as_the_precision_says() {
+async fn times_are_truncated_to_the_precision_of_the_lock() {
     let script = Script::new([post(MAPS).answers(201, &map(Some("{}")))]);
     let lock = lock(&script);
     let mut fine = record("baz", 0);
@@ -135,7 +135,7 @@ async fn a_malformed_annotation_is_unreadable_and_named_and_can_be_replaced() {
 }
 
 #[tokio::test]
-async fn every_change_of_the_text_is_a_sign_of_life_even_of_garbage() {
+async fn every_change_of_the_text_counts_as_a_renewal_even_if_invalid() {
     let lock = lock(&Script::new([]));
     let print = |text: Option<&str>| match lock.apply_watch_event(0, Some(map(text)), None) {
         WatchOutcome::Present(seen) => seen.observation().fingerprint,

@@ -146,7 +146,11 @@ impl Script {
             .iter()
             .map(|e| format!("{} {}", e.method, e.path))
             .collect();
-        assert_eq!(left, Vec::<String>::new(), "requests that never came");
+        assert_eq!(
+            left,
+            Vec::<String>::new(),
+            "expected requests that were not sent"
+        );
         state.sent.clone()
     }
 

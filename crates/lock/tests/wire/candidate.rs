@@ -102,7 +102,7 @@ async fn case_38_a_ping_is_answered_by_moving_past_it_even_with_a_slow_clock() {
 }
 
 #[tokio::test]
-async fn a_ping_in_between_is_answered_with_the_second_attempt() {
+async fn ping_during_a_renewal_is_answered_by_the_second_attempt() {
     let old = stored(None, "2026-01-02T03:04:05.000000Z", "1");
     let pinged = stored(
         Some("2026-01-02T03:04:06.000000Z"),
@@ -123,7 +123,7 @@ async fn a_ping_in_between_is_answered_with_the_second_attempt() {
 }
 
 #[tokio::test]
-async fn an_api_server_without_candidates_is_named() {
+async fn missing_leasecandidate_api_is_reported() {
     let script = Script::new([get(ONE).answers_text(404, "404 page not found")]);
     let error = candidate(&script).ensure(now(), None).await.unwrap_err();
     assert_eq!(error.class(), Class::Unknown);

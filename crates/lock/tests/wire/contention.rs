@@ -52,7 +52,7 @@ async fn contend(lock: Arc<dyn Lock>, me: String, dice: Dice, claims: Rc<Claims>
         assert_eq!(
             claims.now.borrow().len(),
             1,
-            "two hold the lock: {:?}",
+            "two contenders hold the lock: {:?}",
             claims.now.borrow()
         );
         for _ in 0..dice.below(60) {
@@ -97,7 +97,7 @@ fn run(seed: u32, kinds: &[LockKind]) -> u32 {
 
 fn check(kinds: &[LockKind]) {
     let won: u32 = (1..=SEEDS).map(|seed| run(seed, kinds)).sum();
-    assert!(won > SEEDS, "hardly anybody won: {won}");
+    assert!(won > SEEDS, "the lock was won too rarely: {won}");
 }
 
 #[test]

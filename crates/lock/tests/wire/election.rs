@@ -39,7 +39,7 @@ impl Node {
         let client = client(store.clone(), dice.clone(), u64::MAX);
         let lock = kind.open(client, "foo", "bar", &BTreeMap::new()).unwrap();
         let Watch::Objects(targets) = lock.watch() else {
-            panic!("lives in the API server")
+            panic!("the lock is in the API server")
         };
         let config = Config {
             identity: format!("{kind}-{n}"),

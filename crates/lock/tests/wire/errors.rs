@@ -35,7 +35,7 @@ async fn update_error(answer: impl Fn(Asked) -> Exchange) -> Error {
 }
 
 #[tokio::test]
-async fn codes_have_their_class() {
+async fn every_status_code_has_its_class() {
     for (code, reason, class) in [
         (409, "Conflict", Class::Refused),
         (404, "NotFound", Class::Refused),
@@ -63,7 +63,7 @@ async fn codes_have_their_class() {
 }
 
 #[tokio::test]
-async fn missing_permissions_are_spelled_out() {
+async fn error_names_the_missing_permission() {
     let error = read_error(get(LEASE).fails(403, "Forbidden")).await;
     assert_eq!(
         error.to_string(),
@@ -102,7 +102,7 @@ async fn a_namespace_that_is_being_deleted_is_not_a_missing_permission() {
 }
 
 #[tokio::test]
-async fn a_proxy_that_knows_nothing_does_not_make_the_lease_absent() {
+async fn not_found_from_a_proxy_does_not_mean_that_the_lease_is_absent() {
     let error = read_error(get(LEASE).answers_text(404, "<html>default backend</html>")).await;
     assert_eq!(error.class(), Class::Unknown);
     assert_eq!(
@@ -114,7 +114,7 @@ async fn a_proxy_that_knows_nothing_does_not_make_the_lease_absent() {
 }
 
 #[tokio::test]
-async fn no_answer_is_unknown_and_says_why() {
+async fn missing_response_is_unknown_and_the_error_has_the_cause() {
     let error = update_error(Asked::breaks).await;
     assert_eq!(error.class(), Class::Unknown);
     let text = error.to_string();
@@ -144,7 +144,7 @@ async fn success_without_an_object_is_unknown() {
         assert!(
             error
                 .to_string()
-                .contains("the answer is not such an object")
+                .contains("the response is not a valid object")
         );
     }
     let error = update_error(|asked| asked.answers_text(302, "elsewhere")).await;
@@ -152,7 +152,7 @@ async fn success_without_an_object_is_unknown() {
 }
 
 #[tokio::test]
-async fn names_that_kubernetes_refuses_are_refused_at_once() {
+async fn invalid_names_are_rejected_without_a_request() {
     let client = Script::new([]).client();
     for kind in LockKind::ALL {
         let error = kind

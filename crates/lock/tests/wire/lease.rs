@@ -1,4 +1,4 @@
-//! The Lease lock. Numbers refer to client-go's own tests in our list of them.
+//! The Lease lock. The case numbers are those of client-go's own tests in our list of them.
 
 use std::collections::BTreeMap;
 
@@ -139,7 +139,7 @@ async fn case_32_the_description_names_namespace_and_name() {
     assert_eq!(lock.describe(), "lease foo/bar");
     assert_eq!(lock.precision(), Precision::Micros);
     let Watch::Objects(targets) = lock.watch() else {
-        panic!("lives in the API server")
+        panic!("the lock is in the API server")
     };
     assert_eq!(targets[0].object.path(), LEASE);
 }
@@ -199,7 +199,7 @@ async fn case_36_a_configured_label_wins_and_foreign_ones_stay() {
 }
 
 #[tokio::test]
-async fn an_update_sends_uid_and_resource_version_and_keeps_all_it_does_not_know() {
+async fn update_sends_uid_and_resource_version_and_preserves_unknown_fields() {
     let mut stored = lease("bing", 4, "7");
     stored["metadata"]["annotations"] = json!({ "note": "<kept>" });
     stored["metadata"]["ownerReferences"] = json!([{ "kind": "Pod", "name": "p", "uid": "u" }]);
@@ -240,7 +240,7 @@ async fn a_lease_without_times_is_written_with_nulls() {
 }
 
 #[tokio::test]
-async fn an_empty_spec_is_free_and_label_edits_are_no_sign_of_life() {
+async fn empty_spec_is_free_and_label_edits_do_not_count_as_renewals() {
     let bare = json!({ "metadata": { "name": "bar", "namespace": "foo", "uid": "u", "resourceVersion": "1" }, "spec": {} });
     let mut edited = lease("a", 0, "2");
     edited["metadata"]["labels"] = json!({ "a": "b" });
@@ -292,7 +292,7 @@ async fn a_watch_event_is_seen_without_a_request_and_can_be_the_base_of_a_write(
 }
 
 #[tokio::test]
-async fn other_objects_of_a_shared_watch_are_not_taken_for_this_one() {
+async fn other_objects_of_a_shared_watch_are_ignored() {
     let lock = lock(&Script::new([]));
     let mut other = lease("a", 0, "7");
     other["metadata"]["name"] = "other".into();

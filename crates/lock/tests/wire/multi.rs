@@ -1,6 +1,6 @@
 //! The multi locks, each case for both kinds. P is the primary object, S the secondary one (the Lease). Cases 39 to 49
-//! are those of client-go 1.26. What the elector decides there is decided here by an election that observes what the
-//! lock has read.
+//! are those of client-go 1.26. Decisions of client-go's elector are made here by an election that observes the states
+//! that the lock has read.
 
 use std::time::Duration;
 
@@ -357,7 +357,7 @@ async fn case_49_both_me_is_renewed_with_three_requests_and_transitions_stay() {
 }
 
 #[tokio::test]
-async fn a_change_of_either_record_is_a_sign_of_life_and_other_changes_are_none() {
+async fn change_of_either_record_counts_as_a_renewal_and_other_changes_do_not() {
     for kind in KINDS {
         let (primary, secondary) = (kind.primary(Some("a"), 0, "1"), lease("a", 0, "2"));
         let print = kind.read(&primary, Some(&secondary)).await.fingerprint;
@@ -376,7 +376,7 @@ async fn a_change_of_either_record_is_a_sign_of_life_and_other_changes_are_none(
 }
 
 #[tokio::test]
-async fn a_lease_held_by_a_client_of_leases_is_waited_for_as_long_as_it_says() {
+async fn lease_held_by_a_client_of_leases_is_respected_for_its_duration() {
     for kind in KINDS {
         let mut held = lease("bing", 0, "2");
         held["spec"]["leaseDurationSeconds"] = 15.into();
@@ -400,7 +400,7 @@ async fn a_renewal_in_p_alone_does_not_count_as_a_renewal() {
 }
 
 #[tokio::test]
-async fn creation_ends_where_p_exists() {
+async fn creation_is_aborted_if_p_exists() {
     for kind in KINDS {
         let script = Script::new([post(&kind.all()).fails(409, "AlreadyExists")]);
         let error = kind
@@ -482,7 +482,7 @@ async fn s_is_never_overwritten_blindly() {
 }
 
 #[tokio::test]
-async fn without_an_answer_about_s_the_version_seen_decides() {
+async fn write_without_a_response_about_s_uses_the_last_version_read() {
     for kind in KINDS {
         let seen = lease("bing", 0, "2");
         let then = vec![get(LEASE).breaks(), put(LEASE).fails(409, "Conflict")];
@@ -572,7 +572,7 @@ async fn watch_events_are_combined_with_what_was_last_seen() {
         ]);
         let lock = kind.lock(&script);
         let Watch::Objects(targets) = lock.watch() else {
-            panic!("lives in the API server")
+            panic!("the lock is in the API server")
         };
         assert_eq!(
             (targets[0].object.path(), targets[1].object.path()),
@@ -649,7 +649,7 @@ async fn the_version_moves_with_either_object() {
 }
 
 #[tokio::test]
-async fn the_first_half_of_an_own_write_is_no_news_until_the_second_is_done() {
+async fn first_half_of_an_own_write_is_not_reported_until_the_second_is_written() {
     for kind in KINDS {
         let (primary, secondary) = (kind.primary(Some("bing"), 0, "1"), lease("bing", 0, "2"));
         let half = kind.primary(Some("baz"), 1, "3");
@@ -675,19 +675,27 @@ async fn the_first_half_of_an_own_write_is_no_news_until_the_second_is_done() {
             done = &mut write => panic!("{done:?}"),
             () = hung => {}
         }
-        assert_eq!(holder(&half), "bing", "our own half");
+        assert_eq!(
+            holder(&half),
+            "bing",
+            "half of our own write is not reported"
+        );
         assert_eq!(
             holder(&kind.primary(Some("bong"), 1, "3")),
             UNKNOWN_HOLDER,
             "not ours"
         );
         drop(write);
-        assert_eq!(holder(&half), UNKNOWN_HOLDER, "given up half done");
+        assert_eq!(
+            holder(&half),
+            UNKNOWN_HOLDER,
+            "an abandoned write is reported"
+        );
     }
 }
 
 #[tokio::test]
-async fn an_own_write_that_is_done_is_no_news_and_edits_after_it_are() {
+async fn completed_own_write_is_not_reported_and_later_edits_are() {
     for kind in KINDS {
         let (after_p, after_s) = (kind.primary(Some("baz"), 1, "3"), lease("baz", 1, "4"));
         let script = Script::new([

@@ -179,7 +179,7 @@ async fn creating_twice_is_refused() {
 }
 
 #[tokio::test]
-async fn an_absent_lease_and_an_absent_namespace_read_alike() {
+async fn absent_lease_and_absent_namespace_are_read_as_none() {
     let fixture = fixture!("lease-absent");
     for (step, namespace, name) in [(1, NAMESPACE, "no"), (4, "none-run", "x")] {
         let script = Script::new([fixture.exchange(step)]);
@@ -211,7 +211,7 @@ async fn labels_are_sent_back_with_the_configured_ones() {
 }
 
 #[tokio::test]
-async fn rejected_leases_say_why() {
+async fn error_of_a_rejected_lease_has_the_reason() {
     let fixture = fixture!("lease-invalid");
     for step in 1..=5 {
         let (result, _) = create(fixture.exchange(step), &held_by("a")).await;
@@ -222,7 +222,7 @@ async fn rejected_leases_say_why() {
 }
 
 #[tokio::test]
-async fn times_always_have_the_six_digits_that_the_server_insists_on() {
+async fn times_always_have_the_six_digits_that_the_server_requires() {
     for fixture in [
         fixture!("lease-microtime-none"),
         fixture!("lease-microtime-three"),
