@@ -101,7 +101,7 @@ impl Run {
 pub(crate) fn root() -> PathBuf {
     let own = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     own.parent()
-        .expect("xtask lives in a folder of the workspace")
+        .expect("xtask is a folder of the workspace")
         .to_path_buf()
 }
 
@@ -137,7 +137,7 @@ mod tests {
     use super::ignores_interrupts;
 
     #[test]
-    fn whoever_was_started_in_the_background_ignores_interrupts() {
+    fn process_started_in_the_background_ignores_interrupts() {
         assert!(ignores_interrupts(
             "SigBlk:\t0\nSigIgn:\t0000000000001006\n"
         ));

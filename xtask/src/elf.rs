@@ -1,4 +1,4 @@
-//! The headers of a 64-bit little-endian ELF program: what it needs at run time, and how the kernel protects its memory.
+//! The headers of a 64-bit little-endian ELF program: its loader and libraries, and its memory protection.
 
 /// Types of program headers.
 const LOAD: u32 = 1;
@@ -76,7 +76,7 @@ impl Elf {
         Some(found)
     }
 
-    /// Returns what makes it easier to exploit an error in the program.
+    /// Returns the missing protections against exploits of a memory error.
     pub(crate) fn missing_protection(&self) -> Vec<&'static str> {
         let checks = [
             (self.position_independent, "its address is not random"),
@@ -107,8 +107,8 @@ mod tests {
     }
 
     #[test]
-    fn program_with_a_loader_is_told_from_text() {
-        // Tests are linked in the ordinary way: with at least a loader and libc.
+    fn dynamic_program_needs_a_loader_and_text_is_not_parsed() {
+        // Test programs are linked dynamically, with at least a loader and libc.
         let own = own();
         assert!(Elf::parse(&own).unwrap().needs >= 2);
         assert_eq!(Elf::parse(b"#!/bin/sh\n"), None);

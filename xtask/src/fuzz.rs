@@ -68,7 +68,7 @@ fn fuzz(targets: &[&str], seconds: u32) -> Result<()> {
     // The fuzzed code uses the dependencies of the shipped code; cargo adds those of libFuzzer to the list.
     fs::copy(root().join("Cargo.lock"), package.join("Cargo.lock"))?;
     let built = target().join("fuzz");
-    // Name the target explicitly, so that build scripts are built without the flags.
+    // With an explicit target, cargo builds the build scripts without the flags.
     let host = host()?;
     Run::cargo(["build", "--release", "--bins", "--target", &host])
         .inside(&package)
@@ -112,7 +112,7 @@ fn fuzz(targets: &[&str], seconds: u32) -> Result<()> {
         let number = |name: &str| text.lines().find_map(|line| line.strip_prefix(name));
         let number = |name| number(name).unwrap_or("?").trim();
         println!(
-            "{target}: {} seeds, {} inputs, {} of them new ways through the code",
+            "{target}: {} seeds, {} inputs, {} of them with new coverage",
             seeds.len(),
             number("stat::number_of_executed_units:"),
             number("stat::new_units_added:"),
@@ -125,7 +125,9 @@ fn fuzz(targets: &[&str], seconds: u32) -> Result<()> {
 fn host() -> Result<String> {
     let said = Run::new("rustc", ["-vV"]).output()?;
     let host = said.lines().find_map(|line| line.strip_prefix("host: "));
-    Ok(host.context("rustc -vV names no host")?.to_owned())
+    Ok(host
+        .context("no host in the output of rustc -vV")?
+        .to_owned())
 }
 
 /// Returns seeds from the recorded exchanges and the responses of the real decoder.

@@ -1,5 +1,5 @@
-//! `cargo xtask image`: builds the binaries for the images like the Dockerfile, and checks that they need nothing at
-//! run time, because `FROM scratch` has no loader and no libraries, and that the kernel can protect their memory.
+//! `cargo xtask image`: builds the binaries for the images like the Dockerfile. Checks that they are static, because
+//! `FROM scratch` has no loader and no libraries, and that the kernel can protect their memory.
 
 use std::process::Command;
 
@@ -26,7 +26,7 @@ const IMAGES: [(&str, &str, &[&str]); 3] = [
 pub(crate) fn run(names: &[String]) -> Result<()> {
     let known = |name: &String| IMAGES.iter().any(|(image, ..)| image == name);
     if let Some(unknown) = names.iter().find(|name| !known(name)) {
-        bail!("there is no image {unknown}: say tenure, tenure-sidecar or tenure-provisioner");
+        bail!("unknown image {unknown}: expected tenure, tenure-sidecar or tenure-provisioner");
     }
     for (name, profile, features) in IMAGES {
         if names.is_empty() || names.iter().any(|wanted| wanted == name) {
@@ -41,7 +41,7 @@ fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     let target = if on_path("musl-gcc") { MUSL } else { GNU };
     let build = ["build", "--locked", "--profile", profile];
     let what = ["--package", "tenure-cli", "--target", target];
-    // At a random address, which is the default, so that an attacker does not know where code and data are.
+    // The default relocation model gives a random address, so that an attacker does not know where code and data are.
     let mut flags = "-C target-feature=+crt-static".to_owned();
     if target == GNU {
         // Rust's own linker, which the glibc target uses, merges identical functions, omits code that only unwinding
@@ -72,7 +72,7 @@ fn build(name: &str, profile: &str, features: &[&str]) -> Result<()> {
     if !missing.is_empty() {
         bail!("{}: {}", binary.display(), missing.join(", "));
     }
-    // The environment is empty too, so it cannot lead to other files.
+    // The environment is also empty, so that no variable names other files.
     let said = Command::new(&binary)
         .env_clear()
         .arg("--version")

@@ -1,10 +1,10 @@
-//! `cargo xtask`: every check and tool of the project behind one command, so that a checkout needs only cargo. `verify`
-//! only reads, `fix` rewrites.
+//! `cargo xtask`: one command for every check and tool of the project, so that a checkout needs only cargo. `verify`
+//! changes no file, `fix` does.
 #![allow(
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "a tool for people: it prints, and it measures how long things take"
+    reason = "a command line tool: it prints, and it measures durations"
 )]
 
 mod command;
@@ -24,24 +24,24 @@ use command::Run;
 const HELP: &str = "\
 cargo xtask COMMAND
 
-  verify              everything that can be checked without running: format, clippy, docs, tidy
+  verify              run all static checks: format, clippy, docs, tidy
   fix                 format and apply clippy's suggestions
-  test [TIER...]      run every tier of tests, or the named ones; installs what they need
+  test [TIER...]      run every tier of tests, or the named ones; install their requirements
   test real --kubeconfig FILE
-                      the same on a cluster that is there already
-  test --list         the tiers and what each needs
+                      run the tier `real` on an existing cluster
+  test --list         list the tiers and their requirements
   fuzz [TARGET...] [--seconds N]
-                      the parsers under libFuzzer, 60 seconds each
+                      fuzz the parsers with libFuzzer [default: 60 seconds each]
   sim [--seconds N] [--seed S]
-                      simulate elections under faults, catch mutants, check the model
+                      simulate elections under faults, search for seeded bugs, check the model
   mutants [TARGET...] [--file TEXT] [--sample N] [--jobs N] [--quick]
-                      the mutation score: which changes of the code no test notices
-  real up|down|status the real kube-apiserver and etcd on loopback, built from source
+                      measure the mutation score: list changes of the code that no test detects
+  real up|down|status run the real kube-apiserver and etcd on loopback, built from source
   soak [--hours N] [--seed S] [--server real|embedded]
-                      fleets of real processes through random faults, for hours
-  bench [NAME...]     benchmarks against the real peers, as ratios
-  image [NAME...]     the static binaries of deploy/Dockerfile, and that they need nothing at run time
-  tidy                crate arrows, file sizes, links, the tests that docs/originals.md names";
+                      run fleets of real processes under random faults for hours
+  bench [NAME...]     measure Tenure and the real peers, and print the ratios
+  image [NAME...]     build the static binaries of deploy/Dockerfile, and check them
+  tidy                check crate dependencies, file sizes, links, and the tests named in docs/originals.md";
 
 fn main() -> ExitCode {
     let mut args = std::env::args().skip(1);
@@ -95,7 +95,7 @@ fn mutants(rest: &[String]) -> anyhow::Result<()> {
     Run::cargo(program).args(rest).go()
 }
 
-/// Runs a program of the tests. The programs that it starts are built as they ship.
+/// Runs a program of the test package in the release profile, in which the programs that it starts are built too.
 fn optimised(name: &str, rest: &[String]) -> anyhow::Result<()> {
     let built = ["--package", "tenure-cli", "--package", "tenure-tests"];
     Run::cargo(["build", "--release"].iter().chain(&built)).go()?;

@@ -1,4 +1,4 @@
-//! The tables of docs/originals.md: every test that they name exists, and their rows are counted correctly.
+//! Checks the tables of docs/originals.md: every named test exists, and the summary has the correct numbers of rows.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -61,7 +61,7 @@ pub(crate) fn debian(program: &str, package: &str) -> Result<(), Missing> {
     match install() {
         Ok(()) if on_path(program) => Ok(()),
         Ok(()) => Err(Missing::Package(format!(
-            "{package} does not bring {program}"
+            "{package} does not contain {program}"
         ))),
         Err(error) => Err(Missing::Package(format!(
             "cannot install {package}: {error:#}"
@@ -169,7 +169,7 @@ pub(crate) fn cargo_deny() -> Result<PathBuf> {
     Ok(program)
 }
 
-/// Where outside tools are kept.
+/// Returns the folder for third-party tools.
 pub(crate) fn tools() -> PathBuf {
     root().join("target/tools")
 }

@@ -60,12 +60,12 @@ const TIERS: &[Tier] = &[
     },
     Tier {
         name: "races",
-        about: "every order of the threads that share a term, with loom",
+        about: "every order of the threads that share a term, explored with loom",
         prepare: Vec::new,
         in_parts: false,
         run: |_| {
             let package = root().join("races");
-            // What is checked has the dependencies of what is shipped; cargo adds loom's to the list.
+            // The checked code uses the dependencies of the shipped code; cargo adds those of loom to the list.
             std::fs::copy(root().join("Cargo.lock"), package.join("Cargo.lock"))?;
             Run::cargo(["test"])
                 .inside(&package)
@@ -93,7 +93,7 @@ const TIERS: &[Tier] = &[
     },
     Tier {
         name: "mutants",
-        about: "a sample of the mutation score: changes of the core that a unit test must notice",
+        about: "a sample of the mutation score: changes of the core that a unit test must detect",
         prepare: Vec::new,
         in_parts: false,
         run: |_| {
@@ -110,7 +110,7 @@ const TIERS: &[Tier] = &[
     },
     Tier {
         name: "process",
-        about: "real processes and outside clients (kubectl, client-go, Python, Node, Chromium) against us",
+        about: "real processes and outside clients (kubectl, client-go, Python, Node, Chromium) against Tenure",
         prepare: || {
             missing([
                 setup::unpacked("kubernetes-client", "usr/bin/kubectl"),
@@ -133,7 +133,7 @@ const TIERS: &[Tier] = &[
     },
     Tier {
         name: "real",
-        about: "us and client-go against the real kube-apiserver and etcd, built from source",
+        about: "Tenure and client-go against the real kube-apiserver and etcd, built from source",
         prepare: || missing([setup::toolchain("go")]),
         in_parts: false,
         run: |given| {
@@ -266,7 +266,7 @@ fn existing(args: &[String]) -> Result<(Option<PathBuf>, Vec<String>)> {
     while let Some(arg) = args.next() {
         let given = match arg.split_once('=') {
             Some(("--kubeconfig", given)) => given,
-            _ if arg == "--kubeconfig" => args.next().context("--kubeconfig names no file")?,
+            _ if arg == "--kubeconfig" => args.next().context("--kubeconfig needs a file")?,
             _ => {
                 rest.push(arg.clone());
                 continue;
@@ -291,7 +291,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_tier_in_parts_runs_with_what_is_there() {
+    fn tier_in_parts_runs_although_requirements_are_missing() {
         let go = || Missing::Toolchain("no go".to_owned());
         let package = || Missing::Package("no tmux".to_owned());
         let skipped = |reason: &str| Some(Ended::Skipped(reason.to_owned()));
@@ -310,7 +310,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kubeconfig_is_told_from_the_tiers() {
+    fn kubeconfig_is_separated_from_the_tiers() {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         let here = std::fs::canonicalize("Cargo.toml").unwrap();
         for text in [

@@ -1,4 +1,4 @@
-//! The shape of the tree: crate arrows, file sizes, links, left-overs, named tests.
+//! Checks of the source tree: crate dependencies, file sizes, links, forbidden texts, tests named in documents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -10,7 +10,7 @@ use serde_json::Value;
 use crate::command::{Run, root};
 use crate::originals;
 
-/// The arrows of ARCHITECTURE.md, and those of tests/ and examples/.
+/// The allowed dependencies between crates, as in ARCHITECTURE.md, and those of tests/ and examples/.
 const ARROWS: &[(&str, &[&str])] = &[
     ("tenure-core", &[]),
     ("tenure-lock", &["tenure-core"]),
@@ -136,7 +136,7 @@ fn added_to_kube() -> Result<BTreeSet<String>> {
     ])
     .output()?;
     let (mut all, mut of_kube) = (BTreeSet::new(), BTreeSet::new());
-    // The depth of the line below which everything belongs to kube.
+    // Depth of the line of kube or k8s-openapi. The deeper lines that follow are its dependencies.
     let mut inside = None;
     for line in tree.lines() {
         let mut words = line.split_whitespace();
@@ -171,7 +171,7 @@ fn arrows() -> Result<Vec<String>> {
         let name = package["name"].as_str().unwrap_or_default();
         let Some(allowed) = allowed.get(name) else {
             problems.push(format!(
-                "{name}: a new crate needs its arrows in xtask/src/tidy.rs"
+                "{name}: a new crate needs an entry in ARROWS of xtask/src/tidy.rs"
             ));
             continue;
         };
@@ -180,7 +180,9 @@ fn arrows() -> Result<Vec<String>> {
             // Tests may depend on anything, because they are not shipped.
             let ships = dependency["kind"].as_str() != Some("dev");
             if ships && ours.contains(to) && !allowed.contains(&to) {
-                problems.push(format!("{name} -> {to}: not an arrow of ARCHITECTURE.md"));
+                problems.push(format!(
+                    "{name} -> {to}: ARCHITECTURE.md does not allow this dependency"
+                ));
             }
         }
     }
@@ -195,7 +197,7 @@ fn check_source(file: &str, text: &str, problems: &mut Vec<String>) {
         .collect();
     if lines > LONG_FILE && !doc.contains("one thing") {
         problems.push(format!(
-            "{file}: {lines} lines; split it, or say why it is one thing"
+            "{file}: {lines} lines; split it, or state in its module doc why it is one thing"
         ));
     }
     if doc.is_empty() && !text.is_empty() {

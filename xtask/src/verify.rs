@@ -28,17 +28,15 @@ pub(crate) fn verify() -> Result<()> {
     dependencies()
 }
 
-/// Licences, sources and known vulnerabilities of the dependencies.
+/// Checks licences, sources and known vulnerabilities of the dependencies.
 fn dependencies() -> Result<()> {
     let deny = setup::cargo_deny()?;
-    // Warnings name crates that stand in the tree twice; errors are what matters here.
+    // Shows only errors. Warnings are about crates with two versions in the tree, which are allowed.
     let quiet = ["--log-level", "error"];
     let deny = |args: &[&str]| Run::new(&deny, quiet.iter().chain(args));
     deny(&["check", "licenses", "bans", "sources"]).go()?;
     if deny(&["fetch", "db"]).go().is_err() {
-        eprintln!(
-            "note: advisories not checked: the advisory database cannot be reached from here"
-        );
+        eprintln!("note: advisories not checked: the advisory database is not reachable");
         return Ok(());
     }
     deny(&["--offline", "check", "advisories"]).go()

@@ -1,4 +1,4 @@
-//! The list of equivalent changes, which make no difference, each with the reason.
+//! The list of equivalent changes: changes without an effect, each with the reason.
 
 use std::collections::BTreeMap;
 
@@ -54,7 +54,7 @@ impl Equivalents {
             .collect();
         if !unused.is_empty() {
             bail!(
-                "equivalent.txt names what is not there any more:\n  {}",
+                "equivalent.txt lists changes that no longer exist:\n  {}",
                 unused.join("\n  ")
             );
         }

@@ -7,7 +7,7 @@
     clippy::print_stdout,
     clippy::print_stderr,
     clippy::disallowed_methods,
-    reason = "a tool for people: it prints, and it measures how long things take"
+    reason = "a command line tool: it prints, and it measures durations"
 )]
 
 mod equivalent;
@@ -32,13 +32,13 @@ const HELP: &str = "\
 cargo xtask mutants [TARGET...] [--file TEXT] [--sample N] [--seed S] [--again FILE] [--jobs N] [--quick] [--list]
 
   TARGET       core (default), lock, deadline, run
-  --file TEXT  only files whose path contains TEXT
-  --sample N   only N changes, chosen by the seed
-  --seed S     what chooses the sample [default: 1]
-  --again FILE only what a former run has missed, by its output
-  --jobs N     how many changes are tried at a time [default: the number of CPUs]
-  --quick      only the first way to notice a change: no simulator
-  --list       print the changes and make none";
+  --file TEXT  change only files whose path contains TEXT
+  --sample N   try only N random changes
+  --seed S     seed of the sample [default: 1]
+  --again FILE try only the changes that a previous run missed; FILE is its output
+  --jobs N     number of changes to try concurrently [default: the number of CPUs]
+  --quick      run only the first stage of each target, without the simulator
+  --list       print the changes without trying them";
 
 /// The code to change, and the programs that must detect the changes.
 struct Target {
@@ -319,7 +319,7 @@ fn score(tree: &Tree, target: &Target, options: &Options) -> Result<()> {
     let counted = viable - listed;
     let percent = 100.0 * (counted - chosen.len()) as f64 / counted.max(1) as f64;
     println!(
-        "{}: score {percent:.1} %: {} of {counted} changes noticed; {listed} more make no difference, {} do not compile; {:.0} s",
+        "{}: score {percent:.1} %: {} of {counted} changes detected; {listed} more have no effect, {} do not compile; {:.0} s",
         target.name,
         counted - chosen.len(),
         unviable.len(),
@@ -335,7 +335,7 @@ fn score(tree: &Tree, target: &Target, options: &Options) -> Result<()> {
     };
     if options.again.is_none() && percent < least {
         bail!(
-            "the score of {} is below {} %: write the test that notices what was missed",
+            "the score of {} is below {} %: write tests that detect the missed changes",
             target.name,
             least
         );
@@ -343,7 +343,7 @@ fn score(tree: &Tree, target: &Target, options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// Tries all changes, some at a time; returns which were noticed, in the same order.
+/// Tries all changes, several concurrently. Returns whether each was detected, in the same order.
 fn in_parallel(
     changes: &[Numbered<'_>],
     jobs: usize,
@@ -375,7 +375,7 @@ fn in_parallel(
     Ok(all.into_iter().map(|(_, noticed)| noticed).collect())
 }
 
-/// Whether one of the programs of a stage notices a change.
+/// Returns whether one of the programs of a stage detects a change.
 fn runs(
     tree: &Tree,
     target: &Target,

@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn place_of_an_error_leads_to_the_innermost_change() {
+    fn position_of_an_error_gives_the_innermost_change() {
         let sites = find(SOURCE).unwrap();
         let text = render(SOURCE, &sites, 1, &BTreeSet::new());
         let inside = text.find("b || a").unwrap();
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn changes_that_do_not_compile_are_left_out() {
+    fn changes_that_do_not_compile_are_omitted() {
         let sites = find(SOURCE).unwrap();
         let all: BTreeSet<u32> = (1..=8).collect();
         assert_eq!(render(SOURCE, &sites, 1, &all), SOURCE);

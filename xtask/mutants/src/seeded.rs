@@ -1,7 +1,7 @@
 //! Finds the code that only a seeded bug of the simulator reaches.
 //!
 //! As the crates are shipped, no bug is seeded: `self.is(Mutant::X)` is always false. A change of code behind such a
-//! condition makes no difference, so it is not counted.
+//! condition has no effect, so it is not counted.
 
 use std::collections::BTreeSet;
 
@@ -32,7 +32,7 @@ pub(crate) fn is_false(expression: &syn::Expr, names: &Names) -> bool {
     }
 }
 
-/// Whether both operands next to the operator are false as shipped: then neither `||` nor `&&` makes a difference.
+/// Whether both operands of the operator are false as shipped. In that case `||` and `&&` give the same result.
 pub(crate) fn joins_false(binary: &syn::ExprBinary, names: &Names) -> bool {
     let left = match &*binary.left {
         syn::Expr::Binary(inner) if matches!(inner.op, syn::BinOp::Or(_)) => &inner.right,
@@ -57,7 +57,7 @@ pub(crate) fn name_of(local: &syn::Local, names: &Names) -> Option<String> {
     is_false(value, names).then(|| name.ident.to_string())
 }
 
-/// Whether a function only asks for a seeded bug: by a parameter, or because its body is false as shipped.
+/// Whether a function only tests for a seeded bug: it takes the bug as a parameter, or its body is false as shipped.
 pub(crate) fn is_question(signature: &syn::Signature, block: &syn::Block) -> bool {
     let by_parameter = signature.inputs.iter().any(|input| match input {
         syn::FnArg::Typed(typed) => matches!(&*typed.ty, syn::Type::Path(path)

@@ -1,6 +1,6 @@
 //! Finds possible changes of a file: operators, conditions, match arms, function bodies.
 //!
-//! The kinds of changes are those of cargo-mutants. Code of tests, of macros, of `const fn` and of seeded bugs is left out.
+//! The kinds of changes are those of cargo-mutants. Code of tests, of macros, of `const fn` and of seeded bugs is excluded.
 
 use std::ops::Range;
 
@@ -369,7 +369,7 @@ fn is_named(kind: &syn::Type, name: &str) -> bool {
     matches!(kind, syn::Type::Path(path) if path.path.is_ident(name))
 }
 
-/// Returns whether a condition binds a variable, which a separate expression cannot.
+/// Returns whether a condition contains `let`, which is not allowed in a separate expression.
 fn has_let(expression: &syn::Expr) -> bool {
     match expression {
         syn::Expr::Let(_) => true,

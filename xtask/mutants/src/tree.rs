@@ -62,7 +62,7 @@ impl Tree {
         })
     }
 
-    /// Everything that can be changed in these files and in the files below these folders. A path that does not exist is
+    /// Returns all possible changes in these files and in the files below these folders. A path that does not exist is
     /// skipped, so that a target can name a module as a file and as a folder.
     pub(crate) fn sources(&self, paths: &[&str]) -> Result<Vec<Source>> {
         let mut files = Vec::new();
@@ -154,9 +154,7 @@ impl Tree {
                 unviable.extend(culprits(&texts[index], *at, &source.sites, source.first));
             }
             if unviable.len() == before {
-                bail!(
-                    "the changed {package} does not compile, and not because of a change:\n{last}"
-                );
+                bail!("{package} does not compile, and no change causes the error:\n{last}");
             }
             eprintln!("{} changes do not compile", unviable.len());
         }
@@ -220,7 +218,7 @@ impl Tree {
             .current_dir(self.folder.join(package))
             .env("CARGO_MANIFEST_DIR", self.folder.join(package))
             .env("TENURE_MUTATION", change.to_string())
-            // A tenth of what proptest does by itself: each change runs all of them.
+            // A tenth of the default of proptest, because every change runs all property tests.
             .env("PROPTEST_CASES", "25")
             .env("RUST_BACKTRACE", "0")
             .stdin(Stdio::null())
@@ -260,7 +258,7 @@ fn list(path: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
     Ok(())
 }
 
-/// Writes a file if its content differs, so that cargo does not build it again without need.
+/// Writes a file if its content differs, so that cargo does not rebuild it unnecessarily.
 fn write(path: &Path, content: &[u8]) -> Result<()> {
     if fs::read(path).is_ok_and(|present| present == content) {
         return Ok(());
