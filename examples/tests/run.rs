@@ -40,7 +40,7 @@ impl Example {
                     return line;
                 }
             }
-            panic!("it ended before {text:?}");
+            panic!("the example ended before it printed {text:?}");
         };
         let found = tokio::time::timeout(LIMIT, found).await;
         found.unwrap_or_else(|_| panic!("no {text:?} in time"))
@@ -165,14 +165,14 @@ async fn controller_runs_on_the_leader() {
 }
 
 #[tokio::test]
-async fn many_hand_over_everything() {
+async fn many_hands_over_all_shards_on_shutdown() {
     let (_server, config) = server().await;
     let start = || Example::start(env!("CARGO_BIN_EXE_many"), &["50"], &config);
     let mut first = start();
     first.line("leading 50 shards").await;
     let mut second = start();
     let rest = first.interrupt().await;
-    assert_eq!(rest, ["giving 50 shards away"]);
+    assert_eq!(rest, ["releasing 50 shards"]);
     second.line("leading 50 shards").await;
 }
 
@@ -182,7 +182,7 @@ async fn fenced_refuses_the_former_leader() {
     let mut example = Example::start(env!("CARGO_BIN_EXE_fenced"), &[], &config);
     let rest = example.rest().await;
     let last = rest.last().unwrap();
-    assert!(last.contains("is refused"), "{rest:?}");
+    assert!(last.contains("is rejected"), "{rest:?}");
 }
 
 #[tokio::test]

@@ -1,15 +1,15 @@
 //! client-go's callbacks, and the guarantees about them.
 //!
 //! - `on_stopped_leading` is called only if `on_started_leading` was called, after its future has ended, and before the
-//!   lease is released. (client-go calls it in any case and waits for nothing, so the lease may already belong to
-//!   another candidate.)
+//!   lease is released. (client-go always calls it, and does not wait for the work, so the lease may already
+//!   belong to another candidate.)
 //! - `on_new_leader` is called in the order of the changes.
 //!
 //! Like client-go's function, `run_or_die` panics on an invalid configuration and returns after one term.
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "this is what the example shows; its pauses are no deadlines"
+    reason = "the example prints what happens, and its pauses are not deadlines"
 )]
 
 use std::sync::Arc;
@@ -28,7 +28,7 @@ async fn main() -> anyhow::Result<()> {
             println!("started leading");
             tenure.cancelled().await;
             println!("winding down");
-            // The lease is still renewed here, within limits, so no other candidate leads yet.
+            // The lease is still renewed here for a limited time, so no other candidate leads yet.
             tokio::time::sleep(Duration::from_millis(200)).await;
         },
         |reason| println!("stopped leading: {}", reason.as_str()),

@@ -3,7 +3,7 @@
 //! Every ConfigMap with the label `example=seen` gets an annotation. The stream of the controller starts and ends with
 //! the term. The reconciler checks the tenure again just before its write, because a check at the start of a long
 //! reconciliation may be outdated at its end.
-#![allow(clippy::print_stdout, reason = "this is what the example shows")]
+#![allow(clippy::print_stdout, reason = "the example prints what happens")]
 
 use std::sync::Arc;
 use std::time::Duration;

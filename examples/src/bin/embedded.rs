@@ -6,7 +6,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "this is what the example shows; its pauses are no deadlines"
+    reason = "the example prints what happens, and its pauses are not deadlines"
 )]
 
 use std::time::Duration;

@@ -4,7 +4,7 @@
 //! resource can. The fencing token increases with every term, so the resource stores the greatest token it has seen and
 //! rejects smaller ones. The resource in this example is a ConfigMap. Its writes contain the token and the version that
 //! was read, so that check and write are one step.
-#![allow(clippy::print_stdout, reason = "this is what the example shows")]
+#![allow(clippy::print_stdout, reason = "the example prints what happens")]
 
 use std::collections::BTreeMap;
 
@@ -35,7 +35,7 @@ impl FencedStore {
         if let Some(seen) = data.get(KEY) {
             let seen: FencingToken = seen.parse()?;
             if *token < seen {
-                bail!("token {token} is refused, a leader with {seen} has written");
+                bail!("token {token} is rejected: a leader with token {seen} has already written");
             }
         }
         data.insert(KEY.to_owned(), token.to_string());
@@ -82,7 +82,7 @@ async fn main() -> anyhow::Result<()> {
 
     // The former leader resumes and continues as if it still led.
     match store.write(former.token(), "too late").await {
-        Ok(()) => println!("the late write went through"),
+        Ok(()) => println!("the late write was accepted"),
         Err(error) => println!("{error}"),
     }
     Ok(())

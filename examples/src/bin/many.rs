@@ -3,7 +3,7 @@
 //! A hub drives all elections on one task, with one watch for the namespace. If the server supports HTTP/2 (feature
 //! `http2`), all renewals share one connection. Run two of these: the second one waits, and takes over everything when
 //! the first is stopped.
-#![allow(clippy::print_stdout, reason = "this is what the example shows")]
+#![allow(clippy::print_stdout, reason = "the example prints what happens")]
 
 use futures_util::StreamExt as _;
 use futures_util::stream::FuturesUnordered;
@@ -30,7 +30,7 @@ async fn main() -> anyhow::Result<()> {
         events.push(next(elector.start()));
     }
 
-    // A `Term` that is held leads; dropping it releases the shard.
+    // The process leads a shard as long as it holds its `Term`. Dropping the `Term` releases the shard.
     let mut terms = Vec::new();
     let mut shutdown = std::pin::pin!(tokio::signal::ctrl_c());
     loop {
@@ -45,7 +45,7 @@ async fn main() -> anyhow::Result<()> {
                         }
                     }
                     Some(Event::Stop(reason)) => {
-                        println!("lost one: {}", reason.as_str());
+                        println!("lost a shard: {}", reason.as_str());
                         terms.retain(|term| term.is_leading());
                     }
                     Some(_) => {}
@@ -56,7 +56,7 @@ async fn main() -> anyhow::Result<()> {
         }
     }
 
-    println!("giving {} shards away", terms.len());
+    println!("releasing {} shards", terms.len());
     drop((terms, events));
     hub.ended().await;
     Ok(())

@@ -3,7 +3,7 @@
 //! Run it twice. Both replicas keep a cache of ConfigMaps. One of them leads `operator-example` and processes each map.
 //! Either of them leads `operator-example-audit`. Stop a leader: the standby continues immediately, because its cache
 //! is already filled.
-#![allow(clippy::print_stdout, reason = "this is what the example shows")]
+#![allow(clippy::print_stdout, reason = "the example prints what happens")]
 
 use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Api;

@@ -1,8 +1,8 @@
-//! A server with your own controllers, similar to k3s and rke2.
+//! An API server with your own controllers in one process, similar to k3s and rke2.
 //!
-//! The API server, its built-in controllers and two more run in one process. The folder contains all its state. Usage:
+//! The API server, its built-in controllers and two more run in one process. FOLDER contains all its state. Usage:
 //! `own_server FOLDER`
-#![allow(clippy::print_stdout, reason = "this is what the example shows")]
+#![allow(clippy::print_stdout, reason = "the example prints what happens")]
 
 use anyhow::Context as _;
 use k8s_openapi::api::core::v1::Namespace;
