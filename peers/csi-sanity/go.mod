@@ -1,4 +1,4 @@
-// The suite that CSI drivers are tested with: whether our scripted driver is one.
+// csi-sanity, the test suite for CSI drivers. It shows that the scripted driver conforms to CSI.
 module tenure/peers/csi-sanity
 
 go 1.26.0

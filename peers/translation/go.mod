@@ -1,4 +1,4 @@
-// The translation of in-tree storage objects to CSI, of the version that ../kubernetes has.
+// The translation of in-tree storage objects to CSI, in the version of ../kubernetes.
 module tenure/peers/translation
 
 go 1.26.0

@@ -42,7 +42,7 @@ func (c *candidate) contend(ctx context.Context) {
 	for ctx.Err() == nil {
 		elector, _, err := c.elector()
 		if err != nil {
-			panic(fmt.Sprintf("validated at start, refused now: %v", err))
+			panic(fmt.Sprintf("valid at the start, rejected now: %v", err))
 		}
 		elector.Run(ctx)
 	}
@@ -91,7 +91,7 @@ func (t *term) work(ctx context.Context) {
 	close(t.ended)
 }
 
-// tick does one piece of work and reports whether the context allows to continue.
+// tick does one step of work and returns whether the context allows another.
 func (t *term) tick(ctx context.Context) bool {
 	if t.workTick == 0 {
 		<-ctx.Done()

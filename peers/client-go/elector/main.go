@@ -47,13 +47,13 @@ func (o *options) register(flags *flag.FlagSet) {
 	flags.IntVar(&o.elections, "elections", 0, "contend for NAME-0 to NAME-(N-1) instead of NAME")
 	flags.StringVar(&o.id, "id", "", "identity (default: host name and process id)")
 	flags.StringVar(&o.lock, "lock", "leases", "lock kind, as this client-go spells it")
-	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "how long others wait after a renewal")
-	flags.DurationVar(&o.renewDeadline, "renew-deadline", 10*time.Second, "how long a leader tries to renew")
+	flags.DurationVar(&o.leaseDuration, "lease-duration", 15*time.Second, "time that others wait after a renewal")
+	flags.DurationVar(&o.renewDeadline, "renew-deadline", 10*time.Second, "time for which a leader tries to renew")
 	flags.DurationVar(&o.retryPeriod, "retry-period", 2*time.Second, "pause between attempts")
 	flags.DurationVar(&o.requestTimeout, "request-timeout", 0, "limit of one request (default: half the renew deadline)")
-	flags.BoolVar(&o.release, "release", true, "give the lock up at the end (ReleaseOnCancel)")
-	flags.DurationVar(&o.workTick, "work", 0, "while leading, print a `working` line this often (0: never)")
-	flags.StringVar(&o.storeAddress, "store", "", "with --work, send each piece of work to this `address` too, with the term's token")
+	flags.BoolVar(&o.release, "release", true, "release the lock at the end (ReleaseOnCancel)")
+	flags.DurationVar(&o.workTick, "work", 0, "while leading, print a `working` line at this interval (0: never)")
+	flags.StringVar(&o.storeAddress, "store", "", "with --work, also send each step of work to this `address`, with the token of the term")
 }
 
 func run(o options) error {

@@ -46,7 +46,7 @@ var resources = map[string]schema.GroupVersionResource{
 func main() {
 	kubeconfig := flag.String("kubeconfig", os.Getenv("KUBECONFIG"), "kubeconfig file")
 	namespace := flag.String("namespace", metav1.NamespaceAll, "namespace (default: all)")
-	names := flag.String("resources", "leases,configmaps", "what to watch")
+	names := flag.String("resources", "leases,configmaps", "resources to watch, separated by commas")
 	flag.Parse()
 	if err := run(*kubeconfig, *namespace, strings.Split(*names, ",")); err != nil {
 		fmt.Fprintln(os.Stderr, "informer:", err)

@@ -1,5 +1,5 @@
-// Command descriptions writes what `kubectl explain` shows about the messages of the field table: descriptions, required
-// fields and enum values. It reads them from the OpenAPI definitions that Kubernetes generates from its Go types, and
+// Command descriptions writes the texts that `kubectl explain` shows for the messages of the field table: descriptions,
+// required fields and enum values. It reads them from the OpenAPI definitions that Kubernetes generates from its Go types, and
 // fails if the definitions lack a field of the table.
 //
 // The output is a zlib stream. crates/apiserver/src/schema/descriptions.rs describes the text inside.

@@ -15,7 +15,7 @@ import (
 var (
 	out    = flag.String("out", "../../crates/apiserver/tests/fixtures/oracle", "folder to write to")
 	seed   = flag.Int64("seed", 1, "seed of the generated input")
-	factor = flag.Int("factor", 1, "how many times the usual number of cases")
+	factor = flag.Int("factor", 1, "multiple of the usual number of cases")
 )
 
 func main() {
