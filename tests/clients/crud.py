@@ -83,7 +83,7 @@ def errors(core):
 
 
 def election(core):
-    """Another elector that nobody here wrote: it must be able to win."""
+    """The elector of the Python client must be able to win an election."""
     leading = threading.Event()
     lock = ConfigMapLock("election", NAMESPACE, "python")
     elector = leaderelection.LeaderElection(electionconfig.Config(
@@ -96,6 +96,6 @@ def election(core):
 
 
 main(sys.argv[1])
-# The elector cannot be asked to stop, and a thread that prints while the interpreter ends aborts it.
+# The elector has no way to stop, and a thread that prints while the interpreter exits would abort it.
 sys.stdout.flush()
 os._exit(0)

@@ -1,4 +1,4 @@
-// The page in a real browser. Says on standard output what it sees; the test acts on that.
+// The page in a real browser. Prints what the page shows on standard output, and the test reacts to it.
 //   node page.mjs SCENARIO URL PLAYWRIGHT [SCREENSHOTS]
 import { createRequire } from 'node:module';
 import { readFileSync } from 'node:fs';
@@ -21,7 +21,7 @@ async function open(address, options = {}) {
   page.on('console', message => { if (message.type() === 'error') errors.push(message.text()); });
   page.on('pageerror', error => errors.push(String(error)));
   await page.goto(address);
-  // Gone after a reload.
+  // A reload would remove this variable.
   await page.evaluate(() => { window.same = true; });
   return page;
 }
@@ -32,7 +32,7 @@ const menuButton = (page, election) => page.getByRole('button', { name: `Actions
 const stepDownItem = page => page.getByRole('menuitem', { name: 'Step down' });
 const focused = locator => locator.evaluate(element => element === document.activeElement);
 
-/** Waits for somebody else than `before`, and returns who it is. */
+/** Waits for a leader other than `before`, and returns its name. */
 async function leader(page, election, before = '') {
   await page.waitForFunction(([name, before]) => {
     const own = document.querySelector(`article[aria-label="${name}"] .holder:not(.nobody) b`);
@@ -49,7 +49,7 @@ async function picture(page, name) {
   if (pictures) await page.screenshot({ path: `${pictures}/${name}.png` });
 }
 
-/** What everybody needs who does not see, or has no mouse. */
+/** Checks the requirements of users of screen readers and keyboards. */
 async function accessible(page, election) {
   assert.equal(await page.getAttribute('html', 'lang'), 'en');
   assert.equal(await page.getByRole('heading', { level: 1 }).count(), 1);
@@ -74,7 +74,7 @@ async function accessible(page, election) {
   assert.deepEqual(order, ['A.skip', 'filter', 'range', 'as-cards', 'as-table', 'BUTTON.more', 'BUTTON.link number']);
 }
 
-/** axe-core finds nothing serious. */
+/** Checks that axe-core finds no serious problem. */
 async function audited(page, where) {
   await page.evaluate(axe);
   const found = await page.evaluate(async () => {
@@ -91,7 +91,7 @@ async function fits(page, width) {
   assert.ok(wide <= window, `scrolls sideways at ${width}: ${wide} > ${window}`);
 }
 
-/** Every width and colour scheme. */
+/** Checks the layout in every width and colour scheme. */
 async function looks(page, name) {
   for (const colorScheme of ['light', 'dark']) {
     await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' });
@@ -121,7 +121,7 @@ const scenarios = {
     say('shown ' + second);
     await accessible(page, web);
     assert.ok(await page.getByRole('button', { name: 'Sign in' }).isHidden());
-    // By keyboard: the menu, the question, and back.
+    // With the keyboard: opens the menu and the question, and closes both.
     const button = menuButton(page, web);
     await button.press('Enter');
     assert.ok(await focused(page.getByRole('menuitem', { name: 'Show terms' })));
@@ -170,7 +170,7 @@ const scenarios = {
     await page.getByRole('searchbox').fill('nothing like it');
     await page.getByText('No election matches the filter.').waitFor();
     assert.deepEqual(errors, []);
-    // A stranger sees nothing but the request to sign in.
+    // A user without the secret sees only the request to sign in.
     const stranger = await open(url.split('#')[0]);
     await state(stranger, 'refused');
     assert.equal(await stranger.getByRole('article').count(), 0);
@@ -195,7 +195,7 @@ const scenarios = {
     assert.equal(await row('w-free').locator('.status').textContent(), 'free');
     assert.equal(await colour('w-free'), await colour('e00'));
     assert.notEqual(await colour('w-free'), await colour('z-expired'));
-    // Terms without a goodbye and leaderless gaps.
+    // Terms without a release, and gaps without a leader.
     const line = row('y-flapping').locator('.line');
     // Five terms of the Events, and one before them, because the lock says that it was acquired ten minutes ago.
     assert.equal(await line.locator('.term').count(), 6);
@@ -217,7 +217,7 @@ const scenarios = {
     assert.equal(await page.locator('#since').textContent(), '1 h ago');
     assert.ok(Math.abs(wide / 4 - await width('e00')) < .03, 'the same term is a quarter as wide');
     await looks(page, 'table');
-    // By hand: cards and back. The choice survives a reload.
+    // The user switches to cards and back. The choice survives a reload.
     await page.getByRole('button', { name: 'Cards' }).click();
     await card(page, 'default/z-expired').waitFor();
     assert.equal(await page.getByRole('article').count(), 17);
@@ -235,12 +235,12 @@ const scenarios = {
     await fresh.waitForFunction(() => document.querySelectorAll('tbody tr').length === 1);
     await fresh.getByRole('searchbox').fill('');
     say('table');
-    // The test has deleted some: few elections are cards.
+    // The test has deleted some elections. A small number of elections is shown as cards.
     await fresh.getByRole('article').first().waitFor();
     assert.deepEqual(errors, []);
   },
 
-  // `tenure elect --http`: everybody may look, nobody may steer; the feed breaks and comes back.
+  // `tenure elect --http`: all users can read and none can give orders. The feed breaks and reconnects.
   async sidecar() {
     const page = await open(url), web = 'default/web';
     await state(page, 'live');
@@ -263,7 +263,7 @@ const scenarios = {
     assert.ok(await page.evaluate(() => window.same), 'no reload');
   },
 
-  // `tenure server`: who you are decides.
+  // `tenure server`: the permissions of the signed-in user apply.
   async server() {
     const page = await open(url), web = 'default/web';
     await state(page, 'refused');

@@ -1,8 +1,9 @@
-// A clock that jumps for one process: preloaded, it adds to the wall clock and to the clock that counts suspend
-// what the file named by CLOCK_SHIM says, at any time.
+// Makes the clocks of one process jump. When preloaded, this library adds the values in the file named by CLOCK_SHIM
+// to the wall clock and to the clock that includes suspend. The file can change at any time.
 //
-// tenure reads its clocks from the kernel's vDSO, so that is what is replaced. The C library's clock_gettime, which
-// the candidate stamps its event lines with, keeps telling the truth: the checker goes by one clock for all.
+// tenure reads its clocks from the kernel's vDSO, so this library replaces the function of the vDSO. The C library's
+// clock_gettime, which gives the times of event lines, still returns the true time, because the checker compares the
+// event lines of all processes.
 #define _GNU_SOURCE
 #include <elf.h>
 #include <fcntl.h>
@@ -22,7 +23,7 @@
 // Nanoseconds to add: to CLOCK_REALTIME, to CLOCK_BOOTTIME.
 static volatile int64_t *added;
 
-// Returns the negated error, as the vDSO does, and leaves errno alone.
+// Returns the negated error, as the vDSO does, and does not change errno.
 static long kernel_clock(clockid_t clock, struct timespec *time) {
     long result;
     __asm__ volatile("syscall"
@@ -78,7 +79,7 @@ __attribute__((constructor)) static void install(void) {
         if (dynamic->d_tag == DT_STRTAB)
             names = (const char *)(base + dynamic->d_un.d_ptr);
     }
-    // The names follow the symbols.
+    // In the vDSO, the string table follows the symbol table, so it marks the end of the symbols.
     int found = 0;
     for (; symbols && names && (const char *)symbols < names; symbols++)
         if (strcmp(names + symbols->st_name, "__vdso_clock_gettime") == 0) {

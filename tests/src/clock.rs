@@ -27,7 +27,7 @@ impl std::ops::Add<Duration> for Nanos {
 /// Returns the current instant. All processes of a test read this same clock.
 #[expect(
     clippy::disallowed_methods,
-    reason = "event lines carry wall time, and one host has one"
+    reason = "event lines contain the wall time, which all processes of a host share"
 )]
 pub fn now() -> Nanos {
     let since_epoch = SystemTime::now()

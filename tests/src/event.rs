@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn log_lines_are_no_events() {
+    fn log_lines_are_not_events() {
         assert!(Event::parse("I1115 leaderelection.go:257] attempting").is_none());
         assert!(Event::parse(r#"{"level":"info"}"#).is_none());
     }

@@ -1,4 +1,4 @@
-//! Who led when, and whether two candidates ever led at the same time.
+//! The terms of an election and their overlaps, from the event lines of the candidates.
 //!
 //! This module is pure: it reads event lines and computes. A term is `[acquired.t, until)`, where `until` is the end of
 //! guarded work according to the process itself. A killed process reports nothing, and it may have been stopped or
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn one_after_the_other_is_fine_even_without_a_gap() {
+    fn consecutive_terms_without_a_gap_are_valid() {
         let found = violations(&[
             ("a", "acquired@10#5/0 released@21<20"),
             ("b", "acquired@20#9/1 lost@40<39"),
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_killed_process_leads_no_longer() {
+    fn killed_process_no_longer_leads() {
         let mut history = History::default();
         history.add(&lines("a", "acquired@10#1/0"), Some(Nanos(30 * MS)));
         history.add(&lines("b", "acquired@31#2/1"), None);
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn a_lost_term_may_be_given_back_later() {
+    fn lost_term_may_be_released_later() {
         let lost_then_released = [("a", "acquired@1#1/0 lost@5<4 released@9")];
         assert_eq!(violations(&lost_then_released), Vec::<String>::new());
         let never_led = [("a", "released@9")];
@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_that_contradict_each_other_are_findings() {
+    fn contradictory_lines_are_reported() {
         assert_eq!(
             violations(&[("a", "lost@5<4")]),
             ["a ended a term it never began"]

@@ -370,7 +370,7 @@ mod tests {
     const LIMIT: Duration = Duration::from_secs(20);
 
     #[test]
-    fn events_and_text_are_told_apart() {
+    fn events_and_text_are_separated() {
         let mut process = shell(r#"echo '{"t":7,"event":"acquired"}'; echo hello; echo oops >&2"#);
         assert!(process.wait(LIMIT).unwrap().success());
         assert_eq!(
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn waiting_ends_early_when_the_process_has_nothing_more_to_say() {
+    fn wait_ends_when_the_output_of_the_process_ends() {
         let process = shell("echo bye");
         let silence = process
             .wait_for(Kind::Lost, Nanos(0), Duration::from_secs(3600))
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn work_takes_time() {
+    fn cpu_time_of_busy_process_increases() {
         let process =
             shell("i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done; echo done; exec sleep 1000");
         let done = || process.text().contains(&"done".to_owned()).then_some(());
@@ -408,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_process_is_gone() {
+    fn dropped_process_is_killed() {
         let process = shell("exec sleep 1000");
         let stat = format!("/proc/{}/stat", process.pid());
         assert!(std::fs::exists(&stat).unwrap());

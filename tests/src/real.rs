@@ -67,7 +67,7 @@ fn existing() -> Option<PathBuf> {
 pub fn own_cluster() -> Result<(), Skip> {
     match existing() {
         Some(file) => Err(Skip(format!(
-            "this needs a cluster of its own, not that of {}",
+            "this test needs its own cluster, not that of {}",
             file.display()
         ))),
         None => available(&[Peer::Etcd, Peer::KubeApiserver]),
@@ -149,7 +149,7 @@ mod tests {
     use super::Missing;
 
     #[test]
-    fn what_is_said_of_missing_parts_goes_before_where_this_runs() {
+    fn explicit_setting_takes_precedence_over_ci() {
         for (real, ci, wanted) in [
             (None, None, Missing::Skip),
             (None, Some("true"), Missing::Require),

@@ -14,7 +14,7 @@ static SPAWNER: LazyLock<Mutex<Sender<Order>>> = LazyLock::new(|| {
     let (orders, inbox) = channel::<Order>();
     std::thread::spawn(move || {
         for (mut command, answer) in inbox {
-            // If the caller has gone, nobody would end the process.
+            // If the caller has ended, it cannot end the process.
             if let Err(lost) = answer.send(command.spawn())
                 && let Ok(mut child) = lost.0
             {

@@ -1,7 +1,7 @@
 //! Measures how long the machine lets a process wait for the CPU.
 //!
 //! Guarantees within a margin of half a second hold only if runnable processes get the CPU in time. A test of such a
-//! guarantee checks this before it blames the product.
+//! guarantee checks the stalls before it fails.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

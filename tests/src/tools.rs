@@ -176,8 +176,11 @@ pub fn candidate() -> Result<PathBuf, Skip> {
 /// Fails if it is not built.
 pub fn shipped_candidate() -> Result<PathBuf, Skip> {
     let build = "cargo build --profile dist -p tenure-tests --bin candidate";
-    below_target("dist/candidate")
-        .ok_or_else(|| Skip(format!("no candidate as shipped: `{build}` makes it")))
+    below_target("dist/candidate").ok_or_else(|| {
+        Skip(format!(
+            "the candidate is not built in the profile dist: `{build}` builds it"
+        ))
+    })
 }
 
 /// Returns one of the examples.
@@ -196,7 +199,7 @@ pub fn example(name: &str) -> Result<PathBuf, Skip> {
 /// Fails if it is not built.
 pub fn sidecar() -> Result<PathBuf, Skip> {
     let missing = || {
-        Skip("tenure-sidecar is not built: `cargo xtask image tenure-sidecar` does it".to_owned())
+        Skip("tenure-sidecar is not built: `cargo xtask image tenure-sidecar` builds it".to_owned())
     };
     below_target("image/tenure-sidecar").ok_or_else(missing)
 }
@@ -222,7 +225,7 @@ fn beside(name: &str, package: &str) -> Result<PathBuf, Skip> {
         .map(|folder| folder.join(name));
     let missing = || {
         Skip(format!(
-            "{name} is not built: `cargo build -p {package}` does it"
+            "{name} is not built: `cargo build -p {package}` builds it"
         ))
     };
     folders

@@ -139,7 +139,7 @@ fn an_existing_cluster_is_used_and_left_running() {
     let said = run.text().join("\n");
     assert!(ended.success(), "{said}");
     assert!(said.contains("3 passed"), "{said}");
-    for skipped in ["has no user without rights", "needs a cluster of its own"] {
+    for skipped in ["has no user without permissions", "needs its own cluster"] {
         assert!(said.contains(skipped), "no {skipped:?} in\n{said}");
     }
     // The run used that cluster.

@@ -22,7 +22,7 @@ pub fn json_patch(operations: usize) -> Value {
     Value::Array([start].into_iter().chain(inserts).chain([end]).collect())
 }
 
-/// Returns a role that stands for billions of single grants.
+/// Returns a role whose rules combine to billions of single permissions.
 pub fn wide_role(name: &str, width: usize) -> Value {
     let list = |prefix: &str| -> Vec<String> {
         (0..width)

@@ -108,7 +108,7 @@ pub struct Target {
 }
 
 impl Target {
-    /// Creates the objects and the rights that the attacks need. The attackers may do much, but cannot grant more.
+    /// Creates the objects and the rights that the attacks need. The attackers have many rights, but cannot grant others.
     ///
     /// # Panics
     ///
@@ -375,7 +375,7 @@ impl Flood {
                 }
             });
         }
-        // Denied requests look at all rules of the user.
+        // A denied request evaluates all rules of the user.
         for _ in 0..20 {
             let path = "/api/v1/namespaces/default/secrets".to_owned();
             self.shoot(user, move |_| ("GET", path.clone(), JSON, Bytes::new()));
@@ -392,7 +392,7 @@ impl Flood {
                 let mut number = 0;
                 while clock::now() < end {
                     number += 1;
-                    // Half of a head, the first bytes of a handshake, or nothing at all.
+                    // Half of a request head, the first bytes of a handshake, or nothing.
                     let (address, bytes): (_, &'static [u8]) = match number % 3 {
                         0 => (target.plain, b"GET / HTTP/1.1\r\n"),
                         1 => (target.tls, b"\x16\x03\x01\x02\x00\x01"),

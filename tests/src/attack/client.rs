@@ -17,7 +17,7 @@ use tokio::net::{TcpSocket, TcpStream};
 
 use crate::clock::{self, Nanos};
 
-/// Longer than anything takes.
+/// Time limit of every request, longer than any request takes.
 pub const LIMIT: Duration = Duration::from_secs(120);
 
 /// Content type of a JSON object.

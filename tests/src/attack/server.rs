@@ -16,7 +16,7 @@ use crate::process::Process;
 
 const LIMIT: Duration = Duration::from_secs(180);
 
-/// A running `tenure server run` in a home of its own.
+/// A running `tenure server run` with its own home directory.
 #[derive(Debug)]
 pub struct AttackedServer {
     process: Process,
@@ -116,7 +116,10 @@ impl AttackedServer {
         let token = fs::read_to_string(self.kubeconfig().with_file_name("token"));
         Client {
             address: self.plain(),
-            token: token.expect("the server writes it").trim().to_owned(),
+            token: token
+                .expect("the server has written its token")
+                .trim()
+                .to_owned(),
         }
     }
 
@@ -144,7 +147,7 @@ impl AttackedServer {
         &self.process
     }
 
-    /// Creates what must be creatable, as the administrator.
+    /// Creates an object as the administrator.
     ///
     /// # Panics
     ///
@@ -195,7 +198,7 @@ impl AttackedServer {
         }
     }
 
-    /// Returns the most resident memory in bytes since the start or the last reset.
+    /// Returns the peak of the resident memory in bytes since the start or the last reset.
     pub fn peak_bytes(&self) -> u64 {
         let status = fs::read_to_string(format!("/proc/{}/status", self.process.pid()));
         let status = status.unwrap_or_default();
@@ -204,7 +207,7 @@ impl AttackedServer {
         kilobytes.unwrap_or(0_u64) * 1_024
     }
 
-    /// Forgets the peak of the resident memory.
+    /// Resets the peak of the resident memory.
     ///
     /// # Errors
     ///
@@ -227,6 +230,6 @@ pub fn raise_file_limit() {
         current: limit.maximum,
         maximum: limit.maximum,
     };
-    // Without success, an attack has fewer connections.
+    // If this fails, attacks use fewer connections.
     _ = setrlimit(Resource::Nofile, raised);
 }

@@ -3,7 +3,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
-    reason = "durations are what is measured here, and people watch"
+    reason = "a benchmark measures durations and prints its progress"
 )]
 
 use std::fmt::Write as _;
@@ -153,7 +153,8 @@ fn starts(home: &Home) -> Result<Vec<Duration>> {
     (0..STARTS).map(one).collect()
 }
 
-/// The sidecar's build contains no server, so it gets the address of the local one.
+/// Measures the memory of a leading and of a following sidecar. The sidecar's build contains no server, so it gets the
+/// address of the local one.
 fn resident(home: &Home, sidecar: &Path) -> Result<(u64, u64)> {
     let start = |id: &str| -> Result<Process> {
         let mut command = home.command_of(sidecar);
@@ -167,7 +168,11 @@ fn resident(home: &Home, sidecar: &Path) -> Result<(u64, u64)> {
     let follower = start("b")?;
     follower.wait_for(Kind::Observed, Nanos(0), LIMIT)?;
     sleep(Duration::from_secs(12));
-    let bytes = |process: &Process| process.resident_bytes().context("/proc says nothing");
+    let bytes = |process: &Process| {
+        process
+            .resident_bytes()
+            .context("/proc has no entry for the process")
+    };
     Ok((bytes(&leader)?, bytes(&follower)?))
 }
 
@@ -186,17 +191,17 @@ fn hand_overs(home: &Home) -> Result<Vec<Duration>> {
     let nth = |at: usize| -> Result<(usize, i64)> {
         let line = clock::poll(LIMIT, || Some(lines().lines().nth(at)?.to_owned()));
         let line = line.context("nobody leads")?;
-        let (id, at) = line.split_once(' ').context("half a line")?;
+        let (id, at) = line.split_once(' ').context("incomplete line")?;
         Ok((id.parse()?, at.parse()?))
     };
     let mut fleet: Vec<(usize, Child)> = (0..3).map(start).collect::<Result<_>>()?;
     let mut took = Vec::new();
     for at in 0..HAND_OVERS {
         let (leader, _) = nth(at)?;
-        // Long enough for the last started one to follow.
+        // Long enough for the process that was started last to become a follower.
         sleep(Duration::from_millis(300));
         let place = fleet.iter().position(|(id, _)| *id == leader);
-        let (_, mut child) = fleet.remove(place.context("a stranger leads")?);
+        let (_, mut child) = fleet.remove(place.context("the leader is not in the fleet")?);
         let asked = clock::now();
         kill_process(Pid::from_child(&child), Signal::TERM)?;
         let (_, next) = nth(at + 1)?;

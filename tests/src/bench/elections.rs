@@ -1,6 +1,6 @@
 //! Cost of candidates and the time of their hand-overs, measured from outside and in the same way for all.
 
-#![allow(clippy::print_stderr, reason = "people watch")]
+#![allow(clippy::print_stderr, reason = "a benchmark prints its progress")]
 
 use std::path::{Path, PathBuf};
 use std::thread::{scope, sleep};
@@ -160,7 +160,7 @@ pub enum Error {
     #[error("no renewTime in {0}")]
     Record(String),
     /// The resource usage of a process cannot be read.
-    #[error("/proc says nothing about process {0}")]
+    #[error("/proc has no entry for process {0}")]
     Proc(u32),
 }
 
@@ -240,7 +240,7 @@ fn hand_overs(make: Make, kubeconfig: &Path) -> Result<Figures, Error> {
         let (next, at) = fleet.next_leader(since, Some(&leader), LIMIT)?;
         figures.hand_overs.push(at.since(since));
         fleet.add((make.start)(&election, &format!("r{round}"), &[])?);
-        // Followers poll at random times. The pause lets the new one spread like the others.
+        // Followers poll at random times. After the pause, the new follower also polls at a random time.
         sleep(Duration::from_secs(3));
         leader = next;
     }

@@ -41,11 +41,11 @@ pub struct Figures {
     pub many_program: Option<&'static str>,
     /// CPU usage of that process, as a fraction of one core.
     pub many_cpu: Option<f64>,
-    /// What remains in that process after all its elections have ended.
+    /// Resources of that process after all its elections have ended.
     pub left: Option<Left>,
 }
 
-/// What remains after elections have ended.
+/// Resources of a process after its elections have ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Left {
     /// Number of live tasks.

@@ -1,8 +1,8 @@
-//! Lease PUTs of `tenure server` on etcd, compared with plain puts into the same etcd, in turns.
+//! Lease PUTs of `tenure server` on etcd, compared with plain puts into the same etcd, measured alternately.
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
-    reason = "durations are what is measured here, and people watch"
+    reason = "a benchmark measures durations and prints its progress"
 )]
 
 use std::pin::Pin;

@@ -1,10 +1,10 @@
 //! The manager: start time of a server's controllers, hand-over time of a group, benefit of a warm standby, memory of
 //! an idle manager.
 
-#![allow(clippy::print_stderr, reason = "people watch")]
+#![allow(clippy::print_stderr, reason = "a benchmark prints its progress")]
 #![allow(
     clippy::disallowed_methods,
-    reason = "it measures time, and decides no election by it"
+    reason = "a benchmark measures time, and no election depends on it"
 )]
 
 use std::path::Path;

@@ -62,7 +62,7 @@ pub const ALL: &[Bench] = &[
 /// Whether to write the documentation in addition to the terminal output.
 static WRITING: AtomicBool = AtomicBool::new(false);
 
-/// From here on, benchmarks also write their plots.
+/// Makes later benchmarks also write their plots.
 pub fn write_documentation() {
     WRITING.store(true, Ordering::Relaxed);
 }
@@ -156,7 +156,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_percentile_never_leaves_the_worst_of_a_short_list_out() {
+    fn percentile_of_a_short_list_includes_the_maximum() {
         let times = |count: u64| {
             (1..=count)
                 .rev()

@@ -1,10 +1,10 @@
 //! The provisioner on the embedded server with the scripted driver: rate of volumes, resource usage, take-over time.
 //! Compared with csi-provisioner if `CSI_PROVISIONER` names its binary, and on the real control plane if that is built.
 
-#![allow(clippy::print_stderr, reason = "people watch")]
+#![allow(clippy::print_stderr, reason = "a benchmark prints its progress")]
 #![allow(
     clippy::disallowed_methods,
-    reason = "it measures time, and decides no election by it"
+    reason = "a benchmark measures time, and no election depends on it"
 )]
 
 use std::collections::HashMap;

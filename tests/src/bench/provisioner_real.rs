@@ -3,7 +3,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
-    reason = "durations are what is measured here, and people watch"
+    reason = "a benchmark measures durations and prints its progress"
 )]
 
 use std::process::Command;

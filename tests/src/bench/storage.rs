@@ -2,7 +2,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
-    reason = "durations are what is measured here, and people watch"
+    reason = "a benchmark measures durations and prints its progress"
 )]
 
 use std::collections::HashSet;
@@ -138,7 +138,7 @@ async fn config(served: &Served) -> Result<Config> {
 async fn applied() -> Result<(f64, usize)> {
     let served = Served::start(&[]).await?;
     let server = Server::new(&served.kubeconfig()).await?;
-    // Prepared text, so that even on a small machine the server is what is measured.
+    // Requests are prepared text, so that even a small machine measures the server and not the client.
     let value = "x".repeat(80);
     let keys: Vec<String> = (0..40)
         .map(|n| format!("\"key-{n:02}\":\"{value}\""))

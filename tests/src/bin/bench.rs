@@ -1,5 +1,5 @@
 //! `cargo xtask bench`: measurements for docs/benchmarks.md.
-#![allow(clippy::print_stdout, reason = "a tool for people")]
+#![allow(clippy::print_stdout, reason = "a command line tool")]
 
 use anyhow::{Result, bail};
 use tenure_tests::bench::{ALL, write_documentation, write_section};

@@ -42,22 +42,22 @@ struct Options {
     renew_deadline: Duration,
     #[arg(long, default_value = "2000ms", value_parser = millis)]
     retry_period: Duration,
-    /// While leading, print a `working` line this often
+    /// While leading, print a `working` line at this interval
     #[arg(long, value_parser = millis)]
     work: Option<Duration>,
-    /// With --work, send each piece of work to this store too, with the term's token
+    /// With --work, also send each step of work to this store, with the token of the term
     #[arg(long)]
     store: Option<String>,
-    /// Work on whatever happens, as a thread that asks nobody
+    /// Ignore the end of the term: work on a thread that never checks its guard
     #[arg(long, requires = "work")]
     stubborn: bool,
-    /// Work on a blocking thread that outlives its term for a moment, if the term was given up
+    /// Work on a blocking thread that continues for a moment after its term was given up
     #[arg(long, requires = "work", conflicts_with = "stubborn")]
     blocking: bool,
     /// Count requests, and print the counts at the end
     #[arg(long)]
     count: bool,
-    /// After SIGTERM, stay until a second one: for a look at what ended elections leave behind
+    /// After SIGTERM, stay until a second SIGTERM, so that the remaining resources can be measured
     #[arg(long)]
     linger: bool,
 }
@@ -202,7 +202,7 @@ fn counted(client: kube::Client, counter: Arc<Counter>) -> kube::Client {
 
 #[expect(
     clippy::manual_async_fn,
-    reason = "an `async fn` has room for each of its arguments twice"
+    reason = "the future of an `async fn` stores each argument twice"
 )]
 fn contend(
     mut candidate: Candidate,

@@ -1,6 +1,6 @@
 //! `cargo run -p tenure-tests --bin differential -- SEQUENCES [SEED]`: sends random requests to our API server and to
 //! the real one, and prints the differences of their responses.
-#![allow(clippy::print_stdout, reason = "a tool for people")]
+#![allow(clippy::print_stdout, reason = "a command line tool")]
 
 use anyhow::Result;
 use tenure_tests::differential::{LENGTH, Side, play};

@@ -1,4 +1,4 @@
-//! A test program based on the manager. It does one thing right or wrong, and prints what it does.
+//! A test program based on the manager. Each case has one correct or incorrect behaviour, and prints its actions.
 //!
 //! `managed KUBECONFIG WHAT [FILE]`, where WHAT is one of the cases of [`run`]. Work under a lock also takes a kernel
 //! lock on a file next to the kubeconfig, which is released at the end of the process at the latest. Two processes that
@@ -6,7 +6,7 @@
 #![allow(
     clippy::print_stdout,
     clippy::disallowed_methods,
-    reason = "its output is what the tests read; its pauses decide no election"
+    reason = "tests read its output, and its pauses decide no election"
 )]
 
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ static FOLDER: OnceLock<PathBuf> = OnceLock::new();
 async fn main() -> Result<()> {
     let mut args = std::env::args().skip(1);
     let file = args.next().context("a kubeconfig")?;
-    let what = args.next().context("what to do")?;
+    let what = args.next().context("missing argument: the case to run")?;
     let folder = Path::new(&file).parent().context("its folder")?;
     FOLDER.get_or_init(|| folder.to_owned());
     let kubeconfig = Kubeconfig::read_from(file)?;
@@ -214,7 +214,7 @@ async fn run(config: Config, what: &str, file: Option<&str>) -> Result<()> {
             println!("tunnel stopped");
             Ok(())
         }
-        other => bail!("nobody knows how to {other:?}"),
+        other => bail!("unknown case {other:?}"),
     }
 }
 
@@ -248,7 +248,7 @@ impl Alone {
         if scope.token().is_none() {
             return Self(None);
         }
-        let folder = FOLDER.get().expect("the first thing that is set");
+        let folder = FOLDER.get().expect("set at the start");
         let file = File::create(folder.join(format!("managed-{}", full_name(scope))));
         let file = file.expect("a file next to the kubeconfig");
         if file.try_lock().is_err() {
@@ -261,12 +261,12 @@ impl Alone {
 /// The keys that processes with different numbers of shards share.
 const KEYS: u32 = 16;
 
-/// Works on its keys, each under a kernel lock, as long as it owns them.
+/// Returns work on the owned keys. It holds a kernel lock on each key as long as it owns the key.
 fn keys() -> Runnable {
     Runnable::new("keys", |scope| async move {
         let names = (0..KEYS).map(|n| format!("key-{n}"));
         let owned: Vec<String> = names.filter(|key| scope.owns(key)).collect();
-        let folder = FOLDER.get().expect("the first thing that is set");
+        let folder = FOLDER.get().expect("set at the start");
         let mut files = Vec::new();
         for key in &owned {
             let file = File::create(folder.join(format!("managed-{key}")));
@@ -293,7 +293,7 @@ fn full_name(scope: &Scope) -> String {
     }
 }
 
-/// Reconciles ConfigMaps, and prints each one.
+/// Returns a controller that reconciles ConfigMaps and prints each one.
 fn controller(name: &str, maps: Api<ConfigMap>) -> Warm<ConfigMap> {
     let said = name.to_owned();
     Warm::new(name, maps, watcher::Config::default(), move |request| {
@@ -302,7 +302,7 @@ fn controller(name: &str, maps: Api<ConfigMap>) -> Warm<ConfigMap> {
     })
 }
 
-/// Ignores its cancellation.
+/// Returns work that ignores its cancellation.
 fn deaf() -> Runnable {
     Runnable::new("deaf", |scope| async move {
         let _alone = Alone::new(&scope);
@@ -329,7 +329,7 @@ async fn block(startup: Startup) {
     }
 }
 
-/// Blocks its thread forever.
+/// Returns work that blocks its thread forever.
 fn blocker(name: &str) -> Runnable {
     let said = name.to_owned();
     Runnable::new(name, move |scope| {
@@ -344,7 +344,7 @@ fn blocker(name: &str) -> Runnable {
     })
 }
 
-/// Prints the ConfigMaps that are added to and removed from the cache.
+/// Returns work that prints the ConfigMaps that are added to and removed from the cache.
 fn teller(cache: Store<ConfigMap>) -> Runnable {
     Runnable::new("teller", move |scope| {
         let cache = cache.clone();
@@ -371,7 +371,7 @@ fn teller(cache: Store<ConfigMap>) -> Runnable {
     })
 }
 
-/// Prints when it starts and when it has stopped.
+/// Returns work that prints when it starts and when it has stopped.
 fn speaker(name: &str) -> Runnable {
     Runnable::new(name, |scope| async move {
         let name = full_name(&scope);

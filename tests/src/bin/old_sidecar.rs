@@ -32,7 +32,7 @@ struct Options {
     id: String,
     #[arg(long)]
     lock: Option<String>,
-    /// The ttl; the other durations follow from it
+    /// Lease duration (ttl); the other durations are derived from it
     #[arg(long, value_parser = millis)]
     lease_duration: Duration,
     #[arg(long)]
@@ -71,7 +71,7 @@ struct Elector {
 #[tokio::main(flavor = "current_thread")]
 #[expect(
     clippy::disallowed_methods,
-    reason = "the old program went by these clocks, and it is this one's object to be like it"
+    reason = "this program imitates the old one, which used these clocks"
 )]
 async fn main() -> Result<()> {
     let options = Options::parse();
@@ -152,7 +152,7 @@ impl Elector {
             self.see(old.clone());
             let mine = old.holder_identity == self.options.id;
             let seen = self.observed.as_ref().map(|(_, at)| *at);
-            // It does not matter whether the record has a holder.
+            // The old program also waits if the record has no holder.
             if !mine && seen.is_some_and(|at| at.elapsed() < ttl) {
                 return false;
             }

@@ -49,14 +49,14 @@ fn run() -> Result<()> {
             say(if cluster.down()? {
                 "ended"
             } else {
-                "nothing runs"
+                "no cluster runs"
             });
             Ok(())
         }
         ["status"] => {
             match cluster.state()? {
                 Some(state) if !state.is_whole() => say(&format!(
-                    "a part has ended, processes {:?} are left; `cargo xtask real up` starts afresh",
+                    "the cluster is incomplete: only processes {:?} run; `cargo xtask real up` starts a new one",
                     state.running()
                 )),
                 Some(state) => say(&format!(
@@ -64,7 +64,7 @@ fn run() -> Result<()> {
                     state.running(),
                     state.kubeconfig.display()
                 )),
-                None => say("nothing runs; `cargo xtask real up` starts it"),
+                None => say("no cluster runs; `cargo xtask real up` starts one"),
             }
             Ok(())
         }

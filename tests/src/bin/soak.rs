@@ -13,26 +13,26 @@ use tenure_tests::nemesis::seed::{self, Seeded};
 use tenure_tests::nemesis::server::Server;
 use tenure_tests::nemesis::squad::Make;
 
-/// Long enough for a fleet to have a history, and short enough to keep its lines in memory.
+/// Duration of a chapter: long enough for many terms, and short enough to keep all event lines in memory.
 const CHAPTER: Duration = Duration::from_secs(600);
 
-/// An overlap of client-go below this may be random.
+/// A shorter overlap of client-go may be random.
 const WEAK: Duration = Duration::from_millis(300);
 
-/// Fleets of tenure and client-go through random faults, for hours; a line for each ten minutes
+/// Run fleets of tenure and client-go under random faults for hours; print a line every ten minutes
 #[derive(Parser)]
 #[command(name = "cargo xtask soak", bin_name = "cargo xtask soak")]
 struct Options {
-    /// How long; 0.1 is six minutes
+    /// Duration in hours; 0.1 is six minutes
     #[arg(long, default_value_t = 1.0)]
     hours: f64,
-    /// The seed of the first chapter; each chapter has a seed of its own, which is printed
+    /// Seed of the first chapter; every chapter prints its own seed
     #[arg(long)]
     seed: Option<u64>,
-    /// On which server
+    /// API server to use
     #[arg(long, value_enum, default_value_t = Kind::Embedded)]
     server: Kind,
-    /// Without the fleet of client-go, which needs Go
+    /// Omit the fleet of client-go, which needs Go
     #[arg(long)]
     alone: bool,
 }
@@ -80,12 +80,15 @@ fn run(options: &Options) -> Result<()> {
         let violations = &outcome.of(Make::Tenure).violations;
         if !violations.is_empty() {
             bail!(
-                "seed {seed}, `cargo xtask soak --seed {seed}` has its schedule again:\n{}",
+                "violations; `cargo xtask soak --seed {seed}` repeats the schedule:\n{}",
                 violations.join("\n")
             );
         }
         if !outcome.missed().is_empty() {
-            bail!("seed {seed}: these never struck: {:?}", outcome.missed());
+            bail!(
+                "seed {seed}: these faults never occurred: {:?}",
+                outcome.missed()
+            );
         }
         total.add(&outcome);
         say(&total.to_string());

@@ -196,7 +196,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_kind_has_its_turn() {
+    fn every_kind_is_used() {
         let all = kinds();
         let mut seen: Vec<&str> = (0..all.len().div_ceil(2))
             .flat_map(pair)

@@ -266,7 +266,9 @@ impl Campaign {
         }
         let movable = |squad: &Squad| !fault.is_of_the_clocks() || squad.clocks(0).is_some();
         if !self.squads.iter().any(movable) {
-            return Ok(Struck::Impossible("nobody's clocks can be moved"));
+            return Ok(Struck::Impossible(
+                "the clocks of the candidates cannot be moved",
+            ));
         }
         for (number, squad) in self.squads.iter_mut().enumerate() {
             if !movable(squad) {
@@ -290,7 +292,7 @@ impl Campaign {
             Fault::StoreKill => self.server.kill_store(),
             Fault::ServerStop => self.server.stop(),
             _ if !self.server.has_own_disk() => {
-                return Ok(Struck::Impossible("the server has no disk of its own"));
+                return Ok(Struck::Impossible("the server has no separate disk"));
             }
             _ => self.server.fill_disk()?,
         }
@@ -470,7 +472,7 @@ impl Outcome {
     pub fn of(&self, make: Make) -> &Verdict {
         let found = self.makes.iter().find(|(of, _)| *of == make);
         &found
-            .expect("a campaign has a verdict on every make it was started with")
+            .expect("a campaign has a verdict on every kind of candidate that it started")
             .1
     }
 

@@ -120,7 +120,7 @@ impl Fault {
         matches!(self, Self::WallForward | Self::WallBack | Self::Suspend)
     }
 
-    /// Returns whether it is a setting of a candidate's link, of which there is one at a time.
+    /// Returns whether it is a setting of a candidate's link. A link has one setting at a time.
     fn is_of_the_link(self) -> bool {
         matches!(
             self,
@@ -306,7 +306,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_seed_is_a_schedule() {
+    fn equal_seeds_give_equal_schedules() {
         let rounds = |seed| {
             let schedule = Schedule::new(seed, Duration::from_secs(5), 3);
             schedule.take(30).collect::<Vec<_>>()
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn every_kind_strikes_once_before_any_strikes_twice() {
+    fn every_kind_occurs_once_before_any_occurs_twice() {
         let mut all = Fault::ALL.to_vec();
         all.sort();
         for seed in 0..200 {
@@ -335,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn what_could_not_be_done_comes_again() {
+    fn impossible_fault_is_scheduled_again() {
         let mut schedule = Schedule::new(1, Duration::from_secs(5), 3);
         let mut rounds = 0;
         while !schedule.bag.is_empty() {
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn schedule_of_pairs_strikes_with_two_faults_that_go_together() {
+    fn schedule_of_pairs_has_two_compatible_faults_per_round() {
         for seed in 0..100 {
             let schedule = Schedule::of_pairs(seed, Duration::from_secs(5), 3);
             let kinds = schedule.kinds();
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_by_hand_come_alone() {
+    fn manual_edit_is_the_only_fault_of_its_round() {
         let mut rounds = Schedule::new(3, Duration::from_secs(5), 3).take(500);
         let mixed = |round: &Round| {
             round.strikes.len() > 1 && round.strikes.iter().any(|strike| strike.0.is_by_hand())

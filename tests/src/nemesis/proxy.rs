@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_closed_gate_held_arrives_late() {
+    fn data_held_by_a_closed_gate_arrive_late() {
         for (requests, answers) in [(Gate::Held, Gate::Open), (Gate::Open, Gate::Held)] {
             let (proxy, mut client) = echo();
             client.write_all(b"a").unwrap();

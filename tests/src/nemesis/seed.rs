@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_seed_is_one_sequence() {
+    fn equal_seeds_give_equal_sequences() {
         let numbers = |seed| {
             let mut seeded = Seeded::new(seed);
             [seeded.number(), seeded.number(), seeded.number()]
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_are_kept() {
+    fn numbers_stay_within_their_range() {
         let mut seeded = Seeded::new(1);
         let range = Duration::from_millis(5)..Duration::from_millis(9);
         for _ in 0..200 {

@@ -108,7 +108,7 @@ impl Book {
         let twice = late.into_iter().filter(|(_, count)| *count > 1);
         let mut found: Vec<String> = twice
             .map(|(token, count)| {
-                format!("{count} effects with token {token} came after those of a newer term")
+                format!("{count} effects with token {token} arrived after those of a newer term")
             })
             .collect();
         if self.accepted == 0 {
@@ -163,13 +163,13 @@ mod tests {
         book.take("9");
         assert_eq!(
             book.misguided(|_| false),
-            ["2 effects with token 9 came after those of a newer term"]
+            ["2 effects with token 9 arrived after those of a newer term"]
         );
         assert_eq!(book.misguided(|_| true), Vec::<String>::new());
     }
 
     #[test]
-    fn elections_are_apart_and_answers_come_over_the_wire() {
+    fn elections_are_separate_and_responses_arrive_over_the_socket() {
         let store = FencedStore::start().unwrap();
         let mut stream = TcpStream::connect(store.address()).unwrap();
         stream.write_all(b"a 7\nb 3\na 6\n").unwrap();

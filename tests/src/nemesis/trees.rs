@@ -166,9 +166,9 @@ impl Fleet {
             .wrappers
             .iter()
             .position(|w| w.process.name() == term.id);
-        let at = at.with_context(|| format!("{term:?} is of no wrapper"))?;
+        let at = at.with_context(|| format!("{term:?} belongs to no wrapper"))?;
         let wrapper = &mut self.wrappers[at];
-        let watchdog = watchdog_of(wrapper.process.pid()).context("a command without watchdog")?;
+        let watchdog = watchdog_of(wrapper.process.pid()).context("the command has no watchdog")?;
         match fault {
             TreeFault::KillWrapper => {
                 wrapper.process.kill();

@@ -211,7 +211,7 @@ pub fn built(peer: Peer) -> Option<PathBuf> {
 ///
 /// # Errors
 ///
-/// Fails if there is no Go, or if it failed.
+/// Fails if Go is not installed, or if the build failed.
 pub fn build(peer: Peer) -> Result<PathBuf, BuildError> {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     if let Some(path) = built(peer) {
@@ -383,7 +383,7 @@ mod tests {
     }
 
     #[test]
-    fn every_peer_is_pinned_and_has_a_place_of_its_own() {
+    fn every_peer_is_pinned_and_has_its_own_path() {
         let mut paths: Vec<_> = Peer::ALL.into_iter().map(Peer::path).collect();
         assert!(
             Peer::ALL.iter().all(|peer| peer.version().starts_with('v')),

@@ -211,7 +211,7 @@ impl Cluster {
     /// Fails for an existing cluster, which has no such user.
     pub fn user_kubeconfig(&self) -> Result<PathBuf, Skip> {
         if self.is_existing() {
-            let missing = "the cluster that was there already has no user without rights";
+            let missing = "an existing cluster has no user without permissions";
             return Err(Skip(missing.to_owned()));
         }
         Ok(self.dir.join("user.kubeconfig"))

@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_known_by_its_start_time_too() {
+    fn process_is_identified_by_pid_and_start_time() {
         let pid = std::process::id();
         let started = start_time(pid).unwrap();
         assert!(Known { pid, started }.is_running());

@@ -15,7 +15,7 @@ use crate::tools;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Repeats a check until it returns a value, for long enough that only a defect takes longer.
+/// Repeats a check until it returns a value. The time limit is so long that only a defect exceeds it.
 ///
 /// # Panics
 ///

@@ -6,7 +6,7 @@
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 #![allow(
     clippy::needless_pass_by_value,
-    reason = "cases are read more easily with values"
+    reason = "passing values keeps the cases short"
 )]
 
 use std::collections::BTreeMap;
@@ -407,7 +407,7 @@ fn place(object: &Value, namespace: &str) -> Result<String> {
             "referencegrants",
             true,
         ),
-        other => bail!("no place for objects of kind {other:?}"),
+        other => bail!("unknown kind {other:?}"),
     };
     Ok(match namespaced {
         true => format!("{group}/namespaces/{namespace}/{plural}"),

@@ -400,7 +400,7 @@ fn list(
     most: usize,
     mut item: impl FnMut(&mut Seeded) -> Value,
 ) -> Vec<Value> {
-    // Seldom empty.
+    // Rarely empty.
     let count = match seeded.percent(7) {
         true => 0,
         false => 1 + seeded.below(most),
@@ -412,7 +412,7 @@ fn text(seeded: &mut Seeded, from: &[&'static str]) -> &'static str {
     seeded.pick::<&'static str>(from)
 }
 
-/// Mostly the keys that matter.
+/// Returns the zone key of the driver in half of the cases, and otherwise any topology key.
 fn key(seeded: &mut Seeded, zone: &'static str) -> &'static str {
     match seeded.percent(50) {
         true => zone,

@@ -17,7 +17,7 @@ use tenure_provisioner::migration;
 
 pub use generate::request;
 
-/// What is translated.
+/// The kind of translation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Operation {
@@ -86,7 +86,7 @@ pub struct Comparison {
 /// Sends requests to both sides.
 ///
 /// # Errors
-/// The program cannot be run, or does not answer every request.
+/// Fails if the program cannot be run, or does not answer every request.
 pub fn compare(program: &Path, requests: Vec<Request>) -> Result<Comparison> {
     let theirs = ask(program, &requests)?;
     let mut found = Comparison::default();
@@ -122,7 +122,8 @@ fn ask(program: &Path, requests: &[Request]) -> Result<Vec<Answer>> {
         .iter()
         .map(serde_json::to_string)
         .collect::<Result<_, _>>()?;
-    // The program answers while it is written to, so that neither side may wait for the other.
+    // The program answers while it still receives requests. A separate thread writes them, because otherwise both sides
+    // could wait for each other.
     let writer =
         std::thread::spawn(move || lines.iter().try_for_each(|line| writeln!(input, "{line}")));
     let mut answers = Vec::new();

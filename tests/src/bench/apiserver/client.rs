@@ -1,5 +1,5 @@
-//! A cheap client: one HTTP/1.1 connection over TLS, requests from prepared text, and responses that are searched and
-//! not parsed. It is the same for every server, so that even on a small machine the servers are what is measured.
+//! A client with a low cost: one HTTP/1.1 connection over TLS, requests from prepared text, and responses that are searched
+//! and not parsed. Every server gets the same client, so that even a small machine measures the servers and not the client.
 
 use std::path::Path;
 use std::sync::Arc;

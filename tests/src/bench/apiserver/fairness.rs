@@ -1,4 +1,4 @@
-//! The cost of fair shares: the same server with them and without them, in turns.
+//! The cost of fair shares: the same server with and without them, measured alternately.
 
 use std::fmt;
 use std::time::Duration;
@@ -39,7 +39,7 @@ pub(super) fn cost() -> Result<Cost> {
     let without = Ours::start_with(&["--no-fairness"])?;
     let mut idle_bytes = [0.0; 2];
     for (bytes, server) in idle_bytes.iter_mut().zip([&fair, &without]) {
-        *bytes = resident_bytes(server.pid()).context("/proc says nothing")? as f64;
+        *bytes = resident_bytes(server.pid()).context("/proc has no entry for the process")? as f64;
     }
     let puts = CLIENTS.map(|clients| compare(&fair, &without, clients));
     Ok(Cost {

@@ -5,7 +5,7 @@
 #![allow(
     clippy::disallowed_methods,
     clippy::print_stderr,
-    reason = "durations are what is measured here, and people watch"
+    reason = "a benchmark measures durations and prints its progress"
 )]
 
 pub(in crate::bench) mod client;
@@ -122,7 +122,7 @@ fn run(name: &'static str, kubeconfig: &Path, pids: &[u32], ready: Duration) -> 
     let runtime = runtime()?;
     let memory = || {
         pids.iter()
-            .map(|pid| resident_bytes(*pid).context("/proc says nothing"))
+            .map(|pid| resident_bytes(*pid).context("/proc has no entry for the process"))
             .sum::<Result<u64>>()
     };
     let idle = memory()?;
@@ -246,7 +246,7 @@ async fn events(server: &Server) -> Result<Events> {
 fn idle_with_controllers() -> Result<u64> {
     let ours = Ours::start_whole()?;
     std::thread::sleep(Duration::from_secs(5));
-    resident_bytes(ours.pid()).context("/proc says nothing")
+    resident_bytes(ours.pid()).context("/proc has no entry for the process")
 }
 
 async fn hold(server: &Server) -> Result<()> {
