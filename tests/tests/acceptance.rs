@@ -233,7 +233,10 @@ fn acceptance_03_replicas_that_create_the_lock_at_once_all_stay() {
     for lock in crate::interop::LOCKS {
         // A replica that reads later sees the lock that another one created, so several rounds may be needed.
         let raced = (0..5).any(|n| round(lock, &format!("{lock}-{n}")));
-        assert!(raced, "{lock}: never did two make it at once");
+        assert!(
+            raced,
+            "{lock}: no two replicas created the lock at the same time"
+        );
     }
 }
 

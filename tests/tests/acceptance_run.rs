@@ -176,7 +176,7 @@ fn acceptance_06_children_never_overlap() {
     }
     assert!(
         !home.path("overlaps").exists(),
-        "two children at once: {:?}",
+        "two children ran at the same time: {:?}",
         terms(&home)
     );
     let tokens: Vec<u64> = terms(&home).iter().map(|term| term.token).collect();
@@ -202,10 +202,10 @@ fn undisturbed(round: impl Fn(&Home)) {
         let (longest, terms) = (stalls.longest(), terms(&home));
         assert!(
             longest > MARGIN / 2,
-            "two children at once: {terms:?}, and nobody had to wait for longer than {longest:?}"
+            "two children ran at the same time: {terms:?}, although no process waited for the CPU longer than {longest:?}"
         );
     }
-    panic!("this machine is too busy to tell whether children overlap");
+    panic!("this machine is too busy to detect overlapping children");
 }
 
 /// The leader's requests are held back, its child ignores signals and its watchdog is stopped. The wrapper itself kills
@@ -218,7 +218,7 @@ fn acceptance_06_a_child_that_does_not_listen_is_killed_before_another_starts() 
         let mut wrappers = vec![Wrapper::timed(home, &server, "w-0", DEAF, PATIENT)];
         let first = next(home, 0, &wrappers);
         wrappers.push(Wrapper::timed(home, &server, "w-1", CHILD, PATIENT));
-        let asleep = watchdog_of(wrappers[0].process.pid()).expect("nothing runs without it");
+        let asleep = watchdog_of(wrappers[0].process.pid()).expect("every command has a watchdog");
         signal(asleep, Signal::STOP);
         wrappers[0].proxy.set(Gate::Held, Gate::Held);
         let second = next(home, 1, &wrappers);
@@ -291,7 +291,10 @@ fn acceptance_06_after_a_sleep_the_child_is_killed_before_anything_is_written() 
     }
     let second = next(&home, 1, &wrappers);
     assert_eq!(second.id, "other");
-    assert!(is_alive(first.pid), "it stands still and cannot be stopped");
+    assert!(
+        is_alive(first.pid),
+        "all its processes are stopped, so none of them can end it"
+    );
     let known = recorder.versions().len();
     for pid in asleep.iter().rev() {
         signal(*pid, Signal::CONT);
@@ -311,7 +314,7 @@ fn acceptance_06_after_a_sleep_the_child_is_killed_before_anything_is_written() 
     let refused = write(&first);
     assert_eq!(refused.status, 409, "{}", refused.body);
     assert!(refused.body.to_string().contains("StaleFencingToken"));
-    assert_eq!(write(&second).status, 201, "the present leader may");
+    assert_eq!(write(&second).status, 201, "the current leader may write");
     let since = recorder.versions().split_off(known);
     assert!(
         since.iter().all(|version| version.holder != "sleeper"),
@@ -349,6 +352,6 @@ fn acceptance_06_an_interrupt_while_waiting_ends_within_a_second_although_a_requ
         }
     }
     assert!(best <= Duration::from_secs(1), "{best:?} at best");
-    assert_eq!(terms(&home).len(), 1, "nobody else ran anything");
+    assert_eq!(terms(&home).len(), 1, "no other command ran");
     wrappers.clear();
 }

@@ -100,10 +100,10 @@ fn command_trees() {
              longer than {longest:?}"
         );
         say(&format!(
-            "again: the machine stood still for {longest:?} ({struck:?}, {overlapped})"
+            "repeating: the machine stalled for {longest:?} ({struck:?}, {overlapped})"
         ));
     }
-    panic!("this machine is too busy to tell whether trees overlap");
+    panic!("this machine is too busy to detect overlapping trees");
 }
 
 /// Whether `tenure run` has a version 2 control group for its commands here.

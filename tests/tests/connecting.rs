@@ -126,9 +126,7 @@ fn can_enter() -> Result<(), Skip> {
     if is_run && done.is_ok_and(|output| output.status.success()) {
         Ok(())
     } else {
-        Err(Skip(
-            "no file system of one's own: that needs root".to_owned(),
-        ))
+        Err(Skip("only root can mount files for one process".to_owned()))
     }
 }
 

@@ -40,7 +40,7 @@ fn folder(demo: u32) -> Option<PathBuf> {
 }
 
 #[test]
-fn demo_kills_leaders_and_takes_the_time() {
+fn demo_kills_leaders_and_measures_hand_overs() {
     let mut demo = demo(&["--rounds", "2", "--no-page", "--pause", "300ms"]);
     let pid = demo.pid();
     assert!(demo.wait(LIMIT).unwrap().success(), "{}", demo.transcript());
@@ -63,7 +63,7 @@ fn demo_kills_leaders_and_takes_the_time() {
         .unwrap();
     assert!((1.0..20.0).contains(&seconds), "{crash}");
     assert!(line("after SIGTERM").contains("1 times") && line("after SIGKILL").contains("1 times"));
-    assert!(!text.contains("http://"), "no page was asked for");
+    assert!(!text.contains("http://"), "the page is disabled");
     assert_eq!(candidates(pid), 0);
 }
 
@@ -115,7 +115,7 @@ fn demo_ends_cleanly_when_asked_to() {
 }
 
 #[test]
-fn demo_that_is_killed_takes_its_candidates_along() {
+fn demo_that_is_killed_leaves_no_candidates() {
     let mut demo = demo(&["--no-page", "--pause", "60s"]);
     let pid = demo.pid();
     let all = poll(LIMIT, || (candidates(pid) == 3).then_some(()));

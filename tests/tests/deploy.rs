@@ -340,7 +340,7 @@ pub(crate) fn applied(kubeconfig: &Path, home: &Home) {
 }
 
 #[test]
-fn deploy_is_taken_by_an_api_server_and_the_plugin_is_found_by_kubectl() {
+fn deploy_files_are_accepted_by_an_api_server_and_kubectl_finds_the_plugin() {
     if !crate::clients::peer(Peer::Kubectl) {
         return;
     }

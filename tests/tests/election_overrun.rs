@@ -63,7 +63,7 @@ impl Pair {
 }
 
 #[test]
-fn a_shutdown_that_the_work_ignores_ends_the_process_and_releases_nothing() {
+fn shutdown_that_the_work_ignores_ends_the_process_without_a_release() {
     let server = Embedded::start().unwrap();
     let Some((pair, _)) = Pair::start(&server, "overrun-shutdown") else {
         return;
@@ -73,7 +73,7 @@ fn a_shutdown_that_the_work_ignores_ends_the_process_and_releases_nothing() {
 }
 
 #[test]
-fn a_lost_lock_ends_the_process_whose_work_goes_on() {
+fn lost_lock_ends_the_process_whose_work_continues() {
     let server = Embedded::start().unwrap();
     let Some((pair, election)) = Pair::start(&server, "overrun-lost") else {
         return;

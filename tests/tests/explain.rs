@@ -211,8 +211,8 @@ fn validates(kubectl: &Kubectl) {
     kubectl.ok(&["apply", "-f", &file]);
 }
 
-/// What differs between the schemas of Kubernetes 1.37, which the embedded server has, and 1.36, the version of the
-/// built kube-apiserver: starts of lines.
+/// Differences between the schemas of Kubernetes 1.37, which the embedded server has, and 1.36, the version of the built
+/// kube-apiserver. Each entry is the start of a line.
 const CHANGED_IN_1_37: &[&str] = &[
     "io.k8s.api.apps.v1.DaemonSet required",
     "io.k8s.api.apps.v1.DaemonSetCondition required",
@@ -227,13 +227,14 @@ const CHANGED_IN_1_37: &[&str] = &[
     "io.k8s.api.core.v1.PodStatus nodeAllocatableResourceClaimStatuses ",
 ];
 
-/// Defaults that refer to Go constants are not in the table of fields. A document names only the kinds of its group.
+/// Members that are not compared. Defaults that refer to Go constants are not in the table of fields, and a document names
+/// only the kinds of its group.
 const LEFT_OUT: &[&str] = &[
     "io.k8s.api.core.v1.AzureDiskVolumeSource ",
     "io.k8s.api.core.v1.PersistentVolumeClaim kind",
 ];
 
-/// Documents of both servers, as (embedded, real).
+/// Returns the documents of both servers, as (embedded, real).
 fn documents(embedded: &Path, real: &Path, path: &str) -> [Value; 2] {
     [embedded, real].map(|kubeconfig| {
         let wire = Wire::connect(kubeconfig).unwrap();
@@ -286,7 +287,7 @@ fn differences(name: &str, ours: &Value, real: &Value, out: &mut BTreeSet<String
     }
 }
 
-/// The schema that another one refers to, directly or as the only element of `allOf`.
+/// Returns the schema that another one refers to, directly or as the only element of `allOf`.
 fn reference(schema: &Value) -> &Value {
     match &schema["allOf"][0]["$ref"] {
         Value::Null => &schema["$ref"],

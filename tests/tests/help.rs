@@ -26,7 +26,7 @@ const GROUPS: [&str; 18] = [
     "Connection",
 ];
 
-/// Most lines of a summary.
+/// Maximum number of lines of a summary.
 const SUMMARY: usize = 40;
 
 fn help(path: &[String], flag: &str, columns: usize) -> String {
@@ -58,7 +58,7 @@ fn headings(help: &str) -> Vec<&str> {
     headings.map(|line| line.trim_end_matches(':')).collect()
 }
 
-/// Every command, including those of `tenure server`.
+/// Returns every command, including those of `tenure server`.
 fn commands() -> Vec<Vec<String>> {
     let mut found = vec![Vec::new()];
     let mut next = 0;
@@ -146,7 +146,7 @@ fn help_of_run_and_elect_has_the_main_groups_and_globals_last() {
 }
 
 #[test]
-fn run_explains_the_letters_of_flock() {
+fn run_explains_the_short_flags_of_flock() {
     let run = |args: &[&str]| {
         let mut command = Command::new(tools::tenure().unwrap());
         let output = command.arg("run").args(args).output().unwrap();

@@ -106,13 +106,13 @@ fn host_files_loose_secrets_are_refused_with_the_command_that_corrects_them() {
 }
 
 #[test]
-fn host_files_data_directory_is_for_one_user() {
+fn host_files_data_directory_belongs_to_one_user() {
     let home = Home::new();
     let data = home.path("data");
     let flags = ["--data-dir=data"];
     fs::create_dir(&data).unwrap();
     set(&data, 0o777);
-    // Nobody has put a file there yet.
+    // The folder is still empty, so its mode is corrected.
     let said = stop(serve(home.command(), &flags));
     assert!(said.contains("removed the access of other users"), "{said}");
     assert_eq!(mode(&data), 0o700);

@@ -118,7 +118,10 @@ fn manager_second_signal_exits_1_at_once() {
     says(&process, "deaf starts");
     process.terminate();
     std::thread::sleep(Duration::from_millis(300));
-    assert!(!process.has_ended(), "it waits for the deaf one");
+    assert!(
+        !process.has_ended(),
+        "it waits for the work that ignores cancellation"
+    );
     process.terminate();
     assert_eq!(ends(&mut process).code(), Some(1));
     says(&process, "a second signal, exiting now");
@@ -224,7 +227,7 @@ fn manager_controller_that_ignores_cancellation_exits_1_with_its_name() {
 
 /// A runtime waits for its threads. A process that has ended its work must not wait.
 #[test]
-fn manager_blocked_thread_does_not_keep_a_process_that_has_failed() {
+fn manager_blocked_thread_does_not_delay_the_exit_of_a_failed_process() {
     let server = Embedded::start().unwrap();
     let mut process = managed(&server, "stuck", &[]);
     says(&process, "stuck starts");
@@ -326,7 +329,7 @@ fn wrangler_durations_come_from_the_environment() {
 }
 
 #[test]
-fn wrangler_durations_that_make_no_sense_together_are_told() {
+fn wrangler_inconsistent_durations_are_reported() {
     let server = Embedded::start().unwrap();
     let bad = [("CATTLE_ELECTION_RENEW_DEADLINE", "50s")];
     let mut process = managed(&server, "wrangler", &bad);
@@ -397,7 +400,7 @@ fn wrangler_names_a_bad_variable_its_value_and_the_cause() {
 }
 
 #[test]
-fn run_or_die_names_what_panicked() {
+fn run_or_die_names_the_runnable_that_panicked() {
     let server = Embedded::start().unwrap();
     let mut process = managed(&server, "panic-or-die", &[]);
     assert_eq!(ends(&mut process).code(), Some(1));
@@ -405,7 +408,7 @@ fn run_or_die_names_what_panicked() {
 }
 
 #[test]
-fn run_or_die_names_what_returned_early() {
+fn run_or_die_names_the_runnable_that_returned_early() {
     let server = Embedded::start().unwrap();
     let mut process = managed(&server, "return-or-die", &[]);
     assert_eq!(ends(&mut process).code(), Some(1));
@@ -472,10 +475,17 @@ fn manager_migration_moves_controllers_between_two_programs_and_nothing_runs_twi
         let one = poll(LIMIT, || (count(program, starts) == 1).then_some(()));
         assert!(one.is_some(), "{starts} {} times", count(program, starts));
     }
-    assert_eq!(count("kcm", "services starts"), 0, "no longer its own");
+    assert_eq!(
+        count("kcm", "services starts"),
+        0,
+        "the controller has moved away"
+    );
     for old in old.iter().filter(|process| process.name() == "ccm") {
         let said = old.transcript();
-        assert!(!said.contains("services starts"), "not yet its own: {said}");
+        assert!(
+            !said.contains("services starts"),
+            "the controller has not moved yet: {said}"
+        );
     }
     for process in &mut new {
         process.terminate();

@@ -31,7 +31,7 @@ pub(crate) fn campaign(server: Server) {
     let outcome = campaign.run(TIME).unwrap();
     say(&outcome.to_string());
     let missed = outcome.missed();
-    assert!(missed.is_empty(), "{missed:?} never struck\n{outcome}");
+    assert!(missed.is_empty(), "{missed:?} never occurred\n{outcome}");
     for (fault, why) in &outcome.impossible {
         let excused = match fault {
             Fault::DiskFull => !disk,
@@ -46,7 +46,7 @@ pub(crate) fn campaign(server: Server) {
     let shown = client_go.overlap.max(client_go.stale_work);
     assert!(
         shown > Duration::from_millis(300),
-        "client-go had at most {shown:?} of two leaders: the nemesis is too weak\n{outcome}"
+        "client-go had two leaders for at most {shown:?}: the nemesis is too weak\n{outcome}"
     );
 }
 
@@ -64,7 +64,7 @@ pub(crate) fn fault_pairs(server: Server) {
     let outcome = campaign.in_pairs().run(PAIRS_TIME).unwrap();
     say(&outcome.to_string());
     let missed = outcome.missed();
-    assert!(missed.is_empty(), "{missed:?} never struck\n{outcome}");
+    assert!(missed.is_empty(), "{missed:?} never occurred\n{outcome}");
     assert!(outcome.pairs.len() >= 7, "{outcome}");
     let tenure = outcome.of(Make::Tenure);
     assert_eq!(tenure.violations, Vec::<String>::new(), "seed {seed}");
@@ -82,7 +82,7 @@ pub(crate) fn mixed_fleet(server: Server) {
     let outcome = campaign.run(TIME).unwrap();
     say(&outcome.to_string());
     let missed = outcome.missed();
-    assert!(missed.is_empty(), "{missed:?} never struck\n{outcome}");
+    assert!(missed.is_empty(), "{missed:?} never occurred\n{outcome}");
     let tenure = outcome.of(Make::Tenure);
     assert_eq!(tenure.violations, Vec::<String>::new(), "seed {seed}");
     assert!(tenure.terms > 2, "{outcome}");
@@ -96,7 +96,7 @@ pub(crate) fn known_overlaps(kubeconfig: &Path) {
         assert_eq!(*tenure, Duration::ZERO, "{known:?}\n{table}");
         assert!(
             *client_go > Duration::from_secs(1),
-            "{known:?}: client-go had {client_go:?} of two leaders: the nemesis is too weak\n{table}"
+            "{known:?}: client-go had two leaders for {client_go:?}: the nemesis is too weak\n{table}"
         );
     }
 }

@@ -142,7 +142,7 @@ impl Elections {
 
 #[expect(
     clippy::disallowed_methods,
-    reason = "a time for the wire; nothing is decided by it"
+    reason = "the time is only sent, and decides nothing"
 )]
 fn ago(seconds: i64) -> Timestamp {
     Timestamp::now() - SignedDuration::from_secs(seconds)
@@ -196,7 +196,7 @@ fn page_shows_many_elections_as_a_table_with_problems_first() {
 }
 
 #[test]
-fn page_of_a_sidecar_outlives_a_broken_feed() {
+fn page_of_a_sidecar_reconnects_after_a_broken_feed() {
     let Some(library) = Skip::unless(tools::playwright()) else {
         return;
     };
@@ -220,7 +220,7 @@ fn page_of_a_sidecar_outlives_a_broken_feed() {
 }
 
 #[test]
-fn page_of_a_server_acts_in_the_name_of_whoever_opened_it() {
+fn page_of_a_server_acts_with_the_permissions_of_its_user() {
     let Some(library) = Skip::unless(tools::playwright()) else {
         return;
     };

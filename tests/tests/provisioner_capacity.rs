@@ -1,7 +1,7 @@
 //! `--enable-capacity`: the published capacity.
 #![allow(
     clippy::needless_pass_by_value,
-    reason = "cases are read more easily with values"
+    reason = "passing values keeps the cases short"
 )]
 
 use std::collections::BTreeMap;
@@ -248,7 +248,7 @@ async fn capacity_is_published_for_every_segment_and_class() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn capacity_follows_what_changes_it() {
+async fn capacity_is_updated_after_changes_of_volumes_and_nodes() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", config(("", ""), 10)).unwrap();
     pod_of(&rig, "ReplicaSet", "plugin-1").await;
@@ -405,7 +405,11 @@ async fn a_slow_pace_for_capacity_is_for_capacity_only() {
     for key in ["holderIdentity", "leaseTransitions", "acquireTime"] {
         assert_eq!(first[key], last[key], "{key}");
     }
-    assert_eq!(rooms(&rig).await.len(), 2, "its own pace is kept");
+    assert_eq!(
+        rooms(&rig).await.len(),
+        2,
+        "requests for capacity stay limited"
+    );
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
 

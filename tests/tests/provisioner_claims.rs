@@ -40,7 +40,7 @@ fn asked(driver: &MockDriver, name: &str) -> usize {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_is_its_uid() {
+async fn claims_of_one_name_are_distinguished_by_uid() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig, "fast").await;
@@ -53,7 +53,7 @@ async fn a_claim_is_its_uid() {
     driver.script(Method::CreateVolume, slow);
     let provisioner = rig.provisioner("s", &[]).unwrap();
     let first = claim(&rig, "c", "fast").await;
-    until("the first asked for", async || {
+    until("a request for the first volume", async || {
         (asked(&driver, &format!("pvc-{first}")) == 1).then_some(())
     })
     .await;
@@ -69,7 +69,7 @@ async fn a_claim_is_its_uid() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_missing_may_come_later() {
+async fn missing_class_may_be_created_later() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     let flags = ["--retry-interval-max=1s", "--http-endpoint=127.0.0.1:0"];
@@ -81,7 +81,7 @@ async fn what_is_missing_may_come_later() {
     let annotations = plain["metadata"]["annotations"].take();
     let plain = rig.api.create(CLAIMS, &plain).await.unwrap();
     let plain = plain["metadata"]["uid"].as_str().unwrap().to_owned();
-    until("it is said that the class is missing", async || {
+    until("an event that the class is missing", async || {
         let said = provisioner.process.text().join("\n");
         said.contains("not found").then_some(())
     })
@@ -100,7 +100,7 @@ async fn what_is_missing_may_come_later() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_volume_that_is_there_is_not_made_again() {
+async fn existing_volume_is_not_created_again() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig, "fast").await;
@@ -122,7 +122,7 @@ async fn a_volume_that_is_there_is_not_made_again() {
     let other = claim(&rig, "other", "fast").await;
     let volume = until_volume(&rig, &format!("vol-{}", &other.replace('-', "")[..8])).await;
     assert_eq!(volume["spec"]["claimRef"]["uid"], *other);
-    assert_eq!(asked(&driver, &name), 0, "it was there");
+    assert_eq!(asked(&driver, &name), 0, "the volume existed");
     assert_eq!(driver.volumes().len(), 1);
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }
@@ -156,7 +156,7 @@ async fn what_cannot_be_made_waits_for_another_class() {
 
 /// A claim whose cached copy is older than the deletion of its volume must not get a second volume.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_claim_that_is_seen_late_gets_no_second_volume() {
+async fn claim_from_a_stale_cache_gets_no_second_volume() {
     let faults = Arc::new(Faults::default());
     let server = Server::builder().faults(faults.clone());
     let rig = Rig::start_with(server).await.unwrap();
@@ -247,6 +247,9 @@ async fn called_by_its_old_name_with_secrets_it_keeps_to_itself() {
     let said = provisioner.process.text().join("\n");
     assert!(said.contains("***stripped***"), "{said}");
     assert!(!said.contains("open-sesame"), "{said}");
-    assert!(said.contains(token.as_str().unwrap()), "in the log as well");
+    assert!(
+        said.contains(token.as_str().unwrap()),
+        "the token is not in the log"
+    );
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }

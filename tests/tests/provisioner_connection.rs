@@ -47,7 +47,10 @@ async fn a_driver_that_comes_late_and_is_not_ready_is_waited_for() {
     says(&provisioner, "does not answer the probe").await;
     says(&provisioner, "not ready yet").await;
     let asked = driver.calls_of(Method::GetPluginInfo);
-    assert!(asked.is_empty(), "a driver that is not ready is left alone");
+    assert!(
+        asked.is_empty(),
+        "a driver that is not ready gets only probes"
+    );
     driver.set_ready(true);
     says(&provisioner, "connected").await;
     assert_eq!(provisioner.stop().unwrap(), Some(0));
@@ -66,7 +69,7 @@ async fn a_driver_that_cannot_be_used_ends_the_process() {
         driver.script(method, Script::fail("INTERNAL", 1));
         let provisioner = rig.provisioner(socket, &[]).unwrap();
         fails(provisioner, &format!("/{method:?}")).await;
-        assert_eq!(driver.calls_of(method).len(), 1, "no second try");
+        assert_eq!(driver.calls_of(method).len(), 1, "no retry");
     }
     let nameless = MockConfig {
         name: String::new(),
@@ -109,7 +112,7 @@ async fn a_driver_that_goes_ends_leaders_and_followers() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_is_not_supported_is_said() {
+async fn unsupported_api_version_and_flag_are_reported() {
     // An API server that supports only CSIStorageCapacity v1beta1.
     let faults = std::sync::Arc::new(Faults::default());
     let path = "/apis/storage.k8s.io/v1/namespaces/default/csistoragecapacities";

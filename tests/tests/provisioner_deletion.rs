@@ -276,7 +276,7 @@ async fn volumes_to_delete() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_that_does_not_delete_is_asked_again() {
+async fn failed_deletion_is_retried() {
     let (rig, driver) = stage(&[]).await;
     let provisioner = rig.provisioner("s", &["--retry-interval-max=1s"]).unwrap();
     // An error `NOT_FOUND` does not count as deleted: a driver has to return success.
@@ -310,7 +310,7 @@ async fn a_driver_that_does_not_delete_is_asked_again() {
 
 /// Another client deletes the object while its storage is being deleted. This is the wanted result, not a failure.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn an_object_that_is_gone_already_needs_no_second_try() {
+async fn object_that_is_already_deleted_is_not_retried() {
     let (rig, driver) = stage(&[]).await;
     put(&rig.api, &volume("taken", &json!({})), "")
         .await

@@ -83,7 +83,7 @@ async fn a_claim_deleted_while_the_driver_works_leaves_no_volume() {
     })
     .await;
     rig.api.remove(&format!("{CLAIMS}/c")).await.unwrap();
-    until("a volume object all the same", async || {
+    until("a volume object despite the errors", async || {
         volume(&rig.api, &uid).await
     })
     .await;
@@ -147,7 +147,7 @@ async fn the_journal_survives_kill_9_between_storage_and_object() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_restarted_provisioner_finds_what_it_had_begun() {
+async fn restarted_provisioner_completes_unfinished_volumes() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig.api, "fast", None).await;
@@ -174,7 +174,7 @@ async fn a_restarted_provisioner_finds_what_it_had_begun() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_flags_are_said_at_once() {
+async fn invalid_flags_are_reported_immediately() {
     let rig = Rig::start().await.unwrap();
     for (flags, code, text) in [
         (&["--provisioner=x"][..], 1, "was removed"),
@@ -253,7 +253,7 @@ async fn objects_that_cannot_be_posted_for_a_while_are_posted_in_the_end() {
     let post = |fault: Fault| faults.add(fault.path(VOLUMES).verb("create").times(1));
     let (lost, invalid) = (post(Fault::drop_answer()), post(Fault::answer(422)));
     let uid = claim(&rig.api, "lost", "fast").await;
-    until("success said all the same", async || {
+    until("an event that reports success", async || {
         let events = rig.api.get(EVENTS).await;
         let said = format!("Successfully provisioned volume pvc-{uid}");
         events.unwrap()?.to_string().contains(&said).then_some(())
@@ -262,7 +262,7 @@ async fn objects_that_cannot_be_posted_for_a_while_are_posted_in_the_end() {
     assert_eq!((lost.hits(), invalid.hits()), (1, 1));
     assert!(driver.volumes().contains_key(&format!("vol-pvc-{uid}")));
     assert!(volume(&rig.api, &uid).await.is_some());
-    until("nothing but volumes with objects", async || {
+    until("an object for every volume", async || {
         leaks(&rig, &driver).await.is_empty().then_some(())
     })
     .await;
@@ -284,7 +284,7 @@ async fn what_could_not_be_posted_is_posted_before_the_end() {
     assert_eq!(status.code(), Some(0));
     assert!(
         volume(&rig.api, &uid).await.is_some(),
-        "else nobody knew of the storage"
+        "otherwise the storage would be orphaned"
     );
     assert_eq!(leaks(&rig, &driver).await, [""; 0]);
 }
@@ -429,7 +429,7 @@ async fn a_driver_that_restarts_keeps_its_volumes_and_gets_a_new_provisioner() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_goes_on_during_a_partition_is_caught_up_with() {
+async fn changes_during_a_partition_are_processed_afterwards() {
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
     class(&rig.api, "slow", Some(r#"{"answer_after_ms": 2000}"#)).await;
@@ -530,7 +530,7 @@ async fn storage_whose_name_was_taken_is_deleted_with_its_secret() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_provisioner_that_is_told_to_stop_begins_nothing_new() {
+async fn stopping_provisioner_starts_no_new_work() {
     const CLAIMS: usize = 60;
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
@@ -549,6 +549,6 @@ async fn a_provisioner_that_is_told_to_stop_begins_nothing_new() {
     assert_eq!(
         leaks(&rig, &driver).await,
         [""; 0],
-        "what was begun was ended"
+        "started work is completed"
     );
 }

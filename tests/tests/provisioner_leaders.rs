@@ -41,7 +41,10 @@ async fn one_of_three_acts_and_a_terminated_leader_hands_over() {
             .last()
             .and_then(|call| call.pid);
         let leads = |replica: &Provisioner| i32::try_from(replica.process.pid()).ok() == pid;
-        let leader = replicas.iter().position(leads).expect("one of ours");
+        let leader = replicas
+            .iter()
+            .position(leads)
+            .expect("the caller is one of the replicas");
         assert_eq!(
             replicas.remove(leader).stop().unwrap(),
             Some(0),
@@ -56,7 +59,7 @@ async fn one_of_three_acts_and_a_terminated_leader_hands_over() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn after_kill_9_of_a_leader_the_next_one_waits_for_its_lease() {
+async fn successor_of_a_killed_leader_waits_for_its_lease() {
     const LEASE: Duration = Duration::from_secs(5);
     let rig = Rig::start().await.unwrap();
     let driver = rig.driver("s", MockConfig::default()).unwrap();
@@ -80,7 +83,7 @@ async fn after_kill_9_of_a_leader_the_next_one_waits_for_its_lease() {
     })
     .await;
     let second = elected(&rig, "s", &times);
-    until("somebody who waits", async || {
+    until("a waiting candidate", async || {
         let said = second.process.transcript();
         said.contains("connected").then_some(())
     })

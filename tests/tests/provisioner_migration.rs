@@ -31,7 +31,7 @@ fn config(driver: &str) -> MockConfig {
     }
 }
 
-/// A claim as the volume binder hands it over for a class of an in-tree plugin.
+/// Returns a claim in the form in which the volume binder passes it on for a class of an in-tree plugin.
 fn migrated(name: &str, class: &str, driver: &str) -> Value {
     let mut claim = handed_over(name, class, driver);
     claim["kind"] = json!("PersistentVolumeClaim");
@@ -126,7 +126,7 @@ async fn claim_of_in_tree_class_gets_volume_with_in_tree_source() {
     ] {
         put(&rig.api, &class, "").await.unwrap();
     }
-    // For another driver, and of a cluster that has not migrated the plugin.
+    // A claim for another driver, and a claim of a cluster that has not migrated the plugin.
     for claim in [
         migrated("gce", "gce", "pd.csi.storage.gke.io"),
         handed_over("elsewhere", "elsewhere", "kubernetes.io/aws-ebs"),
@@ -135,7 +135,7 @@ async fn claim_of_in_tree_class_gets_volume_with_in_tree_source() {
     }
     let flags = ["--immediate-topology=false"];
     let provisioner = rig.provisioner("ebs", &flags).unwrap();
-    // Binders that are older than the driver's name in the annotation keep the plugin's name there.
+    // Older binders write the name of the plugin into the annotation, not the name of the driver.
     let mut by_plugin = migrated("by-plugin", "old", "kubernetes.io/aws-ebs");
     by_plugin["metadata"]["annotations"][MIGRATED_TO] = json!("ebs.csi.aws.com");
     for (name, claim) in [
@@ -180,7 +180,7 @@ async fn claim_of_in_tree_class_gets_volume_with_in_tree_source() {
         release(&rig, &format!("pvc-{uid}")).await;
         assert_eq!(*deleted(&driver).last().unwrap(), handle);
     }
-    // Classes of the driver itself are as before, and the claims of others were left alone.
+    // Classes of the driver itself work as before, and claims for others were ignored.
     let claim = handed_over("new", "new", "ebs.csi.aws.com");
     let uid = put(&rig.api, &claim, "default").await.unwrap();
     let volume = volume_of(&rig, &uid).await;

@@ -186,7 +186,7 @@ async fn asking_for_room_leaves_no_trace() {
     copy["spec"]["dataSource"] = json!({ "kind": "PersistentVolumeClaim", "name": "source" });
     put(&rig.api, &copy, "default").await.unwrap();
     says(&provisioner, "not enough capacity on this node").await;
-    assert!(!protected().await, "nobody copies it yet");
+    assert!(!protected().await, "no volume is cloned from it yet");
     let path = format!("{CLAIMS}/too-large");
     let left = rig.api.get(&path).await.unwrap().unwrap();
     let node = &left["metadata"]["annotations"]["volume.kubernetes.io/selected-node"];
@@ -215,7 +215,7 @@ async fn asking_for_room_leaves_no_trace() {
 
 /// The published segment of a node is the same as that of its volumes, regardless of the order of keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn volumes_change_the_room_of_a_node_with_many_keys() {
+async fn volumes_change_the_capacity_of_a_node_with_many_keys() {
     let rig = Rig::start().await.unwrap();
     let segments = [
         ("zone", "a"),
@@ -268,7 +268,7 @@ async fn volumes_change_the_room_of_a_node_with_many_keys() {
 
 /// csi-provisioner requires the node name even to print its version.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_version_is_nothing_that_a_node_has_to_be_known_for() {
+async fn version_is_printed_without_a_node_name() {
     let rig = Rig::start().await.unwrap();
     let run = |flags: &[&str]| {
         let mut command = rig.command("none", flags).unwrap();

@@ -85,7 +85,7 @@ async fn protected_snapshot(api: &Api, name: &str, finalizers: &[&str]) {
 }
 
 async fn until_let_go(api: &Api, path: &str, finalizer: &str) {
-    until(&format!("{path} let go of"), async || {
+    until(&format!("{path} without our finalizer"), async || {
         (!has(api, path, finalizer).await).then_some(())
     })
     .await;
@@ -178,7 +178,7 @@ async fn claims_that_were_deleted_are_let_go_of_when_nobody_copies_them() {
     for (name, _) in &freed {
         until_let_go(api, &claim_path(name), PROTECTS_CLAIM).await;
         let others = has(api, &claim_path(name), OTHER).await;
-        assert!(others, "{name}: what others hold is theirs");
+        assert!(others, "{name}: finalizers of others are kept");
     }
     for (name, user) in &kept {
         let why = format!(
@@ -198,7 +198,10 @@ async fn claims_that_were_deleted_are_let_go_of_when_nobody_copies_them() {
         until_let_go(api, &claim_path(name), PROTECTS_CLAIM).await;
     }
     let path = claim_path("not-deleted");
-    assert!(has(api, &path, PROTECTS_CLAIM).await, "not before its end");
+    assert!(
+        has(api, &path, PROTECTS_CLAIM).await,
+        "protected until the clone is complete"
+    );
     api.delete(&path).await.unwrap();
     until_let_go(api, &path, PROTECTS_CLAIM).await;
     assert!(driver.calls_of(Method::CreateVolume).is_empty());
@@ -206,7 +209,7 @@ async fn claims_that_were_deleted_are_let_go_of_when_nobody_copies_them() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_source_of_a_clone_goes_when_nobody_copies_it() {
+async fn source_of_a_clone_loses_the_finalizer_when_no_clone_needs_it() {
     let (rig, driver, provisioner) = stage(&[]).await;
     // The clone never completes.
     driver.script(Method::CreateVolume, Script::fail("ABORTED", u32::MAX));
@@ -250,14 +253,14 @@ async fn the_source_of_a_clone_goes_when_nobody_copies_it() {
     let path = "/api/v1/namespaces/default/persistentvolumeclaims/copy";
     rig.api.remove(path).await.unwrap();
     let before = driver.calls_of(Method::CreateVolume).len();
-    until("tries for a claim that is gone", async || {
+    until("retries for a deleted claim", async || {
         (driver.calls_of(Method::CreateVolume).len() > before).then_some(())
     })
     .await;
     assert!(protected().await.is_some(), "it may be being copied");
     driver.clear_script(Method::CreateVolume);
     driver.script(Method::CreateVolume, Script::fail("INTERNAL", 1));
-    until("the source let go of", async || {
+    until("the source without our finalizer", async || {
         protected().await.is_none().then_some(())
     })
     .await;
@@ -266,7 +269,7 @@ async fn the_source_of_a_clone_goes_when_nobody_copies_it() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_that_cannot_copy_has_nothing_to_let_go_of() {
+async fn driver_without_cloning_removes_no_finalizers() {
     let (rig, _driver) = equip(&[]).await;
     let api = &rig.api;
     protected_claim(api, "source").await;
@@ -427,7 +430,7 @@ fn restores() -> MockConfig {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn what_cannot_be_swept_now_is_swept_later() {
+async fn failed_sweep_is_retried() {
     let (rig, faults) = refusing().await;
     let _driver = rig.driver("s", restores()).unwrap();
     let snapshots = snapshot_path("left");
@@ -436,7 +439,7 @@ async fn what_cannot_be_swept_now_is_swept_later() {
     let flags = ["--snapshot-orphan-sweep-interval=200ms"];
     let provisioner = rig.provisioner("s", &flags).unwrap();
     says(&provisioner, "cannot remove the finalizer of the snapshot").await;
-    until("gone with the next one", async || {
+    until("no finalizer after the next sweep", async || {
         (!has(&rig.api, &snapshots, PROTECTS_SNAPSHOT).await).then_some(())
     })
     .await;

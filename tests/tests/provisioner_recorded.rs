@@ -70,7 +70,7 @@ async fn every_recorded_case_gives_the_same() {
             let found = replay(case, &rig.api, &driver).await.unwrap();
             differences.extend(found.into_iter().map(|text| format!("{name}: {text}")));
         }
-        assert_eq!(provisioner.stop().unwrap(), Some(0), "an ordered end");
+        assert_eq!(provisioner.stop().unwrap(), Some(0), "a clean exit");
     }
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }

@@ -2,7 +2,7 @@
 //! invalid responses of drivers.
 #![allow(
     clippy::needless_pass_by_value,
-    reason = "cases are read more easily with values"
+    reason = "passing values keeps the cases short"
 )]
 
 use serde_json::{Value, json};
@@ -373,7 +373,7 @@ async fn requests_volumes_and_events() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_that_cannot_provision_is_told_apart() {
+async fn driver_without_create_volume_is_reported() {
     let rig = Rig::start().await.unwrap();
     let config = MockConfig {
         controller: Vec::new(),
@@ -390,7 +390,7 @@ async fn a_driver_that_cannot_provision_is_told_apart() {
     tenure_tests::storage::table::put(&rig.api, &claim, "default")
         .await
         .unwrap();
-    tenure_tests::storage::until("an event that says why", async || {
+    tenure_tests::storage::until("an event with the reason", async || {
         let events = rig
             .api
             .get("/api/v1/namespaces/default/events")

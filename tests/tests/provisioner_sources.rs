@@ -1,7 +1,7 @@
 //! Volumes from snapshots and from other volumes: valid and rejected sources.
 #![allow(
     clippy::needless_pass_by_value,
-    reason = "cases are read more easily with values"
+    reason = "passing values keeps the cases short"
 )]
 
 use serde_json::{Value, json};
@@ -469,7 +469,7 @@ async fn sources_are_checked_protected_and_let_go_of() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn a_driver_that_cannot_copy_is_not_asked_to() {
+async fn driver_without_cloning_gets_no_requests_with_sources() {
     let (rig, driver) = equip(&[]).await;
     let provisioner = rig.provisioner("s", &[]).unwrap();
     let [source, volume] = bound(json!({}), json!({}));

@@ -124,14 +124,17 @@ async fn table(topology: bool) {
         })
         .await;
     }
-    until("InvalidArgument said to be tried less often", async || {
-        let events = rig.api.get("/api/v1/namespaces/default/events").await;
-        events
-            .unwrap()?
-            .to_string()
-            .contains("infeasible")
-            .then_some(())
-    })
+    until(
+        "an event that InvalidArgument is retried less often",
+        async || {
+            let events = rig.api.get("/api/v1/namespaces/default/events").await;
+            events
+                .unwrap()?
+                .to_string()
+                .contains("infeasible")
+                .then_some(())
+        },
+    )
     .await;
     for claim in &claims {
         let selected = async || {
@@ -162,20 +165,23 @@ async fn table(topology: bool) {
     let undecided = |claim: &&Claim| UNDECIDED.contains(&claim.code);
     // The others are not retried once the provisioner has received their deletion.
     let mut before = counts(&driver);
-    until("tries only for what the driver may be making", async || {
-        for claim in claims.iter().filter(undecided) {
-            let least = claim.calls(&before) + 3;
-            until(&format!("more tries of {}", claim.path), async || {
-                (claim.calls(&counts(&driver)) >= least).then_some(())
-            })
-            .await;
-        }
-        let after = counts(&driver);
-        let mut others = claims.iter().filter(|claim| !undecided(claim));
-        let quiet = others.all(|claim| claim.calls(&before) == claim.calls(&after));
-        before = after;
-        quiet.then_some(())
-    })
+    until(
+        "retries only of volumes that the driver may be creating",
+        async || {
+            for claim in claims.iter().filter(undecided) {
+                let least = claim.calls(&before) + 3;
+                until(&format!("more retries of {}", claim.path), async || {
+                    (claim.calls(&counts(&driver)) >= least).then_some(())
+                })
+                .await;
+            }
+            let after = counts(&driver);
+            let mut others = claims.iter().filter(|claim| !undecided(claim));
+            let quiet = others.all(|claim| claim.calls(&before) == claim.calls(&after));
+            before = after;
+            quiet.then_some(())
+        },
+    )
     .await;
     assert_eq!(provisioner.stop().unwrap(), Some(0));
 }

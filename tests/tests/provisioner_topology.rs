@@ -1,7 +1,7 @@
 //! Topology: where volumes must be accessible, and where the driver reports them to be.
 #![allow(
     clippy::needless_pass_by_value,
-    reason = "cases are read more easily with values"
+    reason = "passing values keeps the cases short"
 )]
 
 use serde_json::{Value, json};

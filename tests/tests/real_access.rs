@@ -102,7 +102,7 @@ fn ours() -> (tempfile::TempDir, Embedded, PathBuf) {
 }
 
 #[test]
-fn real_access_bindings_to_absent_roles_and_to_greater_ones_are_answered_alike() {
+fn real_access_bindings_to_absent_and_greater_roles_get_equal_responses() {
     let user_of = |cluster: &'static Cluster| Ok((cluster, cluster.user_kubeconfig()?));
     let Some((cluster, real_user)) = Skip::unless(shared().and_then(user_of)) else {
         return;

@@ -287,7 +287,7 @@ fn real_commands_run_needs_what_it_prints() {
             "once" => {
                 let again = place.run(&kubeconfig, &[&line, &says[..]].concat());
                 assert_eq!(again.status.code(), Some(0), "{}", text(&again));
-                assert_eq!(again.stdout, b"", "it was done already");
+                assert_eq!(again.stdout, b"", "the work was already done");
             }
             _ => {}
         }
@@ -307,7 +307,7 @@ fn real_commands_run_needs_what_it_prints() {
 
 /// The commands that display and control elections, with the permissions documented in docs/seeing.md.
 #[test]
-fn real_commands_seeing_and_steering_need_what_is_documented() {
+fn real_commands_status_and_orders_need_the_documented_permissions() {
     let Some(place) = Place::new("commands-seeing") else {
         return;
     };
@@ -380,7 +380,7 @@ fn real_commands_seeing_and_steering_need_what_is_documented() {
 
 /// The real kubectl applies the files in `deploy/`, and candidates run as the account in them.
 #[test]
-fn real_commands_deploy_files_are_taken_and_their_account_is_enough() {
+fn real_commands_deploy_files_are_accepted_and_their_account_is_sufficient() {
     let Some(place) = Place::new("default") else {
         return;
     };

@@ -103,7 +103,7 @@ fn real_etcd_makes_one_cluster_of_several_servers() {
     let made = poll(LIMIT, || {
         (a.get(account).ok()?.status == StatusCode::OK).then_some(())
     });
-    assert!(made.is_some(), "a controller makes service accounts");
+    assert!(made.is_some(), "no controller created a service account");
     let token = send(&a, &format!("{account}/token"), &json!({}));
     let review = json!({"spec": {"token": token["status"]["token"]}});
     let reviews = "/apis/authentication.k8s.io/v1/tokenreviews";
@@ -112,7 +112,11 @@ fn real_etcd_makes_one_cluster_of_several_servers() {
 
     // One of them leads. When it ends, the other one leads, and its controllers work.
     let first = poll(LIMIT, || holder(&a)).unwrap();
-    assert_eq!(holder(&b).as_ref(), Some(&first), "both say the same");
+    assert_eq!(
+        holder(&b).as_ref(),
+        Some(&first),
+        "both servers report the same leader"
+    );
     replicas.remove(0).process.terminate();
     let left = replicas[0].wire();
     send(
@@ -126,7 +130,7 @@ fn real_etcd_makes_one_cluster_of_several_servers() {
     });
     assert!(made.is_some(), "{}", replicas[0].process.transcript());
 
-    // Backups are made with etcd's tools, and the command says so.
+    // The command refuses a backup, and its error refers to the tools of etcd.
     let folder = home.path("b").display().to_string();
     let saved = home.tenure(&["server", "--data-dir", &folder, "backup", "file"]);
     let said = String::from_utf8_lossy(&saved.stderr).into_owned();

@@ -13,7 +13,7 @@ use tenure_tests::real::{Cluster, Detached, Peer, available, own_cluster, shared
 use tenure_tests::wire::{Wire, lease_path};
 
 #[test]
-fn the_server_says_its_real_version() {
+fn server_reports_its_version() {
     let Some(cluster) = Skip::unless(shared()) else {
         return;
     };
@@ -26,7 +26,7 @@ fn the_server_says_its_real_version() {
 }
 
 #[test]
-fn rbac_is_on() {
+fn rbac_is_enabled() {
     let user = |cluster: &'static Cluster| Ok((cluster, cluster.user_kubeconfig()?));
     let Some((cluster, user)) = Skip::unless(shared().and_then(user)) else {
         return;
@@ -77,7 +77,7 @@ impl Drop for Down {
 }
 
 #[test]
-fn up_starts_what_down_ends_and_a_cluster_without_its_store_is_none() {
+fn up_and_down_control_a_cluster_and_up_replaces_an_incomplete_one() {
     if Skip::unless(own_cluster()).is_none() {
         return;
     }
@@ -129,7 +129,7 @@ fn an_existing_cluster_is_used_and_left_running() {
     command
         .args(["--exact", "--nocapture", "--test-threads=1"])
         .args(["real_client_go::a_term_from_first_write_to_release"])
-        .args(["real_harness::rbac_is_on"])
+        .args(["real_harness::rbac_is_enabled"])
         .args(["real_harness::a_dropped_cluster_leaves_nothing_behind"])
         .env("TENURE_KUBECONFIG", &state.kubeconfig)
         // Requirements for a cluster that the harness starts do not apply to an existing one.

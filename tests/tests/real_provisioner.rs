@@ -139,5 +139,5 @@ async fn from_claim_to_nothing_under_the_roles_of_deploy() {
     assert!(!refused, "{said}");
     let lease = api.get(lease).await.unwrap().unwrap();
     let holder = lease["spec"]["holderIdentity"].as_str();
-    assert_eq!(holder.unwrap_or_default(), "", "given back");
+    assert_eq!(holder.unwrap_or_default(), "", "the lease was released");
 }

@@ -1,6 +1,5 @@
-//! kube-controller-manager on `tenure server`, instead of the built-in controllers.
-//!
-//! It gives the same results for the same claims and volumes as the built-in controllers.
+//! kube-controller-manager on `tenure server`, instead of the built-in controllers. Both give the same results for the same
+//! claims and volumes.
 #![allow(clippy::disallowed_methods, reason = "waits for other processes")]
 
 use std::process::Command;

@@ -76,11 +76,11 @@ fn end(wrapper: &mut Child) {
     wrapper.wait().unwrap();
 }
 
-/// A child that has a grandchild, notes both and waits; TERM ends it at once.
+/// A command that starts a child process, writes the ids of both to files and waits. SIGTERM ends it immediately.
 const FAMILY: &str = "sleep 1000 & echo $! > grandchild; echo $$ > child; wait";
 
 #[test]
-fn run_command_needs_no_cluster_and_tells_the_token() {
+fn run_command_needs_no_cluster_and_passes_the_token() {
     let home = Home::new();
     let output = home.tenure(&[
         "run",
@@ -129,7 +129,7 @@ fn run_command_passes_exit_codes_on() {
 }
 
 #[test]
-fn run_command_says_what_is_wrong_with_a_command_line() {
+fn run_command_reports_invalid_command_lines() {
     let home = Home::new();
     fs::write(home.path("not-executable"), "").unwrap();
     let cases: [(&[&str], i32, &str); 9] = [
@@ -203,7 +203,7 @@ fn run_command_says_what_is_wrong_with_a_command_line() {
 }
 
 #[test]
-fn run_command_never_falls_back_inside_kubernetes_or_when_told_not_to() {
+fn run_command_does_not_use_the_local_server_in_kubernetes_or_if_disabled() {
     let home = Home::new();
     let args = ["run", "--election", "e", "--", "true"];
     let inside = home
@@ -325,7 +325,7 @@ fn run_command_hands_over_when_the_leader_is_asked_to_end() {
 }
 
 #[test]
-fn run_command_that_is_killed_takes_its_group_along() {
+fn run_command_that_is_killed_leaves_no_process_of_its_group() {
     let home = Home::new();
     let mut wrapper = start(&home, &[], FAMILY);
     let (child, grandchild) = (pid(&home, "child"), pid(&home, "grandchild"));
@@ -350,7 +350,7 @@ fn run_command_stops_the_child_when_the_api_server_is_gone() {
 }
 
 #[test]
-fn run_command_waiting_ends_at_once_on_interrupt() {
+fn run_command_interrupt_ends_waiting_immediately() {
     let home = Home::new();
     let mut holder = start(&home, &[], FAMILY);
     pid(&home, "child");
@@ -383,7 +383,7 @@ fn run_command_obeys_an_operators_order() {
 }
 
 #[test]
-fn run_command_leaves_events_for_others_to_read() {
+fn run_command_writes_events() {
     let home = Home::new();
     let output = home.tenure(&[
         "run",
@@ -418,7 +418,7 @@ fn read_events(path: &Path) -> Vec<serde_json::Value> {
 }
 
 #[test]
-fn run_command_lets_as_many_lead_as_there_are_slots() {
+fn run_command_has_one_leader_per_slot() {
     let home = Home::new();
     let slots = ["--slots=2", "--delete-on-exit"];
     let line =
@@ -428,7 +428,7 @@ fn run_command_lets_as_many_lead_as_there_are_slots() {
     pid(&home, "a");
     pid(&home, "b");
     let slot = |name: &str| fs::read_to_string(home.path(format!("slot-{name}"))).unwrap();
-    assert_ne!(slot("a"), slot("b"), "each has its own");
+    assert_ne!(slot("a"), slot("b"), "each holder has its own slot");
     let args = [
         "run",
         "--election=e",
@@ -505,7 +505,7 @@ fn run_command_slot_zero_keeps_the_number_of_slots() {
 }
 
 #[test]
-fn run_command_does_once_what_others_wait_to_do() {
+fn run_command_once_runs_a_successful_command_one_time() {
     let home = Home::new();
     let once = [
         "run",
@@ -524,7 +524,7 @@ fn run_command_does_once_what_others_wait_to_do() {
     let failed = home.tenure(&["run", "--election=f", "--once", "--", "false"]);
     assert_eq!(code(&failed), 1);
     let after = home.tenure(&["run", "--election=f", "--once", "--", "sh", "-c", "exit 5"]);
-    assert_eq!(code(&after), 5, "a failure is not done");
+    assert_eq!(code(&after), 5, "a failed command is run again");
 }
 
 #[test]
@@ -576,7 +576,7 @@ fn run_command_ends_descendants_that_left_the_group() {
 }
 
 #[test]
-fn run_command_passes_on_the_files_that_it_is_told_to_and_no_others() {
+fn run_command_passes_only_the_requested_file_descriptors() {
     let home = Home::new();
     let tenure = home.command().get_program().to_owned();
     let line = format!(
@@ -589,7 +589,7 @@ fn run_command_passes_on_the_files_that_it_is_told_to_and_no_others() {
 }
 
 #[test]
-fn run_command_under_nohup_does_not_hear_of_a_hangup() {
+fn run_command_under_nohup_ignores_hangup() {
     let home = Home::new();
     let tenure = home.command().get_program().to_owned();
     let line = format!(

@@ -70,7 +70,7 @@ fn signal(pid: i32, signal: Signal) {
 }
 
 fn watchdog(wrapper: &Process) -> i32 {
-    watchdog_of(wrapper.pid()).expect("nothing runs without it")
+    watchdog_of(wrapper.pid()).expect("every command has a watchdog")
 }
 
 #[test]

@@ -85,7 +85,7 @@ fn variables(output: &Output) -> BTreeMap<String, String> {
 }
 
 #[test]
-fn run_options_what_the_command_is_and_what_it_learns() {
+fn run_options_of_the_command_line_and_environment() {
     let home = Home::new();
     let env = variables(&run(&home, &["--id=me"], &["env"]));
     let get = |name: &str| {
@@ -136,12 +136,12 @@ fn run_options_what_the_command_is_and_what_it_learns() {
     assert_eq!(
         said(&output),
         format!("{pid} none\n"),
-        "it has become the command"
+        "the process is replaced by the command"
     );
 }
 
 #[test]
-fn run_options_what_happens_when_the_command_ends() {
+fn run_options_for_the_end_of_the_command() {
     let home = Home::new();
     let script = ["sh", "-c", "echo x >> count; exit 3"];
     let restarted = run(&home, &["--on-exit=restart", "--max-restarts=1"], &script);
@@ -160,7 +160,11 @@ fn run_options_what_happens_when_the_command_ends() {
     signal(&holding, Signal::TERM);
     assert_eq!(code(&mut holding), Some(0));
     let next = run(&home, &["--nonblock"], &["true"]);
-    assert_eq!(next.status.code(), Some(0), "it was given back: {next:?}");
+    assert_eq!(
+        next.status.code(),
+        Some(0),
+        "the lease was released: {next:?}"
+    );
 }
 
 /// Returns a script that reports its start, records a signal in a file and continues.
@@ -171,7 +175,7 @@ fn noting(signal: &str, more: &str) -> String {
 }
 
 #[test]
-fn run_options_what_signals_mean() {
+fn run_options_for_signals() {
     let home = Home::new();
     // A forwarded SIGHUP makes the command reload its configuration and does not end it.
     let script = noting("HUP", "trap 'exit 7' TERM");
@@ -228,7 +232,7 @@ fn events(home: &Home) -> Vec<String> {
 }
 
 #[test]
-fn run_options_how_long_a_term_lasts_and_what_its_end_is_called() {
+fn run_options_for_the_length_and_the_end_of_a_term() {
     let home = Home::new();
     // The maximum hold time has passed, so the command exits with success.
     let turn = run(&home, &["--max-hold=500ms"], &["sleep", "1000"]);
@@ -283,7 +287,7 @@ fn run_options_how_long_a_term_lasts_and_what_its_end_is_called() {
 }
 
 #[test]
-fn run_options_nothing_starts_with_too_little_left_of_the_lease() {
+fn run_options_min_validity_prevents_a_late_start() {
     let home = Home::new();
     let server = Embedded::start().unwrap();
     let proxy = Proxy::start(&server.kubeconfig()).unwrap();
@@ -305,7 +309,7 @@ fn run_options_nothing_starts_with_too_little_left_of_the_lease() {
 }
 
 #[test]
-fn run_options_slots_that_are_gone_are_not_taken_again() {
+fn run_options_removed_slots_are_not_acquired_again() {
     let home = Home::new();
     let script = |name: &str| format!("echo $TENURE_SLOT > {name}; exec sleep 1000");
     let mut holders: Vec<(String, Child)> = ["a", "b"]
@@ -333,7 +337,10 @@ fn run_options_slots_that_are_gone_are_not_taken_again() {
     signal(&holders[1].1, Signal::TERM);
     holders[1].1.wait().unwrap();
     assert_eq!(code(&mut waiting), Some(64));
-    assert!(!home.path("c").exists(), "it ran in a slot that is gone");
+    assert!(
+        !home.path("c").exists(),
+        "the command ran in a removed slot"
+    );
     signal(&holders[0].1, Signal::TERM);
     holders[0].1.wait().unwrap();
     assert_eq!(one(&[]).0, Some(0));

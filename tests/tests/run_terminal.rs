@@ -26,7 +26,7 @@ fn line(home: &Home, number: usize, flags: &str, script: &str) -> String {
 }
 
 #[test]
-fn run_terminal_belongs_to_the_command_if_it_shall() {
+fn run_terminal_is_given_to_a_foreground_command() {
     if Skip::unless(tools::tmux()).is_none() {
         return;
     }

@@ -42,7 +42,7 @@ fn members(home: &Home, wrapper: &Process) -> Vec<i32> {
 }
 
 fn watchdog(wrapper: &Process) -> i32 {
-    watchdog_of(wrapper.pid()).expect("nothing runs without it")
+    watchdog_of(wrapper.pid()).expect("every command has a watchdog")
 }
 
 /// Waits until all of them have ended.
@@ -117,7 +117,7 @@ fn run_watchdog_that_is_stopped_hides_no_exit_code() {
 }
 
 #[test]
-fn run_watchdog_that_stands_still_holds_nobody_up() {
+fn run_watchdog_that_is_stopped_does_not_delay_the_exit() {
     let home = Home::new();
     let mut wrapper = start(&home, "e");
     let members = members(&home, &wrapper);
@@ -128,14 +128,14 @@ fn run_watchdog_that_stands_still_holds_nobody_up() {
     if is_alive(asleep) {
         signal(asleep, Signal::CONT);
     }
-    assert!(ended.is_some(), "it waits for its watchdog");
+    assert!(ended.is_some(), "the wrapper waits for its watchdog");
     assert!(gone(&members) && !is_alive(asleep));
 }
 
 /// A wrapper that resumes finds its group killed. It may detect the end of the command or the loss of leadership first.
 /// Several wrappers cover both orders: for each, the loss determines the result, not the end of the command.
 #[test]
-fn run_watchdog_kills_the_group_of_a_wrapper_that_stands_still() {
+fn run_watchdog_kills_the_group_of_a_stopped_wrapper() {
     let home = Home::new();
     let names: Vec<String> = (0..6).map(|number| format!("e-{number}")).collect();
     let mut wrappers: Vec<Process> = names.iter().map(|name| start(&home, name)).collect();

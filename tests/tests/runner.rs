@@ -1,5 +1,5 @@
 //! All tests with real processes, in one binary.
-#![allow(clippy::unwrap_used, reason = "what goes wrong here fails the test")]
+#![allow(clippy::unwrap_used, reason = "a panic fails the test")]
 
 mod acceptance;
 mod acceptance_run;

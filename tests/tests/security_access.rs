@@ -223,7 +223,7 @@ async fn security_watch_ends_after_its_account_is_deleted() {
         .expect("the watch ends");
     let refused = app.send("GET", MAPS, &Value::Null).await.unwrap();
     assert_eq!(refused.status, 401, "{}", refused.json());
-    // Events after the deletion reach only those who may still see them.
+    // Events after the deletion are sent only to watchers that still have permission.
     let secret = json!({ "metadata": { "name": "later" } });
     server.create(MAPS, &secret).await;
     let seen = async {

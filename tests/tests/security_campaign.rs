@@ -2,7 +2,7 @@
 //!
 //! No term ends, and no leader is without a successful renewal for its renew deadline. The goals are that 99 of 100
 //! renewals take less than a second and that the server needs less than 400 MB. The server does not reach them yet while
-//! watches are not read, so that they are asserted only with `TENURE_CAMPAIGN=strict`, and printed otherwise.
+//! watches are not read. They are therefore asserted only with `TENURE_CAMPAIGN=strict`, and printed otherwise.
 #![allow(
     clippy::disallowed_methods,
     reason = "attacks are not elections and may sleep on any clock"

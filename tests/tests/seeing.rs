@@ -92,7 +92,7 @@ fn status_shows_who_holds_what() {
     );
     let table = place.stdout(&["status", "-A"]);
     assert!(table.starts_with("NAMESPACE   NAME"), "{table}");
-    assert!(!table.contains('\x1b'), "no colours into pipes");
+    assert!(!table.contains('\x1b'), "output to a pipe has no colours");
     let wide = place.stdout(&["status", "-o", "wide"]);
     assert!(wide.contains("LEASE") && wide.contains("5s"), "{wide}");
     let yaml = place.stdout(&["status", "-o", "yaml"]);
@@ -124,7 +124,7 @@ fn status_that_watches_prints_every_change_of_leader() {
 }
 
 #[test]
-fn history_says_who_led_and_why_it_ended_and_where_knowledge_ends() {
+fn history_shows_every_term_with_its_holder_and_reason() {
     let place = Place::new();
     let web = place.election("web");
     let mut a = place.leader(&web, "a");
@@ -197,7 +197,7 @@ fn election_after(election: &Election, id: &str, killed: Nanos) -> Process {
 }
 
 #[test]
-fn step_down_hands_over_to_whom_it_names() {
+fn step_down_hands_over_to_the_named_candidate() {
     let place = Place::new();
     let web = place.election("web");
     let _a = place.leader(&web, "a");
@@ -216,7 +216,7 @@ fn step_down_hands_over_to_whom_it_names() {
 
 /// A leader that steps down for a time stays away for that time, even if there is no other candidate.
 #[test]
-fn step_down_for_a_time_is_sat_out() {
+fn step_down_for_a_time_excludes_the_former_leader() {
     let place = Place::new();
     let web = place.election("web");
     let a = place.leader(&web, "a");
@@ -230,7 +230,7 @@ fn step_down_for_a_time_is_sat_out() {
 }
 
 #[test]
-fn a_paused_election_is_acquired_by_nobody() {
+fn paused_election_is_not_acquired() {
     let place = Place::new();
     let web = place.election("web");
     let a = place.leader(&web, "a");
@@ -242,7 +242,7 @@ fn a_paused_election_is_acquired_by_nobody() {
     let released = poll(LIMIT, || (state()["holder"] == "").then_some(()));
     assert!(
         released.is_some(),
-        "a holder that ends releases also while paused"
+        "a holder that ends releases the lease even while paused"
     );
     assert!(
         b.wait_for(Kind::Acquired, paused, Duration::from_secs(2))
@@ -257,7 +257,7 @@ fn a_paused_election_is_acquired_by_nobody() {
 }
 
 #[test]
-fn doctor_finds_a_healthy_place_healthy() {
+fn doctor_reports_no_problem_in_a_healthy_cluster() {
     let place = Place::new();
     let web = place.election("web");
     let _a = place.leader(&web, "a");
@@ -299,7 +299,7 @@ const DOCTOR: [&str; 7] = [
 
 /// Elections of all lock kinds are found, regardless of `--lock`.
 #[test]
-fn doctor_measures_where_the_locks_are() {
+fn doctor_finds_elections_of_every_lock_kind() {
     let place = Place::new();
     let mut web = place.election("web");
     web.lock = "configmaps";
@@ -315,7 +315,7 @@ fn doctor_measures_where_the_locks_are() {
 }
 
 #[test]
-fn doctor_names_what_is_wrong() {
+fn doctor_reports_problems() {
     let place = Place::new();
     let timing = [
         "doctor",
@@ -384,7 +384,7 @@ fn with_a_stranger() -> (Embedded, tempfile::NamedTempFile) {
 /// The printed role of candidates is sufficient for all their operations. `doctor` reports exactly the permissions that
 /// are missing.
 #[test]
-fn doctor_is_content_with_the_printed_role() {
+fn doctor_accepts_the_printed_role() {
     let (server, file) = with_a_stranger();
     let tenure = tools::tenure().unwrap();
     let flags = [
@@ -469,7 +469,7 @@ fn doctor_names_the_verb_that_is_missing() {
 }
 
 #[test]
-fn status_says_what_deserves_a_second_look() {
+fn status_marks_flapping_elections_and_clock_skew() {
     let place = Place::new();
     let web = place.election("web");
     let (a, b) = (place.leader(&web, "a"), place.follower(&web, "b"));

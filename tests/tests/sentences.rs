@@ -40,7 +40,7 @@ enum As {
     Admin,
     /// A user without permissions.
     Stranger,
-    /// An address at which nobody listens.
+    /// An address on which no server listens.
     Refused,
 }
 
@@ -471,7 +471,7 @@ fn looking(table: &mut Table) {
         0,
         &["skipped  elections   there are no elections in kube-public"],
     );
-    // Two locks of one name are told apart.
+    // Two locks with the same name are distinguished.
     let record = json!({ "holderIdentity": "old", "leaseDurationSeconds": 15 }).to_string();
     let map = json!({
         "apiVersion": "v1", "kind": "ConfigMap", "metadata": {

@@ -101,15 +101,12 @@ fn server_command_restores_what_it_saved_and_never_reuses_a_revision() {
     assert!(saved.status.success(), "{}", text(&saved));
     let restored = home.tenure(&["server", "restore", "live.backup"]);
     assert!(restored.status.success(), "{}", text(&restored));
-    assert!(
-        token(&home) > last,
-        "the token goes on above all that were ever given"
-    );
+    assert!(token(&home) > last, "the token is above all earlier tokens");
 }
 
 /// For every error of the database engine about a damaged file, the message names the file and the remedy.
 #[test]
-fn server_command_tells_of_a_damaged_file() {
+fn server_command_reports_a_damaged_file() {
     let home = Home::new();
     token(&home);
     let instance = running(&home).unwrap();
@@ -264,7 +261,7 @@ fn server_command_prints_the_token_of_the_administrator() {
 }
 
 #[test]
-fn server_command_keeps_its_state_where_xdg_says() {
+fn server_command_uses_xdg_state_home() {
     let home = Home::new();
     let state = home.path("elsewhere");
     let tenure = |args: &[&str]| {
@@ -283,12 +280,12 @@ fn server_command_keeps_its_state_where_xdg_says() {
     assert!(wanted.exists());
     assert!(
         !home.path(".local").exists(),
-        "nothing is where it was not told"
+        "no file is outside XDG_STATE_HOME"
     );
 }
 
 #[test]
-fn server_command_carries_ten_thousand_idle_connections() {
+fn server_command_serves_ten_thousand_idle_connections() {
     const CONNECTIONS: usize = 10_000;
     let home = Home::new();
     raise_file_limit(CONNECTIONS as u64 + 500);
@@ -372,7 +369,7 @@ impl Full {
 }
 
 #[test]
-fn server_command_cancelled_backup_leaves_no_file_and_the_server_goes_on() {
+fn server_command_cancelled_backup_leaves_no_file_and_a_working_server() {
     let full = Full::start();
     for round in 0..12 {
         let mut stream = full.ask("GET", "/tenure/backup", "");
@@ -401,7 +398,7 @@ fn server_command_cancelled_backup_leaves_no_file_and_the_server_goes_on() {
 
 /// An incomplete backup leaves no file, neither under its name nor under another one.
 #[test]
-fn server_command_backup_that_breaks_off_leaves_nothing() {
+fn server_command_interrupted_backup_leaves_no_file() {
     let full = Full::start();
     // The connection to the server is slow.
     let kubeconfig = full.instance["kubeconfig"].as_str().unwrap();
@@ -433,7 +430,7 @@ fn server_command_backup_that_breaks_off_leaves_nothing() {
         });
         assert!(began.is_some(), "{}", saving.transcript());
         let mode = part().unwrap().metadata().unwrap().permissions().mode();
-        assert_eq!(mode & 0o777, 0o600, "there are secrets in it");
+        assert_eq!(mode & 0o777, 0o600, "the backup contains secrets");
         let code = if how == "cut" {
             proxy.reset();
             1
@@ -459,7 +456,7 @@ fn server_command_backup_that_breaks_off_leaves_nothing() {
 
 /// The page acts with the credentials of the request, not with those of the server or of the owner of a socket.
 #[test]
-fn server_command_page_gives_nobody_the_power_of_the_administrator() {
+fn server_command_page_does_not_act_as_the_administrator() {
     let full = Full::start();
     let kubeconfig = full.instance["kubeconfig"].as_str().unwrap();
     let admin = Wire::connect(Path::new(kubeconfig)).unwrap();
@@ -476,7 +473,7 @@ fn server_command_page_gives_nobody_the_power_of_the_administrator() {
     assert_eq!(
         full.code("GET", "/ui", ""),
         200,
-        "the page itself has no power"
+        "the page itself has no permissions"
     );
     assert_eq!(full.code("GET", "/ui/feed", ""), 403);
     assert_eq!(full.code("POST", order, ""), 401);

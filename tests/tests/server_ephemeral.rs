@@ -99,7 +99,7 @@ fn server_ephemeral_ends_with_a_killed_parent_and_removes_its_files() {
         .into_iter()
         .find(|pid| *pid != shell_pid)
         .unwrap();
-    // Nobody reads the output of the server any more, as after the end of a harness.
+    // No process reads the output of the server any more, as after the end of a harness.
     shell.send(Signal::KILL);
     let gone = poll(LIMIT, || (!is_alive(server)).then_some(()));
     assert!(gone.is_some(), "the server outlives its parent");

@@ -70,7 +70,7 @@ impl Folder {
         command.args(["server", "run", "--listen=127.0.0.1:0", "--data-dir"]);
         command.arg(self.data()).args(options);
         let kubeconfig = self.data().join("kubeconfig");
-        // That of the last server has another port.
+        // The kubeconfig of the previous server has another port.
         let _ = fs::remove_file(&kubeconfig);
         let server = Process::spawn("server", command).unwrap();
         let ready = || {
@@ -95,7 +95,7 @@ fn map(name: &str, value: &str) -> String {
     )
 }
 
-/// The member `k` of a ConfigMap, if it exists.
+/// Returns the member `k` of a ConfigMap, if it exists.
 fn value(wire: &Wire, name: &str) -> Option<String> {
     let answer = wire.get(&format!("{MAPS}/{name}")).unwrap();
     assert!([StatusCode::OK, StatusCode::NOT_FOUND].contains(&answer.status));

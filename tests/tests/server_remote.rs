@@ -67,7 +67,7 @@ fn server_replicas_on_one_api_server_elect_one_leader() {
     let mut first = Replica::start(&server.kubeconfig(), "a");
     let held_first = first.leads(&server);
     let mut second = Replica::start(&server.kubeconfig(), "b");
-    poll(LIMIT, || second.follows()).expect("it takes part");
+    poll(LIMIT, || second.follows()).expect("the second replica follows");
     assert_eq!(
         first.says_whether_it_leads(),
         Some(true),
@@ -122,7 +122,7 @@ fn account(server: &Embedded) -> Option<()> {
 #[test]
 fn server_without_leader_election_acts_and_takes_no_lease() {
     let server = Embedded::start().unwrap();
-    assert_eq!(account(&server), None, "nobody has made it");
+    assert_eq!(account(&server), None, "no controller has created it yet");
     let mut command = Command::new(tools::tenure().unwrap());
     command.args(["server", "--no-leader-elect", "--kubeconfig"]);
     let mut process = Process::spawn("alone", {

@@ -171,7 +171,7 @@ fn sidecar_followers_hear_of_every_new_leader() {
 }
 
 #[test]
-fn sidecar_streams_the_present_value_first() {
+fn sidecar_streams_the_current_value_first() {
     let home = Home::new();
     let sidecar = sidecar(&home, &["--election=e", "--id=me"]);
     sidecar.shows("me");
@@ -188,7 +188,7 @@ fn sidecar_streams_the_present_value_first() {
 }
 
 #[test]
-fn sidecar_says_what_is_wrong_and_with_which_code() {
+fn sidecar_reports_errors_with_their_exit_codes() {
     let home = Home::new();
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = format!("--http={}", busy.local_addr().unwrap());

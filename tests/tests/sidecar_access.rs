@@ -307,12 +307,12 @@ fn sidecar_access_is_exactly_what_print_rbac_says() {
         used.extend(permissions(&role).into_iter().filter(locks));
         assert_eq!(used, permissions(&role), "{}: used and printed", case.user);
     }
-    assert!(read, "nobody ever reads a lock");
+    assert!(read, "no candidate reads a lock");
 }
 
 /// A leader keeps leading if it may not write the label.
 #[test]
-fn sidecar_access_to_pods_is_nothing_that_a_term_depends_on() {
+fn sidecar_access_to_pods_is_not_needed_to_lead() {
     let place = Place::new();
     let case = CASES.iter().find(|case| case.user == "label").unwrap();
     let mut role = place.printed(case);

@@ -205,7 +205,7 @@ fn sidecar_life_ends_with_the_pod_and_not_before() {
 }
 
 #[test]
-fn sidecar_life_ends_with_the_pod_even_if_the_lease_went_first() {
+fn sidecar_life_ends_with_the_pod_even_if_the_lease_was_deleted_first() {
     on_a_ward(|ward| {
         let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
         let mut a = ward.candidate("a", &a_uid);
@@ -258,7 +258,7 @@ fn sidecar_life_waits_for_leaders_of_another_mode() {
 }
 
 #[test]
-fn sidecar_life_goes_on_after_an_edit() {
+fn sidecar_life_continues_after_an_edit() {
     on_a_ward(|ward| {
         let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
         let a = ward.candidate("a", &a_uid);
@@ -278,7 +278,7 @@ fn sidecar_life_goes_on_after_an_edit() {
 }
 
 #[test]
-fn sidecar_life_is_given_back_by_order() {
+fn sidecar_life_lease_is_released_by_order() {
     on_a_ward(|ward| {
         let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
         let a = ward.candidate("a", &a_uid);
@@ -374,7 +374,7 @@ fn sidecar_life_that_may_not_read_its_pod_does_not_lead() {
 
 /// The record of a candidate that is older than the check at start: its process exists, under another name.
 #[test]
-fn sidecar_life_never_frees_the_lock_of_a_pod_that_nobody_has_seen() {
+fn sidecar_life_never_frees_the_lock_of_an_unknown_pod() {
     on_a_ward(|ward| {
         let (a_uid, b_uid) = (ward.pod("a"), ward.pod("b"));
         let holder = format!("node-1_{a_uid}");
@@ -431,7 +431,7 @@ fn sidecar_life_ends_with_the_pod_for_candidates_that_never_saw_it() {
 }
 
 #[test]
-fn sidecar_life_says_what_it_needs() {
+fn sidecar_life_reports_missing_requirements() {
     let home = Home::new();
     for (flags, uid, why) in [
         (&["--election=e", "--id=x"][..], "u", "leave --id out"),

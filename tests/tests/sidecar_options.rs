@@ -86,7 +86,7 @@ fn sidecar_options_step_down_by_http_and_by_socket_is_seen_by_everybody() {
     assert_eq!(
         leaders.next().as_deref(),
         Some("first"),
-        "the present value"
+        "the current value"
     );
     assert_eq!(step_down(tcp(port), None), 403);
     assert_eq!(step_down(tcp(port), Some("guess")), 403);
@@ -122,7 +122,7 @@ fn sidecar_options_step_down_by_http_and_by_socket_is_seen_by_everybody() {
 }
 
 #[test]
-fn sidecar_options_fitness_and_what_is_left_behind() {
+fn sidecar_options_for_health_labels_and_release() {
     let home = Home::new();
     // Another program in the pod that reports its health.
     let program = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -149,13 +149,13 @@ fn sidecar_options_fitness_and_what_is_left_behind() {
     let flags = [url.as_str(), "--health-interval=100ms", "--release-on-exit"];
     let checked = start(&home, "checked", &flags);
     let early = checked.wait_for(Kind::Acquired, Nanos(0), Duration::from_secs(1));
-    assert!(early.is_err(), "not before the program is well");
+    assert!(early.is_err(), "it leads only after the program is healthy");
     well.store(true, Ordering::SeqCst);
     leads(&checked, Nanos(0));
     well.store(false, Ordering::SeqCst);
     checked.wait_for(Kind::Released, Nanos(0), LIMIT).unwrap();
     drop(checked);
-    // There is no pod to label, and the flags forbid leading without the label.
+    // There is no pod to label, so the leader releases the lease because of `--label-required`.
     let unlabelled = start(
         &home,
         "unlabelled",
@@ -172,7 +172,7 @@ fn sidecar_options_fitness_and_what_is_left_behind() {
     assert_eq!(keeper.wait(LIMIT).unwrap().code(), Some(0));
     let rows = home.tenure(&["status", "e", "-o", "json"]);
     let rows: Value = serde_json::from_slice(&rows.stdout).unwrap();
-    assert_eq!(rows[0]["holder"], "keeper", "nothing was given back");
+    assert_eq!(rows[0]["holder"], "keeper", "the lease was not released");
 }
 
 #[test]
@@ -240,7 +240,7 @@ fn sidecar_options_of_other_programs_are_hinted_at() {
 
 /// Other programs in the pod are notified by signal and by hook, and a release waits for them.
 #[test]
-fn sidecar_options_programs_beside_are_told_and_waited_for() {
+fn sidecar_options_other_programs_are_notified_and_awaited() {
     let home = Home::new();
     // Signals are sent by process name, so this name must be unique. Another process writes the file: this process
     // forks, and a file that a child still has open for writing cannot be executed.
@@ -374,7 +374,7 @@ fn sidecar_options_names_failures_and_values() {
 }
 
 #[test]
-fn sidecar_options_a_webhook_that_fails_is_tried_again() {
+fn sidecar_options_failed_webhook_is_retried() {
     let home = Home::new();
     let receiver = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("--webhook=http://{}/hook", receiver.local_addr().unwrap());
@@ -398,8 +398,12 @@ fn sidecar_options_a_webhook_that_fails_is_tried_again() {
     };
     let first = post("503 Not Now");
     assert_eq!(first["leader"], "me");
-    assert_eq!(post("500 Still Not"), first, "the same again");
-    assert_eq!(post("204 No Content"), first, "until it is taken");
+    assert_eq!(post("500 Still Not"), first, "the same event again");
+    assert_eq!(
+        post("204 No Content"),
+        first,
+        "until the webhook accepts it"
+    );
     let second = post("204 No Content");
-    assert_ne!(second["event"], first["event"], "then what came after");
+    assert_ne!(second["event"], first["event"], "then the next event");
 }

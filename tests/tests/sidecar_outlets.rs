@@ -224,7 +224,7 @@ fn sidecar_outlets_keep_the_readiness_gate_of_the_leader() {
 
 /// The slice also follows the leader after the lock was deleted, when the transitions start again at zero.
 #[test]
-fn sidecar_outlets_the_slice_goes_by_tokens_not_by_transitions() {
+fn sidecar_outlets_slice_follows_tokens_not_transitions() {
     let home = Home::new();
     let server = Embedded::start().unwrap();
     let admin = Wire::connect(&server.kubeconfig()).unwrap();
@@ -453,7 +453,7 @@ fn sidecar_outlets_post_changes_to_a_webhook() {
 }
 
 #[test]
-fn sidecar_outlets_healthy_candidates_lead_and_sick_ones_step_down() {
+fn sidecar_outlets_unhealthy_leader_steps_down() {
     let home = Home::new();
     let flags = [
         "--health-file=healthy",
@@ -472,7 +472,7 @@ fn sidecar_outlets_healthy_candidates_lead_and_sick_ones_step_down() {
 }
 
 #[test]
-fn sidecar_outlets_better_a_sick_leader_than_none_for_ever() {
+fn sidecar_outlets_unhealthy_candidate_leads_after_the_deadlock_grace() {
     let home = Home::new();
     let flags = [
         "--health-cmd=false",
@@ -528,7 +528,7 @@ fn sidecar_outlets_probes_and_metrics_have_their_own_addresses() {
     assert!(text.contains(gauge), "{text}");
     assert!(
         !text.contains("# EOF"),
-        "nobody asked for OpenMetrics: {text}"
+        "the client did not request OpenMetrics: {text}"
     );
 }
 

@@ -1,4 +1,4 @@
-//! Many clients of an HTTP listener: streams, idle connections and strangers do not keep others away.
+//! Many clients of an HTTP listener: streams, idle connections and unauthenticated clients do not block others.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{SocketAddrV4, TcpStream};
@@ -57,7 +57,7 @@ fn probes_work(port: u16, clients: &[u8]) {
 }
 
 #[test]
-fn sidecar_seats_of_probes_are_free_whatever_streams_and_idle_clients_do() {
+fn sidecar_seats_of_probes_stay_free_despite_streams_and_idle_clients() {
     let home = Home::new();
     let port = free_port();
     let mut command = home.command();

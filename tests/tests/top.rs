@@ -143,7 +143,7 @@ fn top_shows_sorts_filters_and_steps_down() {
     let screen = terminal.shows(&["ended with 0", " echo"]);
     assert!(
         !screen.contains("elections, "),
-        "the terminal is as it was\n{screen}"
+        "the terminal is restored\n{screen}"
     );
 }
 
@@ -182,7 +182,7 @@ fn top_keeps_names_and_drops_columns_on_narrow_terminals() {
 }
 
 #[test]
-fn top_gives_the_terminal_back_on_a_signal() {
+fn top_restores_the_terminal_on_a_signal() {
     if Skip::unless(tools::tmux()).is_none() {
         return;
     }
@@ -200,7 +200,7 @@ fn top_gives_the_terminal_back_on_a_signal() {
 }
 
 #[test]
-fn top_wants_a_terminal() {
+fn top_needs_a_terminal() {
     let place = Place::new();
     let output = place.tenure(&["top"]);
     assert_eq!(output.status.code(), Some(1));

@@ -110,7 +110,7 @@ fn unanswered_elect_answers_others_and_ends_within_its_startup_timeout() {
 }
 
 #[test]
-fn unanswered_run_ends_when_it_was_told_not_to_wait() {
+fn unanswered_run_ends_within_its_time_limit() {
     let hole = Hole::new();
     let run = |flags: &[&str]| {
         let line = [
@@ -157,7 +157,7 @@ fn unanswered_run_ends_when_it_was_told_not_to_wait() {
 }
 
 #[test]
-fn unanswered_commands_say_for_whom_they_wait() {
+fn unanswered_commands_name_the_server_that_they_wait_for() {
     let hole = Hole::new();
     let lines = [
         "status",
@@ -191,7 +191,7 @@ fn unanswered_commands_say_for_whom_they_wait() {
 
 /// A server that needs a while to exit.
 #[test]
-fn unanswered_server_stop_says_for_whom_it_waits() {
+fn unanswered_server_stop_names_the_process_that_it_waits_for() {
     let home = Home::new();
     let run = home.tenure(&["run", "--election=e", "--", "true"]);
     assert!(run.status.success(), "{run:?}");
