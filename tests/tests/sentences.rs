@@ -374,7 +374,7 @@ fn waiting(table: &mut Table) {
     table.says(&unhealthy, "not campaigning");
     table.checked(
         &unhealthy,
-        &["tenure: not campaigning in default/h: the health check failed: `false` ended with exit status: 1"],
+        &["tenure: not campaigning in default/h: the health check failed: `false` exited with code 1"],
     );
 }
 

@@ -197,6 +197,17 @@ impl Connect {
     }
 }
 
+/// Returns the address of the server as `host:port`, for people.
+pub(crate) fn address_of(config: &Config) -> String {
+    let url = &config.cluster_url;
+    let default = match url.scheme_str() {
+        Some("http") => 80,
+        _ => 443,
+    };
+    let host = url.host().unwrap_or_default();
+    format!("{host}:{}", url.port_u16().unwrap_or(default))
+}
+
 /// Warns once about kubeconfigs that other users can read or change, as helm does.
 fn warn_about(files: &[PathBuf]) {
     static WARNED: AtomicBool = AtomicBool::new(false);

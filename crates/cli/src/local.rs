@@ -10,6 +10,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, test_kill_process};
+use tenure::lock::in_words;
 use tenure_apiserver::server::{Instance, default_data_dir};
 use tenure_host::files;
 
@@ -145,7 +146,10 @@ pub(crate) fn start_server(args: &[OsString]) -> u8 {
             0
         }
         Err(error) => {
-            eprintln!("tenure: cannot start the local server: {error}");
+            eprintln!(
+                "tenure: cannot start the local server: {}",
+                in_words(&error)
+            );
             125
         }
     }

@@ -133,7 +133,8 @@ fn main() -> ExitCode {
     let runtime = match builder.enable_all().build() {
         Ok(runtime) => runtime,
         Err(error) => {
-            eprintln!("tenure: cannot start: {error}");
+            let why = tenure::lock::in_words(&error);
+            eprintln!("tenure: cannot start the runtime: {why}");
             return 125.into();
         }
     };

@@ -2,7 +2,6 @@
 
 use std::sync::{Arc, OnceLock};
 
-use anyhow::Context;
 use futures_util::future::BoxFuture;
 use http::StatusCode;
 use k8s_openapi::api::authorization::v1::{
@@ -10,11 +9,12 @@ use k8s_openapi::api::authorization::v1::{
 };
 use kube::api::PostParams;
 use kube::{Api, Client, Config};
-use tenure::lock::LockKind;
+use tenure::lock::{LockKind, in_words};
 
 use super::feed::{Hello, Steer};
 use crate::api;
 use crate::board::{Board, Scope};
+use crate::connect::address_of;
 use crate::elections;
 
 /// A rejected request: status code and reason.
@@ -102,11 +102,11 @@ impl Door {
                     ..Scope::default()
                 };
                 let client = connect(config.as_ref().clone())?;
-                (client, host(config), None, scope)
+                (client, address_of(config), None, scope)
             }
             Self::Caller(caller) => {
                 let config = as_caller(caller, token)?;
-                let server = host(&config);
+                let server = address_of(&config);
                 (connect(config)?, server, None, Scope::default())
             }
             Self::Sidecar {
@@ -221,13 +221,13 @@ fn no(why: &str) -> Steer {
     }
 }
 
-fn host(config: &Config) -> String {
-    config.cluster_url.host().unwrap_or_default().to_owned()
-}
-
 fn connect(config: Config) -> Result<Client, Refusal> {
-    let failed = |error| Refusal(StatusCode::BAD_GATEWAY, format!("{error}"));
-    tenure::work_client(config).map_err(failed)
+    let address = address_of(&config);
+    tenure::work_client(config).map_err(|error| {
+        let why = tenure::plain(&error);
+        let text = format!("cannot make a client for {address}: {why}");
+        Refusal(StatusCode::BAD_GATEWAY, text)
+    })
 }
 
 /// Returns a configuration for the server's own address with the token of the client, or without credentials.
@@ -237,9 +237,10 @@ fn as_caller(caller: &OnceLock<Caller>, token: Option<&str>) -> Result<Config, R
         Some(token) => serde_json::json!({ "token": token }),
         None => serde_json::json!({}),
     };
-    config.auth_info = serde_json::from_value(auth)
-        .context("credentials")
-        .map_err(|error| Refusal(StatusCode::BAD_REQUEST, format!("{error:#}")))?;
+    config.auth_info = serde_json::from_value(auth).map_err(|error| {
+        let text = format!("the token cannot be used: {}", in_words(&error));
+        Refusal(StatusCode::BAD_REQUEST, text)
+    })?;
     Ok(config)
 }
 

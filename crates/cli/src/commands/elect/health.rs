@@ -11,8 +11,10 @@ use kube::Client;
 use serde_json::Value;
 use tenure::Handle;
 use tenure::lock::duration::format as span;
+use tenure::lock::in_words;
 
 use super::args::Health;
+use crate::commands::run::Exit;
 use crate::observed_lock::{Gate, Notes};
 use crate::say::Voice;
 
@@ -120,8 +122,8 @@ impl HealthGate {
                 .await;
             match status {
                 Ok(status) if status.success() => {}
-                Ok(status) => return Some(format!("`{command}` ended with {status}")),
-                Err(error) => return Some(format!("`{command}`: {error}")),
+                Ok(status) => return Some(format!("`{command}` {}", Exit::from(status))),
+                Err(error) => return Some(format!("cannot run `{command}`: {}", in_words(&error))),
             }
         }
         match &self.checks.health_url {
@@ -148,8 +150,8 @@ impl HealthGate {
 }
 
 fn fresh(file: &Path, max_age: Option<Duration>) -> Result<(), String> {
-    let data = file.metadata().map_err(|error| error.to_string())?;
-    let modified = data.modified().map_err(|error| error.to_string())?;
+    let modified = file.metadata().and_then(|data| data.modified());
+    let modified = modified.map_err(|error| in_words(&error))?;
     // A time in the future counts as fresh.
     let age = SystemTime::now()
         .duration_since(modified)

@@ -12,6 +12,7 @@ use rustix::fs::{Access, access};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, getpid, kill_process, test_kill_process};
 use rustix::time::{ClockId, clock_gettime};
+use tenure::lock::in_words;
 
 use super::kin::{self, Process};
 
@@ -54,7 +55,7 @@ impl Cgroup {
             sweep(&home, version);
             match Self::make_in(&home, version) {
                 Ok(made) => return Ok(made),
-                Err(error) => why = format!("{}: {error}", home.display()),
+                Err(error) => why = format!("{}: {}", home.display(), in_words(&error)),
             }
         }
         Err(why)
@@ -78,7 +79,7 @@ impl Cgroup {
         for (home, version) in homes() {
             match writable(&home) {
                 Ok(()) => return Ok(format!("{} below {}", version.name(), home.display())),
-                Err(error) => why = format!("{}: {error}", home.display()),
+                Err(error) => why = format!("{}: {}", home.display(), in_words(&error)),
             }
         }
         Err(why)

@@ -129,7 +129,8 @@ impl Containment {
         };
         if status.code() != Some(ENDED_IT.into()) {
             eprintln!(
-                "tenure: the watchdog of the command was killed ({status}): the command ends with it"
+                "tenure: the watchdog of the command {}; the command ends with it",
+                Exit::from(status)
             );
         }
         true

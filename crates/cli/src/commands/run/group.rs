@@ -5,9 +5,9 @@
 
 use std::ffi::OsString;
 use std::os::fd::OwnedFd;
-use std::os::unix::process::CommandExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::{fmt, io};
 
 use rustix::io::Errno;
@@ -15,9 +15,11 @@ use rustix::process::{
     Pid, Signal, WaitOptions, WaitStatus, kill_process_group, set_child_subreaper,
     test_kill_process_group, waitpid,
 };
+use tenure::lock::in_words;
 
 use super::cgroup::Cgroup;
 use super::kin::{self, Process};
+use crate::values::signal_name;
 
 /// Hidden subcommand that turns into the user's command; see [`become_child`].
 pub(crate) const CHILD: &str = "__child";
@@ -69,7 +71,21 @@ impl fmt::Display for Exit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Code(code) => write!(f, "exited with code {code}"),
-            Self::Signal(signal) => write!(f, "was ended by signal {signal}"),
+            Self::Signal(number) => {
+                let signal = Signal::from_named_raw((*number).into());
+                let name = signal.map_or_else(|| format!("signal {number}"), signal_name);
+                write!(f, "was ended by {name}")
+            }
+        }
+    }
+}
+
+impl From<ExitStatus> for Exit {
+    fn from(status: ExitStatus) -> Self {
+        let low = |number: i32| u8::try_from(number).unwrap_or(u8::MAX);
+        match status.signal() {
+            Some(signal) => Self::Signal(low(signal)),
+            None => Self::Code(low(status.code().unwrap_or_default())),
         }
     }
 }
@@ -198,7 +214,8 @@ pub(crate) fn become_child(args: &[OsString]) -> u8 {
         return 125;
     };
     if let Err(error) = rustix::process::set_parent_process_death_signal(Some(Signal::KILL)) {
-        eprintln!("tenure: cannot tie the child to its parent: {error}");
+        let why = in_words(&error);
+        eprintln!("tenure: cannot make the command end with its watchdog: {why}");
         return 125;
     }
     // The parent may have died before the line above. In that case the signal would never be sent.
@@ -212,8 +229,10 @@ pub(crate) fn become_child(args: &[OsString]) -> u8 {
     if !cgroup.is_empty()
         && let Err(error) = Cgroup::at(Path::new(cgroup)).enter()
     {
-        let cgroup = cgroup.to_string_lossy();
-        eprintln!("tenure: cannot enter {cgroup}, so the process tree alone contains it: {error}");
+        let (cgroup, why) = (cgroup.to_string_lossy(), in_words(&error));
+        eprintln!(
+            "tenure: cannot enter control group {cgroup}: {why}; only the process tree contains the command"
+        );
     }
     super::terminal::await_foreground();
     close_inherited(&keep);
@@ -221,7 +240,8 @@ pub(crate) fn become_child(args: &[OsString]) -> u8 {
         .args(&args[4..])
         .env_remove(super::terminal::FOREGROUND)
         .exec();
-    eprintln!("tenure: cannot run {}: {error}", program.to_string_lossy());
+    let (program, why) = (program.to_string_lossy(), in_words(&error));
+    eprintln!("tenure: cannot run {program}: {why}");
     if error.kind() == io::ErrorKind::NotFound {
         127
     } else {

@@ -42,7 +42,7 @@ use runner::Runner;
 
 #[cfg(feature = "server")]
 pub(crate) use group::close_inherited;
-pub(crate) use group::{CHILD, become_child};
+pub(crate) use group::{CHILD, Exit, become_child};
 pub(crate) use watchdog::{WATCHDOG, watch};
 
 /// Exit code of a wrong command line, as in flock(1).

@@ -15,6 +15,7 @@ use ratatui::crossterm::event::{self, Event, KeyEventKind};
 use tenure::lock::LockKind;
 use tokio::sync::mpsc;
 
+use crate::api;
 use crate::board::{Board, Scope};
 use crate::connect::{self, Connect};
 use crate::elections::{self, Seen};
@@ -40,7 +41,7 @@ impl Top {
         }
         let mut signals = Signals::listen()?;
         let config = connect.config().await?;
-        let server = config.cluster_url.host().unwrap_or_default().to_owned();
+        let server = connect::address_of(&config);
         let client = connect::client(config).await?;
         let scope = Scope {
             namespace: self.namespace,
@@ -95,22 +96,26 @@ async fn live(
             Act::StepDown(seen) => {
                 let (client, answers) = (client.clone(), answers.clone());
                 tokio::spawn(async move {
-                    let holder = seen.holder.clone();
-                    let answer = match step_down(&client, &seen).await {
-                        Ok(()) => format!("{holder} was asked to step down from {}", seen.name),
-                        Err(error) => format!("{error:#}"),
-                    };
-                    let _ = answers.send(answer);
+                    let _ = answers.send(step_down(&client, &seen).await);
                 });
             }
         }
     }
 }
 
-async fn step_down(client: &Client, seen: &Seen) -> Result<()> {
-    let kind: LockKind = seen.lock.parse()?;
-    let patch = seen.step_down_patch(None, None);
-    elections::order(client, kind, &seen.namespace, &seen.name, &patch).await
+/// Orders the holder to step down, and returns the message about the result.
+async fn step_down(client: &Client, seen: &Seen) -> String {
+    let (holder, namespace, name) = (&seen.holder, &seen.namespace, &seen.name);
+    let order = async {
+        let kind: LockKind = seen.lock.parse()?;
+        let patch = seen.step_down_patch(None, None);
+        elections::order(client, kind, namespace, name, &patch).await
+    };
+    let text = match order.await {
+        Ok(()) => format!("asked {holder} to step down from {namespace}/{name}"),
+        Err(error) => format!("cannot ask {holder} to step down: {}", api::plain(&error)),
+    };
+    output::escaped(&text)
 }
 
 /// Reads the terminal on a separate thread, because a read cannot be cancelled. The thread ends with the process.

@@ -122,7 +122,10 @@ fn headline(screen: &Screen, width: usize) -> Paragraph<'static> {
         )));
     }
     parts.push(match &screen.trouble {
-        Some(why) => Span::styled(format!("  out of date: {why}"), colour(Color::Red)),
+        Some(why) => {
+            let why = output::escaped(why);
+            Span::styled(format!("  out of date: {why}"), colour(Color::Red))
+        }
         None => Span::styled(format!("  live from {}", screen.server), faint()),
     });
     let mut room = width;
@@ -142,7 +145,7 @@ fn table(screen: &Screen, width: usize) -> Table<'static> {
     let widest = |text: &dyn Fn(&Seen) -> usize| screen.rows.iter().map(text).max().unwrap_or(0);
     let wanted = Wanted {
         name: widest(&|seen| width_of(&name_of(seen, spaces))),
-        holder: widest(&|seen| width_of(&seen.holder)),
+        holder: widest(&|seen| width_of(&holder_of(seen))),
         notes: widest(&|seen| width_of(&notes(seen))),
     };
     let columns = columns::choose(wanted, width);
@@ -197,6 +200,11 @@ fn name_of(seen: &Seen, spaces: bool) -> String {
     }
 }
 
+/// Returns the holder without the control characters that a candidate can write into its identity.
+fn holder_of(seen: &Seen) -> String {
+    output::escaped(&seen.holder)
+}
+
 fn notes(seen: &Seen) -> String {
     let mut notes = Vec::new();
     if seen.flapping {
@@ -214,7 +222,7 @@ fn cell(seen: &Seen, column: Column, width: usize, spaces: bool) -> Cell<'static
     match column {
         Column::Election => Cell::from(cut_middle(&name_of(seen, spaces), width)),
         Column::Holder if seen.holder.is_empty() => Cell::from(dash()),
-        Column::Holder => Cell::from(cut_end(&seen.holder, width)),
+        Column::Holder => Cell::from(cut_end(&holder_of(seen), width)),
         Column::State => {
             let style = match seen.state {
                 "held" => colour(Color::Green),
@@ -265,7 +273,7 @@ fn bottom(screen: &Screen, width: usize) -> (Vec<String>, Style) {
     let strong = Style::new().add_modifier(Modifier::BOLD);
     match &screen.mode {
         Mode::Confirm(seen) => {
-            let holder = cut_end(&seen.holder, width);
+            let holder = cut_end(&holder_of(seen), width);
             let name = cut_middle(&name_of(seen, true), width);
             let text = format!("ask {holder} to step down from {name}? y yes, any other key no");
             // Holder and name have at most one line each. The end of the question must be visible.

@@ -9,9 +9,12 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tenure::lock::duration::format as span;
+use tenure::lock::in_words;
 use tokio::process::Child;
 
 use super::{News, Notice, PATIENCE, Queue};
+use crate::commands::run::Exit;
 use crate::values;
 
 /// The commands for each change.
@@ -78,7 +81,7 @@ impl Hooks {
         let mut child = match child {
             Ok(child) => child,
             Err(error) => {
-                tracing::warn!(command, %error, "cannot run the hook");
+                tracing::warn!(command, error = in_words(&error), "cannot run the hook");
                 return;
             }
         };
@@ -95,7 +98,8 @@ impl Hooks {
                 },
                 () = tokio::time::sleep_until(began + limit) => {
                     kill(&mut child).await;
-                    tracing::warn!(command, "the hook took longer than {limit:?} and was killed");
+                    let limit = span(limit);
+                    tracing::warn!(command, limit, "killed the hook: it did not end within its time limit");
                     return;
                 }
             }
@@ -113,8 +117,12 @@ fn allowed(news: &News, waiting: &VecDeque<News>) -> Duration {
 fn report(command: &str, status: std::io::Result<ExitStatus>) {
     match status {
         Ok(status) if status.success() => {}
-        Ok(status) => tracing::warn!(command, %status, "the hook failed"),
-        Err(error) => tracing::warn!(command, %error, "the hook failed"),
+        Ok(status) => tracing::warn!(command, status = %Exit::from(status), "the hook failed"),
+        Err(error) => tracing::warn!(
+            command,
+            error = in_words(&error),
+            "cannot wait for the hook"
+        ),
     }
 }
 
