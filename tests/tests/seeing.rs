@@ -99,7 +99,7 @@ fn status_shows_who_holds_what() {
     assert!(yaml.contains("holder: \"a\""), "{yaml}");
     let nobody = place.tenure(&["status", "nobody"]);
     assert_eq!(nobody.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&nobody.stderr).contains("no election nobody in"));
+    assert!(String::from_utf8_lossy(&nobody.stderr).contains("election nobody does not exist in"));
 }
 
 #[test]
@@ -185,7 +185,7 @@ fn history_shows_every_term_with_its_holder_and_reason() {
     // An election that does not exist is reported.
     let kubectl = place.tenure(&["history", "nobody"]);
     assert_eq!(kubectl.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&kubectl.stderr).contains("there is no election"));
+    assert!(String::from_utf8_lossy(&kubectl.stderr).contains("does not exist"));
     drop(c);
 }
 
@@ -208,7 +208,8 @@ fn step_down_hands_over_to_the_named_candidate() {
         assert_eq!(missing.status.code(), Some(1), "{order}");
         assert_eq!(
             String::from_utf8_lossy(&missing.stderr),
-            "tenure: there is no election default/nothing with a leases lock\n",
+            "tenure: election default/nothing with a leases lock does not exist; run `tenure status -A` to list \
+             elections\n",
             "{order}"
         );
     }

@@ -390,7 +390,7 @@ fn steering(table: &mut Table) {
         As::Admin,
         "pause p",
         0,
-        &["paused p: nobody may acquire it until `tenure resume`"],
+        &["paused p: nobody can acquire it until `tenure resume p`"],
     );
     table.row(
         As::Admin,
@@ -433,13 +433,13 @@ fn steering(table: &mut Table) {
         As::Admin,
         "step-down q",
         1,
-        &["tenure: nobody holds election default/q"],
+        &["tenure: nobody holds election default/q, so there is no leader to step down"],
     );
     table.row(
         As::Admin,
         "step-down nothing",
         1,
-        &["tenure: there is no election default/nothing with a leases lock"],
+        &["tenure: election default/nothing with a leases lock does not exist; run `tenure status -A` to list elections"],
     );
 }
 
@@ -448,28 +448,29 @@ fn looking(table: &mut Table) {
         As::Admin,
         "status nothing",
         1,
-        &["no election nothing in namespace default"],
+        &["tenure: election nothing does not exist in namespace default; run `tenure status -A` to list elections"],
     );
     table.row(
         As::Admin,
         "history nothing",
         1,
-        &["tenure: there is no election default/nothing with a leases lock, nor any Event about one"],
+        &["tenure: election default/nothing with a leases lock does not exist, and no Event is about it; run \
+           `tenure status -A` to list elections"],
     );
     table.row(
         As::Admin,
         "doctor nothing --samples=1",
         1,
         &[
-            "FAIL     elections   there is no election default/nothing with a leases lock",
-            "skipped  identity    nobody holds a lock whose renewals could be watched",
+            "FAIL     elections   election default/nothing with a leases lock does not exist",
+            "skipped  identity    not checked: nobody holds an election, so there are no renewals to watch",
         ],
     );
     table.row(
         As::Admin,
         "doctor --namespace=kube-public --samples=1",
         0,
-        &["skipped  elections   there are no elections in kube-public"],
+        &["skipped  elections   no elections in namespace kube-public"],
     );
     // Two locks with the same name are distinguished.
     let record = json!({ "holderIdentity": "old", "leaseDurationSeconds": 15 }).to_string();

@@ -153,7 +153,7 @@ pub(crate) async fn order(
         Ok(_) => return Ok(()),
         Err(error) if code_of(&error) == Some(403) => error,
         Err(error) if code_of(&error) == Some(404) => {
-            bail!("there is no election {namespace}/{name} with a {kind} lock")
+            bail!("{}; {LIST_THEM}", missing(kind, namespace, name))
         }
         Err(error) => return Err(error),
     };
@@ -180,6 +180,14 @@ pub(crate) async fn order(
         }
     }
     Err(refused)
+}
+
+/// What to do about an election that does not exist.
+pub(crate) const LIST_THEM: &str = "run `tenure status -A` to list elections";
+
+/// States that an election does not exist.
+pub(crate) fn missing(kind: LockKind, namespace: &str, name: &str) -> String {
+    format!("election {namespace}/{name} with a {kind} lock does not exist")
 }
 
 /// Returns the status code of a rejection by the API server.

@@ -74,7 +74,7 @@ impl History {
         let mut limits = Vec::new();
         let words = words.unwrap_or_else(|error| {
             limits.push(format!(
-                "Events cannot be read ({}): only the present term is known",
+                "cannot read Events, so only the current term is known: {}",
                 api::plain(&error)
             ));
             Vec::new()
@@ -84,26 +84,29 @@ impl History {
             .filter(|w| w.name == *self.election.name)
             .collect();
         if seen.is_none() && own.is_empty() {
+            let missing = elections::missing(self.election.lock, &namespace, &self.election.name);
             bail!(
-                "there is no election {namespace}/{} with a {} lock, nor any Event about one",
-                self.election.name,
-                self.election.lock
+                "{missing}, and no Event is about it; {}",
+                elections::LIST_THEM
             );
         }
         let mut terms = terms::spoken(own);
         let transitions = seen.as_ref().map(|seen| seen.transitions);
         match &seen {
             Some(seen) => terms::settle(&mut terms, seen),
-            None => limits.push("the lock object is gone; this is what Events still say".into()),
+            None => {
+                limits.push("the lock object was deleted; these terms are known from Events".into())
+            }
         }
         // The first term does not count as a transition.
         let count = u32::try_from(terms.len()).unwrap_or(u32::MAX);
         let earlier = transitions.map_or(0, |n| n.saturating_add(1).saturating_sub(count));
         if earlier > 0 {
             limits.push(format!(
-                "{earlier} earlier term{} known only by number: API servers forget Events after \
-                 about an hour, and not every candidate writes them",
-                if earlier == 1 { " is" } else { "s are" }
+                "{earlier} earlier term{} not listed: {} no Events (API servers delete Events after \
+                 about an hour, and not every candidate writes them)",
+                if earlier == 1 { " is" } else { "s are" },
+                if earlier == 1 { "it has" } else { "they have" }
             ));
         }
         Ok(Report {

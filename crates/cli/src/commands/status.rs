@@ -50,7 +50,10 @@ impl Status {
         if rows.is_empty() && self.output.is_table() {
             let place = namespace.map_or("any namespace".into(), |n| format!("namespace {n}"));
             match &*self.name {
-                Some(name) => eprintln!("no election {name} in {place}"),
+                Some(name) => {
+                    let list = elections::LIST_THEM;
+                    eprintln!("tenure: election {name} does not exist in {place}; {list}");
+                }
                 None => eprintln!("no elections in {place}"),
             }
         }

@@ -76,10 +76,11 @@ impl StepDown {
         } = connect.open(namespace.as_deref()).await?;
         let look = elections::get(&client, *lock, &namespace, name);
         let Some(before) = waiting::on(&server, look).await? else {
-            bail!("there is no election {namespace}/{name} with a {lock} lock");
+            let missing = elections::missing(*lock, &namespace, name);
+            bail!("{missing}; {}", elections::LIST_THEM);
         };
         if before.holder.is_empty() {
-            bail!("nobody holds election {namespace}/{name}");
+            bail!("nobody holds election {namespace}/{name}, so there is no leader to step down");
         }
         let patch = before.step_down_patch(self.to.as_deref(), self.sit_out);
         let order = elections::order(&client, *lock, &namespace, name, &patch);
@@ -113,8 +114,8 @@ impl StepDown {
             }
         }
         bail!(
-            "{} has not handed {namespace}/{name} over within {patience} s; a holder that is not \
-             tenure ignores orders",
+            "{} still holds {namespace}/{name} {patience} s after the order to step down; only holders \
+             that run tenure obey such orders",
             escaped(&before.holder)
         );
     }
@@ -143,8 +144,8 @@ impl Pause {
     pub(crate) async fn run(self, connect: &Connect) -> Result<u8> {
         order(&self.election, connect, &orders::pause_patch()).await?;
         println!(
-            "paused {}: nobody may acquire it until `tenure resume`",
-            self.election.name
+            "paused {name}: nobody can acquire it until `tenure resume {name}`",
+            name = self.election.name
         );
         Ok(0)
     }

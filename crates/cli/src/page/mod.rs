@@ -120,7 +120,7 @@ impl Page {
             }
             ("" | "/" | "/feed" | "/step-down", _) => plain(
                 StatusCode::METHOD_NOT_ALLOWED,
-                "GET the page and the feed, POST step-down".into(),
+                "use GET for the page and the feed, and POST for step-down".into(),
             ),
             _ => plain(StatusCode::NOT_FOUND, "no such path".into()),
         }
@@ -189,16 +189,16 @@ impl Page {
         let value = |key: &str| parameter(query, key);
         let bad = |why: &str| Refusal(StatusCode::BAD_REQUEST, why.to_owned());
         let (Some(namespace), Some(name)) = (value("namespace"), value("name")) else {
-            return Err(bad("namespace and name are needed"));
+            return Err(bad("the parameters namespace and name are required"));
         };
         if [&namespace, &name].iter().any(|part| !is_name(part)) {
-            return Err(bad("namespace and name must be names of objects"));
+            return Err(bad("namespace and name must be valid names of objects"));
         }
         let kind: LockKind = value("lock")
             .as_deref()
             .unwrap_or("leases")
             .parse()
-            .map_err(|_| bad("lock must be a kind of lock, for example leases"))?;
+            .map_err(|_| bad("lock must be a lock kind, for example leases"))?;
         let client = self.door.steer(token, kind, &namespace, &name)?;
         let failed = |error: anyhow::Error| {
             let code = match error.downcast_ref::<kube::Error>() {
@@ -208,13 +208,17 @@ impl Page {
             Refusal(code.unwrap_or(StatusCode::BAD_GATEWAY), api::plain(&error))
         };
         let seen = elections::get(&client, kind, &namespace, &name).await;
-        let seen = seen
-            .map_err(failed)?
-            .filter(|seen| !seen.holder.is_empty())
-            .ok_or_else(|| Refusal(StatusCode::CONFLICT, "nobody holds it".into()))?;
+        let Some(seen) = seen.map_err(failed)? else {
+            let why = elections::missing(kind, &namespace, &name);
+            return Err(Refusal(StatusCode::NOT_FOUND, why));
+        };
+        if seen.holder.is_empty() {
+            let why = format!("nobody holds {namespace}/{name}");
+            return Err(Refusal(StatusCode::CONFLICT, why));
+        }
         let meant = value("transitions").and_then(|count| count.parse().ok());
         if meant.is_some_and(|meant: u32| meant != seen.transitions) {
-            let why = format!("{} leads by now", seen.holder);
+            let why = format!("{} leads {namespace}/{name} now; try again", seen.holder);
             return Err(Refusal(StatusCode::CONFLICT, why));
         }
         let to = value("to").filter(|to| !to.is_empty());

@@ -172,10 +172,11 @@ impl Doctor {
         findings.push(clock::check(&measured, &seen));
         findings.push(pace::check(&measured, self.retry_period));
         if self.observe.is_zero() {
-            let summary = "renewals were not watched, because of --observe 0s";
+            let summary = "not checked: --observe is 0s, so no renewals were watched";
             findings.push(Finding::new("identity", Level::Skipped, summary));
         } else if seen.iter().all(|seen| seen.holder.is_empty()) {
-            let summary = "nobody holds a lock whose renewals could be watched";
+            let summary =
+                "not checked: nobody holds an election, so there are no renewals to watch";
             findings.push(Finding::new("identity", Level::Skipped, summary));
         } else {
             progress(&format!(
@@ -206,9 +207,9 @@ impl Doctor {
         let seen: Vec<Seen> = match listed {
             Ok(seen) => seen,
             Err(error) => {
-                let why = format!("cannot look at elections: {}", api::plain(&error));
+                let why = format!("cannot read elections: {}", api::plain(&error));
                 let finding = Finding::new("elections", Level::Fail, why);
-                let named = "name the election that your role is for: tenure doctor NAME";
+                let named = "if your role is for one election, name it: tenure doctor NAME";
                 findings.push(match *self.name {
                     None => finding.advice(named),
                     Some(_) => finding,
@@ -220,7 +221,7 @@ impl Doctor {
             findings.push(match &*self.name {
                 Some(name) => self.no_such_election(namespace, name),
                 None => {
-                    let summary = format!("there are no elections in {namespace}");
+                    let summary = format!("no elections in namespace {namespace}");
                     Finding::new("elections", Level::Skipped, summary)
                 }
             });
@@ -240,21 +241,25 @@ impl Doctor {
         let finding = if expired.is_empty() {
             Finding::new("elections", Level::Ok, summary)
         } else {
-            let summary = format!("{summary}; nobody renews {}", expired.join(", "));
-            Finding::new("elections", Level::Warn, summary)
-                .advice("start a candidate, or delete the lock if the election is over")
+            let summary = format!(
+                "{summary}; expired, because nobody renews it: {}",
+                expired.join(", ")
+            );
+            Finding::new("elections", Level::Warn, summary).advice(
+                "start a candidate, or delete the lock object if the election is no longer used",
+            )
         };
         findings.push(finding);
         seen
     }
 
     fn no_such_election(&self, namespace: &str, name: &str) -> Finding {
-        let lock = self.lock;
-        let summary = format!("there is no election {namespace}/{name} with a {lock} lock");
-        Finding::new("elections", Level::Fail, summary).advice(
-            "its first candidate creates the lock; check the name, --namespace and --lock, or list \
-             elections with `tenure status -A`",
-        )
+        let summary = elections::missing(self.lock, namespace, name);
+        let list = elections::LIST_THEM;
+        Finding::new("elections", Level::Fail, summary).advice(format!(
+            "check the name, --namespace and --lock, or {list}; the first candidate of an election \
+             creates its lock"
+        ))
     }
 
     /// Checks the durations and their margins.
@@ -268,8 +273,9 @@ impl Doctor {
         let timing = match timing {
             Ok(timing) => timing,
             Err(error) => {
-                return Finding::new("timing", Level::Fail, error.to_string())
-                    .advice("lease 15s, renew deadline 10s, retry period 2s are a good start");
+                return Finding::new("timing", Level::Fail, error.to_string()).advice(
+                    "the defaults are lease duration 15s, renew deadline 10s, retry period 2s",
+                );
             }
         };
         let other = seen
@@ -283,8 +289,9 @@ impl Doctor {
         let missed = outage.as_millis() / timing.retry_period().as_millis().max(1);
         let crash = timing.lease() + timing.retry_period();
         let summary = format!(
-            "{} / {} / {}: survives API outages of {} ({missed} failed renewals), clocks that run \
-             {:.0} % apart; work gets {} to wind down; after a crash the next leader comes within {}",
+            "lease duration {}, renew deadline {}, retry period {}: a leader survives API outages of {} \
+             ({missed} failed renewals) and clock rates that differ by {:.0} %; its work has {} to stop; \
+             after a crash another candidate leads within {}",
             span(timing.lease()),
             span(timing.renew_deadline()),
             span(timing.retry_period()),
@@ -306,8 +313,8 @@ impl Doctor {
         let finding = Finding::new("timing", Level::Ok, summary).figures(figures);
         match other {
             Some(other) => finding.advice(format!(
-                "{} is held with a lease of {} s; give --lease-duration, --renew-deadline and \
-                 --retry-period to judge its timing",
+                "{} has a lease duration of {} s; pass its --lease-duration, --renew-deadline and \
+                 --retry-period to check them",
                 other.name, other.lease_duration_seconds
             )),
             None => finding,
