@@ -21,6 +21,20 @@ use crate::output::escaped;
 /// Target of these log events.
 pub(crate) const TARGET: &str = "tenure::say";
 
+/// Logs a sentence of a [`Voice`], with the fields that all of them have: `text`, `namespace` and `election`. More fields and
+/// the constant message follow.
+macro_rules! say {
+    ($level:ident, $voice:expr, $text:expr, $($rest:tt)+) => {
+        tracing::$level!(
+            target: TARGET,
+            text = $text,
+            namespace = $voice.namespace,
+            election = $voice.election,
+            $($rest)+
+        )
+    };
+}
+
 /// Reports the changes of one candidacy.
 #[derive(Clone, Debug)]
 pub(crate) struct Voice {
@@ -50,11 +64,10 @@ impl Voice {
             span(timing.renew_deadline()),
             span(timing.retry_period()),
         );
-        tracing::info!(
-            target: TARGET,
+        say!(
+            info,
+            self,
             text,
-            namespace = self.namespace,
-            election = self.election,
             identity,
             lease_seconds = timing.lease().as_secs_f64(),
             renew_deadline_seconds = timing.renew_deadline().as_secs_f64(),
@@ -72,11 +85,10 @@ impl Voice {
         let text =
             format!("waiting: {holder} holds {place}, until {until} unless it renews its lease");
         let previous = notes.previous();
-        tracing::info!(
-            target: TARGET,
+        say!(
+            info,
+            self,
             text,
-            namespace = self.namespace,
-            election = self.election,
             leader = holder,
             previous,
             term = notes.record().map(|record| record.transitions),
@@ -88,37 +100,26 @@ impl Voice {
     /// Reports that nobody holds the lock.
     pub(crate) fn vacant(&self, previous: &str) {
         let text = format!("nobody holds {}", self.place);
-        tracing::info!(
-            target: TARGET,
-            text,
-            namespace = self.namespace,
-            election = self.election,
-            leader = "",
-            previous,
-            "no leader"
-        );
+        say!(info, self, text, leader = "", previous, "no leader");
     }
 
     /// Reports a paused election that nobody holds.
     pub(crate) fn paused(&self) {
-        let Self {
-            place, election, ..
-        } = self;
+        let (place, election) = (&self.place, &self.election);
         let text = format!(
             "waiting: {place} is paused; nobody can acquire it until `tenure resume {election}`"
         );
-        tracing::info!(target: TARGET, text, namespace = self.namespace, election, "paused");
+        say!(info, self, text, "paused");
     }
 
     /// Reports an own term.
     pub(crate) fn leading(&self, term: &Term, previous: &str) {
         let token = term.token().to_string();
         let text = format!("leading {}, fencing token {token}", self.place);
-        tracing::info!(
-            target: TARGET,
+        say!(
+            info,
+            self,
             text,
-            namespace = self.namespace,
-            election = self.election,
             leader = term.identity(),
             previous,
             term = term.transitions(),
@@ -130,11 +131,10 @@ impl Voice {
     /// Reports the end of an own term and its reason in words.
     pub(crate) fn stopped(&self, term: &Term, why: &str) {
         let text = format!("stopped leading {}: {why}", self.place);
-        tracing::info!(
-            target: TARGET,
+        say!(
+            info,
+            self,
             text,
-            namespace = self.namespace,
-            election = self.election,
             leader = "",
             previous = term.identity(),
             term = term.transitions(),
@@ -146,38 +146,36 @@ impl Voice {
 
     pub(crate) fn released(&self) {
         let text = format!("released {}", self.place);
-        let (namespace, election) = (&self.namespace, &self.election);
-        tracing::info!(target: TARGET, text, namespace, election, "released");
+        say!(info, self, text, "released");
     }
 
     /// Warns that the lease stays held although nobody leads. `why` says how that came about.
     pub(crate) fn not_released(&self, why: &str, lease: Duration) {
         let lease = span(lease);
         let text = format!("{why} {}; others wait up to {lease}", self.place);
-        let (namespace, election) = (&self.namespace, &self.election);
-        tracing::warn!(target: TARGET, text, namespace, election, "not released");
+        say!(warn, self, text, "not released");
     }
 
     /// Reports whether the health checks let this candidate campaign.
     pub(crate) fn health(&self, trouble: Option<&str>) {
-        let (place, namespace, election) = (&self.place, &self.namespace, &self.election);
+        let place = &self.place;
         match trouble {
             Some(why) => {
                 let text = format!("not campaigning in {place}: the health check failed: {why}");
-                tracing::warn!(target: TARGET, text, namespace, election, why, "unhealthy");
+                say!(warn, self, text, why, "unhealthy");
             }
             None => {
                 let text = format!("campaigning in {place}: the health check succeeded");
-                tracing::info!(target: TARGET, text, namespace, election, "healthy");
+                say!(info, self, text, "healthy");
             }
         }
     }
 
     /// Warns about a leader that steps down because of its health.
     pub(crate) fn unhealthy_leader(&self, why: &str) {
-        let (place, namespace, election) = (&self.place, &self.namespace, &self.election);
+        let place = &self.place;
         let text = format!("stepping down from {place}: the health check failed: {why}");
-        tracing::warn!(target: TARGET, text, namespace, election, why, "unhealthy leader");
+        say!(warn, self, text, why, "unhealthy leader");
     }
 }
 
@@ -253,6 +251,43 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Ok(())
         }
+    }
+
+    #[test]
+    fn every_line_of_a_voice_has_namespace_and_election_as_fields() {
+        let written = Written::default();
+        let to = written.clone();
+        let log = tracing_subscriber::fmt()
+            .json()
+            .with_writer(move || to.clone())
+            .finish();
+        tracing::subscriber::with_default(log, || {
+            let voice = Voice::new("shop", "web");
+            voice.vacant("alice");
+            voice.paused();
+            voice.released();
+            voice.not_released("did not release", Duration::from_secs(15));
+            voice.health(Some("it is ill"));
+            voice.health(None);
+            voice.unhealthy_leader("it is ill");
+        });
+        let written = String::from_utf8(written.0.lock().unwrap().clone()).unwrap();
+        for line in written.lines() {
+            let line: serde_json::Value = serde_json::from_str(line).unwrap();
+            let fields = &line["fields"];
+            assert_eq!(
+                (&fields["namespace"], &fields["election"]),
+                (&"shop".into(), &"web".into()),
+                "{line}"
+            );
+            assert!(
+                fields["text"]
+                    .as_str()
+                    .is_some_and(|text| text.contains("shop/web")),
+                "{line}"
+            );
+        }
+        assert_eq!(written.lines().count(), 7, "{written}");
     }
 
     #[test]
