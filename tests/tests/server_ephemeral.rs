@@ -11,6 +11,7 @@ use tempfile::TempDir;
 use tenure_tests::clock::poll;
 use tenure_tests::home::Home;
 use tenure_tests::process::{family, is_alive};
+use tenure_tests::real::{self, Peer};
 use tenure_tests::wire::Wire;
 use tenure_tests::{Skip, tools};
 
@@ -234,4 +235,21 @@ fn server_ephemeral_works_as_documented_for_node() {
     let file = project.path().join("test.mjs");
     std::fs::write(&file, documented("js")).unwrap();
     runs(Harness::start(Command::new("node").arg(file)));
+}
+
+/// The example is compiled before the tests, from a copy of the code block.
+#[test]
+fn server_ephemeral_works_as_documented_for_go() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../peers/ephemeral");
+    let source = std::fs::read_to_string(folder.join("server_test.go")).unwrap();
+    assert_eq!(
+        source,
+        documented("go"),
+        "docs/server.md and peers/ephemeral/server_test.go differ; copy one to the other"
+    );
+    if Skip::unless(real::available(&[Peer::EphemeralExample])).is_none() {
+        return;
+    }
+    let mut command = Command::new(real::built(Peer::EphemeralExample).unwrap());
+    runs(Harness::start(command.args(["-test.count=1", "-test.v"])));
 }

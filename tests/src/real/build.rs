@@ -27,6 +27,8 @@ pub enum Peer {
     Informer,
     /// Server-side apply with the current client-go.
     Applier,
+    /// The Go example of docs/server.md, a test that starts its own server.
+    EphemeralExample,
     /// The controllers of Kubernetes, for their election and as a reference for ours.
     KubeControllerManager,
     /// The scheduler of Kubernetes, for its election.
@@ -71,7 +73,7 @@ pub enum BuildError {
 
 impl Peer {
     /// Every peer.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 12] = [
         Self::KubeApiserver,
         Self::Etcd,
         Self::Kubectl,
@@ -79,6 +81,7 @@ impl Peer {
         Self::OldElector,
         Self::Informer,
         Self::Applier,
+        Self::EphemeralExample,
         Self::KubeControllerManager,
         Self::KubeScheduler,
         Self::CsiSanity,
@@ -94,6 +97,7 @@ impl Peer {
             Self::Elector | Self::OldElector => "elector",
             Self::Informer => "informer",
             Self::Applier => "applier",
+            Self::EphemeralExample => "ephemeral-example",
             Self::KubeControllerManager => "kube-controller-manager",
             Self::KubeScheduler => "kube-scheduler",
             Self::CsiSanity => "csi-sanity",
@@ -121,6 +125,7 @@ impl Peer {
             Self::Etcd => "etcd",
             Self::Elector | Self::OldElector | Self::Informer => "client-go",
             Self::Applier => "applier",
+            Self::EphemeralExample => "ephemeral",
             Self::CsiSanity => "csi-sanity",
             Self::Translation => "translation",
         })
@@ -148,10 +153,18 @@ impl Peer {
             Self::Kubectl => "k8s.io/kubernetes/cmd/kubectl",
             Self::Elector | Self::OldElector => "./elector",
             Self::Informer => "./informer",
-            Self::Applier | Self::Translation => ".",
+            Self::Applier | Self::EphemeralExample | Self::Translation => ".",
             Self::KubeControllerManager => "k8s.io/kubernetes/cmd/kube-controller-manager",
             Self::KubeScheduler => "k8s.io/kubernetes/cmd/kube-scheduler",
             Self::CsiSanity => "github.com/kubernetes-csi/csi-test/v5/cmd/csi-sanity",
+        }
+    }
+
+    /// Returns the arguments of `go` that compile it: a program, or the tests of a package as a program.
+    fn compile(self) -> &'static [&'static str] {
+        match self {
+            Self::EphemeralExample => &["test", "-c"],
+            _ => &["build"],
         }
     }
 
@@ -242,8 +255,8 @@ pub fn build(peer: Peer) -> Result<PathBuf, BuildError> {
     let mut command = Command::new("go");
     command
         .current_dir(peer.folder())
+        .args(peer.compile())
         .args([
-            "build",
             "-trimpath",
             "-buildvcs=false",
             "-modfile",
