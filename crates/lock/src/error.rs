@@ -217,16 +217,16 @@ impl fmt::Display for Verb {
 #[non_exhaustive]
 pub enum Refusal {
     /// 409: the object now has another version, or is another object with the same name.
-    #[error("another writer changed it ({0})")]
+    #[error("another client changed it ({0})")]
     Conflict(String),
     /// 409: the object that was to be created already exists.
-    #[error("it exists already")]
+    #[error("it already exists")]
     Exists,
     /// 404: the object that was to be changed no longer exists.
-    #[error("it does not exist any more")]
+    #[error("it no longer exists")]
     Gone,
     /// Nothing was sent, because the version to be replaced differs from the one passed by the caller.
-    #[error("the version to be replaced is not the one that was read")]
+    #[error("its current version was not read before")]
     Unseen,
 }
 
@@ -249,7 +249,7 @@ pub enum Doubt {
     #[error("the response is not a valid object ({0})")]
     Undecodable(String),
     /// A multi lock wrote its primary object but not its secondary one.
-    #[error("the primary object was written, but then: {0}")]
+    #[error("the primary object was written, but the secondary object was not: {0}")]
     HalfWritten(Box<Error>),
 }
 

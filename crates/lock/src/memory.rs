@@ -239,7 +239,7 @@ mod tests {
             .unwrap_err();
         assert_eq!(
             unseen.to_string(),
-            "cannot update lease memory/x: the version to be replaced is not the one that was read"
+            "cannot update lease memory/x: its current version was not read before"
         );
         let second = lock
             .write(&acquire, &record("b", 1), Some(&first))

@@ -169,6 +169,6 @@ async fn a_config_map_deleted_before_the_update_is_refused() {
     assert_eq!(error.class(), Class::Refused);
     assert_eq!(
         error.to_string(),
-        "cannot update configmap foo/bar: it does not exist any more"
+        "cannot update configmap foo/bar: it no longer exists"
     );
 }

@@ -107,7 +107,7 @@ async fn case_30_creating_twice_is_refused() {
     assert_eq!(error.class(), Class::Refused);
     assert_eq!(
         error.to_string(),
-        "cannot create lease foo/bar: it exists already"
+        "cannot create lease foo/bar: it already exists"
     );
 }
 

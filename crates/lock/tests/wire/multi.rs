@@ -445,7 +445,7 @@ async fn s_is_never_overwritten_blindly() {
         assert_eq!(error.class(), Class::Unknown);
         let text = error.to_string();
         assert!(
-            text.contains("the primary object was written, but then"),
+            text.contains("the primary object was written, but the secondary object was not"),
             "{text}"
         );
         assert!(text.contains("cannot update lease foo/bar"), "{text}");

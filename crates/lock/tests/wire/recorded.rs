@@ -174,7 +174,7 @@ async fn creating_twice_is_refused() {
     assert_eq!(error.class(), Class::Refused);
     assert_eq!(
         error.to_string(),
-        "cannot create lease t-run/l: it exists already"
+        "cannot create lease t-run/l: it already exists"
     );
 }
 
