@@ -123,10 +123,19 @@ fn sidecar_names_a_missing_permission_once() {
     let one = candidate(&kubeconfig, "a", &["-v", "--preflight=off"]);
     let tried = poll(LIMIT, || {
         let said = one.transcript();
-        (said.matches("the same trouble again").count() > 2).then_some(said)
+        (said
+            .matches("the same request failed again; retrying")
+            .count()
+            > 2)
+        .then_some(said)
     });
     let said = tried.unwrap_or_else(|| panic!("{}", one.transcript()));
-    assert_eq!(said.matches("trouble with the lock").count(), 1, "{said}");
+    assert_eq!(
+        said.matches("a request for the lock failed; retrying")
+            .count(),
+        1,
+        "{said}"
+    );
     assert_eq!(said.matches("answers again").count(), 0, "{said}");
     assert!(said.contains("cannot create"), "{said}");
     assert!(!said.contains("Status {"), "{said}");
@@ -150,7 +159,10 @@ fn sidecar_without_list_and_watch_polls_and_says_so_once() {
     assert_eq!(said.matches("polling instead").count(), 1, "{said}");
     assert_eq!(said.matches("cannot post Events").count(), 0, "{said}");
     assert!(!said.contains("Status {"), "{said}");
-    assert!(!said.contains("trouble with the lock"), "{said}");
+    assert!(
+        !said.contains("a request for the lock failed; retrying"),
+        "{said}"
+    );
     // The leader may not create Events, which is also reported only once.
     let said = first.transcript();
     assert_eq!(said.matches("cannot post Events").count(), 1, "{said}");

@@ -350,7 +350,7 @@ impl<'a, S: Future> Race<'a, S> {
                     };
                 }
                 () = &mut drop_due => {
-                    tracing::warn!(lock = term.lock(), "work did not stop in time, dropping it");
+                    tracing::warn!(lock = term.lock(), "work did not stop before its deadline; dropping it");
                     let reason = term.reason().unwrap_or(StopReason::GuardExpired);
                     return Ended::Stopped { reason, output: None };
                 }

@@ -49,7 +49,7 @@ pub enum Problem {
     #[error("{0}")]
     Label(String),
     /// Labels can be set only on a lock that this builder creates.
-    #[error("labels cannot be set on a lock that was given; set them where it is made")]
+    #[error("labels cannot be set on a lock that the caller created; set them when creating it")]
     LabelsOfGivenLock,
     /// An election in a hub uses the clock of the hub.
     #[error(

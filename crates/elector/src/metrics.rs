@@ -112,23 +112,23 @@ impl Metrics {
         } = &*self.inner;
         registry.register(
             "leader_election_master_status",
-            "Whether this process leads: 1 while it does, 0 otherwise",
+            "1 while this process leads, 0 otherwise",
             master_status.clone(),
         );
         registry.register(
             "leader_election_slowpath",
-            "Renewals that needed a read first",
+            "Renewals that had to read the lock first",
             slowpath.clone(),
         );
         registry.register(
             "tenure_transitions",
-            "How often the lock changed hands, by its record",
+            "Number of changes of holder, from the record of the lock",
             transitions.clone(),
         );
         registry.register("tenure_terms", "Terms led by this process", terms.clone());
         registry.register(
             "tenure_renew_seconds",
-            "Time that renewals took",
+            "Duration of renewals",
             renew.clone(),
         );
         registry.register(
@@ -139,7 +139,7 @@ impl Metrics {
         registry.register("tenure_errors", "Failed requests", errors.clone());
         registry.register(
             "tenure_last_error_timestamp_seconds",
-            "When the last request failed",
+            "Time of the last failed request, in seconds since 1970",
             last_error.clone(),
         );
         registry.register_collector(Box::new(elections.clone()));
@@ -226,7 +226,7 @@ impl Collector for Elections {
     fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
         let mut metric = encoder.encode_descriptor(
             "tenure_validity_seconds",
-            "How long this process leads without another renewal",
+            "Remaining time of the guard without another renewal; 0 if this process does not lead",
             None,
             MetricType::Gauge,
         )?;

@@ -160,11 +160,11 @@ impl Shared {
         let remind = lasts && !std::mem::replace(&mut vitals.reminded, lasts);
         drop(vitals);
         if since.is_none() {
-            tracing::warn!(lock = %self.lock, %error, "trouble with the lock");
+            tracing::warn!(lock = %self.lock, %error, "a request for the lock failed; retrying");
         } else if remind {
-            tracing::warn!(lock = %self.lock, %error, "still failing after 30s");
+            tracing::warn!(lock = %self.lock, %error, "requests for the lock have failed for 30s; retrying");
         } else {
-            tracing::debug!(lock = %self.lock, %error, "trouble with the lock");
+            tracing::debug!(lock = %self.lock, %error, "a request for the lock failed; retrying");
         }
     }
 
@@ -185,7 +185,7 @@ impl Shared {
         let since = vitals.failing.as_ref().map(|(since, _)| *since);
         vitals.failing = Some((since.unwrap_or(now.local), error.clone()));
         drop(vitals);
-        tracing::debug!(lock = %self.lock, %error, "the same trouble again");
+        tracing::debug!(lock = %self.lock, %error, "the same request failed again; retrying");
     }
 
     pub(crate) fn poll_mail(&self, waker: &Waker) -> Poll<Option<Event>> {

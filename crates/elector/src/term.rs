@@ -74,7 +74,7 @@ impl Drop for Term {
             tracing::info!(
                 lock,
                 handles,
-                "parts of the work go on; the lock is kept until they end"
+                "parts of the work still run; keeping the lock until they end"
             );
         }
     }

@@ -172,7 +172,7 @@ async fn connect_and_send(mut hope: Hope, request: Request<Bytes>) -> Result<Ans
         };
         return Ok(hope.heard(room.send(request).await?));
     }
-    Err("the server cannot be reached, or ends connections at once".into())
+    Err("cannot reach the server, or it closes connections immediately".into())
 }
 
 impl Line {
@@ -237,7 +237,7 @@ impl Drop for Hope {
         let mut present = lock(&self.lines.present);
         // Other requests may have given up on the same connections before.
         if present.number == self.number {
-            tracing::debug!("no answer, the next request takes a new connection");
+            tracing::debug!("no response; the next request uses a new connection");
             present.number += 1;
             present.line = Line::new(&self.lines.connector, present.http1);
         }

@@ -199,7 +199,7 @@ async fn silence(mut pings: PingPong, own: Arc<()>) -> String {
         match timeout(ALIVE.1, pings.ping(Ping::opaque())).await {
             Ok(Ok(_)) => {}
             Ok(Err(error)) => return error.to_string(),
-            Err(_) => return "no sign of life".to_owned(),
+            Err(_) => return "no response to a ping".to_owned(),
         }
     }
 }

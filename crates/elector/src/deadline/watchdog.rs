@@ -186,7 +186,7 @@ impl Watchdog {
                 abort(&overran, handles);
             }
             Overrun::Log => {
-                tracing::error!(%lock, token, handles, "work did not end in time, another may lead now");
+                tracing::error!(%lock, token, handles, "work did not end in time; another process may lead now");
             }
             Overrun::Call(act) => {
                 let act = std::panic::AssertUnwindSafe(|| act(&overran));

@@ -531,7 +531,7 @@ impl Entry {
         let now = world.clock.now();
         if let Some(late) = self.request.take_if(|r| r.expires <= now.local) {
             late.abort();
-            let error = format!("no answer about {} in time", self.lock.describe());
+            let error = format!("no response about {} in time", self.lock.describe());
             self.record(|metrics| metrics.failed(Class::Unknown, now.wall));
             self.shared.fails(now, &error.into());
         }
@@ -633,7 +633,7 @@ impl Drop for Entry {
         // This also handles a runtime that is dropped together with the hub: no term outlives its driver.
         if !self.finished {
             let lock = self.lock.describe();
-            tracing::warn!(lock, "the election was dropped with its runtime");
+            tracing::warn!(lock, "the election was dropped before it finished");
         }
         if let Some(dog) = &self.term {
             dog.cell.end(StopReason::Shutdown);

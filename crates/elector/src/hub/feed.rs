@@ -108,7 +108,7 @@ impl Source {
             match self.list_and_watch(&mut pause).await {
                 // The server dropped our revision, or ended the watch: list again soon.
                 Err(error) if is_gone(&error) => {
-                    tracing::debug!(path = %self.path, "the watch is too old, listing again");
+                    tracing::debug!(path = %self.path, "the watch is too old; listing again");
                     rest(self.below(FIRST_PAUSE)).await;
                 }
                 Err(error) => {
@@ -178,7 +178,7 @@ impl Source {
                 Ok(read)
             };
             let Ok(read) = read else {
-                tracing::debug!(path = %self.path, "the watch is silent, opening it again");
+                tracing::debug!(path = %self.path, "the watch is silent; reopening it");
                 break;
             };
             match read {

@@ -161,7 +161,7 @@ impl Task {
                 Turn::Request(_) => entry.send(&mut self.world),
                 Turn::Post(_, note) => entry.post(&mut self.world, *note),
                 Turn::TooLate(_) => {
-                    let late = "too many at once".to_owned();
+                    let late = "too many requests are waiting".to_owned();
                     self.done(id, Done::Posted(Err(late)));
                 }
             }
@@ -182,7 +182,7 @@ impl Task {
             let lock = entry.lock.describe();
             tracing::error!(
                 lock,
-                "the election panicked and is dropped; others of its hub go on"
+                "the election panicked and was dropped; other elections of its hub continue"
             );
         }
         if acted.is_err() || entry.is_over() {

@@ -250,7 +250,10 @@ impl Watches {
             }
             FeedEvent::Down { error } if key.is_none() && is_forbidden(&error) => {
                 // Each election gets its own watch instead, so nobody has to poll.
-                tracing::debug!(%error, "watching one by one");
+                tracing::debug!(
+                    error = plain(&error),
+                    "not allowed to watch all locks; watching each one"
+                );
                 group.narrow_only = true;
                 self.changed.push(place.clone());
             }
@@ -261,10 +264,10 @@ impl Watches {
                 let said = std::mem::replace(&mut running.forbidden, forbidden);
                 let error = plain(&error);
                 match (forbidden, said) {
-                    (true, true) => tracing::debug!(error, "{what}, still polling"),
-                    (true, false) => tracing::warn!(error, "{what}, polling instead"),
+                    (true, true) => tracing::debug!(error, "{what}; still polling"),
+                    (true, false) => tracing::warn!(error, "{what}; polling instead"),
                     // Each election logs it as its own trouble.
-                    (false, _) => tracing::debug!(error, "{what}, polling meanwhile"),
+                    (false, _) => tracing::debug!(error, "{what}; polling until the watch works"),
                 }
                 let text: Option<Arc<str>> =
                     (!forbidden).then(|| format!("{what}: {error}").into());

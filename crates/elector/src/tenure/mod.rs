@@ -195,7 +195,7 @@ impl Tenure {
 
 /// Error of an effect after the end of its term.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no longer leading by {lock}: {}", reason.as_str())]
+#[error("no longer holds {lock}: {}", reason.as_str())]
 pub struct NotLeading {
     /// The lock.
     pub lock: Arc<str>,
